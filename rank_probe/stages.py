@@ -1,0 +1,35 @@
+"""The closed set of stages a training step is made of, and the phase each belongs to."""
+
+from typing import Final
+
+# In step order: a step begins at the release, so the optimizer of the batch before comes first.
+STAGES: Final = (
+    "optimizer",
+    "other",
+    "checkpoint",
+    "eval",
+    "data",
+    "h2d",
+    "forward",
+    "backward",
+    "compute",
+    "sync",
+)
+
+# Positions in STAGES: the clock counts in a flat list, one slot a stage.
+OPTIMIZER, OTHER, CHECKPOINT, EVAL, DATA, H2D, FORWARD, BACKWARD, COMPUTE, SYNC = range(len(STAGES))
+
+PHASES: Final = ("data", "compute", "sync", "other")
+
+PHASE_OF: Final = {
+    "optimizer": "compute",
+    "other": "other",
+    "checkpoint": "other",
+    "eval": "other",
+    "data": "data",
+    "h2d": "data",
+    "forward": "compute",
+    "backward": "compute",
+    "compute": "compute",
+    "sync": "sync",
+}

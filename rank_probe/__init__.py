@@ -1,0 +1,23 @@
+"""Time the stages of a torch training loop and tell the node's exporter which rank is late.
+
+Without a change to the code: `torchrun ... -m rank_probe train.py`. By hand:
+
+    import rank_probe as probe
+
+    probe.start()
+    for batch in probe.wrap(loader):
+        with probe.stage("forward"):
+            loss = model(batch)
+        loss.backward()  # timed by itself, and the wait for other ranks split out of it
+        with probe.stage("optimizer"):
+            optimizer.step()
+        probe.step()
+
+A guest: nothing here raises into training, synchronises a device or blocks on I/O. With
+RANK_PROBE=0 in the environment, and before `start`, every call is a no-op.
+"""
+
+from rank_probe.api import finish, stage, start, step, wrap
+from rank_probe.version import __version__
+
+__all__ = ["__version__", "finish", "stage", "start", "step", "wrap"]

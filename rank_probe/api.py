@@ -1,0 +1,162 @@
+"""The manual API, over the one probe that this process has."""
+
+import atexit
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import Any, Generic, TypeVar
+
+from rank_probe.guard import log, never_raise
+from rank_probe.probe import Probe
+from rank_probe.stages import DATA, OTHER, STAGES
+from rank_probe.timeline import Timeline
+
+T = TypeVar("T")
+
+_probe: Probe | None = None
+_stages: dict[str, AbstractContextManager[None]] = {}  # made once: a step allocates nothing
+_OFF: AbstractContextManager[None] = nullcontext()
+
+
+@never_raise
+def start(
+    *, automatic: bool = False, job_id: str | None = None, peer_group: str | None = None
+) -> None:
+    """Start the probe in this process; the calling thread is the one that is timed.
+
+    A second call does nothing, so a script with `start` also runs under `-m rank_probe`.
+    *job_id* defaults to the launcher's name of the run, *peer_group* (the ranks that ought to do
+    equal work) to RANKSKEW_PEER_GROUP or `all`.
+    """
+    global _probe
+    if _probe is not None or os.environ.get("RANK_PROBE") == "0":
+        return
+    try:
+        probe = Probe(automatic=automatic, job_id=job_id, peer_group=peer_group)
+    except ValueError as error:
+        log.warning("rank_probe is off: %s", error)
+        return
+    probe.attach()
+    probe.start_pushing()
+    os.register_at_fork(after_in_child=_forget)
+    atexit.register(_finish_at_exit)
+    _stages.update((name, _Stage(probe.timeline, number)) for number, name in enumerate(STAGES))
+    _probe = probe
+
+
+def stage(name: str) -> AbstractContextManager[None]:
+    """Charge the time spent in a `with` block to stage *name*, one of stages.STAGES.
+
+    Waiting in collectives inside the block still goes to `sync`. An unknown name is logged and
+    timed as `other`.
+    """
+    if _probe is None:
+        return _OFF
+    return _stages.get(name) or _other(name)
+
+
+def step() -> None:
+    """Say that a training step is complete; call it once after the optimizer's step.
+
+    The step is committed up to the last release; what came after belongs to the next.
+    """
+    probe = _probe
+    if probe is not None:
+        probe.timeline.complete_step()
+
+
+def wrap(loader: Iterable[T]) -> "TimedLoader[T]":
+    """Return *loader* with the time spent fetching from it charged to stage `data`."""
+    return TimedLoader(loader)
+
+
+def finish() -> None:
+    """Mark this rank finished and stop; happens by itself when the process ends cleanly."""
+    _stop(clean=True)
+
+
+def abandon() -> None:
+    """Stop without the mark of a clean end: the run failed, and somebody should hear of it."""
+    _stop(clean=False)
+
+
+class TimedLoader(Generic[T]):
+    """An iterable that times each fetch; everything else is the loader's own."""
+
+    def __init__(self, loader: Iterable[T]) -> None:
+        self._loader = loader
+
+    def __iter__(self) -> Iterator[T]:
+        with stage(STAGES[DATA]):
+            batches = iter(self._loader)
+        while True:
+            probe = _probe
+            entered = probe is not None and probe.timeline.enter_fetch()
+            try:
+                batch = next(batches)
+            except StopIteration:
+                return
+            finally:
+                if probe is not None and entered:
+                    probe.timeline.leave_fetch(forward_follows=True)
+            yield batch
+
+    def __len__(self) -> int:
+        return len(self._loader)  # type: ignore[arg-type]  # a loader without one raises as ever
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+
+class _Stage:
+    """The `with` block of one stage; it keeps no state, so one serves every use of the stage."""
+
+    __slots__ = ("_stage", "_timeline")
+
+    def __init__(self, timeline: Timeline, stage: int) -> None:
+        self._timeline = timeline
+        self._stage = stage
+
+    def __enter__(self) -> None:
+        self._timeline.enter(self._stage)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._timeline.leave()
+
+
+def _other(name: str) -> AbstractContextManager[None]:
+    """Time a misspelt stage as `other`, and say so the first time."""
+    log.warning(
+        "rank_probe: %r is no stage, so it is timed as other; the stages are %s",
+        name,
+        ", ".join(STAGES),
+    )
+    _stages[name] = _stages[STAGES[OTHER]]
+    return _stages[name]
+
+
+def _forget() -> None:
+    """In a forked child: there is no probe here."""
+    global _probe
+    if _probe is not None:
+        _probe.forget_in_child()
+        _probe = None
+
+
+def _stop(*, clean: bool) -> None:
+    global _probe
+    if _probe is not None:
+        _probe.finish(clean=clean)
+        _probe = None
+
+
+def _finish_at_exit() -> None:
+    # The interpreter leaves an uncaught exception in sys.last_value before it runs exit handlers.
+    _stop(clean=getattr(sys, "last_value", None) is None)

@@ -1,0 +1,73 @@
+"""Who this process is in its job, from the launcher's environment variables."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+# The first that is set wins. torchrun without a rendezvous id says "none".
+_JOB_ID = ("RANKSKEW_JOB_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOBSET_NAME", "RAY_JOB_ID")
+_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
+_LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
+_NODE_RANK = ("GROUP_RANK", "SLURM_NODEID", "OMPI_COMM_WORLD_NODE_RANK", "NODE_RANK")
+_ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+
+# Pods of a training job are named <job>-<role>-<index> (Kubeflow) or <job>-<index> (indexed Job).
+_POD_SUFFIX = re.compile(r"(-(master|worker|launcher|node|replica))?-\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """One process of one run of a job."""
+
+    job_id: str
+    peer_group: str
+    rank: int
+    world_size: int
+    local_rank: str
+    node_rank: str
+    attempt: int
+
+
+def from_environment(environment: Mapping[str, str]) -> Identity | None:
+    """Return the identity that torchrun, SLURM, MPI or Kubernetes gave; None if none gave a rank.
+
+    A rank without a world size, or one that is no number, counts as not given.
+    """
+    rank, world_size = _number(environment, _RANK), _number(environment, _WORLD_SIZE)
+    if rank is None or world_size is None or not 0 <= rank < world_size:
+        return None
+    return for_rank(environment, rank, world_size)
+
+
+def for_rank(environment: Mapping[str, str], rank: int, world_size: int) -> Identity:
+    """Return the identity of *rank*, known from elsewhere, with the rest from *environment*."""
+    return Identity(
+        job_id=job_id(environment),
+        peer_group=environment.get("RANKSKEW_PEER_GROUP") or "all",
+        rank=rank,
+        world_size=world_size,
+        local_rank=_first(environment, _LOCAL_RANK) or "",
+        node_rank=_first(environment, _NODE_RANK) or "",
+        attempt=_number(environment, _ATTEMPT) or 0,
+    )
+
+
+def job_id(environment: Mapping[str, str]) -> str:
+    """Return the name of the run, `local` where nobody named it."""
+    named = _first(environment, _JOB_ID)
+    if named:
+        return named
+    if "KUBERNETES_SERVICE_HOST" in environment and environment.get("HOSTNAME"):
+        return _POD_SUFFIX.sub("", environment["HOSTNAME"])
+    return "local"
+
+
+def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    values = (environment.get(name, "").strip() for name in names)
+    return next((value for value in values if value and value != "none"), None)
+
+
+def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    value = _first(environment, names)
+    return int(value) if value is not None and value.isdecimal() else None

@@ -50,7 +50,8 @@ def run(command: Sequence[str]) -> None:
     target = list(command[1:] if module else command)
     if not target or (not module and not Path(target[0]).is_file()):
         missing = "-m needs a module" if module else f"there is no script {target[0]!r}"
-        raise SystemExit(f"rank-probe: {missing}")
+        print(f"rank-probe: {missing}", file=sys.stderr)
+        sys.exit(2)
     sys.argv = target
     api.start(automatic=True)
     try:

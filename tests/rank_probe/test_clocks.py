@@ -1,0 +1,84 @@
+"""Tests of the stage clock."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rank_probe.clocks import StageClock
+from rank_probe.stages import BACKWARD, DATA, FORWARD, OTHER, STAGES, SYNC
+from tests.rank_probe.fake_time import FakeTime
+
+
+def test_time_goes_to_the_stage_it_was_spent_in() -> None:
+    """A switch charges the time since the last one to the stage that ends."""
+    time = FakeTime()
+    clock = StageClock(time)
+    time.pass_(3)
+    clock.switch(DATA)
+    time.pass_(5)
+    clock.switch(FORWARD)
+
+    assert clock.nanoseconds[OTHER] == 3
+    assert clock.nanoseconds[DATA] == 5
+    assert clock.stage == FORWARD
+
+
+def test_nested_stage_suspends_the_one_around_it() -> None:
+    """A wait inside backward is not counted as backward."""
+    time = FakeTime()
+    clock = StageClock(time)
+    clock.enter(BACKWARD)
+    time.pass_(10)
+    clock.enter(SYNC)
+    time.pass_(7)
+    clock.leave()
+    time.pass_(1)
+    clock.leave()
+
+    assert clock.nanoseconds[BACKWARD] == 11
+    assert clock.nanoseconds[SYNC] == 7
+    assert clock.stage == OTHER
+
+
+def test_unwind_leaves_blocks_whose_end_was_never_reported() -> None:
+    """After unwinding the clock is where it was before the lost blocks."""
+    clock = StageClock(FakeTime())
+    clock.enter(DATA)
+    clock.enter(FORWARD)
+    clock.enter(SYNC)
+    clock.unwind(1)
+
+    assert clock.stage == DATA
+    assert clock.depth == 1
+
+
+def test_one_leave_too_many_falls_back_to_other() -> None:
+    """An unbalanced leave does not raise into training."""
+    clock = StageClock(FakeTime())
+    clock.switch(FORWARD)
+    clock.leave()
+
+    assert clock.stage == OTHER
+
+
+@given(
+    moves=st.lists(
+        st.tuples(
+            st.sampled_from(["switch", "enter", "leave"]),
+            st.integers(0, len(STAGES) - 1),
+            st.integers(0, 10**12),
+        )
+    )
+)
+def test_stages_add_up_to_wall_time(moves: list[tuple[str, int, int]]) -> None:
+    """Whatever is entered and left, no nanosecond is lost or counted twice."""
+    time = FakeTime()
+    clock = StageClock(time)
+    started = time.nanoseconds
+    for move, stage, elapsed in moves:
+        time.pass_(elapsed)
+        if move == "leave":
+            clock.leave()
+        else:
+            getattr(clock, move)(stage)
+
+    assert sum(clock.nanoseconds) == time.nanoseconds - started

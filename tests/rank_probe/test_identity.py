@@ -1,0 +1,88 @@
+"""Tests of who a process is, by what its launcher set."""
+
+import pytest
+
+from rank_probe.identity import from_environment, job_id
+
+TORCHRUN = {
+    "RANK": "5",
+    "WORLD_SIZE": "8",
+    "LOCAL_RANK": "1",
+    "GROUP_RANK": "1",
+    "TORCHELASTIC_RUN_ID": "llama",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+}
+
+
+def test_nothing_set_is_no_identity() -> None:
+    """Without a launcher nobody knows the rank."""
+    assert from_environment({}) is None
+
+
+def test_torchrun_names_everything() -> None:
+    """Rank, node, job and attempt come from torchrun's variables."""
+    me = from_environment(TORCHRUN)
+
+    assert me is not None
+    assert (me.job_id, me.rank, me.world_size) == ("llama", 5, 8)
+    assert (me.local_rank, me.node_rank, me.attempt) == ("1", "1", 2)
+    assert me.peer_group == "all"
+
+
+def test_slurm_names_everything() -> None:
+    """srun's variables serve where torchrun's are missing."""
+    me = from_environment(
+        {
+            "SLURM_JOB_ID": "4711",
+            "SLURM_PROCID": "9",
+            "SLURM_NTASKS": "16",
+            "SLURM_LOCALID": "1",
+            "SLURM_NODEID": "1",
+            "SLURM_RESTART_COUNT": "1",
+        }
+    )
+
+    assert me is not None
+    assert (me.job_id, me.rank, me.world_size) == ("4711", 9, 16)
+    assert (me.local_rank, me.node_rank, me.attempt) == ("1", "1", 1)
+
+
+def test_torchrun_inside_slurm_ranks_by_torchrun() -> None:
+    """One srun task per node runs torchrun: its ranks count, the job is SLURM's."""
+    slurm = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
+    me = from_environment(TORCHRUN | slurm)
+
+    assert me is not None
+    assert (me.job_id, me.rank, me.world_size) == ("4711", 5, 8)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, "local"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, "local"),
+        ({"TORCHELASTIC_RUN_ID": "run"}, "run"),
+        ({"SLURM_JOB_ID": "4711", "TORCHELASTIC_RUN_ID": "run"}, "4711"),
+        ({"RANKSKEW_JOB_ID": "mine", "SLURM_JOB_ID": "4711"}, "mine"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "bert-worker-3"}, "bert"),
+        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "bert-12"}, "bert"),
+        ({"HOSTNAME": "bert-12"}, "local"),
+    ],
+)
+def test_job_is_named_by_the_first_who_did(environment: dict[str, str], expected: str) -> None:
+    """The user's name wins, then the scheduler's, then the launcher's."""
+    assert job_id(environment) == expected
+
+
+@pytest.mark.parametrize("rank", ["", "x", "-1", "8"])
+def test_impossible_rank_is_no_identity(rank: str) -> None:
+    """A rank that is no number or outside the world is not believed."""
+    assert from_environment(TORCHRUN | {"RANK": rank}) is None
+
+
+def test_peer_group_comes_from_the_environment() -> None:
+    """Ranks of unequal work are told apart by RANKSKEW_PEER_GROUP."""
+    me = from_environment(TORCHRUN | {"RANKSKEW_PEER_GROUP": "pp1"})
+
+    assert me is not None
+    assert me.peer_group == "pp1"

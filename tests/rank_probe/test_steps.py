@@ -1,0 +1,147 @@
+"""Tests of the steps: what belongs to which, and when it is committed."""
+
+import pytest
+
+from rank_probe.clocks import StageClock
+from rank_probe.stages import BACKWARD, DATA, OPTIMIZER, OTHER, SYNC
+from rank_probe.steps import FLOOR_WINDOW_SECONDS, Steps
+from tests.rank_probe.fake_time import FakeTime
+
+MS = 1_000_000
+
+
+class Loop:
+    """A training loop in fake time, one call a step."""
+
+    def __init__(self) -> None:
+        self.time = FakeTime()
+        self.wall = 1_000.0
+        self.clock = StageClock(self.time)
+        self.steps = Steps(self.clock, wall=lambda: self.wall)
+
+    def spend(self, stage: int, milliseconds: float) -> None:
+        self.clock.enter(stage)
+        self.time.pass_(int(milliseconds * MS))
+        self.clock.leave()
+
+    def step(self, *, data: float = 5, wait: float = 2, after: float = 0) -> None:
+        self.steps.begin()
+        self.spend(DATA, data)
+        self.spend(BACKWARD, 10)
+        self.spend(SYNC, wait)
+        self.steps.release()
+        self.spend(OPTIMIZER, 1)
+        self.spend(OTHER, after)
+        self.steps.complete()
+        self.wall += 1
+
+
+def test_delay_after_the_collective_belongs_to_the_next_step() -> None:
+    """What a rank does after the release is charged to the step that it delays."""
+    loop = Loop()
+    loop.step(after=40)
+    first = loop.steps.totals()
+    loop.step()
+    second = loop.steps.totals()
+
+    assert first.nanoseconds[OTHER] == 0
+    assert first.nanoseconds[OPTIMIZER] == 0
+    assert second.nanoseconds[OTHER] == 40 * MS
+    assert second.nanoseconds[OPTIMIZER] == 1 * MS
+
+
+def test_counters_hold_whole_steps_only() -> None:
+    """The running step is invisible until its end is known."""
+    loop = Loop()
+    loop.step()
+    before = loop.steps.totals()
+    loop.spend(DATA, 500)
+
+    assert loop.steps.totals() == before
+    assert before.steps == 1
+
+
+def test_stages_add_up_to_the_time_between_releases() -> None:
+    """Ten steps' stages sum to the wall time from the first batch to the last release."""
+    loop = Loop()
+    for _ in range(10):
+        loop.step(data=5, wait=2, after=3)
+
+    # Each step is 5 + 10 + 2; the 1 + 3 after the release count from the second on.
+    assert sum(loop.steps.totals().nanoseconds) == (10 * 17 + 9 * 4) * MS
+
+
+def test_start_up_is_no_part_of_the_first_step() -> None:
+    """Imports, model building and their collectives do not count."""
+    loop = Loop()
+    loop.spend(OTHER, 9_000)
+    loop.spend(SYNC, 3_000)
+    loop.steps.release()
+    loop.step()
+
+    assert sum(loop.steps.totals().nanoseconds) == 17 * MS
+
+
+def test_start_up_collective_does_not_end_a_step_without_one() -> None:
+    """A release before training is forgotten, so a loop without collectives counts right."""
+    loop = Loop()
+    loop.spend(SYNC, 3_000)
+    loop.steps.release()
+    loop.steps.begin()
+    loop.spend(DATA, 5)
+    loop.steps.complete()
+
+    assert loop.steps.totals().nanoseconds[DATA] == 5 * MS
+    assert loop.steps.totals().nanoseconds[SYNC] == 0
+
+
+def test_step_without_a_collective_ends_where_it_is_completed() -> None:
+    """A single process has no release; its steps run from call to call."""
+    loop = Loop()
+    loop.steps.begin()
+    loop.spend(DATA, 5)
+    loop.spend(OPTIMIZER, 1)
+    loop.steps.complete()
+
+    assert loop.steps.totals().nanoseconds[OPTIMIZER] == 1 * MS
+
+
+def test_busy_time_is_all_but_the_wait() -> None:
+    """Busy seconds and their squares leave `sync` out."""
+    loop = Loop()
+    loop.step(data=5, wait=100)
+    loop.step(data=25, wait=80)
+    totals = loop.steps.totals()
+
+    assert totals.busy_nanoseconds == (15 + 36) * MS  # The optimizer runs in the second step.
+    assert totals.busy_seconds_squared == pytest.approx(0.015**2 + 0.036**2)
+
+
+def test_floor_is_near_the_shortest_wait_of_the_last_minute() -> None:
+    """The 2 % quantile of 100 waits of 1 to 100 ms is the third shortest."""
+    loop = Loop()
+    for wait in range(100, 0, -1):
+        loop.step(wait=wait)
+        loop.wall -= 1  # All within one second.
+
+    assert loop.steps.floor_seconds() == pytest.approx(0.003)
+
+
+def test_floor_forgets_what_is_older_than_a_minute() -> None:
+    """Without a recent step there is no reading."""
+    loop = Loop()
+    assert loop.steps.floor_seconds() is None
+    loop.step()
+    assert loop.steps.floor_seconds() == pytest.approx(0.002)
+    loop.wall += FLOOR_WINDOW_SECONDS
+
+    assert loop.steps.floor_seconds() is None
+
+
+def test_last_step_time_is_absent_before_the_first_step() -> None:
+    """No step yet is no reading, not 1970."""
+    loop = Loop()
+    assert loop.steps.totals().last_step_timestamp_seconds is None
+    loop.step()
+
+    assert loop.steps.totals().last_step_timestamp_seconds == 1_000.0

@@ -127,7 +127,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.linear(x)
-        x = EmulatedCompute.apply(x, *self._emulated)  # type: ignore[no-untyped-call]  # torch's gap
+        x = EmulatedCompute.apply(x, *self._emulated)
         return torch.relu(self.norm(x))
 
 
@@ -166,7 +166,7 @@ def train(options: argparse.Namespace) -> None:
         exchange: AbstractContextManager[None] = nullcontext() if last else model.no_sync()
         with exchange:
             loss = nn.functional.mse_loss(model(inputs), targets)
-            loss.backward()  # type: ignore[no-untyped-call]  # torch's gap
+            loss.backward()
         if not last:
             continue
         optimizer.step()

@@ -1,0 +1,71 @@
+"""One rank that times the same loop twice: automatically and by hand. Run by test_ranks.py.
+
+Takes the arguments of demo/train.py and prints one JSON line a rank.
+"""
+
+import json
+import os
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+from demo import train
+from rank_probe import torch_stages, torch_waits
+from rank_probe.stages import DATA, FORWARD, OPTIMIZER, STAGES
+from rank_probe.timeline import Timeline
+
+
+def main() -> None:
+    """Train a few steps and say what each way measured."""
+    options = train.arguments()
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    rank = dist.get_rank()
+    seconds = train.seconds_by_stage(options, rank)
+    by_hand, automatic = Timeline(automatic=False), Timeline(automatic=True)
+    patches = [
+        torch_waits.attach(by_hand),
+        torch_waits.attach(automatic),
+        torch_stages.attach(automatic),
+    ]
+    block = train.Block(train.sleep, seconds["forward"], seconds["backward"], normalize=True)
+    model = DistributedDataParallel(nn.Sequential(block, nn.Linear(train.FEATURES, 1)))
+    optimizer = train.TimedSGD(model.parameters(), train.sleep, seconds["optimizer"])
+    batches = iter(
+        DataLoader(train.Batches(options.steps, train.sleep, seconds["data"]), batch_size=None)
+    )
+    started = time.perf_counter()
+    for _ in range(options.steps):
+        by_hand.enter(DATA)
+        inputs, targets = next(batches)
+        by_hand.leave()
+        by_hand.enter(FORWARD)
+        loss = nn.functional.mse_loss(model(inputs), targets)
+        by_hand.leave()
+        loss.backward()
+        by_hand.enter(OPTIMIZER)
+        optimizer.step()
+        by_hand.leave()
+        optimizer.zero_grad()
+        train.sleep(seconds["after_optimizer"])
+        by_hand.complete_step()
+    automatic.finish()
+    wall = time.perf_counter() - started
+    for patch in reversed(patches):
+        patch.undo()
+    answer = {"rank": rank, "wall": wall}
+    for name, timeline in (("by_hand", by_hand), ("automatic", automatic)):
+        totals = timeline.steps.totals()
+        per_step = [nanoseconds / 1e9 / totals.steps for nanoseconds in totals.nanoseconds]
+        answer[name] = {"steps": totals.steps} | dict(zip(STAGES, per_step, strict=True))  # type: ignore[assignment]
+    Path(os.environ["ANSWERS"], f"{rank}.json").write_text(json.dumps(answer))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,200 @@
+"""Tests of the patches on torch in one process: what they time, and that they leave no trace."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.dataloader import _BaseDataLoaderIter
+
+from rank_probe import torch_stages, torch_waits
+from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
+from rank_probe.timeline import Timeline
+
+
+@pytest.fixture
+def timeline() -> Iterator[Timeline]:
+    """An automatic timeline with all patches in place, taken out again afterwards."""
+    timeline = Timeline(automatic=True)
+    waits = torch_waits.attach(timeline)
+    stages = torch_stages.attach(timeline)
+    yield timeline
+    stages.undo()
+    waits.undo()
+
+
+class Spy(torch.autograd.Function):
+    """Note which stage the clock is in while forward and backward run."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, timeline: Timeline, seen: list[int]) -> Tensor:
+        ctx.timeline, ctx.seen = timeline, seen
+        seen.append(timeline.clock.stage)
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        ctx.seen.append(ctx.timeline.clock.stage)
+        return gradients[0], None, None
+
+
+def loader(batches: int = 3, **options: Any) -> DataLoader[Any]:
+    """Return a loader of *batches* batches of 4 rows."""
+    return DataLoader(TensorDataset(torch.ones(4 * batches, 2)), batch_size=4, **options)
+
+
+def train(timeline: Timeline, seen: list[int], **options: Any) -> None:
+    """Run three steps of an ordinary loop, noting the stages on the way."""
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for (rows,) in loader(**options):
+        seen.append(timeline.clock.stage)
+        loss = Spy.apply(model(rows), timeline, seen).sum()
+        loss.backward()
+        seen.append(timeline.clock.stage)
+        optimizer.step()
+        optimizer.zero_grad()
+        seen.append(timeline.clock.stage)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_ordinary_loop_passes_through_its_stages(timeline: Timeline, workers: int) -> None:
+    """Each part of an unchanged loop runs in the stage named after it, with loader workers too."""
+    seen: list[int] = []
+    train(timeline, seen, num_workers=workers)
+
+    assert seen == [FORWARD, FORWARD, BACKWARD, OTHER, OTHER] * 3
+    totals = timeline.steps.totals()
+    assert totals.steps == 3
+    occurred = {STAGES[i] for i, ns in enumerate(totals.nanoseconds) if ns}
+    assert occurred == {"data", "forward", "backward", "sync", "optimizer", "other"}
+
+
+def test_evaluation_loop_is_not_forward(timeline: Timeline) -> None:
+    """A loader read without gradients is followed by `other`."""
+    with torch.no_grad():
+        for _ in loader():
+            assert timeline.clock.stage == OTHER
+
+
+def test_after_the_last_batch_comes_other(timeline: Timeline) -> None:
+    """An exhausted loader does not leave the clock in forward."""
+    for _ in loader():
+        assert timeline.clock.stage == FORWARD
+
+    assert timeline.clock.stage == OTHER
+
+
+def test_optimizer_runs_in_its_own_stage(timeline: Timeline) -> None:
+    """The step of any optimizer is `optimizer`, whichever class it is of."""
+    seen: list[int] = []
+
+    class Noting(torch.optim.SGD):
+        def step(self, closure: Any = None) -> Any:
+            seen.append(timeline.clock.stage)
+            return super().step(closure)
+
+    Noting([torch.zeros(1, requires_grad=True)], lr=0.1).step()
+
+    assert seen == [OPTIMIZER]
+    assert timeline.clock.stage == OTHER
+
+
+def test_backward_that_raises_leaves_the_clock_right(timeline: Timeline) -> None:
+    """The user's exception passes through backward, and what follows is not backward."""
+
+    class Broken(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+            raise ArithmeticError("theirs")
+
+    x = torch.ones(1, requires_grad=True)
+    with pytest.raises(ArithmeticError, match="theirs"):
+        Broken.apply(x).backward()
+
+    assert timeline.clock.stage == OTHER
+    assert timeline.clock.depth == 0
+
+
+def test_gradients_are_what_they_were(timeline: Timeline) -> None:
+    """Hooks on the graph change no value, for several roots and kept graphs too."""
+    x = torch.tensor([2.0], requires_grad=True)
+    y, z = x * 3, x * x
+    torch.autograd.backward([y, z], retain_graph=True)
+    torch.autograd.backward([y, z])
+
+    assert x.grad is not None
+    assert x.grad.item() == 2 * (3 + 4)
+
+
+def test_user_hooks_still_run(timeline: Timeline) -> None:
+    """A tensor hook of the user runs as ever."""
+    x = torch.ones(1, requires_grad=True)
+    seen: list[Tensor] = []
+    x.register_hook(seen.append)
+    (x * 2).sum().backward()
+
+    assert [gradient.item() for gradient in seen] == [2.0]
+
+
+def test_wait_after_the_last_gradient_is_sync(timeline: Timeline) -> None:
+    """What the engine does after the last local gradient is waiting, not backward."""
+    seen: list[int] = []
+
+    def wait_for_others() -> None:
+        seen.append(timeline.clock.stage)
+
+    x = torch.ones(1, requires_grad=True)
+    # As DDP does: queue the wait from the hook of the last gradient.
+    x.register_hook(
+        lambda _: torch.autograd.Variable._execution_engine.queue_callback(wait_for_others)
+    )
+    (x * 2).sum().backward()
+
+    assert seen == [SYNC]
+
+
+def test_detaching_leaves_torch_as_it_was() -> None:
+    """Every attribute and hook is put back."""
+    places: list[tuple[Any, str]] = [
+        (torch.autograd, "backward"),
+        (torch.distributed.Work, "wait"),
+        (DistributedDataParallel, "_sync_buffers"),
+        (DistributedDataParallel, "forward"),
+        (DataLoader, "__iter__"),
+        (_BaseDataLoaderIter, "__next__"),
+    ]
+    before = [getattr(owner, name) for owner, name in places]
+    timeline = Timeline(automatic=True)
+    waits, stages = torch_waits.attach(timeline), torch_stages.attach(timeline)
+    during = [getattr(owner, name) for owner, name in places]
+    stages.undo()
+    waits.undo()
+    torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()
+
+    assert all(a is not b for a, b in zip(before, during, strict=True))
+    assert [getattr(owner, name) for owner, name in places] == before
+    assert timeline.clock.nanoseconds[OPTIMIZER] == 0
+
+
+def test_a_probe_that_breaks_does_not_break_the_loop(
+    timeline: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With every clock call failing, training runs to its end and data is unchanged."""
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("ours")
+
+    for name in ("enter", "leave", "switch"):
+        monkeypatch.setattr(type(timeline.clock), name, broken)
+    monkeypatch.setattr(type(timeline.steps), "begin", broken)
+    train(timeline, [])
+
+    assert timeline.clock.nanoseconds[DATA] == 0

@@ -32,8 +32,13 @@ class StageClock:
 
     def enter(self, stage: int) -> None:
         """Suspend the current stage for *stage*, until `leave`."""
-        self._outer.append(self.stage)
-        self.switch(stage)
+        # As `switch`, written out: a call more is a tenth of what a boundary costs.
+        now = self._now()
+        current = self.stage
+        self._outer.append(current)
+        self.nanoseconds[current] += now - self.since
+        self.since = now
+        self.stage = stage
 
     def leave(self) -> None:
         """Go back to the stage that the last `enter` suspended."""

@@ -12,10 +12,6 @@ RING = 1024
 FLOOR_WINDOW_SECONDS = 60.0
 FLOOR_QUANTILE = 0.02
 
-_STEPS = len(STAGES)
-_BUSY_SQUARED = _STEPS + 1
-_LAST_STEP = _STEPS + 2
-
 
 @dataclass(frozen=True, slots=True)
 class Totals:
@@ -47,20 +43,17 @@ class Steps:
     def __init__(self, clock: StageClock, wall: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._wall = wall
-        self._begun = False
         self._released = False
         self._at_release = [0] * len(STAGES)
-        # Stage nanoseconds, steps, sum of squared busy seconds, time of the last step.
-        self._next: list[float] = [0] * (len(STAGES) + 3)
-        self._committed: list[float] = list(self._next)
+        self._total = self._waited = self._steps = 0
+        self._busy_squared = 0.0
+        # Stage nanoseconds, then steps, sum of squared busy seconds, time of the last step.
+        self._committed: list[float] = [0] * (len(STAGES) + 3)
         self._waits = [0] * RING
         self._wait_times = [0.0] * RING
 
     def begin(self) -> None:
-        """Start counting at the first sign of training: what came before is start-up."""
-        if self._begun:
-            return
-        self._begun = True
+        """Start counting, at the first sign of training: what came before is start-up."""
         self._released = False  # A collective of the start-up ends no step.
         self._clock.switch(self._clock.stage)
         self._clock.nanoseconds[:] = [0] * len(STAGES)
@@ -72,32 +65,31 @@ class Steps:
 
     def complete(self) -> None:
         """Commit one step up to the last release, or up to now where nothing was synchronised."""
-        self.begin()
         if not self._released:
             self._clock.switch(self._clock.stage)
             self.release()
         self._released = False
-        before, after = self._committed, self._next
-        wait = self._at_release[SYNC] - int(before[SYNC])
-        busy = sum(self._at_release) - sum(before[: len(STAGES)]) - wait
+        reached = self._at_release
+        total, waited = sum(reached), reached[SYNC]
+        wait = waited - self._waited
+        busy_seconds = (total - self._total - wait) / 1e9
+        self._total, self._waited = total, waited
         now = self._wall()
-        after[: len(STAGES)] = self._at_release
-        after[_STEPS] = before[_STEPS] + 1
-        after[_BUSY_SQUARED] = before[_BUSY_SQUARED] + (busy / 1e9) ** 2
-        after[_LAST_STEP] = now
-        slot = int(before[_STEPS]) % RING
+        slot = self._steps % RING
         self._waits[slot] = wait
         self._wait_times[slot] = now
-        self._committed[:] = after
+        self._steps += 1
+        self._busy_squared += busy_seconds * busy_seconds
+        self._committed[:] = (*reached, self._steps, self._busy_squared, now)
 
     def totals(self) -> Totals:
         """Return the counters over all whole steps so far."""
-        state = self._committed[:]
+        *nanoseconds, steps, busy_squared, last_step = self._committed[:]
         return Totals(
-            nanoseconds=tuple(int(value) for value in state[: len(STAGES)]),
-            steps=int(state[_STEPS]),
-            busy_seconds_squared=state[_BUSY_SQUARED],
-            last_step_timestamp_seconds=state[_LAST_STEP] or None,
+            nanoseconds=tuple(int(value) for value in nanoseconds),
+            steps=int(steps),
+            busy_seconds_squared=busy_squared,
+            last_step_timestamp_seconds=last_step or None,
         )
 
     def floor_seconds(self) -> float | None:

@@ -8,6 +8,8 @@ from rank_probe.guard import never_raise
 from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, SYNC
 from rank_probe.steps import Steps
 
+_NOBODY = -1  # No thread has this identifier.
+
 
 class Timeline:
     """Turns what the training loop does into stage boundaries and steps.
@@ -27,35 +29,32 @@ class Timeline:
         self._automatic_steps = automatic
         self.after_first_step: Callable[[], None] | None = None
         self._owner = get_ident()
-        self._active = True
+        self._begun = False
         self._optimizer_ran = False
         self._optimizer_depth = 0
 
     def disable(self) -> None:
         """Time nothing from here on; for a forked child, which is not a rank."""
-        self._active = False
-
-    def mine(self) -> bool:
-        """Whether the calling thread is the one that is timed."""
-        return self._active and get_ident() == self._owner
+        self._owner = _NOBODY
 
     @never_raise
     def enter(self, stage: int) -> None:
         """Suspend the current stage for *stage*."""
-        if self.mine():
-            self.steps.begin()
+        if get_ident() == self._owner:
+            if not self._begun:
+                self._begin()
             self.clock.enter(stage)
 
     @never_raise
     def leave(self) -> None:
         """End what the last `enter` of this thread began."""
-        if self.mine():
+        if get_ident() == self._owner:
             self.clock.leave()
 
     @never_raise
     def enter_wait(self) -> bool:
         """Begin an exposed wait for other ranks, unless one is being timed already."""
-        if self.clock.stage == SYNC or not self.mine():
+        if self.clock.stage == SYNC or get_ident() != self._owner:
             return False
         self.clock.enter(SYNC)
         return True
@@ -70,7 +69,7 @@ class Timeline:
     @never_raise
     def enter_fetch(self) -> bool:
         """A data loader is asked for a batch."""
-        if not self.mine():
+        if get_ident() != self._owner:
             return False
         if self.clock.stage == OPTIMIZER:  # Its step raised and the user carried on.
             self.clock.unwind(self._optimizer_depth)
@@ -87,14 +86,14 @@ class Timeline:
     @never_raise
     def begin_forward(self) -> None:
         """The root module is called with gradients on: the forward pass, until backward."""
-        if self.mine():
+        if get_ident() == self._owner:
             self._next_step_begins()
             self._go_on_in(FORWARD)
 
     @never_raise
     def enter_backward(self) -> bool:
         """The autograd engine is started; False if it already runs (a nested backward)."""
-        if self.clock.stage in (BACKWARD, SYNC) or not self.mine():
+        if self.clock.stage in (BACKWARD, SYNC) or get_ident() != self._owner:
             return False
         self._next_step_begins()
         self.clock.enter(BACKWARD)
@@ -120,40 +119,47 @@ class Timeline:
         self._go_on_in(OTHER)
 
     @never_raise
-    def enter_optimizer(self) -> None:
-        """An optimizer's step begins."""
-        if self.mine():
+    def enter_optimizer(self, *_: object) -> None:
+        """An optimizer's step begins; takes what torch's step hooks are given."""
+        if get_ident() == self._owner:
             if self.clock.stage != OPTIMIZER:  # An optimizer may wrap another.
                 self._optimizer_depth = self.clock.depth
-            self.steps.begin()
             self.clock.enter(OPTIMIZER)
 
     @never_raise
-    def leave_optimizer(self) -> None:
+    def leave_optimizer(self, *_: object) -> None:
         """An optimizer's step is done; the training step ends when the next thing begins."""
-        if self.mine() and self.clock.stage == OPTIMIZER:
+        if get_ident() == self._owner and self.clock.stage == OPTIMIZER:
             self.clock.leave()
             self._optimizer_ran = True
 
     @never_raise
     def complete_step(self) -> None:
         """The user says that a step is complete; from then on only the user does."""
-        if self.mine():
+        if get_ident() == self._owner:
             self._automatic_steps = False
             self._optimizer_ran = False
+            if not self._begun:
+                self._begin()
             self._complete()
 
     @never_raise
     def finish(self) -> None:
         """Commit a step whose optimizer ran but which nothing followed."""
-        if self.mine():
+        if get_ident() == self._owner:
             self._next_step_begins()
 
     def _next_step_begins(self) -> None:
+        if self._optimizer_ran:
+            self._optimizer_ran = False
+            if self._automatic_steps:
+                self._complete()
+        elif not self._begun:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._begun = True
         self.steps.begin()
-        if self._optimizer_ran and self._automatic_steps:
-            self._complete()
-        self._optimizer_ran = False
 
     def _complete(self) -> None:
         self.steps.complete()

@@ -33,8 +33,8 @@ def attach(timeline: Timeline) -> Patches:
             DistributedDataParallel, "forward", lambda original: _forward(timeline, original)
         )
     for handle in (
-        optimizer.register_optimizer_step_pre_hook(lambda *_: timeline.enter_optimizer()),
-        optimizer.register_optimizer_step_post_hook(lambda *_: timeline.leave_optimizer()),
+        optimizer.register_optimizer_step_pre_hook(timeline.enter_optimizer),
+        optimizer.register_optimizer_step_post_hook(timeline.leave_optimizer),
     ):
         patches.on_undo(handle.remove)
     return patches

@@ -18,6 +18,7 @@ class Loop:
         self.wall = 1_000.0
         self.clock = StageClock(self.time)
         self.steps = Steps(self.clock, wall=lambda: self.wall)
+        self._begun = False
 
     def spend(self, stage: int, milliseconds: float) -> None:
         self.clock.enter(stage)
@@ -25,7 +26,9 @@ class Loop:
         self.clock.leave()
 
     def step(self, *, data: float = 5, wait: float = 2, after: float = 0) -> None:
-        self.steps.begin()
+        if not self._begun:
+            self._begun = True
+            self.steps.begin()
         self.spend(DATA, data)
         self.spend(BACKWARD, 10)
         self.spend(SYNC, wait)

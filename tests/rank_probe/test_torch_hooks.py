@@ -52,7 +52,7 @@ def train(timeline: Timeline, seen: list[int], **options: Any) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for (rows,) in loader(**options):
         seen.append(timeline.clock.stage)
-        loss = Spy.apply(model(rows), timeline, seen).sum()
+        loss = Spy.apply(model(rows), timeline, seen).sum()  # type: ignore[no-untyped-call]
         loss.backward()
         seen.append(timeline.clock.stage)
         optimizer.step()
@@ -117,7 +117,7 @@ def test_backward_that_raises_leaves_the_clock_right(timeline: Timeline) -> None
 
     x = torch.ones(1, requires_grad=True)
     with pytest.raises(ArithmeticError, match="theirs"):
-        Broken.apply(x).backward()
+        Broken.apply(x).backward()  # type: ignore[no-untyped-call]
 
     assert timeline.clock.stage == OTHER
     assert timeline.clock.depth == 0

@@ -1,0 +1,47 @@
+# The commands of the README. Everything runs in .venv, which scripts/setup.sh makes.
+SHELL := /bin/bash
+PYTHON := .venv/bin/python
+
+.PHONY: help demo test check unit e2e bench bench-overhead bench-scrape docs dashboards clean
+
+help: ## list the commands
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
+
+demo: ## a planted straggler pages you; DEMO_FAULT=data|forward|backward|optimizer|none
+	@scripts/setup.sh demo
+	@exec $(PYTHON) -m demo
+
+test: ## set up, then everything: lint, types, unit tests, promtool, end-to-end
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory check unit e2e
+
+check: ## lint, types, and that generated files are fresh
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m mypy
+	$(PYTHON) -m dashboards.build --check
+	$(PYTHON) -m docs.build --check
+
+unit: ## all tests but the end-to-end ones (with promtool's)
+	$(PYTHON) -m pytest -q -m "not e2e"
+
+e2e: ## real Prometheus, Alertmanager and torch ranks
+	$(PYTHON) -m pytest -q -m e2e
+
+bench: bench-overhead bench-scrape ## measure what the probe and a scrape cost
+
+bench-overhead: ## µs of a stage switch and of a step
+	$(PYTHON) -m benchmarks.overhead
+
+bench-scrape: ## a scrape with 8 stub GPUs and 8 ranks
+	$(PYTHON) -m benchmarks.scrape
+
+docs: ## regenerate docs/metrics.md, docs/configuration.md and alerts/README.md
+	$(PYTHON) -m docs.build
+	$(PYTHON) -m alerts.build_index
+
+dashboards: ## regenerate dashboards/json
+	$(PYTHON) -m dashboards.build
+
+clean: ## remove what the commands above made
+	rm -rf .venv .demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,35 @@
+"""How a benchmark tells: a table on the terminal, the same rows as JSON."""
+
+import json
+import os
+import platform
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+RESULTS = Path(__file__).parent / "results"
+
+
+def quartiles(values: Sequence[float]) -> dict[str, float]:
+    """Return the median and the quartiles of *values*, in their unit."""
+    low, median, high = statistics.quantiles(values, n=4)
+    return {"q1": low, "median": median, "q3": high}
+
+
+def write(name: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Print *rows*, which have the same keys, as a table and keep them as results/*name*.json."""
+    columns = list(rows[0])
+    cells = [columns, *([_text(row[column]) for column in columns] for row in rows)]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    for line in cells:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
+    machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
+    RESULTS.mkdir(exist_ok=True)
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps({"machine": machine, "rows": list(rows)}, indent=2) + "\n")
+    print(f"written: {path.name} in {path.parent}")
+
+
+def _text(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,171 @@
+"""Generate docs/metrics.md and docs/configuration.md from what the exporter really exposes.
+
+`python -m docs.build` writes them, `--check` exits 1 when a committed one is stale.
+"""
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import fields
+from pathlib import Path
+
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors import COLLECTORS, Sources
+from exporter.nvml.sample import GpuSample, NodeSample
+from exporter.ranks import RankStore
+from exporter.scrape import Scrape
+from exporter.settings import Settings, describe
+from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+
+DOCS = Path(__file__).parent
+
+
+class EveryReading:
+    """Stands in for the NVML worker: one GPU that answers every call."""
+
+    worker_up = True
+    worker_restarts = 0
+
+    def latest(self) -> NodeSample:
+        """Return a sample without a gap."""
+        readings = {field.name: 1 for field in fields(GpuSample)}
+        texts = {"uuid": "GPU-1", "name": "GPU", "pci_bus_id": "0"}
+        gpu = GpuSample(**(readings | texts | {"up": True, "throttle_seconds": {"idle": 1.0}}))  # type: ignore[arg-type]
+        return NodeSample(1.0, 1, "1", "1", (gpu,))
+
+
+def every_rank_reading() -> RankStore:
+    """Return a store with one rank that reports everything."""
+    store = RankStore(clock=lambda: 2.0)
+    store.put(
+        Snapshot(
+            job_id="j",
+            peer_group="all",
+            rank=0,
+            world_size=1,
+            attempt=0,
+            pid=1,
+            started_timestamp_seconds=1.0,
+            sequence=1,
+            heartbeat_timestamp_seconds=2.0,
+            steps=1,
+            stage_seconds={"data": 1.0},
+            busy_seconds=1.0,
+            busy_seconds_squared=1.0,
+            stage="data",
+            stage_elapsed_seconds=1.0,
+            sync_floor_seconds=1.0,
+            last_step_timestamp_seconds=1.0,
+            rank_info=dict.fromkeys(RANK_INFO_LABELS, ""),
+            runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, ""),
+        )
+    )
+    return store
+
+
+def families_by_collector() -> Iterator[tuple[str, str, list[Metric]]]:
+    """Yield each collector's name, what it is for, and all it can expose."""
+    sources = Sources(Settings(), every_rank_reading(), {"accepted": 1}, EveryReading())
+    for entry in COLLECTORS:
+        yield entry.name, entry.help, list(entry.make(sources).collect())
+    yield "every collector", "How each collector is doing.", list(Scrape().collect())
+
+
+def metrics() -> str:
+    """Return docs/metrics.md."""
+    lines = [
+        "# Metrics",
+        "",
+        "Everything the exporter exposes, generated from the code by `make docs`.",
+        "These names are public API: a rename is a breaking change.",
+        "A reading that does not exist is an absent series, never a zero.",
+        "Descriptive labels live on the `_info` series; join them with `* on (...) group_left`.",
+    ]
+    for name, purpose, families in families_by_collector():
+        lines += ["", f"## {name}", "", purpose, ""]
+        rows = [(_exposed(f), f.type, _labels(f), f.documentation) for f in families]
+        lines += table(("metric", "type", "labels", "meaning"), sorted(rows))
+    return "\n".join(lines) + "\n"
+
+
+def configuration() -> str:
+    """Return docs/configuration.md."""
+    lines = [
+        "# Configuration",
+        "",
+        "The flags of `rankskew exporter`, generated from the code by `make docs`.",
+        "",
+        *table(
+            ("flag", "default", "meaning"),
+            [(f"`{row.flag}`", f"`{row.default}`", row.help) for row in describe()],
+        ),
+        "",
+        "The probe is configured by the environment of the training process.",
+        "",
+        *table(
+            ("variable", "default", "meaning"),
+            [
+                ("`RANK_PROBE`", "on", "`0` turns the probe off: every call is a no-op."),
+                (
+                    "`RANKSKEW_EXPORTER`",
+                    "`unix:/run/rankskew/exporter.sock`",
+                    "Where the node's exporter takes snapshots; or `http://127.0.0.1:PORT`.",
+                ),
+                (
+                    "`RANKSKEW_JOB_ID`",
+                    "the scheduler's or launcher's name",
+                    "The `job_id` label: SLURM_JOB_ID, TORCHELASTIC_RUN_ID, JOBSET_NAME, "
+                    "RAY_JOB_ID or the pod's name without its index; `local` without any.",
+                ),
+                (
+                    "`RANKSKEW_PEER_GROUP`",
+                    "`all`",
+                    "The `peer_group` label: ranks that ought to do equal work.",
+                ),
+            ],
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
+    """Return the lines of a Markdown table."""
+    return [
+        "| " + " | ".join(line) + " |" for line in (header, ("---",) * len(header), *_escaped(rows))
+    ]
+
+
+def _escaped(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
+    for row in rows:
+        yield tuple(cell.replace("|", "\\|").replace("\n", " ") for cell in row)
+
+
+def _exposed(family: Metric) -> str:
+    return f"`{family.name}_total`" if family.type == "counter" else f"`{family.name}`"
+
+
+def _labels(family: Metric) -> str:
+    names = family.samples[0].labels if family.samples else getattr(family, "_labelnames", ())
+    return ", ".join(f"`{name}`" for name in names)
+
+
+def main() -> int:
+    """Write the documents, or with --check say which are stale."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if stale")
+    check = parser.parse_args().check
+    stale = []
+    for name, text in (("metrics.md", metrics()), ("configuration.md", configuration())):
+        path = DOCS / name
+        if check and (not path.exists() or path.read_text() != text):
+            stale.append(f"docs/{name}")
+        elif not check:
+            path.write_text(text)
+    if stale:
+        print(f"stale: {', '.join(stale)}; run `make docs` and commit", file=sys.stderr)
+    return 1 if stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

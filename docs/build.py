@@ -84,7 +84,7 @@ def metrics() -> str:
     ]
     for name, purpose, families in families_by_collector():
         lines += ["", f"## {name}", "", purpose, ""]
-        rows = [(_exposed(f), f.type, _labels(f), f.documentation) for f in families]
+        rows = [(f"`{exposed_name(f)}`", f.type, _labels(f), f.documentation) for f in families]
         lines += table(("metric", "type", "labels", "meaning"), sorted(rows))
     return "\n".join(lines) + "\n"
 
@@ -141,8 +141,9 @@ def _escaped(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
         yield tuple(cell.replace("|", "\\|").replace("\n", " ") for cell in row)
 
 
-def _exposed(family: Metric) -> str:
-    return f"`{family.name}_total`" if family.type == "counter" else f"`{family.name}`"
+def exposed_name(family: Metric) -> str:
+    """Return the name of *family*'s series on /metrics."""
+    return f"{family.name}_total" if family.type == "counter" else family.name
 
 
 def _labels(family: Metric) -> str:

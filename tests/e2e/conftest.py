@@ -1,0 +1,56 @@
+"""The whole stack on loopback ports, with the shipped rules, for the end-to-end tests."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from demo.process import wait_for
+from demo.stack import Alertmanager, Exporter, Prometheus
+from demo.webhook import Webhook
+
+# Scraped and judged this often, so that a page is late by no more than that.
+INTERVAL_SECONDS = 2.0
+
+# The jobs that hang on purpose do not wait two minutes to be called hung.
+HANGING = "hanging"
+OVERRIDES = {("hang_seconds", HANGING): 12.0, ("silent_seconds", HANGING): 6.0}
+
+
+@dataclass(frozen=True)
+class Stack:
+    """An exporter, scraped by a Prometheus, that pages a webhook through an Alertmanager."""
+
+    directory: Path
+    exporter: Exporter
+    prometheus: Prometheus
+    webhook: Webhook
+
+    def wait_for_series(self, expression: str, count: int, seconds: float) -> None:
+        """Wait until *expression* gives at least *count* series."""
+        found = wait_for(
+            lambda: True if len(self.prometheus.query(expression)) >= count else None, seconds, 0.5
+        )
+        assert found, f"{expression} never gave {count} series: {self.prometheus.query(expression)}"
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    """The stack, up for one file of tests."""
+    directory = tmp_path_factory.mktemp("stack")
+    with ExitStack() as parts:
+        webhook = parts.enter_context(Webhook())
+        alertmanager = parts.enter_context(Alertmanager(directory, webhook.url))
+        exporter = parts.enter_context(Exporter(directory))
+        prometheus = parts.enter_context(
+            Prometheus(
+                directory,
+                [exporter.address],
+                alertmanager.address,
+                interval_seconds=INTERVAL_SECONDS,
+                overrides=OVERRIDES,
+            )
+        )
+        yield Stack(directory, exporter, prometheus, webhook)

@@ -1,0 +1,136 @@
+"""A slow rank pages somebody, by name and stage, wherever its delay sits; a healthy job nobody.
+
+For each way to train, five real four-rank jobs run at once: one for each place of the fault and a
+healthy one. Devices are emulated by sleeping, so that twenty ranks fit on two cores.
+"""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+import pytest
+
+from demo.process import wait_for
+from demo.stack import Training
+from demo.webhook import Page
+from tests.e2e.conftest import Stack
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+RANKS, LATE = 4, "2"
+STEP_SECONDS, DELAY_SECONDS = 0.4, 0.2
+STAGE_OF = {
+    "data": "data",
+    "forward": "forward",
+    "backward": "backward",
+    "after_optimizer": "other",
+}
+HEALTHY = "none"
+PATIENCE_SECONDS = 240.0
+# What three of four GPUs lose: they wait for DELAY in a step of STEP + DELAY.
+GPUS_LOST = (RANKS - 1) * DELAY_SECONDS / (STEP_SECONDS + DELAY_SECONDS)
+
+
+@dataclass
+class Outcome:
+    """What the jobs of one variant ended with."""
+
+    variant: str
+    pages: dict[str, list[Page]]
+    gpus_lost: dict[str, float | None]
+    healthy_seconds: float
+    healthy_coverage: float | None
+    not_judgeable: list[dict[str, str]] = field(default_factory=list)
+
+
+def start(stack: Stack, parts: ExitStack, variant: str, fault: str) -> None:
+    """Start one job, named after its fault, that runs until *parts* closes."""
+    arguments = ["--variant", variant, "--fault", fault, "--fault-rank", LATE]
+    arguments += ["--step-seconds", str(STEP_SECONDS), "--delay", str(DELAY_SECONDS)]
+    arguments += ["--steps", "1000000"]
+    job_id = f"{variant}-{fault}"
+    directory = stack.directory / job_id
+    parts.enter_context(
+        Training(directory, arguments, exporter=stack.exporter.target, job_id=job_id, ranks=RANKS)
+    )
+
+
+@pytest.fixture(scope="module", params=["plain", "accumulate", "batchnorm"])
+def outcome(request: pytest.FixtureRequest, stack: Stack) -> Iterator[Outcome]:
+    """The pages and the cost, once every faulty job was paged or patience ran out."""
+    variant: str = request.param
+    jobs = {fault: f"{variant}-{fault}" for fault in (*STAGE_OF, HEALTHY)}
+    with ExitStack() as parts:
+        started = time.monotonic()
+        for fault in jobs:
+            start(stack, parts, variant, fault)
+
+        def all_paged() -> bool | None:
+            named = [
+                stack.webhook.pages("RankskewStraggler", "firing", job_id=jobs[fault])
+                for fault in STAGE_OF
+            ]
+            return True if all(named) else None
+
+        wait_for(all_paged, PATIENCE_SECONDS, every=0.5)
+        # Two more evaluations: the cost has settled, and a late false name would have come.
+        time.sleep(10)
+        healthy = jobs[HEALTHY]
+        yield Outcome(
+            variant,
+            {fault: stack.webhook.pages(job_id=job_id) for fault, job_id in jobs.items()},
+            {
+                fault: stack.prometheus.value(
+                    f'rank:rankskew_gpus_lost:mean1m{{job_id="{job_id}"}}'
+                )
+                for fault, job_id in jobs.items()
+            },
+            time.monotonic() - started,
+            stack.prometheus.value(f'job:rankskew_coverage:ratio{{job_id="{healthy}"}}'),
+            [
+                series.labels
+                for series in stack.prometheus.query(
+                    f'job_reason:rankskew_not_judgeable:bool{{job_id=~"{variant}-.*"}}'
+                )
+            ],
+        )
+
+
+@pytest.mark.parametrize("fault", STAGE_OF)
+def test_page_names_the_late_rank_and_its_stage_and_nobody_else(
+    outcome: Outcome, fault: str
+) -> None:
+    """One straggler is paged: rank 2, in the stage where its delay was planted."""
+    named = {
+        (page.alert, page.labels.get("rank"), page.labels.get("stage"))
+        for page in outcome.pages[fault]
+    }
+
+    assert named == {("RankskewStraggler", LATE, STAGE_OF[fault])}
+
+
+@pytest.mark.parametrize("fault", STAGE_OF)
+def test_cost_is_what_the_others_wait(outcome: Outcome, fault: str) -> None:
+    """GPUs lost is the wait of three ranks over the step, to a tenth."""
+    assert outcome.gpus_lost[fault] == pytest.approx(GPUS_LOST, rel=0.1)
+
+
+@pytest.mark.parametrize("fault", STAGE_OF)
+def test_page_can_be_read_at_night(outcome: Outcome, fault: str) -> None:
+    """The text names job, rank, stage and GPUs; the link leads to a runbook."""
+    page = outcome.pages[fault][0]
+    text = page.annotations["description"]
+
+    assert f"{outcome.variant}-{fault}" in text
+    assert f"rank {LATE}" in text
+    assert STAGE_OF[fault] in text
+    assert f"of {RANKS} GPUs" in text
+    assert page.annotations["runbook_url"].endswith("RankskewStraggler.md")
+
+
+def test_healthy_job_of_the_same_length_pages_nobody(outcome: Outcome) -> None:
+    """Judged for as long as the others, the job without a fault is silent."""
+    assert outcome.pages[HEALTHY] == []
+    assert outcome.healthy_coverage == 1
+    assert outcome.not_judgeable == []

@@ -1,0 +1,52 @@
+"""What the documentation lists exists, and what is generated is up to date."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from docs import build
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def text_of(path: Path) -> str:
+    """Return the page without its fenced blocks, whose comments are not headings or links."""
+    return re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
+
+
+def test_metrics_page_is_what_the_exporter_exposes() -> None:
+    """docs/metrics.md lists exactly the exporter's families."""
+    assert (ROOT / "docs" / "metrics.md").read_text() == build.metrics()
+
+
+def test_configuration_page_lists_every_flag() -> None:
+    """docs/configuration.md lists exactly the exporter's flags."""
+    assert (ROOT / "docs" / "configuration.md").read_text() == build.configuration()
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Every relative link and picture of a page exists."""
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", text_of(page))
+    missing = [
+        link
+        for link in links
+        if not link.startswith(("http://", "https://")) and not (page.parent / link).exists()
+    ]
+
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_metrics_named_in_prose_exist(page: Path) -> None:
+    """A metric in backquotes is one that the exporter exposes."""
+    exposed = {
+        family
+        for _, _, families in build.families_by_collector()
+        for family in (build.exposed_name(f) for f in families)
+    }
+    named = set(re.findall(r"`(rankskew_[a-z_]+)(?:\{[^}]*\})?(?: \d)?`", text_of(page)))
+
+    assert named - exposed == set()

@@ -6,7 +6,7 @@ from typing import Protocol
 from prometheus_client.metrics_core import Metric
 
 
-class NotAvailable(Exception):  # noqa: N818 - a normal state of a node, not an error
+class NotAvailable(Exception):
     """Raised by a collector's constructor when this node lacks what it reads."""
 
 

@@ -1,0 +1,333 @@
+"""The job dashboard: who is late, in which stage, since when, at what cost."""
+
+from typing import Final
+
+from grafana_foundation_sdk.builders import dashboard, stat, table, timeseries
+from grafana_foundation_sdk.models import dashboard as models
+from grafana_foundation_sdk.models.common import BigValueTextMode
+
+from dashboards.job_details import difference_panels, gpu_panels, hang_panels
+from dashboards.job_series import (
+    AT_END,
+    FIRING,
+    JOB,
+    LATE_IN,
+    LOST,
+    LOST_BY_STAGE,
+    RANK_GPU,
+    SINCE_LAST_STEP,
+    STRAGGLER,
+    beside_late,
+    busy,
+    late_now,
+    peers,
+    wait,
+)
+from dashboards.panels import (
+    DATASOURCE,
+    LATE_COLOUR,
+    RUNBOOKS_URL,
+    STAGE_COLOURS,
+    WAIT_COLOUR,
+    Override,
+    coloured_from,
+    column,
+    fixed,
+    instant,
+    join_rows,
+    query,
+    rows,
+    stacked_panel,
+    stat_panel,
+    steps,
+    table_panel,
+)
+
+KIND_COLOURS: Final = {
+    "late ranks": LATE_COLOUR,
+    "no stable leader": "#FF9830",
+    "unequal peer groups": "#B877D9",
+    "communication": WAIT_COLOUR,
+}
+LATE_SHOWN: Final = 20
+
+
+def job_dashboard() -> dashboard.Dashboard:
+    """Return the dashboard of one training job."""
+    board = (
+        dashboard.Dashboard("Rankskew / Job")
+        .uid("rankskew-job")
+        .description(
+            "Which rank a training job waits for, in which stage, since when, at what cost."
+        )
+        .tags(["rankskew"])
+        .time("now-30m", "now")
+        .refresh("10s")
+        .timezone("browser")
+        .readonly()
+        .tooltip(models.DashboardCursorSync.CROSSHAIR)
+        .link(_runbooks())
+        .annotation(_alerts())
+        .with_variable(
+            dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
+        )
+        .with_variable(_job_variable())
+    )
+    for figure in (_gpus_lost(), _who(), _since(), _step_time(), _judged(), _firing()):
+        board.with_panel(figure)
+    board.with_panel(_lost_by_kind()).with_panel(_lost_by_rank_and_stage())
+    board.with_panel(_late_ranks())
+    for title, panels in (
+        ("How the late rank differs from its peers", difference_panels()),
+        ("Is the job hanging?", hang_panels()),
+        ("GPUs of the ranks", gpu_panels()),
+    ):
+        board.with_row(dashboard.Row(title))
+        for panel in panels:
+            board.with_panel(panel)
+    return board
+
+
+def _runbooks() -> dashboard.DashboardLink:
+    return (
+        dashboard.DashboardLink("Runbooks")
+        .type(models.DashboardLinkType.LINK)
+        .icon("doc")
+        .tooltip("What each alert means and what to do about it")
+        .url(RUNBOOKS_URL)
+        .target_blank(True)
+    )
+
+
+def _alerts() -> dashboard.AnnotationQuery:
+    return (
+        dashboard.AnnotationQuery()
+        .name("Alerts")
+        .datasource(DATASOURCE)
+        .enable(True)
+        .icon_color(LATE_COLOUR)
+        .expr(FIRING)
+        .title_format("{{alertname}}")
+        .text_format("rank {{rank}} {{stage}}")
+        .tag_keys("severity")
+    )
+
+
+def _job_variable() -> dashboard.QueryVariable:
+    return (
+        dashboard.QueryVariable("job_id")
+        .label("Job")
+        .datasource(DATASOURCE)
+        .query("label_values(rankskew_steps_total, job_id)")
+        .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
+        .sort(models.VariableSort.ALPHABETICAL_ASC)
+    )
+
+
+def _gpus_lost() -> stat.Panel:
+    return (
+        stat_panel(
+            "GPUs lost now",
+            "GPUs that do nothing but wait, as a mean of the last minute: for late ranks, and for "
+            "any reason (communication included), of all GPUs of the job.",
+            "none",
+            span=6,
+        )
+        .decimals(1)
+        .no_value("No rank judged")
+        .with_target(
+            instant(
+                f'job_kind:rankskew_gpus_lost:mean1m{{kind="persistent",{JOB}}}',
+                "to late ranks",
+                "A",
+            )
+        )
+        .with_target(
+            instant(f"sum(job_kind:rankskew_gpus_lost:mean1m{{{JOB}}})", "to any wait", "B")
+        )
+        .with_target(instant(f"max(rankskew_world_size{{{JOB}}})", "of the job's", "C"))
+        .override_by_query("A", coloured_from(0.05, LATE_COLOUR))
+        .override_by_query("C", [Override(id_val="decimals", value=0)])
+    )
+
+
+def _who() -> stat.Panel:
+    return (
+        stat_panel(
+            "Who is late",
+            "The ranks that the job waits for, each with the stage in which it falls behind its "
+            "peers and the GPUs it keeps waiting; the two most costly.",
+            "none",
+            span=5,
+        )
+        .decimals(1)
+        .thresholds(steps((LATE_COLOUR, None)))
+        .no_value("Nobody")
+        .with_target(
+            instant(
+                f"topk(2, sum by (rank, stage) ({LATE_IN}))",
+                "rank {{rank}} · {{stage}}",
+            )
+        )
+    )
+
+
+def _since() -> stat.Panel:
+    return (
+        stat_panel(
+            "Late since",
+            "When the straggler alert first saw the rank late; the rules look at the last minute, "
+            "so it began up to a minute earlier.",
+            "dateTimeFromNow",
+            span=3,
+        )
+        .thresholds(steps((LATE_COLOUR, None)))
+        .no_value("–")
+        .with_target(instant(f"min(ALERTS_FOR_STATE{STRAGGLER}) * 1000", "since"))
+    )
+
+
+def _step_time() -> stat.Panel:
+    return (
+        stat_panel(
+            "Step",
+            "Mean time from one release to the next, and since any rank finished its last step. A "
+            "step takes every rank equally long, so it says that the job is slow, never who slows "
+            "it.",
+            "s",
+            span=4,
+        )
+        .no_value("–")
+        .with_target(instant(f"job:rankskew_step_seconds:mean1m{{{JOB}}}", "takes", "A"))
+        .with_target(instant(SINCE_LAST_STEP, "the last was ago", "B"))
+        .override_by_query("A", [Override(id_val="decimals", value=2)])
+        .override_by_query("B", coloured_from(60, LATE_COLOUR))
+    )
+
+
+def _judged() -> stat.Panel:
+    return (
+        stat_panel(
+            "Ranks judged",
+            "Share of the job's ranks that the rules can judge, and the reason where they cannot. "
+            "Without it, no alert does not mean that nobody is late.",
+            "percentunit",
+            span=3,
+        )
+        .thresholds(steps(("orange", None), ("green", 1.0)))
+        .no_value("None")
+        .with_target(instant(f"job:rankskew_coverage:ratio{{{JOB}}}", "judged", "A"))
+        .with_target(
+            instant(f"job_reason:rankskew_not_judgeable:bool{{{JOB}}} == 1", "{{reason}}", "B")
+        )
+        .override_by_query(
+            "B",
+            [
+                fixed("orange"),
+                Override(
+                    id_val="mappings",
+                    value=[{"type": "value", "options": {"1": {"text": "not judgeable"}}}],
+                ),
+            ],
+        )
+    )
+
+
+def _firing() -> stat.Panel:
+    name = f'label_replace({FIRING}, "name", "$1", "alertname", "Rankskew(.*)")'
+    return (
+        stat_panel(
+            "Alerts firing",
+            "Alerts of this job that fire now, without their prefix Rankskew. The runbook of each "
+            "is linked above.",
+            "none",
+            span=3,
+        )
+        .text_mode(BigValueTextMode.NAME)
+        .thresholds(steps((LATE_COLOUR, None)))
+        .no_value("None")
+        .with_target(instant(f"count by (name) ({name})", "{{name}}"))
+    )
+
+
+def _lost_by_kind() -> timeseries.Panel:
+    panel = stacked_panel(
+        "GPUs lost, by kind of waiting",
+        "Late ranks: the same ranks most of the time. No stable leader: another one each step, as "
+        "with uneven sequence lengths. Unequal peer groups: a heavier pipeline stage. "
+        "Communication: what even the luckiest rank waits.",
+        "none",
+        span=12,
+        colours=KIND_COLOURS,
+    )
+    kinds = ("persistent", "rotating", "group", "common")
+    for ref, kind, legend in zip("ABCD", kinds, KIND_COLOURS, strict=True):
+        series = f'job_kind:rankskew_gpus_lost:mean1m{{kind="{kind}",{JOB}}}'
+        panel.with_target(query(series, legend, ref))
+    return panel.no_value("No rank of this job can be judged")
+
+
+def _lost_by_rank_and_stage() -> timeseries.Panel:
+    return (
+        stacked_panel(
+            "GPUs lost to late ranks, by rank and stage",
+            "What each late rank costs, in the stage where it falls behind: its colour is the "
+            "stage, as everywhere. An empty panel means that nobody is late.",
+            "none",
+            span=12,
+            colours={f" {stage}$": colour for stage, colour in STAGE_COLOURS.items()},
+        )
+        .no_value("Nobody is late")
+        .with_target(
+            query(
+                f"sum by (rank, stage) ({LOST_BY_STAGE} and on (peer_group, rank, stage)"
+                f" topk(10, max_over_time({LOST_BY_STAGE}[1h]{AT_END}) > 0.02))",
+                "rank {{rank}} {{stage}}",
+            )
+        )
+    )
+
+
+def _late_ranks() -> table.Panel:
+    panel = (
+        table_panel(
+            "Late ranks",
+            "Every rank that the job waits for: where it runs, where it falls behind, what it "
+            "costs, and its own work and wait per step against the median of its peers. The late "
+            "rank works longest and waits least.",
+            "none",
+            span=24,
+        )
+        .height(5)
+        .no_value("Nobody is late")
+        .with_target(
+            rows(
+                f"topk({LATE_SHOWN}, sum by (rank, instance, stage) ({LATE_IN}))",
+                "A",
+            )
+        )
+        .with_target(rows(f"topk({LATE_SHOWN}, sum by (rank) ({LOST}))", "B"))
+        .with_target(rows(f"sum by (rank) ({late_now(busy())})", "C"))
+        .with_target(rows(beside_late(peers(busy())), "D"))
+        .with_target(rows(f"sum by (rank) ({late_now(wait())})", "E"))
+        .with_target(rows(beside_late(peers(wait())), "F"))
+        .with_target(rows(f"min by (rank) (ALERTS_FOR_STATE{STRAGGLER}) * 1000", "G"))
+        .with_target(rows(f"max by (rank, gpu_uuid) ({late_now(RANK_GPU)})", "H"))
+    )
+    join_rows(
+        panel,
+        "rank",
+        {
+            "rank": column("Rank", width=70),
+            "instance": column("Node", width=170),
+            "stage": column("Late in", width=100),
+            "Value #B": column("GPUs lost", "none", decimals=2, colour=LATE_COLOUR, width=100),
+            "Value #G": column("Late since", "dateTimeFromNow", width=140),
+            "Value #C": column("Own work a step", "s", decimals=1, width=130),
+            "Value #D": column("Peers' own work", "s", decimals=1, width=130),
+            "Value #E": column("Wait a step", "s", decimals=1, width=130),
+            "Value #F": column("Peers' wait", "s", decimals=1, width=130),
+            "gpu_uuid": column("GPU"),
+        },
+    )
+    return panel

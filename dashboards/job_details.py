@@ -1,0 +1,292 @@
+"""The lower rows of the job dashboard: how a late rank differs, what hangs, what its GPU does."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from grafana_foundation_sdk.builders import table, timeseries
+
+from dashboards.job_series import (
+    JOB,
+    LATE_IN,
+    LOST,
+    LOST_BY_STAGE,
+    RANK_GPU,
+    SINCE_LAST_STEP,
+    STAGE,
+    Series,
+    busy,
+    late_lately,
+    of_rank,
+    others,
+    peers,
+    wait,
+)
+from dashboards.panels import (
+    LATE_COLOUR,
+    PEERS_COLOUR,
+    STAGE_COLOURS,
+    WAIT_COLOUR,
+    column,
+    fixed,
+    join_rows,
+    line,
+    query,
+    rows,
+    shades,
+    stacked_panel,
+    table_panel,
+    table_sort,
+    time_panel,
+)
+
+NO_GPU: Final = "No GPU telemetry for the ranks of this job"
+# A rank is worth a row when it has been in one stage, or silent, for longer than this.
+QUIET_SECONDS: Final = 10
+
+ELAPSED: Final = f'rankskew_stage_elapsed_seconds{{stage!="sync",{JOB}}}'
+SILENCE: Final = f"(time() - rankskew_heartbeat_timestamp_seconds{{{JOB}}})"
+# Reasons that slow a GPU down against anybody's wish.
+THROTTLED: Final = (
+    "rate(rankskew_gpu_throttle_seconds_total"
+    '{reason=~"sw_power_cap|sync_boost|.+_slowdown"}[$__rate_interval])'
+)
+
+
+def difference_panels() -> Sequence[timeseries.Panel | table.Panel]:
+    """Return the panels that set the late ranks beside their peers."""
+    return (_late_stage(), _stage_by_stage(), _busy(), _wait())
+
+
+def hang_panels() -> Sequence[timeseries.Panel | table.Panel]:
+    """Return the panels that show where every rank is when nothing moves."""
+    return (_ranks_by_stage(), _outside_sync(), _quiet())
+
+
+def gpu_panels() -> Sequence[timeseries.Panel]:
+    """Return the panels that put the GPU of a late rank beside its peers'."""
+    return (
+        _gpu_panel(
+            "GPU utilisation",
+            "Share of the time in which a kernel ran. A rank late in data leaves its GPU idle; "
+            "a waiting GPU spins in the collective and looks busy.",
+            "percentunit",
+            lambda at: f"rankskew_gpu_utilization_ratio{at}",
+            "bottomk",
+        ).max(1),
+        _gpu_panel(
+            "GPU memory used",
+            "Share of the GPU's memory in use. Peers hold equal shares; one that holds more may "
+            "be retrying allocations or sharing its GPU.",
+            "percentunit",
+            lambda at: (
+                f"(rankskew_gpu_memory_used_bytes{at} / rankskew_gpu_memory_total_bytes{at})"
+            ),
+            "topk",
+        ).max(1),
+        _throttle(),
+        _gpu_panel(
+            "PCIe traffic",
+            "Bytes a second received and sent over PCIe. A rank late in h2d with less traffic "
+            "than its peers has a narrow link.",
+            "Bps",
+            lambda at: (
+                f"(rankskew_gpu_pcie_receive_bytes_per_second{at}"
+                f" + rankskew_gpu_pcie_transmit_bytes_per_second{at})"
+            ),
+            "bottomk",
+        ),
+    )
+
+
+def _against_peers(panel: timeseries.Panel, series: Series, choose: str) -> timeseries.Panel:
+    """Draw late ranks red, the next ones to become late in blue and the median dashed.
+
+    *choose* is the end on which a late rank lies, topk or bottomk.
+    """
+    return (
+        panel.with_target(query(late_lately(series), "rank {{rank}} (late)", "A"))
+        .with_target(query(others(series, choose), "rank {{rank}}", "B"))
+        .with_target(query(peers(series("")), "median of peer group {{peer_group}}", "C"))
+        .override_by_query("A", [fixed(LATE_COLOUR), *line(3)])
+        .override_by_query("B", [shades(WAIT_COLOUR)])
+        .override_by_query("C", [fixed(PEERS_COLOUR), *line(2, dashed=True)])
+    )
+
+
+def _late_stage() -> timeseries.Panel:
+    panel = time_panel(
+        "The late stage: late rank against its peers",
+        "Seconds a step in the stage where each late rank falls behind, beside the median of its "
+        "peer group in that stage. Drawn only while somebody is late.",
+        "s",
+        span=12,
+    )
+    return (
+        panel.no_value("Nobody is late")
+        .with_target(
+            query(f"{STAGE} and on (peer_group, rank, stage) {LATE_IN}", "rank {{rank}} {{stage}}")
+        )
+        .with_target(
+            query(
+                f"quantile by (peer_group, stage) (0.5, {STAGE})"
+                f" and on (peer_group, stage) {LATE_IN}",
+                "median of its peers, {{stage}}",
+                "B",
+            )
+        )
+        .override_by_query("A", [fixed(LATE_COLOUR), *line(3)])
+        .override_by_query("B", [fixed(PEERS_COLOUR), *line(2, dashed=True)])
+    )
+
+
+def _stage_by_stage() -> table.Panel:
+    costliest = f"topk(1, {LOST})"
+    late_rank = f"sum by (stage) ({STAGE} and on (peer_group, rank) {costliest})"
+    its_peers = (
+        f"max by (stage) (quantile by (peer_group, stage) (0.5, {STAGE})"
+        f" and on (peer_group) {costliest})"
+    )
+    panel = (
+        table_panel(
+            "Stage by stage: the costliest late rank",
+            "Every stage of a step in the rank that costs most, beside the median of its peers. "
+            "The stage with the largest difference is where to look.",
+            "none",
+            span=12,
+        )
+        .height(8)
+        .no_value("Nobody is late")
+        .with_target(rows(late_rank, "A"))
+        .with_target(rows(its_peers, "B"))
+        .with_target(rows(f"{late_rank} - on (stage) {its_peers}", "C"))
+        .with_target(
+            rows(f"sum by (stage) ({LOST_BY_STAGE} and on (peer_group, rank) {costliest})", "D")
+        )
+    )
+    join_rows(
+        panel,
+        "stage",
+        {
+            "stage": column("Stage", width=110),
+            "Value #A": column("Late rank", "s", decimals=1, width=110),
+            "Value #B": column("Median of its peers", "s", decimals=1, width=160),
+            "Value #C": column("Difference", "s", decimals=1, width=110),
+            "Value #D": column("GPUs lost", "none", decimals=2, colour=LATE_COLOUR),
+        },
+    )
+    return panel.sort_by([table_sort("GPUs lost")])
+
+
+def _busy() -> timeseries.Panel:
+    panel = time_panel(
+        "Own work per step",
+        "Time a step without the wait in collectives: ranks late in the last hour, the slowest of "
+        "the others, and the median. The late rank works longest.",
+        "s",
+        span=12,
+    )
+    return _against_peers(panel, busy, "topk")
+
+
+def _wait() -> timeseries.Panel:
+    panel = time_panel(
+        "Wait per step",
+        "Time a step in which a rank waits in collectives: ranks late in the last hour, those of "
+        "the others that wait least, and the median. The culprit waits least.",
+        "s",
+        span=12,
+    )
+    return _against_peers(panel, wait, "bottomk")
+
+
+def _ranks_by_stage() -> timeseries.Panel:
+    return (
+        stacked_panel(
+            "Where the ranks are",
+            "How many ranks are in each stage. In a hang all but the culprit are in sync.",
+            "none",
+            span=7,
+            colours={f"^{stage}$": colour for stage, colour in STAGE_COLOURS.items()},
+        )
+        .decimals(0)
+        .no_value("No rank is running")
+        .with_target(
+            query(f"count by (stage) (rankskew_stage_elapsed_seconds{{{JOB}}})", "{{stage}}")
+        )
+    )
+
+
+def _outside_sync() -> table.Panel:
+    stuck = (
+        f"({ELAPSED} > {QUIET_SECONDS} or"
+        f" ({ELAPSED} and on (peer_group, rank) {SILENCE} > {QUIET_SECONDS}))"
+    )
+    silent = f"{SILENCE} and on (peer_group, rank) {stuck}"
+    panel = (
+        table_panel(
+            "Stuck outside sync",
+            f"Ranks that have been in a stage other than sync, or silent, for over {QUIET_SECONDS} "
+            "seconds: what a hung job waits for. A stopped process only shows its silence.",
+            "none",
+            span=10,
+        )
+        .height(8)
+        .no_value("No rank is stuck")
+        .with_target(rows(f"topk(20, max by (rank, instance, stage) ({stuck}))", "A"))
+        .with_target(rows(f"max by (rank) ({silent})", "B"))
+    )
+    join_rows(
+        panel,
+        "rank",
+        {
+            "rank": column("Rank", width=60),
+            "instance": column("Node", width=170),
+            "stage": column("Stage", width=90),
+            "Value #A": column("In it for", "s", decimals=0, width=100),
+            "Value #B": column("Last heard from", "s", decimals=0),
+        },
+    )
+    return panel
+
+
+def _quiet() -> timeseries.Panel:
+    return (
+        time_panel(
+            "Time since the last sign of life",
+            "Since any rank finished a step, and since the most silent rank was heard from. It "
+            "compares the nodes' clocks with Prometheus's.",
+            "s",
+            span=7,
+        )
+        .with_target(query(SINCE_LAST_STEP, "last step of any rank", "A"))
+        .with_target(query(f"max({SILENCE})", "most silent rank", "B"))
+        .override_by_query("A", [fixed(LATE_COLOUR), *line(2)])
+        .override_by_query("B", [fixed(WAIT_COLOUR), *line(2)])
+    )
+
+
+def _gpu_panel(
+    title: str, description: str, unit: str, gpu_series: Series, choose: str
+) -> timeseries.Panel:
+    panel = time_panel(title, description, unit, span=6).no_value(NO_GPU)
+    return _against_peers(panel, of_rank(gpu_series), choose)
+
+
+def _throttle() -> timeseries.Panel:
+    return (
+        time_panel(
+            "GPU clocks held down",
+            "Share of the time in which heat, power or a slowdown signal kept a GPU's clocks down, "
+            "worst first. Idle clocks and clocks set by hand are left out.",
+            "percentunit",
+            span=6,
+        )
+        .max(1)
+        .no_value("No GPU of this job is held down, or none is measured")
+        .with_target(
+            query(
+                f"topk(6, ({THROTTLED} and on (instance, gpu_uuid) {RANK_GPU}) > 0.001)",
+                "{{instance}} GPU {{gpu}} {{reason}}",
+            )
+        )
+    )

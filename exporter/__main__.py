@@ -1,0 +1,33 @@
+"""`rankskew` and `python -m exporter`: run a command; what stops it is one line on stderr."""
+
+import sys
+from collections.abc import Sequence
+
+from exporter.cli import run
+from exporter.errors import StartError, UsageError
+
+OUR_PACKAGES = ("exporter", "rank_probe")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0 when the command did its work, 1 when the machine refused, 2 for wrong usage."""
+    try:
+        return run(sys.argv[1:] if arguments is None else arguments)
+    except UsageError as error:
+        return _end(2, str(error))
+    except StartError as error:
+        return _end(1, str(error))
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in OUR_PACKAGES:
+            raise
+        return _end(2, f"{missing} is not installed: run pip install 'rankskew[exporter]'")
+
+
+def _end(status: int, message: str) -> int:
+    print(f"rankskew: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

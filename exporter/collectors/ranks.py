@@ -1,0 +1,175 @@
+"""Ranks: the state that each training process on this node last reported."""
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from exporter.ranks import RankStore
+from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+from rank_probe.stages import PHASE_OF, STAGES
+
+IDENTITY = ["job_id", "peer_group", "rank"]
+
+
+class RanksCollector:
+    """Expose every held rank; call from the event loop, where the store lives."""
+
+    name = "ranks"
+    interval_seconds = 0.0
+
+    def __init__(self, store: RankStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        snapshots = [held.snapshot for held in self._store.ranks()]
+        yield from _steps(snapshots)
+        yield from _times(snapshots)
+        yield from _now(snapshots)
+        yield from _process(snapshots)
+        yield from _info(snapshots)
+
+
+def _identity(snapshot: Snapshot) -> list[str]:
+    return [snapshot.job_id, snapshot.peer_group, str(snapshot.rank)]
+
+
+def _steps(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    total = CounterMetricFamily(
+        "rankskew_steps_total",
+        "Whole training steps this rank has finished since its process started (probe).",
+        labels=IDENTITY,
+    )
+    last = GaugeMetricFamily(
+        "rankskew_step",
+        "Number of the last whole step this rank finished (probe).",
+        labels=IDENTITY,
+    )
+    finished_at = GaugeMetricFamily(
+        "rankskew_last_step_timestamp_seconds",
+        "When this rank finished its last step, in Unix seconds of the node's clock (probe).",
+        labels=IDENTITY,
+    )
+    for snapshot in snapshots:
+        total.add_metric(_identity(snapshot), snapshot.steps)
+        last.add_metric(_identity(snapshot), snapshot.steps)
+        if snapshot.last_step_timestamp_seconds is not None:
+            finished_at.add_metric(_identity(snapshot), snapshot.last_step_timestamp_seconds)
+    yield from (total, last, finished_at)
+
+
+def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    stages = CounterMetricFamily(
+        "rankskew_stage_seconds_total",
+        "Seconds of whole steps this rank spent in each stage; the stages add up to its wall time "
+        "(probe).",
+        labels=[*IDENTITY, "phase", "stage"],
+    )
+    busy = CounterMetricFamily(
+        "rankskew_busy_seconds_total",
+        "Seconds of whole steps this rank was not waiting for others: step minus sync (probe).",
+        labels=IDENTITY,
+    )
+    squared = CounterMetricFamily(
+        "rankskew_busy_seconds_squared_total",
+        "Sum over steps of the squared busy time, in seconds squared: step-to-step noise (probe).",
+        labels=IDENTITY,
+    )
+    floor = GaugeMetricFamily(
+        "rankskew_sync_floor_seconds",
+        "Lowest 2 % of this rank's exposed waits over the last minute, in seconds: what "
+        "communication alone costs (probe).",
+        labels=IDENTITY,
+    )
+    for snapshot in snapshots:
+        identity = _identity(snapshot)
+        for stage in STAGES:
+            if stage in snapshot.stage_seconds:
+                labels = [*identity, PHASE_OF[stage], stage]
+                stages.add_metric(labels, snapshot.stage_seconds[stage])
+        busy.add_metric(identity, snapshot.busy_seconds)
+        squared.add_metric(identity, snapshot.busy_seconds_squared)
+        if snapshot.sync_floor_seconds is not None:
+            floor.add_metric(identity, snapshot.sync_floor_seconds)
+    yield from (stages, busy, squared, floor)
+
+
+def _now(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    heartbeat = GaugeMetricFamily(
+        "rankskew_heartbeat_timestamp_seconds",
+        "When this rank's probe last reported, in Unix seconds of the node's clock; absent once "
+        "it ended cleanly (probe).",
+        labels=IDENTITY,
+    )
+    elapsed = GaugeMetricFamily(
+        "rankskew_stage_elapsed_seconds",
+        "How long this rank has been in the stage it is in now, in seconds at the heartbeat; "
+        "absent once it ended cleanly (probe).",
+        labels=[*IDENTITY, "stage"],
+    )
+    finished = GaugeMetricFamily(
+        "rankskew_rank_finished",
+        "Whether this rank ended cleanly (1) or not, or not yet (0) (probe).",
+        labels=IDENTITY,
+    )
+    for snapshot in snapshots:
+        identity = _identity(snapshot)
+        finished.add_metric(identity, float(snapshot.finished))
+        if not snapshot.finished:
+            heartbeat.add_metric(identity, snapshot.heartbeat_timestamp_seconds)
+            elapsed.add_metric([*identity, snapshot.stage], snapshot.stage_elapsed_seconds)
+    yield from (heartbeat, elapsed, finished)
+
+
+def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    world_size = GaugeMetricFamily(
+        "rankskew_world_size",
+        "Ranks in this rank's job, on all nodes (probe).",
+        labels=IDENTITY,
+    )
+    restarts = CounterMetricFamily(
+        "rankskew_restarts_total",
+        "Times the launcher has restarted this rank's job (probe, from the launcher's variables).",
+        labels=IDENTITY,
+    )
+    errors = CounterMetricFamily(
+        "rankskew_probe_errors_total",
+        "Failures inside the probe that it kept away from training (probe).",
+        labels=IDENTITY,
+    )
+    failures = CounterMetricFamily(
+        "rankskew_probe_push_failures_total",
+        "Snapshots that the probe could not deliver; the next one made up for each (probe).",
+        labels=IDENTITY,
+    )
+    for snapshot in snapshots:
+        identity = _identity(snapshot)
+        world_size.add_metric(identity, snapshot.world_size)
+        restarts.add_metric(identity, snapshot.attempt)
+        errors.add_metric(identity, snapshot.probe_errors)
+        failures.add_metric(identity, snapshot.push_failures)
+    yield from (world_size, restarts, errors, failures)
+
+
+def _info(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    rank = GaugeMetricFamily(
+        "rankskew_rank_info",
+        "Where this rank sits and how it is timed; always 1, to be joined (probe).",
+        labels=[*IDENTITY, *RANK_INFO_LABELS],
+    )
+    runtime = GaugeMetricFamily(
+        "rankskew_runtime_info",
+        "Versions of what this rank runs; always 1, to be joined (probe).",
+        labels=[*IDENTITY, *RUNTIME_INFO_LABELS],
+    )
+    for snapshot in snapshots:
+        identity = _identity(snapshot)
+        # The fields that have a type are the truth, whatever the text beside them says.
+        about = snapshot.rank_info | {
+            "world_size": str(snapshot.world_size),
+            "attempt": str(snapshot.attempt),
+        }
+        rank.add_metric([*identity, *(about.get(label, "") for label in RANK_INFO_LABELS)], 1)
+        versions = (snapshot.runtime_info.get(label, "") for label in RUNTIME_INFO_LABELS)
+        runtime.add_metric([*identity, *versions], 1)
+    yield from (rank, runtime)

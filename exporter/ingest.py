@@ -1,0 +1,166 @@
+"""What a pushed snapshot must look like, and the one sentence that says why it does not."""
+
+import dataclasses
+from typing import Annotated, Final, Literal, Self
+
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    StringConstraints,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic.dataclasses import dataclass
+from pydantic_core import ErrorDetails, PydanticCustomError
+
+from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, SCHEMA, Snapshot
+from rank_probe.stages import STAGES
+
+# Every way a push can end, and the HTTP status that says so.
+RESULTS: Final = {
+    "accepted": 200,
+    "ignored": 200,  # no newer than what is held: harmless
+    "malformed": 400,
+    "superseded": 409,
+    "oversized": 413,
+    "invalid": 422,
+    "no_room": 429,
+}
+
+# Long enough for any real name; a longer one costs memory in every Prometheus downstream.
+LABEL_CHARACTERS: Final = 128
+# The largest whole number that a Prometheus sample (a double) still holds exactly.
+LARGEST_COUNT: Final = 2**53
+# Beyond any clock or run, and small enough that no sum or square of it overflows a double.
+LARGEST_SECONDS: Final = 1e15
+SAME_RELEASE: Final = "install the same release of rankskew for the probe and this exporter"
+
+
+class Refused(Exception):
+    """A push that is not taken: *result* is a key of RESULTS, the text is for the caller."""
+
+    def __init__(self, result: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.result = result
+
+
+def _wrong(what_and_what_to_do: str) -> PydanticCustomError:
+    # A context value, not the template itself: the text may hold braces.
+    return PydanticCustomError("rankskew", "{sentence}", {"sentence": what_and_what_to_do})
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise _wrong("has characters that cannot be printed; use plain text")
+    return text
+
+
+def _stage(name: str) -> str:
+    if name not in STAGES:
+        raise _wrong(f"is not a stage; use one of {', '.join(STAGES)}")
+    return name
+
+
+def _only(labels: tuple[str, ...]) -> AfterValidator:
+    def check(info: dict[str, str]) -> dict[str, str]:
+        if not info.keys() <= set(labels):
+            raise _wrong(f"has unknown keys; use only {', '.join(labels)}")
+        return info
+
+    return AfterValidator(check)
+
+
+InfoValue = Annotated[
+    str, StringConstraints(max_length=LABEL_CHARACTERS), AfterValidator(_printable)
+]
+Label = Annotated[
+    str, StringConstraints(min_length=1, max_length=LABEL_CHARACTERS), AfterValidator(_printable)
+]
+Stage = Annotated[str, AfterValidator(_stage)]
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+Seconds = Annotated[float, Field(ge=0, le=LARGEST_SECONDS, allow_inf_nan=False)]
+
+
+@dataclass(config=ConfigDict(strict=True, extra="forbid"), frozen=True)
+class SnapshotBody:
+    """rank_probe.snapshot.Snapshot with its limits; a test holds the two together."""
+
+    job_id: Label
+    peer_group: Label
+    rank: Count
+    world_size: Annotated[Count, Field(ge=1)]
+    attempt: Count
+    pid: Count
+    started_timestamp_seconds: Seconds
+    sequence: Count
+    heartbeat_timestamp_seconds: Seconds
+    steps: Count
+    stage_seconds: dict[Stage, Seconds]
+    busy_seconds: Seconds
+    busy_seconds_squared: Seconds
+    stage: Stage
+    stage_elapsed_seconds: Seconds
+    finished: bool = False
+    sync_floor_seconds: Seconds | None = None
+    last_step_timestamp_seconds: Seconds | None = None
+    probe_errors: Count = 0
+    push_failures: Count = 0
+    rank_info: Annotated[dict[str, InfoValue], _only(RANK_INFO_LABELS)] = Field(
+        default_factory=dict
+    )
+    runtime_info: Annotated[dict[str, InfoValue], _only(RUNTIME_INFO_LABELS)] = Field(
+        default_factory=dict
+    )
+    schema: Literal[1] = SCHEMA
+
+    @model_validator(mode="after")
+    def _rank_is_in_the_world(self) -> Self:
+        if self.rank >= self.world_size:
+            raise _wrong(
+                f"says rank {self.rank}, which is outside a world of {self.world_size}; "
+                "check RANK and WORLD_SIZE"
+            )
+        return self
+
+
+_BODY: Final = TypeAdapter(SnapshotBody)
+
+
+def parse(body: bytes) -> Snapshot:
+    """Return the snapshot in *body*; raises Refused with one sentence for the caller."""
+    try:
+        text = body.decode()
+    except UnicodeDecodeError as error:
+        raise Refused(
+            "malformed", "The body is not UTF-8; send the snapshot as UTF-8 JSON."
+        ) from error
+    try:
+        valid = _BODY.validate_json(text)
+    except ValidationError as error:
+        raise _refusal(error.errors(include_url=False, include_input=False)[0]) from error
+    names = [field.name for field in dataclasses.fields(Snapshot)]
+    return Snapshot(**{name: getattr(valid, name) for name in names})
+
+
+def _refusal(error: ErrorDetails) -> Refused:
+    """Return the refusal for the first thing that pydantic found wrong."""
+    where, kind, what = _place(error), error["type"], error["msg"]
+    if kind == "json_invalid":
+        return Refused("malformed", "The body is not JSON; send the snapshot as one JSON object.")
+    if kind == "rankskew":
+        return Refused("invalid", f"{where} {what}.")
+    if kind == "missing":
+        return Refused("invalid", f"{where} is missing; {SAME_RELEASE}.")
+    if kind == "unexpected_keyword_argument":
+        return Refused("invalid", f"{where} is not known here; {SAME_RELEASE}.")
+    if kind == "literal_error":
+        return Refused("invalid", f"This exporter reads schema {SCHEMA} only; {SAME_RELEASE}.")
+    return Refused("invalid", f"{where} is wrong: {what[:1].lower()}{what[1:]}.")
+
+
+def _place(error: ErrorDetails) -> str:
+    """Name where the error is. The caller chose the keys in it: shown short and escaped."""
+    parts = [ascii(str(part))[1:-1][:40] for part in error["loc"] if part != "[key]"]
+    return f"Field {'.'.join(parts)}" if parts else "The snapshot"

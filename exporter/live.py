@@ -1,0 +1,179 @@
+"""The live page's data: the ranks of this node, judged over the last minute.
+
+A first look that needs no Prometheus. It knows only the ranks that push to this exporter; the
+recording rules see every node and overrule it.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import Any, Final
+
+from exporter.ranks import HeldRank, RankStore
+from exporter.skew import Verdict, judge
+from exporter.verdict import JobVerdict, LateView, RankView, job_verdict, view_rank
+from rank_probe.snapshot import Snapshot
+from rank_probe.stages import STAGES
+from rank_probe.version import __version__
+
+WINDOW_SECONDS: Final = 60.0
+# Fewer steps say nothing. Of slow steps the window keeps this many, however long they take.
+MINIMUM_STEPS: Final = 5
+# The first steps compile kernels and fill caches.
+WARMUP_STEPS: Final = 5
+
+RankKey = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job as the page draws it; *ranks* are those of this node only."""
+
+    job_id: str
+    world_size: int
+    coverage: str
+    steps: int
+    step_seconds: float | None
+    verdict: JobVerdict
+    ranks: list[RankView]
+
+
+class LiveView:
+    """Watches the store and says who is late now. Call from the event loop only."""
+
+    def __init__(self, store: RankStore) -> None:
+        self._store = store
+        self._windows: dict[RankKey, RankWindow] = {}
+        self._late_since: dict[RankKey, float] = {}
+        self._summary: dict[str, Any] = _summary(None, [])
+
+    def sample(self, now: float) -> None:
+        """Take in the state of every rank at *now* (Unix seconds); to be called once a second."""
+        held = sorted(self._store.ranks(), key=_key)
+        self._windows = {_key(rank): self._windows.get(_key(rank)) or RankWindow() for rank in held}
+        for rank in held:
+            self._windows[_key(rank)].add(now, rank.snapshot)
+        jobs = [
+            self._job(job_id, list(ranks), now)
+            for job_id, ranks in groupby(held, key=lambda rank: rank.snapshot.job_id)
+        ]
+        named = {(job.job_id, late.rank) for job in jobs for late in job.verdict.late}
+        self._late_since = {key: self._late_since.get(key, now) for key in named}
+        self._summary = _summary(now, jobs)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the page shows, ready for JSON, as of the last sample."""
+        return self._summary
+
+    def _job(self, job_id: str, held: Sequence[HeldRank], now: float) -> JobView:
+        windows = {rank.snapshot.rank: self._windows[_key(rank)] for rank in held}
+        ranks = [
+            view_rank(
+                rank.snapshot,
+                windows[rank.snapshot.rank].stage_seconds(),
+                rank.received_timestamp_seconds,
+                now,
+            )
+            for rank in held
+        ]
+        found = _judge(ranks, windows)
+        late = [
+            LateView(
+                rank=late.rank,
+                stage=late.stage,
+                excess_seconds=late.excess_seconds,
+                gpus_lost=late.gpus_lost,
+                late_for_seconds=now - self._late_since.get((job_id, late.rank), now),
+            )
+            for late in found.late
+        ]
+        world_size = max(rank.snapshot.world_size for rank in held)
+        steps = [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
+        return JobView(
+            job_id=job_id,
+            world_size=world_size,
+            coverage=f"{len(ranks)} of {world_size} ranks",
+            steps=max(rank.steps for rank in ranks),
+            step_seconds=sum(steps) / len(steps) if steps else None,
+            verdict=job_verdict(ranks, world_size, late, found.reason),
+            ranks=ranks,
+        )
+
+
+class RankWindow:
+    """The last minute of one rank, as the snapshots in which its step count moved."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, Snapshot]] = deque()
+
+    def add(self, now: float, snapshot: Snapshot) -> None:
+        """Take in the rank's state at *now*; a new process of the rank starts the window anew."""
+        if self._samples and _process(self._samples[-1][1]) != _process(snapshot):
+            self._samples.clear()
+        if snapshot.steps < WARMUP_STEPS:
+            return
+        if not self._samples or self._samples[-1][1].steps < snapshot.steps:
+            self._samples.append((now, snapshot))
+        while self._second_is_enough(now):
+            self._samples.popleft()
+
+    def stage_seconds(self) -> dict[str, float] | None:
+        """Return the mean seconds a step spends in each stage; None while the window is short."""
+        if not self._samples or self._steps() < MINIMUM_STEPS:
+            return None
+        first, last = self._samples[0][1].stage_seconds, self._samples[-1][1].stage_seconds
+        return {
+            # Never below zero, whatever a rank reports: the accounting divides by sums of these.
+            stage: max(0.0, last[stage] - first.get(stage, 0.0)) / self._steps()
+            for stage in STAGES
+            if stage in last
+        }
+
+    def standard_error_seconds(self) -> float:
+        """Return how uncertain the mean busy time of a step is, from its variance in the window."""
+        first, last = self._samples[0][1], self._samples[-1][1]
+        mean = (last.busy_seconds - first.busy_seconds) / self._steps()
+        squares = (last.busy_seconds_squared - first.busy_seconds_squared) / self._steps()
+        return math.sqrt(max(0.0, squares - mean**2) / self._steps())
+
+    def _steps(self) -> int:
+        return self._samples[-1][1].steps - self._samples[0][1].steps
+
+    def _second_is_enough(self, now: float) -> bool:
+        if len(self._samples) < 3:
+            return False
+        sampled, second = self._samples[1]
+        steps_left = self._samples[-1][1].steps - second.steps
+        return sampled <= now - WINDOW_SECONDS and steps_left >= MINIMUM_STEPS
+
+
+def _judge(ranks: Sequence[RankView], windows: dict[int, RankWindow]) -> Verdict:
+    """Judge the ranks that still run; a finished one has nobody waiting for it."""
+    stages = {rank.rank: rank.stage_seconds for rank in ranks if not rank.finished}
+    full = {rank: seconds for rank, seconds in stages.items() if seconds is not None}
+    if len(full) < len(stages):
+        return Verdict(reason="warming_up")
+    return judge(
+        full,
+        {rank.rank: rank.peer_group for rank in ranks},
+        {rank: windows[rank].standard_error_seconds() for rank in full},
+    )
+
+
+def _key(rank: HeldRank) -> RankKey:
+    return rank.snapshot.job_id, rank.snapshot.rank
+
+
+def _process(snapshot: Snapshot) -> tuple[float, int]:
+    return snapshot.started_timestamp_seconds, snapshot.pid
+
+
+def _summary(sampled: float | None, jobs: Sequence[JobView]) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "timestamp_seconds": sampled,
+        "window_seconds": WINDOW_SECONDS,
+        "jobs": [asdict(job) for job in jobs],
+    }

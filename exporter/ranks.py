@@ -1,0 +1,138 @@
+"""The latest snapshot of every rank on this node, and which ranks are still worth showing."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from rank_probe.snapshot import Snapshot
+
+# Ten missed pushes: a process this quiet no longer defends its place against a later one.
+TAKEOVER_SECONDS: Final = 10.0
+
+
+class Superseded(Exception):
+    """The snapshot comes from a process that a newer one has already replaced."""
+
+
+class NoRoom(Exception):
+    """The node already holds as many ranks, jobs or peer groups as it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldRank:
+    """A rank's latest snapshot and when it arrived (Unix seconds, the store's clock)."""
+
+    snapshot: Snapshot
+    received_timestamp_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankLimits:
+    """How much one node holds, and for how long; each is a flag of `rankskew exporter`."""
+
+    ranks: int = 64
+    jobs: int = 16
+    peer_groups: int = 32
+    finished_retention_seconds: float = 300.0
+    silent_retention_seconds: float = 3600.0
+
+
+class RankStore:
+    """Holds one snapshot per (job_id, rank); nothing here survives a restart, nor needs to.
+
+    Not thread-safe on purpose: ingest, scrape and live page all run in the event loop, so
+    there is no lock that a scrape could wait on.
+    """
+
+    def __init__(
+        self, limits: RankLimits | None = None, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._limits = limits or RankLimits()
+        self._clock = clock
+        self._held: dict[tuple[str, int], HeldRank] = {}
+
+    def put(self, snapshot: Snapshot) -> bool:
+        """Keep *snapshot*; False when it is no newer than the one held, which is harmless.
+
+        Raises Superseded for an older process of the same rank, NoRoom at a limit.
+        """
+        self._forget_expired()
+        key = (snapshot.job_id, snapshot.rank)
+        held = self._held.get(key)
+        if held is not None and not self._is_newer(snapshot, held):
+            return False
+        self._make_room(snapshot)
+        self._held[key] = HeldRank(snapshot, self._clock())
+        return True
+
+    def ranks(self) -> list[HeldRank]:
+        """Return the held ranks, by job and rank."""
+        self._forget_expired()
+        return [self._held[key] for key in sorted(self._held)]
+
+    def _is_newer(self, snapshot: Snapshot, held: HeldRank) -> bool:
+        ours, theirs = _incarnation(snapshot), _incarnation(held.snapshot)
+        if ours == theirs:
+            return snapshot.sequence > held.snapshot.sequence
+        if ours > theirs or self._may_take_over(snapshot, held):
+            return True
+        raise Superseded(
+            f"A newer process already reports rank {snapshot.rank} of job {snapshot.job_id!r}; "
+            "stop this one, or give each run its own RANKSKEW_JOB_ID."
+        )
+
+    def _may_take_over(self, snapshot: Snapshot, held: HeldRank) -> bool:
+        # A requeued job keeps its id and counts its attempts from 0 again; it must not be
+        # locked out by what the run before left behind.
+        started_later = snapshot.started_timestamp_seconds > held.snapshot.started_timestamp_seconds
+        gone = held.snapshot.finished or self._silent_seconds(held) >= TAKEOVER_SECONDS
+        return started_later and gone
+
+    def _make_room(self, snapshot: Snapshot) -> None:
+        """Drop ranks that ended, the longest silent first, until *snapshot* fits."""
+        while (limit := self._limit_reached(snapshot)) is not None:
+            ended = [key for key, held in self._held.items() if self._has_ended(held)]
+            if not ended:
+                raise NoRoom(limit)
+            del self._held[min(ended, key=lambda key: self._held[key].received_timestamp_seconds)]
+
+    def _limit_reached(self, snapshot: Snapshot) -> str | None:
+        ranks = self._held.keys() | {(snapshot.job_id, snapshot.rank)}
+        groups = {(held.snapshot.job_id, held.snapshot.peer_group) for held in self._held.values()}
+        groups.add((snapshot.job_id, snapshot.peer_group))
+        for count, limit, what, flag in (
+            (len(ranks), self._limits.ranks, "ranks", "--ranks.max"),
+            (len({job for job, _ in ranks}), self._limits.jobs, "jobs", "--ranks.jobs-max"),
+            (len(groups), self._limits.peer_groups, "peer groups", "--ranks.peer-groups-max"),
+        ):
+            if count > limit:
+                return (
+                    f"This node already holds {limit} {what}; "
+                    f"stop what no longer needs watching, or raise {flag}."
+                )
+        return None
+
+    def _has_ended(self, held: HeldRank) -> bool:
+        silent_seconds = self._silent_seconds(held)
+        return held.snapshot.finished or silent_seconds > self._limits.finished_retention_seconds
+
+    def _forget_expired(self) -> None:
+        for key in [key for key, held in self._held.items() if self._has_expired(held)]:
+            del self._held[key]
+
+    def _has_expired(self, held: HeldRank) -> bool:
+        retention_seconds = (
+            self._limits.finished_retention_seconds
+            if held.snapshot.finished
+            else self._limits.silent_retention_seconds
+        )
+        return self._silent_seconds(held) > retention_seconds
+
+    def _silent_seconds(self, held: HeldRank) -> float:
+        return self._clock() - held.received_timestamp_seconds
+
+
+def _incarnation(snapshot: Snapshot) -> tuple[int, float]:
+    """Return what orders the processes that were this rank, one after another."""
+    return snapshot.attempt, snapshot.started_timestamp_seconds

@@ -1,0 +1,221 @@
+"""What a scrape returns: every collector's latest output, and how each collector is doing."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector as RegistryCollector
+
+from exporter.collectors.base import Collector, NotAvailable
+
+logger = logging.getLogger(__name__)
+
+# A driver that loads later is picked up within a minute, at no cost before.
+RETRY_SECONDS: Final = 60.0
+# Background output this many intervals old no longer describes the node: its source hangs.
+STALE_INTERVALS: Final = 10.0
+STALE_SECONDS: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run of one collector. *families* is empty when it failed."""
+
+    families: tuple[Metric, ...]
+    succeeded: bool
+    duration_seconds: float
+    timestamp_seconds: float
+
+
+class Source:
+    """One collector, its latest sample, and the errors that were already logged."""
+
+    def __init__(self, collector: Collector, clock: Callable[[], float]) -> None:
+        self.collector = collector
+        self._clock = clock
+        self._created_seconds = clock()
+        self._logged_errors: set[str] = set()
+        self._hang_is_logged = False
+        # Replaced as a whole, so a scrape never sees half of a background sample.
+        self._latest: Sample | None = None
+        self.last_success_timestamp_seconds: float | None = None
+
+    def sample(self) -> Sample:
+        """Run the collector now; whatever it raises is logged once and ends as a failed sample."""
+        started = time.perf_counter()
+        families: tuple[Metric, ...] = ()
+        succeeded = False
+        try:
+            families = tuple(_renderable(family) for family in self.collector.collect())
+            succeeded = True
+        except Exception as error:  # noqa: BLE001 - one broken source must not hide the others
+            self._log_once(error)
+        sample = Sample(families, succeeded, time.perf_counter() - started, self._clock())
+        self._latest = sample
+        if succeeded:
+            self.last_success_timestamp_seconds = sample.timestamp_seconds
+        return sample
+
+    def latest(self) -> Sample | None:
+        """Return the latest background sample: None before the first, a failed one in a hang."""
+        sample = self._latest
+        since_seconds = self._created_seconds if sample is None else sample.timestamp_seconds
+        quiet_seconds = self._clock() - since_seconds
+        if quiet_seconds <= max(STALE_INTERVALS * self.collector.interval_seconds, STALE_SECONDS):
+            self._hang_is_logged = False
+            return sample
+        if not self._hang_is_logged:
+            logger.error("collector %s hangs: its series are dropped", self.collector.name)
+            self._hang_is_logged = True
+        return Sample((), False, quiet_seconds, since_seconds)
+
+    def _log_once(self, error: Exception) -> None:
+        message = f"{type(error).__name__}: {error}"
+        if message not in self._logged_errors and len(self._logged_errors) < 100:
+            self._logged_errors.add(message)
+            logger.error("collector %s failed: %s", self.collector.name, message)
+
+
+class Scrape(RegistryCollector):
+    """Runs collectors and renders them; register it in a CollectorRegistry.
+
+    A collector with *interval_seconds* 0 is read at every scrape. Each of the others has its own
+    background thread from start() to stop(), so one that hangs holds up nobody; until start() is
+    called they too are read at the scrape. *makers* construct, by name, the collectors that this
+    node may lack: one that raises NotAvailable is tried again every minute and is not listed.
+    """
+
+    def __init__(
+        self,
+        collectors: Iterable[Collector] = (),
+        makers: Mapping[str, Callable[[], Collector]] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._clock = clock
+        self._sources = [Source(collector, clock) for collector in collectors]
+        self._missing = dict(makers or {})
+        self._broken: dict[str, str] = {}
+        self._next_retry_seconds = float("-inf")
+        self._threads: list[threading.Thread] = []
+        self._started = False
+        self._stopping = threading.Event()
+        self._make_missing()
+
+    def start(self) -> None:
+        """Begin the background sampling."""
+        self._started = True
+        for source in self._sources:
+            self._start_thread(source)
+
+    def stop(self) -> None:
+        """End the background sampling; a thread that hangs in its source is left behind."""
+        self._stopping.set()
+        for thread in self._threads:
+            thread.join(timeout=0.2)
+
+    def is_ready(self) -> bool:
+        """Whether every background collector has run once, or is known to hang."""
+        return all(source.latest() is not None for source in self._sources if _is_slow(source))
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every collector's families, then how each collector is doing."""
+        self._make_missing()
+        health = _Health()
+        for source in self._sources:
+            in_background = self._started and _is_slow(source)
+            sample = source.latest() if in_background else source.sample()
+            if sample is not None:
+                yield from sample.families
+                health.add(source.collector.name, sample, source.last_success_timestamp_seconds)
+        for name in self._broken:
+            health.add(name, Sample((), False, 0.0, self._clock()), None)
+        yield from health.families()
+
+    def _make_missing(self) -> None:
+        if self._missing and self._clock() >= self._next_retry_seconds:
+            self._next_retry_seconds = self._clock() + RETRY_SECONDS
+            self._missing = {
+                name: make for name, make in self._missing.items() if not self._made(name, make)
+            }
+
+    def _made(self, name: str, make: Callable[[], Collector]) -> bool:
+        previous_error = self._broken.pop(name, None)
+        try:
+            source = Source(make(), self._clock)
+        except NotAvailable as reason:
+            logger.debug("collector %s is not available: %s", name, reason)
+            return False
+        except Exception as error:  # noqa: BLE001 - one broken source must not hide the others
+            self._broken[name] = f"{type(error).__name__}: {error}"
+            if self._broken[name] != previous_error:
+                logger.error("collector %s cannot start: %s", name, self._broken[name])
+            return False
+        self._sources.append(source)
+        if self._started:
+            self._start_thread(source)
+        return True
+
+    def _start_thread(self, source: Source) -> None:
+        if not _is_slow(source):
+            return
+        thread = threading.Thread(
+            target=self._sample_until_stopped,
+            args=(source,),
+            name=f"rankskew-{source.collector.name}",
+            daemon=True,
+        )
+        self._threads.append(thread)
+        thread.start()
+
+    def _sample_until_stopped(self, source: Source) -> None:
+        while not self._stopping.is_set():
+            source.sample()
+            self._stopping.wait(source.collector.interval_seconds)
+
+
+def _is_slow(source: Source) -> bool:
+    return source.collector.interval_seconds > 0
+
+
+def _renderable(family: Metric) -> Metric:
+    """Return *family*, or raise here what would otherwise break the whole page later."""
+    for sample in family.samples:
+        float(sample.value)
+        if not all(isinstance(value, str) for value in sample.labels.values()):
+            raise TypeError(f"{sample.name} has a label value that is not a string")
+    return family
+
+
+class _Health:
+    """How each collector is doing, as metric families."""
+
+    def __init__(self) -> None:
+        self._success = GaugeMetricFamily(
+            "rankskew_collector_success",
+            "Whether the collector's latest run succeeded (1) or failed and lost its series (0).",
+            labels=["collector"],
+        )
+        self._duration = GaugeMetricFamily(
+            "rankskew_collector_duration_seconds",
+            "How long the collector's latest run took, in seconds.",
+            labels=["collector"],
+        )
+        self._last_success = GaugeMetricFamily(
+            "rankskew_collector_last_success_timestamp_seconds",
+            "When the collector last succeeded, in Unix seconds; absent until it has.",
+            labels=["collector"],
+        )
+
+    def add(self, name: str, sample: Sample, last_success_timestamp_seconds: float | None) -> None:
+        self._success.add_metric([name], float(sample.succeeded))
+        self._duration.add_metric([name], sample.duration_seconds)
+        if last_success_timestamp_seconds is not None:
+            self._last_success.add_metric([name], last_success_timestamp_seconds)
+
+    def families(self) -> Iterator[Metric]:
+        yield from (self._success, self._duration, self._last_success)

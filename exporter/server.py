@@ -1,0 +1,141 @@
+"""The exporter process: opens its listeners, serves them in one event loop, and ends cleanly."""
+
+import asyncio
+import logging
+import signal
+import socket
+import ssl
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Final
+
+import psutil
+import uvicorn
+from starlette.types import ASGIApp
+
+from exporter.assembly import Exporter
+from exporter.live import LiveView
+from exporter.settings import Settings
+from exporter.sockets import UnixListener, open_loopback, open_tcp
+from exporter.web_config import WebConfig, load_web_config
+from rank_probe.version import __version__
+
+logger = logging.getLogger(__name__)
+
+# What a request in flight gets when the exporter is told to end.
+SHUTDOWN_SECONDS: Final = 1
+LIVE_INTERVAL_SECONDS: Final = 1.0
+
+
+class Listener(uvicorn.Server):
+    """Serves *app* on sockets that are open already; run_all() ends it, no signal does."""
+
+    def __init__(
+        self, app: ASGIApp, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        )
+        config.load()
+        config.ssl = tls
+        super().__init__(config)
+        self._sockets = list(sockets)
+
+    async def serve_until_told(self) -> None:
+        """Serve until *should_exit* is set, then let requests in flight finish."""
+        await self.serve(self._sockets)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to run_all()."""
+        yield
+
+
+def serve(settings: Settings) -> None:
+    """Serve until SIGTERM or SIGINT; raises UsageError or StartError when it cannot begin."""
+    _configure_logging()
+    psutil.PROCFS_PATH = settings.path_procfs
+    file = settings.web_config_file
+    config = load_web_config(Path(file)) if file else WebConfig()
+    exporter = Exporter(settings, config)
+    with ExitStack() as stack:
+        web = open_tcp(settings.web_listen_address, "--web.listen-address")
+        stack.callback(web.close)
+        ingest = _open_ingest(settings, stack)
+        listeners = [Listener(exporter.web_app(), [web], config.tls)]
+        if ingest:
+            listeners.append(Listener(exporter.ingest_app(), ingest))
+        stack.callback(exporter.stop)
+        exporter.start()
+        _log_start(web, ingest, config)
+        asyncio.run(run_all(listeners, exporter.live))
+    logger.info("stopped")
+
+
+async def run_all(listeners: Sequence[Listener], live: LiveView) -> None:
+    """Serve every listener until SIGTERM or SIGINT."""
+    loop = asyncio.get_running_loop()
+
+    def end() -> None:
+        for listener in listeners:
+            listener.should_exit = True
+
+    def sample_live() -> None:
+        # Before the work: whatever that does, the next sample comes.
+        loop.call_later(LIVE_INTERVAL_SECONDS, sample_live)
+        live.sample(time.time())
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, end)
+    sample_live()
+    await asyncio.gather(*(listener.serve_until_told() for listener in listeners))
+
+
+def _open_ingest(settings: Settings, stack: ExitStack) -> list[socket.socket]:
+    sockets = []
+    if settings.ingest_socket:
+        unix = UnixListener(
+            Path(settings.ingest_socket), settings.ingest_socket_mode, "--ingest.socket"
+        )
+        stack.callback(unix.close)
+        sockets.append(unix.socket)
+    if settings.ingest_listen_address:
+        loopback = open_loopback(settings.ingest_listen_address, "--ingest.listen-address")
+        stack.callback(loopback.close)
+        sockets.append(loopback)
+    return sockets
+
+
+def _configure_logging() -> None:
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("asyncio").setLevel(logging.WARNING)
+
+
+def _log_start(web: socket.socket, ingest: Sequence[socket.socket], config: WebConfig) -> None:
+    scheme = "http" if config.tls is None else "https"
+    logger.info("rankskew %s serves %s://%s/", __version__, scheme, _name(web))
+    for listening in ingest:
+        logger.info("snapshots are taken on %s", _name(listening))
+    if not ingest:
+        logger.warning("ingest is off: no rank can report to this exporter")
+
+
+def _name(listening: socket.socket) -> str:
+    address = listening.getsockname()
+    if listening.family == socket.AF_UNIX:
+        return f"unix:{address}"
+    host, port = address[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

@@ -1,0 +1,173 @@
+"""Every setting of `rankskew exporter`: its flag, default and help, in one place."""
+
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import Field, dataclass, field, fields
+from typing import Any, Final, NamedTuple
+
+UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+DURATION_PATTERN: Final = re.compile(r"(?:\d+(?:ms|s|m|h|d))+")
+
+
+def duration_seconds(text: str) -> float:
+    """Return the seconds of a Prometheus-style duration such as 5m, 1h30m or 500ms."""
+    if not DURATION_PATTERN.fullmatch(text):
+        raise ValueError(f"{text!r} is not a duration such as 5m, 1h30m or 500ms")
+    parts = re.findall(r"(\d+)(ms|s|m|h|d)", text)
+    return sum(int(number) * UNIT_SECONDS[unit] for number, unit in parts)
+
+
+def duration_text(seconds: float) -> str:
+    """Return *seconds* the way a flag takes them, in the largest unit that fits."""
+    for unit in ("d", "h", "m", "s"):
+        if seconds >= UNIT_SECONDS[unit] and seconds % UNIT_SECONDS[unit] == 0:
+            return f"{seconds / UNIT_SECONDS[unit]:.0f}{unit}"
+    return f"{seconds * 1000:.0f}ms"
+
+
+def positive(text: str) -> int:
+    """Return a whole number of at least 1."""
+    if not text.isascii() or not text.isdigit() or int(text) < 1:
+        raise ValueError(f"{text!r} is not a whole number of at least 1")
+    return int(text)
+
+
+def file_mode(text: str) -> int:
+    """Return the permission bits of an octal mode such as 0660."""
+    if not re.fullmatch(r"0?[0-7]{3}", text):
+        raise ValueError(f"{text!r} is not an octal file mode such as 0660")
+    return int(text, 8)
+
+
+def regular_expression(text: str) -> str:
+    """Return *text* when it compiles as a regular expression."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from error
+    return text
+
+
+class Flag(NamedTuple):
+    """How a field of Settings is given on the command line."""
+
+    name: str
+    parse: Callable[[str], Any]
+    show: Callable[[Any], str]
+    help: str
+
+
+def _flag(
+    name: str,
+    default: Any,
+    help_text: str,
+    parse: Callable[[str], Any] = str,
+    show: Callable[[Any], str] = str,
+) -> Any:
+    return field(default=default, metadata={"flag": Flag(name, parse, show, help_text)})
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the exporter does; durations are seconds, '' turns a path or address off."""
+
+    web_listen_address: str = _flag(
+        "--web.listen-address",
+        ":9917",
+        "Address of /metrics and the live page; ':9917' is every address of the node.",
+    )
+    web_config_file: str = _flag(
+        "--web.config.file",
+        "",
+        "Web configuration in Prometheus exporter-toolkit format: TLS, basic auth, headers.",
+    )
+    ingest_socket: str = _flag(
+        "--ingest.socket",
+        "/run/rankskew/exporter.sock",
+        "Unix socket on which training processes post snapshots; '' turns it off.",
+    )
+    ingest_socket_mode: int = _flag(
+        "--ingest.socket-mode",
+        0o666,
+        "File mode of the ingest socket: who on this node may post snapshots.",
+        file_mode,
+        lambda mode: f"{mode:04o}",
+    )
+    ingest_listen_address: str = _flag(
+        "--ingest.listen-address",
+        "",
+        "Loopback host:port that takes snapshots too, where a socket cannot be shared; '' is off.",
+    )
+    ingest_max_body_bytes: int = _flag(
+        "--ingest.max-body-bytes", 65536, "Largest snapshot taken, in bytes.", positive
+    )
+    ranks_max: int = _flag("--ranks.max", 64, "Most ranks held at once on this node.", positive)
+    ranks_jobs_max: int = _flag(
+        "--ranks.jobs-max", 16, "Most jobs held at once on this node.", positive
+    )
+    ranks_peer_groups_max: int = _flag(
+        "--ranks.peer-groups-max", 32, "Most peer groups held at once on this node.", positive
+    )
+    ranks_finished_retention_seconds: float = _flag(
+        "--ranks.finished-retention",
+        300.0,
+        "How long a rank's series stay after it ended cleanly.",
+        duration_seconds,
+        duration_text,
+    )
+    ranks_silent_retention_seconds: float = _flag(
+        "--ranks.silent-retention",
+        3600.0,
+        "How long a rank's series stay after its last snapshot, when it did not end cleanly.",
+        duration_seconds,
+        duration_text,
+    )
+    path_procfs: str = _flag(
+        "--path.procfs", "/proc", "Where the node's proc file system is mounted."
+    )
+    node_network_device_exclude: str = _flag(
+        "--collector.node_network.device-exclude",
+        r"lo|ifb.*|dummy.*|veth.*|cali.*|cni.*|docker.*|br-.*|flannel.*|virbr.*|tap.*",
+        "Network devices left out, a regular expression that matches the whole name.",
+        regular_expression,
+    )
+    node_disk_device_exclude: str = _flag(
+        "--collector.node_disk.device-exclude",
+        r"(ram|loop|fd|sr|zram)\d+|(h|s|v|xv)d[a-z]+\d+|(nvme\d+n|mmcblk)\d+p\d+",
+        "Block devices left out, a regular expression that matches the whole name.",
+        regular_expression,
+    )
+    nvml_interval_seconds: float = _flag(
+        "--nvml.interval",
+        1.0,
+        "How often the GPUs are read.",
+        duration_seconds,
+        duration_text,
+    )
+    collectors_off: frozenset[str] = frozenset()
+
+
+def flags() -> Iterator[tuple[Field[Any], Flag]]:
+    """Yield the fields that have a flag of their own; the collector switches are a list apart."""
+    for setting in fields(Settings):
+        if "flag" in setting.metadata:
+            yield setting, setting.metadata["flag"]
+
+
+class Row(NamedTuple):
+    """One line of the documentation's table of flags."""
+
+    flag: str
+    default: str
+    help: str
+
+
+def describe() -> Iterator[Row]:
+    """Yield a row for every flag of `rankskew exporter`, in the order of its --help."""
+    # Here, not above: collectors need packages that the base install does not have.
+    from exporter.collectors import COLLECTORS
+
+    for setting, flag in flags():
+        yield Row(flag.name, flag.show(setting.default), flag.help)
+    for entry in COLLECTORS:
+        yield Row(f"--[no-]collector.{entry.name}", "on", entry.help)

@@ -1,0 +1,152 @@
+"""Open the listening sockets, and say in one line why one cannot be opened."""
+
+import fcntl
+import ipaddress
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from exporter.errors import StartError, UsageError, reason
+
+BACKLOG: Final = 512
+
+
+def host_and_port(address: str, flag: str) -> tuple[str, int]:
+    """Split *address*, `host:port` or `:port`; raises UsageError naming *flag*."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise UsageError(f"{flag}: {address!r} is not host:port, such as 127.0.0.1:9917 or :9917")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def open_tcp(address: str, flag: str) -> socket.socket:
+    """Listen on *address*; without a host, on every address of the node."""
+    host, port = host_and_port(address, flag)
+    try:
+        if host:
+            family, _, _, _, place = socket.getaddrinfo(
+                host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+            )[0]
+            return socket.create_server(place[:2], family=family, backlog=BACKLOG)
+        return _open_everywhere(port)
+    except OSError as error:
+        raise StartError(
+            f"cannot listen on {address}: {reason(error)}; "
+            f"stop what holds it or choose another {flag}"
+        ) from error
+
+
+def _open_everywhere(port: int) -> socket.socket:
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(
+            ("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG
+        )
+    return socket.create_server(("", port), backlog=BACKLOG)
+
+
+def open_loopback(address: str, flag: str) -> socket.socket:
+    """Listen on *address*, which must be a loopback address: nobody checks who pushes."""
+    host, _ = host_and_port(address, flag)
+    if host != "localhost" and not _is_loopback(host):
+        raise UsageError(
+            f"{flag}: {address!r} is not a loopback address, and snapshots are not authenticated; "
+            "use 127.0.0.1:PORT or [::1]:PORT"
+        )
+    return open_tcp(address, flag)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+class UnixListener:
+    """A listening Unix socket and its file, which close() takes away again."""
+
+    def __init__(self, path: Path, mode: int, flag: str) -> None:
+        self._path = path
+        _make_directory(path.parent, flag)
+        try:
+            with _locked(path.parent):
+                _remove_stale(path, flag)
+                self.socket = _bind(path, mode)
+        except OSError as error:
+            raise StartError(
+                f"cannot open the ingest socket {path}: {reason(error)}; "
+                f"make its directory writable or choose another {flag}"
+            ) from error
+        self._file = _identity(path)
+
+    def close(self) -> None:
+        """Close the socket and remove its file, unless another exporter has replaced it."""
+        self.socket.close()
+        with suppress(FileNotFoundError):
+            if _identity(self._path) == self._file:
+                self._path.unlink()
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns  # A file system hands a freed inode out again.
+
+
+def _make_directory(directory: Path, flag: str) -> None:
+    try:
+        if not directory.is_dir():
+            directory.mkdir(parents=True)
+            directory.chmod(0o755)  # Whatever the umask: trainers of any user must get in.
+    except OSError as error:
+        raise StartError(
+            f"cannot create {directory} for the ingest socket: {reason(error)}; "
+            f"create it for this user, choose another {flag}, or turn ingest off with {flag}="
+        ) from error
+
+
+@contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """Hold *directory* while the socket is replaced, so that two exporters cannot both win."""
+    handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _remove_stale(path: Path, flag: str) -> None:
+    """Remove the socket file that a dead exporter left; raises StartError if it is not that."""
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise StartError(f"{path} is there and is not a socket: remove it or choose another {flag}")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        # A full backlog must not hold up the start: it is an answer too.
+        probe.setblocking(False)
+        try:
+            with suppress(BlockingIOError):
+                probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise StartError(f"another exporter listens on {path}: stop it or choose another {flag}")
+
+
+def _bind(path: Path, mode: int) -> socket.socket:
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        listener.bind(str(path))
+        # Before listen(): until then nobody can connect, whatever the umask made of the mode.
+        path.chmod(mode)
+        listener.listen(BACKLOG)
+    except OSError:
+        listener.close()
+        raise
+    return listener

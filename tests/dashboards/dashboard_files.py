@@ -1,0 +1,55 @@
+"""The committed dashboards, taken apart for the tests."""
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[2]
+RULES: Final = sorted((ROOT / "alerts" / "rules").glob("*.yaml"))
+JSON_FILES: Final = sorted((ROOT / "dashboards" / "json").glob("*.json"))
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One query of one panel."""
+
+    dashboard: str
+    panel: str
+    ref: str
+    expr: str
+
+    def substituted(self, job_id: str) -> str:
+        """Return the expression as Grafana would send it, for a scrape interval of 15 s."""
+        expr = self.expr.replace("$job_id", job_id).replace("$__rate_interval", "1m")
+        # "$1" is label_replace's; Grafana leaves it alone.
+        assert not re.search(r"\$\D", expr), f"a variable that no test substitutes: {expr}"
+        return expr
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Return a dashboard as Grafana would read it."""
+    dashboard: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return dashboard
+
+
+def panels(path: Path) -> list[dict[str, Any]]:
+    """Return a dashboard's panels without the rows that head them."""
+    return [panel for panel in load(path)["panels"] if panel["type"] != "row"]
+
+
+def targets() -> Iterator[Target]:
+    """Yield every query of every committed dashboard, annotations included."""
+    for path in JSON_FILES:
+        for panel in panels(path):
+            for target in panel["targets"]:
+                yield Target(path.stem, panel["title"], target["refId"], target["expr"])
+        for annotation in load(path)["annotations"]["list"]:
+            yield Target(path.stem, f"annotation {annotation['name']}", "", annotation["expr"])
+
+
+def metric_names(expr: str) -> set[str]:
+    """Return the rankskew metrics and recorded series in *expr*."""
+    return set(re.findall(r"\b(?:\w+:)?rankskew_\w+(?::\w+)?", expr))

@@ -1,0 +1,223 @@
+"""A simulated job of eight ranks on two nodes whose rank 5 is late in data; served for a look.
+
+Rank series go through the real snapshot and collector. The GPU series are stubs. To look at a
+dashboard, run `python -m tests.dashboards.fake_job 9101 9102` and let a Prometheus scrape both
+ports (one a node).
+"""
+
+import random
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.ranks import RanksCollector
+from exporter.ranks import RankStore
+from rank_probe.snapshot import Snapshot
+
+JOB_ID: Final = "demo"
+NODES: Final = 2
+RANKS_A_NODE: Final = 4
+LATE_RANK: Final = 5
+COMMUNICATION_SECONDS: Final = 0.02
+STAGES: Final = {
+    "optimizer": 0.012,
+    "other": 0.004,
+    "data": 0.02,
+    "h2d": 0.008,
+    "forward": 0.09,
+    "backward": 0.18,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What goes wrong, and how many seconds after the start; None is never."""
+
+    late_after: float | None = None
+    late_seconds: float = 0.15
+    hung_after: float | None = None
+    gpus: bool = True
+
+
+@dataclass(slots=True)
+class _Counters:
+    steps: int = 0
+    stage_seconds: dict[str, float] = field(default_factory=dict)
+    busy_seconds: float = 0.0
+    busy_seconds_squared: float = 0.0
+
+    def commit(self, stages: dict[str, float], busy: float) -> None:
+        self.steps += 1
+        for stage, seconds in stages.items():
+            self.stage_seconds[stage] = self.stage_seconds.get(stage, 0.0) + seconds
+        self.busy_seconds += busy
+        self.busy_seconds_squared += busy**2
+
+
+class FakeJob:
+    """The job, stepped up to any later time; not thread-safe."""
+
+    def __init__(self, start: float, fault: Fault) -> None:
+        self.now = self._start = self._last_step = start
+        self._fault = fault
+        self._random = random.Random(7)
+        self._ranks = [_Counters() for _ in range(NODES * RANKS_A_NODE)]
+
+    def advance(self, now: float) -> None:
+        """Let the job run until *now* (Unix seconds)."""
+        self.now = now
+        while self._last_step + 0.6 <= now and not self._has(self._fault.hung_after):
+            self._step()
+
+    def exposition(self, node: int) -> str:
+        """Return what the exporter of *node* would answer now."""
+        ranks = range(node * RANKS_A_NODE, (node + 1) * RANKS_A_NODE)
+        store = RankStore(clock=lambda: self.now)
+        for rank in ranks:
+            store.put(self._snapshot(rank))
+        registry = CollectorRegistry()
+        registry.register(RanksCollector(store))
+        if self._fault.gpus:
+            registry.register(_Gpus(ranks, self.now - self._start, late=self._is_late()))
+        return generate_latest(registry).decode()
+
+    def _has(self, after: float | None) -> bool:
+        return after is not None and self._last_step - self._start >= after
+
+    def _is_late(self) -> bool:
+        return self._has(self._fault.late_after)
+
+    def _step(self) -> None:
+        spent = [self._spent(rank) for rank in range(len(self._ranks))]
+        slowest = max(sum(stages.values()) for stages in spent)
+        for counters, stages in zip(self._ranks, spent, strict=True):
+            busy = sum(stages.values())
+            counters.commit(stages | {"sync": slowest - busy + COMMUNICATION_SECONDS}, busy)
+        self._last_step += slowest + COMMUNICATION_SECONDS
+
+    def _spent(self, rank: int) -> dict[str, float]:
+        spent = {stage: s * self._random.gauss(1, 0.03) for stage, s in STAGES.items()}
+        if rank == LATE_RANK and self._is_late():
+            spent["data"] += self._fault.late_seconds * self._random.gauss(1, 0.1)
+        return spent
+
+    def _stage_now(self, rank: int, hung: bool) -> str:
+        if hung:
+            return "data" if rank == LATE_RANK else "sync"
+        return random.Random(f"{rank} {self.now}").choices(list(STAGES), list(STAGES.values()))[0]
+
+    def _snapshot(self, rank: int) -> Snapshot:
+        counters = self._ranks[rank]
+        hung = self._has(self._fault.hung_after)
+        return Snapshot(
+            job_id=JOB_ID,
+            peer_group="all",
+            rank=rank,
+            world_size=len(self._ranks),
+            attempt=0,
+            pid=1000 + rank,
+            started_timestamp_seconds=self._start,
+            sequence=1,
+            heartbeat_timestamp_seconds=self.now,
+            steps=counters.steps,
+            stage_seconds=dict(counters.stage_seconds),
+            busy_seconds=counters.busy_seconds,
+            busy_seconds_squared=counters.busy_seconds_squared,
+            stage=self._stage_now(rank, hung),
+            stage_elapsed_seconds=self.now - self._last_step if hung else 0.05,
+            sync_floor_seconds=COMMUNICATION_SECONDS,
+            last_step_timestamp_seconds=self._last_step,
+            rank_info={
+                "local_rank": str(rank % RANKS_A_NODE),
+                "node_rank": str(rank // RANKS_A_NODE),
+                "world_size": str(len(self._ranks)),
+                "gpu_uuid": f"GPU-{rank}" if self._fault.gpus else "",
+            },
+        )
+
+
+class _Gpus:
+    """Stub GPU series: the late rank's GPU idles while it loads, and has been hot."""
+
+    def __init__(self, ranks: Sequence[int], seconds: float, late: bool) -> None:
+        self._ranks = ranks
+        self._seconds = seconds
+        self._late = late
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what the job dashboard reads of a GPU."""
+        yield self._gauge("rankskew_gpu_utilization_ratio", 0.94, 0.61)
+        yield self._gauge("rankskew_gpu_memory_used_bytes", 61e9, 61e9)
+        yield self._gauge("rankskew_gpu_memory_total_bytes", 80e9, 80e9)
+        yield self._gauge("rankskew_gpu_pcie_receive_bytes_per_second", 2.1e9, 0.7e9)
+        yield self._gauge("rankskew_gpu_pcie_transmit_bytes_per_second", 0.4e9, 0.2e9)
+        yield self._throttling()
+
+    def _gauge(self, name: str, healthy: float, late: float) -> Metric:
+        family = GaugeMetricFamily(name, "Stub.", labels=["gpu", "gpu_uuid"])
+        for rank in self._ranks:
+            value = late if rank == LATE_RANK and self._late else healthy * (1 - 0.004 * rank)
+            family.add_metric(_gpu(rank), value)
+        return family
+
+    def _throttling(self) -> Metric:
+        family = CounterMetricFamily(
+            "rankskew_gpu_throttle_seconds_total",
+            "Stub.",
+            labels=["gpu", "gpu_uuid", "reason"],
+        )
+        for rank in self._ranks:
+            hot = 0.08 * self._seconds if rank == 3 else 0.0
+            family.add_metric([*_gpu(rank), "sw_thermal_slowdown"], hot)
+            family.add_metric([*_gpu(rank), "gpu_idle"], 0.02 * self._seconds)
+        return family
+
+
+def _gpu(rank: int) -> list[str]:
+    return [str(rank % RANKS_A_NODE), f"GPU-{rank}"]
+
+
+def serve(job: FakeJob, ports: Sequence[int]) -> list[ThreadingHTTPServer]:
+    """Serve one node of *job* on each loopback port of *ports*, from daemon threads."""
+    lock = threading.Lock()
+
+    def handler(node: int) -> type[BaseHTTPRequestHandler]:
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                with lock:
+                    job.advance(time.time())
+                    body = job.exposition(node).encode()
+                self.send_response(200)
+                self.send_header("Content-Type", "text/plain; version=0.0.4")
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: object) -> None:
+                """Keep the terminal quiet."""
+
+        return Handler
+
+    servers = [ThreadingHTTPServer(("127.0.0.1", p), handler(n)) for n, p in enumerate(ports)]
+    for server in servers:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+    return servers
+
+
+def main() -> None:
+    """Serve the job until interrupted: `fake_job.py PORT PORT [late_after [hung_after]]`."""
+    ports = [int(port) for port in sys.argv[1:3]]
+    late_after, hung_after = (*(float(s) for s in sys.argv[3:5]), None, None)[:2]
+    serve(FakeJob(time.time(), Fault(late_after=late_after, hung_after=hung_after)), ports)
+    threading.Event().wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,18 @@
+"""What a scrape of one collector looks like."""
+
+from prometheus_client import CollectorRegistry, generate_latest
+
+from exporter.collectors.base import Collector
+from exporter.scrape import Scrape
+
+
+def expose(collector: Collector) -> str:
+    """Return the whole page with *collector* alone on it."""
+    registry = CollectorRegistry()
+    registry.register(Scrape([collector]))
+    return generate_latest(registry).decode()
+
+
+def series(page: str) -> list[str]:
+    """Return the sample lines of *page*, without what the scrape adds for each collector."""
+    return [line for line in page.splitlines() if not line.startswith(("#", "rankskew_collector_"))]

@@ -1,0 +1,143 @@
+"""What a rank reports is exposed as the documented series, and no reading is no series."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from exporter.collectors.ranks import RanksCollector
+from exporter.ranks import RankStore
+from exporter.scrape import Scrape
+from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+from rank_probe.stages import STAGES
+from tests.exporter.collectors.expose import expose, series
+from tests.exporter.running import ROOT, promtool_check_metrics
+from tests.exporter.snapshots import snapshot
+
+GOLDEN = ROOT / "tests" / "fixtures" / "exporter" / "ranks.txt"
+SERIES_OF_A_RANK = 48
+
+COMPLETE = snapshot(
+    rank=3,
+    peer_group="stage-1",
+    attempt=2,
+    sync_floor_seconds=0.004,
+    last_step_timestamp_seconds=1_060.25,
+    probe_errors=1,
+    push_failures=2,
+    rank_info={"local_rank": "3", "node_rank": "0", "gpu_uuid": "GPU-3", "clock": "cuda"},
+    runtime_info={"torch": "2.13.0", "python": "3.11.7", "backend": "nccl", "probe": "0.1.0"},
+)
+FINISHED = snapshot(rank=1, finished=True, stage="other", last_step_timestamp_seconds=1_059.0)
+
+
+def collector(*snapshots: Snapshot) -> RanksCollector:
+    store = RankStore(clock=lambda: 2_000.0)
+    for held in snapshots:
+        store.put(held)
+    return RanksCollector(store)
+
+
+def test_node_without_ranks_exposes_none() -> None:
+    """A node where nothing trains has no rank series, and that is no failure."""
+    page = expose(collector())
+
+    assert series(page) == []
+    assert 'rankskew_collector_success{collector="ranks"} 1.0' in page
+
+
+def test_exposition_is_the_golden_one() -> None:
+    """Three ranks (bare, complete, finished) are exposed exactly as the fixture shows them."""
+    registry = CollectorRegistry()
+    registry.register(collector(snapshot(), COMPLETE, FINISHED))
+
+    assert generate_latest(registry).decode() == GOLDEN.read_text()
+
+
+def test_golden_exposition_passes_promtool() -> None:
+    """Names, types and help texts are as Prometheus wants them."""
+    checked = promtool_check_metrics(GOLDEN.read_text())
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_exposition_is_valid_openmetrics() -> None:
+    """A scraper that asks for OpenMetrics gets a page that parses, with the same samples."""
+    registry = CollectorRegistry()
+    registry.register(Scrape([collector(snapshot(), COMPLETE, FINISHED)]))
+    page = generate_openmetrics(registry).decode()  # type: ignore[no-untyped-call] # upstream
+    families = text_string_to_metric_families(page)  # type: ignore[no-untyped-call] # upstream
+
+    samples = {sample.name for family in families for sample in family.samples}
+    exposed = set(re.findall(r"^(rankskew_\w+)", GOLDEN.read_text(), re.MULTILINE))
+    assert exposed <= samples
+
+
+def test_missing_reading_is_an_absent_series() -> None:
+    """No sync measured and no step done yet means no series, never 0."""
+    page = expose(collector(snapshot()))
+
+    assert "rankskew_sync_floor_seconds{" not in page
+    assert "rankskew_last_step_timestamp_seconds{" not in page
+
+
+def test_finished_rank_keeps_its_counters_and_loses_its_heartbeat() -> None:
+    """A clean end is no silence: nothing is left that an alert on silence could see age."""
+    page = expose(collector(FINISHED))
+
+    assert 'rankskew_rank_finished{job_id="llama",peer_group="all",rank="1"} 1.0' in page
+    assert 'rankskew_steps_total{job_id="llama",peer_group="all",rank="1"} 100.0' in page
+    assert "rankskew_heartbeat_timestamp_seconds{" not in page
+    assert "rankskew_stage_elapsed_seconds{" not in page
+
+
+def test_only_stages_that_occurred_are_exposed() -> None:
+    """A rank that never evaluates has no eval series."""
+    page = expose(collector(snapshot()))
+
+    assert set(re.findall(r'stage_seconds_total{.*stage="(\w+)"}', page)) == {
+        "data",
+        "forward",
+        "sync",
+    }
+
+
+def test_typed_fields_overrule_the_text_beside_them() -> None:
+    """World size and attempt on rank_info are those of the snapshot, whatever its text says."""
+    page = expose(collector(snapshot(attempt=2, rank_info={"world_size": "9", "attempt": "9"})))
+
+    assert re.search(r'rankskew_rank_info{attempt="2",.*world_size="4"}', page)
+
+
+def test_rank_stays_within_its_series_budget() -> None:
+    """A rank that does everything costs a Prometheus at most 48 series."""
+    busiest = replace(
+        COMPLETE,
+        stage_seconds=dict.fromkeys(STAGES, 1.0),
+        rank_info=dict.fromkeys(RANK_INFO_LABELS, "x"),
+        runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, "x"),
+    )
+
+    assert len(STAGES) < len(series(expose(collector(busiest)))) <= SERIES_OF_A_RANK
+
+
+def test_hostile_label_values_are_escaped() -> None:
+    """Quotes and backslashes in a job's name cannot break the page."""
+    page = expose(collector(snapshot(job_id='a"b\\c')))
+
+    assert 'job_id="a\\"b\\\\c"' in page
+    assert promtool_check_metrics(page).returncode == 0
+
+
+def write_golden(path: Path = GOLDEN) -> None:
+    """Write the fixture anew: python -m tests.exporter.collectors.test_ranks."""
+    registry = CollectorRegistry()
+    registry.register(collector(snapshot(), COMPLETE, FINISHED))
+    path.write_bytes(generate_latest(registry))
+
+
+if __name__ == "__main__":
+    write_golden()

@@ -1,0 +1,158 @@
+"""A real exporter process for tests, and HTTP over its Unix socket."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).parents[2]
+PATIENCE_SECONDS: Final = 30.0
+
+
+class UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=PATIENCE_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+class RunningExporter:
+    """An exporter process that serves; *port* is its web port."""
+
+    COMMAND: Final = (sys.executable, "-m", "exporter", "exporter")
+    DIRECTORY: Final = ROOT
+
+    def __init__(self, socket_path: Path, *flags: str) -> None:
+        self.socket_path = socket_path
+        self.log: list[str] = []
+        self.process = subprocess.Popen(
+            [
+                *self.COMMAND,
+                "--web.listen-address=127.0.0.1:0",
+                f"--ingest.socket={socket_path}",
+                *flags,
+            ],
+            cwd=self.DIRECTORY,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read_log)
+        self._reader.start()
+        try:
+            self.port = int(self._logged(r" serves https?://127\.0\.0\.1:(\d+)/"))
+        except AssertionError:
+            self.kill()
+            raise
+
+    def get(self, path: str, **headers: str) -> tuple[int, http.client.HTTPMessage, bytes]:
+        """Return status, headers and body of a GET on the web listener."""
+        return self.request("GET", path, headers=headers)
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: bytes | None = None,
+        headers: dict[str, str] | None = None,
+    ) -> tuple[int, http.client.HTTPMessage, bytes]:
+        """Send a request to the web listener."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE_SECONDS)
+        try:
+            connection.request(method, path, body, headers or {})
+            response = connection.getresponse()
+            return response.status, response.headers, response.read()
+        finally:
+            connection.close()
+
+    def metrics(self) -> str:
+        """Return the page that Prometheus scrapes."""
+        status, _, body = self.get("/metrics")
+        assert status == 200
+        return body.decode()
+
+    def push(self, body: Any, **headers: str) -> tuple[int, Any]:
+        """Post *body* to the ingest socket; return status and decoded answer."""
+        connection = UnixConnection(self.socket_path)
+        try:
+            connection.request("POST", "/v1/snapshots", body, headers)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
+    def terminate(self, number: int = signal.SIGTERM) -> float:
+        """Send signal *number* and return how many seconds the process took to end."""
+        started = time.monotonic()
+        self.process.send_signal(number)
+        self.process.wait(PATIENCE_SECONDS)
+        seconds = time.monotonic() - started
+        self._reader.join()
+        return seconds
+
+    def kill(self) -> None:
+        """End the process the hard way, if it still runs."""
+        self.process.kill()
+        self.process.wait(PATIENCE_SECONDS)
+        self._reader.join()
+        if self.process.stderr is not None:
+            self.process.stderr.close()
+
+    def _read_log(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.log.append(line.rstrip())
+
+    def _logged(self, pattern: str) -> str:
+        def found() -> re.Match[str] | None:
+            return re.search(pattern, "\n".join(self.log))
+
+        wait_until(lambda: found() is not None or self.process.poll() is not None)
+        match = found()
+        assert match is not None, self.log
+        return match[1]
+
+
+@contextmanager
+def running_exporter(socket_path: Path, *flags: str) -> Iterator[RunningExporter]:
+    """Run an exporter on a free port; it is ended in any case."""
+    exporter = RunningExporter(socket_path, *flags)
+    try:
+        yield exporter
+    finally:
+        exporter.kill()
+
+
+def wait_until(holds: Callable[[], bool]) -> None:
+    """Wait until *holds*; an assertion fails when it does not in time."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while not holds():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.01)
+
+
+def promtool_check_metrics(page: str) -> subprocess.CompletedProcess[str]:
+    """Run promtool's lint over an exposition."""
+    return subprocess.run(
+        ["promtool", "check", "metrics"],
+        input=page,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "LC_ALL": "C.UTF-8"},
+    )

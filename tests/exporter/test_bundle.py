@@ -1,0 +1,96 @@
+"""What an operator needs beside the exporter is found and written out, and no work is lost."""
+
+from pathlib import Path
+
+import pytest
+
+from exporter import bundle
+from exporter.__main__ import main
+from exporter.bundle import PLACES, bundled, write_files
+from exporter.errors import StartError, UsageError
+
+
+@pytest.fixture(params=["wheel", "checkout"])
+def installation(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """The package directory of a small installation of either kind."""
+    package = tmp_path / "installed" / "exporter"
+    names = {name: package / "bundled" / name for name in PLACES}
+    if request.param == "checkout":
+        names = {name: package.parent / place for name, place in PLACES.items()}
+    for name in ("alerts/rules", "alerts/runbooks", "dashboards"):
+        names[name].mkdir(parents=True)
+        (names[name] / "one.txt").write_text(name)
+    names["alerts/alertmanager.yaml"].write_text("route: {}")
+    monkeypatch.setattr(bundle, "PACKAGE", package)
+    return package
+
+
+def test_files_are_found_in_a_wheel_and_in_a_checkout(installation: Path) -> None:
+    """A name leads to the same content in either kind of installation."""
+    assert {name: bundled(name).is_dir() for name in PLACES} == {
+        "alerts/rules": True,
+        "alerts/runbooks": True,
+        "alerts/alertmanager.yaml": False,
+        "dashboards": True,
+    }
+    assert (bundled("dashboards") / "one.txt").read_text() == "dashboards"
+
+
+def test_everything_is_written_in_one_layout(installation: Path, tmp_path: Path) -> None:
+    """`rankskew files` writes the same tree from either kind of installation."""
+    out = tmp_path / "out"
+    written = write_files(out)
+
+    assert sorted(written) == sorted(path for path in out.glob("**/*") if path.is_file())
+    assert {str(path.relative_to(out)) for path in written} == {
+        "alerts/alertmanager.yaml",
+        "alerts/rules/one.txt",
+        "alerts/runbooks/one.txt",
+        "dashboards/one.txt",
+    }
+
+
+def test_changed_file_is_kept_unless_told_otherwise(installation: Path, tmp_path: Path) -> None:
+    """Somebody's edited Alertmanager configuration does not vanish in an upgrade."""
+    out = tmp_path / "out"
+    write_files(out)
+    write_files(out)
+    edited = out / "alerts" / "alertmanager.yaml"
+    edited.write_text("mine")
+
+    with pytest.raises(UsageError, match=r"alertmanager.yaml was changed: .* add --overwrite"):
+        write_files(out)
+    assert edited.read_text() == "mine"
+    write_files(out, overwrite=True)
+    assert edited.read_text() == "route: {}"
+
+
+def test_command_says_what_to_do_with_the_files(
+    installation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The output has the line that goes into prometheus.yml."""
+    assert main(["files", str(tmp_path / "out")]) == 0
+
+    assert f"add {tmp_path}/out/alerts/rules/*.yaml to rule_files" in capsys.readouterr().out
+
+
+def test_directory_that_cannot_be_written_is_one_line(
+    installation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A path below a file ends in one line with the reason, not in a traceback."""
+    (tmp_path / "file").write_text("")
+
+    assert main(["files", str(tmp_path / "file" / "out")]) == 1
+    complaint = capsys.readouterr().err
+    assert complaint.startswith("rankskew: cannot write ")
+    assert complaint.count("\n") == 1
+
+
+def test_damaged_installation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wheel without its rules says so, instead of writing a part of them."""
+    monkeypatch.setattr(bundle, "PACKAGE", tmp_path / "exporter")
+
+    with pytest.raises(StartError, match="alerts/rules is not in this installation"):
+        write_files(tmp_path / "out")

@@ -1,0 +1,180 @@
+"""The rank store keeps the newest state of each rank, within its limits, as long as it is news."""
+
+import pytest
+
+from exporter.ranks import TAKEOVER_SECONDS, NoRoom, RankLimits, RankStore, Superseded
+from tests.exporter.snapshots import snapshot
+
+
+class Clock:
+    """A clock that only a test moves."""
+
+    def __init__(self) -> None:
+        self.seconds = 5_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def held(store: RankStore) -> list[tuple[str, int]]:
+    return [(rank.snapshot.job_id, rank.snapshot.rank) for rank in store.ranks()]
+
+
+def test_empty_store_holds_nobody(clock: Clock) -> None:
+    """A node without training has no rank."""
+    assert RankStore(clock=clock).ranks() == []
+
+
+def test_newest_snapshot_replaces_the_one_before(clock: Clock) -> None:
+    """A rank has one state, the latest, with the time it came."""
+    store = RankStore(clock=clock)
+    assert store.put(snapshot(sequence=1, steps=10))
+    clock.seconds += 7
+    assert store.put(snapshot(sequence=2, steps=20))
+
+    (rank,) = store.ranks()
+    assert rank.snapshot.steps == 20
+    assert rank.received_timestamp_seconds == 5_007.0
+
+
+@pytest.mark.parametrize("sequence", [1, 2])
+def test_repeated_or_reordered_push_is_ignored(clock: Clock, sequence: int) -> None:
+    """A snapshot that is no newer changes nothing and is no error."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(sequence=2, steps=20))
+
+    assert not store.put(snapshot(sequence=sequence, steps=10))
+    assert store.ranks()[0].snapshot.steps == 20
+
+
+@pytest.mark.parametrize(
+    "older",
+    [
+        {"attempt": 0, "started_timestamp_seconds": 1_000.0},
+        {"attempt": 1, "started_timestamp_seconds": 999.0},
+    ],
+)
+def test_older_process_cannot_take_its_rank_back(clock: Clock, older: dict[str, float]) -> None:
+    """A process that was replaced is told so, whatever its sequence says."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(attempt=1, started_timestamp_seconds=1_000.0, sequence=1))
+
+    with pytest.raises(Superseded, match="newer process already reports rank 0 of job 'llama'"):
+        store.put(snapshot(sequence=99, **older))
+    assert store.ranks()[0].snapshot.sequence == 1
+
+
+def test_older_process_stays_out_however_silent_the_newer_one(clock: Clock) -> None:
+    """A process that was replaced does not come back when its successor hangs."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(attempt=1, started_timestamp_seconds=1_000.0))
+    clock.seconds += TAKEOVER_SECONDS
+
+    with pytest.raises(Superseded):
+        store.put(snapshot(attempt=0, started_timestamp_seconds=900.0))
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        {"attempt": 2, "started_timestamp_seconds": 900.0},
+        {"attempt": 1, "started_timestamp_seconds": 1_001.0},
+    ],
+)
+def test_newer_process_takes_over_at_its_first_push(clock: Clock, newer: dict[str, float]) -> None:
+    """A restarted rank is seen at once, though its counters and sequence begin again."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(attempt=1, started_timestamp_seconds=1_000.0, sequence=99))
+
+    assert store.put(snapshot(sequence=1, **newer))
+    assert store.ranks()[0].snapshot.sequence == 1
+
+
+def test_requeued_job_is_not_locked_out_by_its_own_past(clock: Clock) -> None:
+    """A later process that counts attempts from 0 again takes over once the old one is silent."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(attempt=3, started_timestamp_seconds=1_000.0))
+    requeued = snapshot(attempt=0, started_timestamp_seconds=2_000.0)
+    with pytest.raises(Superseded):
+        store.put(requeued)
+
+    clock.seconds += TAKEOVER_SECONDS
+    assert store.put(requeued)
+
+
+def test_requeued_job_follows_a_finished_one_at_once(clock: Clock) -> None:
+    """A rank that ended cleanly does not defend its place."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(attempt=3, started_timestamp_seconds=1_000.0, finished=True))
+
+    assert store.put(snapshot(attempt=0, started_timestamp_seconds=2_000.0))
+
+
+@pytest.mark.parametrize(("finished", "retention_seconds"), [(True, 300.0), (False, 3_600.0)])
+def test_rank_is_forgotten_after_its_retention(
+    clock: Clock, finished: bool, retention_seconds: float
+) -> None:
+    """A finished rank stays five minutes, a silent one an hour, then all of it goes."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(finished=finished))
+
+    clock.seconds += retention_seconds
+    assert held(store) == [("llama", 0)]
+    clock.seconds += 0.1
+    assert held(store) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "first", "second", "sentence"),
+    [
+        (RankLimits(ranks=1), {}, {"rank": 1}, "already holds 1 ranks; .* --ranks.max"),
+        (RankLimits(jobs=1), {}, {"job_id": "b"}, "already holds 1 jobs; .* --ranks.jobs-max"),
+        (
+            RankLimits(peer_groups=1),
+            {},
+            {"rank": 1, "peer_group": "b"},
+            "already holds 1 peer groups; .* --ranks.peer-groups-max",
+        ),
+    ],
+)
+def test_limits_refuse_the_newcomer_only(
+    clock: Clock, limits: RankLimits, first: dict[str, int], second: dict[str, int], sentence: str
+) -> None:
+    """At a limit a new rank is refused, and those held go on unharmed."""
+    store = RankStore(limits, clock)
+    store.put(snapshot(sequence=1, **first))
+
+    with pytest.raises(NoRoom, match=sentence):
+        store.put(snapshot(**second))
+    assert store.put(snapshot(sequence=2, **first))
+    assert held(store) == [("llama", 0)]
+
+
+def test_ranks_that_ended_make_room(clock: Clock) -> None:
+    """A full node still takes the next job: what finished goes first, then what fell silent."""
+    store = RankStore(RankLimits(ranks=3), clock)
+    store.put(snapshot(job_id="silent"))
+    clock.seconds += 301
+    store.put(snapshot(job_id="finished", finished=True))
+    store.put(snapshot(job_id="running"))
+
+    store.put(snapshot(job_id="next"))
+    assert held(store) == [("finished", 0), ("next", 0), ("running", 0)]
+    store.put(snapshot(job_id="third"))
+    assert held(store) == [("next", 0), ("running", 0), ("third", 0)]
+    with pytest.raises(NoRoom):
+        store.put(snapshot(job_id="fourth"))
+
+
+def test_ranks_come_in_numeric_order(clock: Clock) -> None:
+    """Rank 10 follows rank 9, not rank 1."""
+    store = RankStore(clock=clock)
+    for rank in (10, 9, 1):
+        store.put(snapshot(rank=rank, world_size=16))
+
+    assert held(store) == [("llama", 1), ("llama", 9), ("llama", 10)]

@@ -1,0 +1,105 @@
+"""A real exporter behind TLS, client certificates, passwords and headers of the web config file."""
+
+import base64
+import http.client
+import ssl
+from collections.abc import Iterator
+from pathlib import Path
+
+import bcrypt
+import pytest
+
+from tests.exporter.certificates import make_certificate
+from tests.exporter.running import PATIENCE_SECONDS, RunningExporter, running_exporter
+from tests.exporter.snapshots import snapshot
+
+LOGIN = {"Authorization": "Basic " + base64.b64encode(b"prometheus:right").decode()}
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with the certificates of a server, its scraper and a stranger, and the file."""
+    directory = tmp_path_factory.mktemp("tls")
+    for name in ("server", "scraper", "stranger"):
+        make_certificate(directory, name)
+    (directory / "web.yaml").write_text(
+        f"""
+        tls_server_config:
+          cert_file: server.crt
+          key_file: server.key
+          client_ca_file: scraper.crt
+          client_auth_type: RequireAndVerifyClientCert
+        http_server_config:
+          headers:
+            X-Content-Type-Options: nosniff
+        basic_auth_users:
+          prometheus: {bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()}
+        """
+    )
+    return directory
+
+
+@pytest.fixture(scope="module")
+def exporter(directory: Path) -> Iterator[RunningExporter]:
+    flag = f"--web.config.file={directory / 'web.yaml'}"
+    with running_exporter(directory / "e.sock", flag) as running:
+        yield running
+
+
+def get(
+    exporter: RunningExporter, directory: Path, client: str | None, headers: dict[str, str]
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """Scrape with the certificate of *client*, trusting the server's."""
+    context = ssl.create_default_context(cafile=str(directory / "server.crt"))
+    if client is not None:
+        context.load_cert_chain(directory / f"{client}.crt", directory / f"{client}.key")
+    connection = http.client.HTTPSConnection(
+        "localhost", exporter.port, timeout=PATIENCE_SECONDS, context=context
+    )
+    try:
+        connection.request("GET", "/metrics", headers=headers)
+        response = connection.getresponse()
+        return response.status, response.headers, response.read()
+    finally:
+        connection.close()
+
+
+def test_scraper_with_certificate_and_password_is_served(
+    exporter: RunningExporter, directory: Path
+) -> None:
+    """Who has both gets the metrics, encrypted, with the headers asked for."""
+    status, headers, body = get(exporter, directory, "scraper", LOGIN)
+
+    assert status == 200
+    assert headers["X-Content-Type-Options"] == "nosniff"
+    assert b"rankskew_exporter_build_info" in body
+
+
+def test_password_is_asked_for_even_with_a_certificate(
+    exporter: RunningExporter, directory: Path
+) -> None:
+    """A certificate alone is a 401, which has the headers too."""
+    status, headers, _ = get(exporter, directory, "scraper", {})
+
+    assert status == 401
+    assert headers["X-Content-Type-Options"] == "nosniff"
+
+
+@pytest.mark.parametrize("client", [None, "stranger"])
+def test_stranger_is_turned_away_by_tls(
+    exporter: RunningExporter, directory: Path, client: str | None
+) -> None:
+    """Without a certificate of the file's authority no request is read at all."""
+    with pytest.raises((ssl.SSLError, ConnectionError)):
+        get(exporter, directory, client, LOGIN)
+
+
+def test_plain_http_is_turned_away(exporter: RunningExporter) -> None:
+    """A request without TLS is not answered."""
+    with pytest.raises((http.client.HTTPException, ConnectionError)):
+        exporter.get("/metrics")
+
+
+def test_ranks_need_neither(exporter: RunningExporter) -> None:
+    """The file protects the web listener; the ingest socket has its file mode."""
+    assert exporter.push(snapshot().to_json()) == (200, {})

@@ -21,8 +21,8 @@ from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, SYNC
 from rank_probe.timeline import Timeline
 
 HOT_CALLS = 100_000
-ROUNDS = 120
-STEPS_A_BLOCK = 50
+ROUNDS = 60
+STEPS_A_BLOCK = 200
 
 
 def hot(name: str, call: Callable[[], object]) -> dict[str, Any]:

@@ -49,7 +49,7 @@ def number_of_steps(options: argparse.Namespace) -> int:
     if options.seconds is None:
         return int(options.steps)
     step = options.step_seconds + (options.delay if options.fault != "none" else 0.0)
-    return max(1, int(options.seconds / step))
+    return max(1, int(options.seconds / step + 0.5))
 
 
 def seconds_by_stage(options: argparse.Namespace, rank: int) -> dict[str, float]:
@@ -127,7 +127,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.linear(x)
-        x = EmulatedCompute.apply(x, *self._emulated)
+        x = EmulatedCompute.apply(x, *self._emulated)  # type: ignore[no-untyped-call]
         return torch.relu(self.norm(x))
 
 

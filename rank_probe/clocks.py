@@ -44,6 +44,11 @@ class StageClock:
         """Go back to the stage that the last `enter` suspended."""
         self.switch(self._outer.pop() if self._outer else OTHER)
 
+    def rename(self, stage: int) -> None:
+        """Call the time since the last boundary *stage*, unless that is within an `enter`."""
+        if not self._outer:
+            self.stage = stage
+
     @property
     def depth(self) -> int:
         """How many stages are suspended."""

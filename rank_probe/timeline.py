@@ -81,14 +81,17 @@ class Timeline:
     def leave_fetch(self, *, forward_follows: bool) -> None:
         """The batch is there, or the loader is at its end and none follows."""
         self.clock.leave()
-        self._go_on_in(FORWARD if forward_follows else OTHER)
+        if self._automatic:
+            self.clock.rename(FORWARD if forward_follows else OTHER)
 
     @never_raise
     def begin_forward(self) -> None:
         """The root module is called with gradients on: the forward pass, until backward."""
         if get_ident() == self._owner:
             self._next_step_begins()
-            self._go_on_in(FORWARD)
+            if self._automatic:
+                self.clock.switch(self.clock.stage)
+                self.clock.rename(FORWARD)
 
     @never_raise
     def enter_backward(self) -> bool:
@@ -116,7 +119,8 @@ class Timeline:
         self.clock.leave()
         if waited:
             self.steps.release()
-        self._go_on_in(OTHER)
+        if self._automatic:
+            self.clock.rename(OTHER)
 
     @never_raise
     def enter_optimizer(self, *_: object) -> None:
@@ -166,8 +170,3 @@ class Timeline:
         if self.after_first_step is not None:
             call, self.after_first_step = self.after_first_step, None
             call()
-
-    def _go_on_in(self, stage: int) -> None:
-        """Charge what follows to *stage*, unless the user named the stage around it."""
-        if self._automatic and self.clock.depth == 0:
-            self.clock.switch(stage)

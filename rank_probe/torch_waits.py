@@ -86,6 +86,9 @@ class _Cut:
     def arm(self, tensors: Any) -> list[Any]:
         """Hook the roots of the next backward; return the hooks, to be removed after it."""
         self._armed = True
+        if type(tensors) is torch.Tensor:  # The usual loss, without a walk over the roots.
+            node = tensors.grad_fn
+            return [node.register_prehook(self._hook)] if node is not None else []
         return [node.register_prehook(self._hook) for node in _roots(tensors)]
 
     def _queue(self, _gradients: object) -> None:

@@ -1,0 +1,1 @@
+"""The demo: a real training with a planted straggler, and the real stack that names it."""

@@ -1,0 +1,87 @@
+"""Without Prometheus: the exporter's built-in page alone says who is late."""
+
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Final
+
+from demo.process import StackError
+from demo.scenario import HEALTHY_SECONDS, JOB_ID, RANK, WAIT_SECONDS, Scenario
+from demo.verdict import Conclusion, Health, Verdict
+
+ALERT: Final = "none(page)"
+# As long as the alert would wait: the page shows a first suspicion at once.
+LATE_SECONDS: Final = 15.0
+
+
+def demonstrate(scenario: Scenario, directory: Path) -> str | None:
+    """Run *scenario*; return what is wrong with its verdict, None if nothing."""
+    with ExitStack() as stack:
+        exporter = scenario.start_exporter(stack, directory)
+        parts = [exporter, scenario.start_training(stack, directory, exporter)]
+        watch = PageWatch(scenario, exporter.live)
+        verdict = scenario.watch(parts, watch.verdict, watch.facts)
+        if verdict is None:
+            raise StackError(
+                f"the built-in page has no verdict after {WAIT_SECONDS:.0f} s: {watch.sentence()}"
+            )
+        print(f"\nThe page says: {watch.sentence()}", flush=True)
+        scenario.conclude(verdict, [f"{exporter.url}/  the built-in page, live"])
+        wrong = what_is_wrong(scenario, verdict)
+        if wrong is None:
+            scenario.hold(parts, meanwhile=lambda: None)
+        return wrong
+
+
+def what_is_wrong(scenario: Scenario, verdict: Conclusion) -> str | None:
+    """Return how *verdict* differs from what *scenario* planted, None if it does not."""
+    if isinstance(verdict, Health):
+        return None if scenario.fault == "none" else "the page names nobody"
+    if (verdict.rank, verdict.stage) == (RANK, scenario.fault):
+        return None
+    planted = "no rank" if scenario.fault == "none" else f"rank {RANK} in {scenario.fault}"
+    return f"the page names rank {verdict.rank} in {verdict.stage}, but {planted} was slow"
+
+
+class PageWatch:
+    """Reads the page's data until it has said the same for long enough."""
+
+    def __init__(self, scenario: Scenario, live: Callable[[], dict[str, Any]]) -> None:
+        self._scenario, self._live = scenario, live
+        self._even_since: float | None = None
+
+    def sentence(self) -> str:
+        """Return what the page says of the job."""
+        job = self._job()
+        return "it does not know the job yet" if job is None else str(job["verdict"]["sentence"])
+
+    def facts(self) -> list[str]:
+        """Return what can be said before there is a verdict."""
+        job = self._job()
+        return [f"{job['steps'] if job else 0} steps", self.sentence()]
+
+    def verdict(self) -> Conclusion | None:
+        """Return the page's verdict once it has stood for a while."""
+        job = self._job()
+        if job is None:
+            return None
+        said = job["verdict"]
+        elapsed = self._scenario.elapsed_seconds
+        for late in said["late"]:
+            if late["late_for_seconds"] >= LATE_SECONDS:
+                rank, stage = str(late["rank"]), late["stage"]
+                return Verdict(JOB_ID, rank, stage, late["gpus_lost"], ALERT, elapsed)
+        if said["state"] != "even":
+            self._even_since = None
+            return None
+        self._even_since = self._even_since or time.monotonic()
+        even_seconds = time.monotonic() - self._even_since
+        if even_seconds < HEALTHY_SECONDS:
+            return None
+        gpus_lost = sum(late["gpus_lost"] for late in said["late"])
+        return Health(JOB_ID, gpus_lost, even_seconds, ALERT, elapsed)
+
+    def _job(self) -> dict[str, Any] | None:
+        jobs = self._live()["jobs"]
+        return next((job for job in jobs if job["job_id"] == JOB_ID), None)

@@ -1,0 +1,179 @@
+"""The whole path: Prometheus judges the training with the shipped rules, Alertmanager pages."""
+
+import textwrap
+import time
+import urllib.parse
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+from demo.process import Process, StackError
+from demo.scenario import HEALTHY_SECONDS, JOB_ID, RANK, WAIT_SECONDS, Scenario, say_started
+from demo.stack import Alertmanager, Prometheus
+from demo.verdict import STRAGGLER, Conclusion, Health, Verdict, verdict_of, wrong_names
+from demo.webhook import Page, Webhook
+
+# The usual ports, taken when they are free.
+PROMETHEUS_PORT: Final = 9090
+ALERTMANAGER_PORT: Final = 9093
+
+JOB: Final = f'{{job_id="{JOB_ID}"}}'
+STEPS_PER_SECOND: Final = f"1 / job:rankskew_step_seconds:mean1m{JOB}"
+STEP: Final = f"max(rankskew_step{JOB})"
+SAMPLES: Final = f"min(count_over_time(rankskew_steps_total{JOB}[1m]))"
+BUSIEST: Final = f"topk(1, rank:rankskew_busy_seconds_per_step:mean1m{JOB})"
+LATEST: Final = f"topk(1, rank_stage:rankskew_gpus_lost:mean1m{JOB})"
+GPUS_LOST: Final = f"sum(job_kind:rankskew_gpus_lost:mean1m{JOB})"
+COVERAGE: Final = f"job:rankskew_coverage:ratio{JOB}"
+NOT_JUDGEABLE: Final = f"job_reason:rankskew_not_judgeable:bool{JOB} == 1"
+
+
+def demonstrate(scenario: Scenario, directory: Path) -> str | None:
+    """Run *scenario*; return what is wrong with its verdict, None if nothing."""
+    with ExitStack() as stack:
+        webhook = stack.enter_context(Webhook())
+        alertmanager = stack.enter_context(
+            Alertmanager(directory, webhook.url, port=ALERTMANAGER_PORT)
+        )
+        say_started("Alertmanager", f"{alertmanager.url}/  (its webhook prints here)")
+        exporter = scenario.start_exporter(stack, directory)
+        prometheus = stack.enter_context(
+            Prometheus(directory, [exporter.address], alertmanager.address, port=PROMETHEUS_PORT)
+        )
+        say_started("Prometheus", f"{prometheus.url}/alerts  (the shipped rules, every 5 s)")
+        training = scenario.start_training(stack, directory, exporter)
+        parts = [exporter, prometheus, alertmanager, training]
+        watch = Watch(scenario, prometheus, webhook, parts)
+        verdict, wrong = watch.healthy() if scenario.fault == "none" else watch.straggler()
+        scenario.conclude(
+            verdict,
+            [
+                f"{exporter.url}/  the built-in page: every rank and stage, live",
+                f"{graph(prometheus, LATEST)}  GPUs lost, by rank and stage",
+                f"{prometheus.url}/alerts  and  {alertmanager.url}/",
+                "dashboards/json  for Grafana",
+            ],
+        )
+        if wrong is None:
+            scenario.hold(parts, meanwhile=watch.say_pages)
+        return wrong
+
+
+def graph(prometheus: Prometheus, expression: str) -> str:
+    """Return the address of Prometheus' graph of *expression* over the last ten minutes."""
+    query = urllib.parse.urlencode({"g0.expr": expression, "g0.tab": 0, "g0.range_input": "10m"})
+    return f"{prometheus.url}/graph?{query}"
+
+
+class Watch:
+    """Waits for the page, or for a quiet time long enough to be an answer."""
+
+    def __init__(
+        self, scenario: Scenario, prometheus: Prometheus, webhook: Webhook, parts: list[Process]
+    ) -> None:
+        self._scenario, self._prometheus, self._webhook = scenario, prometheus, webhook
+        self._parts = parts
+        self._judged_since: float | None = None
+        self._pages_said = 0
+
+    def straggler(self) -> tuple[Conclusion, str | None]:
+        """Wait for the straggler's page; return the verdict and what is wrong with it."""
+        verdict = self._scenario.watch(self._parts, self._named, self.facts)
+        if verdict is None:
+            raise StackError(f"no page in {WAIT_SECONDS:.0f} s, because of {self.diagnosis()}")
+        others = wrong_names(self._webhook.pages(), RANK, self._scenario.fault)
+        wrong = f"the page names {', '.join(others)}, but rank {RANK} was slow" if others else None
+        return verdict, wrong
+
+    def healthy(self) -> tuple[Conclusion, str | None]:
+        """Wait until the job was judged for long enough with no page; a page is wrong."""
+        verdict = self._scenario.watch(self._parts, self._paged_or_healthy, self.facts)
+        if verdict is None:
+            raise StackError(f"the job could not be judged, because of {self.diagnosis()}")
+        wrong = f"{verdict.alert} paged, but no rank was slow" if verdict.alert != "none" else None
+        return verdict, wrong
+
+    def say_pages(self) -> None:
+        """Print the pages that came since the last call."""
+        new = self._webhook.pages()[self._pages_said :]
+        self._pages_said += len(new)
+        for page in new:
+            said = "PAGE" if page.status == "firing" else page.status
+            print(f"\n{said} after {self._after_seconds(page):.0f} s: {page.alert}", flush=True)
+            for annotation in ("summary", "description"):
+                text = page.annotations.get(annotation, "")
+                print(textwrap.fill(text, 96, initial_indent="  ", subsequent_indent="  "))
+
+    def _after_seconds(self, page: Page) -> float:
+        return page.received - self._scenario.started
+
+    def _named(self) -> Verdict | None:
+        self.say_pages()
+        for page in self._webhook.pages(STRAGGLER, "firing", job_id=JOB_ID):
+            return self._verdict(page)
+        return None
+
+    def _paged_or_healthy(self) -> Conclusion | None:
+        self.say_pages()
+        for page in self._webhook.pages(status="firing"):
+            return self._verdict(page)
+        if not self._is_judged():
+            self._judged_since = None
+            return None
+        self._judged_since = self._judged_since or time.monotonic()
+        judged_seconds = time.monotonic() - self._judged_since
+        gpus_lost = self._prometheus.value(GPUS_LOST)
+        if judged_seconds < HEALTHY_SECONDS or gpus_lost is None:
+            return None
+        elapsed = self._scenario.elapsed_seconds
+        return Health(JOB_ID, gpus_lost, judged_seconds, alert="none", after_seconds=elapsed)
+
+    def _is_judged(self) -> bool:
+        return self._prometheus.value(COVERAGE) == 1 and not self._prometheus.query(NOT_JUDGEABLE)
+
+    def _verdict(self, page: Page) -> Verdict:
+        return verdict_of(page, self._prometheus.active_alerts(), self._after_seconds(page))
+
+    def facts(self) -> list[str]:
+        """Return what can be said before there is a verdict."""
+        step = self._prometheus.value(STEP)
+        if step is None:
+            return ["no step yet"]
+        rate = self._prometheus.value(STEPS_PER_SECOND)
+        samples = self._prometheus.value(SAMPLES) or 0
+        facts = [f"step {step:.0f}", *([] if rate is None else [f"{rate:.1f} steps/s"])]
+        facts += [f"{samples:.0f} samples in the last minute", self._suspicion()]
+        states = {a["state"] for a in self._prometheus.active_alerts() if is_straggler(a["labels"])}
+        return facts + [f"{STRAGGLER} is {state}" for state in sorted(states)]
+
+    def _suspicion(self) -> str:
+        if reasons := self._reasons():
+            return f"not judgeable yet: {reasons}"
+        for late in self._prometheus.query(LATEST):
+            where = f"rank {late.labels['rank']} in {late.labels['stage']}"
+            return f"suspect: {where}, {late.value:.2f} GPUs lost"
+        for busiest in self._prometheus.query(BUSIEST):
+            return f"no suspect; busiest is rank {busiest.labels['rank']}, {busiest.value:.3f} s"
+        return "no suspect"
+
+    def _reasons(self) -> str:
+        return ", ".join(each.labels["reason"] for each in self._prometheus.query(NOT_JUDGEABLE))
+
+    def diagnosis(self) -> str:
+        """Say which part of the path kept the page from coming."""
+        prometheus = self._prometheus
+        if prometheus.value('up{job="rankskew"}') != 1:
+            return "the exporter: Prometheus cannot scrape it"
+        if not prometheus.query(f"rankskew_steps_total{JOB}"):
+            return "the probe: no rank's snapshot reached the exporter"
+        if reasons := self._reasons():
+            return f"the rules: not judgeable ({reasons})"
+        states = {a["state"] for a in prometheus.active_alerts() if is_straggler(a["labels"])}
+        if "firing" in states:
+            return f"Alertmanager: {STRAGGLER} fires, but was not delivered"
+        return f"the rules: {STRAGGLER} is {'pending' if states else 'quiet'}; {self._suspicion()}"
+
+
+def is_straggler(labels: dict[str, str]) -> bool:
+    """Say whether *labels* are those of the demo's straggler alert."""
+    return labels.get("alertname") == STRAGGLER and labels.get("job_id") == JOB_ID

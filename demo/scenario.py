@@ -1,0 +1,115 @@
+"""What the demo plants, how long it waits to be told, and what it says meanwhile."""
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from demo.process import Process
+from demo.stack import Exporter, Training
+from demo.verdict import Conclusion
+
+FAULTS: Final = ("data", "forward", "backward", "optimizer", "none")
+JOB_ID: Final = "demo"
+RANK: Final = "2"
+RANKS: Final = 4
+STEP_SECONDS: Final = 0.2
+DELAY_SECONDS: Final = 0.1
+WAIT_SECONDS: Final = 300.0
+# A straggler pages within a quarter of a minute of being judgeable, so a quiet minute after that
+# is an answer: a whole window of the rules.
+HEALTHY_SECONDS: Final = 60.0
+PROGRESS_SECONDS: Final = 5.0
+# Its usual port, taken when it is free.
+EXPORTER_PORT: Final = 9917
+
+
+@dataclass
+class Scenario:
+    """One run of the demo: *fault* is planted in one rank; *once* ends it with the verdict."""
+
+    fault: str
+    once: bool
+    concluded: bool = False
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Return the time since the training was started."""
+        return time.monotonic() - self.started
+
+    def start_exporter(self, stack: ExitStack, directory: Path) -> Exporter:
+        """Start the exporter until *stack* closes."""
+        exporter = stack.enter_context(Exporter(directory, EXPORTER_PORT))
+        say_started("exporter", f"{exporter.url}/  (built-in page, /metrics)")
+        return exporter
+
+    def start_training(self, stack: ExitStack, directory: Path, exporter: Exporter) -> Training:
+        """Start the training with its fault until *stack* closes; from here the time counts."""
+        arguments = [f"--fault={self.fault}", f"--fault-rank={RANK}", f"--delay={DELAY_SECONDS}"]
+        arguments += [f"--step-seconds={STEP_SECONDS}", "--steps=10000000"]
+        training = Training(
+            directory,
+            arguments,
+            exporter=exporter.target,
+            job_id=JOB_ID,
+            ranks=RANKS,
+        )
+        self.started = time.monotonic()
+        stack.enter_context(training)
+        planted = f"rank {RANK} is {DELAY_SECONDS:g} s a step slower in {self.fault}"
+        say_started(
+            "training",
+            f"torchrun --nproc-per-node {RANKS} -m rank_probe demo/train.py; "
+            + ("no rank is slow" if self.fault == "none" else planted),
+        )
+        return training
+
+    def watch(
+        self,
+        parts: Sequence[Process],
+        ask: Callable[[], Conclusion | None],
+        facts: Callable[[], list[str]],
+    ) -> Conclusion | None:
+        """Return the first answer of *ask*, or None when none came in time; say *facts* meanwhile.
+
+        Raises StackError when one of *parts* ends.
+        """
+        next_progress = self.elapsed_seconds + PROGRESS_SECONDS
+        while self.elapsed_seconds < WAIT_SECONDS:
+            for part in parts:
+                part.check_alive()
+            if (answer := ask()) is not None:
+                return answer
+            if self.elapsed_seconds >= next_progress:
+                next_progress += PROGRESS_SECONDS
+                print(f"  {self.elapsed_seconds:4.0f} s  {' · '.join(facts())}", flush=True)
+            time.sleep(0.2)
+        return None
+
+    def conclude(self, verdict: Conclusion, look_at: Sequence[str]) -> None:
+        """Print the verdict and where to *look_at*."""
+        self.concluded = True
+        print(f"\n{verdict.line()}\n", flush=True)
+        print(
+            "Where to look, on a terminal and without DEMO_ONCE, as it then goes on:"
+            if self.once
+            else "Where to look; Ctrl-C ends it:"
+        )
+        for place in look_at:
+            print(f"  {place}", flush=True)
+
+    def hold(self, parts: Sequence[Process], meanwhile: Callable[[], None]) -> None:
+        """Go on until somebody interrupts, when this is not to end with the verdict."""
+        while not self.once:
+            for part in parts:
+                part.check_alive()
+            meanwhile()
+            time.sleep(0.5)
+
+
+def say_started(part: str, what: str) -> None:
+    """Say that *part* runs now."""
+    print(f"  {part:<13} {what}", flush=True)

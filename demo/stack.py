@@ -1,0 +1,260 @@
+"""The real stack on loopback ports: exporter, Prometheus, Alertmanager and a torch training.
+
+Each is a context manager over a directory of its own; tests/e2e build on these too.
+"""
+
+import json
+import shutil
+import sys
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from demo.process import Process, StackError, free_port, get
+
+ROOT = Path(__file__).resolve().parents[1]
+RULES = ROOT / "alerts" / "rules"
+ALERTMANAGER_CONFIG = ROOT / "alerts" / "alertmanager.yaml"
+
+# Debian's name for a program first, its own name second.
+PROMETHEUS = ("prometheus",)
+ALERTMANAGER = ("prometheus-alertmanager", "alertmanager")
+
+
+def find_program(names: Sequence[str]) -> str | None:
+    """Return the path of the first of *names* that is installed."""
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def missing_programs(*programs: Sequence[str]) -> list[str]:
+    """Return the package names of those *programs* that are not installed."""
+    return [names[0] for names in programs if find_program(names) is None]
+
+
+def _program(names: Sequence[str]) -> str:
+    path = find_program(names)
+    if path is None:
+        raise StackError(f"{names[0]} is not installed: apt-get install {names[0]}")
+    return path
+
+
+def _get_json(url: str) -> Any:
+    try:
+        return json.loads(get(url))
+    except OSError as error:
+        raise StackError(f"no answer from {url}: {error}") from error
+
+
+class Exporter(Process):
+    """`rankskew exporter`; kill() and start() again keep the port and the socket."""
+
+    def __init__(self, directory: Path, port: int = 0, flags: Sequence[str] = ()) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.address = f"127.0.0.1:{free_port(port)}"
+        self.url = f"http://{self.address}"
+        self.ready_url = f"{self.url}/-/ready"
+        self.socket = directory / "exporter.sock"
+        command = [sys.executable, "-m", "exporter", "exporter"]
+        command += [f"--web.listen-address={self.address}", f"--ingest.socket={self.socket}"]
+        super().__init__("the exporter", [*command, *flags], directory / "exporter.log")
+
+    @property
+    def target(self) -> str:
+        """Return what RANKSKEW_EXPORTER must say for ranks to find it."""
+        return f"unix:{self.socket}"
+
+    def live(self) -> dict[str, Any]:
+        """Return what the built-in page shows."""
+        summary: dict[str, Any] = _get_json(f"{self.url}/api/v1/live")
+        return summary
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One element of an instant query's result."""
+
+    labels: dict[str, str]
+    value: float
+
+
+class Prometheus(Process):
+    """Prometheus with the shipped rules, scraping *targets* every *interval_seconds*.
+
+    *overrides* maps (threshold name, job_id) to a value, as a user would record it.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        targets: Sequence[str],
+        alertmanager: str | None = None,
+        *,
+        rules: Path = RULES,
+        interval_seconds: float = 5.0,
+        overrides: Mapping[tuple[str, str], float] | None = None,
+        port: int = 0,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.address = f"127.0.0.1:{free_port(port)}"
+        self.url = f"http://{self.address}"
+        self.ready_url = f"{self.url}/-/ready"
+        overrides_file = directory / "overrides.yaml"
+        overrides_file.write_text(yaml.safe_dump(override_rules(overrides or {})))
+        config = directory / "prometheus.yaml"
+        interval = f"{interval_seconds * 1000:.0f}ms"
+        settings: dict[str, Any] = {
+            "global": {
+                "scrape_interval": interval,
+                "scrape_timeout": f"{interval_seconds * 900:.0f}ms",
+                "evaluation_interval": interval,
+            },
+            "rule_files": [str(rules / "*.yaml"), str(overrides_file)],
+            "scrape_configs": [
+                {"job_name": "rankskew", "static_configs": [{"targets": list(targets)}]}
+            ],
+        }
+        if alertmanager:
+            settings["alerting"] = {
+                "alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]
+            }
+        config.write_text(yaml.safe_dump(settings))
+        command = [
+            _program(PROMETHEUS),
+            f"--config.file={config}",
+            f"--storage.tsdb.path={directory / 'data'}",
+            f"--web.listen-address={self.address}",
+            f"--web.external-url={self.url}",
+            "--rules.alert.resend-delay=1s",
+            "--log.level=warn",
+        ]
+        super().__init__("Prometheus", command, directory / "prometheus.log")
+
+    def query(self, expression: str) -> list[Series]:
+        """Return the instant vector that *expression* gives now."""
+        answer = _get_json(
+            f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
+        )
+        return [
+            Series(element["metric"], float(element["value"][1]))
+            for element in answer["data"]["result"]
+        ]
+
+    def value(self, expression: str) -> float | None:
+        """Return the value of *expression* when it gives exactly one series."""
+        result = self.query(expression)
+        return result[0].value if len(result) == 1 else None
+
+    def active_alerts(self) -> list[dict[str, Any]]:
+        """Return pending and firing alerts, as Prometheus reports them, with labels and value."""
+        alerts: list[dict[str, Any]] = _get_json(f"{self.url}/api/v1/alerts")["data"]["alerts"]
+        return alerts
+
+
+def override_rules(overrides: Mapping[tuple[str, str], float]) -> dict[str, Any]:
+    """Return a rule file that sets the threshold *name* of *job_id* to a value."""
+    rules = [
+        {
+            "record": "rankskew:threshold:override",
+            "labels": {"name": name, "job_id": job_id},
+            "expr": f"vector({value})",
+        }
+        for (name, job_id), value in overrides.items()
+    ]
+    return {"groups": [{"name": "overrides", "rules": rules}]}
+
+
+class Alertmanager(Process):
+    """Alertmanager with the shipped routes and inhibition, that pages *webhook_url* at once."""
+
+    def __init__(
+        self,
+        directory: Path,
+        webhook_url: str,
+        *,
+        shipped: Path = ALERTMANAGER_CONFIG,
+        port: int = 0,
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.address = f"127.0.0.1:{free_port(port)}"
+        self.url = f"http://{self.address}"
+        self.ready_url = f"{self.url}/-/ready"
+        config = directory / "alertmanager.yaml"
+        settings = paging(yaml.safe_load(shipped.read_text()), webhook_url)
+        config.write_text(yaml.safe_dump(settings))
+        command = [
+            _program(ALERTMANAGER),
+            f"--config.file={config}",
+            f"--storage.path={directory / 'data'}",
+            f"--web.listen-address={self.address}",
+            f"--web.external-url={self.url}",
+            "--cluster.listen-address=",  # One instance: no port for gossip.
+            "--log.level=warn",
+        ]
+        super().__init__("Alertmanager", command, directory / "alertmanager.log")
+
+
+def paging(config: dict[str, Any], webhook_url: str) -> dict[str, Any]:
+    """Return *config* with every receiver at *webhook_url*, and no waiting in any route."""
+    receivers = [
+        {
+            "name": receiver["name"],
+            "webhook_configs": [{"url": webhook_url, "send_resolved": True}],
+        }
+        for receiver in config["receivers"]
+    ]
+    return {**config, "receivers": receivers, "route": _without_waiting(config["route"])}
+
+
+def _without_waiting(route: dict[str, Any]) -> dict[str, Any]:
+    children = [_without_waiting(child) for child in route.get("routes", [])]
+    fast = {**route, "group_wait": "0s", "group_interval": "1s"}
+    return {**fast, "routes": children} if children else fast
+
+
+class Training(Process):
+    """torchrun with demo/train.py under the probe; *arguments* are the script's own."""
+
+    grace_seconds = 5.0
+
+    def __init__(
+        self,
+        directory: Path,
+        arguments: Sequence[str],
+        *,
+        exporter: str,
+        job_id: str = "demo",
+        ranks: int = 4,
+        environment: Mapping[str, str] | None = None,
+        script: Sequence[str] = ("-m", "rank_probe", str(ROOT / "demo" / "train.py")),
+    ) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.job_id = job_id
+        command = [sys.executable, "-m", "torch.distributed.run"]
+        command += ["--nproc-per-node", str(ranks)]
+        command += ["--log-dir", str(directory / "torchrun")]  # Else it leaves one in /tmp.
+        # Its own rendezvous on a free port: two trainings at once must not meet.
+        command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+        command += [*script, *arguments]
+        setting = {
+            "RANKSKEW_EXPORTER": exporter,
+            "RANKSKEW_JOB_ID": job_id,
+            "OMP_NUM_THREADS": "1",
+            "PYTHONUNBUFFERED": "1",
+            **(environment or {}),
+        }
+        super().__init__("the training", command, directory / "training.log", setting)
+
+    def rank_pid(self, rank: int) -> int:
+        """Return the process id of *rank*, to stop or kill it; raises StackError when not found."""
+        for process in self.family():
+            try:
+                if process.environ().get("RANK") == str(rank):
+                    return int(process.pid)
+            except psutil.Error:  # Ended while we looked.
+                continue
+        raise self.failure(f"has no rank {rank} running")

@@ -1,0 +1,71 @@
+"""What the demo concludes: one line, made of what the page says."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from demo.webhook import Page
+
+STRAGGLER = "RankskewStraggler"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The rank that was named, where it is late, what it costs, and who said so."""
+
+    job_id: str
+    rank: str
+    stage: str
+    gpus_lost: float
+    alert: str
+    after_seconds: float
+
+    def line(self) -> str:
+        """Return the one line that the demo ends with."""
+        return (
+            f"verdict: job={self.job_id} rank={self.rank} stage={self.stage} "
+            f"gpus_lost={self.gpus_lost:.2f} alert={self.alert} after={self.after_seconds:.0f}s"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """Nobody was named, though the job could be judged for this long."""
+
+    job_id: str
+    gpus_lost: float
+    judged_seconds: float
+    alert: str
+    after_seconds: float
+
+    def line(self) -> str:
+        """Return the one line that the demo ends with."""
+        return (
+            f"verdict: job={self.job_id} no straggler gpus_lost={self.gpus_lost:.2f} "
+            f"judged={self.judged_seconds:.0f}s alert={self.alert} after={self.after_seconds:.0f}s"
+        )
+
+
+Conclusion = Verdict | Health
+
+
+def verdict_of(page: Page, active_alerts: list[dict[str, Any]], after_seconds: float) -> Verdict:
+    """Return the verdict that *page* gives; the cost is the value of its alert in Prometheus."""
+    cost = [float(alert["value"]) for alert in active_alerts if alert["labels"] == page.labels]
+    return Verdict(
+        job_id=page.labels.get("job_id", "?"),
+        rank=page.labels.get("rank", "?"),
+        stage=page.labels.get("stage", "?"),
+        gpus_lost=cost[0] if cost else float("nan"),
+        alert=page.alert,
+        after_seconds=after_seconds,
+    )
+
+
+def wrong_names(pages: list[Page], rank: str, stage: str) -> list[str]:
+    """Return who else than *rank* in *stage* the straggler alert named."""
+    named = [page.labels for page in pages if page.alert == STRAGGLER and page.status == "firing"]
+    return [
+        f"rank {labels.get('rank')} in {labels.get('stage')}"
+        for labels in named
+        if (labels.get("rank"), labels.get("stage")) != (rank, stage)
+    ]

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# Set up what `make demo` or `make test` needs; done in a blink when nothing is missing.
+#
+#   scripts/setup.sh demo    .venv with the exporter and torch; Prometheus and Alertmanager
+#   scripts/setup.sh test    that, the developers' tools, a C compiler, and Chromium if there is one
+#
+# Programs come from the distribution (apt-get) when this user may install them: as root or with
+# a sudo that asks for no password. SETUP_INSTALL=0 forbids it. pip's own settings (PIP_INDEX_URL,
+# PIP_FIND_LINKS, ...) pass through; PyPI serves torch with gigabytes of CUDA libraries, which
+# PyTorch's own index of CPU wheels (as PIP_EXTRA_INDEX_URL) avoids.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+say() { echo "setup: $*" >&2; }
+have() { command -v "$1" >/dev/null 2>&1; }
+
+# --- programs of the distribution ---------------------------------------------------------------
+
+as_root=() # What a command must be prefixed with to run as root; set by may_install.
+
+may_install() {
+    [ "${SETUP_INSTALL:-1}" != 0 ] && have apt-get || return 1
+    if [ "$(id -u)" = 0 ]; then
+        as_root=(env)
+    elif have sudo && sudo -n true 2>/dev/null; then
+        as_root=(sudo -n env)
+    else
+        return 1
+    fi
+}
+
+# Debian starts a service as it installs its package, but the demo and the tests run instances of
+# their own. policy-rc.d is the distribution's switch for that: ours is there only while the
+# command runs, and a machine that has one keeps it.
+without_starting_services() (
+    policy=/usr/sbin/policy-rc.d
+    if [ ! -e "$policy" ]; then
+        trap '"${as_root[@]}" rm -f "$policy"' EXIT
+        printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+        "${as_root[@]}" chmod 755 "$policy"
+    fi
+    "$@"
+)
+
+install_packages() {
+    say "installing $* with apt-get (no service is started)"
+    "${as_root[@]}" apt-get update -qq || say "apt-get update failed; trying with what it knows"
+    without_starting_services "${as_root[@]}" DEBIAN_FRONTEND=noninteractive \
+        apt-get install -y -qq -o Dpkg::Use-Pty=0 --no-install-recommends "$@" </dev/null >&2 || return 1
+    # Not at the next boot either.
+    have systemctl || return 0
+    for package in "$@"; do
+        case $package in prometheus*)
+            "${as_root[@]}" systemctl disable --quiet "$package" 2>/dev/null || true ;;
+        esac
+    done
+}
+
+# Prints the packages whose programs are missing.
+missing_packages() {
+    have prometheus && have promtool || echo prometheus
+    have prometheus-alertmanager || have alertmanager || echo prometheus-alertmanager
+    [ "$mode" = test ] || return 0
+    have gcc || echo gcc libc6-dev
+}
+
+install_programs() {
+    local missing
+    missing=$(missing_packages | xargs)
+    [ -n "$missing" ] || return 0
+    # shellcheck disable=SC2086 # A list of package names.
+    if may_install && install_packages $missing; then
+        return 0
+    fi
+    say "not installed, and not possible from here: $missing"
+    say "    sudo apt-get install --no-install-recommends $missing"
+    [ "$mode" = demo ] # The demo goes on with the built-in page; the tests need them all.
+}
+
+# Draws the page in a test; where there is none that test says that it was skipped.
+install_chromium() {
+    have chromium || have chromium-browser || have google-chrome && return 0
+    may_install && install_packages chromium || say "no Chromium: its test is skipped"
+}
+
+# --- the virtual environment --------------------------------------------------------------------
+
+find_python() {
+    local python
+    for python in python3 python3.14 python3.13 python3.12 python3.11; do
+        if have "$python" &&
+            "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+            echo "$python"
+            return 0
+        fi
+    done
+    say "Python 3.11 or newer is needed, found: $(python3 --version 2>&1 || echo none)"
+    say "    sudo apt-get install python3.11 python3.11-venv"
+    return 1
+}
+
+make_venv() {
+    local python package
+    .venv/bin/python -m pip --version >/dev/null 2>&1 && return 0
+    python=$(find_python)
+    if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+        package=$("$python" -c 'import sys; print("python%d.%d-venv" % sys.version_info[:2])')
+        if ! { may_install && install_packages "$package"; }; then
+            say "$python cannot make a virtual environment:"
+            say "    sudo apt-get install $package"
+            return 1
+        fi
+    fi
+    say "making .venv with $("$python" --version)"
+    "$python" -m venv --clear .venv
+}
+
+# One line that changes when what .venv must hold changes, or where it lies.
+wanted() { { pwd; cat pyproject.toml demo/requirements.txt scripts/setup.sh; } | sha256sum; }
+
+install_python_packages() {
+    local quiet=--quiet
+    if [ -t 2 ]; then quiet=; fi # Somebody watches: show what is being downloaded.
+    say "installing rankskew[$extras] and $(grep '^torch' demo/requirements.txt) into .venv"
+    .venv/bin/python -m pip install $quiet --disable-pip-version-check \
+        -e ".[$extras]" -r demo/requirements.txt
+}
+
+mode=${1:-}
+case $mode in
+    demo) extras=exporter ;;
+    test) extras=exporter,dashboards,dev ;;
+    *) say "expected demo or test, got '$mode'"; exit 2 ;;
+esac
+install_programs
+stamp=.venv/.setup-$mode
+if [ "$(cat "$stamp" 2>/dev/null)" != "$(wanted)" ]; then
+    make_venv
+    install_python_packages
+    if [ "$mode" = test ]; then install_chromium; fi
+    wanted >"$stamp"
+fi

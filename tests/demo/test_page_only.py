@@ -1,0 +1,81 @@
+"""Without Prometheus the built-in page's own verdict is taken, once it has stood for a while."""
+
+from typing import Any
+
+import pytest
+
+from demo.page_only import PageWatch, what_is_wrong
+from demo.scenario import HEALTHY_SECONDS, Scenario
+from demo.verdict import Health, Verdict
+
+
+def page(state: str, *late: dict[str, Any], job_id: str = "demo") -> dict[str, Any]:
+    """Return the page's data about one job."""
+    verdict = {"state": state, "sentence": "A sentence.", "late": list(late)}
+    return {"jobs": [{"job_id": job_id, "steps": 40, "verdict": verdict}]}
+
+
+def late(seconds: float) -> dict[str, Any]:
+    return {"rank": 2, "stage": "data", "gpus_lost": 0.964, "late_for_seconds": seconds}
+
+
+def watch(summary: dict[str, Any]) -> PageWatch:
+    return PageWatch(Scenario("data", once=True), lambda: summary)
+
+
+def test_verdict_is_what_the_page_says() -> None:
+    """A rank named for long enough gives the verdict, with the page's own cost."""
+    verdict = watch(page("late", late(20))).verdict()
+
+    assert verdict is not None
+    assert verdict.line().startswith(
+        "verdict: job=demo rank=2 stage=data gpus_lost=0.96 alert=none(page) after="
+    )
+
+
+def test_first_suspicion_is_not_a_verdict() -> None:
+    """A rank named a moment ago is not yet a verdict, nor is somebody else's job."""
+    assert watch(page("late", late(1))).verdict() is None
+    assert watch(page("late", late(20), job_id="other")).verdict() is None
+
+
+def test_health_takes_time_and_no_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`no straggler` needs an even job for long enough; a doubt in between starts it anew."""
+    now, state = [1000.0], ["even"]
+    monkeypatch.setattr("demo.page_only.time.monotonic", lambda: now[0])
+    watching = PageWatch(Scenario("none", once=True), lambda: page(state[0]))
+    assert watching.verdict() is None
+
+    now[0] += HEALTHY_SECONDS - 1
+    state[0] = "not_judgeable"
+    assert watching.verdict() is None
+    now[0] += 2
+    state[0] = "even"
+    assert watching.verdict() is None
+    now[0] += HEALTHY_SECONDS
+    verdict = watching.verdict()
+    assert isinstance(verdict, Health)
+    assert verdict.gpus_lost == 0
+
+
+@pytest.mark.parametrize(
+    ("fault", "stage", "wrong"),
+    [
+        ("data", "data", None),
+        ("forward", "data", "the page names rank 2 in data, but rank 2 in forward was slow"),
+        ("none", "data", "the page names rank 2 in data, but no rank was slow"),
+    ],
+)
+def test_wrong_verdicts_are_told(fault: str, stage: str, wrong: str | None) -> None:
+    """A verdict that is not what was planted is said to be wrong."""
+    verdict = Verdict("demo", "2", stage, 1.0, "none(page)", 30)
+
+    assert what_is_wrong(Scenario(fault, once=True), verdict) == wrong
+
+
+def test_quiet_page_with_a_fault_is_wrong() -> None:
+    """A page that names nobody is right only when nothing was planted."""
+    health = Health("demo", 0.0, 90, "none(page)", 120)
+
+    assert what_is_wrong(Scenario("data", once=True), health) == "the page names nobody"
+    assert what_is_wrong(Scenario("none", once=True), health) is None

@@ -1,0 +1,155 @@
+"""What deploy/ offers is accepted by the programs it is for, and fits together."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from exporter.bundle import write_files
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+COMPOSE = DEPLOY / "compose"
+
+
+def load(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+def check(*command: str | Path) -> str:
+    done = subprocess.run(
+        [str(part) for part in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout
+    return done.stdout
+
+
+def services() -> dict[str, Any]:
+    found: dict[str, Any] = load(COMPOSE / "compose.yaml")["services"]
+    return found
+
+
+@pytest.mark.parametrize(
+    "path", sorted(DEPLOY.glob("**/*.yaml")), ids=lambda path: str(path.relative_to(DEPLOY))
+)
+def test_yaml_is_a_mapping(path: Path) -> None:
+    """Every YAML file here parses, and holds something."""
+    assert isinstance(load(path), dict)
+
+
+def test_prometheus_takes_the_pasted_lines(tmp_path: Path) -> None:
+    """The README's steps give a configuration that promtool accepts, with all rules in it."""
+    write_files(tmp_path / "rankskew")
+    shutil.copy(DEPLOY / "prometheus" / "prometheus.yaml", tmp_path / "prometheus.yml")
+    shutil.copy(DEPLOY / "prometheus" / "overrides.yaml", tmp_path / "rankskew-overrides.yaml")
+
+    said = check("promtool", "check", "config", tmp_path / "prometheus.yml")
+
+    rule_files = len(list((ROOT / "alerts" / "rules").glob("*.yaml")))
+    assert len(re.findall(r"SUCCESS: [1-9]\d* rules found", said)) == rule_files + 1
+
+
+def test_overridden_thresholds_exist() -> None:
+    """The example overrides a threshold that the shipped rules know."""
+    shipped = load(ROOT / "alerts" / "rules" / "thresholds.yaml")["groups"]
+    names = {
+        rule["labels"]["name"]
+        for group in shipped
+        for rule in group["rules"]
+        if rule["record"] == "rankskew:threshold:default"
+    }
+    [group] = load(DEPLOY / "prometheus" / "overrides.yaml")["groups"]
+
+    assert {rule["labels"]["name"] for rule in group["rules"]} <= names
+    assert {rule["record"] for rule in group["rules"]} == {"rankskew:threshold:override"}
+
+
+def test_compose_prometheus_is_valid(tmp_path: Path) -> None:
+    """Compose's Prometheus configuration is accepted, with all rules at the mounted place."""
+    config = (COMPOSE / "prometheus.yaml").read_text()
+    (tmp_path / "prometheus.yml").write_text(config.replace("/etc/prometheus", str(tmp_path)))
+    shutil.copytree(ROOT / "alerts" / "rules", tmp_path / "rankskew")
+
+    said = check("promtool", "check", "config", tmp_path / "prometheus.yml")
+
+    rule_files = len(list((ROOT / "alerts" / "rules").glob("*.yaml")))
+    assert len(re.findall(r"SUCCESS: [1-9]\d* rules found", said)) == rule_files
+
+
+def test_alertmanager_configuration_is_valid() -> None:
+    """The configuration that compose mounts is one that Alertmanager accepts."""
+    check("amtool", "check-config", ROOT / "alerts" / "alertmanager.yaml")
+
+
+def test_compose_mounts_what_exists() -> None:
+    """Every file or folder mounted from the checkout is there; every named volume is declared."""
+    declared = set(load(COMPOSE / "compose.yaml")["volumes"])
+    for service in services().values():
+        for volume in service["volumes"]:
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (COMPOSE / source).exists(), volume
+            elif not source.startswith("/"):
+                assert source in declared, volume
+
+
+def test_compose_images_are_pinned() -> None:
+    """An image is built here or named with a version, so that an update is a decision."""
+    for name, service in services().items():
+        assert "build" in service or re.search(r":v?\d+\.\d+\.\d+$", service["image"]), name
+
+
+def test_compose_is_closed_to_the_network() -> None:
+    """Nothing is published beyond loopback: none of it asks for a password."""
+    for service in services().values():
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+
+
+def test_compose_addresses_are_its_services() -> None:
+    """Prometheus, Alertmanager, Grafana and the exporter find each other by name and port."""
+    prometheus = load(COMPOSE / "prometheus.yaml")
+    [scrape] = prometheus["scrape_configs"]
+    [alertmanager] = prometheus["alerting"]["alertmanagers"]
+    [source] = load(COMPOSE / "grafana" / "datasources" / "prometheus.yaml")["datasources"]
+    asked = [
+        *scrape["static_configs"][0]["targets"],
+        *alertmanager["static_configs"][0]["targets"],
+        source["url"].removeprefix("http://"),
+    ]
+    offered = {
+        f"{name}:{port.split(':')[-1]}"
+        for name, service in services().items()
+        for port in service["ports"]
+    }
+
+    assert set(asked) <= offered
+
+
+def test_dashboards_are_where_grafana_looks() -> None:
+    """The folder that Grafana's provisioning names is the one the dashboards are mounted at."""
+    [provider] = load(COMPOSE / "grafana" / "dashboards" / "rankskew.yaml")["providers"]
+    mounts = [volume.split(":") for volume in services()["grafana"]["volumes"]]
+
+    assert ["../../dashboards/json", provider["options"]["path"], "ro"] in mounts
+
+
+def test_systemd_unit_is_valid(tmp_path: Path) -> None:
+    """systemd knows every setting of the unit."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    program = shutil.which("true")
+    unit = (DEPLOY / "systemd" / "rankskew-exporter.service").read_text()
+    command = "/opt/rankskew/bin/rankskew exporter"
+    assert command in unit
+    copy = tmp_path / "rankskew-exporter.service"
+    copy.write_text(unit.replace(command, f"{program} exporter"))
+
+    assert check("systemd-analyze", "verify", "--man=no", copy) == ""

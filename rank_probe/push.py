@@ -81,7 +81,8 @@ class Pusher:
     def stop(self) -> None:
         """End the thread and push one last time, within about a second."""
         self._stop.set()
-        self._thread.join(TIMEOUT_SECONDS)
+        if self._thread.is_alive():
+            self._thread.join(TIMEOUT_SECONDS)
         if not self._thread.is_alive():
             self.push()
         self._connection.close()

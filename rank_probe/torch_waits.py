@@ -80,21 +80,18 @@ class _Cut:
         self._queue_callback = torch.autograd.Variable._execution_engine.queue_callback
         # Bound once: making the guarded hook anew costs 3 µs a step.
         self._hook = never_raise(self._queue)
-        self._armed = False
 
     @never_raise
     def arm(self, tensors: Any) -> list[Any]:
         """Hook the roots of the next backward; return the hooks, to be removed after it."""
-        self._armed = True
         if type(tensors) is torch.Tensor:  # The usual loss, without a walk over the roots.
             node = tensors.grad_fn
             return [node.register_prehook(self._hook)] if node is not None else []
         return [node.register_prehook(self._hook) for node in _roots(tensors)]
 
     def _queue(self, _gradients: object) -> None:
-        if self._armed:
-            self._armed = False
-            self._queue_callback(self._gradients_ready)
+        # Several roots queue it several times; the first call counts, the others change nothing.
+        self._queue_callback(self._gradients_ready)
 
 
 def _roots(tensors: Any) -> Iterable[Any]:

@@ -16,6 +16,7 @@ class Sink:
 
     def __init__(self) -> None:
         self.snapshots: list[dict[str, Any]] = []
+        self.status = 200  # what each push is answered with
 
     def last(self) -> dict[int, dict[str, Any]]:
         """Return each rank's last snapshot."""
@@ -53,7 +54,7 @@ def listening(path: Path) -> Iterator[Sink]:
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
             sink.snapshots.append(json.loads(body))
-            self.send_response(200)
+            self.send_response(sink.status)
             self.send_header("Content-Length", "2")
             self.end_headers()
             self.wfile.write(b"{}")

@@ -1,5 +1,6 @@
 """Tests of the pusher, against a real socket."""
 
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -87,6 +88,22 @@ def test_stop_pushes_one_last_time(tmp_path: Path) -> None:
         pusher.stop()
 
         assert [s["finished"] for s in sink.snapshots] == [True]
+
+
+def test_refused_snapshot_is_counted_and_the_reason_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An exporter that says no is heard: once in the log, every time in the count."""
+    with listening(tmp_path / "s") as sink, caplog.at_level(logging.WARNING, "rank_probe"):
+        sink.status = 422
+        pusher = Pusher(f"unix:{tmp_path}/s", snapshot)
+        pusher.push()
+        pusher.push()
+        pusher.stop()
+
+    assert pusher.failed_pushes >= 2
+    assert len(caplog.records) == 1
+    assert "422" in caplog.text
 
 
 def test_exporter_that_never_answers_is_given_up(tmp_path: Path) -> None:

@@ -109,6 +109,16 @@ def test_step_without_a_collective_ends_where_it_is_completed() -> None:
     assert loop.steps.totals().nanoseconds[OPTIMIZER] == 1 * MS
 
 
+def test_step_without_a_collective_may_follow_one_with_it() -> None:
+    """An old release does not end a new step."""
+    loop = Loop()
+    loop.step()
+    loop.spend(DATA, 30)
+    loop.steps.complete()
+
+    assert loop.steps.totals().nanoseconds[DATA] == 35 * MS
+
+
 def test_busy_time_is_all_but_the_wait() -> None:
     """Busy seconds and their squares leave `sync` out."""
     loop = Loop()

@@ -208,6 +208,10 @@ def test_explicit_steps_replace_the_automatic_ones() -> None:
         job.backward()
         job.optimize()
         job.timeline.complete_step()
+    for _ in range(2):
+        job.fetch()
+        job.backward()
+        job.optimize()
     job.fetch()
 
     assert job.steps == 3

@@ -80,6 +80,15 @@ def test_evaluation_loop_is_not_forward(timeline: Timeline) -> None:
             assert timeline.clock.stage == OTHER
 
 
+def test_starting_a_loader_is_no_batch_yet(timeline: Timeline) -> None:
+    """Between iter() and the first batch the loop does something else."""
+    batches = iter(loader())
+    assert timeline.clock.stage == OTHER
+    next(batches)
+
+    assert timeline.clock.stage == FORWARD
+
+
 def test_after_the_last_batch_comes_other(timeline: Timeline) -> None:
     """An exhausted loader does not leave the clock in forward."""
     for _ in loader():
@@ -132,6 +141,23 @@ def test_gradients_are_what_they_were(timeline: Timeline) -> None:
 
     assert x.grad is not None
     assert x.grad.item() == 2 * (3 + 4)
+
+
+def test_kept_graph_collects_no_hooks(timeline: Timeline) -> None:
+    """Each backward takes its hook off the graph again, also when it is run many times."""
+    removed: list[object] = []
+
+    class Handle:
+        def remove(self) -> None:
+            removed.append(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch_waits._Cut, "arm", lambda *_: [Handle()])
+        y = (torch.ones(1, requires_grad=True) * 2).sum()
+        y.backward(retain_graph=True)
+        y.backward()
+
+    assert len(removed) == 2
 
 
 def test_user_hooks_still_run(timeline: Timeline) -> None:

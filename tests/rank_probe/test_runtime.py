@@ -1,0 +1,75 @@
+"""Tests of what a rank says it runs on, against a stand-in for torch."""
+
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from rank_probe import runtime
+
+
+def fake_torch(*, cuda_initialized: bool, distributed_initialized: bool) -> SimpleNamespace:
+    """Return as much of torch as the probe asks, on a machine with two GPUs."""
+    return SimpleNamespace(
+        __version__="2.13.0",
+        version=SimpleNamespace(cuda="13.0"),
+        cuda=SimpleNamespace(
+            is_available=lambda: True,
+            is_initialized=lambda: cuda_initialized,
+            current_device=lambda: 1,
+            get_device_properties=lambda index: SimpleNamespace(uuid=f"0000-{index}"),
+            nccl=SimpleNamespace(version=lambda: (2, 28, 3)),
+        ),
+        distributed=SimpleNamespace(
+            is_available=lambda: True,
+            is_initialized=lambda: distributed_initialized,
+            is_nccl_available=lambda: True,
+            get_backend=lambda: "nccl",
+            get_rank=lambda: 5,
+            get_world_size=lambda: 8,
+        ),
+    )
+
+
+def test_without_torch_only_python_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has not imported torch says so by leaving it out."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+
+    assert set(runtime.runtime_info()) == {"python", "probe"}
+    assert runtime.gpu_uuid() == ""
+    assert runtime.rank_and_world_size() is None
+
+
+def test_versions_of_a_gpu_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch, CUDA, NCCL and the backend are told as they print themselves."""
+    torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    info = runtime.runtime_info()
+
+    assert (info["torch"], info["cuda"]) == ("2.13.0", "13.0")
+    assert (info["nccl"], info["backend"]) == ("2.28.3", "nccl")
+
+
+def test_gpu_is_named_as_nvml_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current device's UUID has NVML's prefix, so that it joins the GPU series."""
+    torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    assert runtime.gpu_uuid() == "GPU-0000-1"
+
+
+def test_cuda_is_not_initialised_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that has not used CUDA is on no GPU, and stays off it."""
+    torch = fake_torch(cuda_initialized=False, distributed_initialized=False)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    assert runtime.gpu_uuid() == ""
+    assert runtime.rank_and_world_size() is None
+
+
+def test_process_group_knows_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it is initialised, torch.distributed says rank and world size."""
+    torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    assert runtime.rank_and_world_size() == (5, 8)

@@ -36,9 +36,8 @@ bench-overhead: ## µs of a stage switch and of a step
 bench-scrape: ## a scrape with 8 stub GPUs and 8 ranks
 	$(PYTHON) -m benchmarks.scrape
 
-docs: ## regenerate docs/metrics.md, docs/configuration.md and alerts/README.md
+docs: ## regenerate what the documentation lists: metrics, flags, alerts, figures
 	$(PYTHON) -m docs.build
-	$(PYTHON) -m alerts.build_index
 
 dashboards: ## regenerate dashboards/json
 	$(PYTHON) -m dashboards.build

@@ -1,16 +1,19 @@
-"""Generate docs/metrics.md and docs/configuration.md from what the exporter really exposes.
+"""Generate what the documentation lists: metrics, flags, alerts and measured figures.
 
-`python -m docs.build` writes them, `--check` exits 1 when a committed one is stale.
+`python -m docs.build` writes the pages, `--check` exits 1 when a committed one is stale.
 """
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields
 from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
 
+from alerts.build_index import with_tables
+from docs import figures
+from docs.markdown import fill, table
 from exporter.collectors import COLLECTORS, Sources
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.ranks import RankStore
@@ -18,7 +21,7 @@ from exporter.scrape import Scrape
 from exporter.settings import Settings, describe
 from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 
-DOCS = Path(__file__).parent
+ROOT = Path(__file__).parents[1]
 
 
 class EveryReading:
@@ -85,7 +88,7 @@ def metrics() -> str:
     for name, purpose, families in families_by_collector():
         lines += ["", f"## {name}", "", purpose, ""]
         rows = [(f"`{exposed_name(f)}`", f.type, _labels(f), f.documentation) for f in families]
-        lines += table(("metric", "type", "labels", "meaning"), sorted(rows))
+        lines.append(table(("metric", "type", "labels", "meaning"), sorted(rows)))
     return "\n".join(lines) + "\n"
 
 
@@ -96,14 +99,14 @@ def configuration() -> str:
         "",
         "The flags of `rankskew exporter`, generated from the code by `make docs`.",
         "",
-        *table(
+        table(
             ("flag", "default", "meaning"),
             [(f"`{row.flag}`", f"`{row.default}`", row.help) for row in describe()],
         ),
         "",
         "The probe is configured by the environment of the training process.",
         "",
-        *table(
+        table(
             ("variable", "default", "meaning"),
             [
                 ("`RANK_PROBE`", "on", "`0` turns the probe off: every call is a no-op."),
@@ -129,18 +132,6 @@ def configuration() -> str:
     return "\n".join(lines) + "\n"
 
 
-def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Return the lines of a Markdown table."""
-    return [
-        "| " + " | ".join(line) + " |" for line in (header, ("---",) * len(header), *_escaped(rows))
-    ]
-
-
-def _escaped(rows: Iterable[tuple[str, ...]]) -> Iterator[tuple[str, ...]]:
-    for row in rows:
-        yield tuple(cell.replace("|", "\\|").replace("\n", " ") for cell in row)
-
-
 def exposed_name(family: Metric) -> str:
     """Return the name of *family*'s series on /metrics."""
     return f"{family.name}_total" if family.type == "counter" else family.name
@@ -151,21 +142,40 @@ def _labels(family: Metric) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
+# Every generated page, and how its new text is made of its old one.
+PAGES: dict[str, Callable[[str], str]] = {
+    "docs/metrics.md": lambda _: metrics(),
+    "docs/configuration.md": lambda _: configuration(),
+    "docs/concepts.md": lambda page: fill(page, {"masking": figures.masking()}),
+    "alerts/README.md": with_tables,
+    "README.md": lambda page: fill(page, {"costs": figures.costs()}),
+}
+
+
+def stale() -> dict[Path, str]:
+    """Return the pages that are not what they should be, with their new text."""
+    found = {}
+    for name, generate in PAGES.items():
+        path = ROOT / name
+        old = path.read_text() if path.exists() else ""
+        if (new := generate(old)) != old:
+            found[path] = new
+    return found
+
+
 def main() -> int:
-    """Write the documents, or with --check say which are stale."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    """Write the pages, or with --check say which are stale."""
+    parser = argparse.ArgumentParser(description="Generate what the documentation lists.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if stale")
     check = parser.parse_args().check
-    stale = []
-    for name, text in (("metrics.md", metrics()), ("configuration.md", configuration())):
-        path = DOCS / name
-        if check and (not path.exists() or path.read_text() != text):
-            stale.append(f"docs/{name}")
-        elif not check:
-            path.write_text(text)
-    if stale:
-        print(f"stale: {', '.join(stale)}; run `make docs` and commit", file=sys.stderr)
-    return 1 if stale else 0
+    pages = stale()
+    if check:
+        for path in pages:
+            print(f"stale: {path.relative_to(ROOT)}; run `make docs` and commit", file=sys.stderr)
+        return 1 if pages else 0
+    for path, text in pages.items():
+        path.write_text(text)
+    return 0
 
 
 if __name__ == "__main__":

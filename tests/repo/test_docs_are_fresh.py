@@ -16,14 +16,18 @@ def text_of(path: Path) -> str:
     return re.sub(r"```.*?```", "", path.read_text(), flags=re.DOTALL)
 
 
-def test_metrics_page_is_what_the_exporter_exposes() -> None:
-    """docs/metrics.md lists exactly the exporter's families."""
-    assert (ROOT / "docs" / "metrics.md").read_text() == build.metrics()
+def test_generated_pages_are_up_to_date() -> None:
+    """What `make docs` would write is what is committed."""
+    assert build.stale() == {}
 
 
-def test_configuration_page_lists_every_flag() -> None:
-    """docs/configuration.md lists exactly the exporter's flags."""
-    assert (ROOT / "docs" / "configuration.md").read_text() == build.configuration()
+def test_every_metric_of_a_collector_is_listed() -> None:
+    """docs/metrics.md has a row for each family that the exporter can expose."""
+    page = (ROOT / "docs" / "metrics.md").read_text()
+    families = [f for _, _, families in build.families_by_collector() for f in families]
+
+    assert len(families) > 50
+    assert all(f"| `{build.exposed_name(family)}` |" in page for family in families)
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

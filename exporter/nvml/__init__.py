@@ -1,0 +1,1 @@
+"""NVIDIA GPUs through NVML: a child process that samples them, and its supervisor."""

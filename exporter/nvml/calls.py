@@ -1,0 +1,98 @@
+"""The one place that calls pynvml: each call is watched, and each failure has our own type."""
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final, ParamSpec, TypeVar
+
+import pynvml
+
+from exporter.nvml.sample import StuckCall
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# What a return code means for us (nvml.h, nvmlReturn_t).
+# This GPU, driver or user will not get that reading; asking every second changes nothing.
+UNSUPPORTED: Final = frozenset(
+    {
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
+    }
+)
+# This GPU is gone; handles of the others stay good.
+GPU_LOST: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
+# The driver was unloaded or upgraded under us. pynvml never unloads the library it has, so only
+# a new process can go on.
+PROCESS_OBSOLETE: Final = frozenset(
+    {
+        pynvml.NVML_ERROR_UNINITIALIZED,
+        pynvml.NVML_ERROR_DRIVER_NOT_LOADED,
+        pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH,
+    }
+)
+
+# Without a persistence daemon the driver wakes each GPU when it is opened, which takes seconds.
+SLOW_FUNCTIONS: Final = frozenset({"nvmlInit", "nvmlDeviceGetHandleByIndex", "nvmlShutdown"})
+
+
+class CallFailed(Exception):
+    """An NVML function returned *code*.
+
+    pynvml.NVMLError goes no further than here: it cannot be hashed, and comparing it with
+    anything but another one raises.
+    """
+
+    def __init__(self, function: str, gpu: int | None, code: int, meaning: str) -> None:
+        place = "" if gpu is None else f" on GPU {gpu}"
+        super().__init__(f"{function}{place} returned {code}: {meaning}")
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class _UnderWay:
+    function: str
+    gpu: int | None
+    started: float
+
+
+class Calls:
+    """Calls pynvml from any thread and knows which calls have not returned yet."""
+
+    def __init__(self, limit_seconds: float, slow_limit_seconds: float) -> None:
+        self._limit_seconds = limit_seconds
+        self._slow_limit_seconds = slow_limit_seconds
+        self._under_way: dict[int, _UnderWay] = {}
+
+    def __call__(
+        self, gpu: int | None, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Return what *function* returns; raise CallFailed when NVML reports an error."""
+        thread_id = threading.get_native_id()
+        self._under_way[thread_id] = _UnderWay(function.__name__, gpu, time.monotonic())
+        try:
+            return function(*args, **kwargs)
+        except pynvml.NVMLError as error:
+            raise CallFailed(function.__name__, gpu, error.value, str(error)) from None
+        finally:
+            del self._under_way[thread_id]
+
+    def is_idle(self) -> bool:
+        """Whether no call is under way."""
+        return not self._under_way
+
+    def stuck(self) -> StuckCall | None:
+        """Return the call that is longest over its time, None when all is well."""
+        now = time.monotonic()
+        stuck = [
+            StuckCall(call.function, call.gpu, now - call.started, thread_id)
+            for thread_id, call in self._under_way.copy().items()
+            if now - call.started > self._limit(call.function)
+        ]
+        return max(stuck, key=lambda call: call.seconds, default=None)
+
+    def _limit(self, function: str) -> float:
+        return self._slow_limit_seconds if function in SLOW_FUNCTIONS else self._limit_seconds

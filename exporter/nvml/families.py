@@ -1,0 +1,34 @@
+"""Metric families with a series for each GPU: the labels they share, and how they are filled."""
+
+from collections.abc import Callable
+from typing import Final, TypeVar
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+from exporter.nvml.sample import GpuSample, NodeSample
+
+GPU_LABELS: Final = ("gpu", "gpu_uuid")
+
+Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
+
+
+def per_gpu(
+    family: Family,
+    sample: NodeSample | None,
+    value: Callable[[GpuSample], float | None],
+    *labels: str,
+) -> Family:
+    """Add *value* of each GPU to *family* and return it; no reading, no series.
+
+    *labels* are the values of the family's labels after GPU_LABELS.
+    """
+    for gpu in () if sample is None else sample.gpus:
+        reading = value(gpu)
+        if reading is not None:
+            family.add_metric([str(gpu.index), gpu.uuid, *labels], reading)
+    return family
+
+
+def scaled(value: int | None, times: int = 1, over: int = 1) -> float | None:
+    """Return *value* in another unit; None stays None."""
+    return None if value is None else value * times / over

@@ -1,0 +1,77 @@
+"""One run of the NVML worker, as its parent sees it: lines come out, and it can be ended."""
+
+import os
+import selectors
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import exporter
+
+# Where this package lies, so that the worker is of the same version whatever our directory is.
+PACKAGE_ROOT: Final = Path(exporter.__file__).parents[1]
+# What the worker gets to shut NVML down, and the kernel to end it once it is killed.
+END_SECONDS: Final = 1.5
+
+
+class WorkerProcess:
+    """A running worker. Its standard error is ours; closing its standard input asks it to end."""
+
+    def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start it; raise OSError if the machine cannot."""
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "exporter.nvml.worker", *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            cwd=PACKAGE_ROOT,
+            env=dict(environment),
+            bufsize=0,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._stdin = self._process.stdin
+        self._stdout = self._process.stdout
+        self._half_line = b""
+        self.pid = self._process.pid
+
+    def read_lines(self, timeout_seconds: float, wake: int) -> list[bytes] | None:
+        """Wait for output and return the complete lines in it; None once it has ended.
+
+        Return no line after *timeout_seconds*, or as soon as the file *wake* is readable.
+        """
+        with selectors.DefaultSelector() as selector:
+            selector.register(self._stdout, selectors.EVENT_READ)
+            selector.register(wake, selectors.EVENT_READ)
+            ready = {key.fileobj for key, _ in selector.select(timeout_seconds)}
+        if self._stdout not in ready:
+            return []
+        chunk = os.read(self._stdout.fileno(), 1 << 16)
+        *lines, self._half_line = (self._half_line + chunk).split(b"\n")
+        return lines if chunk else None
+
+    def end(self) -> int | None:
+        """Ask it to end, then kill it; return its status, None if even that did not end it."""
+        self._stdin.close()
+        self._stdout.close()
+        try:
+            return self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+        try:
+            return self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def is_running(self) -> bool:
+        """Whether the process is still there."""
+        return self._process.poll() is None
+
+    def sleeps_in_kernel(self, thread_id: int) -> bool:
+        """Whether a thread is in a sleep that no signal ends, SIGKILL included (state D)."""
+        try:
+            stat = Path(f"/proc/{self.pid}/task/{thread_id}/stat").read_text()
+        except OSError:
+            return False  # It has ended.
+        return stat.rpartition(")")[2].split()[0] == "D"

@@ -1,0 +1,71 @@
+"""Run the shipped rules over input series, with promtool as the judge."""
+
+import json
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+RULES = sorted((Path(__file__).parents[2] / "alerts" / "rules").glob("*.yaml"))
+# A group after those that it reads; a real Prometheus evaluates them side by side.
+GROUPS = [
+    "thresholds",
+    "past",
+    "ranks",
+    "hang",
+    "straggler",
+    "coverage",
+    "communication",
+    "gpu",
+    "exporter",
+]
+
+
+@dataclass(frozen=True)
+class Expect:
+    """*expr* yields exactly *samples*, by their labels, *at_seconds*."""
+
+    expr: str
+    at_seconds: float
+    samples: dict[str, float]
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run promtool and return what it said, whether it succeeded or not."""
+    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
+
+
+def assert_rules(
+    folder: Path,
+    series: Sequence[dict[str, str]],
+    expected: Sequence[Expect],
+    interval_seconds: float = 15.0,
+) -> None:
+    """Assert what the rules make of *series*, sampled and evaluated every *interval_seconds*."""
+    interval = f"{interval_seconds:g}s"
+    tests = {
+        "rule_files": [str(path) for path in RULES],
+        "group_eval_order": [f"rankskew_{group}" for group in GROUPS],
+        "evaluation_interval": interval,
+        "tests": [
+            {
+                "interval": interval,
+                "input_series": list(series),
+                "promql_expr_test": [
+                    {
+                        "expr": one.expr,
+                        "eval_time": f"{one.at_seconds:g}s",
+                        "exp_samples": [
+                            {"labels": labels, "value": value}
+                            for labels, value in one.samples.items()
+                        ],
+                    }
+                    for one in expected
+                ],
+            }
+        ],
+    }
+    path = folder / "promtool.yaml"
+    path.write_text(json.dumps(tests))  # JSON is YAML, and ten times faster to write.
+    done = promtool("test", "rules", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr

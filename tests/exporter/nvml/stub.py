@@ -1,0 +1,88 @@
+"""What the NVML tests share: timings in tenths of seconds, scenarios, and waiting."""
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Protocol
+
+from exporter.nvml.sample import GpuSample, NodeSample
+from exporter.nvml.supervisor import NvmlSupervisor
+from exporter.nvml.timing import Timing
+
+# Soon over what hangs; and, where nothing does, too patient to be upset by a busy machine.
+QUICK = Timing(interval_seconds=0.1, stale_seconds=1.0, slow_seconds=1.0, retry_seconds=0.1)
+PATIENT = Timing(interval_seconds=0.1, stale_seconds=20.0, slow_seconds=20.0, retry_seconds=0.1)
+
+
+class Scenario:
+    """The file that tells the stub what goes wrong; see nvmlstub.c."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.play()
+
+    def play(self, *lines: str) -> None:
+        """Play *lines* from the next call on, instead of what was played before."""
+        new = self.path.with_suffix(".new")
+        new.write_text("".join(f"{line}\n" for line in lines))
+        new.rename(self.path)  # The stub never reads half of it.
+
+
+class Supervise(Protocol):
+    """Start a supervisor whose worker loads the stub."""
+
+    def __call__(
+        self,
+        timing: Timing,
+        gpus: int = 2,
+        pcie_milliseconds: int = 20,
+        restart_seconds: float = 0.1,
+    ) -> NvmlSupervisor: ...
+
+
+@contextmanager
+def supervised(
+    timing: Timing, environment: Mapping[str, str], restart_seconds: float = 0.1
+) -> Iterator[NvmlSupervisor]:
+    """Run a supervisor for the length of the block."""
+    supervisor = NvmlSupervisor(timing, environment, restart_seconds)
+    supervisor.start()
+    try:
+        yield supervisor
+    finally:
+        supervisor.stop()
+
+
+def wait_for(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+    """Return once *condition* holds; fail after *seconds*."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"did not come true in {seconds} s"
+        time.sleep(0.02)
+
+
+def wait_for_sample(
+    supervisor: NvmlSupervisor, condition: Callable[[NodeSample], bool]
+) -> NodeSample:
+    """Return the first sample for which *condition* holds."""
+    found: list[NodeSample] = []
+
+    def is_found() -> bool:
+        sample = supervisor.latest()
+        found.extend([sample] if sample is not None and condition(sample) else [])
+        return bool(found)
+
+    wait_for(is_found)
+    return found[0]
+
+
+def gpus(supervisor: NvmlSupervisor) -> tuple[GpuSample, ...]:
+    """Return the GPUs of the newest sample, none if there is no sample."""
+    sample = supervisor.latest() or NodeSample(0.0)
+    return sample.gpus
+
+
+def ups(supervisor: NvmlSupervisor) -> list[bool]:
+    """Return which GPUs answer, in the order of their index."""
+    return [gpu.up for gpu in gpus(supervisor)]

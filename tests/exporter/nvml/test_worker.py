@@ -1,0 +1,203 @@
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from exporter.nvml.process import PACKAGE_ROOT
+from exporter.nvml.sample import NodeSample
+from tests import nvmlstub
+from tests.exporter.nvml.stub import PATIENT, QUICK, Scenario, wait_for
+
+
+@contextmanager
+def worker(environment: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a worker without a supervisor."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "exporter.nvml.worker", *QUICK.to_arguments()],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=PACKAGE_ROOT,
+        env={**os.environ, **environment},
+        # A test run in the background has SIGINT ignored, and so would its children.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def next_sample(process: subprocess.Popen[bytes]) -> NodeSample:
+    assert process.stdout is not None
+    return NodeSample.from_json(process.stdout.readline())
+
+
+def sample_with_gpus(process: subprocess.Popen[bytes], number: int) -> NodeSample:
+    """Return the next sample with *number* GPUs, all of them read."""
+    while True:
+        sample = next_sample(process)
+        if sample.gpus_visible == number and all(gpu.up for gpu in sample.gpus):
+            return sample
+
+
+def errors(process: subprocess.Popen[bytes]) -> str:
+    assert process.stderr is not None
+    return process.stderr.read().decode()
+
+
+def test_node_without_driver_is_a_normal_node(tmp_path: Path) -> None:
+    """Without NVIDIA's library the worker says "no GPU" sample after sample, and why just once."""
+    with worker({"LD_LIBRARY_PATH": str(tmp_path)}) as process:
+        first = sample_with_gpus(process, 0)
+        samples = [first, *(next_sample(process) for _ in range(4))]
+        process.terminate()
+        said = errors(process)
+
+    assert [sample.gpus_visible for sample in samples] == [0, 0, 0, 0, 0]
+    assert first.driver_version is None
+    assert said.splitlines() == [
+        "rankskew: no GPU on this node: nvmlInit returned 12: NVML Shared Library Not Found"
+    ]
+
+
+def test_driver_that_is_loaded_later_is_found(library: Path, scenario: Scenario) -> None:
+    """A node whose driver comes up after the exporter needs no restart."""
+    scenario.play("nvmlInitWithFlags * 9")
+    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
+        sample_with_gpus(process, 0)
+        scenario.play()
+
+        assert sample_with_gpus(process, 2)
+
+
+def test_driver_without_gpus_is_asked_again(library: Path, scenario: Scenario) -> None:
+    """A driver that lists no GPU means 0, and one that appears is found."""
+    scenario.play("nvmlDeviceGetCount_v2 * =0")
+    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
+        sample_with_gpus(process, 0)
+        scenario.play()
+
+        assert sample_with_gpus(process, 2)
+
+
+@pytest.mark.parametrize("how", ["end of file", "SIGTERM"])
+def test_end_shuts_nvml_down(library: Path, tmp_path: Path, how: str) -> None:
+    """Told to end, or left alone by its parent, the worker leaves the driver in good order."""
+    mark = tmp_path / "shut-down"
+    environment = {**nvmlstub.environment(library), "STUB_SHUTDOWN_MARK": str(mark)}
+    with worker(environment) as process:
+        sample_with_gpus(process, 2)
+        assert process.stdin is not None
+        if how == "SIGTERM":
+            process.terminate()
+        else:
+            process.stdin.close()
+
+        assert process.wait(20) == 0
+    assert mark.exists()
+
+
+@pytest.mark.parametrize("function", ["nvmlDeviceGetPowerUsage", "nvmlShutdown"])
+def test_hung_driver_does_not_keep_the_worker(
+    library: Path, scenario: Scenario, function: str
+) -> None:
+    """The worker ends on SIGTERM though a call, even nvmlShutdown, never returns."""
+    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
+        sample_with_gpus(process, 2)
+        scenario.play(f"{function} * hang")
+        next_sample(process)
+        process.terminate()
+
+        assert process.wait(20) in (0, -signal.SIGALRM)
+
+
+def test_interrupt_is_left_to_the_parent(library: Path) -> None:
+    """Ctrl-C in a terminal reaches the worker too, which goes on until its parent ends it."""
+    with worker(nvmlstub.environment(library)) as process:
+        sample_with_gpus(process, 2)
+        process.send_signal(signal.SIGINT)
+
+        assert all(next_sample(process) for _ in range(5))
+
+
+def test_what_the_library_prints_is_not_taken_for_a_sample(library: Path) -> None:
+    """A driver that writes on standard output writes into the log, not between the samples."""
+    with worker({**nvmlstub.environment(library), "STUB_CHATTER": "1"}) as process:
+        sample_with_gpus(process, 2)
+        process.terminate()
+
+        assert errors(process) == "a word from the driver\n"
+
+
+def test_crash_names_the_call(library: Path, scenario: Scenario) -> None:
+    """A segmentation fault in the driver's library leaves the name of the function in the log."""
+    scenario.play("nvmlDeviceGetTemperature 1 crash")
+    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
+        said = errors(process)
+        assert process.wait(20) == -signal.SIGSEGV
+
+    assert "in nvmlDeviceGetTemperature" in said
+
+
+@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetPowerUsage"])
+def test_upgraded_driver_ends_the_worker_in_one_line(
+    library: Path, scenario: Scenario, function: str
+) -> None:
+    """A library that no longer fits the driver cannot be unloaded: the process ends and says so."""
+    scenario.play(f"{function} * 18")
+    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
+        said = errors(process)
+        assert process.wait(20) == 1
+
+    assert "returned 18: RM has detected an NVML/RM version mismatch" in said
+    assert len(said.splitlines()) == 1
+
+
+def test_old_driver_is_read_by_its_old_functions(library: Path, scenario: Scenario) -> None:
+    """Where a newer function is missing the older one's reading is there instead."""
+    scenario.play("nvmlDeviceGetMemoryInfo_v2 * 13", "nvmlDeviceGetCurrentClocksEventReasons * 13")
+    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
+        sample = sample_with_gpus(process, 2)
+
+    # Version 1 of the call counts the 512 MiB that the stub's driver reserves as used.
+    assert sample.gpus[0].memory_used_bytes == 1536 << 20
+    assert sample.gpus[1].throttle_reasons == 0x44
+
+
+def test_worker_does_not_outlive_a_killed_parent(library: Path) -> None:
+    """SIGKILL of the exporter leaves no worker behind."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, *PATIENT.to_arguments()],
+        stdout=subprocess.PIPE,
+        cwd=PACKAGE_ROOT,
+        env={**os.environ, **nvmlstub.environment(library)},
+    )
+    with parent:
+        try:
+            assert parent.stdout is not None
+            worker_pid = int(parent.stdout.readline())
+        finally:
+            parent.kill()
+
+    wait_for(lambda: not Path(f"/proc/{worker_pid}/cmdline").exists())
+
+
+PARENT = """
+import sys, time
+from exporter.nvml.supervisor import NvmlSupervisor
+from exporter.nvml.timing import Timing
+
+supervisor = NvmlSupervisor(Timing.from_arguments(sys.argv[1:]))
+supervisor.start()
+while supervisor.latest() is None:
+    time.sleep(0.02)
+print(supervisor.worker_pid, flush=True)
+time.sleep(60)
+"""

@@ -1,5 +1,6 @@
 """How the parts of the exporter are joined: store, collectors, NVML worker and applications."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 
 from prometheus_client import CollectorRegistry
@@ -10,6 +11,7 @@ from exporter.ingest_app import ingest_app, no_results
 from exporter.live import LiveView
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
+from exporter.peers import Door, ingest_protocol
 from exporter.ranks import RankLimits, RankStore
 from exporter.scrape import Scrape
 from exporter.settings import Settings
@@ -42,7 +44,7 @@ class Exporter:
         self._needs_nvml = any(entry.needs_nvml for entry in enabled(settings))
         sources = Sources(settings, self._store, self._results, self._nvml)
         self._scrape = Scrape(makers=makers(sources))
-        self.live = LiveView(self._store)
+        self.live = LiveView(self._store, self._gpus_visible)
         self._ready = Ready([self._scrape.is_ready, self._nvml_has_answered])
 
     def start(self) -> None:
@@ -70,10 +72,18 @@ class Exporter:
         """Return what the ingest listener serves."""
         return ingest_app(self._store, self._results, self._settings.ingest_max_body_bytes)
 
+    def ingest_protocol(self) -> type[asyncio.Protocol]:
+        """Return how the ingest listener treats its connections."""
+        wanted = self._settings.ingest_connections_per_rank * self._settings.ranks_max
+        return ingest_protocol(Door(wanted), self._results)
+
     def _nvml_has_answered(self) -> bool:
         """Whether the worker has said what it found, which may be no driver or no GPU."""
+        return not self._needs_nvml or self._gpus_visible() is not None
+
+    def _gpus_visible(self) -> int | None:
         sample = self._nvml.latest()
-        return not self._needs_nvml or (sample is not None and sample.gpus_visible is not None)
+        return None if sample is None else sample.gpus_visible
 
 
 def _limits(settings: Settings) -> RankLimits:

@@ -23,10 +23,12 @@ RESULTS: Final = {
     "accepted": 200,
     "ignored": 200,  # no newer than what is held: harmless
     "malformed": 400,
+    "forbidden": 403,
     "superseded": 409,
     "oversized": 413,
     "invalid": 422,
     "no_room": 429,
+    "turned_away": 503,  # with its connection, before anything was read
 }
 
 # Long enough for any real name; a longer one costs memory in every Prometheus downstream.

@@ -8,7 +8,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
 from exporter.ingest import RESULTS, Refused, parse
-from exporter.ranks import NoRoom, RankStore, Superseded
+from exporter.peers import uid_of
+from exporter.ranks import Forbidden, NoRoom, RankStore, Superseded
 from rank_probe.snapshot import SNAPSHOT_PATH
 
 
@@ -25,9 +26,12 @@ def ingest_app(store: RankStore, results: MutableMapping[str, int], max_body_byt
     async def take(request: Request) -> Response:
         try:
             snapshot = parse(await _body(request, max_body_bytes))
-            result, answer = ("accepted" if store.put(snapshot) else "ignored"), {}
+            is_news = store.put(snapshot, uid_of(request.scope))
+            result, answer = ("accepted" if is_news else "ignored"), {}
         except Refused as refusal:
             result, answer = refusal.result, {"error": str(refusal)}
+        except Forbidden as refusal:
+            result, answer = "forbidden", {"error": str(refusal)}
         except Superseded as refusal:
             result, answer = "superseded", {"error": str(refusal)}
         except NoRoom as refusal:

@@ -6,7 +6,7 @@ recording rules see every node and overrule it.
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any, Final
@@ -41,13 +41,19 @@ class JobView:
 
 
 class LiveView:
-    """Watches the store and says who is late now. Call from the event loop only."""
+    """Watches the store and says who is late now. Call from the event loop only.
 
-    def __init__(self, store: RankStore) -> None:
+    *gpus_visible* returns how many GPUs the driver lists, None while that is not known.
+    """
+
+    def __init__(
+        self, store: RankStore, gpus_visible: Callable[[], int | None] = lambda: None
+    ) -> None:
         self._store = store
+        self._gpus_visible = gpus_visible
         self._windows: dict[RankKey, RankWindow] = {}
         self._late_since: dict[RankKey, float] = {}
-        self._summary: dict[str, Any] = _summary(None, [])
+        self._summary: dict[str, Any] = _summary(None, None, [])
 
     def sample(self, now: float) -> None:
         """Take in the state of every rank at *now* (Unix seconds); to be called once a second."""
@@ -61,7 +67,7 @@ class LiveView:
         ]
         named = {(job.job_id, late.rank) for job in jobs for late in job.verdict.late}
         self._late_since = {key: self._late_since.get(key, now) for key in named}
-        self._summary = _summary(now, jobs)
+        self._summary = _summary(now, self._gpus_visible(), jobs)
 
     def summary(self) -> dict[str, Any]:
         """Return what the page shows, ready for JSON, as of the last sample."""
@@ -170,10 +176,13 @@ def _process(snapshot: Snapshot) -> tuple[float, int]:
     return snapshot.started_timestamp_seconds, snapshot.pid
 
 
-def _summary(sampled: float | None, jobs: Sequence[JobView]) -> dict[str, Any]:
+def _summary(
+    sampled: float | None, gpus_visible: int | None, jobs: Sequence[JobView]
+) -> dict[str, Any]:
     return {
         "version": __version__,
         "timestamp_seconds": sampled,
         "window_seconds": WINDOW_SECONDS,
+        "gpus_visible": gpus_visible,
         "jobs": [asdict(job) for job in jobs],
     }

@@ -9,10 +9,15 @@ from rank_probe.snapshot import Snapshot
 
 # Ten missed pushes: a process this quiet no longer defends its place against a later one.
 TAKEOVER_SECONDS: Final = 10.0
+ROOT: Final = 0
 
 
 class Superseded(Exception):
     """The snapshot comes from a process that a newer one has already replaced."""
+
+
+class Forbidden(Exception):
+    """The rank belongs to another user, whose process still reports it."""
 
 
 class NoRoom(Exception):
@@ -21,10 +26,14 @@ class NoRoom(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HeldRank:
-    """A rank's latest snapshot and when it arrived (Unix seconds, the store's clock)."""
+    """A rank's latest snapshot and when it arrived (Unix seconds, the store's clock).
+
+    *uid* is the user it belongs to, None when it came over loopback and nobody knows.
+    """
 
     snapshot: Snapshot
     received_timestamp_seconds: float
+    uid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +50,9 @@ class RankLimits:
 class RankStore:
     """Holds one snapshot per (job_id, rank); nothing here survives a restart, nor needs to.
 
+    A rank belongs to the user who first reported it, until it finishes or falls silent. Root may
+    report any rank; a rank of nobody's is anybody's.
+
     Not thread-safe on purpose: ingest, scrape and live page all run in the event loop, so
     there is no lock that a scrape could wait on.
     """
@@ -52,24 +64,36 @@ class RankStore:
         self._clock = clock
         self._held: dict[tuple[str, int], HeldRank] = {}
 
-    def put(self, snapshot: Snapshot) -> bool:
-        """Keep *snapshot*; False when it is no newer than the one held, which is harmless.
+    def put(self, snapshot: Snapshot, uid: int | None = None) -> bool:
+        """Keep *snapshot* of user *uid*; False when it is no newer than the one held: harmless.
 
-        Raises Superseded for an older process of the same rank, NoRoom at a limit.
+        Raises Forbidden for a rank of another user, Superseded for an older process of the same
+        rank, NoRoom at a limit.
         """
         self._forget_expired()
         key = (snapshot.job_id, snapshot.rank)
         held = self._held.get(key)
-        if held is not None and not self._is_newer(snapshot, held):
+        if held is not None and not self._may_replace(held, snapshot, uid):
             return False
         self._make_room(snapshot)
-        self._held[key] = HeldRank(snapshot, self._clock())
+        self._held[key] = HeldRank(snapshot, self._clock(), uid)
         return True
 
     def ranks(self) -> list[HeldRank]:
         """Return the held ranks, by job and rank."""
         self._forget_expired()
         return [self._held[key] for key in sorted(self._held)]
+
+    def _may_replace(self, held: HeldRank, snapshot: Snapshot, uid: int | None) -> bool:
+        if held.uid == uid:
+            return self._is_newer(snapshot, held)
+        # Processes of two users are two jobs: which of them is newer says nothing.
+        if held.uid is None or uid == ROOT or self._is_gone(held):
+            return True
+        raise Forbidden(
+            f"Rank {snapshot.rank} of job {snapshot.job_id!r} belongs to another user of this node "
+            f"(uid {held.uid}); set RANKSKEW_JOB_ID to a name that is only yours."
+        )
 
     def _is_newer(self, snapshot: Snapshot, held: HeldRank) -> bool:
         ours, theirs = _incarnation(snapshot), _incarnation(held.snapshot)
@@ -86,8 +110,10 @@ class RankStore:
         # A requeued job keeps its id and counts its attempts from 0 again; it must not be
         # locked out by what the run before left behind.
         started_later = snapshot.started_timestamp_seconds > held.snapshot.started_timestamp_seconds
-        gone = held.snapshot.finished or self._silent_seconds(held) >= TAKEOVER_SECONDS
-        return started_later and gone
+        return started_later and self._is_gone(held)
+
+    def _is_gone(self, held: HeldRank) -> bool:
+        return held.snapshot.finished or self._silent_seconds(held) >= TAKEOVER_SECONDS
 
     def _make_room(self, snapshot: Snapshot) -> None:
         """Drop ranks that ended, the longest silent first, until *snapshot* fits."""

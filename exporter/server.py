@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 
 from exporter.assembly import Exporter
 from exporter.live import LiveView
+from exporter.peers import REQUEST_SECONDS
 from exporter.settings import Settings
 from exporter.sockets import UnixListener, open_loopback, open_tcp
 from exporter.web_config import WebConfig, load_web_config
@@ -28,22 +29,38 @@ logger = logging.getLogger(__name__)
 # What a request in flight gets when the exporter is told to end.
 SHUTDOWN_SECONDS: Final = 1
 LIVE_INTERVAL_SECONDS: Final = 1.0
+# How many connections may queue. asyncio accepts as many at once before it can close any of them:
+# a flood costs that many file descriptors beyond the bound in exporter/peers.py.
+QUEUED_CONNECTIONS: Final = 128
+# How long uvicorn keeps a web connection open for its next request: its own default.
+WEB_IDLE_SECONDS: Final = 5
 
 
 class Listener(uvicorn.Server):
-    """Serves *app* on sockets that are open already; run_all() ends it, no signal does."""
+    """Serves *app* on sockets that are open already; run_all() ends it, no signal does.
+
+    *protocol* makes a connection's protocol as uvicorn does; *idle_seconds* is how long one that
+    was answered may wait before its next request.
+    """
 
     def __init__(
-        self, app: ASGIApp, sockets: Sequence[socket.socket], tls: ssl.SSLContext | None = None
+        self,
+        app: ASGIApp,
+        sockets: Sequence[socket.socket],
+        tls: ssl.SSLContext | None = None,
+        protocol: type[asyncio.Protocol] | str = "h11",
+        idle_seconds: int = WEB_IDLE_SECONDS,
     ) -> None:
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=protocol,
             ws="none",
             lifespan="off",
             access_log=False,
             log_config=None,
             server_header=False,
+            backlog=QUEUED_CONNECTIONS,
+            timeout_keep_alive=idle_seconds,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         config.load()
@@ -74,7 +91,12 @@ def serve(settings: Settings) -> None:
         ingest = _open_ingest(settings, stack)
         listeners = [Listener(exporter.web_app(), [web], config.tls)]
         if ingest:
-            listeners.append(Listener(exporter.ingest_app(), ingest))
+            protocol = exporter.ingest_protocol()
+            listeners.append(
+                Listener(
+                    exporter.ingest_app(), ingest, protocol=protocol, idle_seconds=REQUEST_SECONDS
+                )
+            )
         stack.callback(exporter.stop)
         exporter.start()
         _log_start(web, ingest, config)

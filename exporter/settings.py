@@ -101,6 +101,12 @@ class Settings:
     ingest_max_body_bytes: int = _flag(
         "--ingest.max-body-bytes", 65536, "Largest snapshot taken, in bytes.", positive
     )
+    ingest_connections_per_rank: int = _flag(
+        "--ingest.connections-per-rank",
+        4,
+        "Most ingest connections open at once, times --ranks.max; one user gets half of them.",
+        positive,
+    )
     ranks_max: int = _flag("--ranks.max", 64, "Most ranks held at once on this node.", positive)
     ranks_jobs_max: int = _flag(
         "--ranks.jobs-max", 16, "Most jobs held at once on this node.", positive

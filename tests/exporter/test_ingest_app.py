@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from exporter.ingest_app import ingest_app, no_results
+from exporter.peers import UID
 from exporter.ranks import RankLimits, RankStore
 from tests.exporter.snapshots import snapshot
 
@@ -22,14 +23,19 @@ class Listener:
         self.results = no_results()
         self._app = ingest_app(self.store, self.results, MAX_BODY_BYTES)
 
-    def send(self, method: str, path: str, content: Any = None) -> httpx.Response:
-        return asyncio.run(self._send(method, path, content))
+    def send(
+        self, method: str, path: str, content: Any = None, uid: int | None = None
+    ) -> httpx.Response:
+        return asyncio.run(self._send(method, path, content, uid))
 
-    def push(self, content: Any) -> httpx.Response:
-        return self.send("POST", "/v1/snapshots", content)
+    def push(self, content: Any, uid: int | None = None) -> httpx.Response:
+        return self.send("POST", "/v1/snapshots", content, uid)
 
-    async def _send(self, method: str, path: str, content: Any) -> httpx.Response:
-        transport = httpx.ASGITransport(self._app)
+    async def _send(self, method: str, path: str, content: Any, uid: int | None) -> httpx.Response:
+        async def as_user(scope: Any, receive: Any, send: Any) -> None:
+            await self._app({**scope, "state": {UID: uid}}, receive, send)
+
+        transport = httpx.ASGITransport(as_user)
         async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
             return await client.request(method, path, content=content)
 
@@ -79,6 +85,23 @@ def test_refusal_is_a_sentence_and_a_count(content: bytes, status: int, result: 
     assert answer.json()["error"].endswith(".")
     assert listener.counted() == {"accepted": 1, result: 1}
     assert [held.snapshot for held in listener.store.ranks()] == [snapshot()]
+
+
+def test_two_jobs_of_one_name_each_get_a_clear_answer() -> None:
+    """Of two users with a job `local`, one is seen and the other is told to name his."""
+    listener = Listener()
+    theirs, mine = snapshot(job_id="local"), snapshot(job_id="local", pid=1, attempt=7)
+
+    assert listener.push(theirs.to_json(), uid=1000).status_code == 200
+    refusal = listener.push(mine.to_json(), uid=1001)
+    assert refusal.status_code == 403
+    assert refusal.json() == {
+        "error": "Rank 0 of job 'local' belongs to another user of this node (uid 1000); "
+        "set RANKSKEW_JOB_ID to a name that is only yours."
+    }
+    assert listener.push(mine.to_json()).status_code == 403
+    assert listener.counted() == {"accepted": 1, "forbidden": 2}
+    assert [held.snapshot for held in listener.store.ranks()] == [theirs]
 
 
 def test_oversized_stream_is_cut_off_before_it_is_held() -> None:

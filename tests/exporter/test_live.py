@@ -95,8 +95,21 @@ def test_node_without_ranks_has_no_jobs() -> None:
         "version": __version__,
         "timestamp_seconds": START,
         "window_seconds": 60.0,
+        "gpus_visible": None,
         "jobs": [],
     }
+
+
+def test_gpus_are_counted_once_the_driver_was_asked() -> None:
+    """Not known yet, none at all and some are three different things to say."""
+    answers = iter([None, 0, 8])
+    view = LiveView(RankStore(), lambda: next(answers))
+    said = [view.summary()["gpus_visible"]]
+    for _ in range(3):
+        view.sample(START)
+        said.append(view.summary()["gpus_visible"])
+
+    assert said == [None, None, 0, 8]
 
 
 def test_late_rank_is_named_in_one_sentence() -> None:

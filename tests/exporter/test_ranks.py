@@ -2,7 +2,14 @@
 
 import pytest
 
-from exporter.ranks import TAKEOVER_SECONDS, NoRoom, RankLimits, RankStore, Superseded
+from exporter.ranks import (
+    TAKEOVER_SECONDS,
+    Forbidden,
+    NoRoom,
+    RankLimits,
+    RankStore,
+    Superseded,
+)
 from tests.exporter.snapshots import snapshot
 
 
@@ -113,6 +120,79 @@ def test_requeued_job_follows_a_finished_one_at_once(clock: Clock) -> None:
     store.put(snapshot(attempt=3, started_timestamp_seconds=1_000.0, finished=True))
 
     assert store.put(snapshot(attempt=0, started_timestamp_seconds=2_000.0))
+
+
+NEWER = {"started_timestamp_seconds": 2_000.0, "attempt": 1}
+
+
+@pytest.mark.parametrize("uid", [1001, None])
+def test_rank_belongs_to_the_user_who_first_reported_it(clock: Clock, uid: int | None) -> None:
+    """Another user, or nobody in particular, cannot replace it, however new his process is."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(job_id="local"), 1000)
+
+    with pytest.raises(Forbidden, match="Rank 0 of job 'local' belongs to another user") as refusal:
+        store.put(snapshot(job_id="local", sequence=2, **NEWER), uid)
+    assert str(refusal.value).endswith(
+        "(uid 1000); set RANKSKEW_JOB_ID to a name that is only yours."
+    )
+    assert store.put(snapshot(job_id="local", sequence=2), 1000)
+    assert store.put(snapshot(job_id="mine"), uid)
+
+
+def test_owner_may_restart_his_rank(clock: Clock) -> None:
+    """For one user the order of his processes decides, as it does over loopback."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(), 1000)
+
+    assert store.put(snapshot(**NEWER), 1000)
+    with pytest.raises(Superseded):
+        store.put(snapshot(sequence=9), 1000)
+
+
+def test_root_may_report_any_rank(clock: Clock) -> None:
+    """Root takes over at once, whatever the other process claims to be, and keeps its place."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(**NEWER), 1000)
+
+    assert store.put(snapshot(), 0)
+    with pytest.raises(Forbidden, match=r"uid 0"):
+        store.put(snapshot(sequence=2, **NEWER), 1000)
+
+
+def test_rank_of_nobody_is_not_protected(clock: Clock) -> None:
+    """A process without a uid cannot keep a user from his rank by claiming to be the newest."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(attempt=9, started_timestamp_seconds=1e15))
+
+    assert store.put(snapshot(), 1000)
+    with pytest.raises(Forbidden):
+        store.put(snapshot(attempt=9, started_timestamp_seconds=1e15, sequence=2))
+    assert [rank.uid for rank in store.ranks()] == [1000]
+
+
+@pytest.mark.parametrize("uid", [1001, None])
+def test_rank_that_finished_belongs_to_nobody(clock: Clock, uid: int | None) -> None:
+    """Whoever comes next gets the place at once, even with a process that started earlier."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(finished=True, **NEWER), 1000)
+
+    assert store.put(snapshot(), uid)
+    assert [rank.uid for rank in store.ranks()] == [uid]
+
+
+def test_silent_rank_goes_to_the_next_user(clock: Clock) -> None:
+    """A user whose rank fell silent loses it, and is told whose it is when he comes back."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(**NEWER), 1000)
+    clock.seconds += TAKEOVER_SECONDS - 0.1
+    with pytest.raises(Forbidden):
+        store.put(snapshot(), 1001)
+
+    clock.seconds += 0.1
+    assert store.put(snapshot(), 1001)
+    with pytest.raises(Forbidden, match="uid 1001"):
+        store.put(snapshot(sequence=2, **NEWER), 1000)
 
 
 @pytest.mark.parametrize(("finished", "retention_seconds"), [(True, 300.0), (False, 3_600.0)])

@@ -2,18 +2,24 @@
 
 import http.client
 import json
+import os
 import re
+import resource
 import signal
 import socket
 import stat
 import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 
 from exporter.__main__ import main
+from exporter.server import QUEUED_CONNECTIONS
 from tests.exporter.running import (
     PATIENCE_SECONDS,
     RunningExporter,
@@ -26,6 +32,7 @@ from tests.exporter.snapshots import snapshot
 
 # Ending must not hold up a node's shutdown or a restart.
 END_SECONDS = 2.0
+NOBODY_UID = 65534
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +50,19 @@ def counted(page: str, result: str) -> float:
     return float(match[1])
 
 
+def push_over_loopback(running: RunningExporter, body: bytes) -> tuple[int, Any]:
+    """Post *body* to the loopback listener; return status and decoded answer."""
+    wait_until(lambda: any("taken on 127.0.0.1:" in line for line in running.log))
+    (line,) = [line for line in running.log if "taken on 127.0.0.1:" in line]
+    connection = http.client.HTTPConnection(line.rpartition(" ")[2], timeout=PATIENCE_SECONDS)
+    try:
+        connection.request("POST", "/v1/snapshots", body)
+        response = connection.getresponse()
+        return response.status, json.loads(response.read())
+    finally:
+        connection.close()
+
+
 def test_pushed_rank_is_scraped(exporter: RunningExporter) -> None:
     """What a rank posts to the socket stands on /metrics at the next scrape."""
     assert exporter.push(snapshot(job_id="pushed").to_json()) == (200, {})
@@ -58,6 +78,17 @@ def test_whole_page_passes_promtool(exporter: RunningExporter) -> None:
     checked = promtool_check_metrics(exporter.metrics())
 
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_live_page_counts_the_gpus(exporter: RunningExporter) -> None:
+    """As soon as the driver was asked, the live page knows how many GPUs there are: none here."""
+
+    def visible() -> int | None:
+        count: int | None = json.loads(exporter.get("/api/v1/live")[2])["gpus_visible"]
+        return count
+
+    wait_until(lambda: visible() is not None)
+    assert visible() == 0
 
 
 def test_exporter_gets_ready_without_gpu_or_driver(exporter: RunningExporter) -> None:
@@ -103,14 +134,9 @@ def test_socket_has_the_mode_asked_for(exporter: RunningExporter) -> None:
 
 def test_loopback_listener_takes_snapshots_too(exporter: RunningExporter) -> None:
     """Where no socket can be shared, a rank may push over loopback."""
-    wait_until(lambda: any("taken on 127.0.0.1:" in line for line in exporter.log))
-    (line,) = [line for line in exporter.log if "taken on 127.0.0.1:" in line]
-    connection = http.client.HTTPConnection(line.rpartition(" ")[2], timeout=PATIENCE_SECONDS)
-    connection.request("POST", "/v1/snapshots", snapshot(job_id="loopback").to_json())
-    status = connection.getresponse().status
-    connection.close()
+    answer = push_over_loopback(exporter, snapshot(job_id="loopback").to_json())
 
-    assert status == 200
+    assert answer == (200, {})
     assert 'job_id="loopback"' in exporter.metrics()
 
 
@@ -205,6 +231,126 @@ def test_flood_of_jobs_leaves_the_page_small(tmp_path: Path) -> None:
     assert 'rankskew_steps_total{job_id="real"' in page
     assert len(set(re.findall(r'job_id="([^"]*)"', page))) == 8
     assert len(page) < 100_000
+
+
+# Run as root in the socket's directory: only this directory has to be open to the other user.
+PUSH_AS = """
+import os, socket, sys
+os.setgroups([])
+os.setgid(int(sys.argv[1]))
+os.setuid(int(sys.argv[1]))
+with socket.socket(socket.AF_UNIX) as client:
+    client.settimeout(10)
+    client.connect(sys.argv[2])
+    body = sys.argv[3].encode()
+    head = f"POST /v1/snapshots HTTP/1.1\\r\\nHost: x\\r\\nConnection: close\\r\\n"
+    client.sendall(f"{head}Content-Length: {len(body)}\\r\\n\\r\\n".encode() + body)
+    while answer := client.recv(65536):
+        sys.stdout.write(answer.decode())
+"""
+
+
+def push_as(uid: int, running: RunningExporter, body: bytes) -> tuple[int, Any]:
+    """Post *body* to the ingest socket as user *uid*; return status and decoded answer."""
+    path = running.socket_path
+    answered = subprocess.run(
+        [sys.executable, "-c", PUSH_AS, str(uid), path.name, body.decode()],
+        cwd=path.parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    head, _, answer = answered.stdout.partition("\n\n")
+    return int(head.split()[1]), json.loads(answer)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be a second user")
+def test_rank_of_one_user_is_safe_from_another(tmp_path: Path) -> None:
+    """The kernel says who pushes: two users' jobs of one name are told apart, root may do both."""
+    with running_exporter(tmp_path / "made" / "e.sock", "--ingest.listen-address=127.0.0.1:0") as e:
+        first = push_as(NOBODY_UID, e, snapshot(job_id="local", steps=7).to_json())
+        other = push_as(1, e, snapshot(job_id="local", steps=8, attempt=1).to_json())
+        nobody = push_over_loopback(e, snapshot(job_id="local", steps=8, attempt=1).to_json())
+        owner = push_as(NOBODY_UID, e, snapshot(job_id="local", steps=9, sequence=2).to_json())
+        page = e.metrics()
+        root = e.push(snapshot(job_id="local", steps=10, sequence=3).to_json())
+        taken = push_as(NOBODY_UID, e, snapshot(job_id="local", steps=11, sequence=4).to_json())
+
+    refusal = {
+        "error": "Rank 0 of job 'local' belongs to another user of this node "
+        f"(uid {NOBODY_UID}); set RANKSKEW_JOB_ID to a name that is only yours."
+    }
+    assert (first, owner, root) == ((200, {}), (200, {}), (200, {}))
+    assert (other, nobody) == ((403, refusal), (403, refusal))
+    assert 'rankskew_steps_total{job_id="local",peer_group="all",rank="0"} 9.0' in page
+    assert counted(page, "forbidden") == 2
+    assert taken[0] == 403
+    assert "(uid 0)" in taken[1]["error"]
+
+
+@pytest.fixture
+def room_for_sockets() -> Iterator[None]:
+    """Let this process open as many files as a flood needs."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    yield
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+@pytest.mark.usefixtures("room_for_sockets")
+def test_flood_of_idle_connections_costs_a_few_files(tmp_path: Path) -> None:
+    """Of 2,000 silent connections most are turned away; ranks and scrapes do not notice."""
+    path = tmp_path / "e.sock"
+    flags = ("--ranks.max=32", "--ingest.connections-per-rank=2")
+    with running_exporter(path, *flags) as running, ExitStack() as stack:
+        process = psutil.Process(running.process.pid)
+        # What a service gets by default, if its unit does not say otherwise.
+        process.rlimit(psutil.RLIMIT_NOFILE, (1024, 1024))
+        rank = UnixConnection(path)
+        stack.callback(rank.close)
+        pushed: list[int] = []
+        files: list[int] = []
+
+        def push_again() -> int:
+            rank.request("POST", "/v1/snapshots", snapshot(sequence=len(pushed)).to_json())
+            response = rank.getresponse()
+            response.read()
+            return response.status
+
+        for number in range(2_000):
+            idle = stack.enter_context(socket.socket(socket.AF_UNIX))
+            idle.setblocking(False)
+            wait_until(lambda idle=idle: idle.connect_ex(str(path)) == 0)  # type: ignore[misc] # a default
+            if number % 500 == 0:
+                pushed.append(push_again())
+                assert "rankskew_steps_total{" in running.metrics()
+                files.append(process.num_fds())
+        wait_until(lambda: counted(running.metrics(), "turned_away") == 2_000 - 31)
+        pushed.append(push_again())
+        files.append(process.num_fds())
+
+    assert pushed == [200] * 5
+    assert max(files) < QUEUED_CONNECTIONS + 128
+    assert not [line for line in running.log if "out of system resource" in line]
+
+
+@pytest.mark.usefixtures("room_for_sockets")
+def test_no_more_connections_queue_than_can_be_taken_in_at_once(tmp_path: Path) -> None:
+    """What waits while the exporter is held up cannot use up its files when it goes on."""
+    path = tmp_path / "e.sock"
+    with running_exporter(path) as running, ExitStack() as stack:
+        process = psutil.Process(running.process.pid)
+        process.suspend()
+        wait_until(lambda: process.status() == psutil.STATUS_STOPPED)
+        refusals = []
+        for _ in range(3 * QUEUED_CONNECTIONS):
+            waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.setblocking(False)
+            refusals.append(waiting.connect_ex(str(path)) != 0)
+        process.resume()
+        assert running.get("/metrics")[0] == 200
+
+    assert 0 < refusals.count(False) <= QUEUED_CONNECTIONS + 1
 
 
 def test_gzip_and_openmetrics_work_over_the_wire(exporter: RunningExporter) -> None:

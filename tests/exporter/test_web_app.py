@@ -20,7 +20,8 @@ class Web:
         registry = CollectorRegistry()
         Gauge("rankskew_reading", "A reading.", registry=registry).set(4.5)
         self.store = RankStore()
-        self.live = LiveView(self.store)
+        self.gpus_visible: int | None = None
+        self.live = LiveView(self.store, lambda: self.gpus_visible)
         self.live.sample(1_000.0)
         self.is_ready = False
         self._app = web_app(registry, self.live, lambda: self.is_ready)
@@ -96,6 +97,15 @@ def test_live_summary_shows_the_ranks(web: Web) -> None:
 
     assert [job["job_id"] for job in answer.json()["jobs"]] == ["llama"]
     assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("visible", [None, 0, 8])
+def test_live_summary_counts_the_gpus(web: Web, visible: int | None) -> None:
+    """The page can tell a node without GPUs from one whose driver has not answered yet."""
+    web.gpus_visible = visible
+    web.live.sample(1_001.0)
+
+    assert web.get("/api/v1/live").json()["gpus_visible"] == visible
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/", "/-/healthy"])

@@ -18,7 +18,7 @@ def test_every_result_of_a_push_is_a_series_from_the_start() -> None:
     """A counter that begins at 0 lets rate() see the first refusal."""
     results = no_results()
     collector = ExporterSelfCollector(results)
-    assert series(expose(collector))[1:8] == [
+    assert series(expose(collector))[1 : 1 + len(results)] == [
         f'rankskew_ingest_snapshots_total{{result="{result}"}} 0.0' for result in results
     ]
 

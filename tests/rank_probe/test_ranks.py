@@ -119,3 +119,22 @@ def test_unchanged_script_is_timed_under_the_launcher(tmp_path: Path) -> None:
         assert rank["runtime_info"]["backend"] == "gloo"
     assert ranks[1]["stage_seconds"]["data"] - ranks[0]["stage_seconds"]["data"] > STEPS * 0.09
     assert ranks[0]["stage_seconds"]["sync"] - ranks[1]["stage_seconds"]["sync"] > STEPS * 0.09
+
+
+def test_real_compute_is_told_apart_too(tmp_path: Path) -> None:
+    """With matrices instead of sleeps, and the cores shared, the late rank still stands out."""
+    with listening(tmp_path / "s") as sink:
+        torchrun(
+            "-m",
+            "rank_probe",
+            "demo/train.py",
+            "--real-compute",
+            *fault("forward"),
+            RANKSKEW_EXPORTER=f"unix:{tmp_path}/s",
+        )
+    ranks = sink.last()
+    late, victim = ranks[FAULT_RANK]["stage_seconds"], ranks[0]["stage_seconds"]
+    excess = {stage: late[stage] - victim[stage] for stage in late}
+
+    assert max(excess, key=lambda stage: excess[stage]) == "forward"
+    assert late["sync"] < 0.5 * victim["sync"]

@@ -18,7 +18,7 @@ from exporter.collectors import COLLECTORS, Sources
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.ranks import RankStore
 from exporter.scrape import Scrape
-from exporter.settings import Settings, describe
+from exporter.settings import Settings, flags
 from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 
 ROOT = Path(__file__).parents[1]
@@ -92,6 +92,15 @@ def metrics() -> str:
     return "\n".join(lines) + "\n"
 
 
+def flag_rows() -> list[tuple[str, str, str]]:
+    """Return a row for every flag of `rankskew exporter`, in the order of its --help."""
+    rows = [
+        (f"`{flag.name}`", f"`{flag.show(setting.default)}`".replace("``", "empty"), flag.help)
+        for setting, flag in flags()
+    ]
+    return rows + [(f"`--[no-]collector.{entry.name}`", "on", entry.help) for entry in COLLECTORS]
+
+
 def configuration() -> str:
     """Return docs/configuration.md."""
     lines = [
@@ -101,7 +110,7 @@ def configuration() -> str:
         "",
         table(
             ("flag", "default", "meaning"),
-            [(f"`{row.flag}`", f"`{row.default}`", row.help) for row in describe()],
+            flag_rows(),
         ),
         "",
         "The probe is configured by the environment of the training process.",

@@ -20,7 +20,7 @@ from exporter.assembly import Exporter
 from exporter.live import LiveView
 from exporter.peers import REQUEST_SECONDS
 from exporter.settings import Settings
-from exporter.sockets import UnixListener, open_loopback, open_tcp
+from exporter.sockets import BACKLOG, UnixListener, open_loopback, open_tcp
 from exporter.web_config import WebConfig, load_web_config
 from rank_probe.version import __version__
 
@@ -29,9 +29,6 @@ logger = logging.getLogger(__name__)
 # What a request in flight gets when the exporter is told to end.
 SHUTDOWN_SECONDS: Final = 1
 LIVE_INTERVAL_SECONDS: Final = 1.0
-# How many connections may queue. asyncio accepts as many at once before it can close any of them:
-# a flood costs that many file descriptors beyond the bound in exporter/peers.py.
-QUEUED_CONNECTIONS: Final = 128
 # How long uvicorn keeps a web connection open for its next request: its own default.
 WEB_IDLE_SECONDS: Final = 5
 
@@ -59,7 +56,7 @@ class Listener(uvicorn.Server):
             access_log=False,
             log_config=None,
             server_header=False,
-            backlog=QUEUED_CONNECTIONS,
+            backlog=BACKLOG,
             timeout_keep_alive=idle_seconds,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )

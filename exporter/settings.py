@@ -158,22 +158,3 @@ def flags() -> Iterator[tuple[Field[Any], Flag]]:
     for setting in fields(Settings):
         if "flag" in setting.metadata:
             yield setting, setting.metadata["flag"]
-
-
-class Row(NamedTuple):
-    """One line of the documentation's table of flags."""
-
-    flag: str
-    default: str
-    help: str
-
-
-def describe() -> Iterator[Row]:
-    """Yield a row for every flag of `rankskew exporter`, in the order of its --help."""
-    # Here, not above: collectors need packages that the base install does not have.
-    from exporter.collectors import COLLECTORS
-
-    for setting, flag in flags():
-        yield Row(flag.name, flag.show(setting.default), flag.help)
-    for entry in COLLECTORS:
-        yield Row(f"--[no-]collector.{entry.name}", "on", entry.help)

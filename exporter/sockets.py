@@ -12,7 +12,9 @@ from typing import Final
 
 from exporter.errors import StartError, UsageError, reason
 
-BACKLOG: Final = 512
+# How many connections may queue. asyncio accepts as many at once before it can close any of them:
+# a flood costs that many file descriptors beyond the bound in exporter/peers.py.
+BACKLOG: Final = 128
 
 
 def host_and_port(address: str, flag: str) -> tuple[str, int]:

@@ -44,67 +44,37 @@ class Entry:
     needs_nvml: bool = False
 
 
+def _gpu(name: str, help: str, make: Callable[[NvmlSource], Collector]) -> Entry:
+    return Entry(name, help, lambda sources: make(sources.nvml), needs_nvml=True)
+
+
+def _node_network(sources: Sources) -> Collector:
+    return NodeNetworkCollector(sources.settings.node_network_device_exclude)
+
+
+def _node_disk(sources: Sources) -> Collector:
+    return NodeDiskCollector(sources.settings.node_disk_device_exclude)
+
+
+def _exporter_self(sources: Sources) -> Collector:
+    return ExporterSelfCollector(sources.ingest_results)
+
+
 COLLECTORS: Final = (
     Entry("ranks", "What the training ranks report.", lambda s: RanksCollector(s.ranks)),
-    Entry(
-        "gpu_devices",
-        "Which GPUs there are and which answer.",
-        lambda s: GpuDevicesCollector(s.nvml),
-        needs_nvml=True,
-    ),
-    Entry(
-        "gpu_utilization",
-        "How busy the GPUs and their memory are.",
-        lambda s: GpuUtilizationCollector(s.nvml),
-        needs_nvml=True,
-    ),
-    Entry(
-        "gpu_memory", "Memory of the GPUs.", lambda s: GpuMemoryCollector(s.nvml), needs_nvml=True
-    ),
-    Entry(
-        "gpu_pcie",
-        "Throughput and state of the GPUs' PCIe links.",
-        lambda s: GpuPcieCollector(s.nvml),
-        needs_nvml=True,
-    ),
-    Entry(
-        "gpu_clocks", "Clocks of the GPUs.", lambda s: GpuClocksCollector(s.nvml), needs_nvml=True
-    ),
-    Entry(
-        "gpu_throttle",
-        "Why the GPUs' clocks are held down.",
-        lambda s: GpuThrottleCollector(s.nvml),
-        needs_nvml=True,
-    ),
-    Entry(
-        "gpu_power",
-        "Power and energy of the GPUs.",
-        lambda s: GpuPowerCollector(s.nvml),
-        needs_nvml=True,
-    ),
-    Entry(
-        "gpu_temperature",
-        "Temperatures of the GPUs.",
-        lambda s: GpuTemperatureCollector(s.nvml),
-        needs_nvml=True,
-    ),
+    _gpu("gpu_devices", "Which GPUs there are and which answer.", GpuDevicesCollector),
+    _gpu("gpu_utilization", "How busy the GPUs and their memory are.", GpuUtilizationCollector),
+    _gpu("gpu_memory", "Memory of the GPUs.", GpuMemoryCollector),
+    _gpu("gpu_pcie", "Throughput and state of the GPUs' PCIe links.", GpuPcieCollector),
+    _gpu("gpu_clocks", "Clocks of the GPUs.", GpuClocksCollector),
+    _gpu("gpu_throttle", "Why the GPUs' clocks are held down.", GpuThrottleCollector),
+    _gpu("gpu_power", "Power and energy of the GPUs.", GpuPowerCollector),
+    _gpu("gpu_temperature", "Temperatures of the GPUs.", GpuTemperatureCollector),
     Entry("node_cpu", "CPU time of the node.", lambda _: NodeCpuCollector()),
     Entry("node_memory", "Memory of the node.", lambda _: NodeMemoryCollector()),
-    Entry(
-        "node_network",
-        "Bytes through the node's network devices.",
-        lambda s: NodeNetworkCollector(s.settings.node_network_device_exclude),
-    ),
-    Entry(
-        "node_disk",
-        "Bytes from and to the node's block devices.",
-        lambda s: NodeDiskCollector(s.settings.node_disk_device_exclude),
-    ),
-    Entry(
-        "exporter_self",
-        "The exporter's version, ingest and process.",
-        lambda s: ExporterSelfCollector(s.ingest_results),
-    ),
+    Entry("node_network", "Bytes through the node's network devices.", _node_network),
+    Entry("node_disk", "Bytes from and to the node's block devices.", _node_disk),
+    Entry("exporter_self", "The exporter's version, ingest and process.", _exporter_self),
 )
 
 

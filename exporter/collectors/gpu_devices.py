@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.nvml.families import GPU_LABELS, per_gpu
+from exporter.nvml.families import GPU_LABELS, gauge
 from exporter.nvml.sample import NodeSample, NvmlSource
 
 
@@ -42,12 +42,9 @@ def _gpus(sample: NodeSample | None) -> Iterator[Metric]:
     if sample is not None and sample.gpus_visible is not None:
         visible.add_metric([], sample.gpus_visible)
     yield visible
-    yield per_gpu(
-        GaugeMetricFamily(
-            "rankskew_gpu_up",
-            "1 if the GPU answers, 0 if it is lost, needs a reset, or hangs in the driver.",
-            labels=GPU_LABELS,
-        ),
+    yield gauge(
+        "rankskew_gpu_up",
+        "1 if the GPU answers, 0 if it is lost, needs a reset, or hangs in the driver.",
         sample,
         lambda gpu: float(gpu.up),
     )

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.nvml.families import GPU_LABELS, per_gpu
+from exporter.nvml.families import gauge
 from exporter.nvml.sample import NvmlSource
 
 
@@ -20,31 +19,22 @@ class GpuMemoryCollector:
 
     def collect(self) -> Iterator[Metric]:
         sample = self._nvml.latest()
-        yield per_gpu(
-            GaugeMetricFamily(
-                "rankskew_gpu_memory_total_bytes",
-                "Memory of the GPU, in bytes, with what the driver reserves.",
-                labels=GPU_LABELS,
-            ),
+        yield gauge(
+            "rankskew_gpu_memory_total_bytes",
+            "Memory of the GPU, in bytes, with what the driver reserves.",
             sample,
             lambda gpu: gpu.memory_total_bytes,
         )
-        yield per_gpu(
-            GaugeMetricFamily(
-                "rankskew_gpu_memory_used_bytes",
-                "Memory allocated by processes, in bytes; on drivers before 510 what the driver "
-                "reserves is counted in.",
-                labels=GPU_LABELS,
-            ),
+        yield gauge(
+            "rankskew_gpu_memory_used_bytes",
+            "Memory allocated by processes, in bytes; on drivers before 510 what the driver "
+            "reserves is counted in.",
             sample,
             lambda gpu: gpu.memory_used_bytes,
         )
-        yield per_gpu(
-            GaugeMetricFamily(
-                "rankskew_gpu_memory_free_bytes",
-                "Memory of the GPU that can still be allocated, in bytes.",
-                labels=GPU_LABELS,
-            ),
+        yield gauge(
+            "rankskew_gpu_memory_free_bytes",
+            "Memory of the GPU that can still be allocated, in bytes.",
             sample,
             lambda gpu: gpu.memory_free_bytes,
         )

@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.nvml.families import GPU_LABELS, per_gpu, scaled
+from exporter.nvml.families import counter, gauge, scaled
 from exporter.nvml.sample import NodeSample, NvmlSource
 
 # nvml.h says KB/s and not of which kind; if it means 1024, these series are 2.3 % low.
@@ -28,72 +27,51 @@ class GpuPcieCollector:
         sample = self._nvml.latest()
         yield from _throughput(sample)
         yield from _link(sample)
-        yield per_gpu(
-            CounterMetricFamily(
-                "rankskew_gpu_pcie_replays_total",
-                "Packets sent again over the GPU's PCIe link because they arrived damaged.",
-                labels=GPU_LABELS,
-            ),
+        yield counter(
+            "rankskew_gpu_pcie_replays_total",
+            "Packets sent again over the GPU's PCIe link because they arrived damaged.",
             sample,
             lambda gpu: gpu.pcie_replays,
         )
 
 
 def _throughput(sample: NodeSample | None) -> Iterator[Metric]:
-    yield per_gpu(
-        GaugeMetricFamily(
-            "rankskew_gpu_pcie_transmit_bytes_per_second",
-            "Bytes a second from the GPU over PCIe, measured for 20 ms about once a second.",
-            labels=GPU_LABELS,
-        ),
+    yield gauge(
+        "rankskew_gpu_pcie_transmit_bytes_per_second",
+        "Bytes a second from the GPU over PCIe, measured for 20 ms about once a second.",
         sample,
         lambda gpu: scaled(gpu.pcie_transmit_kilobytes_per_second, times=BYTES_PER_KILOBYTE),
     )
-    yield per_gpu(
-        GaugeMetricFamily(
-            "rankskew_gpu_pcie_receive_bytes_per_second",
-            "Bytes a second to the GPU over PCIe, measured for 20 ms about once a second.",
-            labels=GPU_LABELS,
-        ),
+    yield gauge(
+        "rankskew_gpu_pcie_receive_bytes_per_second",
+        "Bytes a second to the GPU over PCIe, measured for 20 ms about once a second.",
         sample,
         lambda gpu: scaled(gpu.pcie_receive_kilobytes_per_second, times=BYTES_PER_KILOBYTE),
     )
 
 
 def _link(sample: NodeSample | None) -> Iterator[Metric]:
-    yield per_gpu(
-        GaugeMetricFamily(
-            "rankskew_gpu_pcie_link_generation",
-            "PCIe generation the link runs at now; power management lowers it on an idle GPU.",
-            labels=GPU_LABELS,
-        ),
+    yield gauge(
+        "rankskew_gpu_pcie_link_generation",
+        "PCIe generation the link runs at now; power management lowers it on an idle GPU.",
         sample,
         lambda gpu: gpu.pcie_link_generation,
     )
-    yield per_gpu(
-        GaugeMetricFamily(
-            "rankskew_gpu_pcie_link_generation_max",
-            "PCIe generation that this GPU can reach in this system.",
-            labels=GPU_LABELS,
-        ),
+    yield gauge(
+        "rankskew_gpu_pcie_link_generation_max",
+        "PCIe generation that this GPU can reach in this system.",
         sample,
         lambda gpu: gpu.pcie_link_generation_max,
     )
-    yield per_gpu(
-        GaugeMetricFamily(
-            "rankskew_gpu_pcie_link_width",
-            "PCIe lanes in use now.",
-            labels=GPU_LABELS,
-        ),
+    yield gauge(
+        "rankskew_gpu_pcie_link_width",
+        "PCIe lanes in use now.",
         sample,
         lambda gpu: gpu.pcie_link_width,
     )
-    yield per_gpu(
-        GaugeMetricFamily(
-            "rankskew_gpu_pcie_link_width_max",
-            "PCIe lanes that this GPU can use in this system.",
-            labels=GPU_LABELS,
-        ),
+    yield gauge(
+        "rankskew_gpu_pcie_link_width_max",
+        "PCIe lanes that this GPU can use in this system.",
         sample,
         lambda gpu: gpu.pcie_link_width_max,
     )

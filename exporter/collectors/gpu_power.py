@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.nvml.families import GPU_LABELS, per_gpu, scaled
+from exporter.nvml.families import counter, gauge, scaled
 from exporter.nvml.sample import NvmlSource
 
 
@@ -20,30 +19,21 @@ class GpuPowerCollector:
 
     def collect(self) -> Iterator[Metric]:
         sample = self._nvml.latest()
-        yield per_gpu(
-            GaugeMetricFamily(
-                "rankskew_gpu_power_watts",
-                "Power the GPU draws, in watts; a mean over one second on most GPUs since Ampere.",
-                labels=GPU_LABELS,
-            ),
+        yield gauge(
+            "rankskew_gpu_power_watts",
+            "Power the GPU draws, in watts; a mean over one second on most GPUs since Ampere.",
             sample,
             lambda gpu: scaled(gpu.power_milliwatts, over=1000),
         )
-        yield per_gpu(
-            GaugeMetricFamily(
-                "rankskew_gpu_power_limit_watts",
-                "Power the GPU may draw, in watts: the lowest of all limits that are in force.",
-                labels=GPU_LABELS,
-            ),
+        yield gauge(
+            "rankskew_gpu_power_limit_watts",
+            "Power the GPU may draw, in watts: the lowest of all limits that are in force.",
             sample,
             lambda gpu: scaled(gpu.power_limit_milliwatts, over=1000),
         )
-        yield per_gpu(
-            CounterMetricFamily(
-                "rankskew_gpu_energy_joules_total",
-                "Energy the GPU has drawn since its driver was loaded, in joules.",
-                labels=GPU_LABELS,
-            ),
+        yield counter(
+            "rankskew_gpu_energy_joules_total",
+            "Energy the GPU has drawn since its driver was loaded, in joules.",
             sample,
             lambda gpu: scaled(gpu.energy_millijoules, over=1000),
         )

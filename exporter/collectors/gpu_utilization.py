@@ -2,10 +2,9 @@
 
 from collections.abc import Iterator
 
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.nvml.families import GPU_LABELS, per_gpu, scaled
+from exporter.nvml.families import gauge, scaled
 from exporter.nvml.sample import NvmlSource
 
 
@@ -20,23 +19,17 @@ class GpuUtilizationCollector:
 
     def collect(self) -> Iterator[Metric]:
         sample = self._nvml.latest()
-        yield per_gpu(
-            GaugeMetricFamily(
-                "rankskew_gpu_utilization_ratio",
-                "Share of NVML's last sample period in which at least one kernel ran, 0 to 1. A "
-                "kernel that waits in a collective counts as running.",
-                labels=GPU_LABELS,
-            ),
+        yield gauge(
+            "rankskew_gpu_utilization_ratio",
+            "Share of NVML's last sample period in which at least one kernel ran, 0 to 1. A "
+            "kernel that waits in a collective counts as running.",
             sample,
             lambda gpu: scaled(gpu.gpu_busy_percent, over=100),
         )
-        yield per_gpu(
-            GaugeMetricFamily(
-                "rankskew_gpu_memory_busy_ratio",
-                "Share of NVML's last sample period in which the GPU's memory was read or "
-                "written, 0 to 1.",
-                labels=GPU_LABELS,
-            ),
+        yield gauge(
+            "rankskew_gpu_memory_busy_ratio",
+            "Share of NVML's last sample period in which the GPU's memory was read or "
+            "written, 0 to 1.",
             sample,
             lambda gpu: scaled(gpu.memory_busy_percent, over=100),
         )

@@ -10,12 +10,23 @@ from exporter.nvml.sample import GpuSample, NodeSample
 GPU_LABELS: Final = ("gpu", "gpu_uuid")
 
 Family = TypeVar("Family", CounterMetricFamily, GaugeMetricFamily)
+Reading = Callable[[GpuSample], float | None]
+
+
+def gauge(name: str, help: str, sample: NodeSample | None, value: Reading) -> GaugeMetricFamily:
+    """Return a gauge with *value* of each GPU that has one."""
+    return per_gpu(GaugeMetricFamily(name, help, labels=GPU_LABELS), sample, value)
+
+
+def counter(name: str, help: str, sample: NodeSample | None, value: Reading) -> CounterMetricFamily:
+    """Return a counter with *value* of each GPU that has one; *name* ends in _total."""
+    return per_gpu(CounterMetricFamily(name, help, labels=GPU_LABELS), sample, value)
 
 
 def per_gpu(
     family: Family,
     sample: NodeSample | None,
-    value: Callable[[GpuSample], float | None],
+    value: Reading,
     *labels: str,
 ) -> Family:
     """Add *value* of each GPU to *family* and return it; no reading, no series.

@@ -96,6 +96,17 @@ class RunningExporter:
         finally:
             connection.close()
 
+    def push_over_loopback(self, body: bytes) -> tuple[int, Any]:
+        """Post *body* to the loopback listener; return status and decoded answer."""
+        address = self._logged(r"taken on (127\.0\.0\.1:\d+)")
+        connection = http.client.HTTPConnection(address, timeout=PATIENCE_SECONDS)
+        try:
+            connection.request("POST", "/v1/snapshots", body)
+            response = connection.getresponse()
+            return response.status, json.loads(response.read())
+        finally:
+            connection.close()
+
     def terminate(self, number: int = signal.SIGTERM) -> float:
         """Send signal *number* and return how many seconds the process took to end."""
         started = time.monotonic()
@@ -144,6 +155,13 @@ def wait_until(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline, "waited in vain"
         time.sleep(0.01)
+
+
+def counted(page: str, result: str) -> float:
+    """Return how many snapshots *page* counts with this *result*."""
+    match = re.search(rf'rankskew_ingest_snapshots_total{{result="{result}"}} (\S+)', page)
+    assert match is not None
+    return float(match[1])
 
 
 def promtool_check_metrics(page: str) -> subprocess.CompletedProcess[str]:

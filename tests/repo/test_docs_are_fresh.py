@@ -1,6 +1,8 @@
 """What the documentation lists exists, and what is generated is up to date."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,19 @@ def test_every_metric_of_a_collector_is_listed() -> None:
 
     assert len(families) > 50
     assert all(f"| `{build.exposed_name(family)}` |" in page for family in families)
+
+
+def test_every_flag_of_the_help_is_listed() -> None:
+    """docs/configuration.md has each flag that `rankskew exporter --help` has."""
+    command = [sys.executable, "-m", "exporter", "exporter", "--help"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    flags = set(re.findall(r"^  (--[^\s,]+)", shown, re.MULTILINE)) - {"--help"}
+    page = (ROOT / "docs" / "configuration.md").read_text()
+
+    assert len(flags) > 20
+    assert all(
+        f"`{flag}`" in page or f"`{flag.replace('--', '--[no-]', 1)}`" in page for flag in flags
+    )
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -1,3 +1,5 @@
+"""What is known of a node's GPUs and of the worker is told, and nothing more."""
+
 from exporter.collectors.gpu_devices import GpuDevicesCollector
 from exporter.nvml.sample import GpuSample, NodeSample
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, expose, node, series

@@ -1,0 +1,108 @@
+"""What every collector of GPU readings promises; a new collector is one entry of READINGS."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import pytest
+
+from exporter.collectors import COLLECTORS
+from exporter.collectors.base import Collector
+from exporter.collectors.gpu_clocks import GpuClocksCollector
+from exporter.collectors.gpu_memory import GpuMemoryCollector
+from exporter.collectors.gpu_pcie import GpuPcieCollector
+from exporter.collectors.gpu_power import GpuPowerCollector
+from exporter.collectors.gpu_temperature import GpuTemperatureCollector
+from exporter.collectors.gpu_throttle import GpuThrottleCollector
+from exporter.collectors.gpu_utilization import GpuUtilizationCollector
+from exporter.nvml.sample import GpuSample, NvmlSource
+from exporter.nvml.throttle import REASON_BITS
+from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, expose, node, series
+
+Make = Callable[[NvmlSource], Collector]
+
+# Each collector with all the fields of a GpuSample that it reads.
+READINGS: Final[list[tuple[Make, dict[str, Any]]]] = [
+    (GpuUtilizationCollector, {"gpu_busy_percent": 97, "memory_busy_percent": 0}),
+    (
+        GpuMemoryCollector,
+        {"memory_total_bytes": 80, "memory_used_bytes": 30, "memory_free_bytes": 48},
+    ),
+    (
+        GpuPcieCollector,
+        {
+            "pcie_transmit_kilobytes_per_second": 5,
+            "pcie_receive_kilobytes_per_second": 7,
+            "pcie_link_generation": 4,
+            "pcie_link_generation_max": 5,
+            "pcie_link_width": 8,
+            "pcie_link_width_max": 16,
+            "pcie_replays": 0,
+        },
+    ),
+    (
+        GpuClocksCollector,
+        {
+            "sm_clock_megahertz": 1755,
+            "sm_clock_max_megahertz": 1980,
+            "memory_clock_megahertz": 2619,
+            "memory_clock_max_megahertz": 2620,
+        },
+    ),
+    (
+        GpuThrottleCollector,
+        {"throttle_reasons": 0, "throttle_seconds": dict.fromkeys(REASON_BITS, 0.0)},
+    ),
+    (
+        GpuPowerCollector,
+        {
+            "power_milliwatts": 650_500,
+            "power_limit_milliwatts": 700_000,
+            "energy_millijoules": 2_500,
+        },
+    ),
+    (GpuTemperatureCollector, {"gpu_temperature_celsius": 60, "memory_temperature_celsius": 72}),
+]
+NAMES: Final = [make(NO_SAMPLE).name for make, _ in READINGS]
+
+each_collector = pytest.mark.parametrize(("make", "readings"), READINGS, ids=NAMES)
+
+
+def test_every_collector_of_readings_is_held_to_the_promises() -> None:
+    """All that need NVML are here, but for the one that tells which GPUs there are."""
+    assert {*NAMES, "gpu_devices"} == {entry.name for entry in COLLECTORS if entry.needs_nvml}
+
+
+@pytest.mark.parametrize("nvml", [NO_DRIVER, NO_SAMPLE], ids=["no driver", "no sample"])
+@pytest.mark.parametrize("make", [make for make, _ in READINGS], ids=NAMES)
+def test_node_without_gpu_or_sample_has_no_series(make: Make, nvml: NvmlSource) -> None:
+    """Without GPU, or without a fresh sample, there is nothing to expose and nothing fails."""
+    assert series(expose(make(nvml))) == []
+
+
+@each_collector
+def test_gpu_without_a_reading_is_absent_and_hides_nobody(
+    make: Make, readings: dict[str, Any]
+) -> None:
+    """A GPU that is lost, or cannot tell, has no series; the next one has all of its own."""
+    silent = GpuSample(0, up=True, uuid="GPU-silent")
+    lost = GpuSample(1, up=False, uuid="GPU-lost")
+    fine = GpuSample(2, up=True, uuid="GPU-a", **readings)
+    alone = expose(make(node(fine)))
+
+    assert series(alone)
+    assert all('gpu="2",gpu_uuid="GPU-a"' in line for line in series(alone))
+    assert expose(make(node(silent, lost, fine))) == alone
+
+
+@each_collector
+def test_missing_reading_takes_only_its_own_series(make: Make, readings: dict[str, Any]) -> None:
+    """Each reading has series of its own; a GPU that lacks one keeps the others as they were."""
+
+    def exposed(**changes: None) -> set[str]:
+        gpu = GpuSample(2, up=True, uuid="GPU-a", **{**readings, **changes})
+        return set(series(expose(make(node(gpu)))))
+
+    left = [exposed(**{field: None}) for field in readings]
+
+    assert all(rest < exposed() for rest in left)
+    assert sum(len(exposed() - rest) for rest in left) == len(exposed())

@@ -1,0 +1,128 @@
+"""A real exporter process takes in good pushes; a bad one, or a flood of them, harms nobody."""
+
+import json
+import re
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.exporter.running import (
+    RunningExporter,
+    UnixConnection,
+    counted,
+    promtool_check_metrics,
+    running_exporter,
+    wait_until,
+)
+from tests.exporter.snapshots import snapshot
+
+
+def test_pushed_rank_is_scraped(exporter: RunningExporter) -> None:
+    """What a rank posts to the socket stands on /metrics at the next scrape."""
+    assert exporter.push(snapshot(job_id="pushed").to_json()) == (200, {})
+
+    page = exporter.metrics()
+    assert 'rankskew_steps_total{job_id="pushed",peer_group="all",rank="0"} 100.0' in page
+    assert counted(page, "accepted") >= 1
+
+
+def test_loopback_listener_takes_snapshots_too(exporter: RunningExporter) -> None:
+    """Where no socket can be shared, a rank may push over loopback."""
+    answer = exporter.push_over_loopback(snapshot(job_id="loopback").to_json())
+
+    assert answer == (200, {})
+    assert 'job_id="loopback"' in exporter.metrics()
+
+
+def test_web_listener_takes_no_snapshots(exporter: RunningExporter) -> None:
+    """Ingest is not reachable from the network."""
+    status, _, _ = exporter.request("POST", "/v1/snapshots", snapshot().to_json())
+
+    assert status == 404
+
+
+@pytest.mark.parametrize(
+    ("body", "status", "result", "sentence"),
+    [
+        (b"{", 400, "malformed", "not JSON"),
+        (b'{"job_id": "\xff"}', 400, "malformed", "not UTF-8"),
+        (b"x" * 65_537, 413, "oversized", "larger than 65536 bytes"),
+        (b"{}", 422, "invalid", "job_id is missing"),
+        (snapshot(rank=4).to_json(), 422, "invalid", "outside a world of 4"),
+        (snapshot(job_id="x" * 129).to_json(), 422, "invalid", "at most 128 characters"),
+    ],
+)
+def test_bad_push_is_one_sentence_and_a_count(
+    exporter: RunningExporter, body: bytes, status: int, result: str, sentence: str
+) -> None:
+    """A bad push gets a 4xx that says why, is counted, and leaves /metrics as it was."""
+    before = counted(exporter.metrics(), result)
+    answered, answer = exporter.push(body)
+
+    assert answered == status
+    assert sentence in answer["error"]
+    assert answer["error"].count(". ") == 0
+    page = exporter.metrics()
+    assert counted(page, result) == before + 1
+    assert promtool_check_metrics(page).returncode == 0
+
+
+def test_oversized_push_is_refused_before_it_is_sent(exporter: RunningExporter) -> None:
+    """A length over the limit is answered at once, without waiting for the body."""
+    connection = UnixConnection(exporter.socket_path)
+    connection.putrequest("POST", "/v1/snapshots")
+    connection.putheader("Content-Length", str(10**12))
+    connection.endheaders()
+    status = connection.getresponse().status
+    connection.close()
+
+    assert status == 413
+
+
+def test_endless_chunked_push_is_cut_off(exporter: RunningExporter) -> None:
+    """A body without a length is refused as soon as it passes the limit."""
+    connection = UnixConnection(exporter.socket_path)
+    connection.putrequest("POST", "/v1/snapshots")
+    connection.putheader("Transfer-Encoding", "chunked")
+    connection.endheaders()
+    for _ in range(66):
+        connection.send(b"400\r\n" + b"x" * 1024 + b"\r\n")
+    response = connection.getresponse()
+    status, answer = response.status, json.loads(response.read())
+    connection.close()
+
+    assert status == 413
+    assert "larger than 65536 bytes" in answer["error"]
+
+
+def test_push_that_breaks_off_harms_nobody(exporter: RunningExporter) -> None:
+    """A process killed in mid-push is a count, not a traceback in the log."""
+    before = counted(exporter.metrics(), "malformed")
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(exporter.socket_path))
+        client.sendall(b"POST /v1/snapshots HTTP/1.1\r\nHost: x\r\nContent-Length: 50\r\n\r\n{")
+    wait_until(lambda: counted(exporter.metrics(), "malformed") == before + 1)
+
+    assert not [line for line in exporter.log if "Traceback" in line]
+
+
+def test_flood_of_jobs_leaves_the_page_small(tmp_path: Path) -> None:
+    """10,000 invented job names cost a counter, not a series each, and real ranks stay."""
+    with running_exporter(tmp_path / "e.sock", "--ranks.jobs-max=8") as running:
+        running.push(snapshot(job_id="real").to_json())
+        connection = UnixConnection(running.socket_path)
+        statuses = []
+        for number in range(10_000):
+            connection.request("POST", "/v1/snapshots", snapshot(job_id=f"job-{number}").to_json())
+            response = connection.getresponse()
+            response.read()
+            statuses.append(response.status)
+        connection.close()
+        page = running.metrics()
+
+    assert (statuses.count(200), statuses.count(429)) == (7, 9_993)
+    assert counted(page, "no_room") == 9_993
+    assert 'rankskew_steps_total{job_id="real"' in page
+    assert len(set(re.findall(r'job_id="([^"]*)"', page))) == 8
+    assert len(page) < 100_000

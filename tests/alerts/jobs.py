@@ -10,7 +10,7 @@ from rank_probe.stages import PHASE_OF
 # Share of a rank's own time that each stage takes.
 STAGE_SHARES = {"optimizer": 0.08, "other": 0.07, "data": 0.1, "forward": 0.25, "backward": 0.5}
 START_SECONDS = 5.0
-# The first step compiles; rank 0 also writes the cache that the others read.
+# In the first step rank 0 compiles what the others then read from its cache.
 COMPILE_SECONDS = 6.0
 RESTART_PAUSE_SECONDS = 20.0
 RANKS_PER_NODE = 8
@@ -114,8 +114,7 @@ def _own_times(
             {s: usual * share * spread[rank][s] * noise[s] for s, share in STAGE_SHARES.items()}
         )
     if number == 0:
-        for rank, own in enumerate(times):
-            own["forward"] += COMPILE_SECONDS * (2 if rank == 0 else 1)
+        times[0]["forward"] += COMPILE_SECONDS
     for fault in job.faults:
         if fault.start_seconds <= now < fault.end_seconds and number % fault.every == 0:
             late = times[draw.randrange(job.ranks) if fault.rank is None else fault.rank]

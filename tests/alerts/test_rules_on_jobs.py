@@ -116,6 +116,15 @@ def test_late_rank_that_itself_waits_is_not_named(tmp_path: Path) -> None:
     assert_named(tmp_path, Job(seed=5, faults=faults), {(0, "data")})
 
 
+def test_late_rank_that_costs_next_to_nothing_wakes_nobody(tmp_path: Path) -> None:
+    """A rank is late, but communication takes so long that it hardly matters."""
+    fault = Fault(1, "data", 0.1)
+    job = Job(communication_ratio=8, stage_noise=0.01, common_noise=0.01, faults=(fault,))
+    late = Expect("group by (rank) (rank:rankskew_gpus_lost:mean1m)", 240, {'{rank="1"}': 1})
+
+    assert_named(tmp_path, job, set(), late)
+
+
 def test_two_late_ranks_share_the_cost_by_their_excess(tmp_path: Path) -> None:
     """Who is later by a quarter is charged a quarter more."""
     job = Job(ranks=8, seed=5, faults=(Fault(0, "data", 0.5), Fault(7, "data", 0.4)))
@@ -145,11 +154,30 @@ def test_steps_of_12_seconds_name_the_late_rank(tmp_path: Path) -> None:
     assert_named(tmp_path, job, {(1, "forward")}, cost)
 
 
-def test_checkpoint_on_one_rank_is_named_although_its_peers_have_no_such_stage(
+def test_checkpoints_that_never_end_are_named_although_the_peers_have_no_such_stage(
     tmp_path: Path,
 ) -> None:
-    """A stage that only the late rank has is where it is late."""
-    assert_named(tmp_path, Job(faults=(Fault(0, "checkpoint", 8, every=40),)), {(0, "checkpoint")})
+    """A stage that only the late rank has is where it is late, if that is no exception."""
+    job = Job(seconds=600, faults=(Fault(0, "checkpoint", 8, every=40),))
+
+    assert_named(tmp_path, job, {(0, "checkpoint")})
+
+
+@pytest.mark.parametrize(("ranks", "busy_seconds"), [(2, 0.5), (8, 0.5), (8, 12.0)])
+def test_single_checkpoint_is_charged_to_its_stage_and_wakes_nobody(
+    tmp_path: Path, ranks: int, busy_seconds: float
+) -> None:
+    """What is meant to happen now and then is accounted for, and is no straggler."""
+    end = 450 + 1.1 * busy_seconds  # A step and its communication.
+    once = Fault(0, "checkpoint", 16, start_seconds=450, end_seconds=end)
+    job = Job(ranks=ranks, seed=3, seconds=900, busy_seconds=busy_seconds, faults=(once,))
+    most = Expect(
+        "group by (rank, stage) (topk(1, max_over_time(rank_stage:rankskew_gpus_lost:mean1m[9m])))",
+        last_scrape(job),
+        {'{rank="0",stage="checkpoint"}': 1},
+    )
+
+    assert_named(tmp_path, job, set(), most)
 
 
 def test_transient_straggler_clears(tmp_path: Path) -> None:
@@ -164,7 +192,7 @@ def test_transient_straggler_clears(tmp_path: Path) -> None:
 def test_rank_that_changed_is_named_among_peers_that_always_differed(tmp_path: Path) -> None:
     """Where peers differ too much to say, a rank's own past does, for ten minutes."""
     fault = Fault(1, "backward", 0.15, start_seconds=560)
-    job = Job(ranks=8, seed=0, seconds=1150, static_spread=0.07, faults=(fault,))
+    job = Job(ranks=8, seed=1, seconds=1150, static_spread=0.1, faults=(fault,))
     still = Expect(
         'group by (rank) (ALERTS{alertstate="firing"})', last_scrape(job), {'{rank="1"}': 1}
     )

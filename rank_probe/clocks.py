@@ -1,53 +1,82 @@
-"""The stage clock: splits a thread's time among stages, nothing left out, nothing twice."""
+"""The stage clock: notes where one thread's stages begin; the sums are made later."""
 
 import time
 from collections.abc import Callable
+from typing import Final, Protocol
 
-from rank_probe.stages import OTHER, STAGES
+from rank_probe.stages import OTHER
+
+# What a boundary may be besides the beginning of a stage, in the bits above the stage's number.
+STAGE_BITS: Final = 15
+BEGIN: Final = 16  # counting begins here: the unfinished step before it is none
+RELEASE: Final = 32  # a wait for other ranks ended here
+COMPLETE: Final = 64  # the step is over: it ended at the last release, or here without one
+
+
+class Boundaries(Protocol):
+    """Who else wants each boundary when it happens: a device's timeline."""
+
+    def boundary(self, mark: int) -> None:
+        """Take the boundary *mark*, a stage's number with its marks."""
 
 
 class StageClock:
-    """Cumulative nanoseconds per stage of one thread, the owner.
+    """The boundaries between the stages of one thread, the owner, on a tape.
 
-    Only the owner calls `switch`, `enter` and `leave`; there is no lock. Other threads may read
-    `nanoseconds`, `stage` and `since`, each a single reference, at any time. Stages nest: entering
-    one suspends the one around it, so the stages never overlap and add up to wall time.
+    *tape* is flat: a mark (stage and bits), its nanoseconds, the next mark... Appending two numbers
+    is all that happens in the training loop; `steps.Steps` adds them up many boundaries at a time,
+    which costs a fraction of adding each in caches that a model has just emptied.
+
+    Only the owner calls the methods; there is no lock. Another thread may read *stage*
+    and take entries off the tape's front. Stages nest: entering one suspends the one around it, so
+    stages never overlap and add up to wall time.
     """
 
-    __slots__ = ("_now", "_outer", "nanoseconds", "since", "stage")
+    __slots__ = ("_append", "_now", "_outer", "device", "stage", "tape")
 
     def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
         self._now = now
         self._outer: list[int] = []
-        self.nanoseconds = [0] * len(STAGES)
+        self.tape: list[int] = []
+        self._append = self.tape.append
+        self.device: Boundaries | None = None
         self.stage = OTHER
-        self.since = now()
 
-    def switch(self, stage: int) -> None:
-        """Charge the time since the last boundary to the current stage, go on in *stage*."""
-        now = self._now()
-        self.nanoseconds[self.stage] += now - self.since
-        self.since = now
+    def switch(self, stage: int, marks: int = 0) -> None:
+        """Go on in *stage* instead of the current one."""
         self.stage = stage
+        append = self._append
+        append(stage | marks)
+        append(self._now())
+        if self.device is not None:
+            self.device.boundary(stage | marks)
 
-    def enter(self, stage: int) -> None:
+    def enter(self, stage: int, marks: int = 0) -> None:
         """Suspend the current stage for *stage*, until `leave`."""
-        # As `switch`, written out: a call more is a tenth of what a boundary costs.
-        now = self._now()
-        current = self.stage
-        self._outer.append(current)
-        self.nanoseconds[current] += now - self.since
-        self.since = now
+        self._outer.append(self.stage)
+        # As `switch`, written out here and below: a call more is a third of a boundary's price.
         self.stage = stage
+        append = self._append
+        append(stage | marks)
+        append(self._now())
+        if self.device is not None:
+            self.device.boundary(stage | marks)
 
-    def leave(self) -> None:
-        """Go back to the stage that the last `enter` suspended."""
-        self.switch(self._outer.pop() if self._outer else OTHER)
+    def leave(self, marks: int = 0, outermost: int | None = None) -> None:
+        """Go back to the stage that the last `enter` suspended.
 
-    def rename(self, stage: int) -> None:
-        """Call the time since the last boundary *stage*, unless that is within an `enter`."""
-        if not self._outer:
-            self.stage = stage
+        Where nothing else is suspended, go on in *outermost* instead, if that is given.
+        """
+        outer = self._outer
+        stage = outer.pop() if outer else OTHER
+        if outermost is not None and not outer:
+            stage = outermost
+        self.stage = stage
+        append = self._append
+        append(stage | marks)
+        append(self._now())
+        if self.device is not None:
+            self.device.boundary(stage | marks)
 
     @property
     def depth(self) -> int:

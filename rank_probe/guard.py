@@ -1,9 +1,10 @@
 """The one place of the probe that catches: nothing of ours ever reaches the user's code."""
 
 import functools
+import inspect
 import logging
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -37,9 +38,30 @@ def never_raise(function: Callable[P, R]) -> Callable[P, R | None]:
 
     KeyboardInterrupt and SystemExit pass: they are the user's.
     """
+    guarded = _of_one(function) if _takes_one(function) else _of_many(function)
+    return cast(Callable[P, R | None], functools.wraps(function)(guarded))
 
-    @functools.wraps(function)
-    def guarded(*args: P.args, **kwargs: P.kwargs) -> R | None:
+
+def _takes_one(function: Callable[..., object]) -> bool:
+    parameters = list(inspect.signature(function).parameters.values())
+    return len(parameters) == 1 and parameters[0].kind is inspect.Parameter.POSITIONAL_OR_KEYWORD
+
+
+def _of_one(function: Callable[..., R]) -> Callable[[Any], R | None]:
+    """Guard a function of one argument: half the price, and most boundaries are that."""
+
+    def guarded(only: Any) -> R | None:
+        try:
+            return function(only)
+        except Exception:  # noqa: BLE001 - the guard: a probe must not break training
+            failures.note(function.__qualname__)
+            return None
+
+    return guarded
+
+
+def _of_many(function: Callable[..., R]) -> Callable[..., R | None]:
+    def guarded(*args: Any, **kwargs: Any) -> R | None:
         try:
             return function(*args, **kwargs)
         except Exception:  # noqa: BLE001 - the guard: a probe must not break training

@@ -59,9 +59,10 @@ class Probe:
         if importlib.util.find_spec("torch") is None:
             log.info("rank_probe: torch is not installed, so no stage is found automatically")
             return
-        from rank_probe import torch_stages, torch_waits
+        from rank_probe import torch_backward, torch_collectives, torch_stages
 
-        self._patches.append(torch_waits.attach(self.timeline))
+        self._patches.append(torch_backward.attach(self.timeline))
+        self._patches.append(torch_collectives.attach(self.timeline))
         if self._automatic:
             self._patches.append(torch_stages.attach(self.timeline))
 
@@ -94,7 +95,6 @@ class Probe:
         if me is None:
             return None
         totals = self.timeline.steps.totals()
-        clock = self.timeline.clock
         return Snapshot(
             job_id=me.job_id,
             peer_group=me.peer_group,
@@ -113,8 +113,8 @@ class Probe:
             },
             busy_seconds=totals.busy_nanoseconds / 1e9,
             busy_seconds_squared=totals.busy_seconds_squared,
-            stage=STAGES[clock.stage],
-            stage_elapsed_seconds=max(time.perf_counter_ns() - clock.since, 0) / 1e9,
+            stage=STAGES[self.timeline.clock.stage],
+            stage_elapsed_seconds=self.timeline.steps.elapsed_seconds(),
             finished=self._finished,
             sync_floor_seconds=self.timeline.steps.floor_seconds(),
             last_step_timestamp_seconds=totals.last_step_timestamp_seconds,

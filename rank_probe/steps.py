@@ -1,16 +1,21 @@
-"""Steps: cut the stage clock at the release, commit whole steps only."""
+"""Steps: add the stage clock's boundaries up, cut at the release, whole steps only."""
 
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
-from rank_probe.clocks import StageClock
-from rank_probe.stages import STAGES, SYNC
+from rank_probe.clocks import BEGIN, COMPLETE, RELEASE, STAGE_BITS
+from rank_probe.stages import OTHER, STAGES, SYNC
 
 # The exposed waits of the last minute are kept; steps under 60 ms keep a shorter memory.
-RING = 1024
-FLOOR_WINDOW_SECONDS = 60.0
-FLOOR_QUANTILE = 0.02
+RING: Final = 1024
+FLOOR_WINDOW_SECONDS: Final = 60.0
+FLOOR_QUANTILE: Final = 0.02
+# Step vectors that wait for the trace file; more than a second's worth of the fastest loops.
+VECTORS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,69 +33,95 @@ class Totals:
         return sum(self.nanoseconds) - self.nanoseconds[SYNC]
 
 
+class StepVector(NamedTuple):
+    """One whole step: its number from 1, when it ended, nanoseconds a stage in STAGES order."""
+
+    step: int
+    ended: int
+    nanoseconds: tuple[int, ...]
+
+
 class Steps:
     """Counts steps that run from one release to the next.
 
     The *release* is the end of the last collective of a step, when all ranks are let go together.
-    It is only known afterwards: `release` marks each candidate, and `complete`, called when the
-    next step has visibly begun, commits up to the last mark. What came after it belongs to the
-    next step, so that a delay after the collective is not charged to those who wait for it.
+    It is only known afterwards: each candidate is marked, and the mark that the next step has
+    visibly begun commits up to the last one. What came after it belongs to the next step, so that
+    a delay after the collective is not charged to those who wait for it.
 
-    `totals` and `floor_seconds` may be read from another thread: the state is one list, replaced
-    by one slice assignment.
+    *tape* is a StageClock's, or a device's. Any thread may call the methods.
     """
 
-    def __init__(self, clock: StageClock, wall: Callable[[], float] = time.time) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        tape: list[int],
+        now: Callable[[], int] = time.perf_counter_ns,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._tape = tape
+        self._now = now
         self._wall = wall
-        self._released = False
-        self._at_release = [0] * len(STAGES)
-        self._total = self._waited = self._steps = 0
+        self._lock = threading.Lock()
+        self._nanoseconds = [0] * len(STAGES)
+        self._stage = OTHER
+        self._since = now()
+        self._at_release: list[int] | None = None
+        self._release_time = 0
+        self._begun_at = 0  # when counting began, less what had been committed before
+        self._committed = [0] * len(STAGES)
+        self._committed_until = 0
+        self._steps = 0
         self._busy_squared = 0.0
-        # Stage nanoseconds, then steps, sum of squared busy seconds, time of the last step.
-        self._committed: list[float] = [0] * (len(STAGES) + 3)
+        self._last_ended: int | None = None
         self._waits = [0] * RING
-        self._wait_times = [0.0] * RING
+        self._wait_times: list[int | None] = [None] * RING
+        self._vectors: deque[StepVector] | None = None
 
-    def begin(self) -> None:
-        """Start counting, at the first sign of training: what came before is start-up."""
-        self._released = False  # A collective of the start-up ends no step.
-        self._clock.switch(self._clock.stage)
-        self._clock.nanoseconds[:] = [0] * len(STAGES)
+    def keep_vectors(self) -> None:
+        """Keep every step from here on until `take_vectors` asks for it."""
+        self._vectors = deque(maxlen=VECTORS)
 
-    def release(self) -> None:
-        """Mark the end of a collective; call it right after the clock left `sync`."""
-        self._at_release[:] = self._clock.nanoseconds
-        self._released = True
+    def take_vectors(self) -> list[StepVector]:
+        """Return the steps since the last call, and forget them."""
+        self.fold()
+        taken: list[StepVector] = []
+        while self._vectors:
+            taken.append(self._vectors.popleft())
+        return taken
 
-    def complete(self) -> None:
-        """Commit one step up to the last release, or up to now where nothing was synchronised."""
-        if not self._released:
-            self._clock.switch(self._clock.stage)
-            self.release()
-        self._released = False
-        reached = self._at_release
-        total, waited = sum(reached), reached[SYNC]
-        wait = waited - self._waited
-        busy_seconds = (total - self._total - wait) / 1e9
-        self._total, self._waited = total, waited
-        now = self._wall()
-        slot = self._steps % RING
-        self._waits[slot] = wait
-        self._wait_times[slot] = now
-        self._steps += 1
-        self._busy_squared += busy_seconds * busy_seconds
-        self._committed[:] = (*reached, self._steps, self._busy_squared, now)
+    def fold(self, *, wait: bool = True) -> None:
+        """Add up what is on the tape; without *wait* not if another thread is about to."""
+        if not self._lock.acquire(blocking=wait):
+            return
+        try:
+            # The owner may be between a mark and its time: an odd last entry stays.
+            length = len(self._tape) & ~1
+            taken = self._tape[:length]
+            del self._tape[:length]
+            self._add(taken)
+        finally:
+            self._lock.release()
 
     def totals(self) -> Totals:
         """Return the counters over all whole steps so far."""
-        *nanoseconds, steps, busy_squared, last_step = self._committed[:]
-        return Totals(
-            nanoseconds=tuple(int(value) for value in nanoseconds),
-            steps=int(steps),
-            busy_seconds_squared=busy_squared,
-            last_step_timestamp_seconds=last_step or None,
-        )
+        self.fold()
+        with self._lock:
+            return Totals(
+                nanoseconds=tuple(self._committed),
+                steps=self._steps,
+                busy_seconds_squared=self._busy_squared,
+                last_step_timestamp_seconds=self._timestamp(self._last_ended),
+            )
+
+    def spent(self) -> tuple[int, ...]:
+        """Return the nanoseconds a stage up to the last boundary, the unfinished step included."""
+        self.fold()
+        return tuple(self._nanoseconds)
+
+    def elapsed_seconds(self) -> float:
+        """Return how long ago the last boundary was: the time spent in the stage of now."""
+        self.fold()
+        return max(self._now() - self._since, 0) / 1e9
 
     def floor_seconds(self) -> float | None:
         """Return the 2 % quantile of the exposed wait of the last minute's steps.
@@ -98,12 +129,59 @@ class Steps:
         That is what communication alone costs: a rank that is last to arrive waits for nobody.
         None while no step of the last minute is known.
         """
-        oldest = self._wall() - FLOOR_WINDOW_SECONDS
+        self.fold()
+        oldest = self._now() - FLOOR_WINDOW_SECONDS * 1e9
         waits = sorted(
             wait
             for wait, at in zip(self._waits[:], self._wait_times[:], strict=True)
-            if at > oldest
+            if at is not None and at > oldest
         )
         if not waits:
             return None
         return waits[int(FLOOR_QUANTILE * len(waits))] / 1e9
+
+    def _add(self, entries: list[int]) -> None:
+        nanoseconds, stage, since = self._nanoseconds, self._stage, self._since
+        for mark, now in zip(entries[::2], entries[1::2], strict=True):
+            nanoseconds[stage] += now - since
+            since = now
+            if mark <= STAGE_BITS:
+                stage = mark
+                continue
+            stage = mark & STAGE_BITS
+            if mark & BEGIN:
+                nanoseconds[:] = self._committed
+                self._begun_at = now - self._committed_until
+                self._at_release = None
+            if mark & RELEASE:
+                self._at_release = nanoseconds[:]
+                self._release_time = now
+            if mark & COMPLETE:
+                self._commit(now)
+        self._stage, self._since = stage, since
+
+    def _commit(self, now: int) -> None:
+        reached, ended = self._at_release, self._release_time
+        if reached is None:
+            reached, ended = self._nanoseconds[:], now
+        self._at_release = None
+        # The stages add up to the time since counting began, so no sum is needed.
+        until = ended - self._begun_at
+        wait = reached[SYNC] - self._committed[SYNC]
+        busy_seconds = (until - self._committed_until - wait) / 1e9
+        slot = self._steps % RING
+        self._waits[slot] = wait
+        self._wait_times[slot] = ended
+        self._steps += 1
+        self._busy_squared += busy_seconds * busy_seconds
+        if self._vectors is not None:
+            spent = tuple(a - b for a, b in zip(reached, self._committed, strict=True))
+            self._vectors.append(StepVector(self._steps, ended, spent))
+        self._committed, self._committed_until = reached, until
+        self._last_ended = now
+
+    def _timestamp(self, nanoseconds: int | None) -> float | None:
+        """Return the clock's *nanoseconds* as Unix seconds of the wall clock as it is set now."""
+        if nanoseconds is None:
+            return None
+        return self._wall() - (self._now() - nanoseconds) / 1e9

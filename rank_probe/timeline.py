@@ -1,14 +1,20 @@
 """What the hooks and the manual API drive: one thread's stages, waits and step ends."""
 
+import time
 from collections.abc import Callable
 from threading import get_ident
+from typing import Final
 
-from rank_probe.clocks import StageClock
+from rank_probe.clocks import BEGIN, COMPLETE, RELEASE, StageClock
 from rank_probe.guard import never_raise
 from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, SYNC
 from rank_probe.steps import Steps
 
-_NOBODY = -1  # No thread has this identifier.
+_NOBODY: Final = -1  # No thread has this identifier.
+
+# Entries on the tape after which the training thread adds them up itself, at a step's end: it is
+# many steps of a very fast loop, or there is no pusher.
+LONG_TAPE: Final = 4096
 
 
 class Timeline:
@@ -22,20 +28,37 @@ class Timeline:
     Time outside any named stage is then `forward` from the batch to its backward, `other` else.
     """
 
-    def __init__(self, *, automatic: bool, clock: StageClock | None = None) -> None:
-        self.clock = clock or StageClock()
-        self.steps = Steps(self.clock)
+    def __init__(
+        self,
+        *,
+        automatic: bool,
+        now: Callable[[], int] = time.perf_counter_ns,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.clock = StageClock(now)
+        self.steps = Steps(self.clock.tape, now, wall)
         self._automatic = automatic
         self._automatic_steps = automatic
         self.after_first_step: Callable[[], None] | None = None
-        self._owner = get_ident()
+        self._thread = self._owner = get_ident()
         self._begun = False
         self._optimizer_ran = False
         self._optimizer_depth = 0
+        self._closure_runs = False
+        # Whether the calling thread, not the owner, runs the owner's backward: the autograd
+        # engine has a thread for each CUDA device.
+        self.in_engine: Callable[[], bool] = lambda: False
 
     def disable(self) -> None:
-        """Time nothing from here on; for a forked child, which is not a rank."""
+        """Time nothing from here on: the level of detail is off, or this is a forked child."""
         self._owner = _NOBODY
+
+    def enable(self) -> None:
+        """Time again after `disable`, from the next sign of training on."""
+        if self._owner == _NOBODY:
+            self.clock.unwind(0)
+            self._begun = self._optimizer_ran = self._closure_runs = False
+            self._owner = self._thread
 
     @never_raise
     def enter(self, stage: int) -> None:
@@ -54,17 +77,16 @@ class Timeline:
     @never_raise
     def enter_wait(self) -> bool:
         """Begin an exposed wait for other ranks, unless one is being timed already."""
-        if self.clock.stage == SYNC or get_ident() != self._owner:
+        clock = self.clock
+        if clock.stage == SYNC or (get_ident() != self._owner and not self._in_own_backward()):
             return False
-        self.clock.enter(SYNC)
+        clock.enter(SYNC)
         return True
 
     @never_raise
-    def leave_wait(self, *, release: bool = True) -> None:
+    def leave_wait(self, release: bool = True) -> None:
         """End the wait; *release* says that all ranks were let go together."""
-        self.clock.leave()
-        if release:
-            self.steps.release()
+        self.clock.leave(RELEASE if release else 0)
 
     @never_raise
     def enter_fetch(self) -> bool:
@@ -73,33 +95,41 @@ class Timeline:
             return False
         if self.clock.stage == OPTIMIZER:  # Its step raised and the user carried on.
             self.clock.unwind(self._optimizer_depth)
-        self._next_step_begins()
-        self.clock.enter(DATA)
+        # Nearly always nothing began, or an optimizer ran: no call to learn which.
+        if self._begun and not self._optimizer_ran:
+            self.clock.enter(DATA)
+        else:
+            self.clock.enter(DATA, self._marks_of_next())
         return True
 
     @never_raise
-    def leave_fetch(self, *, forward_follows: bool) -> None:
+    def leave_fetch(self, forward_follows: bool) -> None:
         """The batch is there, or the loader is at its end and none follows."""
-        self.clock.leave()
         if self._automatic:
-            self.clock.rename(FORWARD if forward_follows else OTHER)
+            self.clock.leave(0, FORWARD if forward_follows else OTHER)
+        else:
+            self.clock.leave()
 
     @never_raise
     def begin_forward(self) -> None:
         """The root module is called with gradients on: the forward pass, until backward."""
         if get_ident() == self._owner:
-            self._next_step_begins()
-            if self._automatic:
-                self.clock.switch(self.clock.stage)
-                self.clock.rename(FORWARD)
+            clock = self.clock
+            marks = self._marks_of_next()
+            if self._automatic and not clock.depth:
+                clock.switch(FORWARD, marks)
+            elif marks:
+                clock.switch(clock.stage, marks)
 
     @never_raise
     def enter_backward(self) -> bool:
         """The autograd engine is started; False if it already runs (a nested backward)."""
         if self.clock.stage in (BACKWARD, SYNC) or get_ident() != self._owner:
             return False
-        self._next_step_begins()
-        self.clock.enter(BACKWARD)
+        if self._begun and not self._optimizer_ran:
+            self.clock.enter(BACKWARD)
+        else:
+            self.clock.enter(BACKWARD, self._marks_of_next())
         return True
 
     @never_raise
@@ -113,29 +143,40 @@ class Timeline:
             self.clock.switch(SYNC)
 
     @never_raise
-    def leave_backward(self) -> None:
-        """The autograd engine returned."""
-        waited = self.clock.stage == SYNC
-        self.clock.leave()
-        if waited:
-            self.steps.release()
+    def leave_backward(self) -> bool:
+        """The autograd engine returned; say whether `gradients_ready` was called."""
+        clock = self.clock
+        waited = clock.stage == SYNC
         if self._automatic:
-            self.clock.rename(OTHER)
+            clock.leave(RELEASE if waited else 0, OPTIMIZER if self._closure_runs else OTHER)
+        else:
+            clock.leave(RELEASE if waited else 0)
+        return waited
 
     @never_raise
-    def enter_optimizer(self, *_: object) -> None:
+    def enter_optimizer(
+        self, _optimizer: object = None, args: object = None, kwargs: object = None
+    ) -> None:
         """An optimizer's step begins; takes what torch's step hooks are given."""
         if get_ident() == self._owner:
-            if self.clock.stage != OPTIMIZER:  # An optimizer may wrap another.
-                self._optimizer_depth = self.clock.depth
-            self.clock.enter(OPTIMIZER)
+            clock = self.clock
+            if clock.stage == FORWARD and not clock.depth and (args or kwargs):
+                # Forward and backward run in the closure that it is given: `optimizer` is what
+                # comes after them.
+                self._closure_runs = True
+                return
+            if clock.stage != OPTIMIZER:  # An optimizer may wrap another.
+                self._optimizer_depth = clock.depth
+            clock.enter(OPTIMIZER)
 
     @never_raise
     def leave_optimizer(self, *_: object) -> None:
         """An optimizer's step is done; the training step ends when the next thing begins."""
-        if get_ident() == self._owner and self.clock.stage == OPTIMIZER:
-            self.clock.leave()
-            self._optimizer_ran = True
+        if get_ident() == self._owner:
+            if self.clock.stage == OPTIMIZER:
+                self.clock.leave(0, OTHER if self._automatic else None)
+                self._optimizer_ran = True
+            self._closure_runs = False
 
     @never_raise
     def complete_step(self) -> None:
@@ -145,28 +186,37 @@ class Timeline:
             self._optimizer_ran = False
             if not self._begun:
                 self._begin()
-            self._complete()
+            self.clock.switch(self.clock.stage, COMPLETE)
+            self._after_step()
 
     @never_raise
     def finish(self) -> None:
         """Commit a step whose optimizer ran but which nothing followed."""
-        if get_ident() == self._owner:
-            self._next_step_begins()
+        if get_ident() == self._owner and (marks := self._marks_of_next()):
+            self.clock.switch(self.clock.stage, marks)
 
-    def _next_step_begins(self) -> None:
+    def _in_own_backward(self) -> bool:
+        return self.clock.stage == BACKWARD and self._owner != _NOBODY and self.in_engine()
+
+    def _marks_of_next(self) -> int:
+        """Return the marks of a boundary at which a step, or the first one, visibly begins."""
         if self._optimizer_ran:
             self._optimizer_ran = False
             if self._automatic_steps:
-                self._complete()
+                self._after_step()
+                return COMPLETE
         elif not self._begun:
-            self._begin()
+            self._begun = True
+            return BEGIN
+        return 0
 
     def _begin(self) -> None:
         self._begun = True
-        self.steps.begin()
+        self.clock.switch(self.clock.stage, BEGIN)
 
-    def _complete(self) -> None:
-        self.steps.complete()
+    def _after_step(self) -> None:
+        if len(self.clock.tape) > LONG_TAPE:
+            self.steps.fold(wait=False)
         if self.after_first_step is not None:
             call, self.after_first_step = self.after_first_step, None
             call()

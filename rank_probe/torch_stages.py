@@ -41,25 +41,29 @@ def attach(timeline: Timeline) -> Patches:
 
 
 def _fetch(timeline: Timeline, original: Callable[..., Any], *, batch: bool) -> Any:
+    enter, leave, training = timeline.enter_fetch, timeline.leave_fetch, torch.is_grad_enabled
+
     def fetch(self: Any) -> Any:
-        entered = timeline.enter_fetch()
+        if not enter():
+            return original(self)
         fetched = False
         try:
             result = original(self)
             fetched = batch
             return result
         finally:
-            if entered:
-                # Without gradients it is an evaluation loop, not a forward pass of training.
-                timeline.leave_fetch(forward_follows=fetched and torch.is_grad_enabled())
+            # Without gradients it is an evaluation loop, not a forward pass of training.
+            leave(fetched and training())
 
     return fetch
 
 
 def _forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
+    begin, training = timeline.begin_forward, torch.is_grad_enabled
+
     def forward(*args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled():
-            timeline.begin_forward()
+        if training():
+            begin()
         return original(*args, **kwargs)
 
     return forward

@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from demo import train
-from rank_probe import torch_stages, torch_waits
+from rank_probe import torch_backward, torch_collectives, torch_stages
 from rank_probe.stages import DATA, FORWARD, OPTIMIZER, STAGES
 from rank_probe.timeline import Timeline
 
@@ -29,8 +29,10 @@ def main() -> None:
     seconds = train.seconds_by_stage(options, rank)
     by_hand, automatic = Timeline(automatic=False), Timeline(automatic=True)
     patches = [
-        torch_waits.attach(by_hand),
-        torch_waits.attach(automatic),
+        torch_backward.attach(by_hand),
+        torch_backward.attach(automatic),
+        torch_collectives.attach(by_hand),
+        torch_collectives.attach(automatic),
         torch_stages.attach(automatic),
     ]
     block = train.Block(train.sleep, seconds["forward"], seconds["backward"], normalize=True)

@@ -3,8 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rank_probe.clocks import StageClock
-from rank_probe.stages import BACKWARD, DATA, FORWARD, OTHER, STAGES, SYNC
+from rank_probe.clocks import RELEASE, StageClock
+from rank_probe.stages import BACKWARD, DATA, EVAL, FORWARD, OTHER, STAGES, SYNC
+from rank_probe.steps import Steps
 from tests.rank_probe.fake_time import FakeTime
 
 
@@ -12,13 +13,14 @@ def test_time_goes_to_the_stage_it_was_spent_in() -> None:
     """A switch charges the time since the last one to the stage that ends."""
     time = FakeTime()
     clock = StageClock(time)
+    steps = Steps(clock.tape, time)
     time.pass_(3)
     clock.switch(DATA)
     time.pass_(5)
     clock.switch(FORWARD)
 
-    assert clock.nanoseconds[OTHER] == 3
-    assert clock.nanoseconds[DATA] == 5
+    assert steps.spent()[OTHER] == 3
+    assert steps.spent()[DATA] == 5
     assert clock.stage == FORWARD
 
 
@@ -26,6 +28,7 @@ def test_nested_stage_suspends_the_one_around_it() -> None:
     """A wait inside backward is not counted as backward."""
     time = FakeTime()
     clock = StageClock(time)
+    steps = Steps(clock.tape, time)
     clock.enter(BACKWARD)
     time.pass_(10)
     clock.enter(SYNC)
@@ -34,8 +37,8 @@ def test_nested_stage_suspends_the_one_around_it() -> None:
     time.pass_(1)
     clock.leave()
 
-    assert clock.nanoseconds[BACKWARD] == 11
-    assert clock.nanoseconds[SYNC] == 7
+    assert steps.spent()[BACKWARD] == 11
+    assert steps.spent()[SYNC] == 7
     assert clock.stage == OTHER
 
 
@@ -73,6 +76,7 @@ def test_stages_add_up_to_wall_time(moves: list[tuple[str, int, int]]) -> None:
     """Whatever is entered and left, no nanosecond is lost or counted twice."""
     time = FakeTime()
     clock = StageClock(time)
+    steps = Steps(clock.tape, time)
     started = time.nanoseconds
     for move, stage, elapsed in moves:
         time.pass_(elapsed)
@@ -81,4 +85,39 @@ def test_stages_add_up_to_wall_time(moves: list[tuple[str, int, int]]) -> None:
         else:
             getattr(clock, move)(stage)
 
-    assert sum(clock.nanoseconds) == time.nanoseconds - started
+    clock.switch(OTHER)
+
+    assert sum(steps.spent()) == time.nanoseconds - started
+
+
+def test_device_hears_of_each_boundary() -> None:
+    """A device's timeline is told every mark when it happens, in order."""
+
+    class Device:
+        def __init__(self) -> None:
+            self.marks: list[int] = []
+
+        def boundary(self, mark: int) -> None:
+            self.marks.append(mark)
+
+    clock = StageClock(FakeTime())
+    clock.device = device = Device()
+    clock.switch(DATA)
+    clock.enter(SYNC)
+    clock.leave(RELEASE)
+
+    assert device.marks == [DATA, SYNC, DATA | RELEASE] == clock.tape[::2]
+
+
+def test_outermost_stage_is_only_replaced_where_nothing_is_suspended() -> None:
+    """A fetch within `eval` goes back to it; one on its own is followed by the stage given."""
+    clock = StageClock(FakeTime())
+    clock.enter(EVAL)
+    clock.enter(DATA)
+    clock.leave(0, FORWARD)
+    assert clock.stage == EVAL
+    clock.leave()
+    clock.enter(DATA)
+    clock.leave(0, FORWARD)
+
+    assert clock.stage == FORWARD

@@ -7,7 +7,7 @@ import pytest
 from rank_probe import runtime
 from rank_probe.probe import Probe
 from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
-from rank_probe.stages import DATA, SYNC
+from rank_probe.stages import DATA
 
 RANK_2_OF_4 = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "RANKSKEW_JOB_ID": "j"}
 
@@ -53,7 +53,7 @@ def test_snapshot_tells_where_a_rank_hangs() -> None:
     """The stage of the moment and the time in it grow while nothing is committed."""
     probe = Probe(automatic=True, environment=RANK_2_OF_4)
     probe.timeline.enter(DATA)
-    probe.timeline.clock.since -= 7_000_000_000
+    probe.timeline.clock.tape[-1] -= 7_000_000_000
     snapshot = probe.snapshot()
 
     assert snapshot is not None
@@ -74,7 +74,7 @@ def test_only_stages_that_occurred_are_told() -> None:
 
     assert snapshot is not None
     assert set(snapshot.stage_seconds) == {"data", "sync", "other"}
-    assert probe.timeline.clock.nanoseconds[SYNC] > 0
+    assert snapshot.stage_seconds["sync"] > 0
     assert snapshot.busy_seconds == pytest.approx(
         snapshot.stage_seconds["data"] + snapshot.stage_seconds["other"]
     )

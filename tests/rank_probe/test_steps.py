@@ -2,7 +2,7 @@
 
 import pytest
 
-from rank_probe.clocks import StageClock
+from rank_probe.clocks import BEGIN, COMPLETE, RELEASE, StageClock
 from rank_probe.stages import BACKWARD, DATA, OPTIMIZER, OTHER, SYNC
 from rank_probe.steps import FLOOR_WINDOW_SECONDS, Steps
 from tests.rank_probe.fake_time import FakeTime
@@ -17,8 +17,11 @@ class Loop:
         self.time = FakeTime()
         self.wall = 1_000.0
         self.clock = StageClock(self.time)
-        self.steps = Steps(self.clock, wall=lambda: self.wall)
+        self.steps = Steps(self.clock.tape, self.time, lambda: self.wall)
         self._begun = False
+
+    def mark(self, mark: int) -> None:
+        self.clock.switch(self.clock.stage, mark)
 
     def spend(self, stage: int, milliseconds: float) -> None:
         self.clock.enter(stage)
@@ -28,15 +31,14 @@ class Loop:
     def step(self, *, data: float = 5, wait: float = 2, after: float = 0) -> None:
         if not self._begun:
             self._begun = True
-            self.steps.begin()
+            self.mark(BEGIN)
         self.spend(DATA, data)
         self.spend(BACKWARD, 10)
         self.spend(SYNC, wait)
-        self.steps.release()
+        self.mark(RELEASE)
         self.spend(OPTIMIZER, 1)
         self.spend(OTHER, after)
-        self.steps.complete()
-        self.wall += 1
+        self.mark(COMPLETE)
 
 
 def test_delay_after_the_collective_belongs_to_the_next_step() -> None:
@@ -60,8 +62,8 @@ def test_counters_hold_whole_steps_only() -> None:
     before = loop.steps.totals()
     loop.spend(DATA, 500)
 
-    assert loop.steps.totals() == before
-    assert before.steps == 1
+    assert loop.steps.totals().nanoseconds == before.nanoseconds
+    assert loop.steps.totals().steps == before.steps == 1
 
 
 def test_stages_add_up_to_the_time_between_releases() -> None:
@@ -79,7 +81,7 @@ def test_start_up_is_no_part_of_the_first_step() -> None:
     loop = Loop()
     loop.spend(OTHER, 9_000)
     loop.spend(SYNC, 3_000)
-    loop.steps.release()
+    loop.mark(RELEASE)
     loop.step()
 
     assert sum(loop.steps.totals().nanoseconds) == 17 * MS
@@ -89,10 +91,10 @@ def test_start_up_collective_does_not_end_a_step_without_one() -> None:
     """A release before training is forgotten, so a loop without collectives counts right."""
     loop = Loop()
     loop.spend(SYNC, 3_000)
-    loop.steps.release()
-    loop.steps.begin()
+    loop.mark(RELEASE)
+    loop.mark(BEGIN)
     loop.spend(DATA, 5)
-    loop.steps.complete()
+    loop.mark(COMPLETE)
 
     assert loop.steps.totals().nanoseconds[DATA] == 5 * MS
     assert loop.steps.totals().nanoseconds[SYNC] == 0
@@ -101,10 +103,10 @@ def test_start_up_collective_does_not_end_a_step_without_one() -> None:
 def test_step_without_a_collective_ends_where_it_is_completed() -> None:
     """A single process has no release; its steps run from call to call."""
     loop = Loop()
-    loop.steps.begin()
+    loop.mark(BEGIN)
     loop.spend(DATA, 5)
     loop.spend(OPTIMIZER, 1)
-    loop.steps.complete()
+    loop.mark(COMPLETE)
 
     assert loop.steps.totals().nanoseconds[OPTIMIZER] == 1 * MS
 
@@ -114,7 +116,7 @@ def test_step_without_a_collective_may_follow_one_with_it() -> None:
     loop = Loop()
     loop.step()
     loop.spend(DATA, 30)
-    loop.steps.complete()
+    loop.mark(COMPLETE)
 
     assert loop.steps.totals().nanoseconds[DATA] == 35 * MS
 
@@ -135,7 +137,6 @@ def test_floor_is_near_the_shortest_wait_of_the_last_minute() -> None:
     loop = Loop()
     for wait in range(100, 0, -1):
         loop.step(wait=wait)
-        loop.wall -= 1  # All within one second.
 
     assert loop.steps.floor_seconds() == pytest.approx(0.003)
 
@@ -146,7 +147,7 @@ def test_floor_forgets_what_is_older_than_a_minute() -> None:
     assert loop.steps.floor_seconds() is None
     loop.step()
     assert loop.steps.floor_seconds() == pytest.approx(0.002)
-    loop.wall += FLOOR_WINDOW_SECONDS
+    loop.time.pass_(int(FLOOR_WINDOW_SECONDS * 1e9))
 
     assert loop.steps.floor_seconds() is None
 
@@ -158,3 +159,68 @@ def test_last_step_time_is_absent_before_the_first_step() -> None:
     loop.step()
 
     assert loop.steps.totals().last_step_timestamp_seconds == 1_000.0
+
+
+def test_time_of_the_last_step_follows_the_wall_clock_as_it_is_set() -> None:
+    """When the node's clock is corrected, the last step stays as long ago as it was."""
+    loop = Loop()
+    loop.step()
+    loop.time.pass_(2_000_000_000)
+    loop.wall = 9_000.0
+
+    assert loop.steps.totals().last_step_timestamp_seconds == pytest.approx(8_998.0)
+
+
+def test_beginning_anew_drops_the_unfinished_step_only() -> None:
+    """After a pause in the timing, whole steps stay counted and nothing of the pause is."""
+    loop = Loop()
+    loop.step()
+    before = loop.steps.totals()
+    loop.spend(DATA, 700)
+    loop.mark(BEGIN)
+    loop.step()
+
+    after = loop.steps.totals()
+    assert after.nanoseconds[DATA] - before.nanoseconds[DATA] == 5 * MS
+    assert sum(after.nanoseconds) - sum(before.nanoseconds) == 17 * MS
+    assert after.busy_seconds_squared == pytest.approx(2 * 0.015**2)
+
+
+def test_elapsed_time_counts_from_the_last_boundary() -> None:
+    """The stage of now is as old as its beginning, whether or not it has been added up."""
+    loop = Loop()
+    loop.clock.enter(DATA)
+    loop.time.pass_(7 * MS)
+    assert loop.steps.elapsed_seconds() == pytest.approx(0.007)
+    loop.time.pass_(MS)
+
+    assert loop.steps.elapsed_seconds() == pytest.approx(0.008)
+
+
+def test_kept_vectors_are_the_differences_between_steps() -> None:
+    """Each whole step is told once, with its number, its end and its stages."""
+    loop = Loop()
+    loop.steps.keep_vectors()
+    loop.step(data=5)
+    loop.step(data=25)
+    vectors = loop.steps.take_vectors()
+
+    assert [vector.step for vector in vectors] == [1, 2]
+    assert [vector.nanoseconds[DATA] for vector in vectors] == [5 * MS, 25 * MS]
+    assert vectors[1].ended - vectors[0].ended == (1 + 25 + 10 + 2) * MS
+    assert loop.steps.take_vectors() == []
+
+
+def test_folding_bit_by_bit_changes_nothing() -> None:
+    """However the tape is cut into pieces, also between a mark and its time, the sums are one."""
+    loop, pieces = Loop(), Loop()
+    for number in range(5):
+        loop.step(data=number, after=2)
+        pieces.step(data=number, after=2)
+    tape = pieces.clock.tape[:]
+    pieces.clock.tape.clear()
+    for entry in tape:
+        pieces.clock.tape.append(entry)
+        pieces.steps.fold()
+
+    assert pieces.steps.totals() == loop.steps.totals()

@@ -5,9 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from rank_probe.clocks import StageClock
 from rank_probe.stages import BACKWARD, DATA, EVAL, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
-from rank_probe.timeline import Timeline
+from rank_probe.timeline import LONG_TAPE, Timeline
 from tests.rank_probe.fake_time import FakeTime
 
 MS = 1_000_000
@@ -18,7 +17,7 @@ class Job:
 
     def __init__(self, *, automatic: bool = True) -> None:
         self.time = FakeTime()
-        self.timeline = Timeline(automatic=automatic, clock=StageClock(self.time))
+        self.timeline = Timeline(automatic=automatic, now=self.time)
 
     def work(self, milliseconds: int) -> None:
         self.time.pass_(milliseconds * MS)
@@ -126,7 +125,7 @@ def test_optimizer_that_raised_does_not_swallow_the_loop() -> None:
 
     assert job.timeline.clock.stage == FORWARD
     assert job.timeline.clock.depth == 0
-    assert job.timeline.clock.nanoseconds[DATA] == 10 * MS
+    assert job.timeline.steps.spent()[DATA] == 10 * MS
 
 
 def test_loop_without_a_loader_has_its_forward_from_the_model_call_on() -> None:
@@ -171,7 +170,7 @@ def test_wait_inside_a_wait_is_one_wait() -> None:
     job.work(4)
     job.timeline.leave_wait()
 
-    assert job.timeline.clock.nanoseconds[SYNC] == 4 * MS
+    assert job.timeline.steps.spent()[SYNC] == 4 * MS
     assert job.timeline.clock.stage == OTHER
 
 
@@ -263,12 +262,12 @@ def test_other_threads_are_not_timed(report: Callable[[Timeline], object]) -> No
     job.backward()
     job.timeline.enter(DATA)
     clock = job.timeline.clock
-    before = (clock.stage, clock.depth, list(clock.nanoseconds), job.steps)
+    before = (clock.stage, clock.depth, job.timeline.steps.spent(), job.steps)
     thread = threading.Thread(target=report, args=(job.timeline,))
     thread.start()
     thread.join()
 
-    assert (clock.stage, clock.depth, list(clock.nanoseconds), job.steps) == before
+    assert (clock.stage, clock.depth, job.timeline.steps.spent(), job.steps) == before
 
 
 def test_disabled_timeline_times_nothing() -> None:
@@ -282,4 +281,83 @@ def test_disabled_timeline_times_nothing() -> None:
     job.timeline.leave_optimizer()
 
     assert job.timeline.clock.stage == OTHER
-    assert job.timeline.clock.nanoseconds[OPTIMIZER] == 0
+    assert job.timeline.steps.spent()[OPTIMIZER] == 0
+
+
+def test_timing_goes_on_after_a_pause_as_if_it_had_just_begun() -> None:
+    """What was open when it was turned off is forgotten, and whole steps stay whole."""
+    job = Job()
+    job.fetch()
+    job.backward()
+    job.optimize()
+    job.timeline.enter(EVAL)
+    job.timeline.disable()
+    job.work(500)
+    job.timeline.leave()
+    job.timeline.enable()
+    assert job.timeline.clock.depth == 0
+    for _ in range(2):
+        job.fetch(5)
+        job.backward(10, wait=2)
+        job.optimize()
+    job.timeline.finish()
+
+    assert job.steps == 2
+    assert job.milliseconds() == {"optimizer": 1, "data": 10, "backward": 20, "sync": 4}
+
+
+def test_closure_of_an_optimizer_is_not_the_optimizer() -> None:
+    """Forward and backward that run inside step(closure) keep their names; the rest is its own."""
+    job = Job()
+    for _ in range(2):
+        job.fetch(5)
+        job.timeline.enter_optimizer(None, (lambda: None,), {})
+        job.work(20)
+        job.backward(10, wait=2)
+        job.work(3)
+        job.timeline.leave_optimizer()
+        job.work(4)
+    job.fetch()
+
+    assert job.steps == 2
+    assert job.milliseconds() == {
+        "optimizer": 3,
+        "other": 4,
+        "data": 10,
+        "forward": 40,
+        "backward": 20,
+        "sync": 4,
+    }
+
+
+def test_engine_thread_waits_for_the_owner() -> None:
+    """A collective inside backward is the owner's wait, on whichever thread the engine runs it."""
+    job = Job()
+    job.timeline.in_engine = lambda: True
+    job.fetch()
+    assert job.timeline.enter_backward()
+    job.work(10)
+
+    def on_engine_thread() -> None:
+        assert job.timeline.enter_wait()
+        job.work(7)
+        job.timeline.leave_wait()
+
+    thread = threading.Thread(target=on_engine_thread)
+    thread.start()
+    thread.join()
+    job.timeline.leave_backward()
+
+    assert job.timeline.steps.spent()[SYNC] == 7 * MS
+    assert job.timeline.steps.spent()[BACKWARD] == 10 * MS
+
+
+def test_long_tape_is_added_up_without_a_pusher() -> None:
+    """A very fast loop does not grow while nobody reads its totals."""
+    job = Job()
+    for _ in range(3000):
+        job.fetch(1)
+        job.backward(1, wait=1)
+        job.optimize()
+
+    assert len(job.timeline.clock.tape) < 2 * LONG_TAPE

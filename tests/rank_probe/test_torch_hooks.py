@@ -7,23 +7,35 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from rank_probe import torch_stages, torch_waits
-from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
+from rank_probe import torch_backward, torch_collectives, torch_stages
+from rank_probe.patches import Patches
+from rank_probe.stages import BACKWARD, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
 from rank_probe.timeline import Timeline
+
+
+def attach_all(timeline: Timeline) -> list[Patches]:
+    """Put every patch into torch."""
+    modules = (torch_backward, torch_collectives, torch_stages)
+    return [module.attach(timeline) for module in modules]
+
+
+def undo_all(patches: list[Patches]) -> None:
+    """Take them out again, last first."""
+    while patches:
+        patches.pop().undo()
 
 
 @pytest.fixture
 def timeline() -> Iterator[Timeline]:
     """An automatic timeline with all patches in place, taken out again afterwards."""
     timeline = Timeline(automatic=True)
-    waits = torch_waits.attach(timeline)
-    stages = torch_stages.attach(timeline)
+    patches = attach_all(timeline)
     yield timeline
-    stages.undo()
-    waits.undo()
+    undo_all(patches)
 
 
 class Spy(torch.autograd.Function):
@@ -143,7 +155,7 @@ def test_gradients_are_what_they_were(timeline: Timeline) -> None:
     assert x.grad.item() == 2 * (3 + 4)
 
 
-def test_kept_graph_collects_no_hooks(timeline: Timeline) -> None:
+def test_kept_graph_collects_no_hooks(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each backward takes its hook off the graph again, also when it is run many times."""
     removed: list[object] = []
 
@@ -151,13 +163,86 @@ def test_kept_graph_collects_no_hooks(timeline: Timeline) -> None:
         def remove(self) -> None:
             removed.append(self)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(torch_waits._Cut, "arm", lambda *_: [Handle()])
-        y = (torch.ones(1, requires_grad=True) * 2).sum()
-        y.backward(retain_graph=True)
-        y.backward()
+    monkeypatch.setattr(torch_backward.Cut, "hook_roots", lambda *_: [Handle()])
+    y = (torch.ones(1, requires_grad=True) * 2).sum()
+    y.backward(retain_graph=True)
+    y.backward()
 
     assert len(removed) == 2
+
+
+class Job:
+    """A model whose backward is seen to be cut, as DDP's would be: with the last gradient."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self.model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+        self.stages_of_wait: list[int] = []
+        self._timeline = timeline
+        self._gradients = 0
+        for parameter in self.model.parameters():
+            parameter.register_post_accumulate_grad_hook(self._gradient)
+
+    def _gradient(self, _: Tensor) -> None:
+        self._gradients += 1
+        if self._gradients % len(list(self.model.parameters())) == 0:
+            torch.autograd.Variable._execution_engine.queue_callback(self._wait)
+
+    def _wait(self) -> None:
+        self.stages_of_wait.append(self._timeline.clock.stage)
+
+    def hooks(self) -> list[int]:
+        """Return how many hooks each parameter has."""
+        return [len(p._post_accumulate_grad_hooks or ()) for p in self.model.parameters()]
+
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.model(torch.ones(4, 2)).sum().backward()
+
+
+def test_one_parameter_takes_over_the_cut_and_it_stays_exact(timeline: Timeline) -> None:
+    """After a few backwards one standing hook does it; what follows the gradients is still sync."""
+    job = Job(timeline)
+    before = job.hooks()
+    job.step(torch_backward.ROOT_CUTS + 3)
+
+    assert sum(job.hooks()) == sum(before) + 1
+    assert set(job.stages_of_wait) == {SYNC}
+
+
+def test_parameter_that_takes_no_part_gives_the_cut_back(timeline: Timeline) -> None:
+    """Freezing it costs one backward its cut; then the root has it again, for good."""
+    job = Job(timeline)
+    job.step(torch_backward.ROOT_CUTS + 1)
+    hooked = next(
+        p for p, hooks in zip(job.model.parameters(), job.hooks(), strict=True) if hooks > 1
+    )
+    hooked.requires_grad_(False)
+    job.step()
+    timeline.steps.fold()
+    waited = timeline.steps.spent()[SYNC]
+    job.step()
+
+    assert max(job.hooks()) == 1
+    assert timeline.steps.spent()[SYNC] > waited
+
+
+def test_backward_within_a_backward_keeps_the_cut_at_the_root(timeline: Timeline) -> None:
+    """Reentrant checkpointing ends inner backwards early; none of them is taken for the end."""
+    job = Job(timeline)
+    rows = torch.ones(4, 2, requires_grad=True)
+    for _ in range(torch_backward.ROOT_CUTS + 2):
+        checkpoint(job.model, rows, use_reentrant=True).sum().backward()
+
+    assert max(job.hooks()) == 1
+    assert timeline.clock.stage == OTHER
+
+
+def test_graph_without_a_plain_parameter_stays_at_the_root(timeline: Timeline) -> None:
+    """A leaf made anew for each batch can hold no standing hook."""
+    for _ in range(torch_backward.ROOT_CUTS + 2):
+        leaf = torch.ones(2, requires_grad=True)
+        (leaf * 2).sum().backward()
+        assert not leaf._post_accumulate_grad_hooks
 
 
 def test_user_hooks_still_run(timeline: Timeline) -> None:
@@ -199,15 +284,14 @@ def test_detaching_leaves_torch_as_it_was() -> None:
     ]
     before = [getattr(owner, name) for owner, name in places]
     timeline = Timeline(automatic=True)
-    waits, stages = torch_waits.attach(timeline), torch_stages.attach(timeline)
+    patches = attach_all(timeline)
     during = [getattr(owner, name) for owner, name in places]
-    stages.undo()
-    waits.undo()
+    undo_all(patches)
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()
 
     assert all(a is not b for a, b in zip(before, during, strict=True))
     assert [getattr(owner, name) for owner, name in places] == before
-    assert timeline.clock.nanoseconds[OPTIMIZER] == 0
+    assert timeline.steps.spent()[OPTIMIZER] == 0
 
 
 def test_a_probe_that_breaks_does_not_break_the_loop(
@@ -220,7 +304,6 @@ def test_a_probe_that_breaks_does_not_break_the_loop(
 
     for name in ("enter", "leave", "switch"):
         monkeypatch.setattr(type(timeline.clock), name, broken)
-    monkeypatch.setattr(type(timeline.steps), "begin", broken)
     train(timeline, [])
 
-    assert timeline.clock.nanoseconds[DATA] == 0
+    assert timeline.clock.tape == []

@@ -23,67 +23,55 @@ class Boundaries(Protocol):
 class StageClock:
     """The boundaries between the stages of one thread, the owner, on a tape.
 
-    *tape* is flat: a mark (stage and bits), its nanoseconds, the next mark... Appending two numbers
-    is all that happens in the training loop; `steps.Steps` adds them up many boundaries at a time,
-    which costs a fraction of adding each in caches that a model has just emptied.
+    *tape* is flat: a mark (stage and bits), its nanoseconds, the next mark... Appending the two,
+    both or neither, is all that happens in the training loop; `steps.Steps` adds many boundaries
+    up at a time, at a fraction of what each would cost in caches that a model has just emptied.
 
     Only the owner calls the methods; there is no lock. Another thread may read *stage*
     and take entries off the tape's front. Stages nest: entering one suspends the one around it, so
     stages never overlap and add up to wall time.
     """
 
-    __slots__ = ("_append", "_now", "_outer", "device", "stage", "tape")
+    __slots__ = ("note", "now", "outer", "stage", "tape")
 
     def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
-        self._now = now
-        self._outer: list[int] = []
+        self.now = now
+        self.outer: list[int] = []  # the suspended stages
         self.tape: list[int] = []
-        self._append = self.tape.append
-        self.device: Boundaries | None = None
+        # Appends a mark and its nanoseconds: both or, if the user interrupts, neither.
+        self.note: Callable[[tuple[int, int]], None] = self.tape.extend
         self.stage = OTHER
+
+    def also_tell(self, device: Boundaries) -> None:
+        """Have *device* hear of each boundary from now on."""
+        extend = self.tape.extend
+
+        def note(boundary: tuple[int, int]) -> None:
+            extend(boundary)
+            device.boundary(boundary[0])
+
+        self.note = note
 
     def switch(self, stage: int, marks: int = 0) -> None:
         """Go on in *stage* instead of the current one."""
         self.stage = stage
-        append = self._append
-        append(stage | marks)
-        append(self._now())
-        if self.device is not None:
-            self.device.boundary(stage | marks)
+        self.note((stage | marks, self.now()))
 
     def enter(self, stage: int, marks: int = 0) -> None:
         """Suspend the current stage for *stage*, until `leave`."""
-        self._outer.append(self.stage)
-        # As `switch`, written out here and below: a call more is a third of a boundary's price.
-        self.stage = stage
-        append = self._append
-        append(stage | marks)
-        append(self._now())
-        if self.device is not None:
-            self.device.boundary(stage | marks)
+        self.outer.append(self.stage)
+        self.switch(stage, marks)
 
-    def leave(self, marks: int = 0, outermost: int | None = None) -> None:
-        """Go back to the stage that the last `enter` suspended.
-
-        Where nothing else is suspended, go on in *outermost* instead, if that is given.
-        """
-        outer = self._outer
-        stage = outer.pop() if outer else OTHER
-        if outermost is not None and not outer:
-            stage = outermost
-        self.stage = stage
-        append = self._append
-        append(stage | marks)
-        append(self._now())
-        if self.device is not None:
-            self.device.boundary(stage | marks)
+    def leave(self, marks: int = 0) -> None:
+        """Go back to the stage that the last `enter` suspended."""
+        self.switch(self.outer.pop() if self.outer else OTHER, marks)
 
     @property
     def depth(self) -> int:
         """How many stages are suspended."""
-        return len(self._outer)
+        return len(self.outer)
 
     def unwind(self, depth: int) -> None:
         """Leave stages until *depth* are suspended; for blocks whose end was never reported."""
-        while len(self._outer) > depth:
+        while len(self.outer) > depth:
             self.leave()

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from rank_probe.clocks import BEGIN, COMPLETE, RELEASE, STAGE_BITS
 from rank_probe.stages import OTHER, STAGES, SYNC
 
-# The exposed waits of the last minute are kept; steps under 60 ms keep a shorter memory.
-RING: Final = 1024
+# The exposed waits of the last minute are kept; steps under 120 ms keep a shorter memory.
+RING: Final = 512
 FLOOR_WINDOW_SECONDS: Final = 60.0
 FLOOR_QUANTILE: Final = 0.02
 # Step vectors that wait for the trace file; more than a second's worth of the fastest loops.
@@ -94,8 +94,7 @@ class Steps:
         if not self._lock.acquire(blocking=wait):
             return
         try:
-            # The owner may be between a mark and its time: an odd last entry stays.
-            length = len(self._tape) & ~1
+            length = len(self._tape)  # The owner may go on appending.
             taken = self._tape[:length]
             del self._tape[:length]
             self._add(taken)
@@ -116,7 +115,8 @@ class Steps:
     def spent(self) -> tuple[int, ...]:
         """Return the nanoseconds a stage up to the last boundary, the unfinished step included."""
         self.fold()
-        return tuple(self._nanoseconds)
+        with self._lock:
+            return tuple(self._nanoseconds)
 
     def elapsed_seconds(self) -> float:
         """Return how long ago the last boundary was: the time spent in the stage of now."""

@@ -6,7 +6,7 @@ from threading import get_ident
 from typing import Final
 
 from rank_probe.clocks import BEGIN, COMPLETE, RELEASE, StageClock
-from rank_probe.guard import never_raise
+from rank_probe.guard import failures, never_raise
 from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, SYNC
 from rank_probe.steps import Steps
 
@@ -26,6 +26,9 @@ class Timeline:
     With *automatic* the step ends by itself: at the first fetch, forward or backward after an
     optimizer ran, which holds for several optimizers and for a step that a GradScaler skipped.
     Time outside any named stage is then `forward` from the batch to its backward, `other` else.
+
+    The boundaries of every step write the clock's moves and the guard out: without the calls a
+    step costs about half. No method raises.
     """
 
     def __init__(
@@ -60,19 +63,28 @@ class Timeline:
             self._begun = self._optimizer_ran = self._closure_runs = False
             self._owner = self._thread
 
-    @never_raise
     def enter(self, stage: int) -> None:
         """Suspend the current stage for *stage*."""
-        if get_ident() == self._owner:
-            if not self._begun:
-                self._begin()
-            self.clock.enter(stage)
+        try:
+            if get_ident() == self._owner:
+                clock = self.clock
+                if not self._begun:
+                    self._begin()
+                clock.outer.append(clock.stage)
+                clock.stage = stage
+                clock.note((stage, clock.now()))
+        except Exception:  # noqa: BLE001 - as guard.never_raise, without its call
+            failures.note("Timeline.enter")
 
-    @never_raise
     def leave(self) -> None:
         """End what the last `enter` of this thread began."""
-        if get_ident() == self._owner:
-            self.clock.leave()
+        try:
+            if get_ident() == self._owner:
+                clock = self.clock
+                clock.stage = stage = clock.outer.pop() if clock.outer else OTHER
+                clock.note((stage, clock.now()))
+        except Exception:  # noqa: BLE001 - as guard.never_raise, without its call
+            failures.note("Timeline.leave")
 
     @never_raise
     def enter_wait(self) -> bool:
@@ -88,27 +100,34 @@ class Timeline:
         """End the wait; *release* says that all ranks were let go together."""
         self.clock.leave(RELEASE if release else 0)
 
-    @never_raise
     def enter_fetch(self) -> bool:
         """A data loader is asked for a batch."""
-        if get_ident() != self._owner:
+        try:
+            if get_ident() != self._owner:
+                return False
+            clock = self.clock
+            if clock.stage == OPTIMIZER:  # Its step raised and the user carried on.
+                clock.unwind(self._optimizer_depth)
+            marks = self._marks_of_next() if self._optimizer_ran or not self._begun else 0
+            clock.outer.append(clock.stage)
+            clock.stage = DATA
+            clock.note((DATA | marks, clock.now()))
+            return True
+        except Exception:  # noqa: BLE001 - as guard.never_raise, without its call
+            failures.note("Timeline.enter_fetch")
             return False
-        if self.clock.stage == OPTIMIZER:  # Its step raised and the user carried on.
-            self.clock.unwind(self._optimizer_depth)
-        # Nearly always nothing began, or an optimizer ran: no call to learn which.
-        if self._begun and not self._optimizer_ran:
-            self.clock.enter(DATA)
-        else:
-            self.clock.enter(DATA, self._marks_of_next())
-        return True
 
-    @never_raise
     def leave_fetch(self, forward_follows: bool) -> None:
         """The batch is there, or the loader is at its end and none follows."""
-        if self._automatic:
-            self.clock.leave(0, FORWARD if forward_follows else OTHER)
-        else:
-            self.clock.leave()
+        try:
+            clock = self.clock
+            stage = clock.outer.pop() if clock.outer else OTHER
+            if self._automatic and not clock.outer:
+                stage = FORWARD if forward_follows else OTHER
+            clock.stage = stage
+            clock.note((stage, clock.now()))
+        except Exception:  # noqa: BLE001 - as guard.never_raise, without its call
+            failures.note("Timeline.leave_fetch")
 
     @never_raise
     def begin_forward(self) -> None:
@@ -116,67 +135,92 @@ class Timeline:
         if get_ident() == self._owner:
             clock = self.clock
             marks = self._marks_of_next()
-            if self._automatic and not clock.depth:
+            if self._automatic and not clock.outer:
                 clock.switch(FORWARD, marks)
             elif marks:
                 clock.switch(clock.stage, marks)
 
-    @never_raise
     def enter_backward(self) -> bool:
         """The autograd engine is started; False if it already runs (a nested backward)."""
-        if self.clock.stage in (BACKWARD, SYNC) or get_ident() != self._owner:
+        try:
+            clock = self.clock
+            if clock.stage in (BACKWARD, SYNC) or get_ident() != self._owner:
+                return False
+            marks = self._marks_of_next() if self._optimizer_ran or not self._begun else 0
+            clock.outer.append(clock.stage)
+            clock.stage = BACKWARD
+            clock.note((BACKWARD | marks, clock.now()))
+            return True
+        except Exception:  # noqa: BLE001 - as guard.never_raise, without its call
+            failures.note("Timeline.enter_backward")
             return False
-        if self._begun and not self._optimizer_ran:
-            self.clock.enter(BACKWARD)
-        else:
-            self.clock.enter(BACKWARD, self._marks_of_next())
-        return True
 
-    @never_raise
     def gradients_ready(self) -> None:
         """The last local gradient exists: what is left of backward is waiting for the others.
 
         Called by the autograd engine, on whichever thread ran its last node; the owner is blocked
         inside backward meanwhile.
         """
-        if self.clock.stage == BACKWARD:
-            self.clock.switch(SYNC)
+        try:
+            clock = self.clock
+            if clock.stage == BACKWARD:
+                clock.stage = SYNC
+                clock.note((SYNC, clock.now()))
+        except Exception:  # noqa: BLE001 - as guard.never_raise, without its call
+            failures.note("Timeline.gradients_ready")
 
-    @never_raise
     def leave_backward(self) -> bool:
         """The autograd engine returned; say whether `gradients_ready` was called."""
-        clock = self.clock
-        waited = clock.stage == SYNC
-        if self._automatic:
-            clock.leave(RELEASE if waited else 0, OPTIMIZER if self._closure_runs else OTHER)
-        else:
-            clock.leave(RELEASE if waited else 0)
-        return waited
+        try:
+            clock = self.clock
+            waited = clock.stage == SYNC
+            stage = clock.outer.pop() if clock.outer else OTHER
+            if self._automatic and not clock.outer:
+                stage = OPTIMIZER if self._closure_runs else OTHER
+            clock.stage = stage
+            clock.note((stage | RELEASE if waited else stage, clock.now()))
+            return waited
+        except Exception:  # noqa: BLE001 - as guard.never_raise, without its call
+            failures.note("Timeline.leave_backward")
+            return False
 
-    @never_raise
     def enter_optimizer(
         self, _optimizer: object = None, args: object = None, kwargs: object = None
     ) -> None:
         """An optimizer's step begins; takes what torch's step hooks are given."""
-        if get_ident() == self._owner:
+        try:
+            if get_ident() != self._owner:
+                return
             clock = self.clock
-            if clock.stage == FORWARD and not clock.depth and (args or kwargs):
+            if clock.stage == FORWARD and not clock.outer and (args or kwargs):
                 # Forward and backward run in the closure that it is given: `optimizer` is what
                 # comes after them.
                 self._closure_runs = True
                 return
             if clock.stage != OPTIMIZER:  # An optimizer may wrap another.
-                self._optimizer_depth = clock.depth
-            clock.enter(OPTIMIZER)
+                self._optimizer_depth = len(clock.outer)
+            clock.outer.append(clock.stage)
+            clock.stage = OPTIMIZER
+            clock.note((OPTIMIZER, clock.now()))
+        except Exception:  # noqa: BLE001 - as guard.never_raise, without its call
+            failures.note("Timeline.enter_optimizer")
 
-    @never_raise
     def leave_optimizer(self, *_: object) -> None:
         """An optimizer's step is done; the training step ends when the next thing begins."""
-        if get_ident() == self._owner:
-            if self.clock.stage == OPTIMIZER:
-                self.clock.leave(0, OTHER if self._automatic else None)
+        try:
+            if get_ident() != self._owner:
+                return
+            clock = self.clock
+            if clock.stage == OPTIMIZER:
+                stage = clock.outer.pop() if clock.outer else OTHER
+                if self._automatic and not clock.outer:
+                    stage = OTHER
+                clock.stage = stage
+                clock.note((stage, clock.now()))
                 self._optimizer_ran = True
             self._closure_runs = False
+        except Exception:  # noqa: BLE001 - as guard.never_raise, without its call
+            failures.note("Timeline.leave_optimizer")
 
     @never_raise
     def complete_step(self) -> None:

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rank_probe.clocks import RELEASE, StageClock
-from rank_probe.stages import BACKWARD, DATA, EVAL, FORWARD, OTHER, STAGES, SYNC
+from rank_probe.stages import BACKWARD, DATA, FORWARD, OTHER, STAGES, SYNC
 from rank_probe.steps import Steps
 from tests.rank_probe.fake_time import FakeTime
 
@@ -101,23 +101,10 @@ def test_device_hears_of_each_boundary() -> None:
             self.marks.append(mark)
 
     clock = StageClock(FakeTime())
-    clock.device = device = Device()
+    device = Device()
+    clock.also_tell(device)
     clock.switch(DATA)
     clock.enter(SYNC)
     clock.leave(RELEASE)
 
     assert device.marks == [DATA, SYNC, DATA | RELEASE] == clock.tape[::2]
-
-
-def test_outermost_stage_is_only_replaced_where_nothing_is_suspended() -> None:
-    """A fetch within `eval` goes back to it; one on its own is followed by the stage given."""
-    clock = StageClock(FakeTime())
-    clock.enter(EVAL)
-    clock.enter(DATA)
-    clock.leave(0, FORWARD)
-    assert clock.stage == EVAL
-    clock.leave()
-    clock.enter(DATA)
-    clock.leave(0, FORWARD)
-
-    assert clock.stage == FORWARD

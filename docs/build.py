@@ -62,6 +62,16 @@ def every_rank_reading() -> RankStore:
             last_step_timestamp_seconds=1.0,
             rank_info=dict.fromkeys(RANK_INFO_LABELS, ""),
             runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, ""),
+            stage_host_seconds={"data": 1.0},
+            samples=1,
+            tokens=1,
+            padding_tokens=1,
+            gc_pause_seconds=1.0,
+            cuda_memory_allocated_bytes=1,
+            cuda_memory_reserved_bytes=1,
+            cuda_memory_peak_bytes=1,
+            cuda_alloc_retries=1,
+            lifecycle_seconds={"init": 1.0},
         )
     )
     return store
@@ -125,6 +135,12 @@ def configuration() -> str:
                     "Where the node's exporter takes snapshots; or `http://127.0.0.1:PORT`.",
                 ),
                 (
+                    "`RANKSKEW_TOKEN_FILE`",
+                    "none",
+                    "A file with the token of the exporter's `--ingest.token-file`, shown over "
+                    "`http:` only; read again when the exporter refuses it.",
+                ),
+                (
                     "`RANKSKEW_JOB_ID`",
                     "the scheduler's or launcher's name",
                     "The `job_id` label: SLURM_JOB_ID, TORCHELASTIC_RUN_ID, JOBSET_NAME, "
@@ -134,6 +150,23 @@ def configuration() -> str:
                     "`RANKSKEW_PEER_GROUP`",
                     "`all`",
                     "The `peer_group` label: ranks that ought to do equal work.",
+                ),
+                (
+                    "`RANK_PROBE_CONTROL`",
+                    "none",
+                    "A file that holds `off`, `stages` or `detail`, read once a second: how much "
+                    "is timed. It wins over what `rankskew control` asks for.",
+                ),
+                (
+                    "`RANK_PROBE_TRACE`",
+                    "none",
+                    "A directory in which each rank writes the stages of every step to "
+                    "`JOB_ID-ATTEMPT-RANK.csv`, for `rankskew replay`.",
+                ),
+                (
+                    "`RANK_PROBE_TRACE_MAX_MIB`",
+                    "`1024`",
+                    "Where such a file ends, in MiB.",
                 ),
             ],
         ),

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from prometheus_client import CollectorRegistry
 from starlette.types import ASGIApp
@@ -15,6 +16,7 @@ from exporter.peers import Door, ingest_protocol
 from exporter.ranks import RankLimits, RankStore
 from exporter.scrape import Scrape
 from exporter.settings import Settings
+from exporter.token_file import TokenFile
 from exporter.web_app import web_app
 from exporter.web_config import WebConfig
 from exporter.web_guard import BasicAuth, WithHeaders
@@ -39,6 +41,7 @@ class Exporter:
         self._settings = settings
         self._config = config
         self._results = no_results()
+        self._token = _token(settings)
         self._store = RankStore(_limits(settings))
         self._nvml = NvmlSupervisor(Timing(interval_seconds=settings.nvml_interval_seconds))
         self._needs_nvml = any(entry.needs_nvml for entry in enabled(settings))
@@ -70,7 +73,8 @@ class Exporter:
 
     def ingest_app(self) -> ASGIApp:
         """Return what the ingest listener serves."""
-        return ingest_app(self._store, self._results, self._settings.ingest_max_body_bytes)
+        limit = self._settings.ingest_max_body_bytes
+        return ingest_app(self._store, self._results, limit, self._token)
 
     def ingest_protocol(self) -> type[asyncio.Protocol]:
         """Return how the ingest listener treats its connections."""
@@ -84,6 +88,11 @@ class Exporter:
     def _gpus_visible(self) -> int | None:
         sample = self._nvml.latest()
         return None if sample is None else sample.gpus_visible
+
+
+def _token(settings: Settings) -> TokenFile | None:
+    file = settings.ingest_token_file
+    return TokenFile(Path(file), "--ingest.token-file") if file else None
 
 
 def _limits(settings: Settings) -> RankLimits:

@@ -6,10 +6,17 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from exporter.bundle import write_files
+from exporter.control import Order
+from exporter.control_command import default_endpoint, give_order
 from exporter.errors import UsageError
+from exporter.replay import read_traces, report
 from exporter.settings import Settings, flags
+from rank_probe.snapshot import LEVELS
 from rank_probe.version import __version__
 
+WHAT_THEY_DO: Final = (
+    "exporter: serve; files: write rules; control: change what ranks time; replay: judge traces"
+)
 SWITCH: Final = "collector."
 
 
@@ -28,7 +35,7 @@ def run(arguments: Sequence[str]) -> int:
         allow_abbrev=False,
     )
     parser.add_argument("--version", action="version", version=f"rankskew {__version__}")
-    parser.add_argument("command", choices=COMMANDS, help="exporter: serve; files: write rules")
+    parser.add_argument("command", choices=COMMANDS, help=WHAT_THEY_DO)
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="COMMAND --help lists them")
     options = parser.parse_args(arguments)
     return COMMANDS[options.command](options.arguments)
@@ -47,6 +54,40 @@ def run_files(arguments: Sequence[str]) -> int:
     written = write_files(options.directory, options.overwrite)
     print(f"{len(written)} files written below {options.directory}")
     print(f"Prometheus: add {options.directory.resolve()}/alerts/rules/*.yaml to rule_files")
+    return 0
+
+
+def run_control(arguments: Sequence[str]) -> int:
+    """Change how much the probes of a job's ranks on this node time."""
+    parser = _Parser(
+        prog="rankskew control",
+        description="Change how much the probes of a running job's ranks on this node time: "
+        "nothing but a heartbeat (off), the stages (stages), or also what costs more (detail).",
+        allow_abbrev=False,
+    )
+    parser.add_argument("job_id")
+    parser.add_argument("level", choices=LEVELS)
+    parser.add_argument("--rank", type=int, help="only this rank (default: all on this node)")
+    parser.add_argument(
+        "--endpoint",
+        default=default_endpoint(),
+        help="where the exporter takes snapshots (default: %(default)s)",
+    )
+    options = parser.parse_args(arguments)
+    print(give_order(Order(options.job_id, options.level, options.rank), options.endpoint))
+    return 0
+
+
+def run_replay(arguments: Sequence[str]) -> int:
+    """Account for the waiting in traces that ranks wrote."""
+    parser = _Parser(
+        prog="rankskew replay",
+        description="Say from the traces of RANK_PROBE_TRACE who was late, in which stage, and "
+        "what it cost.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("path", type=Path, nargs="+", help="a CSV file, or a directory of them")
+    print(report(read_traces(parser.parse_args(arguments).path)))
     return 0
 
 
@@ -96,4 +137,9 @@ def _settings(options: dict[str, Any]) -> Settings:
     return Settings(**values, collectors_off=frozenset(off))
 
 
-COMMANDS: Final = {"exporter": run_exporter, "files": run_files}
+COMMANDS: Final = {
+    "exporter": run_exporter,
+    "files": run_files,
+    "control": run_control,
+    "replay": run_replay,
+}

@@ -15,7 +15,15 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails, PydanticCustomError
 
-from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, SCHEMA, Snapshot
+from rank_probe.snapshot import (
+    DEFAULT_LEVEL,
+    LEVELS,
+    LIFECYCLE,
+    RANK_INFO_LABELS,
+    RUNTIME_INFO_LABELS,
+    SCHEMA,
+    Snapshot,
+)
 from rank_probe.stages import STAGES
 
 # Every way a push can end, and the HTTP status that says so.
@@ -23,6 +31,7 @@ RESULTS: Final = {
     "accepted": 200,
     "ignored": 200,  # no newer than what is held: harmless
     "malformed": 400,
+    "unauthorized": 401,
     "forbidden": 403,
     "superseded": 409,
     "oversized": 413,
@@ -59,10 +68,13 @@ def _printable(text: str) -> str:
     return text
 
 
-def _stage(name: str) -> str:
-    if name not in STAGES:
-        raise _wrong(f"is not a stage; use one of {', '.join(STAGES)}")
-    return name
+def _one_of(what: str, names: tuple[str, ...]) -> AfterValidator:
+    def check(name: str) -> str:
+        if name not in names:
+            raise _wrong(f"is not {what}; use one of {', '.join(names)}")
+        return name
+
+    return AfterValidator(check)
 
 
 def _only(labels: tuple[str, ...]) -> AfterValidator:
@@ -80,7 +92,9 @@ InfoValue = Annotated[
 Label = Annotated[
     str, StringConstraints(min_length=1, max_length=LABEL_CHARACTERS), AfterValidator(_printable)
 ]
-Stage = Annotated[str, AfterValidator(_stage)]
+Stage = Annotated[str, _one_of("a stage", STAGES)]
+Event = Annotated[str, _one_of("an event of a process's life", LIFECYCLE)]
+Level = Annotated[str, _one_of("a level", LEVELS)]
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 Seconds = Annotated[float, Field(ge=0, le=LARGEST_SECONDS, allow_inf_nan=False)]
 
@@ -115,6 +129,18 @@ class SnapshotBody:
     runtime_info: Annotated[dict[str, InfoValue], _only(RUNTIME_INFO_LABELS)] = Field(
         default_factory=dict
     )
+    stage_host_seconds: dict[Stage, Seconds] = Field(default_factory=dict)
+    dropped_steps: Count = 0
+    samples: Count | None = None
+    tokens: Count | None = None
+    padding_tokens: Count | None = None
+    gc_pause_seconds: Seconds | None = None
+    cuda_memory_allocated_bytes: Count | None = None
+    cuda_memory_reserved_bytes: Count | None = None
+    cuda_memory_peak_bytes: Count | None = None
+    cuda_alloc_retries: Count | None = None
+    lifecycle_seconds: dict[Event, Seconds] = Field(default_factory=dict)
+    level: Level = DEFAULT_LEVEL
     schema: Literal[1] = SCHEMA
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""The ingest listener: takes snapshots from the training processes of this node, nothing else."""
+"""The ingest listener: takes snapshots from training processes, and orders from the operator."""
 
 from collections.abc import MutableMapping
 
@@ -7,9 +7,11 @@ from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from exporter.control import CONTROL_PATH, NobodyThere, Orders, WrongOrder, parse_order
 from exporter.ingest import RESULTS, Refused, parse
 from exporter.peers import uid_of
 from exporter.ranks import Forbidden, NoRoom, RankStore, Superseded
+from exporter.token_file import TokenFile
 from rank_probe.snapshot import SNAPSHOT_PATH
 
 
@@ -18,16 +20,35 @@ def no_results() -> dict[str, int]:
     return dict.fromkeys(RESULTS, 0)
 
 
-def ingest_app(store: RankStore, results: MutableMapping[str, int], max_body_bytes: int) -> FastAPI:
-    """Return the application that puts snapshots into *store* and counts them in *results*."""
+def ingest_app(
+    store: RankStore,
+    results: MutableMapping[str, int],
+    max_body_bytes: int,
+    token: TokenFile | None = None,
+) -> FastAPI:
+    """Return the application that puts snapshots into *store* and counts them in *results*.
+
+    With a *token*, who comes over TCP must show it; the Unix socket says itself who comes.
+    """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
+    orders = Orders(store)
+
+    async def body_of(request: Request) -> bytes:
+        # Read before the token is checked: a client that is cut off in the middle of its body
+        # would not see the answer.
+        body = await _body(request, max_body_bytes)
+        _check_token(request, token)
+        return body
 
     @app.post(SNAPSHOT_PATH)
     async def take(request: Request) -> Response:
         try:
-            snapshot = parse(await _body(request, max_body_bytes))
-            is_news = store.put(snapshot, uid_of(request.scope))
-            result, answer = ("accepted" if is_news else "ignored"), {}
+            snapshot = parse(await body_of(request))
+            uid = uid_of(request.scope)
+            orders.forget_ended()  # Before this snapshot, which may begin a new run of the name.
+            is_news = store.put(snapshot, uid)
+            level = orders.level_for(snapshot, uid)
+            result, answer = ("accepted" if is_news else "ignored"), _asked(level)
         except Refused as refusal:
             result, answer = refusal.result, {"error": str(refusal)}
         except Forbidden as refusal:
@@ -37,14 +58,54 @@ def ingest_app(store: RankStore, results: MutableMapping[str, int], max_body_byt
         except NoRoom as refusal:
             result, answer = "no_room", {"error": str(refusal)}
         results[result] += 1
-        return JSONResponse(answer, RESULTS[result])
+        return JSONResponse(answer, RESULTS[result], _headers(result))
+
+    @app.post(CONTROL_PATH)
+    async def control(request: Request) -> Response:
+        try:
+            order = parse_order(await body_of(request))
+            return JSONResponse({"ranks": orders.give(order, uid_of(request.scope))})
+        except Refused as refusal:
+            if refusal.result == "unauthorized":
+                results["unauthorized"] += 1
+            return _refused(refusal, RESULTS[refusal.result], _headers(refusal.result))
+        except WrongOrder as refusal:
+            return _refused(refusal, 422)
+        except NobodyThere as refusal:
+            return _refused(refusal, 404)
+        except Forbidden as refusal:
+            return _refused(refusal, 403)
 
     @app.exception_handler(HTTPException)
     async def elsewhere(_: Request, error: HTTPException) -> Response:
-        sentence = f"Nothing is served here but POST {SNAPSHOT_PATH}; use the web listener."
+        served = f"POST {SNAPSHOT_PATH} and POST {CONTROL_PATH}"
+        sentence = f"Nothing is served here but {served}; use the web listener."
         return JSONResponse({"error": sentence}, error.status_code, error.headers)
 
     return app
+
+
+def _asked(level: str | None) -> dict[str, str]:
+    return {} if level is None else {"level": level}
+
+
+def _refused(why: Exception, status: int, headers: dict[str, str] | None = None) -> Response:
+    return JSONResponse({"error": str(why)}, status, headers)
+
+
+def _headers(result: str) -> dict[str, str] | None:
+    return {"WWW-Authenticate": "Bearer"} if result == "unauthorized" else None
+
+
+def _check_token(request: Request, token: TokenFile | None) -> None:
+    if token is None or uid_of(request.scope) is not None:
+        return
+    if not token.is_shown_in(request.headers.get("authorization", "")):
+        raise Refused(
+            "unauthorized",
+            "This listener wants the token of its --ingest.token-file; "
+            "set RANKSKEW_TOKEN_FILE to a file with the same token.",
+        )
 
 
 async def _body(request: Request, max_bytes: int) -> bytes:

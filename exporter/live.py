@@ -55,32 +55,36 @@ class LiveView:
         self._late_since: dict[RankKey, float] = {}
         self._summary: dict[str, Any] = _summary(None, None, [])
 
-    def sample(self, now: float) -> None:
-        """Take in the state of every rank at *now* (Unix seconds); to be called once a second."""
+    def sample(self, now: float, timestamp: float) -> None:
+        """Take in the state of every rank; to be called once a second.
+
+        *now* is the store's clock, by which windows and silence are measured; *timestamp* is the
+        same moment in Unix seconds, by which the ranks say when they stepped.
+        """
         held = sorted(self._store.ranks(), key=_key)
         self._windows = {_key(rank): self._windows.get(_key(rank)) or RankWindow() for rank in held}
         for rank in held:
             self._windows[_key(rank)].add(now, rank.snapshot)
         jobs = [
-            self._job(job_id, list(ranks), now)
+            self._job(job_id, list(ranks), now, timestamp)
             for job_id, ranks in groupby(held, key=lambda rank: rank.snapshot.job_id)
         ]
         named = {(job.job_id, late.rank) for job in jobs for late in job.verdict.late}
         self._late_since = {key: self._late_since.get(key, now) for key in named}
-        self._summary = _summary(now, self._gpus_visible(), jobs)
+        self._summary = _summary(timestamp, self._gpus_visible(), jobs)
 
     def summary(self) -> dict[str, Any]:
         """Return what the page shows, ready for JSON, as of the last sample."""
         return self._summary
 
-    def _job(self, job_id: str, held: Sequence[HeldRank], now: float) -> JobView:
+    def _job(self, job_id: str, held: Sequence[HeldRank], now: float, timestamp: float) -> JobView:
         windows = {rank.snapshot.rank: self._windows[_key(rank)] for rank in held}
         ranks = [
             view_rank(
                 rank.snapshot,
                 windows[rank.snapshot.rank].stage_seconds(),
-                rank.received_timestamp_seconds,
-                now,
+                now - rank.received_seconds,
+                timestamp,
             )
             for rank in held
         ]

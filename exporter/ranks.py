@@ -26,13 +26,13 @@ class NoRoom(Exception):
 
 @dataclass(frozen=True, slots=True)
 class HeldRank:
-    """A rank's latest snapshot and when it arrived (Unix seconds, the store's clock).
+    """A rank's latest snapshot and when it arrived, in seconds of the store's clock.
 
     *uid* is the user it belongs to, None when it came over loopback and nobody knows.
     """
 
     snapshot: Snapshot
-    received_timestamp_seconds: float
+    received_seconds: float
     uid: int | None = None
 
 
@@ -53,15 +53,18 @@ class RankStore:
     A rank belongs to the user who first reported it, until it finishes or falls silent. Root may
     report any rank; a rank of nobody's is anybody's.
 
+    *clock* measures silence and retention. The default is monotonic: a step of the wall clock
+    neither drops a rank nor keeps one for ever.
+
     Not thread-safe on purpose: ingest, scrape and live page all run in the event loop, so
     there is no lock that a scrape could wait on.
     """
 
     def __init__(
-        self, limits: RankLimits | None = None, clock: Callable[[], float] = time.time
+        self, limits: RankLimits | None = None, clock: Callable[[], float] | None = None
     ) -> None:
         self._limits = limits or RankLimits()
-        self._clock = clock
+        self._clock = clock or time.monotonic
         self._held: dict[tuple[str, int], HeldRank] = {}
 
     def put(self, snapshot: Snapshot, uid: int | None = None) -> bool:
@@ -121,7 +124,7 @@ class RankStore:
             ended = [key for key, held in self._held.items() if self._has_ended(held)]
             if not ended:
                 raise NoRoom(limit)
-            del self._held[min(ended, key=lambda key: self._held[key].received_timestamp_seconds)]
+            del self._held[min(ended, key=lambda key: self._held[key].received_seconds)]
 
     def _limit_reached(self, snapshot: Snapshot) -> str | None:
         ranks = self._held.keys() | {(snapshot.job_id, snapshot.rank)}
@@ -156,7 +159,7 @@ class RankStore:
         return self._silent_seconds(held) > retention_seconds
 
     def _silent_seconds(self, held: HeldRank) -> float:
-        return self._clock() - held.received_timestamp_seconds
+        return self._clock() - held.received_seconds
 
 
 def _incarnation(snapshot: Snapshot) -> tuple[int, float]:

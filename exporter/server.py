@@ -112,7 +112,7 @@ async def run_all(listeners: Sequence[Listener], live: LiveView) -> None:
     def sample_live() -> None:
         # Before the work: whatever that does, the next sample comes.
         loop.call_later(LIVE_INTERVAL_SECONDS, sample_live)
-        live.sample(time.time())
+        live.sample(time.monotonic(), time.time())
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
@@ -129,9 +129,10 @@ def _open_ingest(settings: Settings, stack: ExitStack) -> list[socket.socket]:
         stack.callback(unix.close)
         sockets.append(unix.socket)
     if settings.ingest_listen_address:
-        loopback = open_loopback(settings.ingest_listen_address, "--ingest.listen-address")
-        stack.callback(loopback.close)
-        sockets.append(loopback)
+        open_it = open_tcp if settings.ingest_token_file else open_loopback
+        tcp = open_it(settings.ingest_listen_address, "--ingest.listen-address")
+        stack.callback(tcp.close)
+        sockets.append(tcp)
     return sockets
 
 

@@ -96,7 +96,14 @@ class Settings:
     ingest_listen_address: str = _flag(
         "--ingest.listen-address",
         "",
-        "Loopback host:port that takes snapshots too, where a socket cannot be shared; '' is off.",
+        "host:port that takes snapshots too, where a socket cannot be shared; '' is off. "
+        "Loopback only, unless there is a token.",
+    )
+    ingest_token_file: str = _flag(
+        "--ingest.token-file",
+        "",
+        "File with the token that each request to --ingest.listen-address must carry; '' is none. "
+        "It is read again when it changes. The listener has no TLS: use a network that you trust.",
     )
     ingest_max_body_bytes: int = _flag(
         "--ingest.max-body-bytes", 65536, "Largest snapshot taken, in bytes.", positive

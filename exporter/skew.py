@@ -106,14 +106,9 @@ def judge(
         return Verdict(reason=reason)
     busy = {rank: busy_seconds(stages) for rank, stages in ranks.items()}
     step = sum(sum(stages.values()) for stages in ranks.values()) / len(ranks)
-    groups = _groups(busy, peer_groups or {})
-    baselines = [_baseline(list(group.values())) for group in groups]
-    heaviest = max(baselines)
+    groups = split_by_group(busy, peer_groups or {})
+    heaviest, lost_to_groups = unequal_groups(groups)
     lost = len(busy) * frontier(ranks).seconds[-1] - sum(busy.values())
-    lost_to_groups = sum(
-        len(group) * (heaviest - baseline)
-        for group, baseline in zip(groups, baselines, strict=True)
-    )
     # Late in a lighter group, but not later than the heaviest: nobody waits for that rank.
     stage_of = {
         rank: _late_stage(ranks[rank], [ranks[peer] for peer in group])
@@ -140,7 +135,10 @@ def _not_judgeable(ranks: Mapping[int, StageSeconds]) -> str | None:
     return None
 
 
-def _groups(busy: Mapping[int, float], peer_groups: Mapping[int, str]) -> list[dict[int, float]]:
+def split_by_group(
+    busy: Mapping[int, float], peer_groups: Mapping[int, str]
+) -> list[dict[int, float]]:
+    """Return the *busy* seconds of each rank, by peer group; a rank without one is in `all`."""
     names = sorted({peer_groups.get(rank, "all") for rank in busy})
     return [
         {rank: busy[rank] for rank in sorted(busy) if peer_groups.get(rank, "all") == name}
@@ -148,11 +146,19 @@ def _groups(busy: Mapping[int, float], peer_groups: Mapping[int, str]) -> list[d
     ]
 
 
+def unequal_groups(groups: Sequence[Mapping[int, float]]) -> tuple[float, float]:
+    """Return the heaviest group's baseline, and the GPU-seconds that the others are below it."""
+    baselines = [baseline(list(group.values())) for group in groups]
+    heaviest = max(baselines)
+    below = (heaviest - normal for normal in baselines)
+    return heaviest, sum(len(group) * less for group, less in zip(groups, below, strict=True))
+
+
 def _late_ranks(busy: Mapping[int, float], standard_errors: Mapping[int, float]) -> list[int]:
     """Return the ranks of one peer group that stand out of its spread."""
-    baseline = _baseline(list(busy.values()))
-    excess = {rank: seconds / baseline - 1 for rank, seconds in busy.items()}
-    error = _baseline([standard_errors.get(rank, 0.0) for rank in busy]) / baseline
+    normal = baseline(list(busy.values()))
+    excess = {rank: seconds / normal - 1 for rank, seconds in busy.items()}
+    error = baseline([standard_errors.get(rank, 0.0) for rank in busy]) / normal
     spread = STANDARD_ERRORS * error
     if len(busy) >= SPREAD_PEERS:
         distances = [abs(ratio) for ratio in excess.values()]
@@ -163,14 +169,20 @@ def _late_ranks(busy: Mapping[int, float], standard_errors: Mapping[int, float])
 
 def _late_stage(rank: StageSeconds, group: Sequence[StageSeconds]) -> str:
     """Return the stage in which *rank* pulls ahead of its *group* the most."""
-
-    def excess(stage: str) -> float:
-        return rank.get(stage, 0.0) - _baseline([peer.get(stage, 0.0) for peer in group])
-
-    return max((stage for stage in STAGES if stage != SYNC), key=excess)
+    normal = stage_baselines(group)
+    return max(normal, key=lambda stage: rank.get(stage, 0.0) - normal[stage])
 
 
-def _baseline(values: Sequence[float]) -> float:
+def stage_baselines(group: Sequence[StageSeconds]) -> dict[str, float]:
+    """Return what is normal in a peer *group* for each stage but sync."""
+    return {
+        stage: baseline([peer.get(stage, 0.0) for peer in group])
+        for stage in STAGES
+        if stage != SYNC
+    }
+
+
+def baseline(values: Sequence[float]) -> float:
     """Return what is normal for peers; of two ranks the lower one is."""
     return _quantile(BASELINE_QUANTILE, values) if len(values) > 2 else min(values)
 

@@ -51,12 +51,12 @@ def _open_everywhere(port: int) -> socket.socket:
 
 
 def open_loopback(address: str, flag: str) -> socket.socket:
-    """Listen on *address*, which must be a loopback address: nobody checks who pushes."""
+    """Listen on *address*, which must be a loopback address: without a token anyone may push."""
     host, _ = host_and_port(address, flag)
     if host != "localhost" and not _is_loopback(host):
         raise UsageError(
-            f"{flag}: {address!r} is not a loopback address, and snapshots are not authenticated; "
-            "use 127.0.0.1:PORT or [::1]:PORT"
+            f"{flag}: {address!r} is not a loopback address, and without a token anyone could "
+            "push there; use 127.0.0.1:PORT or [::1]:PORT, or set --ingest.token-file"
         )
     return open_tcp(address, flag)
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from rank_probe.snapshot import Snapshot
+from rank_probe.snapshot import LEVEL_OFF, Snapshot
 
 # Ten missed pushes.
 SILENT_SECONDS: Final = 10.0
@@ -15,6 +15,7 @@ STALLED_STEPS: Final = 10.0
 COMMON_WAIT_RATIO: Final = 0.25
 
 REASONS: Final = {
+    "off": "the probe of a rank here is turned off; rankskew control JOB_ID stages turns it on",
     "warming_up": "each rank must first finish a few steps while this exporter watches",
     "single_rank": "only one rank runs on this node, so it has no peer to be compared with",
     "no_sync": "no wait in collectives was measured, so a rank that waits looks like a late one",
@@ -40,6 +41,7 @@ class RankView:
     last_step_age_seconds: float | None
     silent: bool
     finished: bool
+    level: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +66,12 @@ class JobVerdict:
 
 
 def view_rank(
-    snapshot: Snapshot, stage_seconds: dict[str, float] | None, received: float, now: float
+    snapshot: Snapshot,
+    stage_seconds: dict[str, float] | None,
+    silent_seconds: float,
+    timestamp: float,
 ) -> RankView:
-    """Describe a rank at *now*, whose last *snapshot* was *received* then (Unix seconds)."""
+    """Describe a rank at *timestamp* (Unix), whose last *snapshot* came *silent_seconds* ago."""
     last_step = snapshot.last_step_timestamp_seconds
     return RankView(
         rank=snapshot.rank,
@@ -79,10 +84,11 @@ def view_rank(
         wait_seconds=stage_seconds.get("sync") if stage_seconds else None,
         stage=snapshot.stage,
         stage_elapsed_seconds=snapshot.stage_elapsed_seconds,
-        heartbeat_age_seconds=max(0.0, now - snapshot.heartbeat_timestamp_seconds),
-        last_step_age_seconds=None if last_step is None else max(0.0, now - last_step),
-        silent=not snapshot.finished and now - received > SILENT_SECONDS,
+        heartbeat_age_seconds=max(0.0, timestamp - snapshot.heartbeat_timestamp_seconds),
+        last_step_age_seconds=None if last_step is None else max(0.0, timestamp - last_step),
+        silent=not snapshot.finished and silent_seconds > SILENT_SECONDS,
         finished=snapshot.finished,
+        level=snapshot.level,
     )
 
 
@@ -95,7 +101,9 @@ def job_verdict(
         return JobVerdict("finished", f"Finished after {max(r.steps for r in ranks)} steps.")
     if all(rank.silent for rank in running):
         return JobVerdict("silent", _silent(running))
-    if stalled := _stalled(running):
+    if any(rank.level == LEVEL_OFF for rank in running):  # It counts no steps, and hangs nobody.
+        reason = "off"
+    elif stalled := _stalled(running):
         return JobVerdict("stalled", stalled)
     if reason is not None:
         return JobVerdict("not_judgeable", f"Nobody can be named yet: {REASONS[reason]}.", reason)

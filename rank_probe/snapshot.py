@@ -4,7 +4,8 @@ Losing, repeating or reordering a snapshot is harmless, because each one replace
 """
 
 import json
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Final
 
 SCHEMA: Final = 1
@@ -23,8 +24,19 @@ RANK_INFO_LABELS: Final = (
     "clock",
     "attempt",
     "source",
+    "level",
 )
 RUNTIME_INFO_LABELS: Final = ("torch", "cuda", "nccl", "python", "backend", "probe")
+
+# The events of a process's life that have a duration. init: process start to the begin of
+# init_process_group; rendezvous: that call; first_step: from its end to the first whole step;
+# compile: all of torch.compile so far; end: the first step to a clean end.
+LIFECYCLE: Final = ("init", "rendezvous", "first_step", "compile", "end")
+
+# How much the probe times, from nothing to what costs more; the operator may change it any time.
+LEVELS: Final = ("off", "stages", "detail")
+LEVEL_OFF: Final = "off"
+DEFAULT_LEVEL: Final = "stages"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +46,9 @@ class Snapshot:
     Times are seconds; timestamps are Unix seconds on the node's own clock. Counters are
     committed at the release, so they hold whole steps only; *stage_seconds* has a key only for
     stages that occurred. *stage* and *stage_elapsed_seconds* are where the rank is now.
-    None means "no reading".
+    *stage_host_seconds* is the host clock's view of the stages, only where *stage_seconds* is the
+    device's; *dropped_steps* are those whose device times were given up. *lifecycle_seconds* has
+    keys of LIFECYCLE, *level* is one of LEVELS. None means "no reading".
     """
 
     job_id: str
@@ -59,8 +73,28 @@ class Snapshot:
     push_failures: int = 0
     rank_info: dict[str, str] = field(default_factory=dict)
     runtime_info: dict[str, str] = field(default_factory=dict)
+    stage_host_seconds: dict[str, float] = field(default_factory=dict)
+    dropped_steps: int = 0
+    samples: int | None = None
+    tokens: int | None = None
+    padding_tokens: int | None = None
+    gc_pause_seconds: float | None = None
+    cuda_memory_allocated_bytes: int | None = None
+    cuda_memory_reserved_bytes: int | None = None
+    cuda_memory_peak_bytes: int | None = None
+    cuda_alloc_retries: int | None = None
+    lifecycle_seconds: dict[str, float] = field(default_factory=dict)
+    level: str = DEFAULT_LEVEL
     schema: int = SCHEMA
 
     def to_json(self) -> bytes:
         """Return the body of a push, UTF-8 JSON."""
-        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False).encode()
+        # Not dataclasses.asdict: its deep copy costs more than the encoding.
+        return _encode(dict(zip(_NAMES, _values(self), strict=True))).encode()
+
+
+_NAMES: Final = tuple(each.name for each in fields(Snapshot))
+_values: Final = attrgetter(*_NAMES)
+_encode: Final = json.JSONEncoder(
+    separators=(",", ":"), allow_nan=False, check_circular=False
+).encode

@@ -18,6 +18,7 @@ from exporter.collectors.node_cpu import NodeCpuCollector
 from exporter.collectors.node_disk import NodeDiskCollector
 from exporter.collectors.node_memory import NodeMemoryCollector
 from exporter.collectors.node_network import NodeNetworkCollector
+from exporter.collectors.rank_resources import RankResourcesCollector
 from exporter.collectors.ranks import RanksCollector
 from exporter.nvml.sample import NvmlSource
 from exporter.ranks import RankStore
@@ -62,6 +63,11 @@ def _exporter_self(sources: Sources) -> Collector:
 
 COLLECTORS: Final = (
     Entry("ranks", "What the training ranks report.", lambda s: RanksCollector(s.ranks)),
+    Entry(
+        "rank_resources",
+        "What the ranks work on, their memory and pauses.",
+        lambda s: RankResourcesCollector(s.ranks),
+    ),
     _gpu("gpu_devices", "Which GPUs there are and which answer.", GpuDevicesCollector),
     _gpu("gpu_utilization", "How busy the GPUs and their memory are.", GpuUtilizationCollector),
     _gpu("gpu_memory", "Memory of the GPUs.", GpuMemoryCollector),

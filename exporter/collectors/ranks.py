@@ -6,7 +6,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.ranks import RankStore
-from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+from rank_probe.snapshot import LEVEL_OFF, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 from rank_probe.stages import PHASE_OF, STAGES
 
 IDENTITY = ["job_id", "peer_group", "rank"]
@@ -30,7 +30,8 @@ class RanksCollector:
         yield from _info(snapshots)
 
 
-def _identity(snapshot: Snapshot) -> list[str]:
+def identity(snapshot: Snapshot) -> list[str]:
+    """Return the values of IDENTITY, which every series of a rank carries."""
     return [snapshot.job_id, snapshot.peer_group, str(snapshot.rank)]
 
 
@@ -47,14 +48,16 @@ def _steps(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     )
     finished_at = GaugeMetricFamily(
         "rankskew_last_step_timestamp_seconds",
-        "When this rank finished its last step, in Unix seconds of the node's clock (probe).",
+        "When this rank finished its last step, in Unix seconds of the node's clock; absent while "
+        "its probe is off (probe).",
         labels=IDENTITY,
     )
     for snapshot in snapshots:
-        total.add_metric(_identity(snapshot), snapshot.steps)
-        last.add_metric(_identity(snapshot), snapshot.steps)
-        if snapshot.last_step_timestamp_seconds is not None:
-            finished_at.add_metric(_identity(snapshot), snapshot.last_step_timestamp_seconds)
+        total.add_metric(identity(snapshot), snapshot.steps)
+        last.add_metric(identity(snapshot), snapshot.steps)
+        # A rank that is off does not know its steps: an old time would look like a hang.
+        if snapshot.last_step_timestamp_seconds is not None and snapshot.level != LEVEL_OFF:
+            finished_at.add_metric(identity(snapshot), snapshot.last_step_timestamp_seconds)
     yield from (total, last, finished_at)
 
 
@@ -63,6 +66,12 @@ def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
         "rankskew_stage_seconds_total",
         "Seconds of whole steps this rank spent in each stage; the stages add up to its wall time "
         "(probe).",
+        labels=[*IDENTITY, "phase", "stage"],
+    )
+    on_host = CounterMetricFamily(
+        "rankskew_stage_host_seconds_total",
+        "Seconds of whole steps in each stage by the host's clock, for a rank whose stages are "
+        "timed on its GPU (probe).",
         labels=[*IDENTITY, "phase", "stage"],
     )
     busy = CounterMetricFamily(
@@ -82,16 +91,19 @@ def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
         labels=IDENTITY,
     )
     for snapshot in snapshots:
-        identity = _identity(snapshot)
-        for stage in STAGES:
-            if stage in snapshot.stage_seconds:
-                labels = [*identity, PHASE_OF[stage], stage]
-                stages.add_metric(labels, snapshot.stage_seconds[stage])
-        busy.add_metric(identity, snapshot.busy_seconds)
-        squared.add_metric(identity, snapshot.busy_seconds_squared)
+        who = identity(snapshot)
+        for family, seconds in (
+            (stages, snapshot.stage_seconds),
+            (on_host, snapshot.stage_host_seconds),
+        ):
+            for stage in STAGES:
+                if stage in seconds:
+                    family.add_metric([*who, PHASE_OF[stage], stage], seconds[stage])
+        busy.add_metric(who, snapshot.busy_seconds)
+        squared.add_metric(who, snapshot.busy_seconds_squared)
         if snapshot.sync_floor_seconds is not None:
-            floor.add_metric(identity, snapshot.sync_floor_seconds)
-    yield from (stages, busy, squared, floor)
+            floor.add_metric(who, snapshot.sync_floor_seconds)
+    yield from (stages, on_host, busy, squared, floor)
 
 
 def _now(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
@@ -104,7 +116,7 @@ def _now(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     elapsed = GaugeMetricFamily(
         "rankskew_stage_elapsed_seconds",
         "How long this rank has been in the stage it is in now, in seconds at the heartbeat; "
-        "absent once it ended cleanly (probe).",
+        "absent while its probe is off and once it ended cleanly (probe).",
         labels=[*IDENTITY, "stage"],
     )
     finished = GaugeMetricFamily(
@@ -113,11 +125,12 @@ def _now(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
         labels=IDENTITY,
     )
     for snapshot in snapshots:
-        identity = _identity(snapshot)
-        finished.add_metric(identity, float(snapshot.finished))
+        who = identity(snapshot)
+        finished.add_metric(who, float(snapshot.finished))
         if not snapshot.finished:
-            heartbeat.add_metric(identity, snapshot.heartbeat_timestamp_seconds)
-            elapsed.add_metric([*identity, snapshot.stage], snapshot.stage_elapsed_seconds)
+            heartbeat.add_metric(who, snapshot.heartbeat_timestamp_seconds)
+        if not snapshot.finished and snapshot.level != LEVEL_OFF:
+            elapsed.add_metric([*who, snapshot.stage], snapshot.stage_elapsed_seconds)
     yield from (heartbeat, elapsed, finished)
 
 
@@ -137,18 +150,24 @@ def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
         "Failures inside the probe that it kept away from training (probe).",
         labels=IDENTITY,
     )
+    dropped = CounterMetricFamily(
+        "rankskew_probe_dropped_steps_total",
+        "Whole steps whose times on the GPU were given up, because it was too far behind (probe).",
+        labels=IDENTITY,
+    )
     failures = CounterMetricFamily(
         "rankskew_probe_push_failures_total",
         "Snapshots that the probe could not deliver; the next one made up for each (probe).",
         labels=IDENTITY,
     )
     for snapshot in snapshots:
-        identity = _identity(snapshot)
-        world_size.add_metric(identity, snapshot.world_size)
-        restarts.add_metric(identity, snapshot.attempt)
-        errors.add_metric(identity, snapshot.probe_errors)
-        failures.add_metric(identity, snapshot.push_failures)
-    yield from (world_size, restarts, errors, failures)
+        who = identity(snapshot)
+        world_size.add_metric(who, snapshot.world_size)
+        restarts.add_metric(who, snapshot.attempt)
+        errors.add_metric(who, snapshot.probe_errors)
+        dropped.add_metric(who, snapshot.dropped_steps)
+        failures.add_metric(who, snapshot.push_failures)
+    yield from (world_size, restarts, errors, dropped, failures)
 
 
 def _info(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
@@ -163,13 +182,14 @@ def _info(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
         labels=[*IDENTITY, *RUNTIME_INFO_LABELS],
     )
     for snapshot in snapshots:
-        identity = _identity(snapshot)
+        who = identity(snapshot)
         # The fields that have a type are the truth, whatever the text beside them says.
         about = snapshot.rank_info | {
             "world_size": str(snapshot.world_size),
             "attempt": str(snapshot.attempt),
+            "level": snapshot.level,
         }
-        rank.add_metric([*identity, *(about.get(label, "") for label in RANK_INFO_LABELS)], 1)
+        rank.add_metric([*who, *(about.get(label, "") for label in RANK_INFO_LABELS)], 1)
         versions = (snapshot.runtime_info.get(label, "") for label in RUNTIME_INFO_LABELS)
-        runtime.add_metric([*identity, *versions], 1)
+        runtime.add_metric([*who, *versions], 1)
     yield from (rank, runtime)

@@ -98,10 +98,17 @@ class RunningExporter:
 
     def push_over_loopback(self, body: bytes) -> tuple[int, Any]:
         """Post *body* to the loopback listener; return status and decoded answer."""
-        address = self._logged(r"taken on (127\.0\.0\.1:\d+)")
-        connection = http.client.HTTPConnection(address, timeout=PATIENCE_SECONDS)
+        return self.push_over_tcp(self.tcp_port(), body)
+
+    def tcp_port(self) -> int:
+        """Return the port on which snapshots are taken over TCP."""
+        return int(self._logged(r"taken on \d+\.\d+\.\d+\.\d+:(\d+)"))
+
+    def push_over_tcp(self, port: int, body: bytes, **headers: str) -> tuple[int, Any]:
+        """Post *body* to the TCP listener; return status and decoded answer."""
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
         try:
-            connection.request("POST", "/v1/snapshots", body)
+            connection.request("POST", "/v1/snapshots", body, headers)
             response = connection.getresponse()
             return response.status, json.loads(response.read())
         finally:

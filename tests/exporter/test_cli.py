@@ -60,6 +60,8 @@ def test_collector_can_be_switched_on_again() -> None:
         (["exporter", "--web.listen-address=9917"], "'9917' is not host:port"),
         (["exporter", "--web.config.file=/nowhere/web.yaml"], "cannot read /nowhere/web.yaml"),
         (["files"], "the following arguments are required: directory"),
+        (["replay"], "the following arguments are required: path"),
+        (["control"], "the following arguments are required: job_id, level"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_2(

@@ -33,6 +33,10 @@ def refusal(content: bytes) -> Refused:
         snapshot(sync_floor_seconds=0.001, last_step_timestamp_seconds=1_060.0, finished=True),
         snapshot(rank_info=RANK_INFO, runtime_info={"torch": "2.13.0", "cuda": ""}),
         snapshot(stage_seconds={}, busy_seconds=0.0, steps=LARGEST_COUNT),
+        snapshot(stage_host_seconds={"data": 13.0}, dropped_steps=4, level="detail"),
+        snapshot(samples=1, tokens=2, padding_tokens=0, gc_pause_seconds=0.5),
+        snapshot(cuda_memory_allocated_bytes=1, cuda_memory_reserved_bytes=2**40),
+        snapshot(cuda_memory_peak_bytes=3, cuda_alloc_retries=0, lifecycle_seconds={"init": 1.5}),
     ],
 )
 def test_what_the_probe_sends_arrives_unchanged(sent: Snapshot) -> None:
@@ -101,6 +105,10 @@ def test_missing_field_is_named(name: str) -> None:
         ({"rank_info": {"colour": "red"}}, "Field rank_info has unknown keys; use only local_r"),
         ({"rank_info": {"dp": 1}}, "Field rank_info.dp is wrong: input should be a valid string"),
         ({"runtime_info": {"torch": "x" * 129}}, "Field runtime_info.torch is wrong: string sho"),
+        ({"level": "loud"}, "Field level is not a level; use one of off, stages, detail"),
+        ({"lifecycle_seconds": {"birth": 1}}, "Field lifecycle_seconds.birth is not an event of"),
+        ({"stage_host_seconds": {"lunch": 1}}, "Field stage_host_seconds.lunch is not a stage"),
+        ({"tokens": -1}, "Field tokens is wrong: input should be greater than or equal to 0"),
         ({"runtime_info": []}, "Field runtime_info is wrong: input should be an object"),
     ],
 )

@@ -2,14 +2,17 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from exporter.control import Order
 from exporter.ingest_app import ingest_app, no_results
 from exporter.peers import UID
 from exporter.ranks import RankLimits, RankStore
+from exporter.token_file import TokenFile
 from tests.exporter.snapshots import snapshot
 
 MAX_BODY_BYTES = 2_000
@@ -18,26 +21,45 @@ MAX_BODY_BYTES = 2_000
 class Listener:
     """The ingest application, called as a server would call it."""
 
-    def __init__(self, limits: RankLimits | None = None) -> None:
+    def __init__(self, limits: RankLimits | None = None, token: TokenFile | None = None) -> None:
         self.store = RankStore(limits)
         self.results = no_results()
-        self._app = ingest_app(self.store, self.results, MAX_BODY_BYTES)
+        self._app = ingest_app(self.store, self.results, MAX_BODY_BYTES, token)
 
     def send(
-        self, method: str, path: str, content: Any = None, uid: int | None = None
+        self,
+        method: str,
+        path: str,
+        content: Any = None,
+        uid: int | None = None,
+        headers: dict[str, str] | None = None,
     ) -> httpx.Response:
-        return asyncio.run(self._send(method, path, content, uid))
+        return asyncio.run(self._send(method, path, content, uid, headers))
 
-    def push(self, content: Any, uid: int | None = None) -> httpx.Response:
-        return self.send("POST", "/v1/snapshots", content, uid)
+    def push(
+        self, content: Any, uid: int | None = None, headers: dict[str, str] | None = None
+    ) -> httpx.Response:
+        return self.send("POST", "/v1/snapshots", content, uid, headers)
 
-    async def _send(self, method: str, path: str, content: Any, uid: int | None) -> httpx.Response:
+    def order(
+        self, content: bytes, uid: int | None = None, headers: dict[str, str] | None = None
+    ) -> httpx.Response:
+        return self.send("POST", "/v1/control", content, uid, headers)
+
+    async def _send(
+        self,
+        method: str,
+        path: str,
+        content: Any,
+        uid: int | None,
+        headers: dict[str, str] | None,
+    ) -> httpx.Response:
         async def as_user(scope: Any, receive: Any, send: Any) -> None:
             await self._app({**scope, "state": {UID: uid}}, receive, send)
 
         transport = httpx.ASGITransport(as_user)
         async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
-            return await client.request(method, path, content=content)
+            return await client.request(method, path, content=content, headers=headers)
 
     def counted(self) -> dict[str, int]:
         return {result: count for result, count in self.results.items() if count}
@@ -126,14 +148,93 @@ def test_oversized_stream_is_cut_off_before_it_is_held() -> None:
     ("method", "path", "status"),
     [
         ("GET", "/v1/snapshots", 405),
+        ("GET", "/v1/control", 405),
         ("GET", "/metrics", 404),
         ("GET", "/docs", 404),
         ("GET", "/openapi.json", 404),
     ],
 )
 def test_nothing_else_is_served(method: str, path: str, status: int) -> None:
-    """The ingest listener takes snapshots; it shows nothing."""
+    """The ingest listener takes snapshots and orders; it shows nothing."""
     answer = Listener().send(method, path)
 
     assert answer.status_code == status
-    assert "POST /v1/snapshots" in answer.json()["error"]
+    assert "POST /v1/snapshots and POST /v1/control" in answer.json()["error"]
+
+
+def test_order_is_the_answer_to_the_next_push() -> None:
+    """What the operator asks for reaches the rank with its next push, and stays the answer."""
+    listener = Listener()
+    listener.push(snapshot().to_json(), uid=1000)
+    given = listener.order(Order("llama", "off").to_json(), uid=1000)
+
+    assert (given.status_code, given.json()) == (200, {"ranks": 1})
+    for sequence in (2, 3):
+        answer = listener.push(snapshot(sequence=sequence).to_json(), uid=1000)
+        assert (answer.status_code, answer.json()) == (200, {"level": "off"})
+
+
+def test_order_for_a_run_that_ended_is_not_for_the_next() -> None:
+    """A new run that takes the name of a finished one is told nothing."""
+    listener = Listener()
+    listener.push(snapshot().to_json(), uid=1000)
+    listener.order(Order("llama", "off").to_json(), uid=1000)
+    listener.push(snapshot(sequence=2, finished=True).to_json(), uid=1000)
+
+    assert listener.push(snapshot(attempt=1).to_json(), uid=1000).json() == {}
+
+
+@pytest.mark.parametrize(
+    ("content", "uid", "status"),
+    [
+        (b"{", 1000, 422),
+        (b"x" * (MAX_BODY_BYTES + 1), 1000, 413),
+        (Order("nobody", "off").to_json(), 1000, 404),
+        (Order("llama", "off").to_json(), 1001, 403),
+        (Order("llama", "off").to_json(), None, 403),
+    ],
+)
+def test_refused_order_is_a_sentence(content: bytes, uid: int | None, status: int) -> None:
+    """A wrong, aimless or forbidden order is answered with what is wrong, and changes nothing."""
+    listener = Listener()
+    listener.push(snapshot().to_json(), uid=1000)
+    answer = listener.order(content, uid)
+
+    assert answer.status_code == status
+    assert answer.json()["error"].endswith(".")
+    assert listener.push(snapshot(sequence=2).to_json(), uid=1000).json() == {}
+    assert listener.counted() == {"accepted": 2}
+
+
+@pytest.fixture
+def guarded(tmp_path: Path) -> Listener:
+    """Return a listener that wants a token over TCP."""
+    (tmp_path / "token").write_text("s3cret")
+    return Listener(token=TokenFile(tmp_path / "token", "--ingest.token-file"))
+
+
+@pytest.mark.parametrize("header", [{}, {"authorization": "Bearer guess"}])
+@pytest.mark.parametrize("path", ["/v1/snapshots", "/v1/control"])
+def test_tcp_needs_the_token(guarded: Listener, path: str, header: dict[str, str]) -> None:
+    """Without the right token nothing is taken: 401, one sentence, a count."""
+    answer = guarded.send("POST", path, snapshot().to_json(), None, header)
+
+    assert answer.status_code == 401
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert answer.json()["error"].endswith("set RANKSKEW_TOKEN_FILE to a file with the same token.")
+    assert guarded.counted() == {"unauthorized": 1}
+    assert guarded.store.ranks() == []
+
+
+def test_right_token_opens_tcp(guarded: Listener) -> None:
+    """With the token a rank reports over TCP, and is controlled there."""
+    header = {"authorization": "Bearer s3cret"}
+
+    assert guarded.push(snapshot().to_json(), headers=header).status_code == 200
+    given = guarded.order(Order("llama", "off").to_json(), headers=header)
+    assert (given.status_code, given.json()) == (200, {"ranks": 1})
+
+
+def test_unix_socket_needs_no_token(guarded: Listener) -> None:
+    """There the kernel says who comes."""
+    assert guarded.push(snapshot().to_json(), uid=1000).status_code == 200

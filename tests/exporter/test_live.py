@@ -69,7 +69,7 @@ class Node:
                     state, sequence=state.sequence + 1, heartbeat_timestamp_seconds=self.now
                 )
                 self.store.put(self.states[rank])
-        self.view.sample(self.now)
+        self.view.sample(self.now, self.now)
         jobs: list[dict[str, Any]] = json.loads(json.dumps(self.view.summary()))["jobs"]
         return jobs[0]
 
@@ -90,7 +90,7 @@ def test_node_without_ranks_has_no_jobs() -> None:
     view = LiveView(RankStore())
 
     assert view.summary()["jobs"] == []
-    view.sample(START)
+    view.sample(START, START)
     assert view.summary() == {
         "version": __version__,
         "timestamp_seconds": START,
@@ -106,7 +106,7 @@ def test_gpus_are_counted_once_the_driver_was_asked() -> None:
     view = LiveView(RankStore(), lambda: next(answers))
     said = [view.summary()["gpus_visible"]]
     for _ in range(3):
-        view.sample(START)
+        view.sample(START, START)
         said.append(view.summary()["gpus_visible"])
 
     assert said == [None, None, 0, 8]
@@ -229,6 +229,19 @@ def test_restarted_rank_starts_its_window_anew() -> None:
     assert node.run(30)["verdict"]["state"] == "even"
 
 
+def test_job_that_is_turned_off_does_not_hang() -> None:
+    """A rank that times nothing is not judged, and its standing counters are no alarm."""
+    node = Node()
+    node.run(30)
+    node.states[2] = replace(node.states[2], level="off")
+    for _ in range(40):
+        job = node.push()
+
+    assert (job["verdict"]["state"], job["verdict"]["reason"]) == ("not_judgeable", "off")
+    assert "rankskew control JOB_ID stages turns it on" in job["verdict"]["sentence"]
+    assert [rank["level"] for rank in job["ranks"]] == ["stages", "stages", "off", "stages"]
+
+
 def test_hung_job_names_the_rank_outside_sync() -> None:
     """When nobody steps any more, the rank that is not waiting is named with its stage."""
     node = Node()
@@ -323,11 +336,23 @@ def test_shrinking_counters_harm_nobody() -> None:
     assert job["verdict"]["reason"] == "no_busy_time"
 
 
+@pytest.mark.parametrize("hour", [3_600.0, -3_600.0])
+def test_step_of_the_wall_clock_names_nobody_silent(hour: float) -> None:
+    """When the wall clock jumps an hour, no rank falls silent and the window stays full."""
+    node = Node()
+    before = node.run(70)
+    node.view.sample(node.now, node.now + hour)
+    (after,) = node.view.summary()["jobs"]
+
+    assert not any(rank["silent"] for rank in after["ranks"])
+    assert after["step_seconds"] == before["step_seconds"]
+
+
 def test_forgotten_rank_leaves_the_page() -> None:
     """What the store no longer holds is not shown, and a new job of that name starts empty."""
     node = Node()
     node.run(30)
     node.now += 4000
-    node.view.sample(node.now)
+    node.view.sample(node.now, node.now)
 
     assert node.view.summary()["jobs"] == []

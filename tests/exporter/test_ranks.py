@@ -1,5 +1,7 @@
 """The rank store keeps the newest state of each rank, within its limits, as long as it is news."""
 
+import time
+
 import pytest
 
 from exporter.ranks import (
@@ -46,7 +48,7 @@ def test_newest_snapshot_replaces_the_one_before(clock: Clock) -> None:
 
     (rank,) = store.ranks()
     assert rank.snapshot.steps == 20
-    assert rank.received_timestamp_seconds == 5_007.0
+    assert rank.received_seconds == 5_007.0
 
 
 @pytest.mark.parametrize("sequence", [1, 2])
@@ -206,6 +208,28 @@ def test_rank_is_forgotten_after_its_retention(
     clock.seconds += retention_seconds
     assert held(store) == [("llama", 0)]
     clock.seconds += 0.1
+    assert held(store) == []
+
+
+@pytest.mark.parametrize("hour", [3_600.0, -3_600.0])
+@pytest.mark.parametrize(("finished", "retention_seconds"), [(True, 300.0), (False, 3_600.0)])
+def test_step_of_the_wall_clock_changes_nothing(
+    monkeypatch: pytest.MonkeyPatch, hour: float, finished: bool, retention_seconds: float
+) -> None:
+    """When the wall clock jumps an hour, no rank disappears and none becomes immortal."""
+    wall, monotonic = Clock(), Clock()
+    monkeypatch.setattr(time, "time", wall)
+    monkeypatch.setattr(time, "monotonic", monotonic)
+    store = RankStore()
+    store.put(snapshot(finished=finished))
+
+    wall.seconds += hour
+    assert held(store) == [("llama", 0)]
+    store.put(snapshot(job_id="after", finished=finished))
+    wall.seconds -= hour
+    monotonic.seconds += retention_seconds
+    assert held(store) == [("after", 0), ("llama", 0)]
+    monotonic.seconds += 0.1
     assert held(store) == []
 
 

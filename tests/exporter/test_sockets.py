@@ -51,8 +51,8 @@ def test_empty_host_is_every_address() -> None:
 
 @pytest.mark.parametrize("address", ["0.0.0.0:0", "192.0.2.1:0", ":0", "[::]:0", "example.org:0"])
 def test_ingest_refuses_public_addresses(address: str) -> None:
-    """Snapshots are not authenticated, so their listener stays on the node."""
-    with pytest.raises(UsageError, match="is not a loopback address"):
+    """Without a token anyone could push, so that listener stays on the node."""
+    with pytest.raises(UsageError, match=r"is not a loopback address.* set --ingest.token-file"):
         open_loopback(address, FLAG)
 
 

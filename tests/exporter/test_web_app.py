@@ -22,7 +22,7 @@ class Web:
         self.store = RankStore()
         self.gpus_visible: int | None = None
         self.live = LiveView(self.store, lambda: self.gpus_visible)
-        self.live.sample(1_000.0)
+        self.live.sample(1_000.0, 1_000.0)
         self.is_ready = False
         self._app = web_app(registry, self.live, lambda: self.is_ready)
 
@@ -92,7 +92,7 @@ def test_landing_page_is_the_live_page(web: Web) -> None:
 def test_live_summary_shows_the_ranks(web: Web) -> None:
     """What the live page asks for is JSON about the ranks held now, and is never cached."""
     web.store.put(snapshot(job_id="llama"))
-    web.live.sample(1_001.0)
+    web.live.sample(1_001.0, 1_001.0)
     answer = web.get("/api/v1/live")
 
     assert [job["job_id"] for job in answer.json()["jobs"]] == ["llama"]
@@ -103,7 +103,7 @@ def test_live_summary_shows_the_ranks(web: Web) -> None:
 def test_live_summary_counts_the_gpus(web: Web, visible: int | None) -> None:
     """The page can tell a node without GPUs from one whose driver has not answered yet."""
     web.gpus_visible = visible
-    web.live.sample(1_001.0)
+    web.live.sample(1_001.0, 1_001.0)
 
     assert web.get("/api/v1/live").json()["gpus_visible"] == visible
 

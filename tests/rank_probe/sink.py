@@ -1,4 +1,4 @@
-"""A stand-in for the exporter's ingest: keeps what the ranks push over a Unix socket."""
+"""A stand-in for the exporter's ingest: keeps what the ranks push."""
 
 import http.server
 import json
@@ -17,16 +17,21 @@ class Sink:
     def __init__(self) -> None:
         self.snapshots: list[dict[str, Any]] = []
         self.status = 200  # what each push is answered with
+        self.answer = b"{}"
+        self.token = ""  # what each push must show; none: it need not
+        self.authorizations: list[str | None] = []
+        self.endpoint = ""
 
     def last(self) -> dict[int, dict[str, Any]]:
         """Return each rank's last snapshot."""
         return {snapshot["rank"]: snapshot for snapshot in self.snapshots}
 
 
-class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     """Ends its open connections too when it closes, as a killed process would."""
 
     daemon_threads = True
+    disable_nagle_algorithm = True
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -43,21 +48,30 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
                 connection.shutdown(socket.SHUT_RDWR)
 
 
-@contextmanager
-def listening(path: Path) -> Iterator[Sink]:
-    """Take snapshots in at the Unix socket *path* while the block runs."""
-    sink = Sink()
+class _UnixServer(_Server):
+    """The same on a Unix socket."""
 
+    address_family = socket.AF_UNIX
+
+
+def _handler(sink: Sink) -> type[http.server.BaseHTTPRequestHandler]:
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
+            sink.authorizations.append(self.headers["Authorization"])
+            if sink.token and self.headers["Authorization"] != f"Bearer {sink.token}":
+                self.answer(401, b"{}")
+                return
             sink.snapshots.append(json.loads(body))
-            self.send_response(sink.status)
-            self.send_header("Content-Length", "2")
+            self.answer(sink.status, sink.answer)
+
+        def answer(self, status: int, body: bytes) -> None:
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
             self.end_headers()
-            self.wfile.write(b"{}")
+            self.wfile.write(body)
 
         def address_string(self) -> str:
             return "unix"
@@ -65,11 +79,34 @@ def listening(path: Path) -> Iterator[Sink]:
         def log_message(self, *_: Any) -> None:
             """Say nothing."""
 
-    server = _Server(str(path), Handler)
+    return Handler
+
+
+@contextmanager
+def listening(path: Path) -> Iterator[Sink]:
+    """Take snapshots in at the Unix socket *path* while the block runs."""
+    sink = Sink()
+    with _serving(_UnixServer(str(path), _handler(sink))):
+        sink.endpoint = f"unix:{path}"
+        yield sink
+
+
+@contextmanager
+def listening_on_loopback() -> Iterator[Sink]:
+    """Take snapshots in over TCP while the block runs; `endpoint` says where."""
+    sink = Sink()
+    server = _Server(("127.0.0.1", 0), _handler(sink))
+    with _serving(server):
+        sink.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+        yield sink
+
+
+@contextmanager
+def _serving(server: _Server) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
-        yield sink
+        yield
     finally:
         server.shutdown()
         thread.join()

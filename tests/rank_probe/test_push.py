@@ -2,15 +2,18 @@
 
 import logging
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
+from rank_probe.guard import failures
 from rank_probe.push import Pusher, open_connection
 from rank_probe.snapshot import Snapshot
-from tests.rank_probe.sink import listening
+from tests.rank_probe.sink import Sink, listening, listening_on_loopback
 
 
 def snapshot(**changes: object) -> Snapshot:
@@ -141,3 +144,195 @@ def test_tcp_endpoint_is_understood() -> None:
     connection = open_connection("http://127.0.0.1:9918")
 
     assert (connection.host, connection.port) == ("127.0.0.1", 9918)
+
+
+def answers_of(sink: Sink, pushes: int) -> list[dict[str, object]]:
+    """Return what a pusher hears from *sink* in as many *pushes*."""
+    heard: list[dict[str, object]] = []
+    pusher = Pusher(sink.endpoint, snapshot, on_answer=heard.append)
+    for _ in range(pushes):
+        pusher.push()
+    pusher.stop()
+    return heard[:pushes]
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "heard"),
+    [
+        (b'{"level":"off"}', 200, {"level": "off"}),
+        (b"{}", 200, {}),
+        (b"", 200, {}),
+        (b"[1]", 200, {}),
+        (b"\xff", 200, {}),
+        (b"[" * 60_000, 200, {}),
+        (b'{"level":"off"}', 422, {}),
+    ],
+)
+def test_each_answer_is_heard(
+    tmp_path: Path, answer: bytes, status: int, heard: dict[str, object]
+) -> None:
+    """After each push the exporter's JSON object is passed on, {} when there is none."""
+    with listening(tmp_path / "s") as sink:
+        sink.answer, sink.status = answer, status
+
+        assert answers_of(sink, 2) == [heard, heard]
+
+
+def test_no_answer_is_heard_as_nothing(tmp_path: Path) -> None:
+    """Without an exporter, or with nothing to say, the callback still comes after each turn."""
+    heard: list[dict[str, object]] = []
+    for say in (snapshot, lambda: None):
+        pusher = Pusher(f"unix:{tmp_path}/absent.sock", say, on_answer=heard.append)
+        pusher.push()
+
+    assert heard == [{}, {}]
+
+
+def test_broken_callbacks_are_no_failed_push(tmp_path: Path) -> None:
+    """A snapshot or a callback that raises is the probe's failure: counted, never raised."""
+    before = failures.count
+
+    def broken(*_: object) -> None:
+        raise RuntimeError
+
+    with listening(tmp_path / "s") as sink:
+        heard: list[dict[str, object]] = []
+        Pusher(sink.endpoint, broken, on_answer=heard.append).push()
+        pusher = Pusher(sink.endpoint, snapshot, on_answer=broken)
+        pusher.push()
+        pusher.stop()
+
+    assert heard == [{}]
+    assert pusher.failed_pushes == 0
+    assert failures.count == before + 3
+
+
+def served(*answers: bytes) -> Iterator[str]:
+    """Yield an endpoint that gives *answers* on one connection, then closes it."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def serve() -> None:
+            connection, _ = server.accept()
+            with connection:
+                for answer in answers:
+                    connection.recv(65536)
+                    with suppress(OSError):  # The pusher may have heard enough.
+                        connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield f"http://127.0.0.1:{server.getsockname()[1]}"
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"",
+        b"SSH-2.0-OpenSSH_9.2\r\n\r\n",
+        b"HTTP/1.1 two\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{}",
+    ],
+)
+def test_what_is_no_exporter_is_a_failed_push(answer: bytes) -> None:
+    """Whatever listens there, a push ends, and what cannot be read counts as not delivered."""
+    for endpoint in served(answer):
+        pusher = Pusher(endpoint, snapshot)
+        pusher.push()
+
+    assert pusher.failed_pushes == 1
+
+
+def test_answer_without_an_end_is_not_held(caplog: pytest.LogCaptureFixture) -> None:
+    """What never ends is given up at a bound, and never fills the trainer's memory."""
+    for endpoint in served(b"x" * 200_000):
+        pusher = Pusher(endpoint, snapshot)
+        with caplog.at_level(logging.WARNING, "rank_probe"):
+            pusher.push()
+
+    assert pusher.failed_pushes == 1
+    assert "it does not end" in caplog.text
+
+
+def test_answer_may_come_in_pieces_and_end_the_connection() -> None:
+    """An answer is read to its length, and a connection that it ends is opened anew."""
+    heard: list[dict[str, object]] = []
+    for endpoint in served(b"HTTP/1.1 200 OK\r\ncontent-length: 15\r\nConnection: close\r\n\r\n{"):
+        pusher = Pusher(endpoint, snapshot, on_answer=heard.append)
+        pusher.push()
+    assert (heard, pusher.failed_pushes) == ([{}], 1)  # cut off after its first byte
+
+    for endpoint in served(
+        b'HTTP/1.1 200 OK\r\ncontent-length: 15\r\nConnection: close\r\n\r\n{"level":"off"}rest'
+    ):
+        pusher = Pusher(endpoint, snapshot, on_answer=heard.append)
+        pusher.push()
+    assert (heard[1:], pusher.failed_pushes) == ([{"level": "off"}], 0)
+
+
+def test_token_is_shown_over_tcp(tmp_path: Path) -> None:
+    """The content of RANKSKEW_TOKEN_FILE is the bearer token of each push."""
+    (tmp_path / "token").write_text(" s3cret\n")
+    with listening_on_loopback() as sink:
+        sink.token = "s3cret"
+        pusher = Pusher(sink.endpoint, snapshot, token_file=str(tmp_path / "token"))
+        pusher.push()
+        pusher.stop()
+
+    assert sink.authorizations == ["Bearer s3cret", "Bearer s3cret"]
+    assert pusher.failed_pushes == 0
+
+
+def test_token_stays_out_of_the_unix_socket(tmp_path: Path) -> None:
+    """The socket needs no token, so whoever listens there does not get to see it."""
+    (tmp_path / "token").write_text("s3cret")
+    with listening(tmp_path / "s") as sink:
+        pusher = Pusher(sink.endpoint, snapshot, token_file=str(tmp_path / "token"))
+        pusher.push()
+        pusher.stop()
+
+    assert set(sink.authorizations) == {None}
+
+
+def test_changed_token_is_read_when_the_old_one_is_refused(tmp_path: Path) -> None:
+    """A rotation costs no push: a 401 sends the pusher back to the file."""
+    token = tmp_path / "token"
+    token.write_text("old")
+    with listening_on_loopback() as sink:
+        sink.token = "old"
+        pusher = Pusher(sink.endpoint, snapshot, token_file=str(token))
+        pusher.push()
+        token.write_text("new")
+        sink.token = "new"
+        pusher.push()
+        assert (len(sink.snapshots), pusher.failed_pushes) == (2, 0)
+        assert sink.authorizations == ["Bearer old", "Bearer old", "Bearer new"]
+        sink.token = "newer"
+        pusher.push()
+        assert (len(sink.snapshots), pusher.failed_pushes) == (2, 1)
+        assert len(sink.authorizations) == 4  # the file has nothing new: no second try
+        pusher.stop()
+
+
+@pytest.mark.parametrize("content", [None, b"s3cret\nx", b"s3cret x", b"s3cret\xff", "sécret"])
+def test_token_is_never_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, content: bytes | str | None
+) -> None:
+    """A file that is missing or holds no token is said once, without a word of what it holds."""
+    token = tmp_path / "token"
+    if content is not None:
+        token.write_bytes(content if isinstance(content, bytes) else content.encode())
+    with listening_on_loopback() as sink, caplog.at_level(logging.DEBUG):
+        sink.token = "right"
+        pusher = Pusher(sink.endpoint, snapshot, token_file=str(token))
+        pusher.push()
+        pusher.push()
+        pusher.stop()
+
+    assert set(sink.authorizations) == {None}
+    assert pusher.failed_pushes == 3
+    assert len(caplog.records) == 2
+    assert f"RANKSKEW_TOKEN_FILE={token}" in caplog.records[0].getMessage()
+    assert "cret" not in caplog.text.replace(str(tmp_path), "")

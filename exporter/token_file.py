@@ -1,0 +1,68 @@
+"""The token that a client of the ingest's TCP listener must show; never logged, never answered."""
+
+import logging
+import secrets
+from pathlib import Path
+from typing import Final
+
+from exporter.errors import UsageError, reason
+
+logger = logging.getLogger(__name__)
+
+# More is no token but the wrong file.
+LARGEST_BYTES: Final = 4096
+
+
+class TokenFile:
+    """The token in the file *path*, read at the start and whenever the file changes.
+
+    A file that is missing or unusable raises UsageError at the start; later the token that was
+    read last stays good, so that a half-made rotation locks nobody out.
+    """
+
+    def __init__(self, path: Path, flag: str) -> None:
+        self._path = path
+        try:
+            self._stamp = _stamp(path)
+            self._token = _token(path)
+        except OSError as error:
+            raise UsageError(f"{flag}: cannot read {path}: {reason(error)}") from error
+        except ValueError as error:
+            raise UsageError(f"{flag}: {path} {error}") from error
+
+    def is_shown_in(self, authorization: str) -> bool:
+        """Whether *authorization*, the header's value, carries the token."""
+        self._follow_the_file()
+        scheme, _, token = authorization.partition(" ")
+        # In constant time: how long it takes tells nobody how much of a guess was right.
+        is_right = secrets.compare_digest(token.strip().encode(errors="replace"), self._token)
+        return scheme.lower() == "bearer" and is_right
+
+    def _follow_the_file(self) -> None:
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp  # Also of a file that is no good: it is said once.
+        try:
+            self._token = _token(self._path)
+        except (OSError, ValueError) as error:
+            why = reason(error) if isinstance(error, OSError) else f"it {error}"
+            logger.warning("%s: %s; the token read before stays good", self._path, why)
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    """Return what changes with the content of *path*, None while it cannot be looked at."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def _token(path: Path) -> bytes:
+    """Return the token in *path*; raises ValueError, without a word of the content."""
+    with path.open("rb") as file:
+        token = file.read(LARGEST_BYTES + 1).strip()
+    if not token or len(token) > LARGEST_BYTES or not all(33 <= byte <= 126 for byte in token):
+        raise ValueError("must hold one token: printable ASCII without spaces, on one line")
+    return token

@@ -1,0 +1,122 @@
+"""Work, memory, pauses and life events of a rank are exposed, and no reading is no series."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.rank_resources import RankResourcesCollector
+from exporter.collectors.ranks import RanksCollector
+from exporter.ranks import RankStore
+from rank_probe.snapshot import LIFECYCLE, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+from rank_probe.stages import STAGES
+from tests.exporter.collectors.expose import expose, series
+from tests.exporter.running import ROOT, promtool_check_metrics
+from tests.exporter.snapshots import snapshot
+
+GOLDEN = ROOT / "tests" / "fixtures" / "exporter" / "rank_resources.txt"
+SERIES_OF_A_RANK = 48
+
+COMPLETE = snapshot(
+    rank=3,
+    samples=6_400,
+    tokens=819_200,
+    padding_tokens=40_960,
+    gc_pause_seconds=0.75,
+    cuda_memory_allocated_bytes=2**33,
+    cuda_memory_reserved_bytes=2**34,
+    cuda_memory_peak_bytes=3 * 2**33,
+    cuda_alloc_retries=1,
+    lifecycle_seconds={"init": 4.5, "rendezvous": 2.25, "first_step": 31.0, "compile": 18.5},
+)
+
+
+def store(*snapshots: Snapshot) -> RankStore:
+    held = RankStore(clock=lambda: 2_000.0)
+    for each in snapshots:
+        held.put(each)
+    return held
+
+
+def test_node_without_ranks_exposes_none() -> None:
+    """A node where nothing trains has no such series, and that is no failure."""
+    page = expose(RankResourcesCollector(store()))
+
+    assert series(page) == []
+    assert 'rankskew_collector_success{collector="rank_resources"} 1.0' in page
+
+
+def test_rank_that_reports_none_of_it_has_no_series() -> None:
+    """A rank without a GPU and without counted work shows no zeros."""
+    assert series(expose(RankResourcesCollector(store(snapshot())))) == []
+
+
+def test_zero_that_was_read_is_exposed() -> None:
+    """No retry so far is a reading: a rate over it needs the zero."""
+    page = expose(RankResourcesCollector(store(snapshot(cuda_alloc_retries=0))))
+
+    assert series(page) == [
+        'rankskew_cuda_alloc_retries_total{job_id="llama",peer_group="all",rank="0"} 0.0'
+    ]
+
+
+def test_exposition_is_the_golden_one() -> None:
+    """What two ranks report, one of them bare, is exposed exactly as the fixture shows it."""
+    registry = CollectorRegistry()
+    registry.register(RankResourcesCollector(store(snapshot(), COMPLETE)))
+
+    assert generate_latest(registry).decode() == GOLDEN.read_text()
+
+
+def test_golden_exposition_passes_promtool() -> None:
+    """Names, types and help texts are as Prometheus wants them."""
+    checked = promtool_check_metrics(GOLDEN.read_text())
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+class Both:
+    """All that the exporter exposes of a rank."""
+
+    name = "both"
+    interval_seconds = 0.0
+
+    def __init__(self, held: RankStore) -> None:
+        self._collectors = (RanksCollector(held), RankResourcesCollector(held))
+
+    def collect(self) -> Iterator[Metric]:
+        for collector in self._collectors:
+            yield from collector.collect()
+
+
+@pytest.mark.parametrize("never_together", [{"compute"}, {"forward", "backward"}])
+def test_rank_stays_within_its_series_budget(never_together: set[str]) -> None:
+    """A rank that reports all that can occur together costs a Prometheus at most 48 series."""
+    stages = [stage for stage in STAGES if stage not in never_together]
+    busiest = replace(
+        COMPLETE,
+        stage_seconds=dict.fromkeys(stages, 1.0),
+        stage_host_seconds=dict.fromkeys(stages, 1.0),
+        sync_floor_seconds=0.1,
+        last_step_timestamp_seconds=1_060.0,
+        rank_info=dict.fromkeys(RANK_INFO_LABELS, "x"),
+        runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, "x"),
+        lifecycle_seconds=dict.fromkeys(LIFECYCLE, 1.0),
+    )
+    assert None not in [getattr(busiest, name) for name in busiest.__slots__]
+
+    assert 2 * len(stages) < len(series(expose(Both(store(busiest))))) <= SERIES_OF_A_RANK
+
+
+def write_golden(path: Path = GOLDEN) -> None:
+    """Write the fixture anew: python -m tests.exporter.collectors.test_rank_resources."""
+    registry = CollectorRegistry()
+    registry.register(RankResourcesCollector(store(snapshot(), COMPLETE)))
+    path.write_bytes(generate_latest(registry))
+
+
+if __name__ == "__main__":
+    write_golden()

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test check unit e2e bench bench-overhead bench-scrape docs dashboards clean
+.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-endurance bench-scrape docs dashboards clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -30,8 +30,15 @@ e2e: ## real Prometheus, Alertmanager and torch ranks
 
 bench: bench-overhead bench-scrape ## measure what the probe and a scrape cost
 
-bench-overhead: ## µs of a stage switch and of a step
+bench-overhead: ## what the probe adds to a step, beside other tools in the same run
+	@$(PYTHON) -m pip install -q --disable-pip-version-check -r benchmarks/requirements.txt
 	$(PYTHON) -m benchmarks.overhead
+
+bench-accuracy: ## a rank slowed in each stage, under each way to train: who is named (10 minutes)
+	$(PYTHON) -m benchmarks.accuracy
+
+bench-endurance: ## memory over ten million steps
+	$(PYTHON) -m benchmarks.endurance
 
 bench-scrape: ## a scrape with 8 stub GPUs and 8 ranks
 	$(PYTHON) -m benchmarks.scrape

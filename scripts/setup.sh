@@ -2,7 +2,8 @@
 # Set up what `make demo` or `make test` needs; done in a blink when nothing is missing.
 #
 #   scripts/setup.sh demo    .venv with the exporter and torch; Prometheus and Alertmanager
-#   scripts/setup.sh test    that, the developers' tools, a C compiler, and Chromium if there is one
+#   scripts/setup.sh test    that, the developers' tools, the frameworks that the probe integrates
+#                            with, a C compiler, and Chromium if there is one
 #
 # Programs come from the distribution (apt-get) when this user may install them: as root or with
 # a sudo that asks for no password. SETUP_INSTALL=0 forbids it. pip's own settings (PIP_INDEX_URL,
@@ -116,27 +117,29 @@ make_venv() {
 }
 
 # One line that changes when what .venv must hold changes, or where it lies.
-wanted() { { pwd; cat pyproject.toml demo/requirements.txt scripts/setup.sh; } | sha256sum; }
+wanted() {
+    { pwd; cat pyproject.toml {demo,tests}/requirements.txt scripts/setup.sh; } | sha256sum
+}
 
 install_python_packages() {
     local quiet=--quiet
     if [ -t 2 ]; then quiet=; fi # Somebody watches: show what is being downloaded.
     say "installing rankskew[$extras] and $(grep '^torch' demo/requirements.txt) into .venv"
     .venv/bin/python -m pip install $quiet --disable-pip-version-check \
-        -e ".[$extras]" -r demo/requirements.txt
+        -e ".[$extras]" -r demo/requirements.txt "$@"
 }
 
 mode=${1:-}
 case $mode in
-    demo) extras=exporter ;;
-    test) extras=exporter,dashboards,dev ;;
+    demo) extras=exporter frameworks=() ;;
+    test) extras=exporter,dashboards,dev frameworks=(-r tests/requirements.txt) ;;
     *) say "expected demo or test, got '$mode'"; exit 2 ;;
 esac
 install_programs
 stamp=.venv/.setup-$mode
 if [ "$(cat "$stamp" 2>/dev/null)" != "$(wanted)" ]; then
     make_venv
-    install_python_packages
+    install_python_packages "${frameworks[@]}"
     if [ "$mode" = test ]; then install_chromium; fi
     wanted >"$stamp"
 fi

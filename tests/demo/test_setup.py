@@ -9,7 +9,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-HASHED = ("pyproject.toml", "demo/requirements.txt", "scripts/setup.sh")
+HASHED = (
+    "pyproject.toml",
+    "demo/requirements.txt",
+    "tests/requirements.txt",
+    "scripts/setup.sh",
+)
 
 
 @pytest.fixture

@@ -1,0 +1,43 @@
+"""A small DDP training for test_elastic.py: 50 ms a step; may end badly in its first attempt.
+
+    elastic_job.py STEPS [raise|exit|hang]
+"""
+
+import os
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+STEP_SECONDS = 0.05
+BATCH = 4
+
+
+def main() -> None:
+    """Train; in the first attempt the second rank may fail in the middle."""
+    steps = int(sys.argv[1])
+    failure = sys.argv[2] if len(sys.argv) > 2 else ""
+    fails = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    model = DistributedDataParallel(nn.Linear(2, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DataLoader(torch.ones(BATCH * steps, 2), batch_size=BATCH)  # type: ignore[arg-type]
+    for number, rows in enumerate(loader):
+        model(rows).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        time.sleep(STEP_SECONDS)
+        if fails and failure and dist.get_rank() == 1 and number == steps // 2:
+            if failure == "exit":
+                os._exit(17)
+            raise RuntimeError("theirs")
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,161 @@
+"""What `gpu_check` runs on the device: a DDP loop whose stages are long kernels, with faults."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import distributed, nn, profiler
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+from rank_probe import torch_backward, torch_collectives, torch_stages
+from rank_probe.cuda_events import CudaEvents
+from rank_probe.device_clock import DeviceClock
+from rank_probe.steps import Totals
+from rank_probe.timeline import Timeline
+
+# What a stage's range is called in the profiler.
+RANGE = "stage:"
+DEVICE = "cuda"
+
+
+@dataclass
+class Faults:
+    """What is wrong with a run; *item* asks for the loss after every step, as a log would."""
+
+    late_peer_ms: float = 0.0
+    slow_backward_ms: float = 0.0
+    late_loader_ms: float = 0.0
+    item: bool = False
+
+
+class Net(nn.Module):
+    """Square layers; in their middle backward may be slow."""
+
+    def __init__(self, width: int, layers: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(layers))
+        self.sleep_in_backward: Callable[[torch.Tensor], None] | None = None
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        """Return a loss."""
+        for number, layer in enumerate(self.layers):
+            rows = layer(rows).relu()
+            if number == len(self.layers) // 2 and self.sleep_in_backward and rows.requires_grad:
+                rows.register_hook(self.sleep_in_backward)
+        return rows.square().mean()
+
+
+class Loader(Dataset[torch.Tensor]):
+    """The same batch, on the device, again and again, late by so much."""
+
+    def __init__(self, batch: torch.Tensor, steps: int, late_ms: float) -> None:
+        self._batch, self._steps, self._late_seconds = batch, steps, late_ms / 1e3
+
+    def __len__(self) -> int:
+        return self._steps
+
+    def __getitem__(self, _index: int) -> torch.Tensor:
+        if self._late_seconds:
+            time.sleep(self._late_seconds)
+        return self._batch
+
+
+@dataclass
+class Clocks:
+    """The probe without its pusher."""
+
+    timeline: Timeline = field(default_factory=lambda: Timeline(automatic=True))
+    device: DeviceClock = field(default_factory=lambda: DeviceClock(CudaEvents()))
+
+    def read(self) -> tuple[Totals, Totals]:
+        """Return the host's and the device's totals, with the device idle."""
+        self.timeline.finish()
+        torch.cuda.synchronize()
+        self.device.finish()
+        return self.timeline.steps.totals(), self.device.steps.totals()
+
+
+@contextmanager
+def probed() -> Iterator[Clocks]:
+    """Attach the probe as `python -m rank_probe` would."""
+    clocks = Clocks()
+
+    def begin() -> None:
+        clocks.timeline.clock.also_tell(clocks.device)
+
+    clocks.timeline.after_first_step = begin
+    modules = (torch_backward, torch_collectives, torch_stages)
+    patches = [module.attach(clocks.timeline) for module in modules]
+    try:
+        yield clocks
+    finally:
+        for each in reversed(patches):
+            each.undo()
+        clocks.timeline.disable()
+
+
+class Training:
+    """A DDP loop of one rank; its one bucket's exchange takes as long as a late peer would."""
+
+    def __init__(self, faults: Faults, width: int = 4096, layers: int = 16) -> None:
+        self.faults = faults
+        self._cycles_per_ms = cycles_per_ms()
+        self._peers = torch.cuda.Stream()
+        self.batch = torch.randn(width, width, device=DEVICE)
+        self.net = Net(width, layers).to(DEVICE)
+        if faults.slow_backward_ms:
+            self.net.sleep_in_backward = lambda _: self._sleep(faults.slow_backward_ms)
+        self.model: Any = DistributedDataParallel(self.net, gradient_as_bucket_view=True)
+        self.model.register_comm_hook(None, self._exchange)
+        self.optimizer = torch.optim.SGD(self.net.parameters(), lr=1e-3, momentum=0.9)
+
+    def run(self, steps: int) -> None:
+        """Train, with each stage in a range that the profiler shows."""
+        data = Loader(self.batch, steps, self.faults.late_loader_ms)
+        for rows in DataLoader(data, batch_size=None):
+            self.optimizer.zero_grad()
+            with profiler.record_function(f"{RANGE}forward"):
+                loss = self.model(rows)
+            with profiler.record_function(f"{RANGE}backward"):
+                loss.backward()
+            with profiler.record_function(f"{RANGE}optimizer"):
+                self.optimizer.step()
+            if self.faults.item:
+                loss.item()
+
+    def _sleep(self, milliseconds: float) -> None:
+        torch.cuda._sleep(int(milliseconds * self._cycles_per_ms))
+
+    def _exchange(
+        self,
+        _state: object,
+        bucket: distributed.GradBucket,  # type: ignore[name-defined]  # DDP wants its name
+    ) -> torch.futures.Future[torch.Tensor]:
+        """Return the gradients once the peers' stream, not the host, has waited long enough."""
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=devices())
+        self._peers.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._peers):
+            if self.faults.late_peer_ms and bucket.is_last():
+                self._sleep(self.faults.late_peer_ms)
+            future.set_result(bucket.buffer())
+        return future
+
+
+def devices() -> list[int | str | torch.device]:
+    """Return the devices whose streams a future of the exchange is about."""
+    return [torch.cuda.current_device()]
+
+
+def cycles_per_ms() -> float:
+    """Return how many cycles the device's sleep kernel counts in a millisecond."""
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    torch.cuda._sleep(1_000_000)
+    began.record()
+    torch.cuda._sleep(50_000_000)
+    ended.record()
+    ended.synchronize()
+    return 50_000_000 / float(began.elapsed_time(ended))

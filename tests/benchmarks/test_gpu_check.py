@@ -1,0 +1,238 @@
+"""Tests of the GPU check as far as they go without one: its verdicts, and that its loops run."""
+
+import contextlib
+import functools
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed, profiler
+
+from benchmarks import gpu_check, gpu_check_training, report
+from benchmarks.gpu_check import Row, at_most, equal, exit_code, near, profiled_ms, told
+from benchmarks.gpu_check_training import Faults, Training
+
+
+def test_host_without_cuda_is_told_in_one_sentence(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Without a device nothing is run or written, and the exit code is neither pass nor fail."""
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+
+    assert gpu_check.main() == 2
+    assert capsys.readouterr().err == f"{gpu_check.NO_DEVICE}\n"
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("row", "passed"),
+    [
+        (near("a stage", 102.9, 100), "yes"),
+        (near("a stage", 103.1, 100), "NO"),
+        (near("a stage", 96.9, 100), "NO"),
+        (near("a short stage", 0.04, 0), "yes"),
+        (near("a short stage", 0.06, 0), "NO"),
+        (at_most("overhead", "µs", 99, 100), "yes"),
+        (at_most("overhead", "µs", 101, 100), "NO"),
+        (equal("steps", 40, 40), "yes"),
+        (equal("steps", 39, 40), "NO"),
+    ],
+)
+def test_figure_passes_within_what_is_allowed(row: Row, passed: str) -> None:
+    """A stage may be off by 3 %, or by what the gaps around its kernels take."""
+    assert row["passed"] == passed
+
+
+def test_one_failed_check_fails_the_run() -> None:
+    """The exit code is 0 only when there were checks and all of them passed."""
+    good, bad = told("good", passed=True), told("bad", passed=False)
+
+    assert exit_code([good, good]) == 0
+    assert exit_code([good, bad, good]) == 1
+    assert exit_code([]) == 1
+
+
+def test_check_that_cannot_be_made_fails_and_hides_no_other() -> None:
+    """What torch raises becomes a row behind those that the check had already."""
+
+    def check() -> Iterator[Row]:
+        yield told("first", passed=True)
+        raise RuntimeError("CUDA error: out of memory")
+
+    rows = gpu_check.made("some", check)
+
+    assert [row["check"] for row in rows] == ["first", "some: CUDA error: out of memory"]
+    assert exit_code(rows) == 1
+
+
+def test_run_writes_its_table_and_fails_with_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Rows are shown and kept in gpu_check.json whether they passed or not."""
+    rows = [near("plain: forward", 22.0, 20.0), equal("steps dropped", 0, 0)]
+    monkeypatch.setattr(report, "RESULTS", tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(gpu_check, "every_row", lambda: rows)
+
+    assert gpu_check.main() == 1
+    assert json.loads((tmp_path / "gpu_check.json").read_text())["rows"] == rows
+    assert "plain: forward" in capsys.readouterr().out
+
+
+def a_range(stage: str, ts: float, dur: float, cat: str = "user_annotation") -> dict[str, Any]:
+    return {"cat": cat, "name": f"stage:{stage}", "ts": ts, "dur": dur}
+
+
+def a_kernel(correlation: int, launched: float, ts: float, dur: float, stream: int) -> list[Any]:
+    """Return the launch on the host and the kernel on the device, all in µs."""
+    return [
+        {
+            "cat": "cuda_runtime",
+            "name": "cudaLaunchKernel",
+            "ts": launched,
+            "dur": 1,
+            "args": {"correlation": correlation},
+        },
+        {
+            "cat": "kernel",
+            "name": "gemm",
+            "ts": ts,
+            "dur": dur,
+            "args": {"correlation": correlation, "stream": stream},
+        },
+    ]
+
+
+def test_kernel_belongs_to_the_range_that_launched_it() -> None:
+    """Stages are found by the launch, however late the device gets there, gaps included."""
+    trace = {
+        "traceEvents": [
+            {"ph": "M", "name": "process_name"},
+            a_range("forward", 0, 10),
+            a_range("backward", 20, 10),
+            a_range("forward", 40, 10),
+            a_range("forward", 900, 500, cat="gpu_user_annotation"),
+            *a_kernel(1, 1, ts=1_000, dur=2_000, stream=7),
+            *a_kernel(2, 2, ts=3_500, dur=500, stream=7),
+            *a_kernel(3, 21, ts=4_000, dur=6_000, stream=7),
+            *a_kernel(4, 29, ts=10_000, dur=40_000, stream=20),  # the exchange
+            *a_kernel(5, 41, ts=60_000, dur=1_000, stream=7),
+            *a_kernel(6, 70, ts=61_000, dur=1_000, stream=7),  # in no stage
+        ]
+    }
+
+    assert profiled_ms(trace) == {"forward": 4.0, "backward": 6.0, "sync": 40.0}
+
+
+def test_ranges_are_where_torch_writes_them(tmp_path: Path) -> None:
+    """A real trace of this torch has the ranges as the check looks for them."""
+    activities = [profiler.ProfilerActivity.CPU]
+    with (
+        profiler.profile(activities=activities) as profile,
+        profiler.record_function("stage:forward"),
+    ):
+        torch.ones(4).sum()
+    profile.export_chrome_trace(str(tmp_path / "trace.json"))
+    trace = json.loads((tmp_path / "trace.json").read_text())
+    found = [each for each in trace["traceEvents"] if each.get("name") == "stage:forward"]
+    assert [each["cat"] for each in found] == ["user_annotation"]
+    trace["traceEvents"] += a_kernel(1, found[0]["ts"], ts=0, dur=3_000, stream=7)
+
+    assert profiled_ms(trace) == {"forward": 3.0}
+
+
+class HostEvent:
+    """An event of a device that does everything at once, so its time is the host's."""
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        self._at = 0.0
+
+    def record(self, _stream: object = None) -> None:
+        self._at = time.perf_counter()
+
+    def query(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        """Nothing is ever behind."""
+
+    def elapsed_time(self, end_event: "HostEvent") -> float:
+        return (end_event._at - self._at) * 1e3
+
+
+class HostStream:
+    """A stream of such a device."""
+
+    def wait_stream(self, _other: "HostStream") -> None:
+        """Nothing is ever behind."""
+
+
+@pytest.fixture
+def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    """A device that is really the CPU, and a process group of one rank."""
+    for name, replacement in {
+        "Event": HostEvent,
+        "Stream": HostStream,
+        "current_stream": lambda _device=None: HostStream(),
+        "stream": lambda _stream: contextlib.nullcontext(),
+        "current_device": lambda: 0,
+        "synchronize": lambda: None,
+        "is_current_stream_capturing": lambda: False,
+        "_sleep": lambda cycles: time.sleep(cycles / 1e9),
+    }.items():
+        monkeypatch.setattr(torch.cuda, name, replacement)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, raising=False)
+    monkeypatch.setattr(gpu_check_training, "DEVICE", "cpu")
+    monkeypatch.setattr(gpu_check_training, "devices", list)
+    small = functools.partial(Training, width=32, layers=2)
+    monkeypatch.setattr(gpu_check, "Training", lambda faults, **_: small(faults))
+    monkeypatch.setattr(gpu_check, "STEPS", 6)
+    store = f"file://{tmp_path}/store"
+    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    yield
+    distributed.destroy_process_group()
+
+
+def figures(rows: Iterator[Row]) -> dict[str, float]:
+    return {row["check"].partition(": ")[2]: row["found"] for row in rows}
+
+
+@pytest.mark.usefixtures("on_the_host")
+@pytest.mark.parametrize(
+    ("faults", "stage"),
+    [
+        # Here the exchange sleeps on the host, inside backward; `sync` takes a device.
+        (Faults(late_peer_ms=50), "backward"),
+        (Faults(slow_backward_ms=50), "backward"),
+        (Faults(late_loader_ms=50, item=True), "data, against the host's"),
+    ],
+)
+def test_planted_fault_is_found_in_its_stage(faults: Faults, stage: str) -> None:
+    """With a device that is really the host each fault shows in its stage, and nothing fails."""
+    found = figures(gpu_check.stages("some", faults))
+
+    # That it shows in no other one is not asked for: this host may be busy with something else.
+    assert found[stage] >= 45
+    assert found["steps dropped"] == found["failures of the probe"] == 0
+
+
+@pytest.mark.usefixtures("on_the_host")
+def test_full_queue_counts_every_step() -> None:
+    """The steps that the device's clock counts are those that were trained."""
+    counted, _ = gpu_check.back_pressure()
+
+    assert counted["passed"] == "yes"
+
+
+@pytest.mark.usefixtures("on_the_host")
+def test_overhead_is_a_figure() -> None:
+    """The price of the events is found by switching them on and off."""
+    (row,) = gpu_check.overhead(blocks=2, steps=5)
+
+    assert row["unit"] == "µs"
+    assert row["found"] is not None

@@ -1,0 +1,115 @@
+"""A CUDA device for tests: streams that work in order, events, a full launch queue, capture."""
+
+from threading import get_ident
+
+from tests.rank_probe.fake_time import FakeTime
+
+LAUNCH = 6_000  # nanoseconds of the host's time
+DEPTH = 1024  # launches that a driver takes before it blocks the host
+
+
+class DeviceError(RuntimeError):
+    """What CUDA would answer to a forbidden or failed call."""
+
+
+class FakeDevice:
+    """A discrete simulation: each launch is done when all before it on its stream are.
+
+    Since durations are known, so is the end of everything launched; only the host's *time* moves.
+    """
+
+    def __init__(self, time: FakeTime) -> None:
+        self.time = time
+        self.stream = 0  # the current one
+        self._idle_at: dict[int, int] = {}  # by stream
+        self._launched: list[int] = []  # when each launch is done
+
+    def launch(self, nanoseconds: int) -> None:
+        """Launch a kernel; the host is blocked while too many are waiting."""
+        self.time.pass_(LAUNCH)
+        if len(self._launched) >= DEPTH:
+            self._wait_until(self._launched[-DEPTH])
+        self._launched.append(self.append(nanoseconds))
+
+    def append(self, nanoseconds: int) -> int:
+        """Keep the current stream from going on for so long; return when that is over."""
+        began = max(self.time.nanoseconds, self._idle_at.get(self.stream, 0))
+        self._idle_at[self.stream] = began + nanoseconds
+        return began + nanoseconds
+
+    def item(self) -> None:
+        """Block the host until the current stream has done everything."""
+        self._wait_until(self._idle_at.get(self.stream, 0))
+
+    def _wait_until(self, nanoseconds: int) -> None:
+        self.time.nanoseconds = max(self.time.nanoseconds, nanoseconds)
+
+
+class FakeEvent:
+    """An event of one device, with CUDA's rules."""
+
+    def __init__(self, events: "FakeEvents") -> None:
+        self._events = events
+        self.device: int | None = None
+        self.at: int | None = None
+
+    def query(self) -> bool:
+        self._events.check("query")
+        if get_ident() != self._events.thread:
+            raise DeviceError("queried on another thread: breaks a capture")
+        if self.at is None:
+            raise DeviceError("queried but never recorded")
+        return self.at <= self._events.time.nanoseconds
+
+    def elapsed_time(self, end_event: "FakeEvent") -> float:
+        self._events.check("elapsed_time")
+        if self.at is None or end_event.at is None or self.device != end_event.device:
+            raise DeviceError("not recorded, or on two devices")
+        if max(self.at, end_event.at) > self._events.time.nanoseconds:
+            raise DeviceError("not ready")
+        return (end_event.at - self.at) / 1e6
+
+
+class FakeEvents:
+    """Events on the current stream of a FakeDevice; what a test sets happens next."""
+
+    def __init__(self, device: FakeDevice) -> None:
+        self.time = device.time
+        self._streams = device
+        self.made: list[FakeEvent] = []
+        self.recorded = 0
+        self.queries = 0
+        self.capturing = False
+        self.current_device = self.device = 0
+        self.failing = ""  # the call that raises from now on
+        self.thread = get_ident()
+
+    def new(self) -> FakeEvent:
+        self.check("new")
+        self.made.append(FakeEvent(self))
+        return self.made[-1]
+
+    def record(self, event: FakeEvent) -> int:
+        self.check("record")
+        if event.device not in (None, self.device):
+            raise DeviceError("recorded on another device than its own")
+        event.device = self.device
+        event.at = self._streams.append(0)
+        self.recorded += 1
+        return self._streams.stream
+
+    def is_capturing(self) -> bool:
+        return self.capturing
+
+    def follow(self) -> bool:
+        moved = self.device != self.current_device
+        self.device = self.current_device
+        return moved
+
+    def check(self, call: str) -> None:
+        """Raise if *call* is to fail, or is forbidden in a capture."""
+        self.queries += call == "query"
+        if self.failing == call:
+            raise DeviceError("the device is lost")
+        if self.capturing:
+            raise DeviceError(f"{call}: operation not permitted when stream is capturing")

@@ -1,0 +1,152 @@
+"""Tests of the device's clock under a timeline: a training loop on a simulated device."""
+
+import threading
+from collections.abc import Sequence
+
+import pytest
+
+from rank_probe.device_clock import DeviceClock
+from rank_probe.guard import failures
+from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, SYNC
+from rank_probe.steps import Steps
+from rank_probe.timeline import Timeline
+from tests.rank_probe.fake_events import FakeDevice, FakeEvents
+from tests.rank_probe.fake_time import FakeTime
+
+MS = 1_000_000
+
+
+class Loop:
+    """A training loop on a fake device: 1,000 kernels forward, 2,000 backward, 100 to step."""
+
+    def __init__(self) -> None:
+        self.time = FakeTime()
+        self.device = FakeDevice(self.time)
+        self.events = FakeEvents(self.device)
+        self.timeline = Timeline(automatic=True, now=self.time)
+        self.clock = DeviceClock(self.events, now=self.time)
+        self.timeline.after_first_step = self._attach
+
+    def _attach(self) -> None:
+        self.timeline.clock.also_tell(self.clock)
+
+    def step(self, *, data: float = 5, late: float = 0, item: bool = False) -> None:
+        """Train a step with *data* ms on the host, a peer *late* by ms, a loss printed at last."""
+        timeline = self.timeline
+        timeline.enter_fetch()
+        self.time.pass_(round(data * MS))
+        timeline.leave_fetch(True)
+        self._kernels(1_000, 33_333)
+        timeline.enter_backward()
+        self._kernels(2_000, 33_333)
+        timeline.gradients_ready()
+        self.device.append(round(late * MS))
+        timeline.leave_backward()
+        timeline.enter_optimizer()
+        self._kernels(100, 7_000)
+        timeline.leave_optimizer()
+        if item:
+            self.device.item()
+
+    def _kernels(self, count: int, nanoseconds: int) -> None:
+        for _ in range(count):
+            self.device.launch(nanoseconds)
+
+
+def a_step(steps: Steps, loop: Loop, **step: float) -> list[float]:
+    """Return ms a step by stage once the queue of launches is in its steady state."""
+    for _ in range(8):
+        loop.step(**step)  # type: ignore[arg-type]  # `item` is a bool
+    before = steps.totals()
+    for _ in range(10):
+        loop.step(**step)  # type: ignore[arg-type]  # as above
+    after = steps.totals()
+    assert after.steps - before.steps == 10
+    shown = (DATA, FORWARD, BACKWARD, SYNC, OPTIMIZER, OTHER)
+    return [(after.nanoseconds[i] - before.nanoseconds[i]) / 10 / MS for i in shown]
+
+
+# The table of the design's simulation: data, forward, backward, sync, optimizer, printing.
+SCENARIOS = [
+    ({}, [5, 26.2, 66.1, 0, 3.4, 0], [0, 33.3, 66.7, 0, 0.7, 0]),
+    ({"item": True}, [5, 6, 59.9, 0, 3.4, 31.4], [5, 33.3, 66.7, 0, 0.7, 0]),
+    ({"late": 40}, [5, 66.2, 66.1, 0, 3.4, 0], [0, 33.3, 66.7, 40, 0.7, 0]),
+    ({"late": 40, "item": True}, [5, 6, 59.9, 0, 3.4, 71.4], [5, 33.3, 66.7, 40, 0.7, 0]),
+    ({"data": 60}, [60, 6, 59.9, 0, 3.4, 0], [28.7, 33.3, 66.7, 0, 0.7, 0]),
+    ({"data": 60, "item": True}, [60, 6, 59.9, 0, 3.4, 31.4], [60, 33.3, 66.7, 0, 0.7, 0]),
+]
+
+
+@pytest.mark.parametrize(("step", "host", "device"), SCENARIOS)
+def test_device_time_is_where_the_device_spent_it(
+    step: dict[str, float], host: Sequence[float], device: Sequence[float]
+) -> None:
+    """A late peer is `sync` on the device while the host finds it in the next forward."""
+    loop = Loop()
+    assert a_step(loop.timeline.steps, loop, **step) == pytest.approx(host, abs=0.25)
+    assert a_step(loop.clock.steps, loop, **step) == pytest.approx(device, abs=0.25)
+    assert loop.clock.dropped_steps == 0
+
+
+def test_device_counts_every_step_but_the_first() -> None:
+    """After the end the device's steps are the host's, less the one before counting began."""
+    loop = Loop()
+    for _ in range(12):
+        loop.step()
+    loop.timeline.finish()
+    loop.device.item()
+    loop.clock.finish()
+
+    assert loop.timeline.steps.totals().steps == 12
+    assert loop.clock.steps.totals().steps == 11
+
+
+@pytest.mark.parametrize("call", ["new", "record", "query", "elapsed_time"])
+def test_failing_device_leaves_the_host_clock_alone(call: str) -> None:
+    """When an event fails the device's clock stops for good, counted once; the host's goes on."""
+    loop = Loop()
+    for _ in range(5):
+        loop.step(item=True)
+    before = failures.count
+    loop.events.failing = call
+    loop.events.made[0].at = None
+    if call == "new":
+        loop.clock._free.clear()
+    for _ in range(4):
+        loop.step(item=True)
+    counted = loop.clock.steps.totals().steps
+    loop.events.failing = ""
+    for _ in range(4):
+        loop.step(item=True)
+
+    assert failures.count == before + 1
+    assert loop.clock.steps.totals().steps == counted
+    assert loop.clock.dropped_steps >= 7
+    assert loop.timeline.steps.totals().steps == 12
+    assert sum(loop.timeline.steps.totals().nanoseconds) > 12 * 100 * MS
+
+
+def test_gradients_ready_on_an_engine_thread_is_taken_in_order() -> None:
+    """The cut of backward may come from another thread, which records but never queries."""
+    loop = Loop()
+    timeline = loop.timeline
+    for _ in range(6):
+        loop.step(item=True)
+        timeline.enter_fetch()
+        timeline.leave_fetch(True)
+        timeline.enter_backward()
+        loop.device.append(20 * MS)
+        engine = threading.Thread(target=timeline.gradients_ready)
+        engine.start()
+        engine.join()
+        loop.device.append(7 * MS)
+        timeline.leave_backward()
+        timeline.enter_optimizer()
+        timeline.leave_optimizer()
+        loop.device.item()
+    loop.step()
+    before = failures.count
+    loop.clock.finish()
+
+    assert loop.clock.steps.totals().nanoseconds[SYNC] == 6 * 7 * MS
+    assert failures.count == before

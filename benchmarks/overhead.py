@@ -1,43 +1,64 @@
-"""What the probe costs: a stage switch in a hot loop, a step of a real torch loop.
+"""What the probe costs, beside other tools on the same loop in the same run.
 
-The arms of the real loop are interleaved at random in blocks of steps within one process, and each
-is compared with the bare block nearest in time, because the machine's speed drifts.
+A figure "added to a step" is a paired difference: blocks with and without the tool take turns at
+random within a process (overhead_blocks.py), and the processes take turns in shuffled rounds.
+Tools that attach and detach cleanly share a process. torch.profiler has one to itself, because it
+leaves its memory behind; so has traceml-ai, which cannot be detached and whose patches are
+swapped out by hand for its bare blocks (overhead_traceml.py).
+
+Needs benchmarks/requirements.txt. `--quick` checks that it runs: no traceml-ai, too few blocks to
+trust, nothing written.
 """
 
+import argparse
+import json
 import random
+import subprocess
+import sys
+import tempfile
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-import torch
-from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
-
-from benchmarks.report import quartiles, write
-from rank_probe import torch_stages, torch_waits
+from benchmarks import overhead_push
+from benchmarks.overhead_blocks import ARMS, BARE, THREADS, TRACEML
+from benchmarks.report import quartiles, show, write
 from rank_probe.api import _Stage
-from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, SYNC
+from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER
 from rank_probe.timeline import Timeline
 
-HOT_CALLS = 100_000
-ROUNDS = 60
-STEPS_A_BLOCK = 200
+ALONE = ("torch.profiler",)
+TOGETHER = tuple(name for name in ARMS if name not in ALONE)
+# A tool that makes a step this much longer costs 1 % of a step of 100 ms.
+PERCENT_OF_100_MS = 1_000
 
 
-def hot(name: str, call: Callable[[], object]) -> dict[str, Any]:
-    """Return the cost of *call* in a loop that does nothing else, µs."""
-    costs = []
-    for _ in range(9):
-        started = time.perf_counter_ns()
-        for _ in range(HOT_CALLS):
-            call()
-        costs.append((time.perf_counter_ns() - started) / HOT_CALLS / 1e3)
-    return {"what": name, "unit": "µs"} | quartiles(costs)
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    rounds: int = 5
+    blocks: int = 60
+    steps: int = 100
+    hot_calls: int = 50_000
+    pushes: int = 100
+    groups: tuple[tuple[str, ...], ...] = (TOGETHER, ALONE, (TRACEML,))
 
 
-def hot_rows() -> Iterator[dict[str, Any]]:
-    """Yield the cost of the probe's single moves."""
+QUICK = Size(rounds=1, blocks=2, steps=20, hot_calls=500, pushes=3, groups=(TOGETHER, ALONE))
+
+
+def row(what: str, values: Sequence[float], *, share: float | None = None) -> dict[str, Any]:
+    """Return a row of the result; *share* is the µs that are 1 % of what they are a share of."""
+    found = quartiles(values)
+    percent = None if share is None else found["median"] / share
+    return {"what": what, "unit": "µs"} | found | {"% of a 100 ms step": percent}
+
+
+def hot_rows(calls: int) -> Iterator[dict[str, Any]]:
+    """Yield the cost of the probe's single moves in a loop that does nothing else."""
     timeline = Timeline(automatic=False)
     stage = _Stage(timeline, FORWARD)
 
@@ -53,100 +74,74 @@ def hot_rows() -> Iterator[dict[str, Any]]:
         timeline.leave_wait()
         timeline.complete_step()
 
-    yield hot("clock.switch (hot)", lambda: timeline.clock.switch(SYNC))
-    yield hot("with probe.stage(...) (hot)", with_block)
-    yield hot("a whole step: 4 stages, a wait, the commit (hot)", whole_step)
+    def enter_and_leave() -> None:
+        timeline.enter(FORWARD)
+        timeline.leave()
+
+    for what, move in (
+        ("enter and leave a stage (hot)", enter_and_leave),
+        ("with probe.stage(...) (hot)", with_block),
+        ("a whole step: 4 stages, a wait, the commit (hot)", whole_step),
+    ):
+        yield row(what, _hot(move, timeline, calls))
 
 
-class Loop:
-    """A small training loop on the CPU; *by_hand* adds the manual API's calls."""
-
-    def __init__(self) -> None:
-        torch.set_num_threads(1)
-        self._model = nn.Sequential(nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 1))
-        self._optimizer = torch.optim.SGD(self._model.parameters(), lr=0.01)
-        rows = TensorDataset(torch.randn(STEPS_A_BLOCK, 32, 128))
-        self._loader = DataLoader(rows, batch_size=None)
-
-    def block(self) -> float:
-        """Run a block of steps; return µs a step."""
+def _hot(move: Callable[[], None], timeline: Timeline, calls: int) -> list[float]:
+    """Return µs a call, what is done later with its notes included."""
+    costs = []
+    for _ in range(9):
         started = time.perf_counter_ns()
-        for (rows,) in self._loader:
-            self._model(rows).sum().backward()
-            self._optimizer.step()
-            self._optimizer.zero_grad()
-        return (time.perf_counter_ns() - started) / STEPS_A_BLOCK / 1e3
-
-    def block_by_hand(self, timeline: Timeline) -> float:
-        """Run a block of steps with every stage named by hand; return µs a step."""
-        forward, optimizer = _Stage(timeline, FORWARD), _Stage(timeline, OPTIMIZER)
-        started = time.perf_counter_ns()
-        batches = iter(self._loader)
-        while True:
-            timeline.enter_fetch()
-            try:
-                (rows,) = next(batches)
-            except StopIteration:
-                break
-            finally:
-                timeline.leave_fetch(forward_follows=False)
-            with forward:
-                loss = self._model(rows).sum()
-            loss.backward()
-            with optimizer:
-                self._optimizer.step()
-            self._optimizer.zero_grad()
-            timeline.complete_step()
-        return (time.perf_counter_ns() - started) / STEPS_A_BLOCK / 1e3
+        for _ in range(calls):
+            move()
+        timeline.steps.totals()
+        costs.append((time.perf_counter_ns() - started) / calls / 1e3)
+    return costs
 
 
-@contextmanager
-def attached(*, automatic: bool) -> Iterator[Timeline]:
-    """Time the block with the probe's patches in place."""
-    timeline = Timeline(automatic=automatic)
-    patches = [torch_waits.attach(timeline)]
-    if automatic:
-        patches.append(torch_stages.attach(timeline))
-    try:
-        yield timeline
-    finally:
-        for patch in reversed(patches):
-            patch.undo()
+def arm_rows(size: Size) -> Iterator[dict[str, Any]]:
+    """Yield a step of the bare loop, and what each tool adds to one."""
+    costs: dict[str, list[float]] = {}
+    for _ in range(size.rounds):
+        for group in random.sample(size.groups, len(size.groups)):
+            for name, values in _process(group, size).items():
+                costs.setdefault(name, []).extend(values)
+    yield row("a step of the bare loop", costs.pop(BARE))
+    for name in (*ARMS, TRACEML):
+        if name in costs:
+            yield row(f"added to a step: {name}", costs[name], share=PERCENT_OF_100_MS)
+    if THREADS in costs:
+        yield row("CPU of traceml-ai's threads, a step, not in its figure", costs[THREADS])
 
 
-def loop_rows() -> Iterator[dict[str, Any]]:
-    """Yield what each arm adds to a step of the real loop."""
-    loop = Loop()
+def _process(arms: Sequence[str], size: Size) -> dict[str, list[float]]:
+    """Measure *arms* in a process of their own; raises RuntimeError with what it said last."""
+    amount = ["--steps", str(size.steps), "--blocks", str(size.blocks)]
+    command = [sys.executable, "-m", "benchmarks.overhead_blocks", *amount, *arms]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{', '.join(arms)} could not be measured: {done.stderr[-2000:]}")
+    found: dict[str, list[float]] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
-    def bare() -> float:
-        return loop.block()
 
-    def automatic() -> float:
-        with attached(automatic=True):
-            return loop.block()
-
-    def manual() -> float:
-        with attached(automatic=False) as timeline:
-            return loop.block_by_hand(timeline)
-
-    arms = {"bare": bare, "automatic": automatic, "manual": manual}
-    for run in arms.values():
-        run()  # Warm up.
-    added: dict[str, list[float]] = {"automatic": [], "manual": []}
-    bare_costs = []
-    for _ in range(ROUNDS):
-        cost = {name: arms[name]() for name in random.sample(list(arms), len(arms))}
-        bare_costs.append(cost["bare"])
-        for name, costs in added.items():
-            costs.append(cost[name] - cost["bare"])
-    yield {"what": "a step of the bare loop", "unit": "µs"} | quartiles(bare_costs)
-    for name, costs in added.items():
-        yield {"what": f"added to a step, {name}", "unit": "µs"} | quartiles(costs)
+def push_row(pushes: int) -> dict[str, Any]:
+    """Return the CPU time of a push, of which there is one a second."""
+    with tempfile.TemporaryDirectory() as directory:
+        costs = overhead_push.microseconds(Path(directory), pushes)
+    return row("CPU of a push, one a second", costs)
 
 
 def main() -> None:
     """Measure and tell."""
-    write("overhead", [*hot_rows(), *loop_rows()])
+    parser = argparse.ArgumentParser(description="What the probe costs, beside other tools.")
+    parser.add_argument("--quick", action="store_true", help="see that it runs; keep nothing")
+    quick = parser.parse_args().quick
+    size = QUICK if quick else Size()
+    rows = [*arm_rows(size), push_row(size.pushes), *hot_rows(size.hot_calls)]
+    if quick:
+        show(rows)
+    else:
+        write("overhead", rows, packages=("torch", "traceml-ai", "prometheus-client"))
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import os
 import platform
 import statistics
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,20 @@ def quartiles(values: Sequence[float]) -> dict[str, float]:
     return {"q1": low, "median": median, "q3": high}
 
 
-def write(name: str, rows: Sequence[dict[str, Any]]) -> None:
-    """Print *rows*, which have the same keys, as a table and keep them as results/*name*.json."""
+def show(rows: Sequence[dict[str, Any]]) -> None:
+    """Print *rows*, which have the same keys, as a table; None is an empty cell."""
     columns = list(rows[0])
     cells = [columns, *([_text(row[column]) for column in columns] for row in rows)]
     widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
     for line in cells:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
+
+
+def write(name: str, rows: Sequence[dict[str, Any]], packages: Sequence[str] = ()) -> None:
+    """Show *rows* and keep them as results/*name*.json, with the versions of *packages*."""
+    show(rows)
     machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
+    machine |= {package: metadata.version(package) for package in packages}
     RESULTS.mkdir(exist_ok=True)
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps({"machine": machine, "rows": list(rows)}, indent=2) + "\n")
@@ -32,4 +39,6 @@ def write(name: str, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def _text(value: object) -> str:
+    if value is None:
+        return ""
     return f"{value:.3g}" if isinstance(value, float) else str(value)

@@ -17,7 +17,7 @@ A guest: nothing here raises into training, synchronises a device or blocks on I
 RANK_PROBE=0 in the environment, and before `start`, every call is a no-op.
 """
 
-from rank_probe.api import finish, stage, start, step, wrap
+from rank_probe.api import annotate, count, finish, stage, start, step, wrap
 from rank_probe.version import __version__
 
-__all__ = ["__version__", "finish", "stage", "start", "step", "wrap"]
+__all__ = ["__version__", "annotate", "count", "finish", "stage", "start", "step", "wrap"]

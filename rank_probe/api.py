@@ -12,6 +12,7 @@ from rank_probe.guard import log, never_raise
 from rank_probe.probe import Probe
 from rank_probe.stages import DATA, OTHER, STAGES
 from rank_probe.timeline import Timeline
+from rank_probe.work_units import Measure
 
 T = TypeVar("T")
 
@@ -22,19 +23,25 @@ _OFF: AbstractContextManager[None] = nullcontext()
 
 @never_raise
 def start(
-    *, automatic: bool = False, job_id: str | None = None, peer_group: str | None = None
+    *,
+    automatic: bool = False,
+    job_id: str | None = None,
+    peer_group: str | None = None,
+    measure: Measure | None = None,
 ) -> None:
     """Start the probe in this process; the calling thread is the one that is timed.
 
     A second call does nothing, so a script with `start` also runs under `-m rank_probe`.
     *job_id* defaults to the launcher's name of the run, *peer_group* (the ranks that ought to do
-    equal work) to RANKSKEW_PEER_GROUP or `all`.
+    equal work) to RANKSKEW_PEER_GROUP, else to what is found of pipeline stages and GPU models,
+    else to `all`. *measure* takes a batch and returns its samples, tokens and padding tokens, None
+    for what it cannot tell; without it tensors, lists of them and Hugging Face batches are counted.
     """
     global _probe
     if _probe is not None or os.environ.get("RANK_PROBE") == "0":
         return
     try:
-        probe = Probe(automatic=automatic, job_id=job_id, peer_group=peer_group)
+        probe = Probe(automatic=automatic, job_id=job_id, peer_group=peer_group, measure=measure)
     except ValueError as error:
         log.warning("rank_probe is off: %s", error)
         return
@@ -67,6 +74,39 @@ def step() -> None:
         probe.timeline.complete_step()
 
 
+def count(*, samples: int = 0, tokens: int = 0, padding_tokens: int = 0) -> None:
+    """Add work that no batch told; *tokens* include the *padding_tokens*."""
+    probe = _probe
+    if probe is not None:
+        probe.work.add(samples=samples, tokens=tokens, padding_tokens=padding_tokens)
+
+
+def annotate(
+    *,
+    dp: int | None = None,
+    tp: int | None = None,
+    pp: int | None = None,
+    peer_group: str | None = None,
+) -> None:
+    """Say where this rank sits, where no DeviceMesh and no pipeline stage tells; before training.
+
+    Ranks of one *peer_group* ought to do equal work; by default those of one pipeline stage *pp*.
+    """
+    probe = _probe
+    if probe is not None:
+        probe.annotate(dp=dp, tp=tp, pp=pp, peer_group=peer_group)
+
+
+def running() -> bool:
+    """Whether the probe runs in this process."""
+    return _probe is not None
+
+
+def timeline() -> Timeline | None:
+    """Return what the running probe's hooks drive, for integrations; None where none runs."""
+    return None if _probe is None else _probe.timeline
+
+
 def wrap(loader: Iterable[T]) -> "TimedLoader[T]":
     """Return *loader* with the time spent fetching from it charged to stage `data`."""
     return TimedLoader(loader)
@@ -94,6 +134,7 @@ class TimedLoader(Generic[T]):
         while True:
             probe = _probe
             entered = probe is not None and probe.timeline.enter_fetch()
+            counted = 0 if probe is None else probe.work.batches
             try:
                 batch = next(batches)
             except StopIteration:
@@ -101,6 +142,9 @@ class TimedLoader(Generic[T]):
             finally:
                 if probe is not None and entered:
                     probe.timeline.leave_fetch(forward_follows=True)
+            # A torch loader within it has been counted already, where stages are automatic.
+            if probe is not None and entered and probe.work.batches == counted:
+                probe.work.count(batch)
             yield batch
 
     def __len__(self) -> int:

@@ -16,6 +16,9 @@ _ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _POD_SUFFIX = re.compile(r"(-(master|worker|launcher|node|replica))?-\d+$")
 
 
+EVERYBODY = "all"
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """One process of one run of a job."""
@@ -44,13 +47,23 @@ def for_rank(environment: Mapping[str, str], rank: int, world_size: int) -> Iden
     """Return the identity of *rank*, known from elsewhere, with the rest from *environment*."""
     return Identity(
         job_id=job_id(environment),
-        peer_group=environment.get("RANKSKEW_PEER_GROUP") or "all",
+        peer_group=environment.get("RANKSKEW_PEER_GROUP") or EVERYBODY,
         rank=rank,
         world_size=world_size,
         local_rank=_first(environment, _LOCAL_RANK) or "",
         node_rank=_first(environment, _NODE_RANK) or "",
         attempt=_number(environment, _ATTEMPT) or 0,
     )
+
+
+def peer_group(coordinates: Mapping[str, str], gpu_model: str) -> str:
+    """Return the name of the ranks that ought to do as much work as this one.
+
+    They hold the same pipeline stage and compute on the same GPU model; all ranks where neither is
+    known. Data and tensor parallel ranks do equal work, so their coordinates split no group.
+    """
+    parts = [f"pp{coordinates['pp']}"] if coordinates.get("pp") else []
+    return " ".join([*parts, *gpu_model.split()]) or EVERYBODY
 
 
 def job_id(environment: Mapping[str, str]) -> str:

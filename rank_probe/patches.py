@@ -17,8 +17,14 @@ class Patches:
         replacement = make(original)
         replacement.__wrapped__ = original
         _hide_from_dynamo(replacement)
+        own = vars(owner)
+        if name in own:
+            # Not `original`: of a pybind11 method that is a function that binds no self any more.
+            stored = own[name]
+            self._undo.append(lambda: setattr(owner, name, stored))
+        else:  # Inherited, or a method of the class behind an instance.
+            self._undo.append(lambda: delattr(owner, name))
         setattr(owner, name, replacement)
-        self._undo.append(lambda: setattr(owner, name, original))
 
     def on_undo(self, restore: Callable[[], None]) -> None:
         """Call *restore* too when everything is put back."""

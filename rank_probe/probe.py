@@ -1,20 +1,29 @@
 """The probe of one process: a timeline, the patches that drive it, and the pusher."""
 
 import importlib.util
-import itertools
 import logging
 import os
-import time
+import sys
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from rank_probe import identity, runtime
-from rank_probe.guard import failures, never_raise
+from rank_probe.control import Control
+from rank_probe.garbage import GarbagePauses
+from rank_probe.guard import never_raise
 from rank_probe.identity import Identity
+from rank_probe.lifecycle import Lifecycle
 from rank_probe.patches import Patches
 from rank_probe.push import DEFAULT_ENDPOINT, Pusher
-from rank_probe.snapshot import Snapshot
-from rank_probe.stages import STAGES
+from rank_probe.report import Parts, Report
+from rank_probe.snapshot import LEVEL_DETAIL, LEVEL_OFF, Snapshot
 from rank_probe.timeline import Timeline
+from rank_probe.trace import Trace
+from rank_probe.work_units import Measure, WorkUnits
+
+if TYPE_CHECKING:
+    from rank_probe.mesh import Coordinates  # Its module imports torch.
 
 log = logging.getLogger("rank_probe")
 
@@ -23,8 +32,8 @@ class Probe:
     """Times the calling thread's training loop and tells the node's exporter.
 
     With *automatic* the stages and steps of a torch loop are found without a change to it; else
-    only backward and the waits are, and the caller names the rest. Arguments that are None come
-    from the *environment*.
+    only backward and the waits are, and the caller names the rest. *measure* counts the work in a
+    batch where looking at it does not tell. Arguments that are None come from the *environment*.
     """
 
     def __init__(
@@ -33,9 +42,11 @@ class Probe:
         automatic: bool,
         job_id: str | None = None,
         peer_group: str | None = None,
+        measure: Measure | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
         self.timeline = Timeline(automatic=automatic)
+        self.work = WorkUnits(measure)
         self._automatic = automatic
         self._environment = dict(environment)
         if job_id is not None:
@@ -43,33 +54,69 @@ class Probe:
         if peer_group is not None:
             self._environment["RANKSKEW_PEER_GROUP"] = peer_group
         self._identity = identity.from_environment(self._environment)
-        self._gpu_uuid = ""
-        self._runtime_info = runtime.runtime_info()
+        self._parts = Parts(self.timeline, self.work, GarbagePauses(), Lifecycle())
+        self._report = Report(self._parts, source="automatic" if automatic else "manual")
+        self._report.runtime_info = runtime.runtime_info()
         self._patches: list[Patches] = []
-        self._finished = False
-        self._sequence = itertools.count(1)
-        self._started = time.time()
+        self._mesh: Coordinates | None = None
+        self._given: dict[str, str] = {}  # coordinates that the user gave
+        self._control = Control(self._environment)
+        self._trace = Trace(self._environment, self.timeline.steps)
         self._pusher = Pusher(
-            self._environment.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT, self.snapshot
+            self._environment.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT,
+            self.snapshot,
+            on_answer=self._after_push,
+            token_file=self._environment.get("RANKSKEW_TOKEN_FILE", ""),
         )
         self.timeline.after_first_step = self._look_around
 
     def attach(self) -> None:
         """Put the patches into torch; without torch there is nothing to patch."""
+        self._patches.append(self._parts.garbage.attach())
         if importlib.util.find_spec("torch") is None:
             log.info("rank_probe: torch is not installed, so no stage is found automatically")
             return
-        from rank_probe import torch_backward, torch_collectives, torch_stages
+        from rank_probe import (
+            torch_backward,
+            torch_checkpoints,
+            torch_collectives,
+            torch_copies,
+            torch_parallel,
+            torch_rendezvous,
+            torch_stages,
+        )
+        from rank_probe.mesh import Coordinates
 
-        self._patches.append(torch_backward.attach(self.timeline))
-        self._patches.append(torch_collectives.attach(self.timeline))
+        self._mesh = Coordinates()
+        self._patches += [
+            self._mesh.attach(),
+            torch_backward.attach(self.timeline),
+            torch_collectives.attach(self.timeline),
+            torch_parallel.attach(self.timeline),
+            torch_rendezvous.attach(self._parts.lifecycle),
+        ]
         if self._automatic:
-            self._patches.append(torch_stages.attach(self.timeline))
+            self._patches += [
+                torch_checkpoints.attach(self.timeline),
+                torch_copies.attach(self.timeline),
+                torch_stages.attach(self.timeline, self.work),
+            ]
 
     def detach(self) -> None:
         """Take the patches out again, last first."""
         while self._patches:
             self._patches.pop().undo()
+
+    @never_raise
+    def annotate(
+        self, *, dp: int | None, tp: int | None, pp: int | None, peer_group: str | None
+    ) -> None:
+        """Say where this rank sits; it wins over what is found."""
+        given = {"dp": dp, "tp": tp, "pp": pp}
+        self._given |= {name: str(value) for name, value in given.items() if value is not None}
+        if peer_group is not None:
+            self._environment["RANKSKEW_PEER_GROUP"] = peer_group
+        self._take_place()
 
     def start_pushing(self) -> None:
         """Begin to tell the exporter, once a second."""
@@ -79,9 +126,14 @@ class Probe:
     def finish(self, *, clean: bool = True) -> None:
         """Detach and push a last time; only a *clean* end marks the rank finished."""
         self.timeline.finish()
+        if self._parts.device is not None:
+            self._parts.device.finish()
+        if clean:
+            self._parts.lifecycle.end()
         self.detach()
-        self._finished = clean
+        self._report.finished = clean
         self._pusher.stop()
+        self._trace.close()
         self.timeline.disable()
 
     def forget_in_child(self) -> None:
@@ -91,46 +143,11 @@ class Probe:
 
     def snapshot(self) -> Snapshot | None:
         """Return the rank's state; None while nobody knows which rank this is."""
+        self.timeline.steps.fold()
         me = self._identify()
         if me is None:
             return None
-        totals = self.timeline.steps.totals()
-        return Snapshot(
-            job_id=me.job_id,
-            peer_group=me.peer_group,
-            rank=me.rank,
-            world_size=me.world_size,
-            attempt=me.attempt,
-            pid=os.getpid(),
-            started_timestamp_seconds=self._started,
-            sequence=next(self._sequence),
-            heartbeat_timestamp_seconds=time.time(),
-            steps=totals.steps,
-            stage_seconds={
-                name: nanoseconds / 1e9
-                for name, nanoseconds in zip(STAGES, totals.nanoseconds, strict=True)
-                if nanoseconds
-            },
-            busy_seconds=totals.busy_nanoseconds / 1e9,
-            busy_seconds_squared=totals.busy_seconds_squared,
-            stage=STAGES[self.timeline.clock.stage],
-            stage_elapsed_seconds=self.timeline.steps.elapsed_seconds(),
-            finished=self._finished,
-            sync_floor_seconds=self.timeline.steps.floor_seconds(),
-            last_step_timestamp_seconds=totals.last_step_timestamp_seconds,
-            probe_errors=failures.count,
-            push_failures=self._pusher.failed_pushes,
-            rank_info={
-                "local_rank": me.local_rank,
-                "node_rank": me.node_rank,
-                "world_size": str(me.world_size),
-                "gpu_uuid": self._gpu_uuid,
-                "clock": "host",
-                "attempt": str(me.attempt),
-                "source": "automatic" if self._automatic else "manual",
-            },
-            runtime_info=self._runtime_info,
-        )
+        return self._report.snapshot(me, push_failures=self._pusher.failed_pushes)
 
     def _identify(self) -> Identity | None:
         """Return who this is; without a launcher's variables once torch.distributed knows.
@@ -145,7 +162,47 @@ class Probe:
                 self._identity = identity.for_rank(self._environment, *known)
         return self._identity
 
+    def _take_place(self) -> None:
+        """Tell where this rank sits, and name its peers unless the user did."""
+        found = {} if self._mesh is None else self._mesh.found
+        coordinates = found | self._given
+        self._report.coordinates = coordinates
+        me = self._identify()
+        if me is not None:
+            named = self._environment.get("RANKSKEW_PEER_GROUP")
+            group = named or identity.peer_group(coordinates, runtime.gpu_model())
+            self._identity = replace(me, peer_group=group)
+
     def _look_around(self) -> None:
         """Read what is only known once training runs, on the thread that trains."""
-        self._gpu_uuid = runtime.gpu_uuid()
-        self._runtime_info = runtime.runtime_info()
+        self._parts.lifecycle.first_step_done()
+        self._report.gpu_uuid = runtime.gpu_uuid()
+        self._report.runtime_info = runtime.runtime_info()
+        # Not before: a mesh may be made late, and the name of a group is on every series.
+        self._take_place()
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            self._go_on_in_device_time()
+
+    def _go_on_in_device_time(self) -> None:
+        from rank_probe.cuda_events import CudaEvents, memory
+        from rank_probe.device_clock import DeviceClock
+
+        events = CudaEvents()
+        device = DeviceClock(events)
+        self._trace.go_on_with(device.steps)
+        self._parts.device = device
+        self._parts.memory = lambda: memory(events.device)
+        self.timeline.clock.also_tell(device)
+
+    def _after_push(self, answer: Mapping[str, object]) -> None:
+        """Do what the operator asks for, on the pusher's thread."""
+        level = self._control.level(answer)
+        if level != self._report.level:
+            self._report.level = level
+            if level == LEVEL_OFF:
+                self.timeline.disable()
+            else:
+                self.timeline.enable()
+        if self._identity is not None:
+            self._trace.write(self._identity, on_demand=level == LEVEL_DETAIL)

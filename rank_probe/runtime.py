@@ -33,6 +33,14 @@ def gpu_uuid() -> str:
     return f"GPU-{properties.uuid}"
 
 
+def gpu_model() -> str:
+    """Return what the vendor calls the calling thread's CUDA device; empty without one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return ""
+    return str(torch.cuda.get_device_name(torch.cuda.current_device()))
+
+
 def rank_and_world_size() -> tuple[int, int] | None:
     """Return what torch.distributed says, for launchers that set no variables; None before init."""
     torch = sys.modules.get("torch")

@@ -33,9 +33,10 @@ RUNTIME_INFO_LABELS: Final = ("torch", "cuda", "nccl", "python", "backend", "pro
 # compile: all of torch.compile so far; end: the first step to a clean end.
 LIFECYCLE: Final = ("init", "rendezvous", "first_step", "compile", "end")
 
-# How much the probe times, from nothing to what costs more; the operator may change it any time.
+# What the operator may ask for at any time: nothing, the stages, or a trace of every step too.
 LEVELS: Final = ("off", "stages", "detail")
 LEVEL_OFF: Final = "off"
+LEVEL_DETAIL: Final = "detail"
 DEFAULT_LEVEL: Final = "stages"
 
 

@@ -77,9 +77,10 @@ class Steps:
         self._wait_times: list[int | None] = [None] * RING
         self._vectors: deque[StepVector] | None = None
 
-    def keep_vectors(self) -> None:
-        """Keep every step from here on until `take_vectors` asks for it."""
-        self._vectors = deque(maxlen=VECTORS)
+    def keep_vectors(self, keep: bool = True) -> None:
+        """Keep every step from here on until `take_vectors` asks for it; or keep none."""
+        self.fold()
+        self._vectors = deque(maxlen=VECTORS) if keep else None
 
     def take_vectors(self) -> list[StepVector]:
         """Return the steps since the last call, and forget them."""

@@ -7,7 +7,7 @@ from typing import Final
 
 from rank_probe.clocks import BEGIN, COMPLETE, RELEASE, StageClock
 from rank_probe.guard import failures, never_raise
-from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, SYNC
+from rank_probe.stages import BACKWARD, DATA, EVAL, FORWARD, OPTIMIZER, OTHER, SYNC
 from rank_probe.steps import Steps
 
 _NOBODY: Final = -1  # No thread has this identifier.
@@ -47,10 +47,14 @@ class Timeline:
         self._begun = False
         self._optimizer_ran = False
         self._optimizer_depth = 0
-        self._closure_runs = False
+        self._closure_depth = -1  # how deep the running closure is; none runs: no depth is -1
         # Whether the calling thread, not the owner, runs the owner's backward: the autograd
         # engine has a thread for each CUDA device.
         self.in_engine: Callable[[], bool] = lambda: False
+        # Called when backward must be cut at its root: see torch_backward.Cut.
+        self.stay_at_the_root: Callable[[], None] = lambda: None
+        # Whether a loader that is read with gradients off is an evaluation's.
+        self._gradients_tell = True
 
     def disable(self) -> None:
         """Time nothing from here on: the level of detail is off, or this is a forked child."""
@@ -59,8 +63,11 @@ class Timeline:
     def enable(self) -> None:
         """Time again after `disable`, from the next sign of training on."""
         if self._owner == _NOBODY:
-            self.clock.unwind(0)
-            self._begun = self._optimizer_ran = self._closure_runs = False
+            # No boundary: another thread calls this, and the one that begins counting follows.
+            self.clock.outer.clear()
+            self.clock.stage = OTHER
+            self._begun = self._optimizer_ran = False
+            self._closure_depth = -1
             self._owner = self._thread
 
     def enter(self, stage: int) -> None:
@@ -87,6 +94,17 @@ class Timeline:
             failures.note("Timeline.leave")
 
     @never_raise
+    def enter_part(self, stage: int) -> bool:
+        """A patch finds that *stage* begins; False where it goes on already, or a wait does.
+
+        Counting does not begin with it: what lies before the first batch is no step's.
+        """
+        if get_ident() != self._owner or self.clock.stage in (stage, SYNC):
+            return False
+        self.clock.enter(stage)
+        return True
+
+    @never_raise
     def enter_wait(self) -> bool:
         """Begin an exposed wait for other ranks, unless one is being timed already."""
         clock = self.clock
@@ -101,11 +119,11 @@ class Timeline:
         self.clock.leave(RELEASE if release else 0)
 
     def enter_fetch(self) -> bool:
-        """A data loader is asked for a batch."""
+        """A data loader is asked for a batch; declined in an `eval` that was entered."""
         try:
-            if get_ident() != self._owner:
-                return False
             clock = self.clock
+            if get_ident() != self._owner or (clock.stage == EVAL and clock.outer):
+                return False
             if clock.stage == OPTIMIZER:  # Its step raised and the user carried on.
                 clock.unwind(self._optimizer_depth)
             marks = self._marks_of_next() if self._optimizer_ran or not self._begun else 0
@@ -135,10 +153,23 @@ class Timeline:
         if get_ident() == self._owner:
             clock = self.clock
             marks = self._marks_of_next()
-            if self._automatic and not clock.outer:
+            if self._automatic and len(clock.outer) in (0, self._closure_depth):
                 clock.switch(FORWARD, marks)
             elif marks:
                 clock.switch(clock.stage, marks)
+
+    @never_raise
+    def begin_evaluation(self) -> bool:
+        """A loader is read with gradients off: `eval`, until the next batch, forward or backward.
+
+        False within a stage that was entered, and once a backward has come out of such a batch.
+        """
+        clock = self.clock
+        if not self._gradients_tell or clock.outer or get_ident() != self._owner:
+            return False
+        if clock.stage != EVAL:
+            clock.switch(EVAL, self._marks_of_next())
+        return True
 
     def enter_backward(self) -> bool:
         """The autograd engine is started; False if it already runs (a nested backward)."""
@@ -146,6 +177,8 @@ class Timeline:
             clock = self.clock
             if clock.stage in (BACKWARD, SYNC) or get_ident() != self._owner:
                 return False
+            if clock.stage == EVAL:
+                self._gradients_tell = False  # It is how this loop fetches what it trains on.
             marks = self._marks_of_next() if self._optimizer_ran or not self._begun else 0
             clock.outer.append(clock.stage)
             clock.stage = BACKWARD
@@ -175,8 +208,11 @@ class Timeline:
             clock = self.clock
             waited = clock.stage == SYNC
             stage = clock.outer.pop() if clock.outer else OTHER
-            if self._automatic and not clock.outer:
-                stage = OPTIMIZER if self._closure_runs else OTHER
+            if self._automatic:
+                if not clock.outer:
+                    stage = OTHER
+                elif len(clock.outer) == self._closure_depth:
+                    stage = OPTIMIZER  # What is left of the closure is not forward again.
             clock.stage = stage
             clock.note((stage | RELEASE if waited else stage, clock.now()))
             return waited
@@ -184,43 +220,54 @@ class Timeline:
             failures.note("Timeline.leave_backward")
             return False
 
-    def enter_optimizer(
-        self, _optimizer: object = None, args: object = None, kwargs: object = None
-    ) -> None:
-        """An optimizer's step begins; takes what torch's step hooks are given."""
+    def enter_optimizer(self) -> None:
+        """An optimizer's step begins."""
         try:
-            if get_ident() != self._owner:
-                return
-            clock = self.clock
-            if clock.stage == FORWARD and not clock.outer and (args or kwargs):
-                # Forward and backward run in the closure that it is given: `optimizer` is what
-                # comes after them.
-                self._closure_runs = True
-                return
-            if clock.stage != OPTIMIZER:  # An optimizer may wrap another.
-                self._optimizer_depth = len(clock.outer)
-            clock.outer.append(clock.stage)
-            clock.stage = OPTIMIZER
-            clock.note((OPTIMIZER, clock.now()))
+            if get_ident() == self._owner:
+                clock = self.clock
+                if clock.stage != OPTIMIZER:  # An optimizer may wrap another.
+                    self._optimizer_depth = len(clock.outer)
+                clock.outer.append(clock.stage)
+                clock.stage = OPTIMIZER
+                clock.note((OPTIMIZER, clock.now()))
         except Exception:  # noqa: BLE001 - as guard.never_raise, without its call
             failures.note("Timeline.enter_optimizer")
+
+    @never_raise
+    def enter_closure(self) -> bool:
+        """An optimizer's step has its loss computed: a forward pass, until the backward in it."""
+        if self.clock.stage != OPTIMIZER or get_ident() != self._owner:
+            return False
+        self.clock.enter(FORWARD)
+        self._closure_depth = self.clock.depth
+        return True
+
+    @never_raise
+    def leave_closure(self) -> None:
+        """The optimizer has its loss and goes on."""
+        self._closure_depth = -1
+        self.clock.leave()
 
     def leave_optimizer(self, *_: object) -> None:
         """An optimizer's step is done; the training step ends when the next thing begins."""
         try:
-            if get_ident() != self._owner:
-                return
             clock = self.clock
-            if clock.stage == OPTIMIZER:
+            if clock.stage == OPTIMIZER and get_ident() == self._owner:
                 stage = clock.outer.pop() if clock.outer else OTHER
                 if self._automatic and not clock.outer:
                     stage = OTHER
                 clock.stage = stage
                 clock.note((stage, clock.now()))
                 self._optimizer_ran = True
-            self._closure_runs = False
         except Exception:  # noqa: BLE001 - as guard.never_raise, without its call
             failures.note("Timeline.leave_optimizer")
+
+    @never_raise
+    def find_steps(self, automatic: bool) -> None:
+        """Say whether steps end by themselves, or where `complete_step` is called."""
+        if get_ident() == self._owner:
+            self._automatic_steps = self._automatic and automatic
+            self._optimizer_ran = False
 
     @never_raise
     def complete_step(self) -> None:

@@ -19,6 +19,7 @@ def attach(timeline: Timeline) -> Patches:
     """Time torch.autograd.backward on *timeline*; `undo` the result to detach."""
     patches = Patches()
     cut = Cut(timeline)
+    timeline.stay_at_the_root = cut.stay_at_the_root
     timeline.in_engine = lambda: torch._C._current_graph_task_id() != -1
     patches.wrap(torch.autograd, "backward", lambda original: _backward(timeline, cut, original))
     patches.on_undo(cut.stay_at_the_root)

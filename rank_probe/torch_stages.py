@@ -1,5 +1,6 @@
 """Find the stages of an unchanged torch training loop: data, forward, optimizer, step ends."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -7,63 +8,109 @@ import torch
 from torch.optim import optimizer
 from torch.utils.data import dataloader
 
+from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
 from rank_probe.timeline import Timeline
+from rank_probe.work_units import WorkUnits
 
 
-def attach(timeline: Timeline) -> Patches:
+def attach(timeline: Timeline, work: WorkUnits | None = None) -> Patches:
     """Time the stages of torch's own loaders, DDP and optimizers; `undo` the result to detach.
+
+    The batches that the loaders deliver for training are counted in *work*.
 
     Forward is what lies between a batch and its backward; a loop without a DataLoader has it from
     the call of the DDP module on. Global module hooks would see it too, at 1.7 µs a module call.
+    A loader that is read with gradients off is an evaluation's.
     """
     patches = Patches()
-    patches.wrap(
-        dataloader.DataLoader, "__iter__", lambda original: _fetch(timeline, original, batch=False)
-    )
-    patches.wrap(
-        dataloader._BaseDataLoaderIter,
-        "__next__",
-        lambda original: _fetch(timeline, original, batch=True),
-    )
+    count = None if work is None else work.count
+    for owner, name, counted in (
+        (dataloader.DataLoader, "__iter__", None),
+        (dataloader._BaseDataLoaderIter, "__next__", count),
+    ):
+        is_batch = name == "__next__"
+        patches.wrap(owner, name, functools.partial(_fetch, timeline, counted, is_batch))
     if torch.distributed.is_available():
         from torch.nn.parallel import DistributedDataParallel
 
-        patches.wrap(
-            DistributedDataParallel, "forward", lambda original: _forward(timeline, original)
-        )
+        patches.wrap(DistributedDataParallel, "forward", functools.partial(_forward, timeline))
     for handle in (
-        optimizer.register_optimizer_step_pre_hook(timeline.enter_optimizer),
+        optimizer.register_optimizer_step_pre_hook(_before_step(timeline)),
         optimizer.register_optimizer_step_post_hook(timeline.leave_optimizer),
     ):
         patches.on_undo(handle.remove)
     return patches
 
 
-def _fetch(timeline: Timeline, original: Callable[..., Any], *, batch: bool) -> Any:
-    enter, leave, training = timeline.enter_fetch, timeline.leave_fetch, torch.is_grad_enabled
+def _fetch(
+    timeline: Timeline,
+    count: Callable[[Any], None] | None,
+    is_batch: bool,
+    original: Callable[..., Any],
+) -> Any:
+    enter, leave, gradients = timeline.enter_fetch, timeline.leave_fetch, torch.is_grad_enabled
 
     def fetch(self: Any) -> Any:
+        if not gradients() and timeline.begin_evaluation():
+            return original(self)
         if not enter():
             return original(self)
         fetched = False
         try:
-            result = original(self)
-            fetched = batch
-            return result
+            batch = original(self)
+            fetched = is_batch
         finally:
-            # Without gradients it is an evaluation loop, not a forward pass of training.
-            leave(fetched and training())
+            leave(fetched)
+        if count is not None:
+            count(batch)
+        return batch
 
     return fetch
 
 
 def _forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
-    begin, training = timeline.begin_forward, torch.is_grad_enabled
+    begin, gradients = timeline.begin_forward, torch.is_grad_enabled
 
     def forward(*args: Any, **kwargs: Any) -> Any:
-        if training():
+        if gradients():
             begin()
         return original(*args, **kwargs)
 
     return forward
+
+
+def _before_step(timeline: Timeline) -> Callable[..., Any]:
+    """Return a hook that begins the optimizer's stage and times the closure it may be given.
+
+    Lightning and LBFGS run forward and backward in that closure. torch lets a step's hook return
+    other arguments for the step.
+    """
+    enter = timeline.enter_optimizer
+
+    def before(_optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        enter()
+        # The first argument is the optimizer itself.
+        return with_closure(args, kwargs) if kwargs or len(args) > 1 else None
+
+    @never_raise
+    def with_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if callable(kwargs.get("closure")):
+            return args, kwargs | {"closure": _closure(timeline, kwargs["closure"])}
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], _closure(timeline, args[1]), *args[2:]), kwargs
+        return None
+
+    return before
+
+
+def _closure(timeline: Timeline, original: Callable[[], Any]) -> Callable[[], Any]:
+    def closure() -> Any:
+        entered = timeline.enter_closure()
+        try:
+            return original()
+        finally:
+            if entered:
+                timeline.leave_closure()
+
+    return closure

@@ -3,10 +3,15 @@
 import logging
 import os
 import re
+import stat
+import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rank_probe.identity import Identity
 from rank_probe.stages import STAGES
+from rank_probe.steps import Steps, StepVector
 
 log = logging.getLogger("rank_probe")
 
@@ -14,7 +19,60 @@ COLUMNS = ("job_id", "rank", "peer_group", "step", "time_s", *(f"{stage}_s" for 
 MAX_MIB = 1024
 
 # A step's number, its time in seconds since the start, and its seconds by stage as in STAGES.
-StepVector = tuple[int, float, Sequence[float | None]]
+Row = tuple[int, float, Sequence[float | None]]
+
+
+class Trace:
+    """Writes steps from the start where RANK_PROBE_TRACE names a directory, else on demand.
+
+    On demand, without that directory, they go to one of this user's own under the system's for
+    temporary files. To be used from the pusher thread alone, but for `go_on_with`.
+    """
+
+    def __init__(self, environment: Mapping[str, str], steps: Steps) -> None:
+        self._environment = dict(environment)
+        self._steps = steps
+        self._started = time.perf_counter_ns()
+        self._file: TraceFile | None = None
+        self._refused = False
+        self._always = bool(environment.get("RANK_PROBE_TRACE"))
+        self._keeps = self._always
+        steps.keep_vectors(self._keeps)
+
+    def go_on_with(self, steps: Steps) -> None:
+        """Write *steps* from here on: those of the device, whose time starts now."""
+        steps.keep_vectors(self._keeps)
+        self._steps, self._started = steps, 0
+
+    def write(self, me: Identity, *, on_demand: bool) -> None:
+        """Append the steps since the last call, if somebody wants them."""
+        if self._keeps and (file := self._open(me)) is not None:
+            rows = [self._row(vector) for vector in self._steps.take_vectors()]
+            file.write(me.rank, me.peer_group, rows)
+        if self._keeps != (self._always or on_demand):
+            self._keeps = not self._keeps
+            self._steps.keep_vectors(self._keeps)
+
+    def close(self) -> None:
+        """Write no more."""
+        if self._file is not None:
+            self._file.close()
+
+    def _row(self, vector: StepVector) -> Row:
+        seconds = [each / 1e9 for each in vector.nanoseconds]
+        return vector.step, (vector.ended - self._started) / 1e9, seconds
+
+    def _open(self, me: Identity) -> "TraceFile | None":
+        if self._file is None and not self._refused:
+            try:
+                directory = self._environment.get("RANK_PROBE_TRACE") or own_directory()
+            except OSError as error:
+                self._refused = True
+                log.warning("rank_probe writes no trace: %s", error)
+                return None
+            environment = self._environment | {"RANK_PROBE_TRACE": directory}
+            self._file = TraceFile.from_environment(environment, me.job_id, me.attempt)
+        return self._file
 
 
 class TraceFile:
@@ -37,11 +95,8 @@ class TraceFile:
     @classmethod
     def from_environment(
         cls, environment: Mapping[str, str], job_id: str, attempt: int
-    ) -> "TraceFile | None":
-        """Return the file that RANK_PROBE_TRACE and RANK_PROBE_TRACE_MAX_MIB ask for, or None."""
-        directory = environment.get("RANK_PROBE_TRACE", "")
-        if not directory:
-            return None
+    ) -> "TraceFile":
+        """Return the file that RANK_PROBE_TRACE and RANK_PROBE_TRACE_MAX_MIB ask for."""
         max_mib = environment.get("RANK_PROBE_TRACE_MAX_MIB", "") or str(MAX_MIB)
         if not max_mib.isdecimal():
             log.warning(
@@ -50,9 +105,9 @@ class TraceFile:
                 MAX_MIB,
             )
             max_mib = str(MAX_MIB)
-        return cls(directory, job_id, attempt, int(max_mib))
+        return cls(environment["RANK_PROBE_TRACE"], job_id, attempt, int(max_mib))
 
-    def write(self, rank: int, peer_group: str, vectors: Sequence[StepVector]) -> None:
+    def write(self, rank: int, peer_group: str, vectors: Sequence[Row]) -> None:
         """Append a row for each step in *vectors*: those since the last call. Never raises OSError.
 
         A stage that is None was not measured, and its cell stays empty.
@@ -101,6 +156,16 @@ class TraceFile:
     def _stop(self, why: str) -> None:
         log.warning("rank_probe: the trace in %s: %s. Training goes on.", self._directory, why)
         self.close()
+
+
+def own_directory() -> str:
+    """Return a directory that only this user may enter; OSError if its name is taken."""
+    path = Path(tempfile.gettempdir(), f"rankskew-{os.getuid()}")
+    path.mkdir(mode=0o700, exist_ok=True)
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
+        raise FileExistsError(f"{path} is somebody else's; set RANK_PROBE_TRACE")
+    return str(path)
 
 
 def _row(head: str, step: int, time_seconds: float, stages: Sequence[float | None]) -> str:

@@ -1,6 +1,6 @@
 """A small DDP training for test_elastic.py: 50 ms a step; may end badly in its first attempt.
 
-    elastic_job.py STEPS [raise|exit|hang]
+elastic_job.py STEPS [raise|exit|hang]
 """
 
 import os
@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, TensorDataset
 
 STEP_SECONDS = 0.05
 BATCH = 4
@@ -26,9 +26,9 @@ def main() -> None:
     dist.init_process_group("gloo")
     model = DistributedDataParallel(nn.Linear(2, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    loader = DataLoader(torch.ones(BATCH * steps, 2), batch_size=BATCH)  # type: ignore[arg-type]
-    for number, rows in enumerate(loader):
-        model(rows).sum().backward()
+    rows = TensorDataset(torch.ones(BATCH * steps, 2))
+    for number, (batch,) in enumerate(DataLoader(rows, batch_size=BATCH)):
+        model(batch).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(STEP_SECONDS)

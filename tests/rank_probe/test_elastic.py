@@ -118,9 +118,7 @@ def test_two_jobs_on_one_node_are_two_jobs(tmp_path: Path) -> None:
     with listening(tmp_path / "s") as sink, ExitStack() as both:
         jobs = {
             name: both.enter_context(
-                training(
-                    str(steps), ranks=1, RANKSKEW_EXPORTER=sink.endpoint, RANKSKEW_JOB_ID=name
-                )
+                training(str(steps), ranks=1, RANKSKEW_EXPORTER=sink.endpoint, RANKSKEW_JOB_ID=name)
             )
             for name, steps in (("first", STEPS), ("second", 2 * STEPS))
         }

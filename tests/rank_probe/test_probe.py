@@ -1,13 +1,17 @@
 """Tests of the probe: what its snapshots say, and when it says nothing."""
 
+import gc
 import json
 
 import pytest
+import torch
 
-from rank_probe import runtime
+from rank_probe import cuda_events, runtime
 from rank_probe.probe import Probe
 from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
 from rank_probe.stages import DATA
+from tests.rank_probe.fake_events import FakeDevice, FakeEvents
+from tests.rank_probe.fake_time import FakeTime
 
 RANK_2_OF_4 = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "RANKSKEW_JOB_ID": "j"}
 
@@ -115,3 +119,80 @@ def test_arguments_win_over_the_environment() -> None:
 
     assert snapshot is not None
     assert (snapshot.job_id, snapshot.peer_group) == ("mine", "pp1")
+
+
+def test_place_that_the_user_gives_names_the_peers() -> None:
+    """Ranks of one pipeline stage are one group, and the coordinates are on the info series."""
+    probe = Probe(automatic=False, environment=RANK_2_OF_4)
+    probe.annotate(dp=0, tp=None, pp=1, peer_group=None)
+    snapshot = probe.snapshot()
+
+    assert snapshot is not None
+    assert snapshot.peer_group == "pp1"
+    assert {key: snapshot.rank_info.get(key) for key in ("dp", "tp", "pp")} == {
+        "dp": "0",
+        "tp": None,
+        "pp": "1",
+    }
+
+
+def test_named_group_wins_over_the_place() -> None:
+    """RANKSKEW_PEER_GROUP, and a group given in the code, are not derived again."""
+    environment = RANK_2_OF_4 | {"RANKSKEW_PEER_GROUP": "mine"}
+    probe = Probe(automatic=False, environment=environment)
+    probe.annotate(dp=None, tp=None, pp=1, peer_group=None)
+    snapshot = probe.snapshot()
+    probe.annotate(dp=None, tp=None, pp=1, peer_group="yours")
+    renamed = probe.snapshot()
+
+    assert snapshot is not None
+    assert renamed is not None
+    assert (snapshot.peer_group, renamed.peer_group) == ("mine", "yours")
+
+
+def test_work_and_life_are_told() -> None:
+    """What batches held, garbage collections and the first step are in the snapshot."""
+    probe = Probe(automatic=False, environment=RANK_2_OF_4)
+    probe.attach()
+    probe.work.add(samples=4, tokens=64, padding_tokens=16)
+    probe.timeline.complete_step()
+    gc.collect()
+    snapshot = probe.snapshot()
+    probe.detach()
+
+    assert snapshot is not None
+    assert (snapshot.samples, snapshot.tokens, snapshot.padding_tokens) == (4, 64, 16)
+    assert snapshot.gc_pause_seconds is not None
+    assert snapshot.gc_pause_seconds > 0
+    assert snapshot.lifecycle_seconds["first_step"] >= 0
+    assert snapshot.cuda_memory_allocated_bytes is None
+    assert snapshot.stage_host_seconds == {}
+
+
+def test_device_time_is_told_beside_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where CUDA is in use, from the second step on the stages are the device's."""
+    device = FakeDevice(FakeTime())
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(runtime, "gpu_uuid", lambda: "GPU-1")
+    monkeypatch.setattr(runtime, "gpu_model", lambda: "H100")
+    monkeypatch.setattr(cuda_events, "CudaEvents", lambda: FakeEvents(device))
+    monkeypatch.setattr(
+        cuda_events, "memory", lambda _: cuda_events.CudaMemory(1, 2, 3, alloc_retries=4)
+    )
+    probe = Probe(automatic=False, environment=RANK_2_OF_4)
+    for _ in range(5):
+        probe.timeline.enter(DATA)
+        device.launch(7_000_000)
+        probe.timeline.leave()
+        probe.timeline.complete_step()
+    device.item()
+    probe.finish()
+    snapshot = probe.snapshot()
+
+    assert snapshot is not None
+    assert snapshot.rank_info["clock"] == "device"
+    assert snapshot.peer_group == "H100"
+    assert snapshot.steps == 4
+    assert snapshot.stage_seconds["data"] == pytest.approx(4 * 0.007)
+    assert snapshot.stage_host_seconds["data"] < 0.007
+    assert snapshot.cuda_alloc_retries == 4

@@ -5,7 +5,17 @@ from collections.abc import Callable
 
 import pytest
 
-from rank_probe.stages import BACKWARD, DATA, EVAL, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
+from rank_probe.stages import (
+    BACKWARD,
+    CHECKPOINT,
+    DATA,
+    EVAL,
+    FORWARD,
+    OPTIMIZER,
+    OTHER,
+    STAGES,
+    SYNC,
+)
 from rank_probe.timeline import LONG_TAPE, Timeline
 from tests.rank_probe.fake_time import FakeTime
 
@@ -143,14 +153,22 @@ def test_loop_without_a_loader_has_its_forward_from_the_model_call_on() -> None:
 
 
 def test_stage_the_user_named_is_not_renamed() -> None:
-    """A fetch inside `eval` comes back to `eval`, not to forward."""
+    """A fetch inside `checkpoint` comes back to it, not to forward."""
     job = Job()
-    job.timeline.enter(EVAL)
+    job.timeline.enter(CHECKPOINT)
     job.fetch()
-    assert job.timeline.clock.stage == EVAL
+    assert job.timeline.clock.stage == CHECKPOINT
     job.timeline.leave()
 
     assert job.timeline.clock.stage == OTHER
+
+
+def test_evaluation_is_one_stage() -> None:
+    """Its batches are not `data`: nobody waits for an evaluation's loader in particular."""
+    job = Job()
+    job.timeline.enter(EVAL)
+
+    assert not job.timeline.enter_fetch()
 
 
 def test_end_of_the_loader_is_followed_by_no_forward() -> None:
@@ -311,17 +329,22 @@ def test_closure_of_an_optimizer_is_not_the_optimizer() -> None:
     job = Job()
     for _ in range(2):
         job.fetch(5)
-        job.timeline.enter_optimizer(None, (lambda: None,), {})
-        job.work(20)
+        job.work(1)
+        job.timeline.enter_optimizer()
+        job.work(1)
+        assert job.timeline.enter_closure()
+        job.work(19)
         job.backward(10, wait=2)
-        job.work(3)
+        job.work(1)
+        job.timeline.leave_closure()
+        job.work(1)
         job.timeline.leave_optimizer()
         job.work(4)
     job.fetch()
 
     assert job.steps == 2
     assert job.milliseconds() == {
-        "optimizer": 3,
+        "optimizer": 1 + 2 + 1,  # The second step's end comes after its release.
         "other": 4,
         "data": 10,
         "forward": 40,

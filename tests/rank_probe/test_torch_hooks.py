@@ -13,7 +13,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from rank_probe import torch_backward, torch_collectives, torch_stages
 from rank_probe.patches import Patches
-from rank_probe.stages import BACKWARD, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
+from rank_probe.stages import BACKWARD, DATA, EVAL, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
 from rank_probe.timeline import Timeline
 
 
@@ -85,11 +85,46 @@ def test_ordinary_loop_passes_through_its_stages(timeline: Timeline, workers: in
     assert occurred == {"data", "forward", "backward", "sync", "optimizer", "other"}
 
 
-def test_evaluation_loop_is_not_forward(timeline: Timeline) -> None:
-    """A loader read without gradients is followed by `other`."""
-    with torch.no_grad():
+@pytest.mark.parametrize("gradients_off", [torch.no_grad, torch.inference_mode])
+def test_loader_read_without_gradients_is_an_evaluation(
+    timeline: Timeline, gradients_off: Any
+) -> None:
+    """Validation between two epochs is `eval`, fetches included, and training after it is not."""
+    seen: list[int] = []
+    train(timeline, seen)
+    data = timeline.steps.spent()[DATA]
+    with gradients_off():
         for _ in loader():
-            assert timeline.clock.stage == OTHER
+            assert timeline.clock.stage == EVAL
+    assert timeline.steps.spent()[DATA] == data
+    train(timeline, seen)
+
+    assert seen == [FORWARD, FORWARD, BACKWARD, OTHER, OTHER] * 6
+    assert timeline.steps.totals().steps == 6
+
+
+def test_batches_fetched_without_gradients_may_be_for_training(timeline: Timeline) -> None:
+    """A loop that fetches under no_grad is taken for an evaluation until its first backward."""
+    batches, seen = iter(loader()), []
+    model = nn.Linear(2, 1)
+    for _ in range(3):
+        with torch.no_grad():
+            (rows,) = next(batches)
+        seen.append(timeline.clock.stage)
+        model(rows).sum().backward()
+
+    assert seen == [EVAL, FORWARD, FORWARD]
+
+
+def test_teacher_without_gradients_is_part_of_training(timeline: Timeline) -> None:
+    """Frozen parts, and models that are only ever evaluated, leave a training step in `forward`."""
+    teacher, model = nn.Linear(2, 1).eval(), nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    model[0].eval()
+    for (rows,) in loader():
+        with torch.no_grad():
+            teacher(rows)
+        assert timeline.clock.stage == FORWARD
+        model(rows).sum().backward()
 
 
 def test_starting_a_loader_is_no_batch_yet(timeline: Timeline) -> None:
@@ -277,7 +312,7 @@ def test_detaching_leaves_torch_as_it_was() -> None:
     places: list[tuple[Any, str]] = [
         (torch.autograd, "backward"),
         (torch.distributed.Work, "wait"),
-        (DistributedDataParallel, "_sync_buffers"),
+        (torch.distributed, "_broadcast_coalesced"),
         (DistributedDataParallel, "forward"),
         (DataLoader, "__iter__"),
         (_BaseDataLoaderIter, "__next__"),

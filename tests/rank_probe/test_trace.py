@@ -3,13 +3,18 @@
 import errno
 import logging
 import os
+import stat
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from exporter.replay import read_traces
-from rank_probe.stages import STAGES
-from rank_probe.trace import TraceFile
+from rank_probe.identity import Identity
+from rank_probe.stages import DATA, STAGES
+from rank_probe.timeline import Timeline
+from rank_probe.trace import Trace, TraceFile, own_directory
+from tests.rank_probe.fake_time import FakeTime
 
 HEADER = (
     "job_id,rank,peer_group,step,time_s,optimizer_s,other_s,checkpoint_s,eval_s,data_s,h2d_s,"
@@ -128,17 +133,94 @@ def test_file_stops_at_its_cap(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_environment_turns_it_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """RANK_PROBE_TRACE names the directory; a cap that is no number is said and not used."""
+def test_environment_sets_the_cap(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A cap that is no number is said and not used."""
     on = {"RANK_PROBE_TRACE": str(tmp_path)}
-
-    assert TraceFile.from_environment({}, "llama", 0) is None
-    assert TraceFile.from_environment(on, "llama", 0) is not None
-    assert caplog.records == []
     for cap, rows in (("0", 0), ("1", 1), ("many", 1)):
         trace = TraceFile.from_environment(on | {"RANK_PROBE_TRACE_MAX_MIB": cap}, cap, 0)
-        assert trace is not None
         trace.write(0, "all", [(0, 0.0, STEP)])
         trace.close()
         assert len((tmp_path / f"{cap}-0-0.csv").read_text().splitlines()[1:]) == rows
     assert "'many'" in caplog.text
+
+
+ME = Identity("llama", "pp1", rank=3, world_size=8, local_rank="3", node_rank="0", attempt=0)
+
+
+class Loop:
+    """A loop in fake time whose steps take a millisecond of data."""
+
+    def __init__(self) -> None:
+        self.time = FakeTime()
+        self.timeline = Timeline(automatic=False, now=self.time)
+
+    def step(self) -> None:
+        self.timeline.enter(DATA)
+        self.time.pass_(1_000_000)
+        self.timeline.leave()
+        self.timeline.complete_step()
+
+
+def rows(directory: Path) -> list[str]:
+    """Return the rows of the only trace in *directory*."""
+    (file,) = directory.iterdir()
+    return file.read_text().splitlines()[1:]
+
+
+def test_directory_in_the_environment_turns_it_on(tmp_path: Path) -> None:
+    """With RANK_PROBE_TRACE every step is written from the first on; without it none is."""
+    on, off = Loop(), Loop()
+    traced = Trace({"RANK_PROBE_TRACE": str(tmp_path)}, on.timeline.steps)
+    untraced = Trace({}, off.timeline.steps)
+    for _ in range(3):
+        on.step()
+        off.step()
+    traced.write(ME, on_demand=False)
+    untraced.write(ME, on_demand=False)
+    traced.close()
+
+    assert [row.split(",")[:4] for row in rows(tmp_path)] == [
+        ["llama", "3", "pp1", str(number)] for number in (1, 2, 3)
+    ]
+    assert off.timeline.steps.take_vectors() == []
+
+
+def test_operator_asks_for_a_trace_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From the order on steps are written to a directory that is only this user's."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    loop = Loop()
+    trace = Trace({}, loop.timeline.steps)
+    loop.step()
+    trace.write(ME, on_demand=True)
+    loop.step()
+    loop.step()
+    trace.write(ME, on_demand=False)
+    loop.step()
+    trace.write(ME, on_demand=False)
+    directory = tmp_path / f"rankskew-{os.getuid()}"
+
+    assert [row.split(",")[3] for row in rows(directory)] == ["2", "3"]
+    assert stat.S_IMODE(directory.stat().st_mode) == 0o700
+    trace.close()
+
+
+def test_directory_of_somebody_else_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A link in its place would let another user choose what is appended to."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    (tmp_path / "theirs").mkdir()
+    (tmp_path / f"rankskew-{os.getuid()}").symlink_to(tmp_path / "theirs")
+
+    with pytest.raises(FileExistsError, match="RANK_PROBE_TRACE"):
+        own_directory()
+
+    loop = Loop()
+    trace = Trace({}, loop.timeline.steps)
+    for _ in range(3):
+        trace.write(ME, on_demand=True)
+        loop.step()
+    assert caplog.text.count("somebody else's") == 1
+    assert list((tmp_path / "theirs").iterdir()) == []

@@ -1,0 +1,188 @@
+"""One training loop, written as a user of each tool would write it.
+
+Each arm is a context manager that attaches its tool, yields the loop as a function of the batches,
+and detaches. Attaching and detaching are not timed; what a tool does once a step, or once every
+few steps, is.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import prometheus_client
+import torch
+from torch import nn, profiler
+from torch.utils.data import DataLoader, TensorDataset
+
+import rank_probe
+from rank_probe import api, torch_backward
+from rank_probe.guard import failures
+
+Batches = DataLoader[Any]
+Train = Callable[[Batches], None]
+
+WIDTH, ROWS = 128, 32
+
+
+def batches(steps: int) -> Batches:
+    """Return a loader of *steps* ready batches: no worker, nothing to collate."""
+    rows = torch.randn(steps, ROWS, WIDTH)
+    labels = torch.randint(10, (steps, ROWS))
+    return DataLoader(TensorDataset(rows, labels), batch_size=None)
+
+
+@dataclass
+class Training:
+    """What every arm trains: three layers on one CPU thread, a step of a third of a millisecond."""
+
+    model: nn.Module = field(
+        default_factory=lambda: nn.Sequential(
+            nn.Linear(WIDTH, WIDTH),
+            nn.ReLU(),
+            nn.Linear(WIDTH, WIDTH),
+            nn.ReLU(),
+            nn.Linear(WIDTH, 10),
+        )
+    )
+    loss: nn.Module = field(default_factory=nn.CrossEntropyLoss)
+    optimizer: torch.optim.Optimizer = field(init=False)
+
+    def __post_init__(self) -> None:
+        torch.set_num_threads(1)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
+
+    def run(self, loader: Batches) -> None:
+        """Train as anybody would; nothing in here knows of a tool."""
+        for rows, labels in loader:
+            self.optimizer.zero_grad()
+            self.loss(self.model(rows), labels).backward()
+            self.optimizer.step()
+
+
+@contextmanager
+def bare(training: Training) -> Iterator[Train]:
+    """No tool."""
+    yield training.run
+
+
+@contextmanager
+def automatic(training: Training) -> Iterator[Train]:
+    """The probe on the unchanged loop, as under `python -m rank_probe`."""
+
+    def train(loader: Batches) -> None:
+        training.run(loader)
+        _fold()
+
+    with _probe(automatic=True):
+        yield train
+
+
+@contextmanager
+def automatic_at_root(training: Training) -> Iterator[Train]:
+    """As `automatic`, for the jobs where one parameter's hook cannot cut backward: FSDP, say."""
+    with patch.object(torch_backward, "ROOT_CUTS", math.inf), automatic(training) as train:
+        yield train
+
+
+@contextmanager
+def manual(training: Training) -> Iterator[Train]:
+    """The probe with the stages and the step named by hand; it finds backward by itself."""
+
+    def train(loader: Batches) -> None:
+        for rows, labels in rank_probe.wrap(loader):
+            training.optimizer.zero_grad()
+            with rank_probe.stage("forward"):
+                loss = training.loss(training.model(rows), labels)
+            loss.backward()
+            with rank_probe.stage("optimizer"):
+                training.optimizer.step()
+            rank_probe.step()
+        _fold()
+
+    with _probe(automatic=False):
+        yield train
+
+
+@contextmanager
+def _probe(*, automatic: bool) -> Iterator[None]:
+    # Nobody listens: a block is over before the first push, and the last one fails at once.
+    logging.getLogger("rank_probe").setLevel(logging.ERROR)
+    rank_probe.start(automatic=automatic, job_id="overhead")
+    try:
+        yield
+    finally:
+        rank_probe.finish()
+        assert_it_works()
+
+
+def assert_it_works() -> None:
+    """Raise RuntimeError when the probe failed in this process: a broken one costs less."""
+    if failures.count:
+        raise RuntimeError(f"the probe failed {failures.count} times, so its cost says nothing")
+
+
+def _fold() -> None:
+    """Turn what was noted of the block's steps into totals, as the pusher does once a second.
+
+    It holds the interpreter's lock wherever it runs, so it belongs to the price of a step.
+    """
+    if api._probe is not None:
+        api._probe.timeline.steps.totals()
+
+
+@contextmanager
+def histograms(training: Training) -> Iterator[Train]:
+    """Five Prometheus histograms filled by hand with perf_counter, their children made once."""
+    seconds = prometheus_client.Histogram(
+        "stage_seconds",
+        "Time of a stage.",
+        ["stage"],
+        registry=prometheus_client.CollectorRegistry(),
+    )
+    stages = ("data", "forward", "backward", "optimizer", "step")
+    data, forward, backward, optimizer, step = (seconds.labels(stage) for stage in stages)
+    now = time.perf_counter
+
+    def train(loader: Batches) -> None:
+        began = now()
+        for rows, labels in loader:
+            fetched = now()
+            training.optimizer.zero_grad()
+            loss = training.loss(training.model(rows), labels)
+            predicted = now()
+            loss.backward()
+            derived = now()
+            training.optimizer.step()
+            ended = now()
+            data.observe(fetched - began)
+            forward.observe(predicted - fetched)
+            backward.observe(derived - predicted)
+            optimizer.observe(ended - derived)
+            step.observe(ended - began)
+            began = ended
+
+    yield train
+
+
+@contextmanager
+def torch_profiler(training: Training) -> Iterator[Train]:
+    """torch.profiler left on: every step recorded, in cycles of 50, nothing written."""
+    cycle = profiler.schedule(wait=0, warmup=1, active=49)
+    with profiler.profile(activities=[profiler.ProfilerActivity.CPU], schedule=cycle) as profile:
+
+        def train(loader: Batches) -> None:
+            for rows, labels in loader:
+                training.optimizer.zero_grad()
+                training.loss(training.model(rows), labels).backward()
+                training.optimizer.step()
+                profile.step()
+
+        yield train
+
+
+Arm = Callable[[Training], AbstractContextManager[Train]]

@@ -1,0 +1,65 @@
+"""Act when somebody imports a module, so that the probe does not import what nobody else needs."""
+
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Callable, Sequence
+from types import ModuleType
+
+from rank_probe.guard import never_raise
+
+
+def when_imported(name: str, call: Callable[[ModuleType], object]) -> Callable[[], None]:
+    """Give *call* the module *name* once it is imported, at once if it is; return what cancels.
+
+    What *call* raises is counted, never seen by whoever imports.
+    """
+    call = never_raise(call)
+    if (module := sys.modules.get(name)) is not None:
+        call(module)
+        return lambda: None
+    finder = _Finder(name, call)
+    sys.meta_path.insert(0, finder)
+    return finder.leave
+
+
+class _Finder(importlib.abc.MetaPathFinder):
+    """Waits for one module, and lets the other finders find it."""
+
+    def __init__(self, name: str, call: Callable[[ModuleType], object]) -> None:
+        self._name = name
+        self._call = call
+
+    def leave(self) -> None:
+        if self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        if fullname != self._name:
+            return None
+        self.leave()
+        spec = importlib.util.find_spec(fullname)
+        if spec is not None and spec.loader is not None:
+            spec.loader = _Loader(spec.loader, self._call)
+        return spec
+
+
+class _Loader(importlib.abc.Loader):
+    """Loads as the module's own loader does, and tells."""
+
+    def __init__(self, loader: importlib.abc.Loader, call: Callable[[ModuleType], object]) -> None:
+        self._loader = loader
+        self._call = call
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
+        return self._loader.create_module(spec)
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._call(module)

@@ -1,0 +1,67 @@
+"""Accelerate: start the probe for an Accelerator and name what its own methods hide."""
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any
+
+from accelerate import Accelerator
+
+from rank_probe import api
+from rank_probe.guard import never_raise
+from rank_probe.patches import Patches
+
+
+class Attachment:
+    """What `attach` did; `detach`, or the end of a `with` block, takes it back."""
+
+    def __init__(self) -> None:
+        self.patches = Patches()
+        self.started = False
+
+    def detach(self, *, clean: bool = True) -> None:
+        """Take the probe out; if `attach` started it, a *clean* end marks the rank finished."""
+        self.patches.undo()
+        if self.started:
+            self.started = False
+            if clean:
+                api.finish()
+            else:
+                api.abandon()
+
+    def __enter__(self) -> "Attachment":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.detach(clean=kind is None)
+
+
+def attach(accelerator: Accelerator) -> Attachment:
+    """Time the training that *accelerator* prepares, from the thread that calls this.
+
+    Starts the probe unless a launcher did. Loaders, `backward`, accumulation, the optimizer and
+    every gather are found as in any torch loop; `save_state` becomes `checkpoint`.
+    """
+    attachment = Attachment()
+    if not api.running():
+        api.start(automatic=True)
+        attachment.started = api.running()
+    _wrap(accelerator, attachment.patches)
+    return attachment
+
+
+@never_raise
+def _wrap(accelerator: Accelerator, patches: Patches) -> None:
+    patches.wrap(accelerator, "save_state", _checkpoint)
+
+
+def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
+    def checkpoint(*args: Any, **kwargs: Any) -> Any:
+        with api.stage("checkpoint"):
+            return original(*args, **kwargs)
+
+    return checkpoint

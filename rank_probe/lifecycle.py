@@ -1,0 +1,105 @@
+"""How long the parts of a process's life took: start, rendezvous, first step, compilation, end."""
+
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+
+class Lifecycle:
+    """Notes when the events of LIFECYCLE happen; each but `compile` counts the first time.
+
+    On the monotonic clock, so setting the wall clock changes nothing. Events are noted by the
+    training thread; any thread may read.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], float] = time.monotonic,
+        age: Callable[[], float | None] | None = None,
+    ) -> None:
+        self._now = now
+        self._probe_started = now()
+        seconds = (age or process_age_seconds)()
+        self._started = None if seconds is None else self._probe_started - seconds
+        self._rendezvous_began: float | None = None
+        self._rendezvous_ended: float | None = None
+        self._first_step: float | None = None
+        self._ended: float | None = None
+        self._compiled = CompileTime()
+
+    def rendezvous_begins(self) -> None:
+        """The process group is being made; an attempt that failed is forgotten."""
+        if self._rendezvous_ended is None:
+            self._rendezvous_began = self._now()
+
+    def rendezvous_ended(self) -> None:
+        """All ranks have met."""
+        if self._rendezvous_ended is None:
+            self._rendezvous_ended = self._now()
+
+    def first_step_done(self) -> None:
+        """The first whole step is over."""
+        if self._first_step is None:
+            self._first_step = self._now()
+
+    def end(self) -> None:
+        """The process comes to a clean end."""
+        if self._ended is None:
+            self._ended = self._now()
+
+    def seconds(self) -> dict[str, float]:
+        """Return the duration of each event that is over, by its name in LIFECYCLE.
+
+        Where no rendezvous was seen (one rank alone, or the probe started later) `first_step`
+        runs from the start of the probe.
+        """
+        met = self._rendezvous_ended
+        spans = {
+            "init": (self._started, self._rendezvous_began),
+            "rendezvous": (self._rendezvous_began, met),
+            "first_step": (self._probe_started if met is None else met, self._first_step),
+            "end": (self._first_step, self._ended),
+        }
+        durations = {
+            event: until - since
+            for event, (since, until) in spans.items()
+            if since is not None and until is not None
+        }
+        compiled = self._compiled.seconds()
+        return durations if compiled is None else durations | {"compile": compiled}
+
+
+class CompileTime:
+    """Seconds in torch.compile so far, as Dynamo adds them up itself; it uses the wall clock.
+
+    Resetting Dynamo sets its sum back to zero, which is not seen if as much is compiled again
+    before the next reading.
+    """
+
+    def __init__(self) -> None:
+        self._before_reset = 0.0
+        self._last = 0.0
+
+    def seconds(self) -> float | None:
+        """Return the sum; None while nothing was compiled. Imports nothing; one thread."""
+        dynamo = sys.modules.get("torch._dynamo.utils")
+        # "entire frame" holds the compilers that it calls; a backward compiled late is apart.
+        spent = getattr(dynamo, "cumulative_time_spent_ns", {})
+        now = (spent.get("entire_frame_compile", 0) + spent.get("entire_backward_compile", 0)) / 1e9
+        if now < self._last:
+            self._before_reset += self._last
+        self._last = now
+        return self._before_reset + now or None
+
+
+def process_age_seconds(stat: Path = Path("/proc/self/stat")) -> float | None:
+    """Return how long ago this process started, to a clock tick; None where Linux does not say."""
+    try:
+        # The second field is the command in parentheses, and may hold anything; the start is
+        # the 22nd (proc_pid_stat(5)), in ticks since boot.
+        ticks = int(stat.read_text().rpartition(")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):  # AttributeError: not on Linux
+        return None

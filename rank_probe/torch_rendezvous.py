@@ -1,0 +1,45 @@
+"""See when the process group is made: where the ranks of a job wait for each other to start."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rank_probe.guard import never_raise
+from rank_probe.lifecycle import Lifecycle
+from rank_probe.patches import Patches
+
+
+def attach(lifecycle: Lifecycle) -> Patches:
+    """Tell *lifecycle* of init_process_group; `undo` the result to detach.
+
+    Not seen: a script that imported the function by name before this.
+    """
+    patches = Patches()
+    if not torch.distributed.is_available():
+        return patches
+    from torch.distributed import device_mesh, distributed_c10d
+
+    replacement = _told(lifecycle, torch.distributed.init_process_group)
+    # init_device_mesh makes the group too, by the name that its module imported.
+    for module in (torch.distributed, distributed_c10d, device_mesh):
+        if hasattr(module, "init_process_group"):
+            patches.wrap(module, "init_process_group", lambda _: replacement)
+    return patches
+
+
+def _told(lifecycle: Lifecycle, original: Callable[..., Any]) -> Any:
+    begins, ended = (
+        never_raise(lifecycle.rendezvous_begins),
+        never_raise(lifecycle.rendezvous_ended),
+    )
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        begins()
+        result = original(*args, **kwargs)
+        ended()
+        return result
+
+    return init_process_group

@@ -1,0 +1,134 @@
+"""One process that compiles a training without the probe, under it, and before it; prints JSON.
+
+Run by test_compile.py.
+"""
+
+import json
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+
+from rank_probe.probe import Probe
+
+STEPS = 3
+
+Step = Callable[[Tensor], None]
+
+
+class Net(nn.Module):
+    """A network of one's own: torch.nn's containers alone are no frame that Dynamo compiles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 1))
+
+    def forward(self, rows: Tensor) -> Tensor:
+        result: Tensor = self.layers(rows)
+        return result
+
+
+def plain(model: nn.Module, optimizer: torch.optim.Optimizer, compile: Any) -> Step:
+    """A compiled module."""
+    return _step(compile(model), optimizer)
+
+
+def ddp(model: nn.Module, optimizer: torch.optim.Optimizer, compile: Any) -> Step:
+    """A compiled DistributedDataParallel."""
+    return _step(compile(DistributedDataParallel(model)), optimizer)
+
+
+def ddp_around(model: nn.Module, optimizer: torch.optim.Optimizer, compile: Any) -> Step:
+    """DistributedDataParallel around a compiled module."""
+    return _step(DistributedDataParallel(compile(model)), optimizer)
+
+
+def whole_step(model: nn.Module, optimizer: torch.optim.Optimizer, compile: Any) -> Step:
+    """A compiled function that also calls backward and the optimizer, where torch breaks it."""
+    step: Step = compile(_step(model, optimizer))
+    return step
+
+
+def collective(model: nn.Module, optimizer: torch.optim.Optimizer, compile: Any) -> Step:
+    """A compiled function with collectives in its graph."""
+
+    def reduced(rows: Tensor) -> Tensor:
+        loss: Tensor = model(rows).sum()
+        total = loss.detach().clone()
+        dist.all_reduce(total)
+        return loss + 0 * total
+
+    return _step(compile(reduced), optimizer)
+
+
+def _step(model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer) -> Step:
+    def step(rows: Tensor) -> None:
+        model(rows).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+ARMS = (plain, ddp, ddp_around, whole_step, collective)
+
+
+def counted() -> dict[str, Any]:
+    """Return what Dynamo counts of graphs, the calls in them, and their breaks."""
+    breaks = sum(counters["graph_break"].values())
+    return {"graphs": dict(counters["stats"]), "breaks": breaks, "frames": dict(counters["frames"])}
+
+
+def outcome(arm: Any, backend: str, attach_before_step: int | None) -> Mapping[str, Any]:
+    """Train with the probe from that step on, or without one; return counts and parameters."""
+    torch._dynamo.reset()
+    counters.clear()
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    probe = Probe(automatic=True, environment={})
+    if attach_before_step == 0:
+        probe.attach()
+    step = arm(model, optimizer, lambda what: torch.compile(what, backend=backend))
+    compilations: list[Any] = []
+    torch._dynamo.callback.callback_handler.register_start_callback(compilations.append)
+    torch.manual_seed(1)
+    loader = DataLoader(TensorDataset(torch.randn(2 * STEPS * 4, 4)), batch_size=4)
+    for index, (rows,) in enumerate(loader):
+        if index == STEPS:
+            compilations.clear()
+        if index == attach_before_step:
+            probe.attach()
+        step(rows)
+    late = len(compilations)
+    torch._dynamo.callback.callback_handler.remove_start_callback(compilations.append)
+    probe.detach()
+    parameters = [parameter.detach().tolist() for parameter in model.parameters()]
+    return counted() | {"late_compilations": late, "parameters": parameters}
+
+
+def main() -> None:
+    """Print the outcomes of every arm with the backend that the command line names."""
+    backend = sys.argv[1]
+    torch.set_num_threads(1)
+    store: Any = dist
+    dist.init_process_group("gloo", store=store.HashStore(), rank=0, world_size=1)
+    answers = {
+        arm.__name__: {
+            when: outcome(arm, backend, step)
+            for when, step in (("never", None), ("before", 0), ("after", STEPS))
+        }
+        for arm in ARMS
+    }
+    print(json.dumps(answers))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

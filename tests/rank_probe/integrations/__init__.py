@@ -1,0 +1,1 @@
+"""Tests of the integrations, each on its real framework with gloo ranks."""

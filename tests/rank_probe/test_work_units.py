@@ -1,0 +1,141 @@
+"""Tests of counting samples, tokens and padding."""
+
+import threading
+from collections import UserDict
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from rank_probe import work_units
+from rank_probe.guard import failures
+from rank_probe.work_units import WorkUnits
+
+ROWS = torch.ones(4, 3)
+WORDS = torch.ones(4, 5, dtype=torch.int64)
+MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 1]])
+
+
+class Batch(UserDict[str, Any]):
+    """As transformers' BatchEncoding: a mapping that is no dict."""
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        (ROWS, (4, None, None)),
+        ((ROWS, torch.ones(4)), (4, None, None)),
+        ([ROWS], (4, None, None)),
+        (np.ones((4, 2)), (4, None, None)),
+        ({"pixels": ROWS}, (4, None, None)),
+        ({"note": "x", "pixels": ROWS}, (4, None, None)),
+        ({"input_ids": WORDS}, (4, 20, None)),
+        ({"labels": ROWS[:2], "input_ids": WORDS, "attention_mask": MASK}, (4, 20, 6)),
+        (Batch({"input_ids": WORDS, "attention_mask": MASK.bool()}), (4, 20, 6)),
+        ({"input_ids": WORDS, "attention_mask": MASK.to("meta")}, (4, 20, None)),
+        ({"input_ids": WORDS, "attention_mask": torch.ones(4, 1, 5, 5)}, (4, 20, None)),
+        (torch.tensor(1.0), (None, None, None)),
+        ((), (None, None, None)),
+        ({}, (None, None, None)),
+        (None, (None, None, None)),
+        (["a", "b"], (None, None, None)),
+        (((ROWS, ROWS), ("cat", "dog")), (None, None, None)),
+    ],
+)
+def test_batches_are_understood(batch: Any, expected: tuple[int | None, ...]) -> None:
+    """Rows, tokens and padding of each usual kind; what a batch does not say stays None."""
+    errors = failures.count
+    work = WorkUnits()
+    work.count(batch)
+
+    assert work.totals() == expected
+    assert failures.count == errors
+
+
+def test_counts_add_up() -> None:
+    """Batches and what the caller adds go into the same counters."""
+    work = WorkUnits()
+    for _ in range(3):
+        work.count({"input_ids": WORDS, "attention_mask": MASK})
+    work.add(samples=1, tokens=10, padding_tokens=2)
+
+    assert work.totals() == (13, 70, 20)
+
+
+def test_nothing_added_is_no_reading() -> None:
+    """A counter that nobody fed stays None, also when another was."""
+    work = WorkUnits()
+    work.add(samples=3)
+
+    assert work.totals() == (3, None, None)
+
+
+def test_a_callable_says_what_a_batch_holds() -> None:
+    """*measure* takes the place of looking at the batch."""
+    work = WorkUnits(lambda batch: (len(batch), None, batch.count("-")))
+    work.count("ab--")
+
+    assert work.totals() == (4, None, 2)
+
+
+def test_a_callable_that_raises_does_not_reach_training() -> None:
+    """The failure is counted instead."""
+    errors = failures.count
+    WorkUnits(lambda batch: batch.nonsense).count(ROWS)
+
+    assert failures.count == errors + 1
+
+
+def test_masks_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a pusher the training thread counts the zeros itself, before memory matters."""
+    monkeypatch.setattr(work_units, "MASKS_KEPT", 3)
+    work = WorkUnits()
+    for _ in range(10):
+        work.count({"input_ids": WORDS, "attention_mask": MASK})
+        assert len(work._masks) <= 3
+
+    assert work.totals() == (40, 200, 60)
+
+
+def test_large_masks_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No part is large enough for torch to spread it over threads, and none is lost."""
+    monkeypatch.setattr(work_units, "ELEMENTS_AT_ONCE", 7)
+    work = WorkUnits()
+    work.count({"input_ids": WORDS, "attention_mask": MASK})
+
+    assert work.totals() == (4, 20, 6)
+
+
+def test_other_threads_count_nothing() -> None:
+    """A loader that another thread reads is not the training's."""
+    work = WorkUnits()
+
+    def count() -> None:
+        work.count(ROWS)
+        work.add(samples=1)
+
+    thread = threading.Thread(target=count)
+    thread.start()
+    thread.join()
+
+    assert work.totals() == (None, None, None)
+
+
+def test_reading_while_counting_loses_nothing() -> None:
+    """The pusher may read at any moment."""
+    work = WorkUnits()
+    done = threading.Event()
+
+    def read() -> None:
+        while not done.is_set():
+            work.totals()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for _ in range(2_000):
+        work.count({"input_ids": WORDS, "attention_mask": MASK})
+    done.set()
+    reader.join()
+
+    assert work.totals() == (8_000, 40_000, 12_000)

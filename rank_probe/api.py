@@ -1,12 +1,13 @@
 """The manual API, over the one probe that this process has."""
 
 import atexit
+import functools
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar
 
 from rank_probe.guard import log, never_raise
 from rank_probe.probe import Probe
@@ -14,6 +15,7 @@ from rank_probe.stages import DATA, OTHER, STAGES
 from rank_probe.timeline import Timeline
 from rank_probe.work_units import Measure
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 _probe: Probe | None = None
@@ -62,6 +64,17 @@ def stage(name: str) -> AbstractContextManager[None]:
     if _probe is None:
         return _OFF
     return _stages.get(name) or _other(name)
+
+
+def staged(name: str, function: Callable[P, T]) -> Callable[P, T]:
+    """Return *function* with its time charged to stage *name*; for integrations."""
+
+    @functools.wraps(function)
+    def timed(*args: P.args, **kwargs: P.kwargs) -> T:
+        with stage(name):
+            return function(*args, **kwargs)
+
+    return timed
 
 
 def step() -> None:

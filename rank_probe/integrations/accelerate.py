@@ -1,8 +1,7 @@
 """Accelerate: start the probe for an Accelerator and name what its own methods hide."""
 
-from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import Any
 
 from accelerate import Accelerator
 
@@ -56,12 +55,4 @@ def attach(accelerator: Accelerator) -> Attachment:
 
 @never_raise
 def _wrap(accelerator: Accelerator, patches: Patches) -> None:
-    patches.wrap(accelerator, "save_state", _checkpoint)
-
-
-def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
-    def checkpoint(*args: Any, **kwargs: Any) -> Any:
-        with api.stage("checkpoint"):
-            return original(*args, **kwargs)
-
-    return checkpoint
+    patches.wrap(accelerator, "save_state", partial(api.staged, "checkpoint"))

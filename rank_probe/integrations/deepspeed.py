@@ -33,7 +33,7 @@ def attach(*, job_id: str | None = None, peer_group: str | None = None) -> None:
     _patches.wrap(DeepSpeedEngine, "forward", _forward)
     _patches.wrap(DeepSpeedEngine, "step", _step)
     for name, stage in _STAGE_OF.items():
-        _patches.wrap(DeepSpeedEngine, name, partial(_staged, stage))
+        _patches.wrap(DeepSpeedEngine, name, partial(api.staged, stage))
 
 
 @never_raise
@@ -41,14 +41,6 @@ def detach() -> None:
     """Put the engine's methods back and finish the probe, with a last snapshot."""
     _patches.undo()
     api.finish()
-
-
-def _staged(stage: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    def staged(*args: Any, **kwargs: Any) -> Any:
-        with api.stage(stage):
-            return original(*args, **kwargs)
-
-    return staged
 
 
 def _forward(original: Callable[..., Any]) -> Callable[..., Any]:

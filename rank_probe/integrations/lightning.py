@@ -69,10 +69,10 @@ class RankskewCallback(*_callback_classes()):  # type: ignore[misc]  # known at 
         _find_steps(False)
         wrap = self._patches.wrap
         # Not from hook to hook: an exception has to end the stage too.
-        wrap(trainer.fit_loop.epoch_loop.val_loop, "run", lambda run: _staged("eval", run))
-        wrap(trainer, "save_checkpoint", lambda save: _staged("checkpoint", save))
+        wrap(trainer.fit_loop.epoch_loop.val_loop, "run", lambda run: api.staged("eval", run))
+        wrap(trainer, "save_checkpoint", lambda save: api.staged("checkpoint", save))
         # Lightning runs it within the optimizer's step, and all of a manual optimization within it.
-        wrap(trainer.strategy, "training_step", lambda step: _staged("forward", step))
+        wrap(trainer.strategy, "training_step", lambda step: api.staged("forward", step))
 
     def _detach(self, end: Callable[[], None]) -> None:
         self._patches.undo()
@@ -87,11 +87,3 @@ def _find_steps(automatic: bool) -> None:
     timeline = api.timeline()
     if timeline is not None:
         timeline.find_steps(automatic)
-
-
-def _staged(stage: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    def staged(*args: Any, **kwargs: Any) -> Any:
-        with api.stage(stage):
-            return original(*args, **kwargs)
-
-    return staged

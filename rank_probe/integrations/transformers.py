@@ -1,6 +1,5 @@
 """Hugging Face Trainer: a callback that starts the probe and names what only the Trainer knows."""
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -36,7 +35,7 @@ class RankskewCallback(TrainerCallback):  # type: ignore[misc]  # transformers' 
         if api.timeline() is None:  # RANK_PROBE=0 turns everything off.
             return
         for name, stage in _STAGE_OF.items():
-            self._patches.wrap(Trainer, name, partial(_staged, stage))
+            self._patches.wrap(Trainer, name, partial(api.staged, stage))
 
     @never_raise
     def detach(self) -> None:
@@ -75,11 +74,3 @@ def _begin_forward() -> None:
     timeline = api.timeline()
     if timeline is not None:
         timeline.begin_forward()
-
-
-def _staged(stage: str, original: Callable[..., Any]) -> Callable[..., Any]:
-    def staged(*args: Any, **kwargs: Any) -> Any:
-        with api.stage(stage):
-            return original(*args, **kwargs)
-
-    return staged

@@ -12,7 +12,7 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric
 
 from alerts.build_index import with_tables
-from docs import figures
+from docs import accuracy_table, figures
 from docs.markdown import fill, table
 from exporter.collectors import COLLECTORS, Sources
 from exporter.nvml.sample import GpuSample, NodeSample
@@ -189,6 +189,10 @@ PAGES: dict[str, Callable[[str], str]] = {
     "docs/metrics.md": lambda _: metrics(),
     "docs/configuration.md": lambda _: configuration(),
     "docs/concepts.md": lambda page: fill(page, {"masking": figures.masking()}),
+    "docs/accuracy.md": lambda page: fill(page, {"accuracy": accuracy_table.accuracy()}),
+    "docs/overhead.md": lambda page: fill(
+        page, {"overhead": figures.overhead(), "endurance": figures.endurance()}
+    ),
     "alerts/README.md": with_tables,
     "README.md": lambda page: fill(page, {"costs": figures.costs()}),
 }

@@ -1,6 +1,7 @@
 """Keep torch.compile away from the probe's own functions, without importing Dynamo."""
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator
 from types import CodeType, ModuleType
@@ -9,6 +10,7 @@ from typing import Any
 from rank_probe.guard import never_raise
 
 PACKAGE = __name__.partition(".")[0]
+DIRECTORY = os.path.dirname(__file__) + os.sep
 
 
 @never_raise
@@ -24,7 +26,8 @@ def hide_probe() -> None:
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == PACKAGE:
             for code in _codes(module):
-                skip(code)
+                if code.co_filename.startswith(DIRECTORY):  # A module also names what it imports.
+                    skip(code)
 
 
 def _skip() -> Callable[[CodeType], object] | None:

@@ -1,7 +1,7 @@
-"""Where a rank sits among data, tensor and pipeline parallel ranks, and who its peers are."""
+"""Where a rank sits among data, tensor and pipeline parallel ranks."""
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import torch.distributed
@@ -17,17 +17,6 @@ DIMENSIONS: Final = {
     "tp": ("tp", "model", "tensor"),
     "pp": ("pp", "pipe", "pipeline"),
 }
-EVERYBODY: Final = "all"
-
-
-def peer_group(coordinates: Mapping[str, str], gpu_model: str) -> str:
-    """Return the name of the ranks that ought to do as much work as this one.
-
-    They hold the same pipeline stage and compute on the same GPU model; all ranks where neither is
-    known. Data and tensor parallel ranks do equal work, so their coordinates split no group.
-    """
-    parts = [f"pp{coordinates['pp']}"] if coordinates.get("pp") else []
-    return " ".join([*parts, *gpu_model.split()]) or EVERYBODY
 
 
 def coordinates_in(dimensions: Iterable[tuple[str, int, int]]) -> dict[str, str]:

@@ -1,6 +1,5 @@
 """Replace attributes of other people's classes, and put them back."""
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,6 @@ class Patches:
         original = getattr(owner, name)
         replacement = make(original)
         replacement.__wrapped__ = original
-        _hide_from_dynamo(replacement)
         own = vars(owner)
         if name in own:
             # Not `original`: of a pybind11 method that is a function that binds no self any more.
@@ -34,10 +32,3 @@ class Patches:
         """Put everything back."""
         while self._undo:
             self._undo.pop()()
-
-
-def _hide_from_dynamo(function: Any) -> None:
-    """Keep torch.compile from tracing *function* itself; what it calls is compiled as ever."""
-    eval_frame = getattr(sys.modules["torch"]._C._dynamo, "eval_frame", None)
-    if eval_frame is not None and hasattr(eval_frame, "skip_code"):
-        eval_frame.skip_code(function.__code__)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from rank_probe import identity, runtime
 from rank_probe.control import Control
+from rank_probe.dynamo import hide_probe
 from rank_probe.garbage import GarbagePauses
 from rank_probe.guard import never_raise
 from rank_probe.identity import Identity
@@ -101,6 +102,7 @@ class Probe:
                 torch_copies.attach(self.timeline),
                 torch_stages.attach(self.timeline, self.work),
             ]
+        hide_probe()
 
     def detach(self) -> None:
         """Take the patches out again, last first."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rank_probe.identity import from_environment, job_id
+from rank_probe.identity import from_environment, job_id, peer_group
 
 TORCHRUN = {
     "RANK": "5",
@@ -86,3 +86,20 @@ def test_peer_group_comes_from_the_environment() -> None:
 
     assert me is not None
     assert me.peer_group == "pp1"
+
+
+@pytest.mark.parametrize(
+    ("coordinates", "gpu_model", "expected"),
+    [
+        ({}, "", "all"),
+        ({"dp": "3", "tp": "1"}, "", "all"),
+        ({"pp": "0", "dp": "3"}, "", "pp0"),
+        ({}, "NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"),
+        ({"pp": "1"}, "NVIDIA L4", "pp1 NVIDIA L4"),
+    ],
+)
+def test_peers_share_pipeline_stage_and_gpu_model(
+    coordinates: dict[str, str], gpu_model: str, expected: str
+) -> None:
+    """Only what makes work unequal divides ranks; where nothing is known all are peers."""
+    assert peer_group(coordinates, gpu_model) == expected

@@ -11,7 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from rank_probe.guard import failures
-from rank_probe.mesh import Coordinates, coordinates_in, peer_group
+from rank_probe.mesh import Coordinates, coordinates_in
 
 RANK, WORLD = 5, 8
 
@@ -98,20 +98,3 @@ def test_dimensions_go_by_many_names(
 ) -> None:
     """Each library's name is known, in any case; two data parallel dimensions are one."""
     assert coordinates_in(dimensions) == expected
-
-
-@pytest.mark.parametrize(
-    ("coordinates", "gpu_model", "expected"),
-    [
-        ({}, "", "all"),
-        ({"dp": "3", "tp": "1"}, "", "all"),
-        ({"pp": "0", "dp": "3"}, "", "pp0"),
-        ({}, "NVIDIA H100 80GB HBM3", "NVIDIA H100 80GB HBM3"),
-        ({"pp": "1"}, "NVIDIA L4", "pp1 NVIDIA L4"),
-    ],
-)
-def test_peers_share_pipeline_stage_and_gpu_model(
-    coordinates: dict[str, str], gpu_model: str, expected: str
-) -> None:
-    """Only what makes work unequal divides ranks; where nothing is known all are peers."""
-    assert peer_group(coordinates, gpu_model) == expected

@@ -14,6 +14,8 @@ from rank_probe.stages import OTHER, STAGES, SYNC
 RING: Final = 512
 FLOOR_WINDOW_SECONDS: Final = 60.0
 FLOOR_QUANTILE: Final = 0.02
+# It moves slowly, and sorting the waits is most of what a push costs.
+FLOOR_READ_SECONDS: Final = 5.0
 # Step vectors that wait for the trace file; more than a second's worth of the fastest loops.
 VECTORS: Final = 20_000
 
@@ -75,6 +77,8 @@ class Steps:
         self._last_ended: int | None = None
         self._waits = [0] * RING
         self._wait_times: list[int | None] = [None] * RING
+        self._floor: float | None = None
+        self._floor_read = 0
         self._vectors: deque[StepVector] | None = None
 
     def keep_vectors(self, keep: bool = True) -> None:
@@ -128,18 +132,22 @@ class Steps:
         """Return the 2 % quantile of the exposed wait of the last minute's steps.
 
         That is what communication alone costs: a rank that is last to arrive waits for nobody.
-        None while no step of the last minute is known.
+        None while no step of the last minute is known. May be a few seconds old.
         """
+        now = self._now()
+        if self._floor is None or now - self._floor_read > FLOOR_READ_SECONDS * 1e9:
+            self._floor, self._floor_read = self._read_floor(now), now
+        return self._floor
+
+    def _read_floor(self, now: int) -> float | None:
         self.fold()
-        oldest = self._now() - FLOOR_WINDOW_SECONDS * 1e9
+        oldest = now - FLOOR_WINDOW_SECONDS * 1e9
         waits = sorted(
             wait
             for wait, at in zip(self._waits[:], self._wait_times[:], strict=True)
             if at is not None and at > oldest
         )
-        if not waits:
-            return None
-        return waits[int(FLOOR_QUANTILE * len(waits))] / 1e9
+        return waits[int(FLOOR_QUANTILE * len(waits))] / 1e9 if waits else None
 
     def _add(self, entries: list[int]) -> None:
         nanoseconds, stage, since = self._nanoseconds, self._stage, self._since

@@ -3,12 +3,16 @@
 import time
 from collections.abc import Callable
 from threading import get_ident
-from typing import Final
+from typing import Any, Final
 
 from rank_probe.clocks import BEGIN, COMPLETE, RELEASE, StageClock
 from rank_probe.guard import failures, never_raise
 from rank_probe.stages import BACKWARD, DATA, EVAL, FORWARD, OPTIMIZER, OTHER, SYNC
 from rank_probe.steps import Steps
+
+# Of a call.
+Arguments = tuple[Any, ...]
+Named = dict[str, Any]
 
 _NOBODY: Final = -1  # No thread has this identifier.
 
@@ -53,6 +57,10 @@ class Timeline:
         self.in_engine: Callable[[], bool] = lambda: False
         # Called when backward must be cut at its root: see torch_backward.Cut.
         self.stay_at_the_root: Callable[[], None] = lambda: None
+        # Called with an optimizer's arguments: returns others where a closure is among them.
+        self.time_closure: Callable[[Arguments, Named], tuple[Arguments, Named] | None] = (
+            lambda args, kwargs: None
+        )
         # Whether a loader that is read with gradients off is an evaluation's.
         self._gradients_tell = True
 
@@ -220,8 +228,13 @@ class Timeline:
             failures.note("Timeline.leave_backward")
             return False
 
-    def enter_optimizer(self) -> None:
-        """An optimizer's step begins."""
+    def enter_optimizer(
+        self, _optimizer: object = None, args: Arguments = (), kwargs: Named | None = None
+    ) -> tuple[Arguments, Named] | None:
+        """An optimizer's step begins; takes what torch's step hooks are given.
+
+        Returns what they may return, other arguments for the step, where it is given a closure.
+        """
         try:
             if get_ident() == self._owner:
                 clock = self.clock
@@ -230,8 +243,12 @@ class Timeline:
                 clock.outer.append(clock.stage)
                 clock.stage = OPTIMIZER
                 clock.note((OPTIMIZER, clock.now()))
+                # The first argument is the optimizer itself.
+                if kwargs or len(args) > 1:
+                    return self.time_closure(args, kwargs or {})
         except Exception:  # noqa: BLE001 - as guard.never_raise, without its call
             failures.note("Timeline.enter_optimizer")
+        return None
 
     @never_raise
     def enter_closure(self) -> bool:

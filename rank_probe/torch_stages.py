@@ -8,9 +8,8 @@ import torch
 from torch.optim import optimizer
 from torch.utils.data import dataloader
 
-from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
-from rank_probe.timeline import Timeline
+from rank_probe.timeline import Arguments, Named, Timeline
 from rank_probe.work_units import WorkUnits
 
 
@@ -35,8 +34,9 @@ def attach(timeline: Timeline, work: WorkUnits | None = None) -> Patches:
         from torch.nn.parallel import DistributedDataParallel
 
         patches.wrap(DistributedDataParallel, "forward", functools.partial(_forward, timeline))
+    timeline.time_closure = functools.partial(_with_timed_closure, timeline)
     for handle in (
-        optimizer.register_optimizer_step_pre_hook(_before_step(timeline)),
+        optimizer.register_optimizer_step_pre_hook(timeline.enter_optimizer),
         optimizer.register_optimizer_step_post_hook(timeline.leave_optimizer),
     ):
         patches.on_undo(handle.remove)
@@ -80,28 +80,18 @@ def _forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
     return forward
 
 
-def _before_step(timeline: Timeline) -> Callable[..., Any]:
-    """Return a hook that begins the optimizer's stage and times the closure it may be given.
+def _with_timed_closure(
+    timeline: Timeline, args: Arguments, kwargs: Named
+) -> tuple[Arguments, Named] | None:
+    """Return a step's arguments with its closure, if it has one, timed.
 
-    Lightning and LBFGS run forward and backward in that closure. torch lets a step's hook return
-    other arguments for the step.
+    Lightning and LBFGS run forward and backward in that closure.
     """
-    enter = timeline.enter_optimizer
-
-    def before(_optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        enter()
-        # The first argument is the optimizer itself.
-        return with_closure(args, kwargs) if kwargs or len(args) > 1 else None
-
-    @never_raise
-    def with_closure(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if callable(kwargs.get("closure")):
-            return args, kwargs | {"closure": _closure(timeline, kwargs["closure"])}
-        if len(args) > 1 and callable(args[1]):
-            return (args[0], _closure(timeline, args[1]), *args[2:]), kwargs
-        return None
-
-    return before
+    if callable(kwargs.get("closure")):
+        return args, kwargs | {"closure": _closure(timeline, kwargs["closure"])}
+    if len(args) > 1 and callable(args[1]):
+        return (args[0], _closure(timeline, args[1]), *args[2:]), kwargs
+    return None
 
 
 def _closure(timeline: Timeline, original: Callable[[], Any]) -> Callable[[], Any]:

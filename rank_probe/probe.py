@@ -4,7 +4,7 @@ import importlib.util
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -89,20 +89,27 @@ class Probe:
         from rank_probe.mesh import Coordinates
 
         self._mesh = Coordinates()
-        self._patches += [
-            self._mesh.attach(),
-            torch_backward.attach(self.timeline),
-            torch_collectives.attach(self.timeline),
-            torch_parallel.attach(self.timeline),
-            torch_rendezvous.attach(self._parts.lifecycle),
-        ]
+        self._attach_each(
+            self._mesh.attach,
+            lambda: torch_backward.attach(self.timeline),
+            lambda: torch_collectives.attach(self.timeline),
+            lambda: torch_parallel.attach(self.timeline),
+            lambda: torch_rendezvous.attach(self._parts.lifecycle),
+        )
         if self._automatic:
-            self._patches += [
-                torch_checkpoints.attach(self.timeline),
-                torch_copies.attach(self.timeline),
-                torch_stages.attach(self.timeline, self.work),
-            ]
+            self._attach_each(
+                lambda: torch_checkpoints.attach(self.timeline),
+                lambda: torch_copies.attach(self.timeline),
+                lambda: torch_stages.attach(self.timeline, self.work),
+            )
         hide_probe()
+
+    def _attach_each(self, *attaches: Callable[[], Patches]) -> None:
+        """Attach what this torch lets us attach: one place that moved must not cost the others."""
+        for attach in attaches:
+            patches = never_raise(attach)()
+            if patches is not None:
+                self._patches.append(patches)
 
     def detach(self) -> None:
         """Take the patches out again, last first."""

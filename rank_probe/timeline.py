@@ -311,7 +311,8 @@ class Timeline:
         if self._optimizer_ran:
             self._optimizer_ran = False
             if self._automatic_steps:
-                self._after_step()
+                if self.after_first_step is not None or len(self.clock.tape) > LONG_TAPE:
+                    self._after_step()
                 return COMPLETE
         elif not self._begun:
             self._begun = True

@@ -5,7 +5,7 @@ import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from rank_probe.guard import never_raise
+from rank_probe.guard import failures, never_raise
 
 # Masks whose zeros are not counted yet. Reading one costs 4 µs and more, so it is left to the
 # pusher; past these numbers the training thread does it, for memory.
@@ -37,8 +37,28 @@ class WorkUnits:
         self._lock = threading.Lock()
         self.batches = 0
         self._measure = measure
-        # Made once and of one argument, which the guard takes at half the price.
-        self.count: Callable[[Any], None] = never_raise(self._count)
+
+    def count(self, batch: Any) -> None:
+        """Add what *batch* holds: rows of its first tensor, and a mapping's tokens. Never raises.
+
+        Never waits for a device: a mask that is not on the CPU is not read.
+        """
+        try:
+            if threading.get_ident() != self._owner:
+                return
+            self.batches += 1
+            if self._measure is not None:
+                self._add(*self._measure(batch))
+                return
+            kind = type(batch)
+            first = batch[0] if (kind is list or kind is tuple) and batch else batch
+            shape = getattr(first, "shape", None)
+            if shape:
+                self._samples = (self._samples or 0) + shape[0]
+            elif isinstance(batch, Mapping):
+                self._count_mapping(batch)
+        except Exception:  # noqa: BLE001 - as guard.never_raise, without its call at every batch
+            failures.note("WorkUnits.count")
 
     @never_raise
     def add(self, *, samples: int = 0, tokens: int = 0, padding_tokens: int = 0) -> None:
@@ -51,25 +71,6 @@ class WorkUnits:
             self._read_masks()
             told, read = self._padding, self._padding_read
         return self._samples, self._tokens, read if told is None else told + (read or 0)
-
-    def _count(self, batch: Any) -> None:
-        """Add what *batch* holds: rows of its first tensor, and a mapping's tokens.
-
-        Never waits for a device: a mask that is not on the CPU is not read.
-        """
-        if threading.get_ident() != self._owner:
-            return
-        self.batches += 1
-        if self._measure is not None:
-            self._add(*self._measure(batch))
-            return
-        kind = type(batch)
-        first = batch[0] if (kind is list or kind is tuple) and batch else batch
-        shape = getattr(first, "shape", None)
-        if shape:
-            self._samples = (self._samples or 0) + shape[0]
-        elif isinstance(batch, Mapping):
-            self._count_mapping(batch)
 
     def _count_mapping(self, batch: Mapping[Any, Any]) -> None:
         words = batch.get("input_ids")

@@ -6,7 +6,9 @@ import json
 import pytest
 import torch
 
-from rank_probe import cuda_events, runtime
+from rank_probe import cuda_events, runtime, torch_parallel
+from rank_probe.guard import failures
+from rank_probe.patches import Patches
 from rank_probe.probe import Probe
 from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
 from rank_probe.stages import DATA
@@ -196,3 +198,23 @@ def test_device_time_is_told_beside_the_hosts(monkeypatch: pytest.MonkeyPatch) -
     assert snapshot.stage_seconds["data"] == pytest.approx(4 * 0.007)
     assert snapshot.stage_host_seconds["data"] < 0.007
     assert snapshot.cuda_alloc_retries == 4
+
+
+def test_part_that_does_not_fit_this_torch_costs_only_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where one module cannot attach the others do, and the failure is counted."""
+
+    def moved(*_: object) -> Patches:
+        raise AttributeError("moved")
+
+    monkeypatch.setattr(torch_parallel, "attach", moved)
+    probe = Probe(automatic=True, environment=RANK_2_OF_4)
+    before, backward = failures.count, torch.autograd.backward
+    probe.attach()
+    is_patched = torch.autograd.backward is not backward
+    probe.detach()
+
+    assert is_patched
+    assert torch.autograd.backward is backward
+    assert failures.count == before + 1

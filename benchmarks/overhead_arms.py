@@ -5,7 +5,6 @@ and detaches. Attaching and detaching are not timed; what a tool does once a ste
 few steps, is.
 """
 
-import logging
 import math
 import time
 from collections.abc import Callable, Iterator
@@ -110,8 +109,6 @@ def manual(training: Training) -> Iterator[Train]:
 
 @contextmanager
 def _probe(*, automatic: bool) -> Iterator[None]:
-    # Nobody listens: a block is over before the first push, and the last one fails at once.
-    logging.getLogger("rank_probe").setLevel(logging.ERROR)
     rank_probe.start(automatic=automatic, job_id="overhead")
     try:
         yield
@@ -131,8 +128,9 @@ def _fold() -> None:
 
     It holds the interpreter's lock wherever it runs, so it belongs to the price of a step.
     """
-    if api._probe is not None:
-        api._probe.timeline.steps.totals()
+    timeline = api.timeline()
+    if timeline is not None:
+        timeline.steps.totals()
 
 
 @contextmanager

@@ -8,6 +8,7 @@ because the speed of the machine drifts.
 
 import argparse
 import json
+import logging
 import random
 import time
 from collections.abc import Mapping
@@ -61,6 +62,8 @@ def other_threads_seconds() -> float:
 
 def main() -> None:
     """Measure the arms that the arguments name."""
+    # Nobody listens: a block is over before the first push, and the last one fails at once.
+    logging.getLogger("rank_probe").setLevel(logging.ERROR)
     parser = argparse.ArgumentParser(description="Blocks of steps with and without a tool.")
     parser.add_argument("arms", nargs="+", choices=[*ARMS, TRACEML], metavar="ARM")
     parser.add_argument("--steps", type=int, required=True, help="steps a block")

@@ -31,8 +31,8 @@ class Timeline:
     optimizer ran, which holds for several optimizers and for a step that a GradScaler skipped.
     Time outside any named stage is then `forward` from the batch to its backward, `other` else.
 
-    The boundaries of every step write the clock's moves and the guard out: without the calls a
-    step costs about half. No method raises.
+    No method raises. The boundaries of every step write the clock's moves and the guard out, to
+    save the calls.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Timeline:
             clock = self.clock
             if clock.stage in (BACKWARD, SYNC) or get_ident() != self._owner:
                 return False
-            if clock.stage == EVAL:
+            if clock.stage == EVAL and not clock.outer:
                 self._gradients_tell = False  # It is how this loop fetches what it trains on.
             marks = self._marks_of_next() if self._optimizer_ran or not self._begun else 0
             clock.outer.append(clock.stage)

@@ -67,10 +67,10 @@ class Cut:
     gradient (reducer.cpp, mark_variable_ready). Two places can queue it:
 
     - the *root*: a hook on `loss.grad_fn`, set anew for every backward. It holds in all cases,
-      before FSDP's root callbacks too, and costs 9 µs a step, nearly all of them torch's.
-    - one *parameter*: a hook on its gradient that stays. It costs 2 µs, and holds while every
-      backward reaches that parameter, within the outermost backward, and nobody else queues a
-      callback at the root.
+      before FSDP's root callbacks too, and costs 15 µs a step more than the other (benchmarks/
+      overhead.py has a row for it), nearly all of them torch's.
+    - one *parameter*: a hook on its gradient that stays. It holds while every backward reaches that
+      parameter, within the outermost backward, and nobody else queues a callback at the root.
 
     So the first few backwards are cut at the root, then a parameter takes over until it once fails
     to; from then on it is the root again.

@@ -17,7 +17,7 @@ class Patches:
         replacement.__wrapped__ = original
         own = vars(owner)
         if name in own:
-            # Not `original`: of a pybind11 method that is a function that binds no self any more.
+            # Not `original`: what a class gives for a static or a C++ method may bind differently.
             stored = own[name]
             self._undo.append(lambda: setattr(owner, name, stored))
         else:  # Inherited, or a method of the class behind an instance.

@@ -3,8 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import torch
-
 from rank_probe.patches import Patches
 
 
@@ -46,14 +44,21 @@ def test_method_of_one_object_is_its_classes_again() -> None:
     assert vars(patched) == {}
 
 
-def test_method_of_an_extension_still_binds_self() -> None:
-    """What pybind11 stores is put back, not the function that asking for it gives."""
-    stored = vars(torch._C.Future)["wait"]
+def test_what_the_class_stores_is_put_back() -> None:
+    """Not what asking for it gives: a static method would come back as one that takes self."""
+
+    class Holder:
+        @staticmethod
+        def greet(name: str) -> str:
+            return f"hello {name}"
+
+    stored = vars(Holder)["greet"]
     patches = Patches()
-    patches.wrap(torch._C.Future, "wait", lambda original: lambda self: original(self))
+    patches.wrap(Holder, "greet", lambda original: lambda _self, name: original(name).upper())
     patches.undo()
 
-    assert vars(torch._C.Future)["wait"] is stored
+    assert vars(Holder)["greet"] is stored
+    assert Holder().greet("you") == "hello you"
 
 
 def test_patches_on_one_place_come_off_last_first() -> None:

@@ -171,6 +171,16 @@ def test_evaluation_is_one_stage() -> None:
     assert not job.timeline.enter_fetch()
 
 
+def test_backward_in_a_named_evaluation_says_nothing_about_loaders() -> None:
+    """An adversarial evaluation runs backward; a loader without gradients is still `eval`."""
+    job = Job()
+    job.timeline.enter(EVAL)
+    job.backward()
+    job.timeline.leave()
+
+    assert job.timeline.begin_evaluation()
+
+
 def test_end_of_the_loader_is_followed_by_no_forward() -> None:
     """What comes after the last batch is `other`."""
     job = Job()

@@ -262,13 +262,39 @@ def test_parameter_that_takes_no_part_gives_the_cut_back(timeline: Timeline) -> 
 
 
 def test_backward_within_a_backward_keeps_the_cut_at_the_root(timeline: Timeline) -> None:
-    """Reentrant checkpointing ends inner backwards early; none of them is taken for the end."""
-    job = Job(timeline)
+    """Reentrant checkpointing ends inner backwards early; no parameter is left to tell the end."""
+    job, head = Job(timeline), nn.Linear(1, 1)
     rows = torch.ones(4, 2, requires_grad=True)
     for _ in range(torch_backward.ROOT_CUTS + 2):
-        checkpoint(job.model, rows, use_reentrant=True).sum().backward()
+        head(checkpoint(job.model, rows, use_reentrant=True)).sum().backward()
 
     assert max(job.hooks()) == 1
+    assert not any(parameter._post_accumulate_grad_hooks for parameter in head.parameters())
+    assert timeline.clock.stage == OTHER
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_closure_of_an_optimizer_runs_in_its_own_stages(timeline: Timeline, by_name: bool) -> None:
+    """Forward and backward within step(closure) are what they are; LBFGS calls it several times."""
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=2)
+    seen: list[int] = []
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = model(torch.ones(4, 2)).square().sum()
+        seen.append(timeline.clock.stage)
+        loss.backward()
+        seen.append(timeline.clock.stage)
+        return loss
+
+    if by_name:
+        optimizer.step(closure=closure)
+    else:
+        optimizer.step(closure)
+
+    assert len(seen) >= 4
+    assert set(zip(seen[::2], seen[1::2], strict=True)) == {(FORWARD, OPTIMIZER)}
     assert timeline.clock.stage == OTHER
 
 

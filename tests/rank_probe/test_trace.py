@@ -224,3 +224,16 @@ def test_directory_of_somebody_else_is_not_used(
         loop.step()
     assert caplog.text.count("somebody else's") == 1
     assert list((tmp_path / "theirs").iterdir()) == []
+
+
+def test_directory_that_somebody_made_first_is_not_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A real directory under our name, which another user owns, is refused too."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    somebody = os.getuid() + 1
+    (tmp_path / f"rankskew-{somebody}").mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: somebody)
+
+    with pytest.raises(FileExistsError, match="RANK_PROBE_TRACE"):
+        own_directory()

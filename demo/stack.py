@@ -53,7 +53,13 @@ def _get_json(url: str) -> Any:
 class Exporter(Process):
     """`rankskew exporter`; kill() and start() again keep the port and the socket."""
 
-    def __init__(self, directory: Path, port: int = 0, flags: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        port: int = 0,
+        flags: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.address = f"127.0.0.1:{free_port(port)}"
         self.url = f"http://{self.address}"
@@ -61,7 +67,8 @@ class Exporter(Process):
         self.socket = directory / "exporter.sock"
         command = [sys.executable, "-m", "exporter", "exporter"]
         command += [f"--web.listen-address={self.address}", f"--ingest.socket={self.socket}"]
-        super().__init__("the exporter", [*command, *flags], directory / "exporter.log")
+        log = directory / "exporter.log"
+        super().__init__("the exporter", [*command, *flags], log, environment)
 
     @property
     def target(self) -> str:

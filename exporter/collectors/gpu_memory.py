@@ -1,4 +1,4 @@
-"""GPU memory: how much there is, how much is taken, how much is left."""
+"""GPU memory: how much there is, and how much is taken."""
 
 from collections.abc import Iterator
 
@@ -21,7 +21,7 @@ class GpuMemoryCollector:
         sample = self._nvml.latest()
         yield gauge(
             "rankskew_gpu_memory_total_bytes",
-            "Memory of the GPU, in bytes, with what the driver reserves.",
+            "Memory of the GPU, in bytes, with what the driver reserves (nvmlDeviceGetMemoryInfo).",
             sample,
             lambda gpu: gpu.memory_total_bytes,
         )
@@ -31,10 +31,4 @@ class GpuMemoryCollector:
             "reserves is counted in.",
             sample,
             lambda gpu: gpu.memory_used_bytes,
-        )
-        yield gauge(
-            "rankskew_gpu_memory_free_bytes",
-            "Memory of the GPU that can still be allocated, in bytes.",
-            sample,
-            lambda gpu: gpu.memory_free_bytes,
         )

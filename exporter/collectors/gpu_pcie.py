@@ -4,17 +4,14 @@ from collections.abc import Iterator
 
 from prometheus_client.metrics_core import Metric
 
-from exporter.nvml.families import counter, gauge, scaled
+from exporter.nvml.families import counter, gauge
 from exporter.nvml.sample import NodeSample, NvmlSource
-
-# nvml.h says KB/s and not of which kind; if it means 1024, these series are 2.3 % low.
-BYTES_PER_KILOBYTE = 1000
 
 
 class GpuPcieCollector:
     """Expose throughput, generation, width and replays of each GPU's PCIe link.
 
-    A throughput is what one window of 20 ms a second saw, each direction in a window of its own.
+    Where the throughput comes from is the label `pcie_source` of rankskew_gpu_info.
     """
 
     name = "gpu_pcie"
@@ -29,7 +26,8 @@ class GpuPcieCollector:
         yield from _link(sample)
         yield counter(
             "rankskew_gpu_pcie_replays_total",
-            "Packets sent again over the GPU's PCIe link because they arrived damaged.",
+            "Packets sent again over the GPU's PCIe link because they arrived damaged "
+            "(nvmlDeviceGetPcieReplayCounter).",
             sample,
             lambda gpu: gpu.pcie_replays,
         )
@@ -38,40 +36,46 @@ class GpuPcieCollector:
 def _throughput(sample: NodeSample | None) -> Iterator[Metric]:
     yield gauge(
         "rankskew_gpu_pcie_transmit_bytes_per_second",
-        "Bytes a second from the GPU over PCIe, measured for 20 ms about once a second.",
+        "Bytes a second from the GPU over PCIe, mean over the last --nvml.window seconds. Of the "
+        "source that rankskew_gpu_info names: gpm and byte_counter count all of the time, sampled "
+        "(nvmlDeviceGetPcieThroughput) is 20 ms about once a second.",
         sample,
-        lambda gpu: scaled(gpu.pcie_transmit_kilobytes_per_second, times=BYTES_PER_KILOBYTE),
+        lambda gpu: gpu.pcie_transmit_bytes_per_second,
     )
     yield gauge(
         "rankskew_gpu_pcie_receive_bytes_per_second",
-        "Bytes a second to the GPU over PCIe, measured for 20 ms about once a second.",
+        "Bytes a second to the GPU over PCIe, mean over the last --nvml.window seconds; the source "
+        "is that of rankskew_gpu_pcie_transmit_bytes_per_second.",
         sample,
-        lambda gpu: scaled(gpu.pcie_receive_kilobytes_per_second, times=BYTES_PER_KILOBYTE),
+        lambda gpu: gpu.pcie_receive_bytes_per_second,
     )
 
 
 def _link(sample: NodeSample | None) -> Iterator[Metric]:
     yield gauge(
         "rankskew_gpu_pcie_link_generation",
-        "PCIe generation the link runs at now; power management lowers it on an idle GPU.",
+        "PCIe generation the link ran at when the GPU was last at work; absent where it was idle "
+        "for --nvml.window seconds, for then power management may slow the link "
+        "(nvmlDeviceGetCurrPcieLinkGeneration).",
         sample,
         lambda gpu: gpu.pcie_link_generation,
     )
     yield gauge(
         "rankskew_gpu_pcie_link_generation_max",
-        "PCIe generation that this GPU can reach in this system.",
+        "PCIe generation that this GPU can reach in this system "
+        "(nvmlDeviceGetMaxPcieLinkGeneration).",
         sample,
         lambda gpu: gpu.pcie_link_generation_max,
     )
     yield gauge(
         "rankskew_gpu_pcie_link_width",
-        "PCIe lanes in use now.",
+        "PCIe lanes in use now (nvmlDeviceGetCurrPcieLinkWidth).",
         sample,
         lambda gpu: gpu.pcie_link_width,
     )
     yield gauge(
         "rankskew_gpu_pcie_link_width_max",
-        "PCIe lanes that this GPU can use in this system.",
+        "PCIe lanes that this GPU can use in this system (nvmlDeviceGetMaxPcieLinkWidth).",
         sample,
         lambda gpu: gpu.pcie_link_width_max,
     )

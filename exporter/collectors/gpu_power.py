@@ -33,7 +33,7 @@ class GpuPowerCollector:
         )
         yield counter(
             "rankskew_gpu_energy_joules_total",
-            "Energy the GPU has drawn since its driver was loaded, in joules.",
+            "Energy the GPU has drawn since its driver was loaded, in joules; read each 5 s.",
             sample,
             lambda gpu: scaled(gpu.energy_millijoules, over=1000),
         )

@@ -1,11 +1,11 @@
-"""GPU temperature: of the die and of the memory."""
+"""GPU temperature: of the die and of the memory, and what is left until it slows down."""
 
 from collections.abc import Iterator
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.nvml.families import GPU_LABELS, per_gpu
+from exporter.nvml.families import GPU_LABELS, gauge, per_gpu
 from exporter.nvml.sample import NvmlSource
 
 
@@ -22,9 +22,18 @@ class GpuTemperatureCollector:
         sample = self._nvml.latest()
         temperature = GaugeMetricFamily(
             "rankskew_gpu_temperature_celsius",
-            "Temperature of the GPU's die or memory, in degrees Celsius.",
+            "Temperature of the GPU's die (read about once a second) or memory (each 5 s), in "
+            "degrees Celsius.",
             labels=(*GPU_LABELS, "sensor"),
         )
         per_gpu(temperature, sample, lambda gpu: gpu.gpu_temperature_celsius, "gpu")
         per_gpu(temperature, sample, lambda gpu: gpu.memory_temperature_celsius, "memory")
         yield temperature
+        yield gauge(
+            "rankskew_gpu_temperature_margin_celsius",
+            "Degrees Celsius left until the GPU's clocks are lowered, negative beyond "
+            "(nvmlDeviceGetMarginTemperature; where it is not supported, the die's slowdown "
+            "threshold less its temperature; read each 5 s).",
+            sample,
+            lambda gpu: gpu.temperature_margin_celsius,
+        )

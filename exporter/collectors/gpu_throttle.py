@@ -11,7 +11,7 @@ from exporter.nvml.throttle import REASON_BITS
 
 
 class GpuThrottleCollector:
-    """Expose NVML's clock event reasons, those that are no trouble (gpu_idle) included."""
+    """Expose NVML's clock event reasons, but for those that slow no training down."""
 
     name = "gpu_throttle"
     interval_seconds = 0.0
@@ -22,13 +22,17 @@ class GpuThrottleCollector:
     def collect(self) -> Iterator[Metric]:
         active = GaugeMetricFamily(
             "rankskew_gpu_throttle_active",
-            "1 while the GPU's clocks are held down for this reason; gpu_idle is no fault.",
+            "1 while the GPU's clocks are held down for this reason "
+            "(nvmlDeviceGetCurrentClocksEventReasons, read about once a second). hw_slowdown "
+            "stands for all that the hardware does, also on changes of the clock.",
             labels=(*GPU_LABELS, "reason"),
         )
         seconds = CounterMetricFamily(
             "rankskew_gpu_throttle_seconds_total",
-            "Time with the GPU's clocks held down for this reason, in seconds, added up from "
-            "about one reading a second.",
+            "Time with the GPU's clocks held down for this reason, in seconds since its readings "
+            "began: from the driver's own counters of nanoseconds where it has them (sw_power_cap, "
+            "sync_boost; drivers since 575 also *_thermal_slowdown and hw_power_brake_slowdown), "
+            "else added up from about one reading of the active reasons a second.",
             labels=(*GPU_LABELS, "reason"),
         )
         sample = self._nvml.latest()

@@ -40,6 +40,6 @@ def per_gpu(
     return family
 
 
-def scaled(value: int | None, times: int = 1, over: int = 1) -> float | None:
+def scaled(value: float | None, times: int = 1, over: int = 1) -> float | None:
     """Return *value* in another unit; None stays None."""
     return None if value is None else value * times / over

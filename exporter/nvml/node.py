@@ -9,17 +9,29 @@ from typing import Final, Generic, TypeVar
 
 import pynvml
 
+from exporter.nvml import parts
 from exporter.nvml.backoff import Backoff
-from exporter.nvml.calls import CallFailed, Calls
+from exporter.nvml.bound import BoundGpus
+from exporter.nvml.calls import PROCESS_OBSOLETE, CallFailed, Calls
+from exporter.nvml.events import XidEvents
 from exporter.nvml.gpu import Gpu
-from exporter.nvml.sample import GpuSample, NodeSample
+from exporter.nvml.kmsg import open_kmsg
+from exporter.nvml.placement import Topology
+from exporter.nvml.problem import NO_GPU_LISTED, Problem, problem_of
+from exporter.nvml.sample import GpuSample, NodeSample, Reason
 from exporter.nvml.timing import Timing
+from exporter.nvml.xids import XidCounts, XidSource
 
 T = TypeVar("T")
 
+# Also how long a process whose library does not fit the driver stays, to say so.
 NO_DRIVER_CAP_SECONDS: Final = 60.0
-# Two jobs a GPU at most; threads are only made when they are needed.
+# Three jobs a GPU at most; threads are only made when they are needed.
 THREADS: Final = 256
+
+
+class Superseded(Exception):
+    """All is said and done in this process, and only a new one can see more."""
 
 
 class Job(Generic[T]):
@@ -50,25 +62,39 @@ class Job(Generic[T]):
 
 
 class GpuJobs:
-    """The two jobs of one GPU: everything that answers at once, and the slow PCIe throughput."""
+    """The jobs of one GPU: what answers at once, what takes longer, and, if need be, its events."""
 
-    def __init__(self, gpu: Gpu, threads: Executor) -> None:
+    def __init__(self, gpu: Gpu, threads: Executor, events: XidEvents | None) -> None:
         self._gpu = gpu
         self._reading = Job(threads, gpu.read)
-        self._pcie = Job(threads, gpu.read_pcie)
+        self._slow = Job(threads, gpu.read_slow)
+        self._events = None if events is None else Job(threads, events.read)
 
     def start(self) -> Future[tuple[GpuSample, float]] | None:
-        """Start both; return the quick one, the only one worth waiting for."""
-        self._pcie.start()
+        """Start all; return the quick one, the only one worth waiting for."""
+        self._slow.start()
+        if self._events is not None:
+            self._events.start()
         return self._reading.start()
 
     def sample(self, stale_seconds: float) -> GpuSample:
         """Put together what the jobs brought home lately."""
+        sample = self._readings(stale_seconds)
+        xids = None if self._events is None else self._events.result(stale_seconds)
+        return sample if xids is None else with_xids(sample, xids, XidSource.NVML)
+
+    def _readings(self, stale_seconds: float) -> GpuSample:
         sample = self._reading.result(stale_seconds)
         if sample is None or not sample.up:
             return sample or self._gpu.down()
-        pcie = self._pcie.result(stale_seconds) or {}
-        return replace(sample, **pcie)  # type: ignore[arg-type]  # names fields that hold numbers
+        return replace(sample, **(self._slow.result(stale_seconds) or {}))
+
+
+def with_xids(sample: GpuSample, xids: XidCounts, source: XidSource) -> GpuSample:
+    """Add what explains a lost GPU, and so is there for one that is down, too."""
+    return replace(
+        sample, xid_events=xids.events, xid_errors=xids.by_kind(), xid_source=str(source)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +104,10 @@ class Driver:
     gpus: tuple[GpuJobs, ...] = ()
     driver_version: str | None = None
     nvml_version: str | None = None
+    # Why there is no GPU, None when there is one.
+    problem: Problem | None = None
+    bound: BoundGpus | None = None
+    topology: Job[dict[int, dict[str, str]]] | None = None
 
 
 class Node:
@@ -88,18 +118,21 @@ class Node:
         self._calls = Calls(timing.patience_seconds, timing.slow_seconds)
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="nvml")
         self._opening = Job(self._threads, self._open)
+        # It tells all that NVML's events tell, and more: with it nothing is counted twice.
+        self._kmsg = open_kmsg(timing.path_kmsg)
         self._backoff = Backoff(timing.retry_seconds, NO_DRIVER_CAP_SECONDS)
         self._open_again_at = 0.0
         # None until NVML has answered, or is known to be missing.
         self._driver: Driver | None = None
-        self._reason_without_gpu = ""
 
     def sample(self) -> NodeSample:
         """Read all GPUs and return within half an interval, whatever hangs.
 
-        Raise CallFailed when this process can read no more and a new one is needed.
+        Raise CallFailed when this process can read no more because of the driver, Superseded when
+        a new one is needed for another reason.
         """
         deadline = time.monotonic() + self._timing.interval_seconds / 2
+        self._compare_with_driver()
         if self._has_no_gpu() and time.monotonic() >= self._open_again_at:
             _wait_until(deadline, [self._opening.start()])
         driver = self._driver or Driver()
@@ -109,9 +142,30 @@ class Node:
             gpus_visible=None if self._driver is None else len(driver.gpus),
             driver_version=driver.driver_version,
             nvml_version=driver.nvml_version,
-            gpus=tuple(gpu.sample(self._timing.patience_seconds) for gpu in driver.gpus),
+            gpus=self._gpus(driver),
             stuck_call=self._calls.stuck(),
+            error_reason=None if driver.problem is None else driver.problem.reason,
+            error=str(driver.problem or ""),
         )
+
+    def _gpus(self, driver: Driver) -> tuple[GpuSample, ...]:
+        patience = self._timing.patience_seconds
+        if self._kmsg is not None:
+            self._kmsg.read()
+        samples = tuple(self._by_kmsg(gpu.sample(patience)) for gpu in driver.gpus)
+        if driver.topology is None:
+            return samples
+        driver.topology.start()
+        levels = driver.topology.result(patience) or {}
+        return tuple(
+            replace(sample, topology=levels.get(sample.index)) if sample.up else sample
+            for sample in samples
+        )
+
+    def _by_kmsg(self, sample: GpuSample) -> GpuSample:
+        if self._kmsg is None or not sample.pci_bus_id:
+            return sample
+        return with_xids(sample, self._kmsg.counts(sample.pci_bus_id), XidSource.KMSG)
 
     def close(self) -> None:
         """Shut NVML down, unless a call still hangs: then only the end of the process is safe."""
@@ -125,33 +179,71 @@ class Node:
     def _has_no_gpu(self) -> bool:
         return self._driver is None or not self._driver.gpus
 
+    def _compare_with_driver(self) -> None:
+        """Raise Superseded when the driver took on or let go of a GPU: NVML would not notice.
+
+        That, and no timer, replaces the process for the sake of a lost GPU: it costs the counters
+        of the healthy ones, and nvmlInit beside a sick GPU can hang, which hides them too.
+        """
+        bound = None if self._driver is None else self._driver.bound
+        if self._calls.stuck() is not None:
+            return  # A new process might only join this one, asleep in the driver.
+        if bound is not None and bound.have_changed():
+            print("rankskew: the driver has other GPUs now; NVML is opened anew", file=sys.stderr)
+            raise Superseded
+
     def _open(self) -> None:
+        bound = BoundGpus()  # Before NVML counts: what comes in between is seen as a change.
         try:
             self._calls(None, pynvml.nvmlInit)
         except CallFailed as failure:
-            if failure.code == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH:
-                raise
-            return self._look_again_later(str(failure))
-        count = self._calls(None, pynvml.nvmlDeviceGetCount)
+            return self._look_again_later(problem_of(failure))
+        try:
+            count = self._calls(None, pynvml.nvmlDeviceGetCount)
+        except CallFailed as failure:
+            self._calls(None, pynvml.nvmlShutdown)
+            return self._look_again_later(problem_of(failure))
         if count == 0:  # NVML counts once, when it is initialised.
             self._calls(None, pynvml.nvmlShutdown)
-            return self._look_again_later("the driver sees none")
+            return self._look_again_later(NO_GPU_LISTED)
         self._driver = Driver(
-            tuple(GpuJobs(self._gpu(index), self._threads) for index in range(count)),
-            self._calls(None, pynvml.nvmlSystemGetDriverVersion),
-            self._calls(None, pynvml.nvmlSystemGetNVMLVersion),
+            tuple(self._jobs(index) for index in range(count)),
+            self._text(pynvml.nvmlSystemGetDriverVersion),
+            self._text(pynvml.nvmlSystemGetNVMLVersion),
+            bound=bound,
+            topology=self._topology(count),
         )
+
+    def _text(self, function: Callable[[], str]) -> str | None:
+        try:
+            return self._calls(None, function)
+        except CallFailed as failure:
+            if failure.code in PROCESS_OBSOLETE:
+                raise
+            return None  # A version that cannot be told costs no GPU.
 
     def _gpu(self, index: int) -> Gpu:
         timing = self._timing
-        return Gpu(index, self._calls, timing.retry_seconds, 2 * timing.interval_seconds)
+        quick, slow = parts.quick(timing), parts.slow(timing)
+        return Gpu(index, self._calls, timing.retry_seconds, quick, slow)
 
-    def _look_again_later(self, reason: str) -> None:
-        self._driver = Driver()
-        self._open_again_at = time.monotonic() + self._backoff.next_seconds()
-        if reason != self._reason_without_gpu:
-            self._reason_without_gpu = reason
-            print(f"rankskew: no GPU on this node: {reason}", file=sys.stderr, flush=True)
+    def _jobs(self, index: int) -> GpuJobs:
+        retry = self._timing.retry_seconds
+        events = XidEvents(index, self._calls, retry) if self._kmsg is None else None
+        return GpuJobs(self._gpu(index), self._threads, events)
+
+    def _topology(self, count: int) -> Job[dict[int, dict[str, str]]]:
+        topology = Topology(count, self._calls)
+        return Job(self._threads, lambda: topology.read(time.monotonic()))
+
+    def _look_again_later(self, problem: Problem) -> None:
+        seconds = self._backoff.next_seconds()
+        if problem.reason == Reason.VERSION_MISMATCH:
+            if self._driver is not None:
+                raise Superseded  # The library stays the one that this process loaded before.
+            seconds = NO_DRIVER_CAP_SECONDS
+        self._open_again_at = time.monotonic() + seconds
+        self._driver = Driver(problem=problem)
 
 
 def _wait_until(deadline: float, runs: Sequence[Future[T] | None]) -> None:

@@ -12,6 +12,8 @@ import exporter
 
 # Where this package lies, so that the worker is of the same version whatever our directory is.
 PACKAGE_ROOT: Final = Path(exporter.__file__).parents[1]
+# Exit status of a worker that makes way for another; nothing is wrong with it.
+SUPERSEDED_STATUS: Final = 3
 # What the worker gets to shut NVML down, and the kernel to end it once it is killed.
 END_SECONDS: Final = 1.5
 
@@ -51,12 +53,12 @@ class WorkerProcess:
         *lines, self._half_line = (self._half_line + chunk).split(b"\n")
         return lines if chunk else None
 
-    def end(self) -> int | None:
-        """Ask it to end, then kill it; return its status, None if even that did not end it."""
+    def end(self, seconds: float = END_SECONDS) -> int | None:
+        """Ask it to end, kill it after *seconds*; return its status, None if it is still there."""
         self._stdin.close()
         self._stdout.close()
         try:
-            return self._process.wait(END_SECONDS)
+            return self._process.wait(seconds)
         except subprocess.TimeoutExpired:
             self._process.kill()
         try:

@@ -4,8 +4,38 @@ Readings keep NVML's own units, named in the field; the collectors convert. None
 """
 
 import json
-from dataclasses import asdict, dataclass
-from typing import Protocol, Self
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol, Self
+
+
+@dataclass(frozen=True, slots=True)
+class GpuProcess:
+    """A process that has the GPU open, by its id in NVML's own process namespace.
+
+    *used_bytes* and *gpu_instance*, the MIG instance that it runs on, are None where not known.
+    """
+
+    pid: int
+    used_bytes: int | None = None
+    gpu_instance: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MigDevice:
+    """One MIG device of a GPU: a part of it that programs see as a GPU of their own.
+
+    *profile* is its size as in 1g.10gb. Each GPU instance has memory and processors of its own;
+    compute instances divide the processors of one. *sm_active_percent* is the GPU instance's.
+    """
+
+    uuid: str
+    gpu_instance: int
+    compute_instance: int
+    profile: str
+    memory_total_bytes: int | None = None
+    memory_used_bytes: int | None = None
+    sm_active_percent: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,13 +51,13 @@ class GpuSample:
     uuid: str = ""
     name: str = ""
     pci_bus_id: str = ""
-    gpu_busy_percent: int | None = None
-    memory_busy_percent: int | None = None
+    gpu_busy_percent: float | None = None
+    gpu_busy_min_percent: float | None = None
+    memory_busy_percent: float | None = None
     memory_total_bytes: int | None = None
     memory_used_bytes: int | None = None
-    memory_free_bytes: int | None = None
-    pcie_transmit_kilobytes_per_second: int | None = None
-    pcie_receive_kilobytes_per_second: int | None = None
+    pcie_transmit_bytes_per_second: float | None = None
+    pcie_receive_bytes_per_second: float | None = None
     pcie_link_generation: int | None = None
     pcie_link_generation_max: int | None = None
     pcie_link_width: int | None = None
@@ -44,6 +74,55 @@ class GpuSample:
     energy_millijoules: int | None = None
     gpu_temperature_celsius: int | None = None
     memory_temperature_celsius: int | None = None
+    # Degrees until the clocks are lowered; negative beyond.
+    temperature_margin_celsius: int | None = None
+    # Its health. Errors and remapped rows count over the GPU's life.
+    ecc_corrected_errors: int | None = None
+    ecc_uncorrected_errors: int | None = None
+    remapped_rows_corrected: int | None = None
+    remapped_rows_uncorrected: int | None = None
+    row_remap_pending: int | None = None
+    row_remap_failed: int | None = None
+    recovery_action: int | None = None
+    # Where it sits. *topology* has, by index of each other GPU, the level at which they meet.
+    minor_number: int | None = None
+    numa_node: int | None = None
+    cpu_affinity: tuple[int, ...] | None = None
+    topology: dict[str, str] | None = None
+    # Who uses it; empty when nobody does.
+    processes: tuple[GpuProcess, ...] | None = None
+    # XID errors since the worker started, also of a GPU that is not up, for they say why: all, the
+    # first kinds by number, and whom they are from, see xids.XidSource.
+    xid_events: int | None = None
+    xid_errors: dict[str, int] | None = None
+    xid_source: str | None = None
+    # Its parts where MIG is on, None where it is off.
+    mig_devices: tuple[MigDevice, ...] | None = None
+    # Where the two rates of its PCIe link come from: "gpm", "byte_counter" or "sampled".
+    pcie_source: str | None = None
+    # What its units did, mean percent of what they can do; Hopper and later.
+    sm_active_percent: float | None = None
+    sm_occupancy_percent: float | None = None
+    tensor_active_percent: float | None = None
+    dram_active_percent: float | None = None
+    # Its NVLinks, all together; none of these where it has none.
+    nvlink_links: int | None = None
+    nvlink_links_up: int | None = None
+    nvlink_speed_min_megabytes_per_second: int | None = None
+    nvlink_transmit_bytes: int | None = None
+    nvlink_receive_bytes: int | None = None
+    nvlink_errors: dict[str, int] | None = None
+
+
+class Reason(StrEnum):
+    """Why no GPU can be read: every value of the label `reason`."""
+
+    NO_LIBRARY = "no_library"
+    DRIVER_NOT_LOADED = "driver_not_loaded"
+    VERSION_MISMATCH = "version_mismatch"
+    NO_PERMISSION = "no_permission"
+    NO_GPU = "no_gpu"
+    OTHER = "other"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,19 +150,39 @@ class NodeSample:
     nvml_version: str | None = None
     gpus: tuple[GpuSample, ...] = ()
     stuck_call: StuckCall | None = None
+    # A Reason, and the sentence about it for the log; None and empty while all is well.
+    error_reason: str | None = None
+    error: str = ""
 
     def to_json(self) -> bytes:
         """Return one line of UTF-8 JSON, without the line end."""
-        return json.dumps(asdict(self), separators=(",", ":"), allow_nan=False).encode()
+        text = json.dumps(self, default=_fields, separators=(",", ":"), allow_nan=False)
+        return text.encode()
 
     @classmethod
     def from_json(cls, line: bytes) -> Self:
         """Read what to_json wrote; raise ValueError, TypeError or KeyError on anything else."""
         fields = json.loads(line)
-        fields["gpus"] = tuple(GpuSample(**gpu) for gpu in fields["gpus"])
+        fields["gpus"] = tuple(_gpu(gpu) for gpu in fields["gpus"])
         if fields["stuck_call"] is not None:
             fields["stuck_call"] = StuckCall(**fields["stuck_call"])
         return cls(**fields)
+
+
+def _fields(sample: Any) -> dict[str, Any]:
+    """Return the fields of one of the classes above; asdict() copies, at four times the cost."""
+    return {name: getattr(sample, name) for name in sample.__slots__}
+
+
+def _gpu(fields: dict[str, Any]) -> GpuSample:
+    """Return the sample with the tuples and classes that JSON does not know."""
+    if fields["cpu_affinity"] is not None:
+        fields["cpu_affinity"] = tuple(fields["cpu_affinity"])
+    if fields["processes"] is not None:
+        fields["processes"] = tuple(GpuProcess(**process) for process in fields["processes"])
+    if fields["mig_devices"] is not None:
+        fields["mig_devices"] = tuple(MigDevice(**device) for device in fields["mig_devices"])
+    return GpuSample(**fields)
 
 
 class NvmlSource(Protocol):
@@ -96,7 +195,17 @@ class NvmlSource(Protocol):
 
     @property
     def worker_restarts(self) -> int:
-        """How many workers were started to replace another one."""
+        """How many workers were started to replace one that failed."""
+        ...
+
+    @property
+    def stuck_call(self) -> StuckCall | None:
+        """The driver call that hangs, as of now, though the worker may have fallen silent."""
+        ...
+
+    @property
+    def released(self) -> bool:
+        """Whether the GPUs are released: no process of ours has the driver open."""
         ...
 
     def latest(self) -> NodeSample | None:

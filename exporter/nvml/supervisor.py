@@ -2,15 +2,16 @@
 
 import logging
 import os
+import select
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from exporter.nvml.backoff import Backoff
-from exporter.nvml.process import WorkerProcess
-from exporter.nvml.sample import NodeSample, StuckCall
+from exporter.nvml.process import END_SECONDS, SUPERSEDED_STATUS, WorkerProcess
+from exporter.nvml.sample import NodeSample, Reason, StuckCall
 from exporter.nvml.timing import Timing
 
 logger = logging.getLogger(__name__)
@@ -20,6 +21,8 @@ FIRST_LINE_SECONDS: Final = 30.0
 RESTART_CAP_SECONDS: Final = 60.0
 # A worker that was well for this long starts the back-off anew.
 WELL_SECONDS: Final = 60.0
+# What a worker that is well gets to shut NVML down before it is killed: more than its own limit.
+LET_GO_SECONDS: Final = 2.5
 # How often a worker that SIGKILL did not end is looked at.
 ABANDONED_POLL_SECONDS: Final = 1.0
 
@@ -28,10 +31,14 @@ FOREIGN: Final = "as after an upgrade without a restart of the exporter"
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why a worker must be replaced; *at_once*: it has been waited for long enough already."""
+    """Why a worker must be replaced; *at_once*: it has been waited for long enough already.
+
+    *planned*: the worker asked for it, so it counts as no restart.
+    """
 
     reason: str
     at_once: bool = False
+    planned: bool = False
     log_level: int = logging.WARNING
 
 
@@ -46,7 +53,9 @@ class NvmlSupervisor:
     are fine. A worker that even SIGKILL does not end, because it sleeps in the driver, is left
     behind: another would only join it, so none is started before it is gone.
 
-    *environment* is added to our own.
+    release() ends the worker for a while, which is what closes the driver's device files.
+
+    *environment* is added to our own. *on_sample* is called with each sample, in our thread.
     """
 
     def __init__(
@@ -55,20 +64,28 @@ class NvmlSupervisor:
         environment: Mapping[str, str] | None = None,
         restart_seconds: float = 1.0,
         launch: Callable[[Sequence[str], Mapping[str, str]], WorkerProcess] = WorkerProcess,
+        on_sample: Callable[[NodeSample], None] = lambda sample: None,
     ) -> None:
         self._timing = timing or Timing()
         self._environment = {**os.environ, **(environment or {})}
         self._backoff = Backoff(restart_seconds, RESTART_CAP_SECONDS)
         self._launch = launch
+        self._on_sample = on_sample
         self._worker: WorkerProcess | None = None
         # Replaced as a whole, so a reader never sees one sample with the time of another.
         self._heard: tuple[NodeSample, float] | None = None
-        self._launches = 0
+        # Until the process that made it is gone, however long it says nothing more.
+        self._stuck: tuple[StuckCall, float] | None = None
+        self._restarts = 0
         self._replace_not_before = 0.0
         self._logged_stuck: tuple[str, int | None] | None = None
+        self._logged_error = ""
+        self._released_until = 0.0
+        self._released = False
         self._stopping = threading.Event()
-        # Readable once stop() has closed the other end, which wakes the wait for a line.
-        self._wake, self._wake_by_closing = os.pipe()
+        # Readable after release() and resume(), and once stop() has closed the other end.
+        self._wake, self._to_wake = os.pipe()
+        os.set_blocking(self._wake, False)
         self._thread = threading.Thread(target=self._run, name="nvml-supervisor", daemon=True)
 
     def start(self) -> None:
@@ -78,9 +95,27 @@ class NvmlSupervisor:
     def stop(self) -> None:
         """End the worker; return within seconds even if it hangs. Call it once, after start()."""
         self._stopping.set()
-        os.close(self._wake_by_closing)
+        os.close(self._to_wake)
         self._thread.join()
         os.close(self._wake)
+
+    def release(self, seconds: float) -> None:
+        """End the worker, and start none for *seconds*; returns before it has ended.
+
+        Like resume(), to be called from the thread that calls stop(), between start() and stop().
+        """
+        self._released_until = time.monotonic() + seconds
+        os.write(self._to_wake, b"!")
+
+    def resume(self) -> None:
+        """Read the GPUs again, though a release has not run out."""
+        self._released_until = 0.0
+        os.write(self._to_wake, b"!")
+
+    @property
+    def released(self) -> bool:
+        """Whether the GPUs are released: no process of ours has the driver open."""
+        return self._released
 
     def latest(self) -> NodeSample | None:
         """Return the newest sample, None when there is none that is fresh."""
@@ -108,18 +143,26 @@ class NvmlSupervisor:
 
     @property
     def worker_restarts(self) -> int:
-        """How many workers were started to replace another one."""
-        return max(0, self._launches - 1)
+        """How many workers were started to replace one that failed."""
+        return self._restarts
 
     @property
     def stuck_call(self) -> StuckCall | None:
-        """The driver call that hangs, as the worker last reported it."""
-        sample = self.latest()
-        return None if sample is None else sample.stuck_call
+        """The driver call that hangs, as of now, though the worker may have fallen silent."""
+        stuck = self._stuck
+        if stuck is None:
+            return None
+        call, heard = stuck
+        return replace(call, seconds=call.seconds + time.monotonic() - heard)
 
     def _run(self) -> None:
+        failure: _Failure | None = None
         while not self._stopping.is_set():
-            self._launches += 1
+            if self._seconds_released() > 0:
+                self._stay_away()
+                failure = None
+                continue
+            self._restarts += failure is not None and not failure.planned
             try:
                 failure = self._run_worker()
             except OSError as error:
@@ -127,28 +170,51 @@ class NvmlSupervisor:
             if failure is not None:
                 self._back_off(failure)
 
+    def _seconds_released(self) -> float:
+        return self._released_until - time.monotonic()
+
+    def _stay_away(self) -> None:
+        seconds = self._seconds_released()
+        logger.info("GPUs released for %.0f s: the driver's files are closed", seconds)
+        self._heard = None
+        self._released = True
+        while not self._stopping.is_set() and self._seconds_released() > 0:
+            self._wait(self._seconds_released())
+        self._released = False
+        self._backoff.reset()  # Whatever was wrong before, the operator has been at it.
+        logger.info("the GPUs are no longer released")
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until woken or for *seconds*."""
+        select.select([self._wake], (), (), max(0.0, seconds))
+        self._forget_wake()
+
+    def _forget_wake(self) -> None:
+        try:
+            os.read(self._wake, 4096)
+        except BlockingIOError:
+            return  # Nobody woke us.
+
     def _run_worker(self) -> _Failure | None:
-        """Start a worker and return why it must be replaced; None when all is to stop."""
+        """Start a worker and return why it must be replaced; None when it only has to end."""
         worker = self._launch(self._timing.to_arguments(), self._environment)
         self._worker = worker
         failure = self._follow(worker)
         self._worker = None
-        status = worker.end()
+        status = worker.end(LET_GO_SECONDS if failure is None else END_SECONDS)
         if status is None:
             logger.error("NVML worker %d cannot be killed: no other until it is gone", worker.pid)
             while worker.is_running() and not self._stopping.wait(ABANDONED_POLL_SECONDS):
                 continue
-        elif failure == ENDED:
-            # Status 0: somebody sent SIGTERM, as systemd does to all of a service's processes.
-            level = logging.INFO if status == 0 else logging.WARNING
-            return _Failure(f"ended with status {status}", log_level=level)
-        return failure
+        self._stuck = None
+        return _ended(status) if failure == ENDED and status is not None else failure
 
     def _follow(self, worker: WorkerProcess) -> _Failure | None:
         quiet_until = time.monotonic() + max(FIRST_LINE_SECONDS, self._timing.patience_seconds)
         while time.monotonic() < quiet_until:
             lines = worker.read_lines(quiet_until - time.monotonic(), self._wake)
-            if self._stopping.is_set():
+            self._forget_wake()
+            if self._stopping.is_set() or self._seconds_released() > 0:
                 return None
             if lines is None:
                 return ENDED
@@ -164,12 +230,27 @@ class NvmlSupervisor:
 
     def _take(self, line: bytes) -> NodeSample:
         sample = NodeSample.from_json(line)
-        self._heard = (sample, time.monotonic())
+        now = time.monotonic()
+        self._heard = (sample, now)
+        self._stuck = None if sample.stuck_call is None else (sample.stuck_call, now)
+        self._log_error(sample)
+        self._on_sample(sample)
         if sample.stuck_call is None:
             self._logged_stuck = None
             if time.monotonic() > self._replace_not_before + WELL_SECONDS:
                 self._backoff.reset()
         return sample
+
+    def _log_error(self, sample: NodeSample) -> None:
+        """Say once why there is no GPU, though each of many workers finds that out anew."""
+        if sample.gpus_visible is None or sample.error == self._logged_error:
+            return
+        self._logged_error = sample.error
+        if sample.error:
+            level = logging.INFO if sample.error_reason == Reason.NO_LIBRARY else logging.WARNING
+            logger.log(level, sample.error)
+        else:
+            logger.info("the driver is back and lists %d GPUs", sample.gpus_visible)
 
     def _may_replace(self, worker: WorkerProcess, stuck: StuckCall) -> bool:
         in_kernel = worker.sleeps_in_kernel(stuck.thread_id)
@@ -183,5 +264,16 @@ class NvmlSupervisor:
         seconds = self._backoff.next_seconds()
         self._replace_not_before = time.monotonic() + seconds
         logger.log(failure.log_level, "NVML worker %s; it is replaced", failure.reason)
-        if not failure.at_once:
-            self._stopping.wait(seconds)
+        while not (failure.at_once or self._stopping.is_set() or self._seconds_released() > 0):
+            left = self._replace_not_before - time.monotonic()
+            if left <= 0:
+                return
+            self._wait(left)
+
+
+def _ended(status: int) -> _Failure:
+    if status == SUPERSEDED_STATUS:
+        return _Failure("makes way for a new one", planned=True, log_level=logging.DEBUG)
+    # Status 0: somebody sent SIGTERM, as systemd does to all of a service's processes.
+    level = logging.INFO if status == 0 else logging.WARNING
+    return _Failure(f"ended with status {status}", log_level=level)

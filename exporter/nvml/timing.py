@@ -18,6 +18,11 @@ class Timing:
     slow_seconds: float = 60.0
     # Wait before looking again for a missing driver or a lost GPU; doubled each time.
     retry_seconds: float = 5.0
+    # Means and minima look back this far: over a usual scrape interval.
+    window_seconds: float = 15.0
+    # Where the kernel tells of the GPUs beside NVML; the second only to root, if at all.
+    path_sysfs: str = "/sys"
+    path_kmsg: str = "/dev/kmsg"
 
     @property
     def patience_seconds(self) -> float:
@@ -26,14 +31,14 @@ class Timing:
 
     def to_arguments(self) -> list[str]:
         """Return the flags that from_arguments reads."""
-        return [f"{_flag(name)}={seconds}" for name, seconds in asdict(self).items()]
+        return [f"{_flag(name)}={value}" for name, value in asdict(self).items()]
 
     @classmethod
     def from_arguments(cls, arguments: Sequence[str] | None) -> Self:
         """Read the flags of the worker; None: those of this process. A wrong one exits 2."""
         parser = argparse.ArgumentParser(prog="python -m exporter.nvml.worker")
         for field in fields(cls):
-            parser.add_argument(_flag(field.name), type=float, default=field.default)
+            parser.add_argument(_flag(field.name), type=type(field.default), default=field.default)
         return cls(**vars(parser.parse_args(arguments)))
 
 

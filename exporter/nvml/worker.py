@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from typing import BinaryIO, Final
 
 from exporter.nvml.calls import CallFailed
-from exporter.nvml.node import Node
+from exporter.nvml.node import Node, Superseded
+from exporter.nvml.process import SUPERSEDED_STATUS
 from exporter.nvml.timing import Timing
 
 # nvmlShutdown can hang like any other call.
@@ -21,7 +22,7 @@ CLOSE_SECONDS: Final = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Sample until told to end; exit with status 1 when a new process must go on."""
+    """Sample until told to end; exit with another status than 0 when a new process must go on."""
     timing = Timing.from_arguments(arguments)
     # A segmentation fault inside the driver's library then names the call on standard error.
     faulthandler.enable()
@@ -34,6 +35,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except CallFailed as failure:
         print(f"rankskew: the NVML worker starts anew: {failure}", file=sys.stderr, flush=True)
         status = 1
+    except Superseded:
+        status = SUPERSEDED_STATUS
     except BrokenPipeError:
         status = 1  # The parent is gone; nobody is left to tell.
     signal.alarm(CLOSE_SECONDS)  # Not handled: it ends the process.

@@ -1,18 +1,18 @@
-"""Compiles a libnvidia-ml.so.1 that needs no GPU; nvmlstub.c says what it can play."""
+"""Compiles a libnvidia-ml.so.1 that needs no GPU; nvmlstub.h says what it can play."""
 
 import subprocess
 from pathlib import Path
 
-SOURCE = Path(__file__).with_name("nvmlstub.c")
+SOURCES = sorted(Path(__file__).parent.glob("*.c"))
 
 
 def build(directory: Path) -> Path:
     """Compile the stub into *directory* and return the library; needs gcc."""
     library = directory / "libnvidia-ml.so.1"
     warnings = ["-Wall", "-Wextra", "-Werror"]
-    shared = ["-shared", "-fPIC", f"-Wl,-soname,{library.name}"]
+    shared = ["-shared", "-fPIC", "-fvisibility=hidden", f"-Wl,-soname,{library.name}"]
     subprocess.run(
-        ["gcc", "-D_GNU_SOURCE", "-O1", *warnings, *shared, "-o", library, SOURCE], check=True
+        ["gcc", "-D_GNU_SOURCE", "-O1", *warnings, *shared, "-o", library, *SOURCES], check=True
     )
     return library
 

@@ -6,18 +6,16 @@ from tests.exporter.nvml.fixed import expose, node, series
 
 
 def test_memory_is_exposed_in_bytes() -> None:
-    """Memory is exposed as NVML tells it: used and free need not add up to the total."""
+    """Memory is exposed as NVML tells it: used is what processes have."""
     gpu = GpuSample(
         3,
         up=True,
         uuid="GPU-a",
         memory_total_bytes=80,
         memory_used_bytes=30,
-        memory_free_bytes=48,
     )
 
     assert series(expose(GpuMemoryCollector(node(gpu)))) == [
         'rankskew_gpu_memory_total_bytes{gpu="3",gpu_uuid="GPU-a"} 80.0',
         'rankskew_gpu_memory_used_bytes{gpu="3",gpu_uuid="GPU-a"} 30.0',
-        'rankskew_gpu_memory_free_bytes{gpu="3",gpu_uuid="GPU-a"} 48.0',
     ]

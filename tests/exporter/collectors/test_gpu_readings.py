@@ -7,31 +7,67 @@ import pytest
 
 from exporter.collectors import COLLECTORS
 from exporter.collectors.base import Collector
+from exporter.collectors.gpu_activity import GpuActivityCollector
 from exporter.collectors.gpu_clocks import GpuClocksCollector
+from exporter.collectors.gpu_ecc import GpuEccCollector
 from exporter.collectors.gpu_memory import GpuMemoryCollector
+from exporter.collectors.gpu_mig import GpuMigCollector
+from exporter.collectors.gpu_nvlink import GpuNvlinkCollector
 from exporter.collectors.gpu_pcie import GpuPcieCollector
 from exporter.collectors.gpu_power import GpuPowerCollector
+from exporter.collectors.gpu_processes import GpuProcessesCollector
+from exporter.collectors.gpu_recovery import GpuRecoveryCollector
+from exporter.collectors.gpu_remapped_rows import GpuRemappedRowsCollector
 from exporter.collectors.gpu_temperature import GpuTemperatureCollector
 from exporter.collectors.gpu_throttle import GpuThrottleCollector
 from exporter.collectors.gpu_utilization import GpuUtilizationCollector
-from exporter.nvml.sample import GpuSample, NvmlSource
+from exporter.collectors.gpu_xid import GpuXidCollector
+from exporter.nvml.sample import GpuProcess, GpuSample, MigDevice, NvmlSource
 from exporter.nvml.throttle import REASON_BITS
+from exporter.rank_join import RankJoin
+from exporter.ranks import RankStore
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, expose, node, series
 
 Make = Callable[[NvmlSource], Collector]
 
+
+def gpu_processes(nvml: NvmlSource) -> Collector:
+    """Make the collector on a node without ranks."""
+    return GpuProcessesCollector(RankJoin(nvml, dict, RankStore()))
+
+
 # Each collector with all the fields of a GpuSample that it reads.
 READINGS: Final[list[tuple[Make, dict[str, Any]]]] = [
-    (GpuUtilizationCollector, {"gpu_busy_percent": 97, "memory_busy_percent": 0}),
     (
-        GpuMemoryCollector,
-        {"memory_total_bytes": 80, "memory_used_bytes": 30, "memory_free_bytes": 48},
+        GpuUtilizationCollector,
+        {"gpu_busy_percent": 97, "gpu_busy_min_percent": 12, "memory_busy_percent": 0},
+    ),
+    (GpuMemoryCollector, {"memory_total_bytes": 80, "memory_used_bytes": 30}),
+    (
+        GpuActivityCollector,
+        {
+            "sm_active_percent": 80.0,
+            "sm_occupancy_percent": 50.0,
+            "tensor_active_percent": 0.0,
+            "dram_active_percent": 35.0,
+        },
+    ),
+    (
+        GpuNvlinkCollector,
+        {
+            "nvlink_links": 18,
+            "nvlink_links_up": 0,
+            "nvlink_speed_min_megabytes_per_second": 26_562,
+            "nvlink_transmit_bytes": 0,
+            "nvlink_receive_bytes": 5,
+            "nvlink_errors": {"replay": 0, "recovery": 1, "crc": 42},
+        },
     ),
     (
         GpuPcieCollector,
         {
-            "pcie_transmit_kilobytes_per_second": 5,
-            "pcie_receive_kilobytes_per_second": 7,
+            "pcie_transmit_bytes_per_second": 5.0,
+            "pcie_receive_bytes_per_second": 7.0,
             "pcie_link_generation": 4,
             "pcie_link_generation_max": 5,
             "pcie_link_width": 8,
@@ -60,7 +96,28 @@ READINGS: Final[list[tuple[Make, dict[str, Any]]]] = [
             "energy_millijoules": 2_500,
         },
     ),
-    (GpuTemperatureCollector, {"gpu_temperature_celsius": 60, "memory_temperature_celsius": 72}),
+    (
+        GpuTemperatureCollector,
+        {
+            "gpu_temperature_celsius": 60,
+            "memory_temperature_celsius": 72,
+            "temperature_margin_celsius": 27,
+        },
+    ),
+    (GpuEccCollector, {"ecc_corrected_errors": 37, "ecc_uncorrected_errors": 0}),
+    (
+        GpuRemappedRowsCollector,
+        {
+            "remapped_rows_corrected": 3,
+            "remapped_rows_uncorrected": 0,
+            "row_remap_pending": 1,
+            "row_remap_failed": 0,
+        },
+    ),
+    (GpuRecoveryCollector, {"recovery_action": 0}),
+    (gpu_processes, {"processes": (GpuProcess(1),)}),
+    (GpuXidCollector, {"xid_events": 3, "xid_errors": {"31": 2, "79": 1}}),
+    (GpuMigCollector, {"mig_devices": (MigDevice("MIG-a", 9, 0, "1g.10gb", 10, 3),)}),
 ]
 NAMES: Final = [make(NO_SAMPLE).name for make, _ in READINGS]
 
@@ -68,8 +125,10 @@ each_collector = pytest.mark.parametrize(("make", "readings"), READINGS, ids=NAM
 
 
 def test_every_collector_of_readings_is_held_to_the_promises() -> None:
-    """All that need NVML are here, but for the one that tells which GPUs there are."""
-    assert {*NAMES, "gpu_devices"} == {entry.name for entry in COLLECTORS if entry.needs_nvml}
+    """All that need NVML are here, but for those that tell of the GPUs there are and of ranks."""
+    assert {*NAMES, "gpu_devices", "rank_gpus"} == {
+        entry.name for entry in COLLECTORS if entry.needs_nvml
+    }
 
 
 @pytest.mark.parametrize("nvml", [NO_DRIVER, NO_SAMPLE], ids=["no driver", "no sample"])
@@ -90,7 +149,7 @@ def test_gpu_without_a_reading_is_absent_and_hides_nobody(
     alone = expose(make(node(fine)))
 
     assert series(alone)
-    assert all('gpu="2",gpu_uuid="GPU-a"' in line for line in series(alone))
+    assert all('gpu="2"' in line and 'gpu_uuid="GPU-a"' in line for line in series(alone))
     assert expose(make(node(silent, lost, fine))) == alone
 
 

@@ -1,4 +1,4 @@
-"""The GPUs' temperatures are in degrees Celsius, each sensor apart."""
+"""The GPUs' temperatures are in degrees Celsius, each sensor apart, with what is left."""
 
 from exporter.collectors.gpu_temperature import GpuTemperatureCollector
 from exporter.nvml.sample import GpuSample
@@ -18,4 +18,13 @@ def test_each_sensor_has_its_own_series() -> None:
     assert series(expose(GpuTemperatureCollector(node(gpu)))) == [
         'rankskew_gpu_temperature_celsius{gpu="3",gpu_uuid="GPU-a",sensor="gpu"} 60.0',
         'rankskew_gpu_temperature_celsius{gpu="3",gpu_uuid="GPU-a",sensor="memory"} 72.0',
+    ]
+
+
+def test_margin_beyond_the_threshold_is_negative() -> None:
+    """A GPU that is too hot has less than no degree left."""
+    gpu = GpuSample(3, up=True, uuid="GPU-a", temperature_margin_celsius=-1)
+
+    assert series(expose(GpuTemperatureCollector(node(gpu)))) == [
+        'rankskew_gpu_temperature_margin_celsius{gpu="3",gpu_uuid="GPU-a"} -1.0',
     ]

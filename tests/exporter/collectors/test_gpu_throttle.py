@@ -20,3 +20,14 @@ def test_every_reason_has_a_series_and_the_active_ones_are_1() -> None:
         f'rankskew_gpu_throttle_active{{{labels}"hw_thermal_slowdown"}} 1.0',
     ]
     assert len(lines) == 2 * len(REASON_BITS)
+
+
+def test_an_idle_gpu_is_not_held_down() -> None:
+    """What slows no training down is no reason: an idle GPU, or the clock of a display."""
+    gpu = GpuSample(3, True, "GPU-a", throttle_reasons=0x101)
+
+    assert not [
+        line
+        for line in series(expose(GpuThrottleCollector(node(gpu))))
+        if not line.endswith(" 0.0")
+    ]

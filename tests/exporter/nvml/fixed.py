@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector as RegistryCollector
 
 from exporter.collectors.base import Collector
-from exporter.nvml.sample import GpuSample, NodeSample
+from exporter.nvml.sample import GpuSample, NodeSample, StuckCall
 
 
 @dataclass(frozen=True)
@@ -18,6 +18,8 @@ class FixedNvml:
     sample: NodeSample | None
     worker_up: bool = True
     worker_restarts: int = 0
+    stuck_call: StuckCall | None = None
+    released: bool = False
 
     def latest(self) -> NodeSample | None:
         return self.sample

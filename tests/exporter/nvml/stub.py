@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -11,12 +12,23 @@ from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
 
 # Soon over what hangs; and, where nothing does, too patient to be upset by a busy machine.
-QUICK = Timing(interval_seconds=0.1, stale_seconds=1.0, slow_seconds=1.0, retry_seconds=0.1)
-PATIENT = Timing(interval_seconds=0.1, stale_seconds=20.0, slow_seconds=20.0, retry_seconds=0.1)
+QUICK = Timing(
+    interval_seconds=0.1,
+    stale_seconds=1.0,
+    slow_seconds=1.0,
+    retry_seconds=0.1,
+    # What this machine's kernel tells is no business of the stub's GPUs.
+    path_sysfs="/nowhere",
+    path_kmsg="/nowhere",
+)
+PATIENT = replace(QUICK, stale_seconds=20.0, slow_seconds=20.0)
+
+# A driver whose only word about PCIe is the call that blocks.
+ONLY_SAMPLED_PCIE = ("nvmlGpmQueryDeviceSupport * 3", "field_197 * 3", "field_198 * 3")
 
 
 class Scenario:
-    """The file that tells the stub what goes wrong; see nvmlstub.c."""
+    """The file that tells the stub what goes wrong; see nvmlstub.h."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

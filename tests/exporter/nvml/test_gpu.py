@@ -1,16 +1,20 @@
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pynvml
 import pytest
 
+from exporter.nvml import ask as ask_module
 from exporter.nvml import gpu as gpu_module
+from exporter.nvml.ask import Ask
 from exporter.nvml.calls import CallFailed, Calls
-from exporter.nvml.gpu import PCIE_READINGS, READINGS, Gpu
+from exporter.nvml.gpu import Gpu
+from exporter.nvml.readings import READINGS, Reading
 from exporter.nvml.sample import GpuSample
 
 OPENING = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "pci_bus_id")
-FUNCTIONS = {reading.function.__name__ for reading in READINGS + PCIE_READINGS}
+FUNCTIONS = {reading.function.__name__ for reading in READINGS}
 
 
 class FakeDriver(Calls):
@@ -36,9 +40,20 @@ class _Answer(int):
 
     gpu = memory = total = used = free = 1
 
+    def __iter__(self) -> Iterator[int]:
+        return iter((1, 1, 1, 1))
+
+
+class PowerSlowly:
+    """A part that asks what a row of READINGS asks too."""
+
+    def read(self, ask: Ask, now: float) -> dict[str, Any]:
+        milliwatts = ask(pynvml.nvmlDeviceGetPowerUsage)
+        return {} if milliwatts is None else {"power_milliwatts": milliwatts}
+
 
 def read(driver: FakeDriver) -> GpuSample:
-    return Gpu(0, driver, retry_seconds=60.0, longest_gap_seconds=2.0).read()
+    return Gpu(0, driver, 60.0).read()
 
 
 def readings_of(sample: GpuSample) -> set[str]:
@@ -70,25 +85,24 @@ def test_every_reading_that_fails_is_missed_alone() -> None:
 def test_gpu_that_supports_nothing_is_up_and_not_asked_again(code: int) -> None:
     """What a GPU cannot tell is no reading, and is not asked for every second."""
     driver = FakeDriver(**dict.fromkeys(FUNCTIONS, code))
-    gpu = Gpu(0, driver, retry_seconds=60.0, longest_gap_seconds=2.0)
+    gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
     assert gpu.read().up
-    assert gpu.read_pcie() == {}
+    assert gpu.read_slow() == {}
     driver.asked.clear()
 
     sample = gpu.read()
 
     assert sample.up
     assert readings_of(sample) == set()
-    assert sample.throttle_seconds is None
-    assert gpu.read_pcie() == {}
+    assert gpu.read_slow() == {}
     assert driver.asked == []
 
 
 def test_unsupported_reading_is_asked_again_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A driver update or a new permission is noticed."""
-    monkeypatch.setattr(gpu_module, "UNSUPPORTED_FOR_SECONDS", 0.0)
+    monkeypatch.setattr(ask_module, "UNSUPPORTED_FOR_SECONDS", 0.0)
     driver = FakeDriver(nvmlDeviceGetPowerUsage=pynvml.NVML_ERROR_NO_PERMISSION)
-    gpu = Gpu(0, driver, retry_seconds=60.0, longest_gap_seconds=2.0)
+    gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
     assert gpu.read().power_milliwatts is None
     driver.codes.clear()
 
@@ -96,24 +110,54 @@ def test_unsupported_reading_is_asked_again_after_its_time(monkeypatch: pytest.M
 
 
 def test_older_functions_stand_in_where_newer_ones_are_missing() -> None:
-    """An old driver's throttle reasons are read by their former name, and only then."""
-    newer, older = (
-        "nvmlDeviceGetCurrentClocksEventReasons",
-        "nvmlDeviceGetCurrentClocksThrottleReasons",
-    )
+    """Of two rows for the same field the later one, the older function, is asked only if needed."""
+    memory = "nvmlDeviceGetMemoryInfo"
     modern = FakeDriver()
-    assert read(modern).throttle_reasons is not None
-    assert older not in modern.asked
+    assert read(modern).memory_used_bytes is not None
+    assert modern.asked.count(memory) == 1
 
-    old = FakeDriver(**{newer: pynvml.NVML_ERROR_FUNCTION_NOT_FOUND})
-    assert read(old).throttle_reasons is not None
-    assert older in old.asked
+    old = VersionOneOnly()
+    assert read(old).memory_used_bytes is not None
+    assert old.asked.count(memory) == 2
+
+
+class VersionOneOnly(FakeDriver):
+    """A driver before 510, which has only version 1 of the memory info."""
+
+    def __call__(
+        self, gpu: int | None, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        answer = super().__call__(gpu, function, *args, **kwargs)
+        if pynvml.nvmlMemory_v2 in args:
+            code = pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+            raise CallFailed(function.__name__, gpu, code, "as the test wants")
+        return answer
+
+
+def test_slow_reading_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked seldom stays on the page meanwhile, and is gone when it cannot be read."""
+    now = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    name = "nvmlDeviceGetPowerUsage"
+    seldom = Reading(("power_milliwatts",), pynvml.nvmlDeviceGetPowerUsage, every_seconds=10.0)
+    monkeypatch.setattr(gpu_module, "READINGS", (seldom,))
+    driver = FakeDriver()
+    gpu = Gpu(0, driver, 60.0)
+    readings = []
+    for now in (1000.0, 1009.0, 1010.0):
+        readings.append(gpu.read().power_milliwatts)
+    assert readings == [0, 0, 0]
+    assert driver.asked.count(name) == 2
+
+    driver.codes = {name: pynvml.NVML_ERROR_TIMEOUT}
+    now = 1020.0
+    assert gpu.read().power_milliwatts is None
 
 
 def test_passing_failure_costs_one_reading_once() -> None:
     """A timeout is no reading this time, and the next time it is asked again."""
     driver = FakeDriver(nvmlDeviceGetPowerUsage=pynvml.NVML_ERROR_TIMEOUT)
-    gpu = Gpu(0, driver, retry_seconds=60.0, longest_gap_seconds=2.0)
+    gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
     sample = gpu.read()
     assert sample.up
     assert sample.power_milliwatts is None
@@ -126,7 +170,7 @@ def test_passing_failure_costs_one_reading_once() -> None:
 def test_lost_gpu_keeps_its_identity_and_is_left_alone_for_a_while(code: int) -> None:
     """A lost GPU is down with no reading, and opened again only after the back-off."""
     driver = FakeDriver()
-    gpu = Gpu(0, driver, retry_seconds=60.0, longest_gap_seconds=2.0)
+    gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
     assert gpu.read().up
     driver.codes = {"nvmlDeviceGetPowerUsage": code}
 
@@ -137,7 +181,7 @@ def test_lost_gpu_keeps_its_identity_and_is_left_alone_for_a_while(code: int) ->
     assert sample.uuid == "nvmlDeviceGetUUID"
     assert readings_of(sample) == set()
     assert gpu.read() == sample
-    assert gpu.read_pcie() == {}
+    assert gpu.read_slow() == {}
     assert driver.asked == []
 
 
@@ -152,14 +196,14 @@ def test_gpu_that_only_has_errors_to_tell_is_down() -> None:
 def test_replaced_driver_ends_the_process(code: int) -> None:
     """When only a new process can go on the failure is passed up, from both kinds of reading."""
     driver = FakeDriver()
-    gpu = Gpu(0, driver, retry_seconds=60.0, longest_gap_seconds=2.0)
+    gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
     gpu.read()
     driver.codes = dict.fromkeys(FUNCTIONS, code)
 
     with pytest.raises(CallFailed):
         gpu.read()
     with pytest.raises(CallFailed):
-        gpu.read_pcie()
+        gpu.read_slow()
 
 
 def test_gpu_without_a_name_still_counts() -> None:

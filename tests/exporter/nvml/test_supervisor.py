@@ -13,6 +13,7 @@ from exporter.nvml.process import WorkerProcess
 from exporter.nvml.sample import NodeSample
 from exporter.nvml.supervisor import NvmlSupervisor
 from tests.exporter.nvml.stub import (
+    ONLY_SAMPLED_PCIE,
     PATIENT,
     QUICK,
     Scenario,
@@ -166,8 +167,9 @@ def test_silent_worker_is_replaced_and_its_last_sample_is_not_served(
     assert not Path(f"/proc/{first}").exists()
 
 
-def test_slow_pcie_readings_delay_no_sample(supervise: Supervise) -> None:
+def test_slow_pcie_readings_delay_no_sample(supervise: Supervise, scenario: Scenario) -> None:
     """Eight GPUs whose PCIe readings block for seconds are sampled all the while."""
+    scenario.play(*ONLY_SAMPLED_PCIE)
     supervisor = supervise(PATIENT, gpus=8, pcie_milliseconds=1000)
     timestamps = set()
 
@@ -176,7 +178,7 @@ def test_slow_pcie_readings_delay_no_sample(supervise: Supervise) -> None:
         if sample is None or not all(gpu.up for gpu in sample.gpus):
             return False
         timestamps.add(sample.timestamp_seconds)
-        return any(gpu.pcie_receive_kilobytes_per_second is not None for gpu in sample.gpus)
+        return any(gpu.pcie_receive_bytes_per_second is not None for gpu in sample.gpus)
 
     wait_for(has_pcie)
     # The first reading takes 2 s for its two directions, in which 20 samples are due.
@@ -211,7 +213,7 @@ class Unkillable(WorkerProcess):
     def read_lines(self, timeout_seconds: float, wake: int) -> list[bytes] | None:
         return None
 
-    def end(self) -> int | None:
+    def end(self, seconds: float = 0.0) -> int | None:
         return None
 
     def is_running(self) -> bool:
@@ -301,7 +303,7 @@ class ShortLived(WorkerProcess):
     def read_lines(self, timeout_seconds: float, wake: int) -> list[bytes] | None:
         return self._left.pop() if self._left else None
 
-    def end(self) -> int | None:
+    def end(self, seconds: float = 0.0) -> int | None:
         return 1
 
 

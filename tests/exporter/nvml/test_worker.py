@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.nvml.process import PACKAGE_ROOT
+from exporter.nvml.process import PACKAGE_ROOT, SUPERSEDED_STATUS
 from exporter.nvml.sample import NodeSample
 from tests import nvmlstub
 from tests.exporter.nvml.stub import PATIENT, QUICK, Scenario, wait_for
@@ -53,7 +53,7 @@ def errors(process: subprocess.Popen[bytes]) -> str:
 
 
 def test_node_without_driver_is_a_normal_node(tmp_path: Path) -> None:
-    """Without NVIDIA's library the worker says "no GPU" sample after sample, and why just once."""
+    """Without NVIDIA's library the worker says so in sample after sample, and nothing else."""
     with worker({"LD_LIBRARY_PATH": str(tmp_path)}) as process:
         first = sample_with_gpus(process, 0)
         samples = [first, *(next_sample(process) for _ in range(4))]
@@ -62,19 +62,32 @@ def test_node_without_driver_is_a_normal_node(tmp_path: Path) -> None:
 
     assert [sample.gpus_visible for sample in samples] == [0, 0, 0, 0, 0]
     assert first.driver_version is None
-    assert said.splitlines() == [
-        "rankskew: no GPU on this node: nvmlInit returned 12: NVML Shared Library Not Found"
-    ]
+    assert {sample.error_reason for sample in samples} == {"no_library"}
+    assert "nvmlInit returned 12: NVML Shared Library Not Found" in first.error
+    assert said == ""
 
 
 def test_driver_that_is_loaded_later_is_found(library: Path, scenario: Scenario) -> None:
     """A node whose driver comes up after the exporter needs no restart."""
     scenario.play("nvmlInitWithFlags * 9")
     with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
-        sample_with_gpus(process, 0)
+        assert sample_with_gpus(process, 0).error_reason == "driver_not_loaded"
         scenario.play()
 
-        assert sample_with_gpus(process, 2)
+        assert sample_with_gpus(process, 2).error_reason is None
+
+
+def test_driver_newer_than_the_library_in_use_asks_for_a_new_process(
+    library: Path, scenario: Scenario
+) -> None:
+    """A driver that comes after its library was loaded and does not fit it costs no minute."""
+    scenario.play("nvmlInitWithFlags * 9")
+    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
+        sample_with_gpus(process, 0)
+        scenario.play("nvmlInitWithFlags * 18")
+
+        assert errors(process) == ""
+        assert process.wait(20) == SUPERSEDED_STATUS
 
 
 def test_driver_without_gpus_is_asked_again(library: Path, scenario: Scenario) -> None:
@@ -146,17 +159,27 @@ def test_crash_names_the_call(library: Path, scenario: Scenario) -> None:
     assert "in nvmlDeviceGetTemperature" in said
 
 
-@pytest.mark.parametrize("function", ["nvmlInitWithFlags", "nvmlDeviceGetPowerUsage"])
-def test_upgraded_driver_ends_the_worker_in_one_line(
-    library: Path, scenario: Scenario, function: str
+def test_driver_that_does_not_fit_is_told_for_a_while(library: Path, scenario: Scenario) -> None:
+    """After an upgrade without a reboot the node has 0 GPUs, and the samples say why."""
+    scenario.play("nvmlInitWithFlags * 18")
+    with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
+        samples = [sample_with_gpus(process, 0) for _ in range(5)]
+
+    assert {sample.error_reason for sample in samples} == {"version_mismatch"}
+    assert "reload its kernel modules, or reboot" in samples[0].error
+
+
+@pytest.mark.parametrize("code", [1, 9, 18])
+def test_driver_reloaded_under_the_worker_ends_it_in_one_line(
+    library: Path, scenario: Scenario, code: int
 ) -> None:
     """A library that no longer fits the driver cannot be unloaded: the process ends and says so."""
-    scenario.play(f"{function} * 18")
+    scenario.play(f"nvmlDeviceGetPowerUsage * {code}")
     with worker(nvmlstub.environment(library, scenario=scenario.path)) as process:
         said = errors(process)
         assert process.wait(20) == 1
 
-    assert "returned 18: RM has detected an NVML/RM version mismatch" in said
+    assert f"nvmlDeviceGetPowerUsage on GPU 0 returned {code}: " in said
     assert len(said.splitlines()) == 1
 
 

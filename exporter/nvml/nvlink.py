@@ -1,0 +1,160 @@
+"""A GPU's NVLinks: how many are up and how fast, what goes over them, what went wrong on them."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pynvml
+
+from exporter.nvml.ask import Ask
+from exporter.nvml.fields import Field, FieldValues
+
+EVERY_SECONDS: Final = 5.0
+# nvml.h: the scope that stands for the sum over all links.
+ALL_LINKS: Final = 0xFFFFFFFF
+BYTES_PER_KIBIBYTE: Final = 1024
+
+# For each direction: what the fields count in bytes, the first that there is. nvml.h has KiB for
+# those up to NVLink 4, of data without the protocol, and bytes for NVLink 5.
+TRANSMIT: Final = (
+    (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, BYTES_PER_KIBIBYTE),
+    (pynvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, 1),
+)
+RECEIVE: Final = (
+    (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, BYTES_PER_KIBIBYTE),
+    (pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, 1),
+)
+# Every value of the label `type`: its fields, the first that there is, and the counters of older
+# drivers. From NVLink 5 on (Blackwell) only the recoveries are counted.
+ERRORS: Final = {
+    "replay": (
+        (pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,),
+        (pynvml.NVML_NVLINK_ERROR_DL_REPLAY,),
+    ),
+    "recovery": (
+        (
+            pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
+            pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS,
+        ),
+        (pynvml.NVML_NVLINK_ERROR_DL_RECOVERY,),
+    ),
+    "crc": (
+        (pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC,),
+        (pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT, pynvml.NVML_NVLINK_ERROR_DL_CRC_DATA),
+    ),
+}
+# MB (of a million bytes: 26562 for a link of an H100) a second in each direction.
+SPEED: Final = pynvml.NVML_FI_DEV_NVLINK_GET_SPEED
+
+
+class NvLink:
+    """Reads the links of one GPU every few seconds; a GPU without has nothing to tell."""
+
+    def __init__(self) -> None:
+        self._ask: Ask | None = None
+        self._due = 0.0
+        self._kept: dict[str, Any] = {}
+        self._links: tuple[int, ...] = ()
+        self._up: tuple[int, ...] = ()
+        self._fields = FieldValues(())
+        self._sums: dict[str, Sum] = {}
+
+    def read(self, ask: Ask, now: float) -> dict[str, Any]:
+        """Return the readings, a few seconds old at most; raises as ask does."""
+        if ask is not self._ask or now >= self._due:
+            self._ask, self._kept = ask, self._read(ask, now)
+            self._due = now + (EVERY_SECONDS if self._kept else 0.0)
+        return self._kept
+
+    def _read(self, ask: Ask, now: float) -> dict[str, Any]:
+        states = {link: ask(link_state, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)}
+        links = tuple(link for link in states if ask.supports(link_state, link))
+        if not links or any(states[link] is None for link in links):
+            return {}
+        up = tuple(link for link in links if states[link] == pynvml.NVML_FEATURE_ENABLED)
+        if (links, up) != (self._links, self._up):  # What one did not tell it may tell now.
+            self._links, self._up, self._fields = links, up, FieldValues(_fields(links))
+        values = self._fields.read(ask, now)
+        return {
+            "nvlink_links": len(links),
+            "nvlink_links_up": len(up),
+            "nvlink_speed_min_megabytes_per_second": _slowest(up, values),
+            "nvlink_transmit_bytes": self._bytes("transmit", TRANSMIT, values),
+            "nvlink_receive_bytes": self._bytes("receive", RECEIVE, values),
+            "nvlink_errors": self._errors(ask, values) or None,
+        }
+
+    def _bytes(
+        self, name: str, sources: Sequence[tuple[int, int]], values: dict[Field, int | float]
+    ) -> int | None:
+        for field, times in sources:
+            count = values.get((field, ALL_LINKS))
+            if count is not None:
+                return self._sum(name).add({field: int(count) * times})
+        return None
+
+    def _errors(self, ask: Ask, values: dict[Field, int | float]) -> dict[str, int]:
+        """Return the errors of each type on all links; a type that no link counts is left out."""
+        errors = {}
+        for kind, (fields, counters) in ERRORS.items():
+            counts = _of_first_field(fields, values) or self._of_counters(ask, counters)
+            if counts:
+                errors[kind] = self._sum(kind).add(counts)
+        return errors
+
+    def _of_counters(self, ask: Ask, counters: Sequence[int]) -> dict[object, int]:
+        questions = [(link, counter) for link in self._links for counter in counters]
+        answers = {
+            (link, counter): ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, link, counter)
+            for link, counter in questions
+        }
+        return {question: count for question, count in answers.items() if count is not None}
+
+    def _sum(self, name: str) -> "Sum":
+        return self._sums.setdefault(name, Sum())
+
+
+class Sum:
+    """Adds up counters, and goes on where one of them is gone for a while or begins anew.
+
+    Their plain sum would fall then, which rate() takes for a restart of all of them.
+    """
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._last: dict[object, int] = {}
+
+    def add(self, counts: dict[object, int]) -> int:
+        """Take in the counters that can be read now, by any name, and return the sum of all."""
+        for name, count in counts.items():
+            self._total += max(0, count - self._last.get(name, 0))
+            self._last[name] = count
+        return self._total
+
+
+def link_state(handle: object, link: int) -> int:
+    """Return whether *link* is up (NVML_FEATURE_ENABLED); pynvml.NVMLError: no link."""
+    try:
+        return int(pynvml.nvmlDeviceGetNvLinkState(handle, link))
+    except pynvml.NVMLError_InvalidArgument:  # More links than this driver knows of.
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED) from None
+
+
+def _fields(links: Sequence[int]) -> list[Field]:
+    of_each = [SPEED, *(field for fields, _ in ERRORS.values() for field in fields)]
+    of_all = [field for field, _ in (*TRANSMIT, *RECEIVE)]
+    return [(field, ALL_LINKS) for field in of_all] + [
+        (field, link) for field in of_each for link in links
+    ]
+
+
+def _slowest(up: Sequence[int], values: dict[Field, int | float]) -> int | None:
+    speeds = [int(values[SPEED, link]) for link in up if values.get((SPEED, link))]
+    return min(speeds, default=None)
+
+
+def _of_first_field(fields: Sequence[int], values: dict[Field, int | float]) -> dict[object, int]:
+    for field in fields:
+        counts = {(f, link): int(count) for (f, link), count in values.items() if f == field}
+        if counts:
+            return dict(counts)
+    return {}

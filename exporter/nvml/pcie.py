@@ -1,0 +1,174 @@
+"""A GPU's PCIe link: what goes over it, from the best source there is, and how fast it runs."""
+
+from typing import Any, Final, Protocol
+
+import pynvml
+
+from exporter.nvml.ask import Ask
+from exporter.nvml.gpm import PCIE, Gpm
+from exporter.nvml.pcie_bytes import PcieByteCounters
+from exporter.nvml.timing import Timing
+from exporter.nvml.window import Window
+
+# Transmit and receive in bytes a second, as the GPU sees it.
+Rates = tuple[float, float]
+
+BYTES_PER_MEBIBYTE: Final = 2**20
+# Of nvmlDeviceGetPcieThroughput nvml.h says KB/s and not of which kind, where for other readings
+# it says KiB; if it means 1024 after all, these rates are 2.3 % low.
+BYTES_PER_KILOBYTE: Final = 1000
+# Performance states from here on save power, by which a link may be slowed as well; 32 is unknown.
+SAVING_STATES: Final = range(3, 16)
+
+
+class Source(Protocol):
+    """One way to learn what goes over the link; *name* is what the label `pcie_source` can be."""
+
+    @property
+    def name(self) -> str: ...
+
+    def read(self, ask: Ask, now: float) -> Rates | None:
+        """Return the rates, None if there are none now."""
+        ...
+
+    def may_tell(self, ask: Ask) -> bool:
+        """Whether a source that just told nothing is worth waiting for."""
+        ...
+
+
+class PcieThroughput:
+    """Reads the first source that works: a later one costs more, or sees less."""
+
+    def __init__(self, timing: Timing, gpm: Gpm) -> None:
+        """Take GPM's part of the answer from *gpm*, which is read before."""
+        self._timing = timing
+        self._gpm = gpm
+        self._ask: Ask | None = None
+        self._readers: tuple[_Reader, ...] = ()
+
+    def read(self, ask: Ask, now: float) -> dict[str, Any]:
+        """Return the source and its means over the window, in bytes a second.
+
+        A source that has told nothing but 0 since the GPU was opened may be broken, as on some
+        kinds of GPU: the next one is asked too, and 0 is believed only if that has no more to tell.
+        """
+        if ask is not self._ask:
+            self._begin(ask)
+        silent: dict[str, Any] = {}
+        for reader in self._readers:
+            fields = reader.read(ask, now)
+            is_enough = reader.has_moved if fields else reader.source.may_tell(ask)
+            if is_enough:
+                return fields
+            silent = silent or fields
+        return silent
+
+    def _begin(self, ask: Ask) -> None:
+        """Begin anew with a GPU that was opened, maybe after a reset."""
+        timing = self._timing
+        sources: tuple[Source, ...] = (
+            GpmRates(self._gpm),
+            PcieByteCounters(
+                timing.interval_seconds, max(timing.window_seconds, timing.patience_seconds)
+            ),
+            SampledRates(),
+        )
+        self._ask = ask
+        self._readers = tuple(_Reader(source, timing.window_seconds) for source in sources)
+
+
+class _Reader:
+    """A source, and what it told lately."""
+
+    def __init__(self, source: Source, window_seconds: float) -> None:
+        self.source = source
+        self.has_moved = False
+        self._transmit = Window(window_seconds)
+        self._receive = Window(window_seconds)
+
+    def read(self, ask: Ask, now: float) -> dict[str, Any]:
+        rates = self.source.read(ask, now)
+        if rates is None:
+            return {}
+        self.has_moved = self.has_moved or any(rates)
+        self._transmit.add(now, rates[0])
+        self._receive.add(now, rates[1])
+        return {
+            "pcie_transmit_bytes_per_second": self._transmit.mean(),
+            "pcie_receive_bytes_per_second": self._receive.mean(),
+            "pcie_source": self.source.name,
+        }
+
+
+class GpmRates:
+    """What GPM has counted since its last sample: all of the time, at no cost of its own."""
+
+    name = "gpm"
+
+    def __init__(self, gpm: Gpm) -> None:
+        self._gpm = gpm
+
+    def read(self, ask: Ask, now: float) -> Rates | None:
+        transmit, receive = (self._gpm.latest.get(metric) for metric in PCIE)
+        if transmit is None or receive is None:
+            return None
+        return transmit * BYTES_PER_MEBIBYTE, receive * BYTES_PER_MEBIBYTE
+
+    def may_tell(self, ask: Ask) -> bool:
+        return all(self._gpm.may_tell(metric) for metric in PCIE)
+
+
+class SampledRates:
+    """NVML's own measurement: it blocks for 20 ms a direction, and sees no more than those."""
+
+    name = "sampled"
+
+    def read(self, ask: Ask, now: float) -> Rates | None:
+        transmit = ask(pynvml.nvmlDeviceGetPcieThroughput, pynvml.NVML_PCIE_UTIL_TX_BYTES)
+        if transmit is None:
+            return None
+        receive = ask(pynvml.nvmlDeviceGetPcieThroughput, pynvml.NVML_PCIE_UTIL_RX_BYTES)
+        if receive is None:
+            return None
+        return transmit * BYTES_PER_KILOBYTE, receive * BYTES_PER_KILOBYTE
+
+    def may_tell(self, ask: Ask) -> bool:
+        return False  # There is no other to be asked instead.
+
+
+class PcieLink:
+    """Tells the generation that the link runs at while the GPU works, and not that at rest.
+
+    Power management slows the link of an idle GPU, which is no fault.
+    """
+
+    def __init__(self, window_seconds: float) -> None:
+        self._window_seconds = window_seconds
+        # The generation as it was when the GPU was last seen at work, and when that was.
+        self._ask: Ask | None = None
+        self._busy: tuple[float, int] | None = None
+
+    def read(self, ask: Ask, now: float) -> dict[str, Any]:
+        """Return the generation, None where the GPU did not work during the window."""
+        if ask is not self._ask:
+            self._ask, self._busy = ask, None
+        if _is_busy(ask):
+            generation = ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration)
+            self._busy = None if generation is None else (now, generation)
+        if self._busy is not None and now - self._busy[0] > self._window_seconds:
+            self._busy = None
+        return {"pcie_link_generation": self._busy and self._busy[1]}
+
+
+def _is_busy(ask: Ask) -> bool:
+    """Whether the GPU works, in a performance state that does not save power.
+
+    With MIG there is no utilization, and what holds the clocks down says if the GPU is idle.
+    """
+    if ask(pynvml.nvmlDeviceGetPerformanceState) in SAVING_STATES:
+        return False
+    rates = ask(pynvml.nvmlDeviceGetUtilizationRates)
+    if rates is not None:
+        return bool(rates.gpu > 0)
+    reasons = ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons)
+    return reasons is not None and not reasons & pynvml.nvmlClocksEventReasonGpuIdle

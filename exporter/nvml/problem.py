@@ -1,0 +1,48 @@
+"""Why no GPU can be read on this node: a closed set of reasons, each with what to do about it."""
+
+from dataclasses import dataclass
+from typing import Final
+
+import pynvml
+
+from exporter.nvml.calls import CallFailed
+from exporter.nvml.sample import Reason
+
+# By nvmlReturn_t of nvmlInit (nvml.h).
+REASONS: Final = {
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: Reason.NO_LIBRARY,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: Reason.DRIVER_NOT_LOADED,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: Reason.VERSION_MISMATCH,
+    pynvml.NVML_ERROR_NO_PERMISSION: Reason.NO_PERMISSION,
+    pynvml.NVML_ERROR_NOT_FOUND: Reason.NO_GPU,
+}
+ADVICE: Final = {
+    Reason.NO_LIBRARY: "normal without an NVIDIA GPU; else install the driver, "
+    "or let this container see it (NVIDIA_DRIVER_CAPABILITIES=utility)",
+    Reason.DRIVER_NOT_LOADED: "load the driver's kernel module (modprobe nvidia)",
+    Reason.VERSION_MISMATCH: "the driver was upgraded or downgraded: "
+    "reload its kernel modules, or reboot",
+    Reason.NO_PERMISSION: "let the exporter's user open /dev/nvidia*",
+    Reason.NO_GPU: "see lspci and the kernel's log, or what this container may see",
+    Reason.OTHER: "see the kernel's log (dmesg | grep NVRM); "
+    "in a container that lost its devices, restart the container",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One reason, and in *words* what NVML said."""
+
+    reason: Reason
+    words: str
+
+    def __str__(self) -> str:
+        return f"no GPU can be read: {self.words}; {ADVICE[self.reason]}"
+
+
+NO_GPU_LISTED: Final = Problem(Reason.NO_GPU, "the driver lists none")
+
+
+def problem_of(failure: CallFailed) -> Problem:
+    """Return what *failure* of opening NVML means."""
+    return Problem(REASONS.get(failure.code, Reason.OTHER), str(failure))

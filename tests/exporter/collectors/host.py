@@ -1,0 +1,50 @@
+"""A node's /proc and /sys as files: two sockets, NVMe disks, Ethernet and InfiniBand."""
+
+import shutil
+from pathlib import Path
+from typing import Final
+
+from exporter.node_files import Mounts
+
+FIXTURES: Final = Path(__file__).parents[2] / "fixtures"
+HOST: Final = Mounts(FIXTURES / "proc", FIXTURES / "sys")
+INFINIBAND: Final = Path("class/infiniband")
+
+
+def copy_of_host(folder: Path) -> Mounts:
+    """Return a copy of the node in *folder*, for a test to change."""
+    return Mounts(
+        shutil.copytree(HOST.procfs, folder / "proc"), shutil.copytree(HOST.sysfs, folder / "sys")
+    )
+
+
+def write(path: Path, text: str) -> None:
+    """Write *text* to *path* and make the folders it lies in."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def unreadable(file: Path) -> None:
+    """Make *file* one that is there and raises OSError when read."""
+    file.unlink()
+    file.mkdir()
+
+
+def add_disk(host: Mounts, name: str, sectors: int) -> None:
+    """Give the node a physical disk that has read and written *sectors*."""
+    write(host.sysfs / "block" / name / "device" / "model", "Disk")
+    with (host.procfs / "diskstats").open("a") as file:
+        file.write(f" 259 99 {name} 1 0 {sectors} 1 1 0 {sectors} 1 0 1 1\n")
+
+
+def large_host(folder: Path) -> Mounts:
+    """Return a node like a DGX: ten disks and eight InfiniBand ports that are up."""
+    host = copy_of_host(folder)
+    shutil.rmtree(host.sysfs / INFINIBAND)
+    for number in range(8):
+        shutil.copytree(
+            HOST.sysfs / INFINIBAND / "mlx5_0", host.sysfs / INFINIBAND / f"mlx5_{number}"
+        )
+    for number in range(2, 9):
+        add_disk(host, f"nvme{number}n1", 1000)
+    return host

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 # The first that is set wins. torchrun without a rendezvous id says "none".
 _JOB_ID = ("RANKSKEW_JOB_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOBSET_NAME", "RAY_JOB_ID")
@@ -11,12 +12,23 @@ _WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _NODE_RANK = ("GROUP_RANK", "SLURM_NODEID", "OMPI_COMM_WORLD_NODE_RANK", "NODE_RANK")
 _ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
+_PEER_GROUP = "RANKSKEW_PEER_GROUP"
+_KUBERNETES = "KUBERNETES_SERVICE_HOST"
+
+# All that is read here: who looks at the environment of other processes needs no other variable.
+VARIABLES: Final = frozenset(
+    {*_JOB_ID, *_RANK, *_WORLD_SIZE, *_LOCAL_RANK, *_NODE_RANK, *_ATTEMPT}
+    | {_PEER_GROUP, _KUBERNETES, "HOSTNAME"}
+)
+# As many as any count of ranks has; int() refuses thousands, with an error.
+_DIGITS: Final = 15
 
 # Pods of a training job are named <job>-<role>-<index> (Kubeflow) or <job>-<index> (indexed Job).
 _POD_SUFFIX = re.compile(r"(-(master|worker|launcher|node|replica))?-\d+$")
 
 
 EVERYBODY = "all"
+UNNAMED = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +59,7 @@ def for_rank(environment: Mapping[str, str], rank: int, world_size: int) -> Iden
     """Return the identity of *rank*, known from elsewhere, with the rest from *environment*."""
     return Identity(
         job_id=job_id(environment),
-        peer_group=environment.get("RANKSKEW_PEER_GROUP") or EVERYBODY,
+        peer_group=environment.get(_PEER_GROUP) or EVERYBODY,
         rank=rank,
         world_size=world_size,
         local_rank=_first(environment, _LOCAL_RANK) or "",
@@ -71,9 +83,9 @@ def job_id(environment: Mapping[str, str]) -> str:
     named = _first(environment, _JOB_ID)
     if named:
         return named
-    if "KUBERNETES_SERVICE_HOST" in environment and environment.get("HOSTNAME"):
+    if _KUBERNETES in environment and environment.get("HOSTNAME"):
         return _POD_SUFFIX.sub("", environment["HOSTNAME"])
-    return "local"
+    return UNNAMED
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None:
@@ -83,4 +95,6 @@ def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None
 
 def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
     value = _first(environment, names)
-    return int(value) if value is not None and value.isdecimal() else None
+    if value is None or not value.isdecimal() or len(value) > _DIGITS:
+        return None
+    return int(value)

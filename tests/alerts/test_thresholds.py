@@ -31,6 +31,14 @@ def test_every_job_has_every_threshold(tmp_path: Path) -> None:
     assert_rules(tmp_path, [RANK], [Expect(VALUE, 30, values(defaults()))])
 
 
+def test_job_without_the_probe_has_every_threshold(tmp_path: Path) -> None:
+    """A job that is known by its processes on the GPUs alone is judged too, and is listed once."""
+    alone = {"series": 'rankskew_gpu_rank_info{job_id="j",rank="1"}', "values": "1x10"}
+
+    assert_rules(tmp_path, [alone], [Expect(VALUE, 30, values(defaults()))])
+    assert_rules(tmp_path, [alone, RANK], [Expect(VALUE, 30, values(defaults()))])
+
+
 def test_override_wins_for_its_job_and_name(tmp_path: Path) -> None:
     """An override replaces one value of one job and leaves the rest as it was."""
     override = 'rankskew:threshold:override{job_id="j",name="hang_seconds"}'

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rank_probe.identity import from_environment, job_id, peer_group
+from rank_probe.identity import VARIABLES, from_environment, job_id, peer_group
 
 TORCHRUN = {
     "RANK": "5",
@@ -103,3 +103,33 @@ def test_peers_share_pipeline_stage_and_gpu_model(
 ) -> None:
     """Only what makes work unequal divides ranks; where nothing is known all are peers."""
     assert peer_group(coordinates, gpu_model) == expected
+
+
+def test_number_of_thousands_of_digits_is_none() -> None:
+    """A variable that no launcher would set raises nothing, in training or elsewhere."""
+    assert from_environment(TORCHRUN | {"RANK": "9" * 5000}) is None
+
+
+class Recorded(dict[str, str]):
+    """An environment that remembers what it was asked for."""
+
+    def __init__(self, known: dict[str, str]) -> None:
+        super().__init__(known)
+        self.asked: set[str] = set()
+
+    def get(self, key: str, default: str | None = None) -> str | None:  # type: ignore[override]
+        self.asked.add(key)
+        return super().get(key, default)
+
+    def __contains__(self, key: object) -> bool:
+        self.asked.add(str(key))
+        return super().__contains__(key)
+
+
+def test_list_of_variables_is_complete() -> None:
+    """Who keeps only VARIABLES of an environment finds the same identity in them."""
+    environment = Recorded({"RANK": "0", "WORLD_SIZE": "1", "KUBERNETES_SERVICE_HOST": "10.0.0.1"})
+    from_environment(environment)
+
+    assert {"RANK", "HOSTNAME", "RANKSKEW_PEER_GROUP", "PMI_RANK"} <= VARIABLES
+    assert environment.asked <= VARIABLES

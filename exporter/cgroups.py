@@ -1,0 +1,42 @@
+"""Which Kubernetes pod or Slurm job a process belongs to, by the path of its cgroup."""
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+# kubepods-burstable-pod<uid>.slice of the systemd driver, kubepods/burstable/pod<uid> of cgroupfs;
+# the uid of a static pod is a hash without dashes.
+_POD: Final = re.compile(
+    r"kubepods.*?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?![0-9a-f])"
+)
+# cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope or <id> alone.
+_CONTAINER: Final = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
+# /slurm/uid_0/job_7/step_0 of version 1, slurmstepd.scope/job_7/step_0 of version 2.
+_SLURM_JOB: Final = re.compile(r"slurm.*?/job_(\d{1,15})(?!\d)")
+_SLURM_STEP: Final = re.compile(r"/job_\d+/step_(\w{1,15})")
+
+
+@dataclass(frozen=True, slots=True)
+class Cgroup:
+    """What the path says, '' for what it does not. Unlike a variable, no process can make it up."""
+
+    pod_uid: str = ""
+    container_id: str = ""
+    slurm_job_id: str = ""
+    slurm_step_id: str = ""
+
+
+def parse(text: str) -> Cgroup:
+    """Return what /proc/<pid>/cgroup says, of whichever version and with whichever driver."""
+    return Cgroup(
+        pod_uid=_last(_POD, text).replace("_", "-"),
+        container_id=_last(_CONTAINER, text),
+        slurm_job_id=_last(_SLURM_JOB, text),
+        slurm_step_id=_last(_SLURM_STEP, text),
+    )
+
+
+def _last(pattern: re.Pattern[str], text: str) -> str:
+    """Return the innermost match: a cluster in a container (kind, k3d) has two of each."""
+    found = [match for line in text.splitlines() for match in pattern.findall(line)]
+    return str(found[-1]) if found else ""

@@ -1,0 +1,144 @@
+"""A plain torchrun beside GPUs that list its processes: ranks, job and locality with no probe."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from demo.process import Process, get, wait_for
+from demo.stack import Exporter
+from tests import nvmlstub
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+RANKS, JOB = 4, "plain"
+SCRIPT = Path(__file__).with_name("plain_ranks.py")
+# Not in the order of the ranks, so that only the process ids can tell.
+GPU_OF_RANK = {0: 2, 1: 3, 2: 1, 3: 0}
+# GPUs 0 and 1 are beside the first CPU of this machine, GPUs 2 and 3 beside one that it lacks.
+FIRST_CPU, OTHER_CPU = min(os.sched_getaffinity(0)), 4095
+NODE_OF_GPU = {0: (0, FIRST_CPU), 1: (0, FIRST_CPU), 2: (1, OTHER_CPU), 3: (1, OTHER_CPU)}
+BOUND = {0, 2}
+FREE_SHARE = 1 / len(os.sched_getaffinity(0))
+LOCAL = {0: 0.0, 1: 0.0, 2: 1.0, 3: FREE_SHARE}
+
+Samples = dict[str, list[tuple[dict[str, str], float]]]
+
+
+def sysfs(directory: Path) -> Path:
+    """Write where the stub's GPUs sit, as the kernel would tell it."""
+    for gpu, (node, cpu) in NODE_OF_GPU.items():
+        device = directory / "bus" / "pci" / "devices" / f"0000:{0x10 + gpu:02x}:00.0"
+        device.mkdir(parents=True)
+        (device / "numa_node").write_text(f"{node}\n")
+        (device / "local_cpulist").write_text(f"{cpu}\n")
+    return directory
+
+
+def torchrun(directory: Path) -> Process:
+    """Return an unmodified torchrun of the script."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS)]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", JOB]
+    command += ["--log-dir", str(directory / "torchrun"), str(SCRIPT), str(directory)]
+    command += ["--bound", *map(str, BOUND)]
+    environment = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "3,2,1,0"}
+    return Process("torchrun", command, directory / "torchrun.log", environment)
+
+
+def samples(exporter: Exporter) -> Samples:
+    """Return what the exporter shows now, by name."""
+    found: Samples = {}
+    for family in text_string_to_metric_families(get(f"{exporter.url}/metrics").decode()):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+@pytest.fixture(scope="module")
+def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samples]:
+    """What is shown once the ranks, and on rank 2's GPU a stranger, are found."""
+    directory = tmp_path_factory.mktemp("plain")
+    processes = directory / "processes"
+    library = nvmlstub.build(directory)
+    with ExitStack() as parts:
+        training = parts.enter_context(torchrun(directory))
+        stranger = parts.enter_context(
+            Process("a stranger", ["sleep", "300"], directory / "stranger.log")
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in nvmlstub.environment(library, RANKS).items():
+                patch.setenv(name, value)
+            patch.setenv("STUB_PROCESSES", str(processes))
+            exporter = Exporter(directory, flags=[f"--path.sysfs={sysfs(directory / 'sys')}"])
+        files = {rank: directory / f"rank{rank}" for rank in range(RANKS)}
+        met = wait_for(lambda: all(file.exists() for file in files.values()) or None, 60)
+        assert met, training.last_lines()
+        lines = [f"{GPU_OF_RANK[rank]} {file.read_text()} 9000" for rank, file in files.items()]
+        # Rank 3 forgot to set its device at first, and left a context on GPU 2.
+        lines += [f"2 {files[3].read_text()} 500", f"{GPU_OF_RANK[2]} {stranger.pid} 70000"]
+        processes.write_text("".join(f"{line}\n" for line in lines))
+        parts.enter_context(exporter)
+
+        def found() -> Samples | None:
+            now = samples(exporter)
+            return now if len(now.get("rankskew_gpu_rank_info", [])) == RANKS else None
+
+        all_found = wait_for(found, 20, every=0.5)
+        assert all_found, exporter.last_lines()
+        yield all_found
+
+
+def test_each_rank_of_the_job_is_on_its_gpu(shown: Samples) -> None:
+    """Job, rank, local rank and GPU of every process are right, and each rank is there once."""
+    found = [labels for labels, _ in shown["rankskew_gpu_rank_info"]]
+
+    assert {(labels["job_id"], labels["source"]) for labels in found} == {(JOB, "environ")}
+    assert {int(labels["rank"]): int(labels["gpu"]) for labels in found} == GPU_OF_RANK
+    assert all(labels["local_rank"] == labels["rank"] for labels in found)
+    assert all(labels["visible_devices"] == "3,2,1,0" for labels in found)
+    assert {labels["peer_group"] for labels in found} == {"NVIDIA Stub 80GB"}
+
+
+def test_numa_locality_of_each_rank_is_right(shown: Samples) -> None:
+    """Bound beside its GPU is 1, bound away from it 0, not bound the share of CPUs beside it."""
+    local = {
+        int(labels["rank"]): value
+        for labels, value in shown["rankskew_rank_numa_local"]
+        if labels["job_id"] == JOB
+    }
+
+    assert local == pytest.approx(LOCAL)
+
+
+def test_every_rank_has_the_readings_of_its_gpu(shown: Samples) -> None:
+    """Utilisation, memory, power and PCIe can be joined to every rank by the GPU's UUID."""
+    uuids = {labels["gpu_uuid"] for labels, _ in shown["rankskew_gpu_rank_info"]}
+
+    assert len(uuids) == RANKS
+    for name in ("utilization_ratio", "memory_used_bytes", "power_watts"):
+        assert uuids <= {labels["gpu_uuid"] for labels, _ in shown[f"rankskew_gpu_{name}"]}
+
+
+def test_stranger_on_a_gpu_is_counted_and_nobody_else(shown: Samples) -> None:
+    """A process that is not of the job is foreign, a second context of the job is not."""
+    foreign = {int(labels["gpu"]): n for labels, n in shown["rankskew_gpu_foreign_processes"]}
+    on_gpu = {int(labels["gpu"]): n for labels, n in shown["rankskew_gpu_processes"]}
+
+    assert foreign == {0: 0, GPU_OF_RANK[2]: 1, 2: 0, 3: 0}
+    assert on_gpu == {0: 1, 1: 2, 2: 2, 3: 1}
+
+
+def test_distance_between_the_gpus_of_the_job_is_told(shown: Samples) -> None:
+    """All four of the stub's GPUs hang on one socket."""
+    assert shown["rankskew_job_gpu_topology_info"] == [({"job_id": JOB, "level": "node"}, 1.0)]
+
+
+def test_nothing_else_of_the_environment_is_shown(shown: Samples) -> None:
+    """Of the processes' variables only those that are meant to be seen reach the page."""
+    values = {value for found in shown.values() for labels, _ in found for value in labels.values()}
+
+    assert not any(os.environ["PATH"] in value for value in values)

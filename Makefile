@@ -40,7 +40,7 @@ bench-accuracy: ## a rank slowed in each stage, under each way to train: who is 
 bench-endurance: ## memory over ten million steps
 	$(PYTHON) -m benchmarks.endurance
 
-bench-scrape: ## a scrape with 8 stub GPUs and 8 ranks
+bench-scrape: ## a scrape with 8 stub GPUs and 8 ranks: time, CPU, memory (5 minutes)
 	$(PYTHON) -m benchmarks.scrape
 
 docs: ## regenerate what the documentation lists: metrics, flags, alerts, figures

@@ -13,7 +13,7 @@ JOB: Final = 'job_id="$job_id"'
 STAGE: Final = f"rank_stage:rankskew_stage_seconds_per_step:mean1m{{{JOB}}}"
 LOST: Final = f"rank:rankskew_gpus_lost:mean1m{{{JOB}}}"
 LOST_BY_STAGE: Final = f"rank_stage:rankskew_gpus_lost:mean1m{{{JOB}}}"
-# Each rank with the GPU it runs on now; recorded from rankskew_rank_info.
+# Each rank with the GPU it runs on now; recorded from rankskew_gpu_rank_info.
 RANK_GPU: Final = f"rank:rankskew_gpu:group{{{JOB}}}"
 # The stage in which a late rank costs most.
 LATE_IN: Final = f"topk by (peer_group, rank) (1, {LOST_BY_STAGE})"

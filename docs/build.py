@@ -22,6 +22,7 @@ from exporter.settings import Settings, flags
 from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 
 ROOT = Path(__file__).parents[1]
+FIXTURES = ROOT / "tests" / "fixtures"
 
 
 class EveryReading:
@@ -29,12 +30,24 @@ class EveryReading:
 
     worker_up = True
     worker_restarts = 0
+    stuck_call = None
+    released = False
 
     def latest(self) -> NodeSample:
         """Return a sample without a gap."""
         readings = {field.name: 1 for field in fields(GpuSample)}
         texts = {"uuid": "GPU-1", "name": "GPU", "pci_bus_id": "0"}
-        gpu = GpuSample(**(readings | texts | {"up": True, "throttle_seconds": {"idle": 1.0}}))  # type: ignore[arg-type]
+        others = {
+            "up": True,
+            "throttle_seconds": {"idle": 1.0},
+            "processes": (),
+            "cpu_affinity": (),
+            "topology": {},
+            "xid_errors": {},
+            "mig_devices": (),
+            "nvlink_errors": {},
+        }
+        gpu = GpuSample(**(readings | texts | others))  # type: ignore[arg-type]
         return NodeSample(1.0, 1, "1", "1", (gpu,))
 
 
@@ -79,7 +92,9 @@ def every_rank_reading() -> RankStore:
 
 def families_by_collector() -> Iterator[tuple[str, str, list[Metric]]]:
     """Yield each collector's name, what it is for, and all it can expose."""
-    sources = Sources(Settings(), every_rank_reading(), {"accepted": 1}, EveryReading())
+    # Of a host that has everything: what this machine has is no matter.
+    host = Settings(path_procfs=str(FIXTURES / "proc"), path_sysfs=str(FIXTURES / "sys"))
+    sources = Sources(host, every_rank_reading(), {"accepted": 1}, EveryReading())
     for entry in COLLECTORS:
         yield entry.name, entry.help, list(entry.make(sources).collect())
     yield "every collector", "How each collector is doing.", list(Scrape().collect())

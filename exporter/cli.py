@@ -9,13 +9,15 @@ from exporter.bundle import write_files
 from exporter.control import Order
 from exporter.control_command import default_endpoint, give_order
 from exporter.errors import UsageError
+from exporter.gpus_command import forget, release, resume
 from exporter.replay import read_traces, report
-from exporter.settings import Settings, flags
+from exporter.settings import Settings, duration_seconds, flags
 from rank_probe.snapshot import LEVELS
 from rank_probe.version import __version__
 
 WHAT_THEY_DO: Final = (
-    "exporter: serve; files: write rules; control: change what ranks time; replay: judge traces"
+    "exporter: serve; files: write rules; control: change what ranks time; "
+    "gpus: let go of them for a reset; replay: judge traces"
 )
 SWITCH: Final = "collector."
 
@@ -76,6 +78,44 @@ def run_control(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     print(give_order(Order(options.job_id, options.level, options.rank), options.endpoint))
     return 0
+
+
+def run_gpus(arguments: Sequence[str]) -> int:
+    """Make the exporter let go of the GPUs for a while, or forget those that were taken out."""
+    parser = _Parser(
+        prog="rankskew gpus",
+        description="As root: make the exporter of this node close the GPUs, so that they can be "
+        "reset or reconfigured or their driver reloaded (release), read them again (resume), or "
+        "expect no longer those that were taken out for good (forget).",
+        allow_abbrev=False,
+    )
+    parser.add_argument("action", choices=("release", "resume", "forget"))
+    parser.add_argument(
+        "--for",
+        dest="seconds",
+        metavar="DURATION",
+        type=_duration,
+        default="10m",
+        help="when a release ends by itself (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--endpoint",
+        default=default_endpoint(),
+        help="the exporter's Unix socket (default: %(default)s)",
+    )
+    options = parser.parse_args(arguments)
+    if options.action == "release":
+        print(release(options.seconds, options.endpoint))
+    else:
+        print({"resume": resume, "forget": forget}[options.action](options.endpoint))
+    return 0
+
+
+def _duration(text: str) -> float:
+    try:
+        return duration_seconds(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
 
 
 def run_replay(arguments: Sequence[str]) -> int:
@@ -141,5 +181,6 @@ COMMANDS: Final = {
     "exporter": run_exporter,
     "files": run_files,
     "control": run_control,
+    "gpus": run_gpus,
     "replay": run_replay,
 }

@@ -20,7 +20,7 @@ def default_endpoint() -> str:
 
 def give_order(order: Order, endpoint: str) -> str:
     """Post *order* to *endpoint* and return a sentence on what came of it; raises UsageError."""
-    status, answer = _post(order.to_json(), endpoint)
+    status, answer = post(CONTROL_PATH, order.to_json(), endpoint)
     if status != http.client.OK:
         sentence = answer.get("error")
         raise UsageError(str(sentence or f"{endpoint} answers {status}: it takes no orders there"))
@@ -29,14 +29,15 @@ def give_order(order: Order, endpoint: str) -> str:
     return f"{who} of job {order.job_id!r} on this node: level {order.level} within about a second"
 
 
-def _post(body: bytes, endpoint: str) -> tuple[int, dict[str, Any]]:
+def post(path: str, body: bytes, endpoint: str) -> tuple[int, dict[str, Any]]:
+    """Post *body* to the exporter; return status and answer, raises UsageError without one."""
     try:
         connection = open_connection(endpoint)
     except ValueError as error:
         raise UsageError(str(error)) from error
     connection.timeout = TIMEOUT_SECONDS
     try:
-        connection.request("POST", CONTROL_PATH, body, _headers(endpoint))
+        connection.request("POST", path, body, _headers(endpoint))
         response = connection.getresponse()
         return response.status, _object(response.read())
     except (OSError, http.client.HTTPException) as error:

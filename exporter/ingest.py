@@ -1,6 +1,7 @@
 """What a pushed snapshot must look like, and the one sentence that says why it does not."""
 
 import dataclasses
+from operator import attrgetter
 from typing import Annotated, Final, Literal, Self
 
 from pydantic import (
@@ -154,6 +155,7 @@ class SnapshotBody:
 
 
 _BODY: Final = TypeAdapter(SnapshotBody)
+_values: Final = attrgetter(*(field.name for field in dataclasses.fields(Snapshot)))
 
 
 def parse(body: bytes) -> Snapshot:
@@ -168,8 +170,7 @@ def parse(body: bytes) -> Snapshot:
         valid = _BODY.validate_json(text)
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False, include_input=False)[0]) from error
-    names = [field.name for field in dataclasses.fields(Snapshot)]
-    return Snapshot(**{name: getattr(valid, name) for name in names})
+    return Snapshot(*_values(valid))
 
 
 def _refusal(error: ErrorDetails) -> Refused:

@@ -1,15 +1,12 @@
 """The ingest listener: takes snapshots from training processes, and orders from the operator."""
 
 from collections.abc import MutableMapping
-
-from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, Response
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect
+from typing import Any
 
 from exporter.control import CONTROL_PATH, NobodyThere, Orders, WrongOrder, parse_order
+from exporter.gpu_control import GPUS_PATH, GpuControl
 from exporter.ingest import RESULTS, Refused, parse
-from exporter.peers import uid_of
+from exporter.ingest_http import Answer, Request
 from exporter.ranks import Forbidden, NoRoom, RankStore, Superseded
 from exporter.token_file import TokenFile
 from rank_probe.snapshot import SNAPSHOT_PATH
@@ -20,87 +17,105 @@ def no_results() -> dict[str, int]:
     return dict.fromkeys(RESULTS, 0)
 
 
-def ingest_app(
-    store: RankStore,
-    results: MutableMapping[str, int],
-    max_body_bytes: int,
-    token: TokenFile | None = None,
-) -> FastAPI:
-    """Return the application that puts snapshots into *store* and counts them in *results*.
+class IngestApp:
+    """Puts snapshots into *store* and counts them in *results*. Call from the event loop only.
 
     With a *token*, who comes over TCP must show it; the Unix socket says itself who comes.
     """
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
-    orders = Orders(store)
 
-    async def body_of(request: Request) -> bytes:
-        # Read before the token is checked: a client that is cut off in the middle of its body
-        # would not see the answer.
-        body = await _body(request, max_body_bytes)
-        _check_token(request, token)
-        return body
+    def __init__(
+        self,
+        store: RankStore,
+        results: MutableMapping[str, int],
+        max_body_bytes: int,
+        token: TokenFile | None = None,
+        gpus: GpuControl | None = None,
+    ) -> None:
+        self.max_body_bytes = max_body_bytes
+        self._store = store
+        self._results = results
+        self._token = token
+        self._orders = Orders(store)
+        self._handlers = {SNAPSHOT_PATH: self._take, CONTROL_PATH: self._control}
+        self._gpus = gpus
+        if gpus is not None:
+            self._handlers[GPUS_PATH] = self._gpu_order
 
-    @app.post(SNAPSHOT_PATH)
-    async def take(request: Request) -> Response:
+    def answer(self, request: Request) -> Answer:
+        """Return the answer to *request*, whose body may be too large, and then is not whole."""
+        handle = self._handlers.get(request.path)
+        if handle is None:
+            return _elsewhere(404)
+        if request.method != "POST":
+            return _elsewhere(405, ("Allow", "POST"))
+        return handle(request)
+
+    def broken_off(self, request: Request) -> None:
+        """Count a snapshot whose connection ended before its body."""
+        if request.method == "POST" and request.path == SNAPSHOT_PATH:
+            self._results["malformed"] += 1
+
+    def _take(self, request: Request) -> Answer:
         try:
-            snapshot = parse(await body_of(request))
-            uid = uid_of(request.scope)
-            orders.forget_ended()  # Before this snapshot, which may begin a new run of the name.
-            is_news = store.put(snapshot, uid)
-            level = orders.level_for(snapshot, uid)
-            result, answer = ("accepted" if is_news else "ignored"), _asked(level)
+            snapshot = parse(self._body_of(request))
+            self._orders.forget_ended()  # Before this snapshot, which may begin a new run.
+            is_news = self._store.put(snapshot, request.uid)
+            level = self._orders.level_for(snapshot, request.uid)
+            result, content = ("accepted" if is_news else "ignored"), _asked(level)
         except Refused as refusal:
-            result, answer = refusal.result, {"error": str(refusal)}
+            result, content = refusal.result, _error(refusal)
         except Forbidden as refusal:
-            result, answer = "forbidden", {"error": str(refusal)}
+            result, content = "forbidden", _error(refusal)
         except Superseded as refusal:
-            result, answer = "superseded", {"error": str(refusal)}
+            result, content = "superseded", _error(refusal)
         except NoRoom as refusal:
-            result, answer = "no_room", {"error": str(refusal)}
-        results[result] += 1
-        return JSONResponse(answer, RESULTS[result], _headers(result))
+            result, content = "no_room", _error(refusal)
+        self._results[result] += 1
+        return Answer(RESULTS[result], content, _headers(result))
 
-    @app.post(CONTROL_PATH)
-    async def control(request: Request) -> Response:
+    def _control(self, request: Request) -> Answer:
         try:
-            order = parse_order(await body_of(request))
-            return JSONResponse({"ranks": orders.give(order, uid_of(request.scope))})
+            order = parse_order(self._body_of(request))
+            return Answer(200, {"ranks": self._orders.give(order, request.uid)})
         except Refused as refusal:
-            if refusal.result == "unauthorized":
-                results["unauthorized"] += 1
-            return _refused(refusal, RESULTS[refusal.result], _headers(refusal.result))
+            return self._refusal(refusal)
         except WrongOrder as refusal:
-            return _refused(refusal, 422)
+            return Answer(422, _error(refusal))
         except NobodyThere as refusal:
-            return _refused(refusal, 404)
+            return Answer(404, _error(refusal))
         except Forbidden as refusal:
-            return _refused(refusal, 403)
+            return Answer(403, _error(refusal))
 
-    @app.exception_handler(HTTPException)
-    async def elsewhere(_: Request, error: HTTPException) -> Response:
-        served = f"POST {SNAPSHOT_PATH} and POST {CONTROL_PATH}"
-        sentence = f"Nothing is served here but {served}; use the web listener."
-        return JSONResponse({"error": sentence}, error.status_code, error.headers)
+    def _gpu_order(self, request: Request) -> Answer:
+        if self._gpus is None:
+            return _elsewhere(404)
+        try:
+            body = self._body_of(request)
+        except Refused as refusal:
+            return self._refusal(refusal)
+        return Answer(*self._gpus.answer(body, request.uid))
 
-    return app
+    def _refusal(self, why: Refused) -> Answer:
+        """Return the answer to an order that is not even read."""
+        if why.result == "unauthorized":
+            self._results["unauthorized"] += 1
+        return Answer(RESULTS[why.result], _error(why), _headers(why.result))
+
+    def _body_of(self, request: Request) -> bytes:
+        """Return the body of a request that may be answered; raises Refused for any other."""
+        if request.body_bytes > self.max_body_bytes:
+            raise Refused(
+                "oversized",
+                f"The body is larger than {self.max_body_bytes} bytes; a snapshot is far smaller, "
+                "so check what is sent, or raise --ingest.max-body-bytes.",
+            )
+        if self._token is not None and request.uid is None:
+            _check(self._token, request)
+        return bytes(request.body)
 
 
-def _asked(level: str | None) -> dict[str, str]:
-    return {} if level is None else {"level": level}
-
-
-def _refused(why: Exception, status: int, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse({"error": str(why)}, status, headers)
-
-
-def _headers(result: str) -> dict[str, str] | None:
-    return {"WWW-Authenticate": "Bearer"} if result == "unauthorized" else None
-
-
-def _check_token(request: Request, token: TokenFile | None) -> None:
-    if token is None or uid_of(request.scope) is not None:
-        return
-    if not token.is_shown_in(request.headers.get("authorization", "")):
+def _check(token: TokenFile, request: Request) -> None:
+    if not token.is_shown_in(request.authorization):
         raise Refused(
             "unauthorized",
             "This listener wants the token of its --ingest.token-file; "
@@ -108,21 +123,19 @@ def _check_token(request: Request, token: TokenFile | None) -> None:
         )
 
 
-async def _body(request: Request, max_bytes: int) -> bytes:
-    """Return the body, holding no more of it than *max_bytes* and one read."""
-    too_large = Refused(
-        "oversized",
-        f"The body is larger than {max_bytes} bytes; a snapshot is far smaller, "
-        "so check what is sent, or raise --ingest.max-body-bytes.",
-    )
-    if int(request.headers.get("content-length", 0)) > max_bytes:
-        raise too_large
-    body = bytearray()
-    try:
-        async for chunk in request.stream():
-            body += chunk
-            if len(body) > max_bytes:
-                raise too_large
-    except ClientDisconnect as error:
-        raise Refused("malformed", "The body ended early; send it whole.") from error
-    return bytes(body)
+def _elsewhere(status: int, *headers: tuple[str, str]) -> Answer:
+    served = f"POST {SNAPSHOT_PATH} and POST {CONTROL_PATH}"
+    sentence = f"Nothing is served here but {served}; use the web listener."
+    return Answer(status, {"error": sentence}, headers)
+
+
+def _asked(level: str | None) -> dict[str, str]:
+    return {} if level is None else {"level": level}
+
+
+def _error(why: Exception) -> dict[str, Any]:
+    return {"error": str(why)}
+
+
+def _headers(result: str) -> tuple[tuple[str, str], ...]:
+    return (("WWW-Authenticate", "Bearer"),) if result == "unauthorized" else ()

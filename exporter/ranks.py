@@ -67,6 +67,11 @@ class RankStore:
         self._clock = clock or time.monotonic
         self._held: dict[tuple[str, int], HeldRank] = {}
 
+    @property
+    def limits(self) -> RankLimits:
+        """Return how much the node holds; ranks that are found without a push count too."""
+        return self._limits
+
     def put(self, snapshot: Snapshot, uid: int | None = None) -> bool:
         """Keep *snapshot* of user *uid*; False when it is no newer than the one held: harmless.
 

@@ -1,6 +1,7 @@
 """The exporter process: opens its listeners, serves them in one event loop, and ends cleanly."""
 
 import asyncio
+import gc
 import logging
 import signal
 import socket
@@ -8,7 +9,7 @@ import ssl
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
@@ -18,10 +19,10 @@ from starlette.types import ASGIApp
 
 from exporter.assembly import Exporter
 from exporter.live import LiveView
-from exporter.peers import REQUEST_SECONDS
 from exporter.settings import Settings
 from exporter.sockets import BACKLOG, UnixListener, open_loopback, open_tcp
 from exporter.web_config import WebConfig, load_web_config
+from exporter.web_http import web_protocol
 from rank_probe.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -29,45 +30,57 @@ logger = logging.getLogger(__name__)
 # What a request in flight gets when the exporter is told to end.
 SHUTDOWN_SECONDS: Final = 1
 LIVE_INTERVAL_SECONDS: Final = 1.0
-# How long uvicorn keeps a web connection open for its next request: its own default.
-WEB_IDLE_SECONDS: Final = 5
+# How often the Date header of the web listener's answers is renewed.
+DATE_SECONDS: Final = 1.0
 
 
 class Listener(uvicorn.Server):
-    """Serves *app* on sockets that are open already; run_all() ends it, no signal does.
+    """Serves sockets that are open already; end() ends it, no signal does.
 
-    *protocol* makes a connection's protocol as uvicorn does; *idle_seconds* is how long one that
-    was answered may wait before its next request.
+    *protocol* serves a connection, made as uvicorn makes its own; *app* is what it asks, if it asks
+    an ASGI application.
     """
 
     def __init__(
         self,
-        app: ASGIApp,
         sockets: Sequence[socket.socket],
+        protocol: type[asyncio.Protocol],
+        app: ASGIApp | None = None,
         tls: ssl.SSLContext | None = None,
-        protocol: type[asyncio.Protocol] | str = "h11",
-        idle_seconds: int = WEB_IDLE_SECONDS,
     ) -> None:
         config = uvicorn.Config(
-            app,
+            app,  # type: ignore[arg-type] # nothing but the protocol looks at it
             http=protocol,
             ws="none",
             lifespan="off",
             access_log=False,
             log_config=None,
             server_header=False,
+            proxy_headers=False,
             backlog=BACKLOG,
-            timeout_keep_alive=idle_seconds,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
         config.load()
         config.ssl = tls
         super().__init__(config)
         self._sockets = list(sockets)
+        self._told_to_end = asyncio.Event()
 
     async def serve_until_told(self) -> None:
-        """Serve until *should_exit* is set, then let requests in flight finish."""
+        """Serve until end() is called, then let requests in flight finish."""
         await self.serve(self._sockets)
+
+    def end(self) -> None:
+        """Have serve_until_told() return soon."""
+        self._told_to_end.set()
+
+    async def main_loop(self) -> None:
+        """Wait; uvicorn's own loop wakes ten times a second to see whether it is told."""
+        while not self._told_to_end.is_set():
+            await self.on_tick(0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DATE_SECONDS):
+                    await self._told_to_end.wait()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -86,17 +99,15 @@ def serve(settings: Settings) -> None:
         web = open_tcp(settings.web_listen_address, "--web.listen-address")
         stack.callback(web.close)
         ingest = _open_ingest(settings, stack)
-        listeners = [Listener(exporter.web_app(), [web], config.tls)]
+        listeners = [Listener([web], web_protocol(), exporter.web_app(), config.tls)]
         if ingest:
-            protocol = exporter.ingest_protocol()
-            listeners.append(
-                Listener(
-                    exporter.ingest_app(), ingest, protocol=protocol, idle_seconds=REQUEST_SECONDS
-                )
-            )
+            listeners.append(Listener(ingest, exporter.ingest_protocol()))
         stack.callback(exporter.stop)
         exporter.start()
         _log_start(web, ingest, config)
+        # What is there now stays to the end: without this, a full collection walks all of it in the
+        # middle of some scrape.
+        gc.freeze()
         asyncio.run(run_all(listeners, exporter.live))
     logger.info("stopped")
 
@@ -107,7 +118,7 @@ async def run_all(listeners: Sequence[Listener], live: LiveView) -> None:
 
     def end() -> None:
         for listener in listeners:
-            listener.should_exit = True
+            listener.end()
 
     def sample_live() -> None:
         # Before the work: whatever that does, the next sample comes.

@@ -32,6 +32,11 @@ def positive(text: str) -> int:
     return int(text)
 
 
+def whole(text: str) -> int:
+    """Return a whole number of at least 0."""
+    return 0 if text == "0" else positive(text)
+
+
 def file_mode(text: str) -> int:
     """Return the permission bits of an octal mode such as 0660."""
     if not re.fullmatch(r"0?[0-7]{3}", text):
@@ -138,22 +143,43 @@ class Settings:
     path_procfs: str = _flag(
         "--path.procfs", "/proc", "Where the node's proc file system is mounted."
     )
+    path_sysfs: str = _flag("--path.sysfs", "/sys", "Where the node's sysfs is mounted.")
     node_network_device_exclude: str = _flag(
         "--collector.node_network.device-exclude",
-        r"lo|ifb.*|dummy.*|veth.*|cali.*|cni.*|docker.*|br-.*|flannel.*|virbr.*|tap.*",
+        r"lo|ifb.*|dummy.*|veth.*|cali.*|cni.*|docker.*|br-.*|flannel.*|virbr.*|tap.*|"
+        r"lxc.*|cilium.*|eni[0-9a-f]{11}|azv.*|gke[0-9a-f]{11}|vxlan.*|tunl.*|kube-.*",
         "Network devices left out, a regular expression that matches the whole name.",
         regular_expression,
     )
     node_disk_device_exclude: str = _flag(
         "--collector.node_disk.device-exclude",
-        r"(ram|loop|fd|sr|zram)\d+|(h|s|v|xv)d[a-z]+\d+|(nvme\d+n|mmcblk)\d+p\d+",
-        "Block devices left out, a regular expression that matches the whole name.",
+        r"(fd|sr)\d+",
+        "Physical disks left out, a regular expression that matches the whole name.",
         regular_expression,
+    )
+    path_state: str = _flag(
+        "--path.state",
+        "/var/lib/rankskew",
+        "Existing directory in which the GPUs of this node are remembered over a restart; "
+        "'' turns it off.",
+    )
+    gpus_expected: int = _flag(
+        "--gpus.expected",
+        0,
+        "How many GPUs this node should have; 0 is as many as it was ever seen to have.",
+        whole,
     )
     nvml_interval_seconds: float = _flag(
         "--nvml.interval",
         1.0,
         "How often the GPUs are read.",
+        duration_seconds,
+        duration_text,
+    )
+    nvml_window_seconds: float = _flag(
+        "--nvml.window",
+        15.0,
+        "How far back means and minima of GPU readings look: one scrape interval or more.",
         duration_seconds,
         duration_text,
     )

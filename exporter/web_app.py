@@ -1,58 +1,68 @@
 """The web listener: /metrics, the live page and whether the exporter is well."""
 
-import gzip
 from collections.abc import Callable
 from importlib.resources import files
 from typing import Final
 
-from fastapi import FastAPI, Request
-from fastapi.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from prometheus_client import CollectorRegistry
-from prometheus_client.exposition import choose_encoder, gzip_accepted
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
 
+from exporter.exposition import Exposition, wanted
 from exporter.live import LiveView
 
-# Level 1 makes a page a little larger than level 9 and takes a tenth of its time.
-GZIP_LEVEL: Final = 1
 READABLE: Final = ["GET", "HEAD"]
 
+# Why something is not so, None when it is.
+Why = Callable[[], str | None]
 
-def web_app(registry: CollectorRegistry, live: LiveView, is_ready: Callable[[], bool]) -> FastAPI:
+
+def web_app(
+    exposition: Exposition, live: LiveView, why_not_ready: Why, why_not_healthy: Why
+) -> Starlette:
     """Return the application. Every handler runs in the event loop, where the rank store lives."""
-    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     page = (files("exporter") / "page" / "index.html").read_text()
 
-    @app.api_route("/metrics", methods=READABLE)
     async def metrics(request: Request) -> Response:
-        encode, content_type = choose_encoder(_header(request, "accept"))
-        headers = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
-        body = encode(registry)
-        if gzip_accepted(_header(request, "accept-encoding")):
-            body = gzip.compress(body, GZIP_LEVEL)
-            headers["Content-Encoding"] = "gzip"
+        names = request.query_params.getlist("collect[]")
+        want = wanted(names, _headers(request))
+        complaint = exposition.unknown(want)
+        if complaint is not None:
+            return PlainTextResponse(f"{complaint}\n", 400)
+        body, headers = await exposition.page(want)
         return Response(body, headers=headers)
 
-    @app.api_route("/", methods=READABLE)
-    async def landing() -> Response:
+    async def landing(_: Request) -> Response:
         return HTMLResponse(page)
 
-    @app.api_route("/api/v1/live", methods=READABLE)
-    async def live_summary() -> Response:
+    async def live_summary(_: Request) -> Response:
         return JSONResponse(live.summary(), headers={"Cache-Control": "no-store"})
 
-    @app.api_route("/-/healthy", methods=READABLE)
-    async def healthy() -> Response:
-        return PlainTextResponse("The exporter is healthy.\n")
+    async def healthy(_: Request) -> Response:
+        return _well("healthy", why_not_healthy())
 
-    @app.api_route("/-/ready", methods=READABLE)
-    async def ready() -> Response:
-        if is_ready():
-            return PlainTextResponse("The exporter is ready.\n")
-        return PlainTextResponse("The first readings are not in yet.\n", 503)
+    async def ready(_: Request) -> Response:
+        return _well("ready", why_not_ready())
 
-    return app
+    handlers = {
+        "/metrics": metrics,
+        "/": landing,
+        "/api/v1/live": live_summary,
+        "/-/healthy": healthy,
+        "/-/ready": ready,
+    }
+    return Starlette(
+        routes=[Route(path, handler, methods=READABLE) for path, handler in handlers.items()]
+    )
 
 
-def _header(request: Request, name: str) -> str:
-    """Return a header that may be sent in several lines, as one."""
-    return ",".join(request.headers.getlist(name))
+def _well(what: str, why_not: str | None) -> Response:
+    if why_not is None:
+        return PlainTextResponse(f"The exporter is {what}.\n")
+    return PlainTextResponse(f"{why_not}\n", 503)
+
+
+def _headers(request: Request) -> dict[str, str]:
+    """Return the headers; one that was sent in several lines as one."""
+    return {name: ",".join(request.headers.getlist(name)) for name in set(request.headers)}

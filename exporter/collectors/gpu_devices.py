@@ -1,6 +1,7 @@
 """Which GPUs this node has, which of them answer, and how the process that asks them is doing."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
@@ -8,6 +9,9 @@ from prometheus_client.metrics_core import Metric
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.families import GPU_LABELS
 from exporter.nvml.sample import NodeSample, NvmlSource
+
+# Labels of rankskew_gpu_info, and the fields of GpuSample that they show.
+ABOUT: Final = ("name", "pci_bus_id", "minor_number", "numa_node", "pcie_source", "xid_source")
 
 
 class GpuDevicesCollector:
@@ -99,12 +103,15 @@ def _up(sample: NodeSample | None, expected: ExpectedGpus) -> Metric:
 def _info(sample: NodeSample | None) -> Metric:
     info = GaugeMetricFamily(
         "rankskew_gpu_info",
-        "The GPU's model and its place on the PCI bus; always 1.",
-        labels=(*GPU_LABELS, "name", "pci_bus_id"),
+        "The GPU's model, its place, and where its readings come from; always 1. minor_number is "
+        "that of /dev/nvidia*; pcie_source is gpm, byte_counter or sampled; xid_source kmsg or nvml.",
+        labels=(*GPU_LABELS, *ABOUT),
     )
     for gpu in () if sample is None else sample.gpus:
         if gpu.up:
-            info.add_metric([str(gpu.index), gpu.uuid, gpu.name, gpu.pci_bus_id], 1)
+            about = (getattr(gpu, name) for name in ABOUT)
+            texts = ("" if value is None else str(value) for value in about)
+            info.add_metric([str(gpu.index), gpu.uuid, *texts], 1)
     return info
 
 

@@ -77,6 +77,9 @@ class Calls:
             return function(*args, **kwargs)
         except pynvml.NVMLError as error:
             raise CallFailed(function.__name__, gpu, error.value, str(error)) from None
+        except Exception as error:
+            code = pynvml.NVML_ERROR_UNKNOWN
+            raise CallFailed(function.__name__, gpu, code, repr(error)) from error
         finally:
             del self._under_way[thread_id]
 

@@ -160,6 +160,7 @@ class _Gpus:
         yield self._gauge("rankskew_gpu_pcie_receive_bytes_per_second", 2.1e9, 0.7e9)
         yield self._gauge("rankskew_gpu_pcie_transmit_bytes_per_second", 0.4e9, 0.2e9)
         yield self._throttling()
+        yield self._ranks_on_gpus()
 
     def _gauge(self, name: str, healthy: float, late: float) -> Metric:
         family = GaugeMetricFamily(name, "Stub.", labels=["gpu", "gpu_uuid"])
@@ -178,6 +179,13 @@ class _Gpus:
             hot = 0.08 * self._seconds if rank == 3 else 0.0
             family.add_metric([*_gpu(rank), "sw_thermal_slowdown"], hot)
             family.add_metric([*_gpu(rank), "gpu_idle"], 0.02 * self._seconds)
+        return family
+
+    def _ranks_on_gpus(self) -> Metric:
+        labels = ["gpu", "gpu_uuid", "job_id", "peer_group", "rank"]
+        family = GaugeMetricFamily("rankskew_gpu_rank_info", "Stub.", labels=labels)
+        for rank in self._ranks:
+            family.add_metric([*_gpu(rank), JOB_ID, "all", str(rank)], 1)
         return family
 
 

@@ -1,24 +1,12 @@
 """The parts of an exporter are joined as its settings say."""
 
-from exporter.assembly import Exporter, Ready
+from exporter.assembly import Exporter
 from exporter.collectors import COLLECTORS
 from exporter.settings import Settings
 from exporter.web_config import WebConfig
 from exporter.web_guard import BasicAuth, WithHeaders
 
 ALL_OFF = frozenset(entry.name for entry in COLLECTORS)
-
-
-def test_readiness_needs_every_check_once() -> None:
-    """Ready is when all is in; a worker that restarts later does not take it back."""
-    states = {"node": False, "gpus": True}
-    ready = Ready([lambda: states["node"], lambda: states["gpus"]])
-
-    assert not ready()
-    states["node"] = True
-    assert ready()
-    states["gpus"] = False
-    assert ready()
 
 
 def test_guards_are_put_around_the_web_app_only_when_asked_for() -> None:

@@ -1,16 +1,15 @@
 """The ingest listener answers every push with the right status, one sentence, and a count."""
 
-import asyncio
-from collections.abc import AsyncIterator
+import os
 from pathlib import Path
-from typing import Any
 
-import httpx
 import pytest
 
 from exporter.control import Order
-from exporter.ingest_app import ingest_app, no_results
-from exporter.peers import UID
+from exporter.gpu_control import GpuControl, GpuOrder
+from exporter.ingest_app import IngestApp, no_results
+from exporter.ingest_http import Answer, Request
+from exporter.nvml.expected import ExpectedGpus
 from exporter.ranks import RankLimits, RankStore
 from exporter.token_file import TokenFile
 from tests.exporter.snapshots import snapshot
@@ -19,47 +18,33 @@ MAX_BODY_BYTES = 2_000
 
 
 class Listener:
-    """The ingest application, called as a server would call it."""
+    """The ingest application, called as its listener would call it."""
 
-    def __init__(self, limits: RankLimits | None = None, token: TokenFile | None = None) -> None:
+    def __init__(
+        self,
+        limits: RankLimits | None = None,
+        token: TokenFile | None = None,
+        gpus: GpuControl | None = None,
+    ) -> None:
         self.store = RankStore(limits)
         self.results = no_results()
-        self._app = ingest_app(self.store, self.results, MAX_BODY_BYTES, token)
+        self.app = IngestApp(self.store, self.results, MAX_BODY_BYTES, token, gpus)
 
     def send(
         self,
         method: str,
         path: str,
-        content: Any = None,
+        content: bytes = b"",
         uid: int | None = None,
-        headers: dict[str, str] | None = None,
-    ) -> httpx.Response:
-        return asyncio.run(self._send(method, path, content, uid, headers))
+        authorization: str = "",
+    ) -> Answer:
+        return self.app.answer(Request(uid, method, path, authorization, body=bytearray(content)))
 
-    def push(
-        self, content: Any, uid: int | None = None, headers: dict[str, str] | None = None
-    ) -> httpx.Response:
-        return self.send("POST", "/v1/snapshots", content, uid, headers)
+    def push(self, content: bytes, uid: int | None = None, authorization: str = "") -> Answer:
+        return self.send("POST", "/v1/snapshots", content, uid, authorization)
 
-    def order(
-        self, content: bytes, uid: int | None = None, headers: dict[str, str] | None = None
-    ) -> httpx.Response:
-        return self.send("POST", "/v1/control", content, uid, headers)
-
-    async def _send(
-        self,
-        method: str,
-        path: str,
-        content: Any,
-        uid: int | None,
-        headers: dict[str, str] | None,
-    ) -> httpx.Response:
-        async def as_user(scope: Any, receive: Any, send: Any) -> None:
-            await self._app({**scope, "state": {UID: uid}}, receive, send)
-
-        transport = httpx.ASGITransport(as_user)
-        async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
-            return await client.request(method, path, content=content, headers=headers)
+    def order(self, content: bytes, uid: int | None = None, authorization: str = "") -> Answer:
+        return self.send("POST", "/v1/control", content, uid, authorization)
 
     def counted(self) -> dict[str, int]:
         return {result: count for result, count in self.results.items() if count}
@@ -70,7 +55,7 @@ def test_valid_snapshot_is_taken() -> None:
     listener = Listener()
     answer = listener.push(snapshot().to_json())
 
-    assert (answer.status_code, answer.json()) == (200, {})
+    assert (answer.status, answer.content) == (200, {})
     assert [held.snapshot for held in listener.store.ranks()] == [snapshot()]
     assert listener.counted() == {"accepted": 1}
 
@@ -81,7 +66,7 @@ def test_repeated_snapshot_is_no_error() -> None:
     listener.push(snapshot().to_json())
     answer = listener.push(snapshot().to_json())
 
-    assert (answer.status_code, answer.json()) == (200, {})
+    assert (answer.status, answer.content) == (200, {})
     assert listener.counted() == {"accepted": 1, "ignored": 1}
 
 
@@ -102,9 +87,9 @@ def test_refusal_is_a_sentence_and_a_count(content: bytes, status: int, result: 
     listener.push(snapshot().to_json())
     answer = listener.push(content)
 
-    assert answer.status_code == status
-    assert answer.json().keys() == {"error"}
-    assert answer.json()["error"].endswith(".")
+    assert answer.status == status
+    assert answer.content.keys() == {"error"}
+    assert answer.content["error"].endswith(".")
     assert listener.counted() == {"accepted": 1, result: 1}
     assert [held.snapshot for held in listener.store.ranks()] == [snapshot()]
 
@@ -114,34 +99,37 @@ def test_two_jobs_of_one_name_each_get_a_clear_answer() -> None:
     listener = Listener()
     theirs, mine = snapshot(job_id="local"), snapshot(job_id="local", pid=1, attempt=7)
 
-    assert listener.push(theirs.to_json(), uid=1000).status_code == 200
+    assert listener.push(theirs.to_json(), uid=1000).status == 200
     refusal = listener.push(mine.to_json(), uid=1001)
-    assert refusal.status_code == 403
-    assert refusal.json() == {
+    assert refusal.status == 403
+    assert refusal.content == {
         "error": "Rank 0 of job 'local' belongs to another user of this node (uid 1000); "
         "set RANKSKEW_JOB_ID to a name that is only yours."
     }
-    assert listener.push(mine.to_json()).status_code == 403
+    assert listener.push(mine.to_json()).status == 403
     assert listener.counted() == {"accepted": 1, "forbidden": 2}
     assert [held.snapshot for held in listener.store.ranks()] == [theirs]
 
 
-def test_oversized_stream_is_cut_off_before_it_is_held() -> None:
-    """A body without a length is read up to the limit and not further."""
-    sent = 0
-
-    async def endless() -> AsyncIterator[bytes]:
-        nonlocal sent
-        while True:
-            sent += 1
-            yield b"x" * 1_000
-
+def test_body_announced_too_large_is_refused_without_it() -> None:
+    """What the length says is enough: nothing of the body has to come."""
     listener = Listener()
-    answer = listener.push(endless())
+    request = Request(None, "POST", "/v1/snapshots", content_length=MAX_BODY_BYTES + 1)
 
-    assert answer.status_code == 413
-    assert sent == 3
+    assert listener.app.answer(request).status == 413
     assert listener.counted() == {"oversized": 1}
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "count"),
+    [("POST", "/v1/snapshots", 1), ("GET", "/v1/snapshots", 0), ("POST", "/v1/control", 0)],
+)
+def test_snapshot_that_broke_off_is_counted(method: str, path: str, count: int) -> None:
+    """A process killed in the middle of its push leaves a count."""
+    listener = Listener()
+    listener.app.broken_off(Request(None, method, path))
+
+    assert listener.results["malformed"] == count
 
 
 @pytest.mark.parametrize(
@@ -151,15 +139,15 @@ def test_oversized_stream_is_cut_off_before_it_is_held() -> None:
         ("GET", "/v1/control", 405),
         ("GET", "/metrics", 404),
         ("GET", "/docs", 404),
-        ("GET", "/openapi.json", 404),
+        ("POST", "/v1/gpus", 404),
     ],
 )
 def test_nothing_else_is_served(method: str, path: str, status: int) -> None:
     """The ingest listener takes snapshots and orders; it shows nothing."""
     answer = Listener().send(method, path)
 
-    assert answer.status_code == status
-    assert "POST /v1/snapshots and POST /v1/control" in answer.json()["error"]
+    assert answer.status == status
+    assert "POST /v1/snapshots and POST /v1/control" in answer.content["error"]
 
 
 def test_order_is_the_answer_to_the_next_push() -> None:
@@ -168,10 +156,10 @@ def test_order_is_the_answer_to_the_next_push() -> None:
     listener.push(snapshot().to_json(), uid=1000)
     given = listener.order(Order("llama", "off").to_json(), uid=1000)
 
-    assert (given.status_code, given.json()) == (200, {"ranks": 1})
+    assert (given.status, given.content) == (200, {"ranks": 1})
     for sequence in (2, 3):
         answer = listener.push(snapshot(sequence=sequence).to_json(), uid=1000)
-        assert (answer.status_code, answer.json()) == (200, {"level": "off"})
+        assert (answer.status, answer.content) == (200, {"level": "off"})
 
 
 def test_order_for_a_run_that_ended_is_not_for_the_next() -> None:
@@ -181,7 +169,7 @@ def test_order_for_a_run_that_ended_is_not_for_the_next() -> None:
     listener.order(Order("llama", "off").to_json(), uid=1000)
     listener.push(snapshot(sequence=2, finished=True).to_json(), uid=1000)
 
-    assert listener.push(snapshot(attempt=1).to_json(), uid=1000).json() == {}
+    assert listener.push(snapshot(attempt=1).to_json(), uid=1000).content == {}
 
 
 @pytest.mark.parametrize(
@@ -200,9 +188,9 @@ def test_refused_order_is_a_sentence(content: bytes, uid: int | None, status: in
     listener.push(snapshot().to_json(), uid=1000)
     answer = listener.order(content, uid)
 
-    assert answer.status_code == status
-    assert answer.json()["error"].endswith(".")
-    assert listener.push(snapshot(sequence=2).to_json(), uid=1000).json() == {}
+    assert answer.status == status
+    assert answer.content["error"].endswith(".")
+    assert listener.push(snapshot(sequence=2).to_json(), uid=1000).content == {}
     assert listener.counted() == {"accepted": 2}
 
 
@@ -213,28 +201,56 @@ def guarded(tmp_path: Path) -> Listener:
     return Listener(token=TokenFile(tmp_path / "token", "--ingest.token-file"))
 
 
-@pytest.mark.parametrize("header", [{}, {"authorization": "Bearer guess"}])
+@pytest.mark.parametrize("shown", ["", "Bearer guess"])
 @pytest.mark.parametrize("path", ["/v1/snapshots", "/v1/control"])
-def test_tcp_needs_the_token(guarded: Listener, path: str, header: dict[str, str]) -> None:
+def test_tcp_needs_the_token(guarded: Listener, path: str, shown: str) -> None:
     """Without the right token nothing is taken: 401, one sentence, a count."""
-    answer = guarded.send("POST", path, snapshot().to_json(), None, header)
+    answer = guarded.send("POST", path, snapshot().to_json(), None, shown)
 
-    assert answer.status_code == 401
-    assert answer.headers["www-authenticate"] == "Bearer"
-    assert answer.json()["error"].endswith("set RANKSKEW_TOKEN_FILE to a file with the same token.")
+    assert answer.status == 401
+    assert answer.headers == (("WWW-Authenticate", "Bearer"),)
+    assert answer.content["error"].endswith(
+        "set RANKSKEW_TOKEN_FILE to a file with the same token."
+    )
     assert guarded.counted() == {"unauthorized": 1}
     assert guarded.store.ranks() == []
 
 
 def test_right_token_opens_tcp(guarded: Listener) -> None:
     """With the token a rank reports over TCP, and is controlled there."""
-    header = {"authorization": "Bearer s3cret"}
-
-    assert guarded.push(snapshot().to_json(), headers=header).status_code == 200
-    given = guarded.order(Order("llama", "off").to_json(), headers=header)
-    assert (given.status_code, given.json()) == (200, {"ranks": 1})
+    assert guarded.push(snapshot().to_json(), authorization="Bearer s3cret").status == 200
+    order = Order("llama", "off").to_json()
+    given = guarded.order(order, authorization="Bearer s3cret")
+    assert (given.status, given.content) == (200, {"ranks": 1})
 
 
 def test_unix_socket_needs_no_token(guarded: Listener) -> None:
     """There the kernel says who comes."""
-    assert guarded.push(snapshot().to_json(), uid=1000).status_code == 200
+    assert guarded.push(snapshot().to_json(), uid=1000).status == 200
+
+
+class FakeNvml:
+    """A supervisor of which is only known that it was released."""
+
+    released = False
+
+    def release(self, seconds: float) -> None:
+        self.released = True
+
+    def resume(self) -> None:
+        self.released = False
+
+
+@pytest.mark.parametrize(("uid", "status"), [(os.geteuid(), 200), (4711, 403), (None, 401)])
+def test_gpus_are_released_for_whom_the_kernel_knows(
+    tmp_path: Path, uid: int | None, status: int
+) -> None:
+    """The order reaches the GPUs of the exporter's own user, and of nobody else."""
+    (tmp_path / "token").write_text("s3cret")
+    nvml = FakeNvml()
+    token = TokenFile(tmp_path / "token", "--ingest.token-file")
+    listener = Listener(token=token, gpus=GpuControl(nvml, ExpectedGpus()))
+    answer = listener.send("POST", "/v1/gpus", GpuOrder("release").to_json(), uid)
+
+    assert answer.status == status
+    assert nvml.released == (status == 200)

@@ -1,6 +1,7 @@
 """A scrape shows every collector's latest output, and no collector can spoil another's."""
 
 import logging
+import re
 import threading
 from collections.abc import Callable, Iterable
 
@@ -60,13 +61,29 @@ def expose(scrape: Scrape) -> str:
 
 
 def test_collector_is_exposed_with_how_it_did() -> None:
-    """Each collector's series come with its success, duration and time of last success."""
-    text = expose(Scrape([FakeCollector("fine")], clock=lambda: 1_234.5))
+    """A background collector's series come with its success, duration and last success."""
+    text = expose(Scrape([FakeCollector("fine", interval_seconds=1)], clock=lambda: 1_234.5))
 
     assert "rankskew_fine 1.0" in text
     assert 'rankskew_collector_success{collector="fine"} 1.0' in text
     assert 'rankskew_collector_duration_seconds{collector="fine"} ' in text
     assert 'rankskew_collector_last_success_timestamp_seconds{collector="fine"} 1234.5' in text
+
+
+def test_collector_that_only_reads_memory_is_listed_only_while_it_fails() -> None:
+    """Thirty collectors cost no series each to say that all is well; `success == 0` finds one."""
+    reading = Reading()
+    scrape = Scrape([FakeCollector("quick", reading)])
+    before = expose(scrape)
+    reading.error = OSError("gone")
+    during = expose(scrape)
+    reading.error = None
+
+    assert 'collector="quick"' not in before
+    assert re.findall(r'.*collector="quick".*', during) == [
+        'rankskew_collector_success{collector="quick"} 0.0'
+    ]
+    assert 'collector="quick"' not in expose(scrape)
 
 
 def broken_reading() -> float:
@@ -83,7 +100,7 @@ def test_broken_collector_loses_all_it_made_and_hides_nobody(
     assert "rankskew_broken" not in text
     assert "rankskew_fine 1.0" in text
     assert 'rankskew_collector_success{collector="broken"} 0.0' in text
-    assert 'rankskew_collector_success{collector="fine"} 1.0' in text
+    assert 'rankskew_collector_success{collector="fine"}' not in text
     assert 'last_success_timestamp_seconds{collector="broken"}' not in text
 
 
@@ -239,3 +256,45 @@ def test_collector_that_cannot_be_made_is_listed_as_failed(
     assert caplog.record_tuples == [
         ("exporter.scrape", logging.ERROR, "collector gpu cannot start: ValueError: bug")
     ]
+
+
+def missing() -> FakeCollector:
+    raise NotAvailable("no driver")
+
+
+def test_some_collectors_can_be_asked_for() -> None:
+    """Only they are read, and only their failures are told; what a node lacks has a name too."""
+
+    def broken() -> FakeCollector:
+        raise ValueError("bug")
+
+    fine, failing = FakeCollector("fine"), FakeCollector("failing", broken_reading)
+    scrape = Scrape([fine, failing], {"gpu": missing, "broken": broken})
+    families = [family.name for family in scrape.collect({"fine", "gpu"}) if family.samples]
+    failed = [
+        sample.labels["collector"]
+        for family in scrape.collect({"failing", "broken"})
+        for sample in family.samples
+        if family.name == "rankskew_collector_success"
+    ]
+
+    assert scrape.names() == ["broken", "failing", "fine", "gpu"]
+    assert families == ["rankskew_fine_half", "rankskew_fine"]
+    assert fine.runs == 1
+    assert sorted(failed) == ["broken", "failing"]
+
+
+def test_collectors_after_the_deadline_are_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    """What there is no time for is shown as failed, and said once in the log."""
+    seconds = 1_000.0
+    collector = FakeCollector("late")
+    scrape = Scrape([collector], monotonic=lambda: seconds)
+    pages = [[family for family in scrape.collect(deadline=999.0)] for _ in range(2)]
+
+    for page in pages:
+        assert [family.name for family in page if family.samples] == ["rankskew_collector_success"]
+    assert collector.runs == 0
+    assert caplog.messages == [
+        "collector late failed: TimeoutError: no time was left for it in the scrape"
+    ]
+    assert next(iter(scrape.collect(deadline=1_000.0))).name == "rankskew_late_half"

@@ -1,30 +1,51 @@
 """The web listener shows metrics in the format asked for, the page, and how the exporter is."""
 
 import asyncio
+from collections.abc import Iterable
 
 import httpx
 import pytest
-from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
+from exporter.exposition import Exposition
 from exporter.live import LiveView
 from exporter.ranks import RankStore
+from exporter.scrape import Scrape
 from exporter.web_app import web_app
 from tests.exporter.snapshots import snapshot
+
+
+class Fixed:
+    """Yields one gauge, named after it."""
+
+    interval_seconds = 0.0
+
+    def __init__(self, name: str, value: float) -> None:
+        self.name = name
+        self._value = value
+
+    def collect(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily(f"rankskew_{self.name}", "A reading.", value=self._value)
 
 
 class Web:
     """The web application, called as a server would call it."""
 
     def __init__(self) -> None:
-        registry = CollectorRegistry()
-        Gauge("rankskew_reading", "A reading.", registry=registry).set(4.5)
         self.store = RankStore()
         self.gpus_visible: int | None = None
         self.live = LiveView(self.store, lambda: self.gpus_visible)
         self.live.sample(1_000.0, 1_000.0)
-        self.is_ready = False
-        self._app = web_app(registry, self.live, lambda: self.is_ready)
+        self.why_not_ready: str | None = "The first readings are not in yet."
+        self.why_not_healthy: str | None = None
+        self._app = web_app(
+            Exposition(Scrape([Fixed("one", 4.5), Fixed("two", 2.0)])),
+            self.live,
+            lambda: self.why_not_ready,
+            lambda: self.why_not_healthy,
+        )
 
     def get(self, path: str, method: str = "GET", **headers: str) -> httpx.Response:
         return asyncio.run(self._send(method, path, headers))
@@ -47,7 +68,7 @@ def test_metrics_are_text_by_default(web: Web) -> None:
 
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
     assert "content-encoding" not in answer.headers
-    assert "rankskew_reading 4.5\n" in answer.text
+    assert "rankskew_one 4.5\n" in answer.text
 
 
 def test_metrics_are_openmetrics_when_asked(web: Web) -> None:
@@ -61,7 +82,8 @@ def test_metrics_are_openmetrics_when_asked(web: Web) -> None:
     assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert answer.text.endswith("# EOF\n")
     families = text_string_to_metric_families(answer.text)  # type: ignore[no-untyped-call] # upstream
-    assert [family.samples[0].value for family in families] == [4.5]
+    values = {family.name: [sample.value for sample in family.samples] for family in families}
+    assert (values["rankskew_one"], values["rankskew_two"]) == ([4.5], [2.0])
 
 
 def test_metrics_are_compressed_when_asked(web: Web) -> None:
@@ -73,11 +95,49 @@ def test_metrics_are_compressed_when_asked(web: Web) -> None:
 
 
 def test_exporter_is_healthy_before_it_is_ready(web: Web) -> None:
-    """Health says that the process answers; readiness waits for the first readings."""
+    """Health says that the process answers; readiness says in a sentence what it waits for."""
     assert web.get("/-/healthy").status_code == 200
-    assert web.get("/-/ready").status_code == 503
-    web.is_ready = True
+    waiting = web.get("/-/ready")
+    assert (waiting.status_code, waiting.text) == (503, "The first readings are not in yet.\n")
+    web.why_not_ready = None
     assert web.get("/-/ready").status_code == 200
+
+
+def test_exporter_that_needs_a_restart_is_not_healthy(web: Web) -> None:
+    """Liveness fails with the reason, while metrics are served as before."""
+    web.why_not_healthy = "No GPU has answered."
+    answer = web.get("/-/healthy")
+
+    assert (answer.status_code, answer.text) == (503, "No GPU has answered.\n")
+    assert web.get("/metrics").status_code == 200
+
+
+def test_collectors_can_be_chosen(web: Web) -> None:
+    """`collect[]`, plain or percent-encoded, shows only what it names."""
+    one = web.get("/metrics?collect[]=one").text
+    both = web.get("/metrics?collect%5B%5D=one&collect[]=two&collect[]=one").text
+
+    assert "rankskew_one 4.5\n" in one
+    assert "rankskew_two" not in one
+    assert "rankskew_two 2.0\n" in both
+    assert both.count("# TYPE rankskew_one ") == 1
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "one,two"])
+def test_unknown_collector_is_one_sentence(web: Web, name: str) -> None:
+    """A name that is not known or switched off is a 400 that says which there are."""
+    answer = web.get(f"/metrics?collect[]=one&collect[]={name}")
+
+    assert answer.status_code == 400
+    assert answer.text == f"No collector here is called {name!r}; those that are on: one, two.\n"
+
+
+@pytest.mark.parametrize("timeout", ["", "soon", "nan", "inf", "-1", "0", "0.1", "10"])
+def test_any_scrape_timeout_gets_a_page(web: Web, timeout: str) -> None:
+    """A header that makes no sense is ignored, and a short one still leaves half of itself."""
+    answer = web.get("/metrics", **{"x-prometheus-scrape-timeout-seconds": timeout})
+
+    assert "rankskew_one 4.5\n" in answer.text
 
 
 def test_landing_page_is_the_live_page(web: Web) -> None:

@@ -53,7 +53,11 @@ def test_runbooks_point_to_series_that_exist(path: Path) -> None:
 
 def test_no_rule_records_what_nobody_reads() -> None:
     """Each recorded series is read by a rule, or is one of those made for people."""
-    for_people = {"job:rankskew_coverage:ratio"}
+    for_people = {
+        "job:rankskew_coverage:ratio",
+        "rank:rankskew_gpu_power_watts:mean5m",
+        "rank:rankskew_gpu_pcie_bytes_per_second:mean5m",
+    }
     read = set().union(*map(read_by_rules, build_index.rule_files()))
 
     assert recorded() - read == for_people

@@ -50,7 +50,9 @@ def test_lost_gpu_is_down_and_hides_nobody() -> None:
     text = expose(node(fine, lost))
 
     assert 'rankskew_gpu_up{gpu="0",gpu_uuid="GPU-a"} 1.0' in text
-    assert 'gpu="0",gpu_uuid="GPU-a",name="Model",pci_bus_id="0000:10"} 1.0' in text
+    assert (
+        'name="Model",numa_node="",pci_bus_id="0000:10",pcie_source="",xid_source=""} 1.0' in text
+    )
     assert [line for line in series(text) if "GPU-b" in line] == [
         'rankskew_gpu_up{gpu="1",gpu_uuid="GPU-b"} 0.0'
     ]

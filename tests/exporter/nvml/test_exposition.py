@@ -140,9 +140,11 @@ def test_driver_of_another_kind(
     scenario.play(*lines)
     supervisor = supervise(PATIENT)
     wait_for(
-        lambda: [gpu.pcie_source for gpu in gpus(supervisor)] == pcie_sources
-        and is_complete(gpus(supervisor)[1], pcie_sources[1])
-        and all(part.sm_active_percent is not None for part in mig_devices(supervisor))
+        lambda: (
+            [gpu.pcie_source for gpu in gpus(supervisor)] == pcie_sources
+            and is_complete(gpus(supervisor)[1], pcie_sources[1])
+            and all(part.sm_active_percent is not None for part in mig_devices(supervisor))
+        )
     )
 
     assert len(mig_devices(supervisor)) == (2 if name == "mig" else 0)

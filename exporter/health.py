@@ -1,0 +1,90 @@
+"""Whether the exporter is ready, and whether a restart of its container would help; why not."""
+
+import time
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from exporter.nvml.sample import NodeSample
+
+# Longer than a driver's upgrade or a node's GPU reset takes.
+GONE_SECONDS: Final = 600.0
+
+
+class Nvml(Protocol):
+    """The part of the supervisor that is asked."""
+
+    @property
+    def released(self) -> bool:
+        """Whether the operator asked to keep away from the GPUs."""
+        ...
+
+    def latest(self) -> NodeSample | None:
+        """Return the newest sample, None when there is none that is fresh."""
+        ...
+
+
+class Ready:
+    """Says why the exporter is not ready, None when it is.
+
+    The first readings are waited for once: a collector that hangs later has a series that says so,
+    and a node that is taken out for it would lose all others. The NVML worker counts at any time.
+    A GPU that is lost, a driver that is not there, and a release by the operator do not count: what
+    can be said about them is being said. *nvml* is None where no collector needs it.
+    """
+
+    def __init__(self, has_first_readings: Callable[[], bool], nvml: Nvml | None) -> None:
+        self._has_first_readings = has_first_readings
+        self._nvml = nvml
+        self._had_first_readings = False
+
+    def __call__(self) -> str | None:
+        self._had_first_readings = self._had_first_readings or self._has_first_readings()
+        if not self._had_first_readings:
+            return "The first readings are not in yet."
+        if self._nvml is None or self._nvml.released:
+            return None
+        sample = self._nvml.latest()
+        if sample is None:
+            return "The NVML worker is not heard: it is starting, or stuck and being replaced."
+        if sample.gpus_visible is None:
+            return "The driver has not said yet which GPUs there are."
+        return None
+
+
+class GpusGone:
+    """Says that this process had GPUs and has had none for GONE_SECONDS, else None; for liveness.
+
+    A container can lose its access to every GPU while the node keeps them, for example when systemd
+    is reloaded on the host, or its driver is upgraded: only a new container helps. One that does
+    not help is not repeated: the new process never had a GPU. *nvml* is None where no collector
+    needs it. Counts from the first time it is asked.
+    """
+
+    def __init__(self, nvml: Nvml | None, clock: Callable[[], float] = time.monotonic) -> None:
+        self._nvml = nvml
+        self._clock = clock
+        self._had_gpus = False
+        self._gone_since: float | None = None
+
+    def __call__(self) -> str | None:
+        sample = None if self._nvml is None else self._nvml.latest()
+        # A worker that is not heard says nothing of the GPUs, and may hang where no kill reaches.
+        # A worker that is not heard says nothing of the GPUs, and may hang where no kill reaches.
+        is_silent = sample is None or sample.gpus_visible is None
+        if sample is not None and any(gpu.up for gpu in sample.gpus):
+            self._had_gpus = True
+        elif self._had_gpus and not is_silent:
+            return self._gone()
+        self._gone_since = None
+        return None
+
+    def _gone(self) -> str | None:
+        if self._gone_since is None:
+            self._gone_since = self._clock()
+        seconds = self._clock() - self._gone_since
+        if seconds < GONE_SECONDS:
+            return None
+        return (
+            f"No GPU has answered for {seconds / 60:.0f} minutes though this process had some; "
+            "a new container may see them again."
+        )

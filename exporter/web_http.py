@@ -1,0 +1,70 @@
+"""HTTP/1.1 of the web listener: uvicorn's, with bounds on the connections and on their time.
+
+uvicorn's limit_concurrency counts idle connections but refuses only requests, and its
+timeout_keep_alive runs only between an answer and the next byte: a connection that says nothing, or
+never ends its request, stays for ever, until the exporter is out of files. So connection_made,
+connection_lost and uvicorn's on_response_complete are extended.
+"""
+
+import asyncio
+from typing import ClassVar, Final
+
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+# Far more than some Prometheus replicas and open browsers need.
+CONNECTIONS_MAX: Final = 128
+# Longer than any scrape may take.
+REQUEST_SECONDS: Final = 30.0
+SENTENCE: Final = b"Too many web connections are open on this exporter; try again later.\n"
+NO_ROOM: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: text/plain; charset=utf-8\r\n"
+    b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(SENTENCE), SENTENCE)
+)
+
+
+class WebConnection(H11Protocol):
+    """One connection; web_protocol() fills in the bounds."""
+
+    connections_max: ClassVar[int]
+    request_seconds: ClassVar[float]
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
+        """Begin to serve *transport*, or answer 503 and close it unread when there is no room."""
+        if len(self.connections) >= self.connections_max:
+            transport.set_protocol(asyncio.Protocol())  # Nobody serves it any more.
+            transport.write(NO_ROOM)
+            transport.close()
+            return
+        self._deadline = self._abort_later(transport)
+        super().connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the deadline."""
+        self._deadline.cancel()
+        super().connection_lost(exc)
+
+    def on_response_complete(self) -> None:
+        """Give the connection, unless it is closing, the same time again for its next request."""
+        super().on_response_complete()
+        if not self.transport.is_closing():
+            self._deadline.cancel()
+            self._deadline = self._abort_later(self.transport)
+
+    def _abort_later(self, transport: asyncio.Transport) -> asyncio.TimerHandle:
+        # Not close(): that would wait for a peer that does not read its answer.
+        return asyncio.get_running_loop().call_later(self.request_seconds, transport.abort)
+
+
+def web_protocol(
+    connections: int = CONNECTIONS_MAX, seconds: float = REQUEST_SECONDS
+) -> type[WebConnection]:
+    """Return the protocol for one listener.
+
+    It holds *connections* at most, and drops one that completes no request for *seconds*.
+    """
+
+    class Bounded(WebConnection):
+        connections_max = connections
+        request_seconds = seconds
+
+    return Bounded

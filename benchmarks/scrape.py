@@ -5,7 +5,6 @@ every 15 s, and its memory over thousands of scrapes.
 """
 
 import multiprocessing
-import os
 import signal
 import socket
 import statistics
@@ -190,8 +189,9 @@ def growth(address: str, plan: Plan, family: Family) -> dict[str, float]:
 
 def measure(directory: Path, plan: Plan) -> dict[str, Any]:
     """Measure an exporter under that load and return the figures."""
-    os.environ |= nvmlstub.environment(nvmlstub.build(directory), gpus=GPUS)
-    with Exporter(directory) as exporter, pushing(exporter):
+    stub = nvmlstub.environment(nvmlstub.build(directory), gpus=GPUS)
+    environment = stub | {"STUB_SAMPLED_PCIE": "1"}
+    with Exporter(directory, environment=environment) as exporter, pushing(exporter):
         address = exporter.address
         if wait_for(lambda: _shows_all(scrape(address)), 20) is None:
             raise exporter.failure(f"did not show {RANKS} ranks in 20 s")

@@ -13,7 +13,6 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-import psutil
 import uvicorn
 from starlette.types import ASGIApp
 
@@ -91,7 +90,6 @@ class Listener(uvicorn.Server):
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT; raises UsageError or StartError when it cannot begin."""
     _configure_logging()
-    psutil.PROCFS_PATH = settings.path_procfs
     file = settings.web_config_file
     config = load_web_config(Path(file)) if file else WebConfig()
     exporter = Exporter(settings, config)

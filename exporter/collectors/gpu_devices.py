@@ -103,8 +103,8 @@ def _up(sample: NodeSample | None, expected: ExpectedGpus) -> Metric:
 def _info(sample: NodeSample | None) -> Metric:
     info = GaugeMetricFamily(
         "rankskew_gpu_info",
-        "The GPU's model, its place, and where its readings come from; always 1. minor_number is "
-        "that of /dev/nvidia*; pcie_source is gpm, byte_counter or sampled; xid_source kmsg or nvml.",
+        "The GPU's model, its place, and where readings come from; always 1. minor_number is that "
+        "of /dev/nvidia*, pcie_source gpm, byte_counter or sampled, xid_source kmsg or nvml.",
         labels=(*GPU_LABELS, *ABOUT),
     )
     for gpu in () if sample is None else sample.gpus:

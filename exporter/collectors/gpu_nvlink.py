@@ -10,7 +10,7 @@ from exporter.nvml.sample import NodeSample, NvmlSource
 
 
 class GpuNvlinkCollector:
-    """Expose a GPU's links all together, read every 5 s; a GPU without NVLink has no series."""
+    """Expose a GPU's links all together; a GPU without NVLink has no series."""
 
     name = "gpu_nvlink"
     interval_seconds = 0.0
@@ -46,7 +46,7 @@ def _throughput(sample: NodeSample | None) -> Iterator[Metric]:
 def _errors(sample: NodeSample | None) -> CounterMetricFamily:
     family = CounterMetricFamily(
         "rankskew_gpu_nvlink_errors_total",
-        "Errors on all of the GPU's NVLinks (NVML_FI_DEV_NVLINK_ERROR_DL_*), read every 5 s: "
+        "Errors on all of the GPU's NVLinks (NVML_FI_DEV_NVLINK_ERROR_DL_*), read every 30 s: "
         "packets sent again (replay), links trained anew (recovery; on NVLink 5 the only one), "
         "checksums that did not match (crc).",
         labels=(*GPU_LABELS, "type"),
@@ -66,14 +66,14 @@ def _links(sample: NodeSample | None) -> Iterator[Metric]:
     )
     yield gauge(
         "rankskew_gpu_nvlink_links_up",
-        "NVLinks that are up (nvmlDeviceGetNvLinkState), read every 5 s.",
+        "NVLinks that are up (nvmlDeviceGetNvLinkState), read every 30 s.",
         sample,
         lambda gpu: gpu.nvlink_links_up,
     )
     yield gauge(
         "rankskew_gpu_nvlink_speed_min_bytes_per_second",
         "Speed in each direction of the slowest NVLink that is up "
-        "(NVML_FI_DEV_NVLINK_GET_SPEED), read every 5 s.",
+        "(NVML_FI_DEV_NVLINK_GET_SPEED), read every 30 s.",
         sample,
         lambda gpu: scaled(gpu.nvlink_speed_min_megabytes_per_second, times=1_000_000),
     )

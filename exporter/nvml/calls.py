@@ -3,7 +3,6 @@
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, ParamSpec, TypeVar
 
 import pynvml
@@ -52,11 +51,8 @@ class CallFailed(Exception):
         self.code = code
 
 
-@dataclass(frozen=True, slots=True)
-class _UnderWay:
-    function: str
-    gpu: int | None
-    started: float
+# Function, GPU and when it was called. Not a class: a thousand calls a second are noted here.
+_UnderWay = tuple[str, int | None, float]
 
 
 class Calls:
@@ -72,7 +68,7 @@ class Calls:
     ) -> T:
         """Return what *function* returns; raise CallFailed when NVML reports an error."""
         thread_id = threading.get_native_id()
-        self._under_way[thread_id] = _UnderWay(function.__name__, gpu, time.monotonic())
+        self._under_way[thread_id] = (function.__name__, gpu, time.monotonic())
         try:
             return function(*args, **kwargs)
         except pynvml.NVMLError as error:
@@ -91,9 +87,9 @@ class Calls:
         """Return the call that is longest over its time, None when all is well."""
         now = time.monotonic()
         stuck = [
-            StuckCall(call.function, call.gpu, now - call.started, thread_id)
-            for thread_id, call in self._under_way.copy().items()
-            if now - call.started > self._limit(call.function)
+            StuckCall(function, gpu, now - started, thread_id)
+            for thread_id, (function, gpu, started) in self._under_way.copy().items()
+            if now - started > self._limit(function)
         ]
         return max(stuck, key=lambda call: call.seconds, default=None)
 

@@ -21,6 +21,10 @@ PCIE: Final = (pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC, pynvml.NVML_GPM_METRIC_PC
 METRICS: Final = (*ACTIVITY, *PCIE)
 # nvml.h: NVML refreshes its counters at this pace, so two samples are to be further apart.
 REFRESH_SECONDS: Final = 0.1
+# All of the time is covered however seldom it is asked, so it is asked as often as a scrape needs.
+SAMPLE_SECONDS: Final = 5.0
+# But nobody waits that long for the first reading. Twice the pace: a call may come late.
+FIRST_SECONDS: Final = 2 * REFRESH_SECONDS
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,7 +35,7 @@ class Memory:
 
 
 class Gpm:
-    """Takes a sample of a GPU's counters at each read; what grew since the one before is told.
+    """Takes a sample of a GPU's counters now and then; what grew since the one before is told.
 
     So all of the time is covered, and no load is too short to be seen. Where MIG is on, and in a
     virtual machine with a part of a GPU, NVML refuses: sometimes only when a sample is taken.
@@ -39,16 +43,20 @@ class Gpm:
 
     def __init__(self, window_seconds: float) -> None:
         self._window_seconds = window_seconds
+        self._every_seconds = min(SAMPLE_SECONDS, window_seconds / 3)
+        self._due = -math.inf
         # For two samples: [0] is written next, [1] was written last. It belongs to no GPU, is
         # allocated once, and is given back when the process ends.
         self._memory: list[Memory] = []
         self._ask: Ask | None = None
         self._is_supported = False
         self._taken_at = -math.inf
+        # How many pairs of samples were compared. The first is of a shorter time than all others.
+        self._pairs = 0
         self._windows: dict[int, Window] = {}
         self._refused: frozenset[int] = frozenset()
-        # Each metric that the last two samples told, in NVML's unit.
-        self.latest: dict[int, float] = {}
+        # The metrics that the last two samples told.
+        self._told: frozenset[int] = frozenset()
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
         """Return the means over the window of how active each unit was, in percent."""
@@ -56,14 +64,16 @@ class Gpm:
             self._begin(ask)
         if not self._is_ready(ask):
             self._refused = frozenset(METRICS)
-            self.latest = {}
-        elif now - self._taken_at > REFRESH_SECONDS:
+            self._told = frozenset()
+        elif now >= self._due:
             self._sample(ask, now)
         return {
-            field: self._windows[metric].mean()
-            for metric, field in ACTIVITY.items()
-            if metric in self.latest
+            field: self.mean(metric) for metric, field in ACTIVITY.items() if metric in self._told
         }
+
+    def mean(self, metric: int) -> float | None:
+        """Return the mean over the window in NVML's unit; None: the last sample did not tell."""
+        return self._windows[metric].mean() if metric in self._told else None
 
     def may_tell(self, metric: int) -> bool:
         """Whether this GPU did not refuse *metric*; it may have to be waited for."""
@@ -73,10 +83,13 @@ class Gpm:
         """Forget what was learned of the GPU as it was opened before: it may have been reset."""
         self._ask = ask
         self._is_supported = False
-        self._taken_at = -math.inf
-        self._windows = {metric: Window(self._window_seconds) for metric in ACTIVITY}
+        self._due = self._taken_at = -math.inf
+        self._windows = self._new_windows()
         self._refused = frozenset()
-        self.latest = {}
+        self._told = frozenset()
+
+    def _new_windows(self) -> dict[int, Window]:
+        return {metric: Window(self._window_seconds) for metric in METRICS}
 
     def _is_ready(self, ask: Ask) -> bool:
         self._is_supported = self._is_supported or ask(gpm_support) is True
@@ -88,27 +101,39 @@ class Gpm:
         return self._is_supported
 
     def _sample(self, ask: Ask, now: float) -> None:
-        """Take a sample into [0], make it the last one, and compare it with the one before."""
+        """Take a sample into [0], compare it with the last one, and make it the last one.
+
+        After a failure that passes the next reading tries again: it then covers that time, too.
+        """
         later, earlier = self._memory
-        self.latest = {}
+        self._told = frozenset()
         if ask(gpm_sample, later) is None:
             if not ask.supports(gpm_sample, later):
                 self._refused = frozenset(METRICS)
             return
-        is_first = self._taken_at == -math.inf
-        self._memory.reverse()
+        # A sample from before the window is not worth comparing with.
+        is_first = now - self._taken_at > self._window_seconds
+        if is_first:
+            self._pairs = 0
+        elif not self._compare(ask, now, earlier, later):
+            return
+        self._due = now + (FIRST_SECONDS if is_first else self._every_seconds)
         self._taken_at = now
-        if not is_first:
-            self._compare(ask, now, earlier, later)
+        self._memory.reverse()
 
-    def _compare(self, ask: Ask, now: float, earlier: Memory, later: Memory) -> None:
+    def _compare(self, ask: Ask, now: float, earlier: Memory, later: Memory) -> bool:
+        """Take in what two samples tell; return False if that failed and may be tried again."""
         answers = ask.raw(gpm_metrics, earlier, later)
         if answers is None and ask.supports(gpm_metrics, earlier, later):
-            return
-        self.latest = answers or {}
-        self._refused = frozenset(METRICS) - self.latest.keys()
-        for metric in ACTIVITY.keys() & self.latest.keys():
-            self._windows[metric].add(now, self.latest[metric])
+            return False
+        if self._pairs == 1:
+            self._windows = self._new_windows()  # The short one must not weigh as much as these.
+        self._pairs += 1
+        for metric, value in (answers or {}).items():
+            self._windows[metric].add(now, value)
+        self._told = frozenset(answers or ())
+        self._refused = frozenset(METRICS) - self._told
+        return True
 
 
 def gpm_support(handle: object) -> bool:

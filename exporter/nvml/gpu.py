@@ -46,9 +46,9 @@ class Gpu:
         # What is left to tell when it is lost.
         self._down = GpuSample(index, up=False)
         self._open_again_at = 0.0
-        # Readings that are asked seldom, with the time of the next.
+        # What READINGS told when they were last due, and by their fields when that is next.
         self._kept: dict[str, Any] = {}
-        self._due: dict[Reading, float] = {}
+        self._due: dict[tuple[str, ...], float] = {}
 
     def down(self) -> GpuSample:
         """Return the sample of a GPU that does not answer."""
@@ -61,7 +61,7 @@ class Gpu:
         try:
             ask = self._ask or self._open()
             ask.forget_answers()
-            values = self._table(ask) | _read_all(self._quick, ask)
+            values = self._table(ask, time.monotonic()) | _read_all(self._quick, ask)
             if ask.failure is not None and not ask.has_answered:
                 raise ask.failure  # A GPU that has only errors to tell is not up.
         except CallFailed as failure:
@@ -110,31 +110,27 @@ class Gpu:
         self._open_again_at = time.monotonic() + self._backoff.next_seconds()
         return self.down()
 
-    def _table(self, ask: Ask) -> dict[str, Any]:
-        """Return the fields of READINGS that could be read; the older function only if needed."""
-        values: dict[str, Any] = {}
-        settled: set[str] = set()
+    def _table(self, ask: Ask, now: float) -> dict[str, Any]:
+        """Return the fields of READINGS that could be read when they were last due."""
         for reading in READINGS:
-            if reading.fields[0] in settled or not _is_supported(ask, reading):
-                continue
-            if time.monotonic() >= self._due.get(reading, 0.0):
-                self._take(ask, reading)
-            if _is_supported(ask, reading):
-                settled.update(reading.fields)
-                values |= {name: self._kept[name] for name in reading.fields if name in self._kept}
-        return values
+            if now >= self._due.get(reading.fields, 0.0) and self._take(ask, reading):
+                self._due[reading.fields] = now + reading.every_seconds
+        return dict(self._kept)
 
-    def _take(self, ask: Ask, reading: Reading) -> None:
-        self._due[reading] = time.monotonic() + reading.every_seconds
+    def _take(self, ask: Ask, reading: Reading) -> bool:
+        """Keep what *reading*, or else the older one, tells; return False if it has to be retried.
+
+        What is not supported is retried too: *ask* then knows the answer.
+        """
         value = ask(reading.function, *reading.arguments)
-        for name in reading.fields:
-            self._kept.pop(name, None)
         if value is not None:
             self._kept.update(zip(reading.fields, reading.unpack(value), strict=True))
-
-
-def _is_supported(ask: Ask, reading: Reading) -> bool:
-    return ask.supports(reading.function, *reading.arguments)
+            return True
+        if reading.older is not None and not ask.supports(reading.function, *reading.arguments):
+            return self._take(ask, reading.older)
+        for name in reading.fields:
+            self._kept.pop(name, None)
+        return False
 
 
 def _read_all(some_parts: Sequence[Part], ask: Ask) -> dict[str, Any]:

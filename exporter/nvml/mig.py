@@ -16,6 +16,9 @@ T = TypeVar("T")
 # The place is empty; or the device went while it was asked, which anybody may do at any time.
 ABSENT: Final = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 
+# MIG is turned on and off by an operator, with the GPU idle.
+MODE_SECONDS: Final = 5.0
+
 
 class MigDevices:
     """Lists the MIG devices of one GPU.
@@ -25,11 +28,17 @@ class MigDevices:
 
     def __init__(self, window_seconds: float) -> None:
         self._activity = MigActivity(window_seconds)
+        self._mode_every_seconds = min(MODE_SECONDS, window_seconds / 3)
+        self._mode_due = 0.0
+        self._is_on = False
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
         """Return the devices; no field where MIG is off or this GPU has none."""
-        mode = ask(pynvml.nvmlDeviceGetMigMode)
-        if mode is None or mode[0] != pynvml.NVML_DEVICE_MIG_ENABLE:
+        if now >= self._mode_due:
+            self._mode_due = now + self._mode_every_seconds
+            mode = ask(pynvml.nvmlDeviceGetMigMode)
+            self._is_on = mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+        if not self._is_on:
             return {}
         devices = ask(mig_devices)
         if devices is None:

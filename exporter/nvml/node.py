@@ -1,11 +1,12 @@
-"""All GPUs of a node: every driver call in a thread of its own, so none can hold up another."""
+"""All GPUs of a node: a driver call that blocks or hangs holds up no other GPU."""
 
+import math
 import sys
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
-from typing import Final, Generic, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 import pynvml
 
@@ -15,19 +16,20 @@ from exporter.nvml.bound import BoundGpus
 from exporter.nvml.calls import PROCESS_OBSOLETE, CallFailed, Calls
 from exporter.nvml.events import XidEvents
 from exporter.nvml.gpu import Gpu
-from exporter.nvml.kmsg import open_kmsg
+from exporter.nvml.kmsg import Kmsg, open_kmsg
 from exporter.nvml.placement import Topology
 from exporter.nvml.problem import NO_GPU_LISTED, Problem, problem_of
 from exporter.nvml.sample import GpuSample, NodeSample, Reason
+from exporter.nvml.threads import HELD_UP_SECONDS, Threads
 from exporter.nvml.timing import Timing
 from exporter.nvml.xids import XidCounts, XidSource
 
 T = TypeVar("T")
 
+# Events wait in the driver, so they are fetched with each fifth reading only.
+EVENTS_EVERY: Final = 5
 # Also how long a process whose library does not fit the driver stays, to say so.
 NO_DRIVER_CAP_SECONDS: Final = 60.0
-# Three jobs a GPU at most; threads are only made when they are needed.
-THREADS: Final = 256
 
 
 class Superseded(Exception):
@@ -37,7 +39,7 @@ class Superseded(Exception):
 class Job(Generic[T]):
     """Work that may never return, run again and again in a thread, one run at a time."""
 
-    def __init__(self, threads: Executor, work: Callable[[], T]) -> None:
+    def __init__(self, threads: Threads, work: Callable[[], T]) -> None:
         self._threads = threads
         self._work = work
         self._run: Future[tuple[T, float]] | None = None
@@ -64,37 +66,59 @@ class Job(Generic[T]):
 class GpuJobs:
     """The jobs of one GPU: what answers at once, what takes longer, and, if need be, its events."""
 
-    def __init__(self, gpu: Gpu, threads: Executor, events: XidEvents | None) -> None:
+    def __init__(self, gpu: Gpu, threads: Threads, events: XidEvents | None) -> None:
         self._gpu = gpu
         self._reading = Job(threads, gpu.read)
         self._slow = Job(threads, gpu.read_slow)
-        self._events = None if events is None else Job(threads, events.read)
+        self._events = (
+            None
+            if events is None
+            else Job(threads, lambda: _xid_fields(events.read(), XidSource.NVML))
+        )
+        self._starts = 0
 
     def start(self) -> Future[tuple[GpuSample, float]] | None:
-        """Start all; return the quick one, the only one worth waiting for."""
-        self._slow.start()
-        if self._events is not None:
-            self._events.start()
+        """Start the quick one, which is worth waiting for."""
         return self._reading.start()
 
-    def sample(self, stale_seconds: float) -> GpuSample:
-        """Put together what the jobs brought home lately."""
-        sample = self._readings(stale_seconds)
-        xids = None if self._events is None else self._events.result(stale_seconds)
-        return sample if xids is None else with_xids(sample, xids, XidSource.NVML)
+    def start_slow(self) -> None:
+        """Start the others, as far as they are due; call it when no quick one waits any more."""
+        self._slow.start()
+        if self._events is not None and self._starts % EVENTS_EVERY == 0:
+            self._events.start()
+        self._starts += 1
 
-    def _readings(self, stale_seconds: float) -> GpuSample:
-        sample = self._reading.result(stale_seconds)
-        if sample is None or not sample.up:
-            return sample or self._gpu.down()
-        return replace(sample, **(self._slow.result(stale_seconds) or {}))
+    def sample(
+        self, stale_seconds: float, kmsg: Kmsg | None, levels: Mapping[int, dict[str, str]]
+    ) -> GpuSample:
+        """Put together what the jobs brought home lately, with what is known of all GPUs at once.
+
+        *kmsg* is the kernel's log, if that tells of XID errors; *levels* are Topology's.
+        """
+        sample = self._reading.result(stale_seconds) or self._gpu.down()
+        fields = self._xids(sample, kmsg)
+        if sample.up:
+            fields |= self._slow.result(stale_seconds) or {}
+            fields["topology"] = levels.get(sample.index)
+        return replace(sample, **fields)
+
+    def _xids(self, sample: GpuSample, kmsg: Kmsg | None) -> dict[str, Any]:
+        """Return what explains a lost GPU, and so is there for one that is down, too."""
+        if kmsg is not None and sample.pci_bus_id:
+            return _xid_fields(kmsg.counts(sample.pci_bus_id), XidSource.KMSG)
+        if self._events is None:
+            return {}
+        return dict(self._events.result(math.inf) or {})  # What happened has happened.
 
 
-def with_xids(sample: GpuSample, xids: XidCounts, source: XidSource) -> GpuSample:
-    """Add what explains a lost GPU, and so is there for one that is down, too."""
-    return replace(
-        sample, xid_events=xids.events, xid_errors=xids.by_kind(), xid_source=str(source)
-    )
+def _xid_fields(counts: XidCounts | None, source: XidSource) -> dict[str, Any]:
+    if counts is None:
+        return {}
+    return {
+        "xid_events": counts.events,
+        "xid_errors": counts.by_kind(),
+        "xid_source": str(source),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +140,7 @@ class Node:
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
         self._calls = Calls(timing.patience_seconds, timing.slow_seconds)
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="nvml")
+        self._threads = Threads()
         self._opening = Job(self._threads, self._open)
         # It tells all that NVML's events tell, and more: with it nothing is counted twice.
         self._kmsg = open_kmsg(timing.path_kmsg)
@@ -134,9 +158,11 @@ class Node:
         deadline = time.monotonic() + self._timing.interval_seconds / 2
         self._compare_with_driver()
         if self._has_no_gpu() and time.monotonic() >= self._open_again_at:
-            _wait_until(deadline, [self._opening.start()])
+            self._wait_until(deadline, [self._opening.start()])
         driver = self._driver or Driver()
-        _wait_until(deadline, [gpu.start() for gpu in driver.gpus])
+        self._wait_until(deadline, [gpu.start() for gpu in driver.gpus])
+        for gpu in driver.gpus:
+            gpu.start_slow()
         return NodeSample(
             time.time(),
             gpus_visible=None if self._driver is None else len(driver.gpus),
@@ -152,24 +178,20 @@ class Node:
         patience = self._timing.patience_seconds
         if self._kmsg is not None:
             self._kmsg.read()
-        samples = tuple(self._by_kmsg(gpu.sample(patience)) for gpu in driver.gpus)
-        if driver.topology is None:
-            return samples
-        driver.topology.start()
-        levels = driver.topology.result(patience) or {}
-        return tuple(
-            replace(sample, topology=levels.get(sample.index)) if sample.up else sample
-            for sample in samples
-        )
+        levels: Mapping[int, dict[str, str]] = {}
+        if driver.topology is not None:
+            driver.topology.start()
+            levels = driver.topology.result(patience) or {}
+        return tuple(gpu.sample(patience, self._kmsg, levels) for gpu in driver.gpus)
 
-    def _by_kmsg(self, sample: GpuSample) -> GpuSample:
-        if self._kmsg is None or not sample.pci_bus_id:
-            return sample
-        return with_xids(sample, self._kmsg.counts(sample.pci_bus_id), XidSource.KMSG)
+    def _wait_until(self, deadline: float, runs: Sequence[Future[Any] | None]) -> None:
+        left = {run for run in runs if run is not None}
+        while left and (seconds := deadline - time.monotonic()) > 0:
+            left = wait(left, timeout=min(seconds, HELD_UP_SECONDS)).not_done
+            self._threads.relieve()
 
     def close(self) -> None:
         """Shut NVML down, unless a call still hangs: then only the end of the process is safe."""
-        self._threads.shutdown(wait=False)
         until = time.monotonic() + self._timing.interval_seconds
         while not self._calls.is_idle() and time.monotonic() < until:
             time.sleep(0.01)
@@ -244,7 +266,3 @@ class Node:
             seconds = NO_DRIVER_CAP_SECONDS
         self._open_again_at = time.monotonic() + seconds
         self._driver = Driver(problem=problem)
-
-
-def _wait_until(deadline: float, runs: Sequence[Future[T] | None]) -> None:
-    wait([run for run in runs if run is not None], timeout=max(0.0, deadline - time.monotonic()))

@@ -6,9 +6,12 @@ from typing import Any, Final
 import pynvml
 
 from exporter.nvml.ask import Ask
-from exporter.nvml.fields import Field, FieldValues
+from exporter.nvml.calls import UNSUPPORTED
+from exporter.nvml.fields import Field, FieldValues, field_values
 
-EVERY_SECONDS: Final = 5.0
+# Bytes are scraped every 15 s or so; all that says how the links are is five values for each link.
+BYTES_EVERY_SECONDS: Final = 5.0
+LINKS_EVERY_SECONDS: Final = 30.0
 # nvml.h: the scope that stands for the sum over all links.
 ALL_LINKS: Final = 0xFFFFFFFF
 BYTES_PER_KIBIBYTE: Final = 1024
@@ -23,6 +26,7 @@ RECEIVE: Final = (
     (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, BYTES_PER_KIBIBYTE),
     (pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, 1),
 )
+BYTE_FIELDS: Final = tuple((field, ALL_LINKS) for field, _ in (*TRANSMIT, *RECEIVE))
 # Every value of the label `type`: its fields, the first that there is, and the counters of older
 # drivers. From NVLink 5 on (Blackwell) only the recoveries are counted.
 ERRORS: Final = {
@@ -51,43 +55,58 @@ class NvLink:
 
     def __init__(self) -> None:
         self._ask: Ask | None = None
-        self._due = 0.0
-        self._kept: dict[str, Any] = {}
+        self._links_due = self._bytes_due = 0.0
+        self._of_links: dict[str, Any] = {}
+        self._of_bytes: dict[str, Any] = {}
         self._links: tuple[int, ...] = ()
         self._up: tuple[int, ...] = ()
-        self._fields = FieldValues(())
+        self._link_fields = FieldValues(())
+        self._byte_fields = BYTE_FIELDS
         self._sums: dict[str, Sum] = {}
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
-        """Return the readings, a few seconds old at most; raises as ask does."""
-        if ask is not self._ask or now >= self._due:
-            self._ask, self._kept = ask, self._read(ask, now)
-            self._due = now + (EVERY_SECONDS if self._kept else 0.0)
-        return self._kept
+        """Return the readings, some seconds old at most; raises as ask does."""
+        if ask is not self._ask:
+            self._ask, self._links_due, self._bytes_due = ask, 0.0, 0.0
+        if now >= self._links_due:
+            self._of_links = self._read_links(ask, now)
+            self._links_due = now + (LINKS_EVERY_SECONDS if self._of_links else 0.0)
+        if self._of_links and now >= self._bytes_due:
+            counts = ask(byte_counts, self._byte_fields)
+            self._of_bytes = self._told_bytes(counts or {})
+            self._bytes_due = now + (0.0 if counts is None else BYTES_EVERY_SECONDS)
+        return self._of_links and self._of_links | self._of_bytes
 
-    def _read(self, ask: Ask, now: float) -> dict[str, Any]:
+    def _read_links(self, ask: Ask, now: float) -> dict[str, Any]:
         states = {link: ask(link_state, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)}
         links = tuple(link for link in states if ask.supports(link_state, link))
         if not links or any(states[link] is None for link in links):
             return {}
         up = tuple(link for link in links if states[link] == pynvml.NVML_FEATURE_ENABLED)
         if (links, up) != (self._links, self._up):  # What one did not tell it may tell now.
-            self._links, self._up, self._fields = links, up, FieldValues(_fields(links))
-        values = self._fields.read(ask, now)
+            self._links, self._up = links, up
+            self._link_fields = FieldValues(_fields(links, up))
+        self._byte_fields = BYTE_FIELDS
+        values = self._link_fields.read(ask, now)
         return {
             "nvlink_links": len(links),
             "nvlink_links_up": len(up),
             "nvlink_speed_min_megabytes_per_second": _slowest(up, values),
-            "nvlink_transmit_bytes": self._bytes("transmit", TRANSMIT, values),
-            "nvlink_receive_bytes": self._bytes("receive", RECEIVE, values),
             "nvlink_errors": self._errors(ask, values) or None,
         }
 
+    def _told_bytes(self, counts: dict[Field, int | float]) -> dict[str, Any]:
+        self._byte_fields = tuple(counts) or BYTE_FIELDS  # The others until the links are read.
+        return {
+            "nvlink_transmit_bytes": self._bytes("transmit", TRANSMIT, counts),
+            "nvlink_receive_bytes": self._bytes("receive", RECEIVE, counts),
+        }
+
     def _bytes(
-        self, name: str, sources: Sequence[tuple[int, int]], values: dict[Field, int | float]
+        self, name: str, sources: Sequence[tuple[int, int]], counts: dict[Field, int | float]
     ) -> int | None:
         for field, times in sources:
-            count = values.get((field, ALL_LINKS))
+            count = counts.get((field, ALL_LINKS))
             if count is not None:
                 return self._sum(name).add({field: int(count) * times})
         return None
@@ -139,12 +158,23 @@ def link_state(handle: object, link: int) -> int:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED) from None
 
 
-def _fields(links: Sequence[int]) -> list[Field]:
-    of_each = [SPEED, *(field for fields, _ in ERRORS.values() for field in fields)]
-    of_all = [field for field, _ in (*TRANSMIT, *RECEIVE)]
-    return [(field, ALL_LINKS) for field in of_all] + [
-        (field, link) for field in of_each for link in links
-    ]
+def byte_counts(handle: object, fields: Sequence[Field]) -> dict[Field, int | float]:
+    """Return those of *fields* that are told now.
+
+    None at all is no failure, which would be remembered for an hour: links come up in seconds.
+    """
+    try:
+        answers = field_values(handle, fields)
+    except pynvml.NVMLError as error:
+        if error.value in UNSUPPORTED:
+            return {}
+        raise
+    return {field: count for field, count in answers.items() if count is not None}
+
+
+def _fields(links: Sequence[int], up: Sequence[int]) -> list[Field]:
+    errors = [field for fields, _ in ERRORS.values() for field in fields]
+    return [(SPEED, link) for link in up] + [(field, link) for field in errors for link in links]
 
 
 def _slowest(up: Sequence[int], values: dict[Field, int | float]) -> int | None:

@@ -19,6 +19,8 @@ BYTES_PER_MEBIBYTE: Final = 2**20
 BYTES_PER_KILOBYTE: Final = 1000
 # Performance states from here on save power, by which a link may be slowed as well; 32 is unknown.
 SAVING_STATES: Final = range(3, 16)
+# How often the generation of a GPU at work is looked at.
+LINK_SECONDS: Final = 5.0
 
 
 class Source(Protocol):
@@ -28,7 +30,7 @@ class Source(Protocol):
     def name(self) -> str: ...
 
     def read(self, ask: Ask, now: float) -> Rates | None:
-        """Return the rates, None if there are none now."""
+        """Return the means over the window, None if there are none now."""
         ...
 
     def may_tell(self, ask: Ask) -> bool:
@@ -66,42 +68,60 @@ class PcieThroughput:
     def _begin(self, ask: Ask) -> None:
         """Begin anew with a GPU that was opened, maybe after a reset."""
         timing = self._timing
-        sources: tuple[Source, ...] = (
-            GpmRates(self._gpm),
-            PcieByteCounters(
-                timing.interval_seconds, max(timing.window_seconds, timing.patience_seconds)
-            ),
-            SampledRates(),
-        )
+        window = timing.window_seconds
+        counters = PcieByteCounters(timing.interval_seconds, max(window, timing.patience_seconds))
         self._ask = ask
-        self._readers = tuple(_Reader(source, timing.window_seconds) for source in sources)
+        self._readers = (
+            _Reader(GpmRates(self._gpm)),
+            _Reader(Averaged(counters, window)),
+            _Reader(Averaged(SampledRates(), window)),
+        )
 
 
 class _Reader:
-    """A source, and what it told lately."""
+    """A source, and whether it ever told of traffic."""
 
-    def __init__(self, source: Source, window_seconds: float) -> None:
+    def __init__(self, source: Source) -> None:
         self.source = source
         self.has_moved = False
-        self._transmit = Window(window_seconds)
-        self._receive = Window(window_seconds)
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
         rates = self.source.read(ask, now)
         if rates is None:
             return {}
         self.has_moved = self.has_moved or any(rates)
-        self._transmit.add(now, rates[0])
-        self._receive.add(now, rates[1])
         return {
-            "pcie_transmit_bytes_per_second": self._transmit.mean(),
-            "pcie_receive_bytes_per_second": self._receive.mean(),
+            "pcie_transmit_bytes_per_second": rates[0],
+            "pcie_receive_bytes_per_second": rates[1],
             "pcie_source": self.source.name,
         }
 
 
+class Averaged:
+    """The means over the window of a source that tells something new each time."""
+
+    def __init__(self, source: Source, window_seconds: float) -> None:
+        self.name = source.name
+        self._source = source
+        self._windows = (Window(window_seconds), Window(window_seconds))
+
+    def read(self, ask: Ask, now: float) -> Rates | None:
+        rates = self._source.read(ask, now)
+        if rates is None:
+            return None
+        for window, rate in zip(self._windows, rates, strict=True):
+            window.add(now, rate)
+        transmit, receive = (window.mean() for window in self._windows)
+        assert transmit is not None  # There is one at least, that of now.
+        assert receive is not None
+        return transmit, receive
+
+    def may_tell(self, ask: Ask) -> bool:
+        return self._source.may_tell(ask)
+
+
 class GpmRates:
-    """What GPM has counted since its last sample: all of the time, at no cost of its own."""
+    """What GPM has counted: all of the time, at no cost of its own."""
 
     name = "gpm"
 
@@ -109,7 +129,7 @@ class GpmRates:
         self._gpm = gpm
 
     def read(self, ask: Ask, now: float) -> Rates | None:
-        transmit, receive = (self._gpm.latest.get(metric) for metric in PCIE)
+        transmit, receive = (self._gpm.mean(metric) for metric in PCIE)
         if transmit is None or receive is None:
             return None
         return transmit * BYTES_PER_MEBIBYTE, receive * BYTES_PER_MEBIBYTE
@@ -119,18 +139,30 @@ class GpmRates:
 
 
 class SampledRates:
-    """NVML's own measurement: it blocks for 20 ms a direction, and sees no more than those."""
+    """NVML's own measurement: it blocks for 20 ms, and sees no more than those.
+
+    The two directions take turns, for each keeps a thread and maybe the driver busy meanwhile.
+    """
 
     name = "sampled"
 
+    def __init__(self) -> None:
+        self._rates: dict[int, int] = {}
+        self._turns = (pynvml.NVML_PCIE_UTIL_TX_BYTES, pynvml.NVML_PCIE_UTIL_RX_BYTES)
+
     def read(self, ask: Ask, now: float) -> Rates | None:
-        transmit = ask(pynvml.nvmlDeviceGetPcieThroughput, pynvml.NVML_PCIE_UTIL_TX_BYTES)
-        if transmit is None:
-            return None
-        receive = ask(pynvml.nvmlDeviceGetPcieThroughput, pynvml.NVML_PCIE_UTIL_RX_BYTES)
-        if receive is None:
-            return None
-        return transmit * BYTES_PER_KILOBYTE, receive * BYTES_PER_KILOBYTE
+        for direction in self._turns:
+            rate = ask(pynvml.nvmlDeviceGetPcieThroughput, direction)
+            if rate is None:
+                self._rates.clear()
+                return None
+            is_known = len(self._rates) == len(self._turns)
+            self._rates[direction] = rate * BYTES_PER_KILOBYTE
+            if is_known:
+                break
+        self._turns = (self._turns[1], self._turns[0])
+        transmit, receive = (self._rates[direction] for direction in sorted(self._rates))
+        return transmit, receive
 
     def may_tell(self, ask: Ask) -> bool:
         return False  # There is no other to be asked instead.
@@ -144,6 +176,7 @@ class PcieLink:
 
     def __init__(self, window_seconds: float) -> None:
         self._window_seconds = window_seconds
+        self._due = 0.0
         # The generation as it was when the GPU was last seen at work, and when that was.
         self._ask: Ask | None = None
         self._busy: tuple[float, int] | None = None
@@ -151,13 +184,20 @@ class PcieLink:
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
         """Return the generation, None where the GPU did not work during the window."""
         if ask is not self._ask:
-            self._ask, self._busy = ask, None
-        if _is_busy(ask):
-            generation = ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration)
-            self._busy = None if generation is None else (now, generation)
+            self._ask, self._busy, self._due = ask, None, now
+        if now >= self._due and _is_busy(ask):  # While it rests each time: work may be short.
+            self._look(ask, now)
         if self._busy is not None and now - self._busy[0] > self._window_seconds:
             self._busy = None
         return {"pcie_link_generation": self._busy and self._busy[1]}
+
+    def _look(self, ask: Ask, now: float) -> None:
+        generation = ask(pynvml.nvmlDeviceGetCurrPcieLinkGeneration)
+        if generation is None:
+            self._busy = None
+        else:
+            self._busy = (now, generation)
+            self._due = now + min(LINK_SECONDS, self._window_seconds / 3)
 
 
 def _is_busy(ask: Ask) -> bool:

@@ -19,6 +19,8 @@ class Reading:
     unpack: Callable[[Any], tuple[int, ...]] = lambda value: (value,)
     # 0: each time. What changes slowly, or costs milliseconds, is asked less often.
     every_seconds: float = 0.0
+    # Asked instead where this one is not supported; it fills the same fields.
+    older: "Reading | None" = None
 
 
 def memory_temperature(handle: object) -> int:
@@ -47,22 +49,31 @@ def _memory(memory: Any) -> tuple[int, ...]:
 
 _MEMORY: Final = ("memory_total_bytes", "memory_used_bytes")
 
-# In the order they are read. Of two rows for the same fields the later one is the older function,
-# asked only where the newer one is not supported.
+# In the order they are read.
 READINGS: Final = (
     # Version 2 leaves what the driver reserves out of *used*, version 1 counts it in.
-    Reading(_MEMORY, pynvml.nvmlDeviceGetMemoryInfo, (pynvml.nvmlMemory_v2,), _memory),
-    Reading(_MEMORY, pynvml.nvmlDeviceGetMemoryInfo, (), _memory),
+    Reading(
+        _MEMORY,
+        pynvml.nvmlDeviceGetMemoryInfo,
+        (pynvml.nvmlMemory_v2,),
+        _memory,
+        older=Reading(_MEMORY, pynvml.nvmlDeviceGetMemoryInfo, (), _memory),
+    ),
     Reading(
         ("pcie_link_generation_max",),
         pynvml.nvmlDeviceGetMaxPcieLinkGeneration,
         every_seconds=60.0,
     ),
-    Reading(("pcie_link_width",), pynvml.nvmlDeviceGetCurrPcieLinkWidth),
+    Reading(("pcie_link_width",), pynvml.nvmlDeviceGetCurrPcieLinkWidth, every_seconds=5.0),
     Reading(("pcie_link_width_max",), pynvml.nvmlDeviceGetMaxPcieLinkWidth, every_seconds=60.0),
-    Reading(("pcie_replays",), pynvml.nvmlDeviceGetPcieReplayCounter),
+    Reading(("pcie_replays",), pynvml.nvmlDeviceGetPcieReplayCounter, every_seconds=5.0),
     Reading(("sm_clock_megahertz",), pynvml.nvmlDeviceGetClockInfo, (pynvml.NVML_CLOCK_SM,)),
-    Reading(("memory_clock_megahertz",), pynvml.nvmlDeviceGetClockInfo, (pynvml.NVML_CLOCK_MEM,)),
+    Reading(
+        ("memory_clock_megahertz",),
+        pynvml.nvmlDeviceGetClockInfo,
+        (pynvml.NVML_CLOCK_MEM,),
+        every_seconds=5.0,
+    ),
     Reading(
         ("sm_clock_max_megahertz",),
         pynvml.nvmlDeviceGetMaxClockInfo,
@@ -85,9 +96,11 @@ READINGS: Final = (
         (pynvml.NVML_TEMPERATURE_GPU,),
     ),
     Reading(
-        ("temperature_margin_celsius",), pynvml.nvmlDeviceGetMarginTemperature, every_seconds=5.0
+        ("temperature_margin_celsius",),
+        pynvml.nvmlDeviceGetMarginTemperature,
+        every_seconds=5.0,
+        older=Reading(("temperature_margin_celsius",), margin_to_slowdown),
     ),
-    Reading(("temperature_margin_celsius",), margin_to_slowdown, every_seconds=5.0),
     Reading(
         ("ecc_corrected_errors",),
         pynvml.nvmlDeviceGetTotalEccErrors,

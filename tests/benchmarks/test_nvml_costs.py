@@ -49,7 +49,8 @@ def test_each_call_is_timed(tmp_path: Path) -> None:
     by_call = {row["call"]: row for row in rows}
 
     assert 20_000 <= by_call["nvmlDeviceGetPcieThroughput"]["median us"] < 60_000
-    assert by_call["nvmlDeviceGetPcieThroughput"]["calls a second and GPU"] == 2
+    # Both directions first, then they take turns: four calls in three rounds.
+    assert by_call["nvmlDeviceGetPcieThroughput"]["calls a second and GPU"] * 3 == 4
     assert by_call["nvmlDeviceGetPowerUsage"]["calls a second and GPU"] == 1
     assert rows[0]["call"] == "nvmlDeviceGetPcieThroughput"
 

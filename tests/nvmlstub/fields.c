@@ -55,6 +55,8 @@ static void fill(struct gpu *gpu, const struct known *known, struct field_value 
     out->result = nvlink_field(gpu, known->field, out->scope, &value);
     if (out->result == SUCCESS)
         out->result = play(name, gpu->index, &value);
+    if (setting("STUB_SAMPLED_PCIE", 0) && (known->field == 197 || known->field == 198))
+        out->result = NOT_SUPPORTED;
     out->value_type = value > UINT_MAX ? UNSIGNED_LONG_LONG : known->value_type;
     if (out->value_type == UNSIGNED_LONG_LONG)
         out->value.as_unsigned_long_long = value;

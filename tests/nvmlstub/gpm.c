@@ -84,6 +84,8 @@ static void tell(int gpu, const struct known *known, struct gpm_metric *out) {
     unsigned long long value = gpu == 1 ? known->sick : known->healthy;
     snprintf(name, sizeof name, "gpm_%u", known->metric);
     out->result = play(name, gpu, &value);
+    if (setting("STUB_SAMPLED_PCIE", 0) && (known->metric == 20 || known->metric == 21))
+        out->result = NOT_SUPPORTED;
     out->value = (double)value;
 }
 

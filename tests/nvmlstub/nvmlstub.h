@@ -4,6 +4,7 @@
  * file is read again at every call, so a test can break and mend a running process:
  *   STUB_GPUS      how many GPUs there are (2)
  *   STUB_PCIE_MS   how long nvmlDeviceGetPcieThroughput blocks (20, as the real one)
+ *   STUB_SAMPLED_PCIE  when 1, what goes over PCIe is known from that call alone
  *   STUB_CHATTER   when set, nvmlInit prints on standard output, as libraries sometimes do
  *   STUB_SHUTDOWN_MARK  a file that nvmlShutdown makes, so that a test can see it was called
  *   STUB_DEVICE    a file that is open while NVML is, as /dev/nvidia0 would be

@@ -14,9 +14,10 @@ from exporter.nvml.timing import Timing
 # Soon over what hangs; and, where nothing does, too patient to be upset by a busy machine.
 QUICK = Timing(
     interval_seconds=0.1,
-    stale_seconds=1.0,
-    slow_seconds=1.0,
+    stale_seconds=0.7,
+    slow_seconds=0.7,
     retry_seconds=0.1,
+    window_seconds=3.0,  # What is read a few times in a window is read each second.
     # What this machine's kernel tells is no business of the stub's GPUs.
     path_sysfs="/nowhere",
     path_kmsg="/nowhere",

@@ -5,7 +5,17 @@ from typing import Any
 import pynvml
 import pytest
 
-from exporter.nvml.gpm import ACTIVITY, METRICS, PCIE, Gpm, Memory, gpm_metrics, gpm_support
+from exporter.nvml.gpm import (
+    ACTIVITY,
+    FIRST_SECONDS,
+    METRICS,
+    PCIE,
+    SAMPLE_SECONDS,
+    Gpm,
+    Memory,
+    gpm_metrics,
+    gpm_support,
+)
 from tests.exporter.nvml.driver import Driver, Fails
 
 SM, DRAM = pynvml.NVML_GPM_METRIC_SM_UTIL, pynvml.NVML_GPM_METRIC_DRAM_BW_UTIL
@@ -61,28 +71,66 @@ def test_gpu_without_gpm_tells_nothing_and_is_asked_once() -> None:
 
 
 def test_load_between_two_readings_is_seen_whole() -> None:
-    """A burst of a third of each second is a third, although it is over at each reading."""
+    """A burst of a third of the time is a third, although it is over at each reading."""
     driver = FakeGpm()
     ask, gpm = driver.opened(), Gpm(15.0)
     first = gpm.read(ask, driver.now)
-    readings = [gpm.read(ask, driver.work(1.0, busy)) for busy in (0.3, 0.1)]
+    readings = [gpm.read(ask, driver.work(1.0, 0.3))]
+    readings += [gpm.read(ask, driver.work(SAMPLE_SECONDS, busy)) for busy in (2.0, 1.0)]
 
     assert first == {}
     assert all(gpm.may_tell(metric) for metric in METRICS)
     assert readings[0] == pytest.approx(dict.fromkeys(ACTIVITY.values(), 30.0))
-    assert readings[1] == pytest.approx(dict.fromkeys(ACTIVITY.values(), 20.0))
-    assert gpm.latest[PCIE[0]] == pytest.approx(10.0)  # For PCIe the last second counts.
+    # The second before that was told at once; it does not weigh as much as five.
+    assert readings[1] == pytest.approx(dict.fromkeys(ACTIVITY.values(), 40.0))
+    assert readings[2] == pytest.approx(dict.fromkeys(ACTIVITY.values(), 30.0))
+    assert [gpm.mean(metric) for metric in PCIE] == pytest.approx([30.0, 30.0])
+
+
+def test_samples_are_taken_at_their_own_pace() -> None:
+    """The first reading comes soon; then a sample every few seconds covers all of the time."""
+    driver = FakeGpm()
+    ask, gpm = driver.opened(), Gpm(15.0)
+    told, asked = [], []
+    for _ in range(12):
+        told.append(gpm.read(ask, driver.work(1.0, 0.5)).get("sm_active_percent"))
+        asked.append(driver.asked["gpm_sample"])
+
+    assert told == [None, *[pytest.approx(50.0)] * 11]
+    assert asked == [1, 2, 2, 2, 2, 2, 3, 3, 3, 3, 3, 4]
+
+
+def test_window_that_is_short_is_sampled_more_often() -> None:
+    """There are three samples in it, however short it is."""
+    driver = FakeGpm()
+    ask, gpm = driver.opened(), Gpm(3.0)
+    for _ in range(10):
+        gpm.read(ask, driver.work(1.0, 0.5))
+
+    assert driver.asked["gpm_sample"] == 10
 
 
 def test_activity_is_the_mean_over_the_window() -> None:
     """What is older than the window no longer counts."""
     driver = FakeGpm()
-    ask, gpm = driver.opened(), Gpm(2.0)
+    ask, gpm = driver.opened(), Gpm(3.0)
     gpm.read(ask, driver.now)
-    for busy in (1.0, 1.0, 0.2, 0.4):
+    for busy in (1.0, 1.0, 1.0, 0.2, 0.4, 0.3):
         told = gpm.read(ask, driver.work(1.0, busy))
 
     assert told["sm_active_percent"] == pytest.approx(30.0)
+
+
+def test_silence_longer_than_the_window_is_not_told_as_its_mean() -> None:
+    """After a minute without a sample the next two are compared, and not those a minute apart."""
+    driver = FakeGpm()
+    ask, gpm = driver.opened(), Gpm(15.0)
+    gpm.read(ask, driver.now)
+    gpm.read(ask, driver.work(1.0, 0.9))
+    again = gpm.read(ask, driver.work(60.0, 60.0))
+
+    assert again == {}
+    assert gpm.read(ask, driver.work(1.0, 0.2))["sm_active_percent"] == pytest.approx(20.0)
 
 
 def test_two_samples_are_all_that_is_ever_allocated() -> None:
@@ -113,13 +161,14 @@ def test_gpu_that_was_reset_is_not_compared_with_what_it_was() -> None:
 
 
 def test_samples_are_not_taken_faster_than_the_counters_are_refreshed() -> None:
-    """Two readings within a tenth of a second tell the same."""
+    """Not even for the first reading are two samples too close to be compared."""
     driver = FakeGpm()
     ask, gpm = driver.opened(), Gpm(15.0)
     gpm.read(ask, driver.now)
-    before = gpm.read(ask, driver.work(1.0, 0.5))
 
-    assert gpm.read(ask, driver.work(0.05, 0.0)) == before != {}
+    assert gpm.read(ask, driver.work(FIRST_SECONDS - 0.01, 0.1)) == {}
+    assert driver.asked["gpm_sample"] == 1
+    assert gpm.read(ask, driver.work(0.02, 0.0)) != {}
     assert driver.asked["gpm_sample"] == 2
 
 
@@ -141,7 +190,7 @@ def test_part_of_a_gpu_that_only_seems_to_have_gpm_tells_nothing(function: str) 
     """Virtual machines are refused only when a sample is taken; that is noticed, and remembered."""
     driver = FakeGpm(**{function: Fails()})
     ask, gpm = driver.opened(), Gpm(15.0)
-    told = [gpm.read(ask, driver.work(1.0, 0.5)) for _ in range(5)]
+    told = [gpm.read(ask, driver.work(SAMPLE_SECONDS, 0.5)) for _ in range(5)]
 
     assert told == [{}] * 5
     assert not any(gpm.may_tell(metric) for metric in METRICS)
@@ -150,20 +199,21 @@ def test_part_of_a_gpu_that_only_seems_to_have_gpm_tells_nothing(function: str) 
 
 @pytest.mark.parametrize("function", ["gpm_sample", "gpm_metrics"])
 def test_failure_that_passes_is_no_reading_once(function: str) -> None:
-    """After a timeout the next reading is right again, and nobody need look for another source."""
+    """After a timeout the next reading tells of all the time, and no other source is looked for."""
     driver = FakeGpm()
     ask, gpm = driver.opened(), Gpm(15.0)
     gpm.read(ask, driver.now)
     assert gpm.read(ask, driver.work(1.0, 0.2)) != {}
     answer = driver.answers[function]
     driver.answers[function] = Fails(pynvml.NVML_ERROR_TIMEOUT)
-    failed = gpm.read(ask, driver.work(1.0, 0.2))
-    assert gpm.latest == {}
+    failed = gpm.read(ask, driver.work(SAMPLE_SECONDS, 2.4))
+    assert [gpm.mean(metric) for metric in METRICS] == [None] * len(METRICS)
     assert all(gpm.may_tell(metric) for metric in METRICS)
     driver.answers[function] = answer
 
     assert failed == {}
-    assert "sm_active_percent" in gpm.read(ask, driver.work(1.0, 0.2))
+    told = gpm.read(ask, driver.work(1.0, 0.0))
+    assert told["sm_active_percent"] == pytest.approx(100 * 2.4 / (SAMPLE_SECONDS + 1.0))
 
 
 def test_support_is_what_the_driver_says_of_the_device(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 import time
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
@@ -14,7 +15,9 @@ from exporter.nvml.readings import READINGS, Reading
 from exporter.nvml.sample import GpuSample
 
 OPENING = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "pci_bus_id")
-FUNCTIONS = {reading.function.__name__ for reading in READINGS}
+# Every reading, and the older one that stands in for it.
+ROWS = [row for reading in READINGS for row in (reading, reading.older) if row is not None]
+FUNCTIONS = {row.function.__name__ for row in ROWS}
 
 
 class FakeDriver(Calls):
@@ -64,14 +67,20 @@ def readings_of(sample: GpuSample) -> set[str]:
 def test_every_reading_that_fails_is_missed_alone() -> None:
     """A function that this GPU does not have costs its own fields and no others."""
     everything = readings_of(read(FakeDriver()))
-    for reading in READINGS:
-        name = reading.function.__name__
+    for name in FUNCTIONS:
         sample = read(FakeDriver(**{name: pynvml.NVML_ERROR_NOT_SUPPORTED}))
-        older = {field for r in READINGS if r.function.__name__ != name for field in r.fields}
-        lost = {f for r in READINGS if r.function.__name__ == name for f in r.fields} - older
+        left = {field for row in ROWS if row.function.__name__ != name for field in row.fields}
 
         assert sample.up
-        assert everything - readings_of(sample) == lost
+        assert readings_of(sample) == everything & left
+
+
+def test_field_has_one_reading_and_an_older_one_fills_the_same() -> None:
+    """A reading's fields say when it is due: no two readings share one."""
+    fields = [field for reading in READINGS for field in reading.fields]
+
+    assert len(fields) == len(set(fields))
+    assert all(r.older is None or r.older.fields == r.fields for r in READINGS)
 
 
 @pytest.mark.parametrize(
@@ -110,7 +119,7 @@ def test_unsupported_reading_is_asked_again_after_its_time(monkeypatch: pytest.M
 
 
 def test_older_functions_stand_in_where_newer_ones_are_missing() -> None:
-    """Of two rows for the same field the later one, the older function, is asked only if needed."""
+    """The older function is asked only where the newer one is not supported."""
     memory = "nvmlDeviceGetMemoryInfo"
     modern = FakeDriver()
     assert read(modern).memory_used_bytes is not None
@@ -119,6 +128,18 @@ def test_older_functions_stand_in_where_newer_ones_are_missing() -> None:
     old = VersionOneOnly()
     assert read(old).memory_used_bytes is not None
     assert old.asked.count(memory) == 2
+
+
+def test_older_function_does_not_stand_in_for_a_timeout() -> None:
+    """A newer function that fails once is asked again: the older one tells another thing."""
+    driver = FakeDriver(nvmlDeviceGetMarginTemperature=pynvml.NVML_ERROR_TIMEOUT)
+    gpu = Gpu(0, driver, 60.0)
+
+    assert gpu.read().temperature_margin_celsius is None
+    assert "margin_to_slowdown" not in driver.asked
+    driver.codes = {"nvmlDeviceGetMarginTemperature": pynvml.NVML_ERROR_NOT_SUPPORTED}
+    assert gpu.read().temperature_margin_celsius is not None
+    assert "margin_to_slowdown" in driver.asked
 
 
 class VersionOneOnly(FakeDriver):
@@ -136,22 +157,25 @@ class VersionOneOnly(FakeDriver):
 
 def test_slow_reading_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is asked seldom stays on the page meanwhile, and is gone when it cannot be read."""
-    now = 1000.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
     name = "nvmlDeviceGetPowerUsage"
     seldom = Reading(("power_milliwatts",), pynvml.nvmlDeviceGetPowerUsage, every_seconds=10.0)
-    monkeypatch.setattr(gpu_module, "READINGS", (seldom,))
+    always = Reading(("gpu_temperature_celsius",), pynvml.nvmlDeviceGetTemperature)
+    monkeypatch.setattr(gpu_module, "READINGS", (seldom, always))
     driver = FakeDriver()
     gpu = Gpu(0, driver, 60.0)
-    readings = []
-    for now in (1000.0, 1009.0, 1010.0):
-        readings.append(gpu.read().power_milliwatts)
-    assert readings == [0, 0, 0]
-    assert driver.asked.count(name) == 2
 
+    def power_at(now: float) -> int | None:
+        clock.now = now
+        return gpu.read().power_milliwatts
+
+    assert [power_at(now) for now in (1000.0, 1009.0, 1010.0)] == [0, 0, 0]
+    assert driver.asked.count(name) == 2
     driver.codes = {name: pynvml.NVML_ERROR_TIMEOUT}
-    now = 1020.0
-    assert gpu.read().power_milliwatts is None
+    assert power_at(1020.0) is None
+    driver.codes = {}
+    assert power_at(1021.0) == 0  # A failure is not kept for that long.
 
 
 def test_passing_failure_costs_one_reading_once() -> None:

@@ -2,15 +2,22 @@
 
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pynvml
 import pytest
 
 from exporter.nvml import node as node_module
 from exporter.nvml.calls import Calls
-from exporter.nvml.node import Node, Superseded
-from exporter.nvml.sample import NodeSample
+from exporter.nvml.events import XidEvents
+from exporter.nvml.gpu import Gpu
+from exporter.nvml.node import EVENTS_EVERY, GpuJobs, Node, Superseded
+from exporter.nvml.sample import GpuSample, NodeSample
+from exporter.nvml.threads import Threads
 from exporter.nvml.timing import Timing
+from exporter.nvml.xids import XidCounts
 from tests.exporter.nvml.stub import wait_for
 
 TIMING = Timing(interval_seconds=0.02, stale_seconds=20.0, slow_seconds=20.0, retry_seconds=0.0)
@@ -167,6 +174,58 @@ def test_other_gpus_need_a_new_process(driver: Driver, node: Node) -> None:
 
     with pytest.raises(Superseded):
         node.sample()
+
+
+class AtOnce(Threads):
+    """Does the work when it is submitted."""
+
+    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+        future: Future[Any] = Future()
+        future.set_result(work())
+        return future
+
+
+class Fetched:
+    """XID events of a GPU, one more each time that they are fetched."""
+
+    def __init__(self) -> None:
+        self.counts = XidCounts()
+
+    def read(self) -> XidCounts:
+        self.counts.add(79)
+        return self.counts
+
+
+class LostGpu:
+    """A GPU that never answers."""
+
+    def read(self) -> GpuSample:
+        return self.down()
+
+    def down(self) -> GpuSample:
+        return GpuSample(0, up=False)
+
+    def read_slow(self) -> dict[str, Any]:
+        return {}
+
+
+def test_events_are_fetched_with_each_fifth_reading_and_told_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They wait in the driver; what was counted is told however old it is, of a lost GPU too."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    jobs = GpuJobs(cast(Gpu, LostGpu()), AtOnce(), cast(XidEvents, Fetched()))
+    told = []
+    for _ in range(2 * EVENTS_EVERY + 1):
+        jobs.start()
+        jobs.start_slow()
+        clock.now += 3600.0
+        told.append(jobs.sample(5.0, None, {}))
+
+    assert [sample.xid_events for sample in told] == [*[1] * EVENTS_EVERY, *[2] * EVENTS_EVERY, 3]
+    assert told[0].xid_errors == {"79": 1}  # It was told, and is not counted up afterwards.
+    assert {(sample.up, sample.xid_source) for sample in told} == {(False, "nvml")}
 
 
 def test_hung_call_keeps_the_process(

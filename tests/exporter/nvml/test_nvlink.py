@@ -1,11 +1,22 @@
 from collections.abc import Sequence
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pynvml
 import pytest
 
 from exporter.nvml.fields import Field
-from exporter.nvml.nvlink import ALL_LINKS, EVERY_SECONDS, SPEED, NvLink, link_state
+from exporter.nvml.nvlink import (
+    ALL_LINKS,
+    BYTE_FIELDS,
+    BYTES_EVERY_SECONDS,
+    LINKS_EVERY_SECONDS,
+    SPEED,
+    NvLink,
+    byte_counts,
+    link_state,
+)
 from tests.exporter.nvml.driver import Driver, Fails
 from tests.exporter.nvml.stub import PATIENT, Supervise, wait_for_sample
 
@@ -15,12 +26,15 @@ REPLAY, RECOVERY, CRC = (
     pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC,
 )
 
+SENT = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, ALL_LINKS)
+RECEIVED = (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, ALL_LINKS)
+
 
 class FakeLinks(Driver):
     """A GPU with *states* of its links, and *fields* that it can tell."""
 
     def __init__(self, states: dict[int, int], **answers: Any) -> None:
-        super().__init__(link_state=self.state, field_values=self.tell)
+        super().__init__(link_state=self.state, field_values=self.tell, byte_counts=self.tell_bytes)
         self.answers |= answers
         self.states = states
         self.fields: dict[Field, int] = {}
@@ -32,6 +46,9 @@ class FakeLinks(Driver):
 
     def tell(self, handle: object, fields: Sequence[Field]) -> dict[Field, int | None]:
         return {field: self.fields.get(field) for field in fields}
+
+    def tell_bytes(self, handle: object, fields: Sequence[Field]) -> dict[Field, int]:
+        return {field: self.fields[field] for field in fields if field in self.fields}
 
     def set_each(self, field: int, *values: int) -> None:
         """Let the links tell *values*, from link 0 on."""
@@ -46,7 +63,7 @@ class Reads:
         self._part = NvLink()
         self.now = 0.0
 
-    def read(self, after_seconds: float = EVERY_SECONDS) -> dict[str, Any]:
+    def read(self, after_seconds: float = LINKS_EVERY_SECONDS) -> dict[str, Any]:
         self.now += after_seconds
         return self._part.read(self._ask, self.now)
 
@@ -133,12 +150,74 @@ def test_nothing_is_counted_where_the_driver_counts_nothing() -> None:
 def test_links_are_read_every_few_seconds() -> None:
     """Between two readings the last one is told."""
     driver = FakeLinks({0: 1})
+    driver.set_each(CRC, 3)
     gpu = Reads(driver)
     first = gpu.read()
     driver.states[0] = 0
+    driver.set_each(CRC, 4)
 
-    assert gpu.read(EVERY_SECONDS - 0.1) == first
-    assert gpu.read(0.1)["nvlink_links_up"] == 0
+    assert gpu.read(LINKS_EVERY_SECONDS - 0.1) == first
+    later = gpu.read(0.1)
+    assert (later["nvlink_links_up"], later["nvlink_errors"]) == (0, {"crc": 4})
+
+
+def test_bytes_are_read_more_often_than_the_links() -> None:
+    """A scrape finds new bytes; only the fields that told something are asked for them."""
+    driver = FakeLinks({0: 1})
+    driver.fields = {SENT: 1, RECEIVED: 2}
+    gpu = Reads(driver)
+    seen = [gpu.read()["nvlink_transmit_bytes"]]
+    driver.fields |= {SENT: 4}
+    seen += [gpu.read(after)["nvlink_transmit_bytes"] for after in (BYTES_EVERY_SECONDS - 0.1, 0.1)]
+
+    assert seen == [1024, 1024, 4096]
+    assert driver.asked == {
+        "link_state": pynvml.NVML_NVLINK_MAX_LINKS,
+        "field_values": 1,
+        "byte_counts": 2,
+        "nvmlDeviceGetNvLinkErrorCounter": 4,
+    }
+
+
+def test_bytes_refused_for_a_while_are_back_soon() -> None:
+    """While all links are trained anew there are no bytes; that is not remembered for an hour."""
+    driver = FakeLinks({0: 1})
+    driver.fields = {SENT: 1, RECEIVED: 2}
+    gpu = Reads(driver)
+    gpu.read()
+    driver.fields.clear()
+    gone = gpu.read(BYTES_EVERY_SECONDS)
+    driver.fields = {SENT: 3, RECEIVED: 2}
+
+    assert (gone["nvlink_links"], gone["nvlink_transmit_bytes"]) == (1, None)
+    assert gpu.read(BYTES_EVERY_SECONDS)["nvlink_transmit_bytes"] == 3 * 1024
+
+
+def test_timeout_costs_the_bytes_one_reading() -> None:
+    """They are asked for again the next time."""
+    driver = FakeLinks({0: 1})
+    driver.fields = {SENT: 1, RECEIVED: 2}
+    gpu = Reads(driver)
+    driver.answers["byte_counts"] = Fails(pynvml.NVML_ERROR_TIMEOUT)
+    assert gpu.read()["nvlink_receive_bytes"] is None
+    driver.answers["byte_counts"] = driver.tell_bytes
+
+    assert gpu.read(1.0)["nvlink_receive_bytes"] == 2048
+
+
+@pytest.mark.parametrize(
+    ("code", "raises"),
+    [(pynvml.NVML_ERROR_NOT_SUPPORTED, False), (pynvml.NVML_ERROR_TIMEOUT, True)],
+)
+def test_no_bytes_at_all_is_an_answer(
+    monkeypatch: pytest.MonkeyPatch, code: int, raises: bool
+) -> None:
+    """A GPU that refuses all of these fields has nothing to count now; a timeout is a failure."""
+    entry = SimpleNamespace(nvmlReturn=code)
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetFieldValues", lambda _, fields: [entry] * len(fields))
+
+    with pytest.raises(pynvml.NVMLError) if raises else nullcontext():
+        assert byte_counts("handle", BYTE_FIELDS) == {}
 
 
 def test_sum_of_errors_goes_on_where_a_link_is_gone_or_begins_anew() -> None:

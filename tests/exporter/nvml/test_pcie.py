@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import count
 from types import SimpleNamespace
 from typing import Any
@@ -7,7 +8,7 @@ import pynvml
 import pytest
 
 from exporter.nvml.gpm import METRICS, PCIE, Gpm
-from exporter.nvml.pcie import PcieLink, PcieThroughput
+from exporter.nvml.pcie import LINK_SECONDS, PcieLink, PcieThroughput
 from exporter.nvml.pcie_bytes import FIELDS
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.nvml.timing import Timing
@@ -39,8 +40,8 @@ def byte_counters(transmit: int, receive: int) -> dict[str, Any]:
 
 def blocking(*told: tuple[float, float]) -> dict[str, Any]:
     """Answers of a GPU on which the call that blocks tells KB, the last for ever."""
-    each = _each(*(rate for rates in told for rate in rates), *told[-1] * 50)
-    return {BLOCKING: each}
+    of_direction = [_each(*rates) for rates in zip(*told, strict=True)]
+    return {BLOCKING: lambda _, direction: of_direction[direction]()}
 
 
 def _each(*answers: Any) -> Any:
@@ -146,12 +147,15 @@ def test_source_that_the_driver_takes_away_is_replaced() -> None:
 
 
 def test_throughput_is_the_mean_over_the_window() -> None:
-    """Bursts and rests are told by their mean, and what is older than the window is forgotten."""
+    """Bursts and rests are told by their mean, and what is older than the window is forgotten.
+
+    After the first reading the two directions take turns, each telling its last meanwhile.
+    """
     link = Link(Driver(**blocking((90, 9), (30, 3), (60, 6), (0, 0))))
     readings = [link.read() for _ in range(4)]
 
-    assert [r["pcie_transmit_bytes_per_second"] for r in readings] == [90e3, 60e3, 60e3, 30e3]
-    assert readings[3]["pcie_receive_bytes_per_second"] == 3000
+    assert [r["pcie_transmit_bytes_per_second"] for r in readings] == [90e3, 90e3, 70e3, 50e3]
+    assert readings[3]["pcie_receive_bytes_per_second"] == 4000
 
 
 def test_source_that_is_stuck_at_nothing_is_not_believed() -> None:
@@ -231,6 +235,31 @@ def test_generation_is_told_of_a_gpu_at_work_only(
     assert PcieLink(15.0).read(ask, 1.0) == {"pcie_link_generation": generation}
 
 
+def test_link_of_a_gpu_at_work_is_looked_at_every_few_seconds() -> None:
+    """A link that was slowed shows after that time, and a timeout costs one reading."""
+    driver, link = a_gpu_at_work(), PcieLink(15.0)
+    ask = driver.opened()
+    link.read(ask, 1.0)
+    driver.answers["nvmlDeviceGetCurrPcieLinkGeneration"] = 3
+    assert link.read(ask, LINK_SECONDS) == {"pcie_link_generation": 4}
+    assert link.read(ask, LINK_SECONDS + 1.0) == {"pcie_link_generation": 3}
+
+    driver.answers["nvmlDeviceGetCurrPcieLinkGeneration"] = Fails(pynvml.NVML_ERROR_TIMEOUT)
+    assert link.read(ask, 2 * LINK_SECONDS + 1.0) == {"pcie_link_generation": None}
+    driver.answers["nvmlDeviceGetCurrPcieLinkGeneration"] = 4
+    assert link.read(ask, 2 * LINK_SECONDS + 2.0) == {"pcie_link_generation": 4}
+
+
+def test_gpu_at_rest_is_looked_at_each_time() -> None:
+    """Work that lasts a second is seen, whenever it comes."""
+    driver, link = a_gpu_at_work(nvmlDeviceGetUtilizationRates=RESTING), PcieLink(15.0)
+    ask = driver.opened()
+    assert [link.read(ask, now)["pcie_link_generation"] for now in (1.0, 2.0)] == [None] * 2
+    driver.answers["nvmlDeviceGetUtilizationRates"] = SimpleNamespace(gpu=5)
+
+    assert link.read(ask, 3.0) == {"pcie_link_generation": 4}
+
+
 def test_generation_stays_while_the_gpu_pauses() -> None:
     """Between two steps the series is not gone; after a window of rest it is."""
     driver, link = a_gpu_at_work(), PcieLink(15.0)
@@ -247,7 +276,7 @@ def test_each_source_takes_over_where_the_driver_refuses_the_one_before(
     supervise: Supervise, scenario: Scenario
 ) -> None:
     """Through the real bindings: GPM, then the counters, then 20 ms a direction in a thread."""
-    supervisor = supervise(PATIENT)
+    supervisor = supervise(replace(PATIENT, window_seconds=1.0))  # GPM is asked thrice in that.
 
     def reads_from(source: str) -> GpuSample:
         def is_it(sample: NodeSample) -> bool:

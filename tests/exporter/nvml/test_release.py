@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from exporter.nvml import supervisor as supervisor_module
 from exporter.nvml.process import SUPERSEDED_STATUS, WorkerProcess
 from exporter.nvml.sample import NodeSample, Reason, StuckCall
 from exporter.nvml.supervisor import NvmlSupervisor
@@ -122,8 +123,11 @@ def test_release_ends_by_itself() -> None:
         assert not supervisor.released
 
 
-def test_release_does_not_wait_for_a_silent_worker(library: Path) -> None:
+def test_release_does_not_wait_for_a_silent_worker(
+    library: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker that is stopped, or hangs, is ended at once, not when its patience is over."""
+    monkeypatch.setattr(supervisor_module, "LET_GO_SECONDS", 0.1)
     with supervised(PATIENT, nvmlstub.environment(library)) as supervisor:
         wait_for(lambda: ups(supervisor) == [True, True])
         pid = supervisor.worker_pid

@@ -1,11 +1,21 @@
 import pytest
 
-from exporter.nvml.sample import GpuSample, NodeSample, StuckCall
+from exporter.nvml import sample as sample_module
+from exporter.nvml.sample import GpuProcess, GpuSample, MigDevice, NodeSample, StuckCall
 
 
 def test_sample_survives_the_pipe() -> None:
     """What the worker wrote is what the supervisor reads, absent readings included."""
-    gpu = GpuSample(1, up=True, uuid="GPU-a", power_milliwatts=5, throttle_seconds={"idle": 0.5})
+    gpu = GpuSample(
+        1,
+        up=True,
+        uuid="GPU-a",
+        power_milliwatts=5,
+        throttle_seconds={"sw_power_cap": 0.5},
+        cpu_affinity=(0, 1),
+        processes=(GpuProcess(4711, used_bytes=5), GpuProcess(4712, gpu_instance=2)),
+        mig_devices=(MigDevice("MIG-a", 1, 0, "1g.10gb"),),
+    )
     stuck = StuckCall("nvmlDeviceGetPowerUsage", 1, 6.25, 4711)
     sample = NodeSample(1.5, 2, "999.1", "13.1", (gpu, GpuSample(2, up=False)), stuck)
 
@@ -17,6 +27,15 @@ def test_sample_survives_the_pipe() -> None:
 def test_anything_else_is_refused(line: bytes) -> None:
     """A line that is no sample raises, so it is never taken for one."""
     with pytest.raises((ValueError, TypeError, KeyError)):
+        NodeSample.from_json(line)
+
+
+def test_sample_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Values have no names in the pipe, so those of a worker with other fields are not read."""
+    line = NodeSample(1.0, 0).to_json()
+    monkeypatch.setattr(sample_module, "LAYOUT", 1)
+
+    with pytest.raises(ValueError, match="a sample of layout"):
         NodeSample.from_json(line)
 
 

@@ -147,9 +147,10 @@ def test_worker_ended_from_outside_is_no_alarm(
 
 
 def test_silent_worker_is_replaced_and_its_last_sample_is_not_served(
-    supervise: Supervise,
+    supervise: Supervise, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A frozen process loses its series before they go stale, and is replaced."""
+    monkeypatch.setattr(supervisor_module, "END_SECONDS", 0.1)
     supervisor = supervise(QUICK)
     wait_for(lambda: ups(supervisor) == [True, True])
     first = supervisor.worker_pid
@@ -168,9 +169,9 @@ def test_silent_worker_is_replaced_and_its_last_sample_is_not_served(
 
 
 def test_slow_pcie_readings_delay_no_sample(supervise: Supervise, scenario: Scenario) -> None:
-    """Eight GPUs whose PCIe readings block for seconds are sampled all the while."""
+    """Eight GPUs whose PCIe readings block for ten intervals are sampled all the while."""
     scenario.play(*ONLY_SAMPLED_PCIE)
-    supervisor = supervise(PATIENT, gpus=8, pcie_milliseconds=1000)
+    supervisor = supervise(PATIENT, gpus=8, pcie_milliseconds=500)
     timestamps = set()
 
     def has_pcie() -> bool:
@@ -181,15 +182,15 @@ def test_slow_pcie_readings_delay_no_sample(supervise: Supervise, scenario: Scen
         return any(gpu.pcie_receive_bytes_per_second is not None for gpu in sample.gpus)
 
     wait_for(has_pcie)
-    # The first reading takes 2 s for its two directions, in which 20 samples are due.
-    assert len(timestamps) > 10
+    # The first reading takes 1 s for its two directions, in which 10 samples are due.
+    assert len(timestamps) > 5
 
 
 def test_sleep_in_the_kernel_is_left_alone(
     supervise: Supervise, scenario: Scenario, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A thread that no signal can end is not worth the worker that still reads the other GPUs."""
-    supervisor = supervise(replace(QUICK, stale_seconds=3.0))
+    supervisor = supervise(replace(QUICK, stale_seconds=1.5))
     wait_for(lambda: ups(supervisor) == [True, True])
 
     scenario.play("nvmlDeviceGetPowerUsage 1 hang-in-D")

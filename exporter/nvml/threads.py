@@ -1,0 +1,57 @@
+"""Threads for work that may never return: one, as long as that is enough."""
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
+
+# A thread that is on one piece of work for longer is held up: in a call that blocks, or hangs.
+HELD_UP_SECONDS: Final = 0.05
+
+Work = tuple[Future[Any], Callable[[], Any]]
+
+
+class Threads:
+    """Runs work in the order in which it is submitted, in as few threads as can keep up.
+
+    Handing each piece to a thread of its own takes longer than most of the work itself. So another
+    thread joins in only when work waits and all the threads there are have been held up. They end
+    with the process: nothing else ends one that hangs in the driver. One thread submits.
+    """
+
+    def __init__(self) -> None:
+        self._queue: SimpleQueue[Work] = SimpleQueue()
+        # Since when each thread has been on what it does now, None when it has nothing to do.
+        self._busy_since: dict[int, float | None] = {}
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Have *work* done and return its future result."""
+        future: Future[T] = Future()
+        self._queue.put((future, work))
+        self.relieve()
+        return future
+
+    def relieve(self) -> None:
+        """Start a thread if work waits and nobody is going to take it soon."""
+        soon = time.monotonic() - HELD_UP_SECONDS
+        held_up = (since is not None and since < soon for since in self._busy_since.values())
+        if not self._queue.empty() and all(held_up):
+            number = len(self._busy_since)
+            self._busy_since[number] = None
+            threading.Thread(
+                target=self._serve, args=[number], name=f"nvml-{number}", daemon=True
+            ).start()
+
+    def _serve(self, number: int) -> None:
+        while True:
+            future, work = self._queue.get()
+            self._busy_since[number] = time.monotonic()
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - as of any executor: who waits gets it
+                future.set_exception(error)
+            self._busy_since[number] = None

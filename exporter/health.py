@@ -69,7 +69,6 @@ class GpusGone:
     def __call__(self) -> str | None:
         sample = None if self._nvml is None else self._nvml.latest()
         # A worker that is not heard says nothing of the GPUs, and may hang where no kill reaches.
-        # A worker that is not heard says nothing of the GPUs, and may hang where no kill reaches.
         is_silent = sample is None or sample.gpus_visible is None
         if sample is not None and any(gpu.up for gpu in sample.gpus):
             self._had_gpus = True

@@ -24,8 +24,8 @@ class GpuClocksCollector:
         sample = self._nvml.latest()
         clock = GaugeMetricFamily(
             "rankskew_gpu_clock_hertz",
-            "Clock of the GPU's SMs or memory now, in hertz (nvmlDeviceGetClockInfo, read about "
-            "once a second).",
+            "Clock of the GPU's SMs (read about once a second) or memory (each 5 s), in hertz "
+            "(nvmlDeviceGetClockInfo).",
             labels=(*GPU_LABELS, "clock"),
         )
         per_gpu(clock, sample, lambda gpu: _hertz(gpu.sm_clock_megahertz), "sm")

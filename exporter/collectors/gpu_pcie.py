@@ -38,7 +38,7 @@ def _throughput(sample: NodeSample | None) -> Iterator[Metric]:
         "rankskew_gpu_pcie_transmit_bytes_per_second",
         "Bytes a second from the GPU over PCIe, mean over the last --nvml.window seconds. Of the "
         "source that rankskew_gpu_info names: gpm and byte_counter count all of the time, sampled "
-        "(nvmlDeviceGetPcieThroughput) is 20 ms about once a second.",
+        "(nvmlDeviceGetPcieThroughput) is 20 ms about every other second.",
         sample,
         lambda gpu: gpu.pcie_transmit_bytes_per_second,
     )

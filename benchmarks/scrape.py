@@ -187,10 +187,13 @@ def growth(address: str, plan: Plan, family: Family) -> dict[str, float]:
     return rows
 
 
-def measure(directory: Path, plan: Plan) -> dict[str, Any]:
-    """Measure an exporter under that load and return the figures."""
+def measure(directory: Path, plan: Plan, is_pcie_sampled: bool) -> dict[str, Any]:
+    """Measure an exporter under that load and return the figures.
+
+    The GPUs know what goes over PCIe from GPM, as from Hopper on, or from a call that blocks.
+    """
     stub = nvmlstub.environment(nvmlstub.build(directory), gpus=GPUS)
-    environment = stub | {"STUB_SAMPLED_PCIE": "1"}
+    environment = stub | {"STUB_SAMPLED_PCIE": str(int(is_pcie_sampled))}
     with Exporter(directory, environment=environment) as exporter, pushing(exporter):
         address = exporter.address
         if wait_for(lambda: _shows_all(scrape(address)), 20) is None:
@@ -199,6 +202,7 @@ def measure(directory: Path, plan: Plan) -> dict[str, Any]:
         return {
             "gpus": GPUS,
             "ranks": RANKS,
+            "PCIe": "blocking call" if is_pcie_sampled else "GPM",
             # The share of a core first: what comes later warms caches and fills memory.
             **shares(address, plan, family),
             **answers(address, plan),
@@ -212,8 +216,11 @@ def _shows_all(page: bytes) -> bool | None:
 
 def main() -> None:
     """Measure and tell."""
-    with tempfile.TemporaryDirectory() as directory:
-        write("scrape", [measure(Path(directory), Plan())])
+    rows = []
+    for is_pcie_sampled in (True, False):
+        with tempfile.TemporaryDirectory() as directory:
+            rows.append(measure(Path(directory), Plan(), is_pcie_sampled))
+    write("scrape", rows)
 
 
 if __name__ == "__main__":

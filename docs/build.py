@@ -206,7 +206,12 @@ PAGES: dict[str, Callable[[str], str]] = {
     "docs/concepts.md": lambda page: fill(page, {"masking": figures.masking()}),
     "docs/accuracy.md": lambda page: fill(page, {"accuracy": accuracy_table.accuracy()}),
     "docs/overhead.md": lambda page: fill(
-        page, {"overhead": figures.overhead(), "endurance": figures.endurance()}
+        page,
+        {
+            "overhead": figures.overhead(),
+            "scrape": figures.scrape(),
+            "endurance": figures.endurance(),
+        },
     ),
     "alerts/README.md": with_tables,
     "README.md": lambda page: fill(page, {"costs": figures.costs()}),

@@ -36,17 +36,21 @@ def masking() -> str:
 
 def costs() -> str:
     """Return what the probe, what it is compared with, and a scrape cost."""
-    scrape = rows("scrape")[0]
+    scraped = rows("scrape")[0]
     cells = [(row["what"], _spread(row)) for row in rows("overhead") if "(hot)" not in row["what"]]
-    load = f"{scrape['gpus']} stub GPUs and {scrape['ranks']} ranks"
+    load = f"{scraped['gpus']} stub GPUs and {scraped['ranks']} ranks"
     cells += [
         (
-            f"a scrape with {load}: {scrape['series']} series",
-            f"{scrape['p50 ms']:.1f} ms (p99 {scrape['p99 ms']:.1f})",
+            f"CPU of the exporter and its NVML child, {load}",
+            f"{scraped['CPU, share of a core'] * 100:.1f} % of a core",
+        ),
+        (
+            f"a scrape with {load}: {scraped['series']} series",
+            f"{scraped['p50 ms']:.1f} ms (p99 {scraped['p99 ms']:.1f})",
         ),
         (
             "memory of the exporter, its NVML child included",
-            f"{scrape['RSS MiB, NVML child included']:.0f} MiB",
+            f"{scraped['RSS MiB, NVML child included']:.0f} MiB",
         ),
     ]
     return table(("what", "median"), cells)
@@ -66,6 +70,15 @@ def endurance() -> str:
     """Return the memory of a process after each million steps."""
     cells = [(f"{row['steps']:,}", f"{row['RSS MiB']:.2f} MiB") for row in rows("endurance")]
     return f"{_measured_with('endurance')}\n\n{table(('steps', 'resident memory'), cells)}"
+
+
+def scrape() -> str:
+    """Return what an exporter costs, a row for each figure and a column for each source of PCIe."""
+    found = rows("scrape")
+    names = [name for name in found[0] if name != "PCIe"]
+    cells = [(name, *(_short(row[name]) for row in found)) for name in names]
+    header = ("", *(f"PCIe by {row['PCIe']}" for row in found))
+    return f"{_measured_with('scrape')}\n\n{table(header, cells)}"
 
 
 def _measured_with(name: str) -> str:

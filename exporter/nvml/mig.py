@@ -37,7 +37,8 @@ class MigDevices:
         if now >= self._mode_due:
             self._mode_due = now + self._mode_every_seconds
             mode = ask(pynvml.nvmlDeviceGetMigMode)
-            self._is_on = mode is not None and mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
+            if mode is not None:
+                self._is_on = mode[0] == pynvml.NVML_DEVICE_MIG_ENABLE
         if not self._is_on:
             return {}
         devices = ask(mig_devices)

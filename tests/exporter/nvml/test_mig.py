@@ -1,12 +1,17 @@
 """What the worker finds on the stub's GPU 0 when that is divided, and around it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import pynvml
 import pytest
 
+from exporter.nvml.mig import MODE_SECONDS, MigDevices
 from exporter.nvml.sample import GpuProcess, GpuSample, MigDevice
 from tests import nvmlstub
+from tests.exporter.nvml.driver import Driver, Fails
 from tests.exporter.nvml.stub import PATIENT, Scenario, gpus, supervised, wait_for
 
 GIB = 1 << 30
@@ -54,6 +59,25 @@ def test_gpu_without_mig_has_no_devices(environment: dict[str, str]) -> None:
     assert second.cpu_affinity == tuple(range(32))
     assert second.topology == {"0": "node"}
     assert second.processes == (GpuProcess(4712),)
+
+
+def test_mode_is_noticed_when_it_changes_and_kept_when_it_cannot_be_read() -> None:
+    """An operator's change shows within seconds; a driver that times out changes nothing."""
+    device = DIVIDED[0]
+    driver = Driver(nvmlDeviceGetMigMode=(0, 0), mig_devices=(device,))
+    part, ask = MigDevices(window_seconds=15.0), driver.opened()
+
+    def read(now: float, mode: object) -> dict[str, Any]:
+        driver.answers["nvmlDeviceGetMigMode"] = mode
+        return part.read(ask, now)
+
+    assert read(100.0, (0, 0)) == {}
+    assert read(101.0, (1, 1)) == {}
+    divided = {"mig_devices": (replace(device, sm_active_percent=None),)}
+    assert read(100.0 + MODE_SECONDS, (1, 1)) == divided
+    assert read(100.0 + 2 * MODE_SECONDS, Fails(pynvml.NVML_ERROR_TIMEOUT)) == divided
+    assert read(100.0 + 3 * MODE_SECONDS, (0, 0)) == {}
+    assert driver.asked["nvmlDeviceGetMigMode"] == 4
 
 
 def test_divided_gpu_has_its_devices_and_what_is_left(

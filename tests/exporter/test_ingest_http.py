@@ -4,135 +4,27 @@ import asyncio
 import os
 import re
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
-from exporter.ingest_app import IngestApp, no_results
 from exporter.ingest_http import (
     HEAD_BYTES,
     REQUEST_SECONDS,
-    Answer,
-    Handler,
-    Request,
-    ingest_protocol,
 )
-from exporter.peers import Door
-from exporter.ranks import RankStore
-from exporter.server import Listener
-from exporter.sockets import UnixListener, open_loopback
 from rank_probe.push import INTERVAL_SECONDS
+from tests.exporter.ingest_listener import (
+    LIMIT_SECONDS,
+    MAX_BODY_BYTES,
+    Echo,
+    answer,
+    exchange,
+    ingest,
+    request,
+    seconds_until_closed,
+)
 from tests.exporter.running import PATIENCE_SECONDS
 from tests.exporter.snapshots import snapshot
-
-FLAG = "--ingest.socket"
-MAX_BODY_BYTES = 65_536
-# Long enough for a busy machine to answer in, short enough to wait for.
-LIMIT_SECONDS = 0.5
-
-Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-
-class Ingest:
-    """An ingest listener on a Unix socket and a loopback port, in the test's own event loop."""
-
-    def __init__(self, directory: Path, connections: int, handler: Handler | None) -> None:
-        self.results = no_results()
-        self._unix = UnixListener(directory / "e.sock", 0o666, FLAG)
-        self._loopback = open_loopback("127.0.0.1:0", FLAG)
-        self._path, self._port = directory / "e.sock", self._loopback.getsockname()[1]
-        handler = handler or IngestApp(RankStore(), self.results, MAX_BODY_BYTES)
-        self._listener = Listener(
-            [self._unix.socket, self._loopback],
-            ingest_protocol(handler, Door(connections), self.results, LIMIT_SECONDS),
-        )
-
-    @asynccontextmanager
-    async def serving(self) -> AsyncIterator["Ingest"]:
-        task = asyncio.create_task(self._listener.serve_until_told())
-        try:
-            while not self._listener.started:
-                await asyncio.sleep(0.01)
-            yield self
-        finally:
-            self._listener.end()
-            await task
-            self._loopback.close()
-            self._unix.close()
-
-    async def until_open(self, connections: int) -> None:
-        """Wait until the listener has so many connections open."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while len(self._listener.server_state.connections) != connections:
-            assert time.monotonic() < deadline, "waited in vain"
-            await asyncio.sleep(0.01)
-
-    async def connect(self) -> Peer:
-        return await asyncio.open_unix_connection(self._path)
-
-    async def connect_over_loopback(self) -> Peer:
-        return await asyncio.open_connection("127.0.0.1", self._port)
-
-
-@asynccontextmanager
-async def ingest(
-    directory: Path, connections: int = 100, handler: Handler | None = None
-) -> AsyncIterator[Ingest]:
-    async with Ingest(directory, connections, handler).serving() as running:
-        yield running
-
-
-def request(body: bytes) -> bytes:
-    return (
-        b"POST /v1/snapshots HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    )
-
-
-async def answer(peer: Peer) -> str:
-    """Return the head of the next answer; its body is read too."""
-    head = await asyncio.wait_for(peer[0].readuntil(b"\r\n\r\n"), PATIENCE_SECONDS)
-    length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
-    return (head + await peer[0].readexactly(int(length))).decode()
-
-
-async def seconds_until_closed(peer: Peer, trickle: bytes = b"") -> float:
-    """Return how long the other side keeps *peer* open, which goes on sending *trickle*."""
-    started = time.monotonic()
-    closed = asyncio.create_task(peer[0].read())
-    while not closed.done() and time.monotonic() < started + PATIENCE_SECONDS:
-        peer[1].write(trickle)
-        await asyncio.wait([closed], timeout=0.05)
-    assert closed.done(), "never closed"
-    peer[1].close()
-    return time.monotonic() - started
-
-
-class Echo:
-    """Answers with what it was asked, and notes what broke off."""
-
-    max_body_bytes = MAX_BODY_BYTES
-
-    def __init__(self) -> None:
-        self.asked: list[Request] = []
-
-    def answer(self, request: Request) -> Answer:
-        self.asked.append(request)
-        return Answer(200, {"uid": request.uid, "path": request.path})
-
-    def broken_off(self, request: Request) -> None:
-        self.asked.append(request)
-
-
-async def exchange(directory: Path, sent: bytes, handler: Handler | None = None) -> bytes:
-    """Send *sent* over the Unix socket; return all that comes back until it is closed."""
-    async with ingest(directory, handler=handler) as running:
-        reader, writer = await running.connect()
-        writer.write(sent)
-        back = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
-        writer.close()
-        return back
 
 
 def test_handler_learns_the_peer_of_each_connection(tmp_path: Path) -> None:

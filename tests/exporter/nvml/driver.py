@@ -1,5 +1,6 @@
 """A driver that answers by the name of the function, for tests of what is asked of one GPU."""
 
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -45,3 +46,25 @@ class Driver(Calls):
     def opened(self) -> Ask:
         """Return the GPU as it is when it was just opened."""
         return Ask(0, "handle", self)
+
+
+class Failing(Calls, ABC):
+    """A driver whose functions in *codes* fail with that nvmlReturn_t; *asked* has every call."""
+
+    def __init__(self, **codes: int) -> None:
+        super().__init__(60.0, 60.0)
+        self.codes = codes
+        self.asked: list[str] = []
+
+    def __call__(
+        self, gpu: int | None, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        name = function.__name__
+        self.asked.append(name)
+        if name in self.codes:
+            raise CallFailed(name, gpu, self.codes[name], "as the test wants")
+        return self.value(name, gpu)
+
+    @abstractmethod
+    def value(self, name: str, gpu: int | None) -> Any:
+        """Return what the function *name* answers; may raise CallFailed."""

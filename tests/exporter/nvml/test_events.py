@@ -1,5 +1,4 @@
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,10 +7,11 @@ from typing import Any
 import pynvml
 import pytest
 
-from exporter.nvml.calls import CallFailed, Calls
+from exporter.nvml.calls import CallFailed
 from exporter.nvml.events import XidEvents
 from exporter.nvml.xids import XidCounts
 from tests import nvmlstub
+from tests.exporter.nvml.driver import Failing
 from tests.exporter.nvml.stub import (
     PATIENT,
     QUICK,
@@ -26,23 +26,15 @@ from tests.exporter.nvml.stub import (
 XID, CLOCK = pynvml.nvmlEventTypeXidCriticalError, pynvml.nvmlEventTypeClock
 
 
-class FakeDriver(Calls):
+class FakeDriver(Failing):
     """Gives *events*, then timeouts; a function in *codes* fails with its error code."""
 
     def __init__(self, *events: tuple[int, int], supported: int = XID, **codes: int) -> None:
-        super().__init__(60.0, 60.0)
+        super().__init__(**codes)
         self.events = list(events)
         self.supported = supported
-        self.codes = codes
-        self.asked: list[str] = []
 
-    def __call__(
-        self, gpu: int | None, function: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        name = function.__name__
-        self.asked.append(name)
-        if name in self.codes:
-            raise CallFailed(name, gpu, self.codes[name], "as the test wants")
+    def value(self, name: str, gpu: int | None) -> Any:
         if name == "nvmlDeviceGetSupportedEventTypes":
             return self.supported
         if name != "nvmlEventSetWait_v2":

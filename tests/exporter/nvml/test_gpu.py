@@ -9,10 +9,11 @@ import pytest
 from exporter.nvml import ask as ask_module
 from exporter.nvml import gpu as gpu_module
 from exporter.nvml.ask import Ask
-from exporter.nvml.calls import CallFailed, Calls
+from exporter.nvml.calls import CallFailed
 from exporter.nvml.gpu import Gpu
 from exporter.nvml.readings import READINGS, Reading
 from exporter.nvml.sample import GpuSample
+from tests.exporter.nvml.driver import Failing
 
 OPENING = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "pci_bus_id")
 # Every reading, and the older one that stands in for it.
@@ -20,21 +21,10 @@ ROWS = [row for reading in READINGS for row in (reading, reading.older) if row i
 FUNCTIONS = {row.function.__name__ for row in ROWS}
 
 
-class FakeDriver(Calls):
-    """Answers calls from *answers*, by function: a number is an error code, else the value."""
+class FakeDriver(Failing):
+    """Gives each function its name or numbers, whichever it is read as."""
 
-    def __init__(self, **codes: int) -> None:
-        super().__init__(60.0, 60.0)
-        self.codes = codes
-        self.asked: list[str] = []
-
-    def __call__(
-        self, gpu: int | None, function: Callable[..., Any], *args: Any, **kwargs: Any
-    ) -> Any:
-        name = function.__name__
-        self.asked.append(name)
-        if name in self.codes:
-            raise CallFailed(name, gpu, self.codes[name], "as the test wants")
+    def value(self, name: str, gpu: int | None) -> Any:
         return name if name in OPENING else _Answer()
 
 

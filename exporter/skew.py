@@ -4,8 +4,10 @@ Pure functions on window means, for the ranks that one caller can see. The front
 StageFrontier's (arXiv 2606.06751); baselines and limits are those of the recording rules.
 """
 
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from rank_probe.stages import STAGES
@@ -87,6 +89,88 @@ def frontier(ranks: Mapping[int, StageSeconds]) -> Frontier:
         seconds.append(reached[leader[-1]])
     advance = [after - before for before, after in zip([0.0, *seconds], seconds, strict=False)]
     return Frontier(stages, tuple(seconds), tuple(advance), tuple(leader))
+
+
+@dataclass(frozen=True, slots=True)
+class Charges:
+    """Who waited in one step, and on whose account; all in seconds of one GPU each.
+
+    *waited* [rank]: f - busy, how long the rank waits for the slowest one. *unequal* [rank]: the
+    part of it that its peer group is lighter than the heaviest. *caused* [rank, stage]: what the
+    others waited on this rank's account. The sum of *waited* is that of *unequal* and *caused*.
+    *pacer* is the rank that the step waited for, *stage* where it was furthest ahead of its peers.
+    """
+
+    waited: Mapping[int, float]
+    unequal: Mapping[int, float]
+    caused: Mapping[tuple[int, str], float]
+    pacer: int
+    stage: str
+
+
+def charge(step: Mapping[int, StageSeconds], peer_groups: Mapping[int, str]) -> Charges:
+    """Account for one step: *step* holds the seconds of every rank by stage, the release to sync.
+
+    Unequal groups are charged first: a rank of a group whose baseline is *gap* below the heaviest
+    group's would have been *gap* later with equal work, but not later than the heaviest is usual.
+    The rest is shared as the Shapley value of the airport game shares a runway (Littlechild and
+    Owen 1973): at each moment the ranks that wait are charged in equal parts to those that still
+    work. So one late rank is charged alone for as long as all others wait, and what is charged
+    adds up. A rank's charge is split over the stages in which it is over its group's baseline.
+    """
+    busy = {rank: busy_seconds(stages) for rank, stages in step.items()}
+    end = max(busy.values())
+    groups = split_by_group(busy, peer_groups)
+    heaviest, _ = unequal_groups(groups)
+    equal = {}
+    for group in groups:
+        gap = heaviest - baseline(list(group.values()))
+        equal |= {rank: max(own, min(own + gap, heaviest)) for rank, own in group.items()}
+    caused = {}
+    shares = _shared_waits(busy, equal)
+    over = {}
+    for group in groups:
+        normal = stage_baselines([step[rank] for rank in group])
+        over |= {rank: _over(step[rank], normal) for rank in group}
+    for rank, share in shares.items():
+        whole = sum(over[rank].values())
+        for stage, seconds in over[rank].items():
+            caused[rank, stage] = share * seconds / whole
+    pacer = min(rank for rank, own in busy.items() if own == end)
+    return Charges(
+        waited={rank: end - own for rank, own in busy.items()},
+        unequal={rank: equal[rank] - own for rank, own in busy.items()},
+        caused=caused,
+        pacer=pacer,
+        stage=max(over[pacer], key=lambda stage: over[pacer][stage]),
+    )
+
+
+def _shared_waits(busy: Mapping[int, float], equal: Mapping[int, float]) -> dict[int, float]:
+    """Return what each rank is charged: the integral up to its *busy* of waiters over workers.
+
+    At a moment x the waiters are the ranks with *equal* <= x, the workers those with *busy* > x.
+    """
+    moments = sorted({*busy.values(), *equal.values()})
+    workers, waiters = sorted(busy.values()), sorted(equal.values())
+    charged, so_far = {moments[0]: 0.0}, 0.0
+    for since, until in pairwise(moments):
+        waiting = bisect_right(waiters, since)
+        working = len(workers) - bisect_right(workers, since)
+        so_far += (until - since) * waiting / working
+        charged[until] = so_far
+    return {rank: charged[own] for rank, own in busy.items()}
+
+
+def _over(stages: StageSeconds, normal: StageSeconds) -> dict[str, float]:
+    """Return by how much a rank is over the *normal* of each stage; never empty.
+
+    A rank may be over it in no stage, since baselines are not additive: then where it is closest.
+    """
+    over = {stage: stages.get(stage, 0.0) - normal[stage] for stage in normal}
+    return {stage: seconds for stage, seconds in over.items() if seconds > 0} or {
+        max(over, key=lambda stage: over[stage]): 1.0
+    }
 
 
 def judge(

@@ -17,6 +17,10 @@ GROUPS = [
     "coverage",
     "communication",
     "gpu",
+    "cause",
+    "hardware",
+    "workload",
+    "cost",
     "exporter",
 ]
 

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-endurance bench-scrape docs dashboards clean
+.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale docs dashboards clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -34,14 +34,26 @@ bench-overhead: ## what the probe adds to a step, beside other tools in the same
 	@$(PYTHON) -m pip install -q --disable-pip-version-check -r benchmarks/requirements.txt
 	$(PYTHON) -m benchmarks.overhead
 
-bench-accuracy: ## a rank slowed in each stage, under each way to train: who is named (10 minutes)
-	$(PYTHON) -m benchmarks.accuracy
+bench-accuracy: ## planted faults on 2, 4 and 8 ranks through the rules: who is named (hours, resumes; ACCURACY="--ranks 4")
+	$(PYTHON) -m benchmarks.accuracy $(ACCURACY)
+
+bench-latency: ## from the onset of a fault to its alert, real ranks and Prometheus (40 minutes)
+	$(PYTHON) -m benchmarks.latency
+
+bench-ways: ## a rank slowed in each stage, under each way to train: what the probe says (10 minutes)
+	$(PYTHON) -m benchmarks.ways
 
 bench-endurance: ## memory over ten million steps
 	$(PYTHON) -m benchmarks.endurance
 
+bench-join: ## the per-step join with up to 8,192 ranks on one store, and beside live training
+	$(PYTHON) -m benchmarks.join
+
 bench-scrape: ## a scrape with 8 stub GPUs and 8 ranks: time, CPU, memory (5 minutes)
 	$(PYTHON) -m benchmarks.scrape
+
+bench-scale: ## rules of a real Prometheus over 1,024 to 16,384 simulated ranks (30 minutes, 10 GiB)
+	$(PYTHON) -m benchmarks.scale
 
 docs: ## regenerate what the documentation lists: metrics, flags, alerts, figures
 	$(PYTHON) -m docs.build
@@ -50,4 +62,4 @@ dashboards: ## regenerate dashboards/json
 	$(PYTHON) -m dashboards.build
 
 clean: ## remove what the commands above made
-	rm -rf .venv .demo dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .demo .accuracy dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

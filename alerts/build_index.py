@@ -8,6 +8,7 @@ import yaml
 
 ALERTS = Path(__file__).parent
 README = ALERTS / "README.md"
+SEVERITIES = ["critical", "warning", "info"]
 
 
 def rules(path: Path) -> list[dict[str, Any]]:
@@ -20,16 +21,23 @@ def rule_files() -> list[Path]:
     return sorted((ALERTS / "rules").glob("*.yaml"))
 
 
+def alerts() -> dict[str, list[dict[str, Any]]]:
+    """Return the rules of each alert by its name: more than one where severities differ."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for rule in (rule for path in rule_files() for rule in rules(path) if "alert" in rule):
+        found.setdefault(rule["alert"], []).append(rule)
+    return dict(sorted(found.items()))
+
+
 def alerts_table() -> str:
     """Return one row an alert, with the first sentence of its runbook."""
-    alerts = {
-        rule["alert"]: rule for path in rule_files() for rule in rules(path) if "alert" in rule
-    }
     rows = []
-    for name, alert in sorted(alerts.items()):
+    for name, found in alerts().items():
         runbook = (ALERTS / "runbooks" / f"{name}.md").read_text()
         meaning = runbook.split("## Meaning\n\n")[1].split("\n")[0]
-        severity, pending = alert["labels"]["severity"], alert.get("for", "0s")
+        severities = {rule["labels"]["severity"] for rule in found}
+        severity = ", ".join(sorted(severities, key=SEVERITIES.index))
+        pending = ", ".join(dict.fromkeys(rule.get("for", "0s") for rule in found))
         rows.append(f"| [{name}](runbooks/{name}.md) | {severity} | {pending} | {meaning} |")
     return _table("| alert | severity | for | meaning |", rows)
 

@@ -1,147 +1,220 @@
-"""Which rank, which stage, how much: what the probe says of a delay planted in each stage in turn.
+"""Which rank, which stage, how much: what the shipped rules say of faults planted in real ranks.
 
-For every way to train, real gloo ranks run a small training whose compute is sleeping, one job for
-each place of the delay. The figures are the last ones that each rank's probe pushed.
+Real gloo ranks train one segment after the other, each with a fault of its own. Their probes write
+every step, and `rankskew replay` runs these traces through the rules as Prometheus would.
 
-    python -m benchmarks.accuracy [--only ARM]
+    python -m benchmarks.accuracy [--ranks 4] [--ways ddp] [--seeds 1] [--faults data] [--sizes 10]
+
+What is recorded stays in .accuracy and is not recorded again, so a grid can be done in pieces, and
+judged again when the rules have changed; what was judged is merged into results/accuracy.json.
 """
 
 import argparse
+import importlib.metadata
 import json
 import os
-import statistics
+import platform
+import shutil
+import subprocess
+import sys
 import tempfile
-from collections.abc import Mapping
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import RESULTS, show, write
-from rank_probe.stages import STAGES
-from tests.rank_probe.integrations.launch import PACKAGE, Ranks, run
-from tests.rank_probe.parallel_job import DELAY, PLACES
+from benchmarks.accuracy_plan import FAULTS, RANKS, SEEDS, SIZES, WAYS, Segment, grid
+from benchmarks.accuracy_score import Row, is_miss, score, summary
+from benchmarks.accuracy_trace import Delayed, TraceError, merge, read_rows, truth, write_rows
+from benchmarks.report import RESULTS, show
 
-STEPS = 12
+ROOT = Path(__file__).parents[1]
+TRACES = ROOT / ".accuracy"
+RESULT = RESULTS / "accuracy.json"
+# As long as a step of a real training; the ranks here take one in a thirtieth of it.
+REPLAYED_STEP_SECONDS = 2.0
 
-# Milliseconds a step, by stage.
-Stages = Mapping[str, float]
+# Segments of one launch: starting ranks takes 20 s, and an interruption loses a launch.
+AT_ONCE = 12
 
-
-@dataclass(frozen=True)
-class Arm:
-    """A way to train: Python's arguments, to which the places of the delay are added.
-
-    Each place is a job named *prefix* and the place. *peers* are the ranks that do as much work as
-    the late one, which is the last of them. *delay* is seconds a step. *ends_released* says that
-    the ranks meet once more after the last step, so that all of it is counted.
-    """
-
-    name: str
-    command: tuple[str, ...]
-    peers: tuple[int, ...] = (0, 1)
-    delay: float = DELAY
-    prefix: str = ""
-    ends_released: bool = False
+# Takes a trace and a time scale, returns what `rankskew replay --format json` prints.
+Replay = Callable[[Path, float], dict[str, Any]]
 
 
-def torchrun(ranks: int, module: str, *arguments: str) -> tuple[str, ...]:
-    """Return Python's arguments to run *module* on that many ranks."""
-    launcher = ("-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "-m")
-    return (*launcher, module, *arguments)
+def record(segments: Sequence[Segment], traces: Path) -> None:
+    """Train *segments*, all of one way and number of ranks, and keep their traces in *traces*."""
+    first = segments[0]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        plan = folder / "plan.json"
+        plan.write_text(json.dumps([segment.to_json() for segment in segments]))
+        command = [sys.executable, "-m", "torch.distributed.run", "--log-dir", f"{folder}/torchrun"]
+        command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
+        command += ["--nproc-per-node", str(first.ranks), "-m", "benchmarks.accuracy_job"]
+        log = folder / "log"
+        with log.open("wb") as output:
+            done = subprocess.run(
+                [*command, str(plan), str(folder)],
+                cwd=ROOT,
+                env=os.environ
+                | {
+                    "OMP_NUM_THREADS": "1",
+                    "RANK_PROBE_TRACE": f"{folder}/raw",
+                    "RANKSKEW_EXPORTER": f"unix:{folder}/nobody",
+                },
+                stdout=output,
+                stderr=output,
+                check=False,
+            )
+        if done.returncode:
+            raise TraceError(f"the ranks failed:\n{log.read_text()[-4000:]}")
+        delayed = {
+            rank: json.loads((folder / f"{rank}.json").read_text()) for rank in range(first.ranks)
+        }
+        for segment in segments:
+            _keep(segment, folder / "raw", delayed, traces)
 
 
-def parallel(name: str, job: str, ranks: int, peers: tuple[int, ...] = ()) -> Arm:
-    """Return an arm of tests/rank_probe/parallel_job.py."""
-    peers = peers or tuple(range(ranks))
-    module = "tests.rank_probe.parallel_job"
-    command = torchrun(ranks, module, job, "STEPS", str(peers[-1]))
-    return Arm(name, command, peers, prefix=f"{job}-")
-
-
-ARMS = (
-    parallel("DDP", "ddp", 4),
-    parallel("DDP + accumulation", "ddp_accumulation", 4),
-    parallel("FSDP1", "fsdp1", 4),
-    parallel("FSDP2", "fsdp2", 4),
-    parallel("FSDP2 + accumulation", "fsdp2_accumulation", 4),
-    parallel("tensor parallel", "tensor_parallel", 4),
-    parallel("pipeline GPipe", "pipeline_gpipe", 2),
-    parallel("pipeline 1F1B x DDP", "pipeline_1f1b", 4, (2, 3)),
-    parallel("torch.compile (inductor)", "compiled", 2),
-    Arm("Lightning", torchrun(2, f"{PACKAGE}.lightning_job", "lightning")),
-    Arm(
-        "Hugging Face Trainer",
-        torchrun(2, f"{PACKAGE}.transformers_job", "FOLDER"),
-        delay=0.15,
-    ),
-    Arm("Accelerate", torchrun(2, f"{PACKAGE}.accelerate_job"), ends_released=True),
-    Arm("Ray Train", ("-m", f"{PACKAGE}.ray_train_job", "FOLDER"), delay=0.15),
-)
-
-
-def per_step(snapshot: Mapping[str, Any]) -> Stages:
-    """Return the milliseconds a step that *snapshot* counts in each stage."""
-    seconds: Mapping[str, float] = snapshot["stage_seconds"]
-    return {stage: 1e3 * seconds.get(stage, 0.0) / snapshot["steps"] for stage in STAGES}
-
-
-def verdict(arm: Arm, place: str, job: Ranks) -> dict[str, Any]:
-    """Name the rank that waits least, the stage in which it is furthest ahead of its peers."""
-    ranks = {rank: per_step(snapshot) for rank, snapshot in job.items()}
-    late = min(ranks, key=lambda rank: ranks[rank]["sync"])
-    peers = [ranks[rank] for rank in arm.peers if rank != late]
-    ahead = {
-        stage: ranks[late][stage] - statistics.median(peer[stage] for peer in peers)
-        for stage in STAGES
-        if stage != "sync"
+def _keep(
+    segment: Segment, raw: Path, delayed: dict[int, dict[str, dict[str, float]]], traces: Path
+) -> None:
+    rows_of = {rank: _raw_rows(raw, segment, rank) for rank in range(segment.ranks)}
+    write_rows(traces / f"{segment.key}.csv", merge(segment, rows_of))
+    notes = {
+        "segment": segment.to_json(),
+        "commit": commit(),
+        "delayed": {rank: of_rank[segment.key] for rank, of_rank in delayed.items()},
     }
-    stage = max(ahead, key=lambda name: ahead[name])
-    return {
-        "arm": arm.name,
-        "delay on rank": arm.peers[-1],
-        "in": place,
-        "waits least": late,
-        "furthest ahead in": stage,
-        "by, ms": ahead[stage],
-        "planted, ms": 1e3 * arm.delay * _share_counted(arm, place, job[late]["steps"]),
-        "its wait, ms": ranks[late]["sync"],
-        "wait of its peers, ms": statistics.median(peer["sync"] for peer in peers),
-        "named": late == arm.peers[-1] and stage == place,
+    # Last: a trace without its notes is recorded again.
+    (traces / f"{segment.key}.json").write_text(json.dumps(notes))
+
+
+def _raw_rows(raw: Path, segment: Segment, rank: int) -> list[dict[str, str]]:
+    path = raw / f"{segment.key}-0-{rank}.csv"
+    return read_rows(path) if path.exists() else []
+
+
+def replay(path: Path, scale: float) -> dict[str, Any]:
+    """Return what `rankskew replay` says of the trace *path*."""
+    command = [sys.executable, "-m", "exporter", "replay", str(path)]
+    command += ["--time-scale", f"{scale:.6g}", "--format", "json"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise TraceError(f"rankskew replay failed on {path.name}:\n{done.stderr[-2000:]}")
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said
+
+
+def judge(segment: Segment, traces: Path, ask: Replay = replay) -> Row:
+    """Return the row of a recorded *segment*."""
+    path = traces / f"{segment.key}.csv"
+    notes = json.loads((traces / f"{segment.key}.json").read_text())
+    delayed: Delayed = {
+        int(rank): {int(step): seconds for step, seconds in steps.items()}
+        for rank, steps in notes["delayed"].items()
     }
+    true = truth(segment, read_rows(path), delayed)
+    scale = REPLAYED_STEP_SECONDS / true.healthy_step_seconds
+    (job,) = ask(path, scale)["jobs"]
+    return score(segment, true, job, scale) | {"recorded": notes["commit"], "judged": commit()}
 
 
-def _share_counted(arm: Arm, place: str, steps: int) -> float:
-    """What follows the last release is in no whole step."""
-    lost = place in ("optimizer", "other") and not arm.ends_released
-    return (steps - 1) / steps if lost else 1.0
+def commit() -> str:
+    """Return the commit of the checkout, with a plus where files differ from it."""
+    git = shutil.which("git")
+    if git is None:
+        return "unknown"
+    command = [git, "describe", "--always", "--dirty=+", "--exclude=*", "--abbrev=12"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    return done.stdout.strip() or "unknown"
 
 
-def measure(arm: Arm, steps: int = STEPS) -> list[dict[str, Any]]:
-    """Return a row for each place of the delay in *arm*."""
-    with tempfile.TemporaryDirectory() as folder:
-        os.environ["CHECKPOINTS"] = folder  # Two of the frameworks' jobs write there.
-        words = {"STEPS": str(steps), "FOLDER": folder}
-        # The first job of a process also pays for whatever torch does once.
-        command = [*(words.get(word, word) for word in arm.command), "warm-up", *PLACES]
-        jobs = run(Path(folder), command)
-    return [verdict(arm, place, jobs[arm.prefix + place]) for place in PLACES]
+def stored() -> dict[str, Row]:
+    """Return the rows of the result, by key."""
+    rows = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
+    return {row["key"]: row for row in rows}
+
+
+def store(rows: Sequence[Row]) -> None:
+    """Merge *rows* into the result, in the order of the grid."""
+    merged = stored() | {row["key"]: row for row in rows}
+    order = {segment.key: i for i, segment in enumerate(s for job in grid() for s in job)}
+    machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
+    machine["torch"] = importlib.metadata.version("torch")
+    found = sorted(merged.values(), key=lambda row: order.get(row["key"], len(order)))
+    RESULT.parent.mkdir(exist_ok=True)
+    RESULT.write_text(json.dumps({"machine": machine, "rows": found}, indent=1) + "\n")
+
+
+def tell(rows: Sequence[Row]) -> None:
+    """Print the summary of *rows*, and every miss."""
+    show(summary(rows, ("way", "fault", "size")))
+    for row in filter(is_miss, rows):
+        print(f"\nMISS {row['key']}: planted {row['truth']['size']:.1%}, begins at ", end="")
+        print(f"{row['truth']['begin_seconds'] * row['time scale']:.0f} s; said, right: ", end="")
+        print(f"{row['said']}, false: {row['false']}, also: {row['also said']}, ", end="")
+        print(f"source {row['source']}, not judgeable: {row['not judgeable']}")
+
+
+def work(jobs: Iterator[list[Segment]], traces: Path, *, only_judge: bool) -> list[Row]:
+    """Record what *traces* lacks, judge all, store as it goes; return the rows."""
+    traces.mkdir(parents=True, exist_ok=True)
+    rows: list[Row] = []
+    for segments in jobs:
+        new = [one for one in segments if not (traces / f"{one.key}.json").exists()]
+        for start in range(0, 0 if only_judge else len(new), AT_ONCE):
+            part = new[start : start + AT_ONCE]
+            with _timed(f"recorded {part[0].key} to {part[-1].key}"):
+                record(part, traces)
+        recorded = [one for one in segments if (traces / f"{one.key}.json").exists()]
+        with _timed(f"judged {len(recorded)}"):
+            of_job = [judge(segment, traces) for segment in recorded]
+        store(of_job)
+        rows += of_job
+    return rows
+
+
+@contextmanager
+def _timed(what: str) -> Iterator[None]:
+    started = time.monotonic()
+    yield
+    print(f"{what} in {time.monotonic() - started:.0f} s", flush=True)
 
 
 def main() -> None:
-    """Measure and tell; with --only keep the other arms' rows of the last time."""
-    parser = argparse.ArgumentParser(description="Does the probe name the planted straggler?")
-    parser.add_argument("--only", choices=[arm.name for arm in ARMS])
-    parser.add_argument("--steps", type=int, default=STEPS)
+    """Record, judge, tell."""
+    parser = argparse.ArgumentParser(description="Do the rules name the planted straggler?")
+    parser.add_argument("--ways", type=_words(WAYS), default=WAYS)
+    parser.add_argument("--ranks", type=_numbers, default=RANKS)
+    parser.add_argument("--seeds", type=_numbers, default=SEEDS)
+    parser.add_argument("--faults", type=_words(FAULTS), default=FAULTS)
+    parser.add_argument("--sizes", type=_percents, default=SIZES, help="percent of a healthy step")
+    parser.add_argument("--traces", type=Path, default=TRACES, help="where the traces are kept")
+    parser.add_argument("--judge", action="store_true", help="judge what is recorded, no more")
     options = parser.parse_args()
-    path = RESULTS / "accuracy.json"
-    rows = json.loads(path.read_text())["rows"] if options.only and path.exists() else []
-    order = [arm.name for arm in ARMS]
-    for arm in ARMS:
-        if options.only in (None, arm.name):
-            rows = [row for row in rows if row["arm"] != arm.name] + measure(arm, options.steps)
-            show(rows[-len(PLACES) :])
-    rows.sort(key=lambda row: order.index(row["arm"]))
-    write("accuracy", rows, ("torch",))
+    jobs = grid(options.ways, options.ranks, options.seeds, options.faults, options.sizes)
+    rows = work(jobs, options.traces, only_judge=options.judge)
+    if rows:
+        tell(rows)
+
+
+def _words(known: Sequence[str]) -> Callable[[str], list[str]]:
+    def words(text: str) -> list[str]:
+        chosen = text.split(",")
+        if unknown := [word for word in chosen if word not in known]:
+            raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(known)}")
+        return chosen
+
+    return words
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
+
+
+def _percents(text: str) -> list[float]:
+    return [float(word) / 100 for word in text.split(",")]
 
 
 if __name__ == "__main__":

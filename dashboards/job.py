@@ -9,13 +9,16 @@ from grafana_foundation_sdk.models.common import BigValueTextMode
 from dashboards.job_details import difference_panels, gpu_panels, hang_panels
 from dashboards.job_series import (
     AT_END,
+    CAUSE,
     FIRING,
     JOB,
     LATE_IN,
     LOST,
     LOST_BY_STAGE,
     RANK_GPU,
+    ROTATING_BY_STAGE,
     SINCE_LAST_STEP,
+    SOURCE,
     STRAGGLER,
     beside_late,
     busy,
@@ -73,7 +76,15 @@ def job_dashboard() -> dashboard.Dashboard:
         )
         .with_variable(_job_variable())
     )
-    for figure in (_gpus_lost(), _who(), _since(), _step_time(), _judged(), _firing()):
+    for figure in (
+        _gpus_lost(),
+        _lost_cost(),
+        _who(),
+        _since(),
+        _step_time(),
+        _judged(),
+        _firing(),
+    ):
         board.with_panel(figure)
     board.with_panel(_lost_by_kind()).with_panel(_lost_by_rank_and_stage())
     board.with_panel(_late_ranks())
@@ -131,7 +142,7 @@ def _gpus_lost() -> stat.Panel:
             "GPUs that do nothing but wait, as a mean of the last minute: for late ranks, and for "
             "any reason (communication included), of all GPUs of the job.",
             "none",
-            span=6,
+            span=5,
         )
         .decimals(1)
         .no_value("No rank judged")
@@ -151,6 +162,21 @@ def _gpus_lost() -> stat.Panel:
     )
 
 
+def _lost_cost() -> stat.Panel:
+    return (
+        stat_panel(
+            "Cost",
+            "US$ an hour for GPUs that do nothing but wait, for any reason: GPUs lost times the "
+            "price of a GPU hour, which is a usual one until yours is recorded.",
+            "currencyUSD",
+            span=2,
+        )
+        .decimals(2)
+        .no_value("–")
+        .with_target(instant(f"job:rankskew_lost_cost_per_hour:mean1m{{{JOB}}}", "lost an hour"))
+    )
+
+
 def _who() -> stat.Panel:
     return (
         stat_panel(
@@ -158,7 +184,7 @@ def _who() -> stat.Panel:
             "The ranks that the job waits for, each with the stage in which it falls behind its "
             "peers and the GPUs it keeps waiting; the two most costly.",
             "none",
-            span=5,
+            span=4,
         )
         .decimals(1)
         .thresholds(steps((LATE_COLOUR, None)))
@@ -206,17 +232,26 @@ def _step_time() -> stat.Panel:
 
 
 def _judged() -> stat.Panel:
+    judged = f"job:rankskew_coverage:ratio{{{JOB}}}"
+    by_source = f"{judged} * on (job_id) group_left (source) {SOURCE} or on (job_id) {judged}"
     return (
         stat_panel(
             "Ranks judged",
             "Share of the job's ranks that the rules can judge, and the reason where they cannot. "
-            "Without it, no alert does not mean that nobody is late.",
+            "By join: the ranks compare their steps one by one. By window: means over a minute are "
+            "compared. Without either, no alert does not mean that nobody is late.",
             "percentunit",
             span=3,
         )
         .thresholds(steps(("orange", None), ("green", 1.0)))
         .no_value("None")
-        .with_target(instant(f"job:rankskew_coverage:ratio{{{JOB}}}", "judged", "A"))
+        .with_target(
+            instant(
+                f'label_replace({by_source}, "by", " by $1", "source", "(.+)")',
+                "judged{{by}}",
+                "A",
+            )
+        )
         .with_target(
             instant(f"job_reason:rankskew_not_judgeable:bool{{{JOB}}} == 1", "{{reason}}", "B")
         )
@@ -270,9 +305,10 @@ def _lost_by_kind() -> timeseries.Panel:
 def _lost_by_rank_and_stage() -> timeseries.Panel:
     return (
         stacked_panel(
-            "GPUs lost to late ranks, by rank and stage",
+            "GPUs lost, by rank and stage",
             "What each late rank costs, in the stage where it falls behind: its colour is the "
-            "stage, as everywhere. An empty panel means that nobody is late.",
+            "stage, as everywhere. Pale: what is lost while another rank is late in each step; "
+            "only ranks that compare their steps know it.",
             "none",
             span=12,
             colours={f" {stage}$": colour for stage, colour in STAGE_COLOURS.items()},
@@ -285,16 +321,27 @@ def _lost_by_rank_and_stage() -> timeseries.Panel:
                 "rank {{rank}} {{stage}}",
             )
         )
+        .with_target(
+            query(
+                f"sum by (stage) ({ROTATING_BY_STAGE} and on (stage)"
+                f" max_over_time({ROTATING_BY_STAGE}[1h]{AT_END}) > 0.02)",
+                "no stable leader {{stage}}",
+                "B",
+            )
+        )
+        .override_by_query("B", [Override(id_val="custom.fillOpacity", value=25)])
     )
 
 
 def _late_ranks() -> table.Panel:
+    both = f'label_join({CAUSE}, "cause", ": ", "cause", "detail")'
+    cause = f'label_replace({both}, "cause", "$1", "cause", "(.*): ")'
     panel = (
         table_panel(
             "Late ranks",
-            "Every rank that the job waits for: where it runs, where it falls behind, what it "
-            "costs, and its own work and wait per step against the median of its peers. The late "
-            "rank works longest and waits least.",
+            "Every rank that the job waits for: where it runs, where it falls behind, what "
+            "explains it, what it costs, and its own work and wait per step against the median of "
+            "its peers. The late rank works longest and waits least.",
             "none",
             span=24,
         )
@@ -313,6 +360,7 @@ def _late_ranks() -> table.Panel:
         .with_target(rows(beside_late(peers(wait())), "F"))
         .with_target(rows(f"min by (rank) (ALERTS_FOR_STATE{STRAGGLER}) * 1000", "G"))
         .with_target(rows(f"max by (rank, gpu_uuid) ({late_now(RANK_GPU)})", "H"))
+        .with_target(rows(f"max by (rank, cause) ({cause})", "I"))
     )
     join_rows(
         panel,
@@ -321,6 +369,7 @@ def _late_ranks() -> table.Panel:
             "rank": column("Rank", width=70),
             "instance": column("Node", width=170),
             "stage": column("Late in", width=100),
+            "cause": column("Cause", width=190),
             "Value #B": column("GPUs lost", "none", decimals=2, colour=LATE_COLOUR, width=100),
             "Value #G": column("Late since", "dateTimeFromNow", width=140),
             "Value #C": column("Own work a step", "s", decimals=1, width=130),

@@ -10,9 +10,11 @@ from dashboards.job_series import (
     LATE_IN,
     LOST,
     LOST_BY_STAGE,
+    OVER_USUAL,
     RANK_GPU,
     SINCE_LAST_STEP,
     STAGE,
+    USUAL,
     Series,
     busy,
     late_lately,
@@ -116,8 +118,8 @@ def _against_peers(panel: timeseries.Panel, series: Series, choose: str) -> time
 def _late_stage() -> timeseries.Panel:
     panel = time_panel(
         "The late stage: late rank against its peers",
-        "Seconds a step in the stage where each late rank falls behind, beside the median of its "
-        "peer group in that stage. Drawn only while somebody is late.",
+        "Seconds a step in the stage where each late rank falls behind, beside what is usual in "
+        "that stage for its peer group: its lower third. Drawn only while somebody is late.",
         "s",
         span=12,
     )
@@ -128,9 +130,8 @@ def _late_stage() -> timeseries.Panel:
         )
         .with_target(
             query(
-                f"quantile by (peer_group, stage) (0.5, {STAGE})"
-                f" and on (peer_group, stage) {LATE_IN}",
-                "median of its peers, {{stage}}",
+                f"{USUAL} and on (peer_group, stage) {LATE_IN}",
+                "usual for its peers, {{stage}}",
                 "B",
             )
         )
@@ -141,27 +142,22 @@ def _late_stage() -> timeseries.Panel:
 
 def _stage_by_stage() -> table.Panel:
     costliest = f"topk(1, {LOST})"
-    late_rank = f"sum by (stage) ({STAGE} and on (peer_group, rank) {costliest})"
-    its_peers = (
-        f"max by (stage) (quantile by (peer_group, stage) (0.5, {STAGE})"
-        f" and on (peer_group) {costliest})"
-    )
+    of_it = f"and on (peer_group, rank) {costliest}"
     panel = (
         table_panel(
             "Stage by stage: the costliest late rank",
-            "Every stage of a step in the rank that costs most, beside the median of its peers. "
-            "The stage with the largest difference is where to look.",
+            "Every stage of a step in the rank that costs most, beside what is usual for its peer "
+            "group: the lower third. A stage that only this rank has is all over the usual. The "
+            "stage that is most over it is where to look.",
             "none",
             span=12,
         )
         .height(8)
         .no_value("Nobody is late")
-        .with_target(rows(late_rank, "A"))
-        .with_target(rows(its_peers, "B"))
-        .with_target(rows(f"{late_rank} - on (stage) {its_peers}", "C"))
-        .with_target(
-            rows(f"sum by (stage) ({LOST_BY_STAGE} and on (peer_group, rank) {costliest})", "D")
-        )
+        .with_target(rows(f"sum by (stage) ({STAGE} {of_it})", "A"))
+        .with_target(rows(f"max by (stage) ({USUAL} and on (peer_group) {costliest})", "B"))
+        .with_target(rows(f"sum by (stage) ({OVER_USUAL} {of_it})", "C"))
+        .with_target(rows(f"sum by (stage) ({LOST_BY_STAGE} {of_it})", "D"))
     )
     join_rows(
         panel,
@@ -169,8 +165,8 @@ def _stage_by_stage() -> table.Panel:
         {
             "stage": column("Stage", width=110),
             "Value #A": column("Late rank", "s", decimals=1, width=110),
-            "Value #B": column("Median of its peers", "s", decimals=1, width=160),
-            "Value #C": column("Difference", "s", decimals=1, width=110),
+            "Value #B": column("Usual for its peers", "s", decimals=1, width=160),
+            "Value #C": column("Over the usual", "s", decimals=1, width=130),
             "Value #D": column("GPUs lost", "none", decimals=2, colour=LATE_COLOUR),
         },
     )

@@ -10,9 +10,17 @@ AT_END: Final = " @ end()"
 
 JOB: Final = 'job_id="$job_id"'
 
+# Of late ranks only: of every rank it would be too many series. USUAL is what to compare them with.
 STAGE: Final = f"rank_stage:rankskew_stage_seconds_per_step:mean1m{{{JOB}}}"
+OVER_USUAL: Final = f"rank_stage:rankskew_late_seconds_per_step:mean1m{{{JOB}}}"
+USUAL: Final = f"group_stage:rankskew_stage_seconds_per_step:baseline1m{{{JOB}}}"
 LOST: Final = f"rank:rankskew_gpus_lost:mean1m{{{JOB}}}"
 LOST_BY_STAGE: Final = f"rank_stage:rankskew_gpus_lost:mean1m{{{JOB}}}"
+# What is lost while another rank is late in each step, by the stage in which it is.
+ROTATING_BY_STAGE: Final = f"job_stage:rankskew_gpus_lost:mean1m{{{JOB}}}"
+# Whether the ranks compare their steps one by one (join), or means over a minute are compared.
+SOURCE: Final = f"job_source:rankskew_gpus_lost:info{{{JOB}}}"
+CAUSE: Final = f"rank:rankskew_cause:info{{{JOB}}}"
 # Each rank with the GPU it runs on now; recorded from rankskew_gpu_rank_info.
 RANK_GPU: Final = f"rank:rankskew_gpu:group{{{JOB}}}"
 # The stage in which a late rank costs most.

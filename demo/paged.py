@@ -19,7 +19,7 @@ ALERTMANAGER_PORT: Final = 9093
 
 JOB: Final = f'{{job_id="{JOB_ID}"}}'
 STEPS_PER_SECOND: Final = f"1 / job:rankskew_step_seconds:mean1m{JOB}"
-STEP: Final = f"max(rankskew_step{JOB})"
+STEP: Final = f"max(rankskew_steps_total{JOB})"
 SAMPLES: Final = f"min(count_over_time(rankskew_steps_total{JOB}[1m]))"
 BUSIEST: Final = f"topk(1, rank:rankskew_busy_seconds_per_step:mean1m{JOB})"
 LATEST: Final = f"topk(1, rank_stage:rankskew_gpus_lost:mean1m{JOB})"

@@ -1,16 +1,132 @@
-"""The table of docs/accuracy.md: a row for each way to train, a cell for each place of a delay."""
+"""The tables of docs/accuracy.md: planted faults judged by the rules, and ways to train."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from docs.figures import result
+from benchmarks.accuracy_plan import HEALTHY
+from benchmarks.accuracy_score import is_miss, summary
+from docs.figures import RESULTS, result
 from docs.markdown import table
 
+Row = dict[str, Any]
 
-def accuracy() -> str:
-    """Return which delays were named, with the excess that was measured of what was planted."""
+SHOWN = (
+    *("cells", "to find", "found", "rank", "stage", "kind"),
+    *("false alarms", "onset s", "slowdown error", "loss error"),
+)
+
+
+def faults() -> str:
+    """Return what the rules said of planted faults, by size and by fault, and every miss."""
+    if not (RESULTS / "accuracy.json").exists():
+        return "Not measured yet."
     found = result("accuracy")
-    rows: Sequence[dict[str, Any]] = found["rows"]
+    rows: list[Row] = found["rows"]
+    machine = found["machine"]
+    healthy = [row for row in rows if row["fault"] in HEALTHY]
+    planted = [row for row in rows if row not in healthy]
+    parts = [
+        f"{_all(rows)} on {machine['cpus']} CPUs with torch {machine['torch']}, "
+        f"judged by the rules of commit {_commits(rows)}.",
+        _table(planted, ("size",), SHOWN),
+        _table(planted, ("fault", "way"), SHOWN),
+        _table(healthy, ("fault", "way", "ranks"), ("cells", "false alarms")),
+        _misses([row for row in rows if is_miss(row)]),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _all(rows: Sequence[Row]) -> str:
+    right = sum(not is_miss(row) for row in rows)
+    return f"{right} of {len(rows)} runs were judged rightly"
+
+
+def _commits(rows: Sequence[Row]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted({row["judged"] for row in rows}))
+
+
+def _table(rows: Sequence[Row], by: tuple[str, ...], shown: tuple[str, ...]) -> str:
+    if not rows:
+        return ""
+    ordered = sorted(rows, key=lambda row: tuple(row[name] for name in by))
+    cells = [
+        (
+            *(_named(name, row[name]) for name in by),
+            *(_WRITTEN.get(name, _count)(row[name], row["to find"]) for name in shown),
+        )
+        for row in summary(ordered, by)
+    ]
+    return table((*by, *("runs" if name == "cells" else name for name in shown)), cells)
+
+
+def _named(name: str, value: Any) -> str:
+    return f"{value * 100:g} %" if name == "size" else str(value)
+
+
+def _count(value: int | None, _cells: int) -> str:
+    return "" if value is None else str(value)
+
+
+def _share(value: int | None, cells: int) -> str:
+    return _count(value, cells) if value in (None, cells) else f"**{value}**"
+
+
+def _alarms(value: int, _cells: int) -> str:
+    return f"**{value}**" if value else "0"
+
+
+def _seconds(value: float | None, _cells: int) -> str:
+    return "" if value is None else f"{value:.0f}"
+
+
+def _percent(value: float | None, _cells: int) -> str:
+    return "" if value is None else f"{value:.1%}"
+
+
+_WRITTEN: dict[str, Callable[[Any, int], str]] = {
+    "found": _share,
+    "rank": _share,
+    "stage": _share,
+    "kind": _share,
+    "false alarms": _alarms,
+    "onset s": _seconds,
+    "slowdown error": _percent,
+    "loss error": _percent,
+}
+
+
+def _misses(rows: Sequence[Row]) -> str:
+    if not rows:
+        return "Nothing was missed."
+    cells = [
+        (
+            f"{row['way']}, {row['ranks']} ranks, seed {row['seed']}",
+            row["fault"],
+            f"{row['truth']['size']:.1%}",
+            "; ".join(row["said"]) or ("" if row["found"] is None else "nobody"),
+            "; ".join(row["false"]),
+        )
+        for row in rows
+    ]
+    header = ("run", "fault", "size as it took effect", "said, right", "said, wrong")
+    return f"Misses:\n\n{table(header, cells)}"
+
+
+def latency() -> str:
+    """Return how long after the onset the alert fired."""
+    if not (RESULTS / "latency.json").exists():
+        return "Not measured yet."
+    found = result("latency")["rows"]
+    cells = [
+        tuple("" if value is None else f"{value:.3g}" for value in row.values()) for row in found
+    ]
+    return table(tuple(found[0]), cells)
+
+
+def ways() -> str:
+    """Return which delays were named, with the excess that was measured of what was planted."""
+    found = result("ways")
+    rows: Sequence[Row] = found["rows"]
     places = list(dict.fromkeys(row["in"] for row in rows))
     cells = [
         (arm, *(_cell(row) for row in rows if row["arm"] == arm), _waits(rows, arm))
@@ -18,21 +134,21 @@ def accuracy() -> str:
     ]
     named = sum(row["named"] for row in rows)
     machine = found["machine"]
-    summary = (
+    sentence = (
         f"{named} of {len(rows)} delays were named with their rank and stage, "
         f"on {machine['cpus']} CPUs with torch {machine['torch']}."
     )
-    return f"{summary}\n\n{table(('training', *places, 'sync: late rank, its peers'), cells)}"
+    return f"{sentence}\n\n{table(('training', *places, 'sync: late rank, its peers'), cells)}"
 
 
-def _cell(row: dict[str, Any]) -> str:
+def _cell(row: Row) -> str:
     excess = f"{row['by, ms']:.0f} of {row['planted, ms']:.0f} ms"
     if row["named"]:
         return excess
     return f"**rank {row['waits least']}, {row['furthest ahead in']}**: {excess}"
 
 
-def _waits(rows: Sequence[dict[str, Any]], arm: str) -> str:
+def _waits(rows: Sequence[Row], arm: str) -> str:
     """Return the range over the places."""
     mine = [row for row in rows if row["arm"] == arm]
     ranges = []

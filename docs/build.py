@@ -12,7 +12,7 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric
 
 from alerts.build_index import with_tables
-from docs import accuracy_table, figures
+from docs import accuracy_table, figures, scale_table
 from docs.markdown import fill, table
 from exporter.collectors import COLLECTORS, Sources
 from exporter.nvml.sample import GpuSample, NodeSample
@@ -173,6 +173,12 @@ def configuration() -> str:
                     "is timed. It wins over what `rankskew control` asks for.",
                 ),
                 (
+                    "`RANK_PROBE_JOIN`",
+                    "`1`",
+                    "`0` keeps the ranks from comparing their steps through the job's own store; "
+                    "the rules then go by means.",
+                ),
+                (
                     "`RANK_PROBE_TRACE`",
                     "none",
                     "A directory in which each rank writes the stages of every step to "
@@ -204,7 +210,14 @@ PAGES: dict[str, Callable[[str], str]] = {
     "docs/metrics.md": lambda _: metrics(),
     "docs/configuration.md": lambda _: configuration(),
     "docs/concepts.md": lambda page: fill(page, {"masking": figures.masking()}),
-    "docs/accuracy.md": lambda page: fill(page, {"accuracy": accuracy_table.accuracy()}),
+    "docs/accuracy.md": lambda page: fill(
+        page,
+        {
+            "faults": accuracy_table.faults(),
+            "latency": accuracy_table.latency(),
+            "ways": accuracy_table.ways(),
+        },
+    ),
     "docs/overhead.md": lambda page: fill(
         page,
         {
@@ -212,6 +225,9 @@ PAGES: dict[str, Callable[[str], str]] = {
             "scrape": figures.scrape(),
             "endurance": figures.endurance(),
         },
+    ),
+    "docs/scale.md": lambda page: fill(
+        page, {"scale": scale_table.scale(), "scale_rules": scale_table.rules()}
     ),
     "alerts/README.md": with_tables,
     "README.md": lambda page: fill(page, {"costs": figures.costs()}),

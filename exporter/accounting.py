@@ -1,24 +1,20 @@
-"""Exact accounting of a job's steps, one by one: who waited, for whom, and in which stage.
+"""Reference accounting of a run: the charges of its steps, added up, by kind, and as a what-if.
 
-Pure functions; exporter/skew.py does the same on means over a window, and names the late ranks.
+Pure functions over exporter/skew.py, which accounts for one step. Given the ranks that somebody
+has named, they say what those cost; they name nobody.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
-from math import sqrt
-from statistics import fmean, pstdev
 
 from exporter.skew import (
     SYNC,
     StageSeconds,
-    Verdict,
+    baseline,
     busy_seconds,
-    frontier,
-    judge,
+    charge,
     split_by_group,
-    stage_baselines,
-    unequal_groups,
 )
 
 # The stages of every rank in one step.
@@ -27,101 +23,97 @@ Step = Mapping[int, StageSeconds]
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What the steps of a job lost to waiting, in GPU-seconds; divided by *seconds*, in GPUs.
+    """What the steps of a job lost to waiting, in seconds of one GPU; over *seconds*, in GPUs.
 
-    *waited* by rank adds up to the whole loss, and so do *by_groups*, *caused* (by rank and stage)
-    and *by_nobody* together: ranks that are faster than most leave the others nothing to mend.
+    *waited*, *unequal* and *caused* are those of Charges, summed over the steps: the sum of
+    *waited* is that of *unequal* and *caused*, to rounding. *measured* [rank] is the exposed wait
+    as it was timed, 0 where it was not: what it is more than *waited* is no rank's doing. *paced*
+    [rank, stage] counts the steps that waited for that rank. *seconds* is the time of all steps,
+    each as long as its longest rank's.
     """
 
     seconds: float
     waited: Mapping[int, float]
-    by_groups: float
+    measured: Mapping[int, float]
+    unequal: Mapping[int, float]
     caused: Mapping[tuple[int, str], float]
-    by_nobody: float
+    paced: Mapping[tuple[int, str], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """All measured waiting by kind, in seconds of one GPU; the four add up to it.
+
+    *group*: for heavier peer groups. *persistent*: for the named ranks. *rotating*: for the others,
+    now this one, now that. *common*: beyond the waiting for the slowest rank, that is for the
+    network; below 0 where ranks waited less than that, so the steps were not synchronous.
+    """
+
+    group: float
+    persistent: float
+    rotating: float
+    common: float
 
     @property
     def lost(self) -> float:
-        """The whole loss, in GPU-seconds."""
-        return sum(self.waited.values())
+        """All measured waiting."""
+        return self.group + self.persistent + self.rotating + self.common
 
 
-def account(steps: Sequence[Step], peer_groups: Mapping[int, str]) -> Account:
-    """Account for *steps*, each of which holds the same ranks; a step lasts as its longest rank's.
+def account(steps: Iterable[Step], peer_groups: Mapping[int, str]) -> Account:
+    """Add up the charges of *steps*, each of which holds the same ranks; see skew.charge.
 
-    In a step every rank waits until the slowest is done: f - busy[r], where f is the frontier
-    before the sync. Charged first are unequal peer groups, then the ranks above the heaviest
-    group's baseline by their excess, each to the stages in which it is ahead of its own group.
+    Ranks and stages that caused no waiting are left out of what is *caused*.
     """
-    waited: Counter[int] = Counter()
-    caused: Counter[tuple[int, str]] = Counter()
-    by_groups = by_nobody = seconds = 0.0
+    waited, measured, unequal = Counter[int](), Counter[int](), Counter[int]()
+    caused, paced = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+    seconds = 0.0
     for step in steps:
-        one = _account(step, peer_groups)
+        one = charge(step, peer_groups)
         waited.update(one.waited)
-        caused.update(one.caused)
-        by_groups += one.by_groups
-        by_nobody += one.by_nobody
-        seconds += one.seconds
-    return Account(seconds, dict(waited), by_groups, dict(caused), by_nobody)
+        measured.update({rank: stages.get(SYNC, 0.0) for rank, stages in step.items()})
+        unequal.update(one.unequal)
+        caused.update({key: share for key, share in one.caused.items() if share})
+        paced[one.pacer, one.stage] += 1
+        seconds += max(sum(stages.values()) for stages in step.values())
+    return Account(seconds, waited, measured, unequal, caused, paced)
 
 
-def _account(step: Step, peer_groups: Mapping[int, str]) -> Account:
-    busy = {rank: busy_seconds(stages) for rank, stages in step.items()}
-    end = max(frontier(step).seconds, default=0.0)
-    waited = {rank: max(end - seconds, 0.0) for rank, seconds in busy.items()}
-    heaviest, unequal = unequal_groups(split_by_group(busy, peer_groups))
-    lost = sum(waited.values())
-    rest = max(lost - unequal, 0.0)
-    shares = _shares(step, busy, heaviest, peer_groups)
-    return Account(
-        seconds=max(sum(stages.values()) for stages in step.values()),
-        waited=waited,
-        by_groups=lost - rest,
-        caused={key: share * rest for key, share in shares.items()},
-        by_nobody=0.0 if shares else rest,
+def kinds(found: Account, named: Collection[int], ranks: Collection[int] | None = None) -> Kinds:
+    """Split the waiting in *found* by kind, given the ranks that were *named* as late.
+
+    With *ranks*, those of one peer group, only their part: what they waited for heavier groups and
+    for the network, and what they caused; the parts of all groups add up to the whole.
+    """
+    ranks = found.waited.keys() if ranks is None else ranks
+    caused = [(rank, seconds) for (rank, _), seconds in found.caused.items() if rank in ranks]
+    return Kinds(
+        group=sum(found.unequal[rank] for rank in ranks),
+        persistent=sum(seconds for rank, seconds in caused if rank in named),
+        rotating=sum(seconds for rank, seconds in caused if rank not in named),
+        common=sum(found.measured[rank] - found.waited[rank] for rank in ranks),
     )
 
 
-def named(steps: Sequence[Step], peer_groups: Mapping[int, str]) -> Verdict:
-    """Judge the ranks by their means over *steps*.
+def slowdown(
+    steps: Iterable[Step], peer_groups: Mapping[int, str], named: Collection[int]
+) -> float:
+    """Return how many times longer *steps* took than without what the *named* ranks had too much.
 
-    Where no rank ever waited, the wait was not measured, whatever zeros stand there.
+    The what-if of arXiv 2505.05713 on stages instead of single operations: a named rank takes no
+    longer than its peer group's baseline, a step lasts until its slowest rank is done and then as
+    long as it did (communication unchanged). 1 when nobody is named, or nobody waited for them.
     """
-    ranks = steps[0].keys() if steps else ()
-    means = {rank: _mean([step[rank] for step in steps]) for rank in ranks}
-    if not any(mean.get(SYNC) for mean in means.values()):
-        means = {rank: {s: m for s, m in mean.items() if s != SYNC} for rank, mean in means.items()}
-    errors = {
-        rank: pstdev(busy_seconds(step[rank]) for step in steps) / sqrt(len(steps))
-        for rank in ranks
-    }
-    return judge(means, peer_groups, errors)
-
-
-def _shares(
-    step: Step, busy: Mapping[int, float], heaviest: float, peer_groups: Mapping[int, str]
-) -> dict[tuple[int, str], float]:
-    """Return which part of a step's loss each rank and stage causes; empty, or adding up to 1."""
-    total = sum(seconds - heaviest for seconds in busy.values() if seconds > heaviest)
-    shares = {}
-    for group in split_by_group(busy, peer_groups):
-        normal = stage_baselines([step[rank] for rank in group])
-        for rank, seconds in group.items():
-            if seconds > heaviest:
-                for stage, part in _ahead(step[rank], normal).items():
-                    shares[rank, stage] = (seconds - heaviest) / total * part
-    return shares
-
-
-def _ahead(stages: StageSeconds, normal: StageSeconds) -> dict[str, float]:
-    """Return in which stages a rank is over the *normal*, as parts of 1."""
-    over = {stage: stages.get(stage, 0.0) - normal[stage] for stage in normal}
-    whole = sum(seconds for seconds in over.values() if seconds > 0)
-    if whole == 0:  # Over it in all, and in no stage: baselines are not additive.
-        return {max(over, key=lambda stage: over[stage]): 1.0}
-    return {stage: seconds / whole for stage, seconds in over.items() if seconds > 0}
-
-
-def _mean(stages: Sequence[StageSeconds]) -> dict[str, float]:
-    names = {stage for each in stages for stage in each}
-    return {name: fmean(each.get(name, 0.0) for each in stages) for name in names}
+    was = would_be = 0.0
+    for step in steps:
+        busy = {rank: busy_seconds(stages) for rank, stages in step.items()}
+        length = max(sum(stages.values()) for stages in step.values())
+        mended = [
+            normal if rank in named else own
+            for group in split_by_group(busy, peer_groups)
+            for normal in [baseline(list(group.values()))]
+            for rank, own in group.items()
+        ]
+        was += length
+        would_be += length - max(busy.values()) + max(mended)
+    return was / would_be if would_be else 1.0

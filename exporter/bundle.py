@@ -1,6 +1,6 @@
 """The rules, runbooks, Alertmanager configuration and dashboards that come with the code."""
 
-import shutil
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -15,6 +15,7 @@ PLACES: Final = {
     "alerts/alertmanager.yaml": "alerts/alertmanager.yaml",
     "dashboards": "dashboards/json",
 }
+KEEP_FIRING_FOR: Final = re.compile(rb"^ *keep_firing_for:.*\n", re.MULTILINE)
 
 
 def bundled(name: str) -> Path:
@@ -28,23 +29,24 @@ def bundled(name: str) -> Path:
     raise StartError(f"{name} is not in this installation: install rankskew again")
 
 
-def write_files(directory: Path, overwrite: bool = False) -> list[Path]:
+def write_files(directory: Path, overwrite: bool = False, vmalert: bool = False) -> list[Path]:
     """Write everything bundled below *directory* and return the files.
 
+    For *vmalert* the rules come without `keep_firing_for`, which it refuses before 1.92.
     A file that is there already and differs is somebody's work: UsageError, unless *overwrite*;
     nothing is written then.
     """
-    copies = {directory / target: source for target, source in _files()}
-    changed = [path for path, source in copies.items() if _differs(path, source)]
+    contents = {directory / target: _content(source, vmalert) for target, source in _files()}
+    changed = [path for path, content in contents.items() if _differs(path, content)]
     if changed and not overwrite:
         raise UsageError(f"{changed[0]} was changed: choose another directory, or add --overwrite")
     try:
-        for target, source in copies.items():
+        for target, content in contents.items():
             target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(source, target)
+            target.write_bytes(content)
     except OSError as error:
         raise StartError(f"cannot write {error.filename}: {reason(error)}") from error
-    return list(copies)
+    return list(contents)
 
 
 def _files() -> Iterator[tuple[Path, Path]]:
@@ -57,5 +59,11 @@ def _files() -> Iterator[tuple[Path, Path]]:
             yield Path(name) / source.relative_to(root), source
 
 
-def _differs(path: Path, source: Path) -> bool:
-    return path.is_file() and path.read_bytes() != source.read_bytes()
+def _content(source: Path, vmalert: bool) -> bytes:
+    content = source.read_bytes()
+    is_rule_file = source.parent == bundled("alerts/rules")
+    return KEEP_FIRING_FOR.sub(b"", content) if vmalert and is_rule_file else content
+
+
+def _differs(path: Path, content: bytes) -> bool:
+    return path.is_file() and path.read_bytes() != content

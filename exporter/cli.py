@@ -2,22 +2,26 @@
 
 import argparse
 from collections.abc import Sequence
+from math import isfinite
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
-from exporter.bundle import write_files
+from exporter.bundle import bundled, write_files
 from exporter.control import Order
 from exporter.control_command import default_endpoint, give_order
 from exporter.errors import UsageError
 from exporter.gpus_command import forget, release, resume
-from exporter.replay import read_traces, report
+from exporter.promtool import rule_files
+from exporter.replay import as_json, replay
+from exporter.replay_report import report
 from exporter.settings import Settings, duration_seconds, flags
+from exporter.traces import read_traces
 from rank_probe.snapshot import LEVELS
 from rank_probe.version import __version__
 
 WHAT_THEY_DO: Final = (
     "exporter: serve; files: write rules; control: change what ranks time; "
-    "gpus: let go of them for a reset; replay: judge traces"
+    "gpus: let go of them for a reset; replay: try the rules on traces"
 )
 SWITCH: Final = "collector."
 
@@ -52,10 +56,19 @@ def run_files(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("directory", type=Path)
     parser.add_argument("--overwrite", action="store_true", help="replace files that differ")
+    parser.add_argument(
+        "--vmalert",
+        action="store_true",
+        help="rules for vmalert before 1.92, which knows no keep_firing_for",
+    )
     options = parser.parse_args(arguments)
-    written = write_files(options.directory, options.overwrite)
+    written = write_files(options.directory, options.overwrite, options.vmalert)
     print(f"{len(written)} files written below {options.directory}")
-    print(f"Prometheus: add {options.directory.resolve()}/alerts/rules/*.yaml to rule_files")
+    rules = f"{options.directory.resolve()}/alerts/rules/*.yaml"
+    if options.vmalert:
+        print(f"vmalert: add -rule='{rules}'")
+    else:
+        print(f"Prometheus: add {rules} to rule_files")
     return 0
 
 
@@ -119,16 +132,60 @@ def _duration(text: str) -> float:
 
 
 def run_replay(arguments: Sequence[str]) -> int:
-    """Account for the waiting in traces that ranks wrote."""
+    """Run recorded traces through the rules, and account for the waiting in them."""
     parser = _Parser(
         prog="rankskew replay",
-        description="Say from the traces of RANK_PROBE_TRACE who was late, in which stage, and "
-        "what it cost.",
+        description="Run recorded traces through the alert rules as Prometheus would, with "
+        "promtool, and say what would have fired: rank, stage, kind, onset, end, GPUs lost. The "
+        "slowdown is the time of the run over its time if every named rank had needed no longer "
+        "than its peers, communication unchanged.",
         allow_abbrev=False,
     )
     parser.add_argument("path", type=Path, nargs="+", help="a CSV file, or a directory of them")
-    print(report(read_traces(parser.parse_args(arguments).path)))
+    parser.add_argument(
+        "--time-scale",
+        metavar="K",
+        type=_positive,
+        default=1.0,
+        help="make the clock and every stage K times slower; a trace of a few seconds needs it "
+        "(default: 1)",
+    )
+    parser.add_argument(
+        "--scrape-interval",
+        metavar="DURATION",
+        type=_interval,
+        default="15s",
+        help="how often the ranks are scraped and the rules evaluated (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--rules", metavar="DIR", type=Path, help="rule files to use instead of the shipped ones"
+    )
+    parser.add_argument("--format", choices=("text", "json"), default="text")
+    options = parser.parse_args(arguments)
+    rules = rule_files(options.rules or bundled("alerts/rules"))
+    replays = [
+        replay(run, rules, options.time_scale, options.scrape_interval)
+        for run in read_traces(options.path)
+    ]
+    print(as_json(replays) if options.format == "json" else report(replays))
     return 0
+
+
+def _interval(text: str) -> float:
+    seconds = _duration(text)
+    if not seconds:
+        raise argparse.ArgumentTypeError(f"{text!r} is no time to wait")
+    return seconds
+
+
+def _positive(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not (isfinite(number) and number > 0):
+        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+    return number
 
 
 def run_exporter(arguments: Sequence[str]) -> int:

@@ -98,6 +98,7 @@ Event = Annotated[str, _one_of("an event of a process's life", LIFECYCLE)]
 Level = Annotated[str, _one_of("a level", LEVELS)]
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 Seconds = Annotated[float, Field(ge=0, le=LARGEST_SECONDS, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
 
 
 @dataclass(config=ConfigDict(strict=True, extra="forbid"), frozen=True)
@@ -142,6 +143,11 @@ class SnapshotBody:
     cuda_alloc_retries: Count | None = None
     lifecycle_seconds: dict[Event, Seconds] = Field(default_factory=dict)
     level: Level = DEFAULT_LEVEL
+    paced_steps: dict[Stage, Count] = Field(default_factory=dict)
+    wait_caused_seconds: dict[Stage, Seconds] = Field(default_factory=dict)
+    group_wait_seconds: Seconds | None = None
+    joined_seconds: Seconds | None = None
+    join_coverage: Share | None = None
     schema: Literal[1] = SCHEMA
 
     @model_validator(mode="after")

@@ -45,9 +45,9 @@ class IngestApp:
         """Return the answer to *request*, whose body may be too large, and then is not whole."""
         handle = self._handlers.get(request.path)
         if handle is None:
-            return _elsewhere(404)
+            return self._elsewhere(404)
         if request.method != "POST":
-            return _elsewhere(405, ("Allow", "POST"))
+            return self._elsewhere(405, ("Allow", "POST"))
         return handle(request)
 
     def broken_off(self, request: Request) -> None:
@@ -88,12 +88,18 @@ class IngestApp:
 
     def _gpu_order(self, request: Request) -> Answer:
         if self._gpus is None:
-            return _elsewhere(404)
+            return self._elsewhere(404)
         try:
             body = self._body_of(request)
         except Refused as refusal:
             return self._refusal(refusal)
         return Answer(*self._gpus.answer(body, request.uid))
+
+    def _elsewhere(self, status: int, *headers: tuple[str, str]) -> Answer:
+        *paths, last = self._handlers
+        served = f"POST to {', '.join(paths)} and {last}"
+        sentence = f"Nothing is served here but {served}; use the web listener."
+        return Answer(status, {"error": sentence}, headers)
 
     def _refusal(self, why: Refused) -> Answer:
         """Return the answer to an order that is not even read."""
@@ -121,12 +127,6 @@ def _check(token: TokenFile, request: Request) -> None:
             "This listener wants the token of its --ingest.token-file; "
             "set RANKSKEW_TOKEN_FILE to a file with the same token.",
         )
-
-
-def _elsewhere(status: int, *headers: tuple[str, str]) -> Answer:
-    served = f"POST {SNAPSHOT_PATH} and POST {CONTROL_PATH}"
-    sentence = f"Nothing is served here but {served}; use the web listener."
-    return Answer(status, {"error": sentence}, headers)
 
 
 def _asked(level: str | None) -> dict[str, str]:

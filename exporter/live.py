@@ -11,8 +11,8 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import Any, Final
 
+from exporter.judge import Verdict, judge
 from exporter.ranks import HeldRank, RankStore
-from exporter.skew import Verdict, judge
 from exporter.verdict import JobVerdict, LateView, RankView, job_verdict, view_rank
 from rank_probe.snapshot import Snapshot
 from rank_probe.stages import STAGES

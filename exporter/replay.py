@@ -1,210 +1,121 @@
-"""`rankskew replay`: read the traces that ranks wrote, and say who was late and what it cost."""
+"""`rankskew replay`: run recorded traces through the rules, and say what would have fired."""
 
-import csv
-import re
-import sys
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from math import isfinite
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Final, TextIO
 
-from exporter.accounting import Account, account, named
-from exporter.errors import UsageError, reason
-from exporter.skew import Late
-from rank_probe.stages import STAGES
+from exporter.accounting import Account, Kinds, account, kinds, slowdown
+from exporter.findings import EXPRESSION, Finding, findings, not_judgeable, source
+from exporter.promtool import evaluate
+from exporter.replay_series import (
+    has_sync,
+    input_series,
+    instance,
+    scrape_times,
+    timeline,
+    whole_steps,
+)
+from exporter.traces import Run
 
-IDENTITY: Final = ("job_id", "rank", "peer_group", "step", "time_s")
-STAGE_OF: Final = {f"{stage}_s": stage for stage in STAGES}
-# What a rank causes in a stage now and then is noise below this part of the whole loss.
-SMALLEST_PART: Final = 0.01
-REASONS: Final = {
-    "single_rank": "the trace has one rank, and nobody to compare it with",
-    "no_sync": "the wait in collectives was not measured on every rank, so a rank that waits looks "
-    "like a late one",
-    "no_busy_time": "a rank has steps without any time of its own",
-}
-
-
-@dataclass(slots=True)
-class Run:
-    """One attempt of one job: the stages of each rank, by step; and each rank's peer group."""
-
-    job_id: str
-    attempt: int
-    steps: dict[int, dict[int, dict[str, float]]] = field(default_factory=dict)
-    peer_groups: dict[int, str] = field(default_factory=dict)
+# Findings of these kinds say that a rank, or all ranks of a node, are slower than their peers.
+NAMING = ("persistent", "node", "mild")
 
 
-def read_traces(paths: Iterable[Path]) -> list[Run]:
-    """Return the runs in *paths*, files or directories of them; raises UsageError.
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """What came of one run: what fired, and what its waiting cost.
 
-    The attempt is in the name of a file that the probe wrote, and 0 elsewhere. An end that a
-    killed process left in the middle of a row is left out, and said on stderr.
+    *seconds*, how long it took, and the times of *findings* are *scale* times what they were;
+    *begin_s* is the time_s at which it begins, unscaled. *found* and *kinds* are unscaled, of the
+    *whole_steps* that every rank has, None without any. *slowdown* is None where nothing could be
+    judged, so that nobody could be named.
     """
-    runs: dict[tuple[str, int], Run] = {}
-    for path in [file for given in paths for file in _files(given)]:
-        try:
-            with path.open(newline="") as file:
-                _read(path, file, runs)
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {reason(error)}") from error
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{path} is not UTF-8 text") from error
-    if not runs:
-        raise UsageError("there is no step in these files; RANK_PROBE_TRACE says where ranks write")
-    return [runs[key] for key in sorted(runs)]
+
+    run: Run
+    whole_steps: int
+    scale: float
+    begin_s: float
+    seconds: float
+    synced: bool
+    source: str
+    not_judgeable: Sequence[str]
+    findings: Sequence[Finding]
+    named: frozenset[int]
+    found: Account | None
+    kinds: Kinds | None
+    slowdown: float | None
 
 
-def report(runs: Iterable[Run]) -> str:
-    """Return the accounting of *runs* as text for a person."""
-    return "\n\n".join(_report(run) for run in runs)
+def replay(
+    run: Run, rules: Sequence[Path], scale: float = 1.0, interval_seconds: float = 15.0
+) -> Replay:
+    """Replay *run*, *scale* times slower than it was; raises UsageError."""
+    line = timeline(run, scale)
+    scrapes = scrape_times(line, interval_seconds)
+    evaluations = evaluate(
+        rules, input_series(run, line, scrapes), EXPRESSION, scrapes, interval_seconds
+    )
+    fired = findings(evaluations)
+    spoke = source(evaluations)
+    named = _named(run, fired)
+    whole = [run.steps[step] for step in whole_steps(run)]
+    found = account(whole, run.peer_groups) if whole else None
+    return Replay(
+        run=run,
+        whole_steps=len(whole),
+        scale=scale,
+        begin_s=line.origin_seconds,
+        seconds=line.seconds,
+        synced=has_sync(run),
+        source=spoke,
+        not_judgeable=not_judgeable(evaluations),
+        findings=fired,
+        named=named,
+        found=found,
+        kinds=None if found is None else kinds(found, named),
+        slowdown=slowdown(whole, run.peer_groups, named) if whole and spoke != "none" else None,
+    )
 
 
-def _files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        return [path]
-    files = sorted(path.glob("*.csv"))
-    if not files:
-        raise UsageError(f"{path} has no .csv file")
-    return files
+def as_json(replays: Sequence[Replay]) -> str:
+    """Return *replays* for scripts; docs/replay.md describes the fields."""
+    return json.dumps({"jobs": [_job(one) for one in replays]}, indent=2, allow_nan=False)
 
 
-def _read(path: Path, file: TextIO, runs: dict[tuple[str, int], Run]) -> None:
-    rows = csv.reader(_whole_lines(path, file), strict=True)
-    columns: list[str] = []
-    try:
-        for row in rows:
-            if columns:
-                _take(path, dict(zip(columns, row, strict=True)), runs)
-            else:
-                columns = _columns(row)
-    except (csv.Error, ValueError) as error:
-        if isinstance(error, UnicodeDecodeError):
-            raise
-        what = str(error) if not str(error).startswith("zip()") else "it has not as many cells"
-        raise UsageError(f"{path}, line {rows.line_num}: {what}") from error
+def gpus_lost(one: Replay) -> float:
+    """Return the GPUs that did nothing but wait: as measured, or else as computed."""
+    if one.found is None or one.kinds is None or not one.found.seconds:
+        return 0.0
+    lost = one.kinds.lost if one.synced else sum(one.found.waited.values())
+    return lost / one.found.seconds
 
 
-def _whole_lines(path: Path, file: TextIO) -> Iterator[str]:
-    for line in file:
-        if line.endswith(("\n", "\r")):
-            yield line
-        else:
-            print(f"rankskew: {path}: its last row has no end and is left out", file=sys.stderr)
-
-
-def _columns(names: list[str]) -> list[str]:
-    if missing := [name for name in IDENTITY if name not in names]:
-        raise ValueError(f"the header has no column {missing[0]}")
-    for name in names:
-        if name not in IDENTITY and name not in STAGE_OF:
-            raise ValueError(f"column {name[:40]!r} is no stage; use {', '.join(STAGE_OF)}")
-    if len(set(names)) < len(names) or len(names) == len(IDENTITY):
-        raise ValueError("the header needs columns of stages, each once")
-    return names
-
-
-def _take(path: Path, cells: dict[str, str], runs: dict[tuple[str, int], Run]) -> None:
-    job_id, rank, step = cells["job_id"], _count(cells, "rank"), _count(cells, "step")
-    _seconds(cells, "time_s")
-    key = (job_id, _attempt(path.name, rank))
-    run = runs.setdefault(key, Run(*key))
-    ranks = run.steps.setdefault(step, {})
-    stages = {
-        stage: seconds
-        for column, stage in STAGE_OF.items()
-        if (seconds := _seconds(cells, column)) is not None
+def _job(one: Replay) -> dict[str, object]:
+    seconds = one.found.seconds if one.found else 0.0
+    return {
+        "job_id": one.run.job_id,
+        "attempt": one.run.attempt,
+        "ranks": len(one.run.times),
+        "steps": len(one.run.steps),
+        "whole_steps": one.whole_steps,
+        "begin_s": round(one.begin_s, 3),
+        "seconds": round(one.seconds, 3),
+        "gpus_lost": gpus_lost(one),
+        "gpus_lost_by_kind": {kind: lost / seconds for kind, lost in asdict(one.kinds).items()}
+        if one.kinds and one.synced and seconds
+        else None,
+        "slowdown": one.slowdown,
+        "source": one.source,
+        "not_judgeable": list(one.not_judgeable),
+        "findings": [asdict(finding) for finding in one.findings],
     }
-    if ranks.setdefault(rank, stages) != stages:  # The same row again is harmless.
-        raise ValueError(
-            f"rank {rank} of job {job_id!r} has two times for step {step}; keep each run in a "
-            "directory of its own"
-        )
-    run.peer_groups[rank] = cells["peer_group"] or "all"
 
 
-def _attempt(name: str, rank: int) -> int:
-    match = re.search(r"-(\d+)-(\d+)\.csv$", name, re.ASCII)
-    return int(match[1]) if match and int(match[2]) == rank else 0
-
-
-def _count(cells: dict[str, str], column: str) -> int:
-    text = cells[column]
-    if not (text.isascii() and text.isdigit() and len(text) < 16):
-        raise ValueError(f"{column} is {text[:40]!r}, not a whole number")
-    return int(text)
-
-
-def _seconds(cells: dict[str, str], column: str) -> float | None:
-    text = cells.get(column, "")
-    if not text:
-        return None
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = -1.0
-    if not isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{column} is {text[:40]!r}, not a number of seconds")
-    return seconds
-
-
-def _report(run: Run) -> str:
-    ranks = run.peer_groups.keys()
-    whole = [ranks_of for _, ranks_of in sorted(run.steps.items()) if ranks_of.keys() == ranks]
-    lines = [
-        f"job {run.job_id}, attempt {run.attempt}: {len(whole)} steps of {len(ranks)} ranks"
-        f"{_left_out(len(run.steps) - len(whole))}"
-    ]
-    if not whole:
-        return f"{lines[0]}\n  no step has all ranks, so none can be accounted for"
-    verdict, found = named(whole, run.peer_groups), account(whole, run.peer_groups)
-    what = "if all waited for the slowest, lost" if verdict.reason else "lost to waiting"
-    lines.append(f"  {what}: {_cost(found.lost, found)} of {len(ranks)}")
-    lines += _causes(found, verdict.late)
-    lines += _groups(found, run.peer_groups)
-    lines.append(f"  {_verdict(verdict.late, verdict.reason)}")
-    return "\n".join(lines)
-
-
-def _left_out(steps: int) -> str:
-    return f" ({steps} more lack a rank and are left out)" if steps else ""
-
-
-def _cost(gpu_seconds: float, found: Account) -> str:
-    return f"{gpu_seconds:.2f} GPU-seconds, {gpu_seconds / (found.seconds or 1.0):.3f} GPUs"
-
-
-def _causes(found: Account, late: Sequence[Late]) -> Iterator[str]:
-    """Yield where the loss comes from; the lines add up to it."""
-    ranks = {each.rank for each in late}
-    shown = {
-        key: seconds
-        for key, seconds in found.caused.items()
-        if key[0] in ranks and seconds >= SMALLEST_PART * found.lost
-    }
-    for (rank, stage), seconds in sorted(shown.items(), key=lambda each: -each[1]):
-        yield f"    rank {rank} in {stage}: {_cost(seconds, found)}"
-    if found.by_groups:
-        yield f"    unequal peer groups: {_cost(found.by_groups, found)}"
-    rest = sum(found.caused.values()) - sum(shown.values()) + found.by_nobody
-    yield f"    now one rank, now another: {_cost(rest, found)}"
-
-
-def _groups(found: Account, peer_groups: dict[int, str]) -> Iterator[str]:
-    for name in sorted(set(peer_groups.values())):
-        ranks = sorted(rank for rank, group in peer_groups.items() if group == name)
-        waited = sum(found.waited[rank] for rank in ranks)
-        least = min(ranks, key=lambda rank: found.waited[rank])
-        yield (
-            f"  peer group {name}: {len(ranks)} ranks waited {_cost(waited, found)}; "
-            f"rank {least} waited least, {found.waited[least]:.2f} s"
-        )
-
-
-def _verdict(late: Sequence[Late], why_not: str | None) -> str:
-    if why_not is not None:
-        return f"nobody can be named: {REASONS[why_not]}"
-    if not late:
-        return "no rank is late"
-    return "late: " + ", ".join(f"rank {each.rank} in {each.stage}" for each in late)
+def _named(run: Run, fired: Sequence[Finding]) -> frozenset[int]:
+    found = [finding for finding in fired if finding.kind in NAMING]
+    nodes = {finding.instance for finding in found if finding.rank is None}
+    return frozenset(
+        {finding.rank for finding in found if finding.rank is not None}
+        | {rank for rank, node in run.nodes.items() if instance(node) in nodes}
+    )

@@ -1,72 +1,44 @@
-"""Reference accounting of a synchronous step: who is late, in which stage, what it costs in GPUs.
+"""Reference accounting of one synchronous step: its frontier, and who waited on whose account.
 
-Pure functions on window means, for the ranks that one caller can see. The frontier is
-StageFrontier's (arXiv 2606.06751); baselines and limits are those of the recording rules.
+Pure functions. A step is the seconds that each rank spent in each stage, from one release to the
+next: local durations, so no clock is compared between machines. Frontier, advance, leader and
+slack are StageFrontier's (arXiv 2606.06751), the shares those of the airport game (Littlechild and
+Owen 1973). Whole runs, kinds and the what-if are in exporter/accounting.py; the recording rules
+and the join are tested against both.
 """
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final
 
 from rank_probe.stages import STAGES
 
-# Mean seconds a step spends in each stage, `sync` included: one rank, one window.
+# Seconds by stage of one rank, `sync` included: of one step, or the mean of several.
 StageSeconds = Mapping[str, float]
 
 SYNC: Final = "sync"
 
 # A third, not a half: it stays with the healthy ranks while up to two thirds of them are late.
 BASELINE_QUANTILE: Final = 1 / 3
-# Healthy ranks of one job differ by 2 to 3 % for good.
-LATE_RATIO: Final = 0.04
-# How many times further from the baseline than its peers usually are.
-LATE_SCORE: Final = 5.0
-# From the 0.4-quantile of |excess| to one standard deviation, roughly; needs some peers.
-SPREAD_QUANTILE: Final = 0.4
-SPREAD_SCALE: Final = 1.75
-SPREAD_PEERS: Final = 5
-# A mean of a few noisy steps moves by its standard error, whoever is healthy.
-STANDARD_ERRORS: Final = 1.2
 
 
 @dataclass(frozen=True, slots=True)
 class Frontier:
     """How far the furthest rank is at the end of each stage, counted from the release.
 
-    Entry *j* of each tuple belongs to *stages[j]*. *advance* is never negative and adds up to the
-    busy time of the slowest rank, so nothing is charged twice.
+    Entry *j* of each tuple belongs to *stages[j]*, in step order; all but *leader* in seconds.
+    *advance* is never negative and adds up to the busy time of the slowest rank, so nothing is
+    charged twice. *leader* is the rank that is furthest, *slack* [rank] how far each is behind it:
+    0 for the leader, and at the last stage what the rank waits for the slowest one.
     """
 
     stages: tuple[str, ...]
     seconds: tuple[float, ...]
     advance: tuple[float, ...]
     leader: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Late:
-    """A rank the others wait for: *excess_seconds* a step over its peers, most of it in *stage*."""
-
-    rank: int
-    stage: str
-    excess_seconds: float
-    gpus_lost: float
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What can be said of a job's ranks; *reason* is set, and nothing else, when nothing can.
-
-    *gpus_lost* counts all waiting for unequal work, *group_gpus_lost* the part of it that unequal
-    peer groups cause (a heavier pipeline stage is nobody's fault).
-    """
-
-    late: tuple[Late, ...] = ()
-    gpus_lost: float = 0.0
-    group_gpus_lost: float = 0.0
-    reason: str | None = None
+    slack: Mapping[int, tuple[float, ...]]
 
 
 def busy_seconds(stages: StageSeconds) -> float:
@@ -77,18 +49,27 @@ def busy_seconds(stages: StageSeconds) -> float:
 def frontier(ranks: Mapping[int, StageSeconds]) -> Frontier:
     """Return the frontier of *ranks* before the sync; of equally far ranks the lowest leads.
 
-    With d[r,j] the seconds of rank r in stage j and c[r,j] its prefix sum:
-    f[j] = max_r c[r,j], advance a[j] = f[j] - f[j-1], leader argmax_r c[r,j].
+    With d[r,j] the seconds of rank r in stage j and c[r,j] its prefix sum (arXiv 2606.06751):
+    f[j] = max_r c[r,j], advance a[j] = f[j] - f[j-1], leader argmax_r c[r,j], slack f[j] - c[r,j].
+    For the frontier of one peer group pass its ranks alone.
     """
     stages = tuple(s for s in STAGES if s != SYNC and any(s in rank for rank in ranks.values()))
-    reached = dict.fromkeys(sorted(ranks), 0.0)
-    seconds, leader = [], []
-    for stage in stages:
-        reached = {rank: so_far + ranks[rank].get(stage, 0.0) for rank, so_far in reached.items()}
-        leader.append(max(reached, key=lambda rank: reached[rank]))
-        seconds.append(reached[leader[-1]])
-    advance = [after - before for before, after in zip([0.0, *seconds], seconds, strict=False)]
-    return Frontier(stages, tuple(seconds), tuple(advance), tuple(leader))
+    reached = {
+        rank: tuple(accumulate(ranks[rank].get(stage, 0.0) for stage in stages))
+        for rank in sorted(ranks)
+    }
+    leader = [max(reached, key=lambda rank: reached[rank][j]) for j in range(len(stages))]
+    seconds = [reached[first][j] for j, first in enumerate(leader)]
+    return Frontier(
+        stages=stages,
+        seconds=tuple(seconds),
+        advance=tuple(after - before for before, after in pairwise([0.0, *seconds])),
+        leader=tuple(leader),
+        slack={
+            rank: tuple(furthest - own for furthest, own in zip(seconds, mine, strict=True))
+            for rank, mine in reached.items()
+        },
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,13 +103,13 @@ def charge(step: Mapping[int, StageSeconds], peer_groups: Mapping[int, str]) -> 
     end = max(busy.values())
     groups = split_by_group(busy, peer_groups)
     heaviest, _ = unequal_groups(groups)
-    equal = {}
+    equal: dict[int, float] = {}
     for group in groups:
         gap = heaviest - baseline(list(group.values()))
         equal |= {rank: max(own, min(own + gap, heaviest)) for rank, own in group.items()}
     caused = {}
     shares = _shared_waits(busy, equal)
-    over = {}
+    over: dict[int, dict[str, float]] = {}
     for group in groups:
         normal = stage_baselines([step[rank] for rank in group])
         over |= {rank: _over(step[rank], normal) for rank in group}
@@ -165,58 +146,14 @@ def _shared_waits(busy: Mapping[int, float], equal: Mapping[int, float]) -> dict
 def _over(stages: StageSeconds, normal: StageSeconds) -> dict[str, float]:
     """Return by how much a rank is over the *normal* of each stage; never empty.
 
-    A rank may be over it in no stage, since baselines are not additive: then where it is closest.
+    A rank may be over it in no stage, since baselines are not additive: then where it is closest,
+    of the stages that it has.
     """
     over = {stage: stages.get(stage, 0.0) - normal[stage] for stage in normal}
+    had = [stage for stage in over if stages.get(stage)] or list(over)
     return {stage: seconds for stage, seconds in over.items() if seconds > 0} or {
-        max(over, key=lambda stage: over[stage]): 1.0
+        max(had, key=lambda stage: over[stage]): 1.0
     }
-
-
-def judge(
-    ranks: Mapping[int, StageSeconds],
-    peer_groups: Mapping[int, str] | None = None,
-    standard_errors: Mapping[int, float] | None = None,
-) -> Verdict:
-    """Name the late ranks of one job, most costly first, and what each costs.
-
-    *ranks* holds the stages of every rank seen, *peer_groups* the group of each (default: all
-    are peers), *standard_errors* the uncertainty of each mean busy time in seconds (default:
-    none). A step loses what every rank is faster than the slowest, summed: unequal groups are
-    charged first, the late ranks share the rest by their excess over the heaviest group's
-    baseline.
-    """
-    if reason := _not_judgeable(ranks):
-        return Verdict(reason=reason)
-    busy = {rank: busy_seconds(stages) for rank, stages in ranks.items()}
-    step = sum(sum(stages.values()) for stages in ranks.values()) / len(ranks)
-    groups = split_by_group(busy, peer_groups or {})
-    heaviest, lost_to_groups = unequal_groups(groups)
-    lost = len(busy) * frontier(ranks).seconds[-1] - sum(busy.values())
-    # Late in a lighter group, but not later than the heaviest: nobody waits for that rank.
-    stage_of = {
-        rank: _late_stage(ranks[rank], [ranks[peer] for peer in group])
-        for group in groups
-        for rank in _late_ranks(group, standard_errors or {})
-        if busy[rank] > heaviest
-    }
-    excess = {rank: busy[rank] - heaviest for rank in stage_of}
-    cost = max(lost - lost_to_groups, 0.0) / step / (sum(excess.values()) or 1.0)
-    late = [
-        Late(rank, stage, excess[rank], cost * excess[rank]) for rank, stage in stage_of.items()
-    ]
-    late.sort(key=lambda each: (-each.gpus_lost, each.rank))
-    return Verdict(tuple(late), lost / step, lost_to_groups / step)
-
-
-def _not_judgeable(ranks: Mapping[int, StageSeconds]) -> str | None:
-    if len(ranks) < 2:
-        return "single_rank"
-    if not all(SYNC in stages for stages in ranks.values()):
-        return "no_sync"
-    if not all(busy_seconds(stages) > 0 for stages in ranks.values()):
-        return "no_busy_time"
-    return None
 
 
 def split_by_group(
@@ -238,25 +175,6 @@ def unequal_groups(groups: Sequence[Mapping[int, float]]) -> tuple[float, float]
     return heaviest, sum(len(group) * less for group, less in zip(groups, below, strict=True))
 
 
-def _late_ranks(busy: Mapping[int, float], standard_errors: Mapping[int, float]) -> list[int]:
-    """Return the ranks of one peer group that stand out of its spread."""
-    normal = baseline(list(busy.values()))
-    excess = {rank: seconds / normal - 1 for rank, seconds in busy.items()}
-    error = baseline([standard_errors.get(rank, 0.0) for rank in busy]) / normal
-    spread = STANDARD_ERRORS * error
-    if len(busy) >= SPREAD_PEERS:
-        distances = [abs(ratio) for ratio in excess.values()]
-        spread = max(spread, SPREAD_SCALE * _quantile(SPREAD_QUANTILE, distances))
-    limit = max(LATE_RATIO, LATE_SCORE * spread)
-    return [rank for rank, ratio in excess.items() if ratio > limit]
-
-
-def _late_stage(rank: StageSeconds, group: Sequence[StageSeconds]) -> str:
-    """Return the stage in which *rank* pulls ahead of its *group* the most."""
-    normal = stage_baselines(group)
-    return max(normal, key=lambda stage: rank.get(stage, 0.0) - normal[stage])
-
-
 def stage_baselines(group: Sequence[StageSeconds]) -> dict[str, float]:
     """Return what is normal in a peer *group* for each stage but sync."""
     return {
@@ -268,13 +186,13 @@ def stage_baselines(group: Sequence[StageSeconds]) -> dict[str, float]:
 
 def baseline(values: Sequence[float]) -> float:
     """Return what is normal for peers; of two ranks the lower one is."""
-    return _quantile(BASELINE_QUANTILE, values) if len(values) > 2 else min(values)
+    return quantile(BASELINE_QUANTILE, values) if len(values) > 2 else min(values)
 
 
-def _quantile(quantile: float, values: Sequence[float]) -> float:
-    """Return the same *quantile* as PromQL does: linear between the two nearest values."""
+def quantile(share: float, values: Sequence[float]) -> float:
+    """Return the same quantile as PromQL does: linear between the two nearest values."""
     ordered = sorted(values)
-    position = quantile * (len(ordered) - 1)
+    position = share * (len(ordered) - 1)
     below = int(position)
     above = min(below + 1, len(ordered) - 1)
     return ordered[below] + (ordered[above] - ordered[below]) * (position - below)

@@ -59,6 +59,9 @@ class DeviceClock:
     queries, and nothing is recorded or queried while the current stream is captured: the boundaries
     in there are left out, so the capture belongs to the stage in which it began.
 
+    Steps are numbered as on the host, which had counted *steps_before* when this was made: the
+    steps that have been given up leave their numbers out.
+
     A step that has a gap is given up as a whole and counted in *dropped_steps*: where all *limit*
     events are in use, where it ends inside a capture, where the thread moves to another device,
     and every step once an event has failed (the device is lost), which is for good.
@@ -71,6 +74,7 @@ class DeviceClock:
         self,
         events: Events,
         *,
+        steps_before: int = 0,
         limit: int = EVENTS,
         now: Callable[[], int] = time.perf_counter_ns,
         wall: Callable[[], float] = time.time,
@@ -87,7 +91,8 @@ class DeviceClock:
         self._made = 0
         self._step: list[Any] = []  # the unfinished step: mark, event, mark, event...
         self._last_on: dict[int, Event] = {}  # its last event on each stream
-        self._waiting: deque[tuple[list[Any], dict[int, Event]]] = deque()
+        self._waiting: deque[tuple[int, list[Any], dict[int, Event]]] = deque()
+        self._number = steps_before  # of the step that ended last
         self._reached: Event | None = None  # the latest event whose time is known
         self._at = 0
         self._read = (0, now())  # the device's time that was read last, and when
@@ -95,6 +100,7 @@ class DeviceClock:
         self._take_guarded = never_raise(self._take)
         self.tape: list[int] = []
         self.steps = Steps(self.tape, self.now, wall)
+        self._numbers = self.steps.numbers = deque()
         self.dropped_steps = 0
 
     def boundary(self, mark: int) -> None:
@@ -122,6 +128,7 @@ class DeviceClock:
         """Take a boundary; return True, since None is what a guard returns for a failure."""
         if self._events.is_capturing():
             if mark & _STEP_ENDS:
+                self._count(mark)
                 self._lose(mark)
         elif mark & _STEP_ENDS:
             self._end_step(mark)
@@ -129,7 +136,12 @@ class DeviceClock:
             self._record(mark)
         return True
 
+    def _count(self, mark: int) -> None:
+        if mark & COMPLETE:
+            self._number += 1
+
     def _end_step(self, mark: int) -> None:
+        self._count(mark)
         if self._events.follow():
             self._forget()
         if self._is_lost:
@@ -141,7 +153,7 @@ class DeviceClock:
             is_whole = bool(mark & COMPLETE) and not self._begins
             self._record(mark)
             if is_whole and not self._is_lost:
-                whole = self._step, self._last_on
+                whole = self._number, self._step, self._last_on
                 self._step, self._last_on = [], {}
                 self._waiting.append(whole)
         self._drain(YOUNG_STEPS)
@@ -175,7 +187,7 @@ class DeviceClock:
         None is destroyed, since that may block; they wait for their device to come back.
         """
         self._lose(0)
-        for step, _ in self._waiting:
+        for _, step, _ in self._waiting:
             self._free += step[1::2]
         self.dropped_steps += len(self._waiting)
         self._waiting.clear()
@@ -188,8 +200,9 @@ class DeviceClock:
     def _drain(self, young: int) -> None:
         """Move the steps that the device has finished to the tape, but the last *young* ones."""
         waiting = self._waiting
-        while len(waiting) > young and all(event.query() for event in waiting[0][1].values()):
-            step, _ = waiting.popleft()
+        while len(waiting) > young and all(event.query() for event in waiting[0][2].values()):
+            number, step, _ = waiting.popleft()
+            self._numbers.append(number)  # First: another thread may add up what is on the tape.
             for mark, event in zip(step[::2], step[1::2], strict=True):
                 self.tape.extend((mark, self._time_of(event)))
             self._read = (self._at, self._host_now())

@@ -14,6 +14,7 @@ from rank_probe.dynamo import hide_probe
 from rank_probe.garbage import GarbagePauses
 from rank_probe.guard import never_raise
 from rank_probe.identity import Identity
+from rank_probe.join import Join, Place
 from rank_probe.lifecycle import Lifecycle
 from rank_probe.patches import Patches
 from rank_probe.push import DEFAULT_ENDPOINT, Pusher
@@ -55,7 +56,9 @@ class Probe:
         if peer_group is not None:
             self._environment["RANKSKEW_PEER_GROUP"] = peer_group
         self._identity = identity.from_environment(self._environment)
-        self._parts = Parts(self.timeline, self.work, GarbagePauses(), Lifecycle())
+        self._parts = Parts(
+            self.timeline, self.work, GarbagePauses(), Lifecycle(), Join(self._environment)
+        )
         self._report = Report(self._parts, source="automatic" if automatic else "manual")
         self._report.runtime_info = runtime.runtime_info()
         self._patches: list[Patches] = []
@@ -139,6 +142,7 @@ class Probe:
             self._parts.device.finish()
         if clean:
             self._parts.lifecycle.end()
+        self._parts.join.stop()
         self.detach()
         self._report.finished = clean
         self._pusher.stop()
@@ -192,13 +196,28 @@ class Probe:
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             self._go_on_in_device_time()
+        self._begin_to_join()
+
+    @never_raise
+    def _begin_to_join(self) -> None:
+        known = runtime.rank_and_world_size()
+        if known is None or known[1] == 1:
+            return
+        from rank_probe.torch_store import opener
+
+        me = self._identify()
+        connect = opener(0 if me is None else me.attempt)
+        if connect is not None:
+            device = self._parts.device
+            steps = self.timeline.steps if device is None else device.steps
+            self._parts.join.begin(connect, Place(*known), steps, self._identify)
 
     def _go_on_in_device_time(self) -> None:
         from rank_probe.cuda_events import CudaEvents, memory
         from rank_probe.device_clock import DeviceClock
 
         events = CudaEvents()
-        device = DeviceClock(events)
+        device = DeviceClock(events, steps_before=self.timeline.steps.totals().steps)
         self._trace.go_on_with(device.steps)
         self._parts.device = device
         self._parts.memory = lambda: memory(events.device)
@@ -211,6 +230,7 @@ class Probe:
             self._report.level = level
             if level == LEVEL_OFF:
                 self.timeline.disable()
+                self._parts.join.give_up()
             else:
                 self.timeline.enable()
         if self._identity is not None:

@@ -11,6 +11,7 @@ from rank_probe.device_clock import DeviceClock
 from rank_probe.garbage import GarbagePauses
 from rank_probe.guard import failures
 from rank_probe.identity import Identity
+from rank_probe.join import Join
 from rank_probe.lifecycle import Lifecycle
 from rank_probe.snapshot import DEFAULT_LEVEL, Snapshot
 from rank_probe.stages import STAGES
@@ -29,6 +30,7 @@ class Parts:
     work: WorkUnits
     garbage: GarbagePauses
     lifecycle: Lifecycle
+    join: Join
     device: DeviceClock | None = None
     memory: Callable[[], "CudaMemory | None"] = lambda: None
 
@@ -55,6 +57,7 @@ class Report:
         steps = parts.timeline.steps if device is None else device.steps
         totals = host if device is None else device.steps.totals()
         samples, tokens, padding_tokens = parts.work.totals()
+        stage_seconds = _seconds_by_stage(totals.nanoseconds)
         return Snapshot(
             job_id=me.job_id,
             peer_group=me.peer_group,
@@ -66,7 +69,7 @@ class Report:
             sequence=next(self._sequence),
             heartbeat_timestamp_seconds=time.time(),
             steps=totals.steps,
-            stage_seconds=_seconds_by_stage(totals.nanoseconds),
+            stage_seconds=stage_seconds,
             busy_seconds=totals.busy_nanoseconds / 1e9,
             busy_seconds_squared=totals.busy_seconds_squared,
             stage=STAGES[parts.timeline.clock.stage],
@@ -87,6 +90,7 @@ class Report:
             lifecycle_seconds=parts.lifecycle.seconds(),
             level=self.level,
             **self._memory(),
+            **parts.join.snapshot_fields(stage_seconds),
         )
 
     def _rank_info(self, me: Identity) -> dict[str, str]:

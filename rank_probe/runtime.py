@@ -1,14 +1,71 @@
 """What this rank runs on: versions for the info series, and the GPU it computes on."""
 
+import hashlib
+import os
 import platform
+import re
 import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
 
 from rank_probe.version import __version__
 
+# Variables that change how fast, or over which way, a rank computes and communicates: NCCL and its
+# plugins' transports, torch's process group, CUDA and the libraries on it, allocator and threads.
+COMPARED_PREFIXES: Final = (
+    "NCCL_",
+    "TORCH_NCCL_",
+    "GLOO_",
+    "UCX_",
+    "FI_",
+    "CUDA_",
+    "CUBLAS_",
+    "CUDNN_",
+    "PYTORCH_",
+    "OMP_",
+    "MKL_",
+    "NVIDIA_TF32_OVERRIDE",
+)
+# Among them, those that differ between the ranks of a healthy job on purpose.
+NOT_COMPARED: Final = frozenset(
+    {
+        # The GPU of this rank; device_count tells whether all see as many.
+        "CUDA_VISIBLE_DEVICES",
+        # Where this rank or node writes, and how much of it one rank is asked to print.
+        "CUDA_CACHE_PATH",
+        "CUDA_LOG_FILE",
+        "CUDA_MPS_LOG_DIRECTORY",
+        "CUDA_MPS_PIPE_DIRECTORY",
+        "NCCL_DEBUG",
+        "NCCL_DEBUG_FILE",
+        "NCCL_DEBUG_SUBSYS",
+        "NCCL_GRAPH_DUMP_FILE",
+        "NCCL_GRAPH_DUMP_FILE_RANK",
+        "NCCL_INSPECTOR_DUMP_DIR",
+        "NCCL_TOPO_DUMP_FILE",
+        "NCCL_TOPO_DUMP_FILE_RANK",
+        "TORCH_NCCL_DEBUG_INFO_PIPE_FILE",
+        "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",
+        # Names of this host, and the cores of this rank.
+        "GLOO_SOCKET_IFADDR",
+        "NCCL_HOSTID",
+        "OMP_PLACES",
+    }
+)
+DRIVER_VERSION: Final = Path("/proc/driver/nvidia/version")
 
-def runtime_info() -> dict[str, str]:
-    """Return the versions that may differ between ranks; torch's only once it is imported."""
-    info = {"python": platform.python_version(), "probe": __version__}
+
+def runtime_info(
+    environment: Mapping[str, str] = os.environ, driver: Path = DRIVER_VERSION
+) -> dict[str, str]:
+    """Return what may differ between ranks and should not; torch's only once it is imported."""
+    info = {
+        "python": platform.python_version(),
+        "probe": __version__,
+        "driver": driver_version(driver),
+        "env_hash": environment_hash(environment),
+    }
     torch = sys.modules.get("torch")
     if torch is None:
         return info
@@ -18,7 +75,33 @@ def runtime_info() -> dict[str, str]:
         info["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         info["backend"] = str(torch.distributed.get_backend())
+    if torch.cuda.is_initialized():
+        info["device_count"] = str(torch.cuda.device_count())
     return info
+
+
+def driver_version(path: Path = DRIVER_VERSION) -> str:
+    """Return the version of the NVIDIA kernel driver, without NVML; empty where it does not say."""
+    try:
+        line = path.read_text().partition("\n")[0]
+    except OSError:  # no NVIDIA driver here, or a container that hides it
+        return ""
+    # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 ..."
+    found = re.search(r" (\d+\.\d+(?:\.\d+)?) ", line)
+    return found[1] if found else ""
+
+
+def environment_hash(environment: Mapping[str, str]) -> str:
+    """Return 8 hex digits that differ where the compared variables, names or values, differ.
+
+    Of no use to read them back: only equality has a meaning.
+    """
+    compared = sorted(
+        f"{name}={value}"
+        for name, value in environment.items()
+        if name.startswith(COMPARED_PREFIXES) and name not in NOT_COMPARED
+    )
+    return hashlib.sha256("\0".join(compared).encode(errors="surrogateescape")).hexdigest()[:8]
 
 
 def gpu_uuid() -> str:

@@ -26,7 +26,17 @@ RANK_INFO_LABELS: Final = (
     "source",
     "level",
 )
-RUNTIME_INFO_LABELS: Final = ("torch", "cuda", "nccl", "python", "backend", "probe")
+RUNTIME_INFO_LABELS: Final = (
+    "torch",
+    "cuda",
+    "nccl",
+    "python",
+    "backend",
+    "probe",
+    "driver",
+    "env_hash",
+    "device_count",
+)
 
 # The events of a process's life that have a duration. init: process start to the begin of
 # init_process_group; rendezvous: that call; first_step: from its end to the first whole step;
@@ -50,6 +60,12 @@ class Snapshot:
     *stage_host_seconds* is the host clock's view of the stages, only where *stage_seconds* is the
     device's; *dropped_steps* are those whose device times were given up. *lifecycle_seconds* has
     keys of LIFECYCLE, *level* is one of LEVELS. None means "no reading".
+
+    The per-step join's, which change together: *paced_steps* waited for this rank, by the stage
+    where it was furthest ahead of its peers; *wait_caused_seconds* of GPUs waited on its account,
+    by stage; *group_wait_seconds* it waited for a heavier peer group; *joined_seconds* is its own
+    wall time of the joined steps; *join_coverage* (0 to 1) is their share of those offered in the
+    last minute.
     """
 
     job_id: str
@@ -86,6 +102,11 @@ class Snapshot:
     cuda_alloc_retries: int | None = None
     lifecycle_seconds: dict[str, float] = field(default_factory=dict)
     level: str = DEFAULT_LEVEL
+    paced_steps: dict[str, int] = field(default_factory=dict)
+    wait_caused_seconds: dict[str, float] = field(default_factory=dict)
+    group_wait_seconds: float | None = None
+    joined_seconds: float | None = None
+    join_coverage: float | None = None
     schema: int = SCHEMA
 
     def to_json(self) -> bytes:

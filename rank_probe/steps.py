@@ -16,7 +16,7 @@ FLOOR_WINDOW_SECONDS: Final = 60.0
 FLOOR_QUANTILE: Final = 0.02
 # It moves slowly, and sorting the waits is most of what a push costs.
 FLOOR_READ_SECONDS: Final = 5.0
-# Step vectors that wait for the trace file; more than a second's worth of the fastest loops.
+# Step vectors that wait for a taker; ten seconds' worth of the fastest loops.
 VECTORS: Final = 20_000
 
 
@@ -36,11 +36,31 @@ class Totals:
 
 
 class StepVector(NamedTuple):
-    """One whole step: its number from 1, when it ended, nanoseconds a stage in STAGES order."""
+    """One whole step: its number, when it ended, nanoseconds a stage in STAGES order.
+
+    The number counts the steps of the training loop from 1, so it is the same on all ranks that
+    were timed from their first step on, whatever clock times them.
+    """
 
     step: int
     ended: int
     nanoseconds: tuple[int, ...]
+
+
+class Vectors:
+    """The steps that one taker has not taken yet, at most the last VECTORS; see `Steps.keep`."""
+
+    def __init__(self, fold: Callable[[], None]) -> None:
+        self._fold = fold
+        self.waiting: deque[StepVector] = deque(maxlen=VECTORS)
+
+    def take(self) -> list[StepVector]:
+        """Return the steps since the last call, and forget them; for one thread."""
+        self._fold()
+        taken: list[StepVector] = []
+        while self.waiting:
+            taken.append(self.waiting.popleft())
+        return taken
 
 
 class Steps:
@@ -79,20 +99,22 @@ class Steps:
         self._wait_times: list[int | None] = [None] * RING
         self._floor: float | None = None
         self._floor_read = 0
-        self._vectors: deque[StepVector] | None = None
+        self._takers: tuple[Vectors, ...] = ()
+        # Numbers of the steps whose ends are on the tape, where some are left out of it.
+        self.numbers: deque[int] | None = None
 
-    def keep_vectors(self, keep: bool = True) -> None:
-        """Keep every step from here on until `take_vectors` asks for it; or keep none."""
+    def keep(self) -> Vectors:
+        """Keep every step from here on for the caller, until `forget`."""
         self.fold()
-        self._vectors = deque(maxlen=VECTORS) if keep else None
+        kept = Vectors(self.fold)
+        with self._lock:
+            self._takers = (*self._takers, kept)
+        return kept
 
-    def take_vectors(self) -> list[StepVector]:
-        """Return the steps since the last call, and forget them."""
-        self.fold()
-        taken: list[StepVector] = []
-        while self._vectors:
-            taken.append(self._vectors.popleft())
-        return taken
+    def forget(self, kept: Vectors) -> None:
+        """Keep no more steps for the taker of *kept*."""
+        with self._lock:
+            self._takers = tuple(each for each in self._takers if each is not kept)
 
     def fold(self, *, wait: bool = True) -> None:
         """Add up what is on the tape; without *wait* not if another thread is about to."""
@@ -183,9 +205,12 @@ class Steps:
         self._wait_times[slot] = ended
         self._steps += 1
         self._busy_squared += busy_seconds * busy_seconds
-        if self._vectors is not None:
+        number = self._steps if self.numbers is None else self.numbers.popleft()
+        if self._takers:
             spent = tuple(a - b for a, b in zip(reached, self._committed, strict=True))
-            self._vectors.append(StepVector(self._steps, ended, spent))
+            vector = StepVector(number, ended, spent)
+            for taker in self._takers:
+                taker.waiting.append(vector)
         self._committed, self._committed_until = reached, until
         self._last_ended = now
 

@@ -11,11 +11,14 @@ from pathlib import Path
 
 from rank_probe.identity import Identity
 from rank_probe.stages import STAGES
-from rank_probe.steps import Steps, StepVector
+from rank_probe.steps import Steps, StepVector, Vectors
 
 log = logging.getLogger("rank_probe")
 
-COLUMNS = ("job_id", "rank", "peer_group", "step", "time_s", *(f"{stage}_s" for stage in STAGES))
+COLUMNS = (
+    *("job_id", "rank", "peer_group", "step", "time_s", "node"),
+    *(f"{stage}_s" for stage in STAGES),
+)
 MAX_MIB = 1024
 
 # A step's number, its time in seconds since the start, and its seconds by stage as in STAGES.
@@ -36,22 +39,26 @@ class Trace:
         self._file: TraceFile | None = None
         self._refused = False
         self._always = bool(environment.get("RANK_PROBE_TRACE"))
-        self._keeps = self._always
-        steps.keep_vectors(self._keeps)
+        self._kept: Vectors | None = steps.keep() if self._always else None
 
     def go_on_with(self, steps: Steps) -> None:
         """Write *steps* from here on: those of the device, whose time starts now."""
-        steps.keep_vectors(self._keeps)
+        if self._kept is not None:
+            self._steps.forget(self._kept)
+            self._kept = steps.keep()
         self._steps, self._started = steps, 0
 
     def write(self, me: Identity, *, on_demand: bool) -> None:
         """Append the steps since the last call, if somebody wants them."""
-        if self._keeps and (file := self._open(me)) is not None:
-            rows = [self._row(vector) for vector in self._steps.take_vectors()]
-            file.write(me.rank, me.peer_group, rows)
-        if self._keeps != (self._always or on_demand):
-            self._keeps = not self._keeps
-            self._steps.keep_vectors(self._keeps)
+        kept = self._kept
+        if kept is not None and (file := self._open(me)) is not None:
+            file.write(me, [self._row(vector) for vector in kept.take()])
+        wanted = self._always or on_demand
+        if wanted and kept is None:
+            self._kept = self._steps.keep()
+        elif kept is not None and not wanted:
+            self._steps.forget(kept)
+            self._kept = None
 
     def close(self) -> None:
         """Write no more."""
@@ -107,17 +114,19 @@ class TraceFile:
             max_mib = str(MAX_MIB)
         return cls(environment["RANK_PROBE_TRACE"], job_id, attempt, int(max_mib))
 
-    def write(self, rank: int, peer_group: str, vectors: Sequence[Row]) -> None:
+    def write(self, me: Identity, vectors: Sequence[Row]) -> None:
         """Append a row for each step in *vectors*: those since the last call. Never raises OSError.
 
-        A stage that is None was not measured, and its cell stays empty.
+        A stage that is None was not measured, and its cell stays empty; so does the node's where
+        no launcher names it.
         """
         if self.stopped or not vectors:
             return
-        head = f"{_cell(self._job_id)},{rank},{_cell(peer_group)}"
-        text = "".join(_row(head, *vector) for vector in vectors)
+        head = f"{_cell(self._job_id)},{me.rank},{_cell(me.peer_group)}"
+        node = _cell(me.node_rank)
+        text = "".join(_row(head, node, *vector) for vector in vectors)
         try:
-            self._append(rank, text)
+            self._append(me.rank, text)
         except OSError as error:
             self._stop(f"{error}; it stops")
 
@@ -168,9 +177,11 @@ def own_directory() -> str:
     return str(path)
 
 
-def _row(head: str, step: int, time_seconds: float, stages: Sequence[float | None]) -> str:
+def _row(
+    head: str, node: str, step: int, time_seconds: float, stages: Sequence[float | None]
+) -> str:
     cells = ",".join("" if seconds is None else f"{seconds:.7g}" for seconds in stages)
-    return f"{head},{step},{time_seconds:.3f},{cells}\n"
+    return f"{head},{step},{time_seconds:.3f},{node},{cells}\n"
 
 
 def _cell(text: str) -> str:

@@ -51,7 +51,7 @@ install_packages() {
     # Not at the next boot either.
     have systemctl || return 0
     for package in "$@"; do
-        case $package in prometheus*)
+        case $package in prometheus* | victoria-metrics)
             "${as_root[@]}" systemctl disable --quiet "$package" 2>/dev/null || true ;;
         esac
     done
@@ -62,6 +62,7 @@ missing_packages() {
     have prometheus && have promtool || echo prometheus
     have prometheus-alertmanager || have alertmanager || echo prometheus-alertmanager
     [ "$mode" = test ] || return 0
+    have victoria-metrics && have vmalert || echo victoria-metrics
     have gcc || echo gcc libc6-dev
 }
 

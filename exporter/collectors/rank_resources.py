@@ -41,11 +41,6 @@ COUNTERS: Final[tuple[tuple[str, str, Read], ...]] = (
 )
 GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     (
-        "rankskew_cuda_memory_allocated_bytes",
-        "Bytes that tensors of this rank hold on its GPU (probe, from torch).",
-        lambda snapshot: snapshot.cuda_memory_allocated_bytes,
-    ),
-    (
         "rankskew_cuda_memory_reserved_bytes",
         "Bytes that this rank's CUDA allocator holds, used or cached (probe, from torch).",
         lambda snapshot: snapshot.cuda_memory_reserved_bytes,

@@ -25,6 +25,7 @@ class RanksCollector:
         snapshots = [held.snapshot for held in self._store.ranks()]
         yield from _steps(snapshots)
         yield from _times(snapshots)
+        yield from _joined(snapshots)
         yield from _now(snapshots)
         yield from _process(snapshots)
         yield from _info(snapshots)
@@ -41,11 +42,6 @@ def _steps(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
         "Whole training steps this rank has finished since its process started (probe).",
         labels=IDENTITY,
     )
-    last = GaugeMetricFamily(
-        "rankskew_step",
-        "Number of the last whole step this rank finished (probe).",
-        labels=IDENTITY,
-    )
     finished_at = GaugeMetricFamily(
         "rankskew_last_step_timestamp_seconds",
         "When this rank finished its last step, in Unix seconds of the node's clock; absent while "
@@ -54,11 +50,10 @@ def _steps(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     )
     for snapshot in snapshots:
         total.add_metric(identity(snapshot), snapshot.steps)
-        last.add_metric(identity(snapshot), snapshot.steps)
         # A rank that is off does not know its steps: an old time would look like a hang.
         if snapshot.last_step_timestamp_seconds is not None and snapshot.level != LEVEL_OFF:
             finished_at.add_metric(identity(snapshot), snapshot.last_step_timestamp_seconds)
-    yield from (total, last, finished_at)
+    yield from (total, finished_at)
 
 
 def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
@@ -66,12 +61,6 @@ def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
         "rankskew_stage_seconds_total",
         "Seconds of whole steps this rank spent in each stage; the stages add up to its wall time "
         "(probe).",
-        labels=[*IDENTITY, "phase", "stage"],
-    )
-    on_host = CounterMetricFamily(
-        "rankskew_stage_host_seconds_total",
-        "Seconds of whole steps in each stage by the host's clock, for a rank whose stages are "
-        "timed on its GPU (probe).",
         labels=[*IDENTITY, "phase", "stage"],
     )
     busy = CounterMetricFamily(
@@ -92,18 +81,62 @@ def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     )
     for snapshot in snapshots:
         who = identity(snapshot)
-        for family, seconds in (
-            (stages, snapshot.stage_seconds),
-            (on_host, snapshot.stage_host_seconds),
-        ):
-            for stage in STAGES:
-                if stage in seconds:
-                    family.add_metric([*who, PHASE_OF[stage], stage], seconds[stage])
+        for stage in STAGES:
+            if stage in snapshot.stage_seconds:
+                labels = [*who, PHASE_OF[stage], stage]
+                stages.add_metric(labels, snapshot.stage_seconds[stage])
         busy.add_metric(who, snapshot.busy_seconds)
         squared.add_metric(who, snapshot.busy_seconds_squared)
         if snapshot.sync_floor_seconds is not None:
             floor.add_metric(who, snapshot.sync_floor_seconds)
-    yield from (stages, on_host, busy, squared, floor)
+    yield from (stages, busy, squared, floor)
+
+
+def _joined(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    paced = CounterMetricFamily(
+        "rankskew_paced_steps_total",
+        "Joined steps that waited for this rank, of all ranks the slowest (probe, per-step join).",
+        labels=IDENTITY,
+    )
+    caused = CounterMetricFamily(
+        "rankskew_wait_caused_seconds_total",
+        "GPU-seconds of joined steps that the other ranks waited on this rank's account, by the "
+        "stage in which it was over its peers (probe, per-step join).",
+        labels=[*IDENTITY, "stage"],
+    )
+    group_wait = CounterMetricFamily(
+        "rankskew_group_wait_seconds_total",
+        "Seconds of joined steps this rank waited because its peer group has less work than the "
+        "heaviest; only where there are several groups (probe, per-step join).",
+        labels=IDENTITY,
+    )
+    joined = CounterMetricFamily(
+        "rankskew_joined_seconds_total",
+        "This rank's wall time of the joined steps, in seconds: what the other counters of the "
+        "join are shares of (probe, per-step join).",
+        labels=IDENTITY,
+    )
+    coverage = GaugeMetricFamily(
+        "rankskew_join_coverage_ratio",
+        "Share of the steps this rank offered to the per-step join in the last minute that was "
+        "joined with all ranks; absent where no join began (probe).",
+        labels=IDENTITY,
+    )
+    for snapshot in snapshots:
+        who = identity(snapshot)
+        for stage in STAGES:
+            if stage in snapshot.wait_caused_seconds:
+                caused.add_metric([*who, stage], snapshot.wait_caused_seconds[stage])
+        if snapshot.paced_steps:
+            paced.add_metric(who, sum(snapshot.paced_steps.values()))
+        for family, value in (
+            (group_wait, snapshot.group_wait_seconds),
+            (joined, snapshot.joined_seconds),
+            (coverage, snapshot.join_coverage),
+        ):
+            if value is not None:
+                family.add_metric(who, value)
+    yield from (paced, caused, group_wait, joined, coverage)
 
 
 def _now(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
@@ -140,11 +173,6 @@ def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
         "Ranks in this rank's job, on all nodes (probe).",
         labels=IDENTITY,
     )
-    restarts = CounterMetricFamily(
-        "rankskew_restarts_total",
-        "Times the launcher has restarted this rank's job (probe, from the launcher's variables).",
-        labels=IDENTITY,
-    )
     errors = CounterMetricFamily(
         "rankskew_probe_errors_total",
         "Failures inside the probe that it kept away from training (probe).",
@@ -163,11 +191,10 @@ def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     for snapshot in snapshots:
         who = identity(snapshot)
         world_size.add_metric(who, snapshot.world_size)
-        restarts.add_metric(who, snapshot.attempt)
         errors.add_metric(who, snapshot.probe_errors)
         dropped.add_metric(who, snapshot.dropped_steps)
         failures.add_metric(who, snapshot.push_failures)
-    yield from (world_size, restarts, errors, dropped, failures)
+    yield from (world_size, errors, dropped, failures)
 
 
 def _info(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:

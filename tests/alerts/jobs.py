@@ -5,6 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from exporter.skew import Charges, charge
 from rank_probe.stages import PHASE_OF
 
 # Share of a rank's own time that each stage takes.
@@ -13,7 +14,8 @@ START_SECONDS = 5.0
 # In the first step rank 0 compiles what the others then read from its cache.
 COMPILE_SECONDS = 6.0
 RESTART_PAUSE_SECONDS = 20.0
-RANKS_PER_NODE = 8
+# The ranks tell each other what they cost every so often.
+JOIN_SECONDS = 2.0
 NEVER = float("inf")
 
 
@@ -36,7 +38,9 @@ class Fault:
 class Job:
     """A synchronous job; *group_work* is the work of each peer group relative to the first.
 
-    Rank 0 cannot be scraped from *unseen_seconds* for 45 seconds: its exporter restarts.
+    Rank 0 cannot be scraped from *unseen_seconds* for 45 seconds: its exporter restarts. Nodes are
+    scraped one after the other, evenly over *scrape_seconds*. With *join* the ranks count what
+    they cost each other.
     """
 
     ranks: int = 4
@@ -55,6 +59,13 @@ class Job:
     missing: int = 0
     sync_measured: bool = True
     scrape_seconds: float = 15.0
+    ranks_per_node: int = 8
+    join: bool = False
+
+    def phase(self, rank: int) -> float:
+        """Return how long before an evaluation the node of *rank* was scraped, in seconds."""
+        nodes = -(-self.ranks // self.ranks_per_node)
+        return self.scrape_seconds * (rank // self.ranks_per_node) / nodes
 
     def group(self, rank: int) -> int:
         """Return the peer group of *rank*: equal sizes, ranks in order."""
@@ -133,24 +144,36 @@ def input_series(job: Job, steps: list[Step], job_id: str = "j") -> list[dict[st
     """Return *job* as scraped every *job.scrape_seconds* from pushes up to a second old."""
     draw = random.Random(job.seed)
     series: list[dict[str, str]] = []
+    charged = _charges(job, steps) if job.join and job.ranks > 1 else []
     for rank in range(job.ranks - job.missing):
         identity = (
             f'job_id="{job_id}",peer_group="g{job.group(rank)}",rank="{rank}",'
-            f'instance="node{rank // RANKS_PER_NODE}:9917"'
+            f'instance="node{rank // job.ranks_per_node}:9917"'
         )
-        for metric, values in _scraped(job, steps, rank, draw).items():
+        for metric, values in _scraped(job, steps, rank, charged, draw).items():
             name, _, labels = metric.rstrip("}").partition("{")
             both = f"{identity},{labels}" if labels else identity
             series.append({"series": f"{name}{{{both}}}", "values": " ".join(values)})
     return series
 
 
-def _scraped(job: Job, steps: list[Step], rank: int, draw: random.Random) -> dict[str, list[str]]:
-    state = _State(job, steps, rank)
+def _charges(job: Job, steps: list[Step]) -> list[Charges]:
+    groups = {rank: str(job.group(rank)) for rank in range(job.ranks)}
+    return [charge(dict(enumerate(step.stages)), groups) for step in steps]
+
+
+def _scraped(
+    job: Job, steps: list[Step], rank: int, charged: list[Charges], draw: random.Random
+) -> dict[str, list[str]]:
+    state = _State(job, steps, rank, charged)
     values: dict[str, list[str]] = {}
     for scrape in range(int(job.seconds // job.scrape_seconds) + 1):
         now = scrape * job.scrape_seconds
-        samples = dict(state.pushed_at(now - draw.random())) if job.is_seen(rank, now) else {}
+        samples = (
+            dict(state.pushed_at(now - job.phase(rank) - draw.random()))
+            if job.is_seen(rank, now)
+            else {}
+        )
         for metric in values.keys() - samples.keys():
             values[metric].append("stale")
         for metric, value in samples.items():
@@ -162,17 +185,15 @@ def _scraped(job: Job, steps: list[Step], rank: int, draw: random.Random) -> dic
 class _State:
     """What a rank's probe pushes: its cumulative state as of the last step that it finished."""
 
-    def __init__(self, job: Job, steps: list[Step], rank: int) -> None:
+    def __init__(self, job: Job, steps: list[Step], rank: int, charged: list[Charges]) -> None:
         self._job = job
         self._rank = rank
         self._steps = steps
         self._ends = [step.end_seconds for step in steps]
-        self._sums: list[dict[str, float]] = []
-        for step in steps:
-            before = self._sums[-1] if step.number > 1 else {}
-            gained = self._gained(step)
-            names = before | gained
-            self._sums.append({n: before.get(n, 0.0) + gained.get(n, 0.0) for n in names})
+        self._sums = _sums(steps, [self._gained(step) for step in steps])
+        self._joined = _sums(
+            steps, [self._joined_in(step, of) for step, of in zip(steps, charged, strict=False)]
+        )
 
     def _gained(self, step: Step) -> dict[str, float]:
         busy = step.busy[self._rank]
@@ -187,6 +208,19 @@ class _State:
             f'rankskew_stage_seconds_total{{phase="{PHASE_OF[stage]}",stage="{stage}"}}': seconds
             for stage, seconds in stages.items()
         }
+
+    def _joined_in(self, step: Step, charges: Charges) -> dict[str, float]:
+        gained = {
+            "rankskew_joined_seconds_total": step.busy[self._rank] + step.sync[self._rank],
+        }
+        gained["rankskew_paced_steps_total"] = float(charges.pacer == self._rank)
+        if len(self._job.group_work) > 1:
+            gained["rankskew_group_wait_seconds_total"] = charges.unequal[self._rank]
+        for stage in step.stages[self._rank]:
+            labels = f'{{stage="{stage}"}}'
+            cost = charges.caused.get((self._rank, stage), 0.0)
+            gained[f"rankskew_wait_caused_seconds_total{labels}"] = cost
+        return gained
 
     def pushed_at(self, now: float) -> Iterator[tuple[str, float]]:
         """Yield the samples of the push at *now*; none before the job has started."""
@@ -204,8 +238,23 @@ class _State:
         yield "rankskew_last_step_timestamp_seconds", self._ends[done - 1]
         if self._job.sync_measured:
             yield "rankskew_sync_floor_seconds", self._floor(done)
+        if self._joined:
+            yield "rankskew_join_coverage_ratio", 1.0
+            joined = bisect_right(self._ends, now // JOIN_SECONDS * JOIN_SECONDS - JOIN_SECONDS)
+            if joined:
+                yield from self._joined[joined - 1].items()
 
     def _floor(self, done: int) -> float:
         recent = bisect_right(self._ends, self._ends[done - 1] - 60.0)
         waits = sorted(step.sync[self._rank] for step in self._steps[recent:done])
         return waits[len(waits) // 50]
+
+
+def _sums(steps: list[Step], gains: list[dict[str, float]]) -> list[dict[str, float]]:
+    """Return the counters after each of *steps*, which begin anew with the first of a start."""
+    sums: list[dict[str, float]] = []
+    for step, gained in zip(steps, gains, strict=False):
+        before = sums[-1] if step.number > 1 else {}
+        names = before | gained
+        sums.append({n: before.get(n, 0.0) + gained.get(n, 0.0) for n in names})
+    return sums

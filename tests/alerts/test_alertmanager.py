@@ -58,21 +58,31 @@ def _wait_until_ready(client: httpx.Client, process: subprocess.Popen[bytes]) ->
     pytest.fail("Alertmanager did not become ready")
 
 
-def assert_inhibited(client: httpx.Client, alerts: list[dict[str, str]], names: set[str]) -> None:
-    """Post *alerts* and assert that those called *names*, and no others, are kept back."""
-    client.post("/api/v2/alerts", json=[{"labels": one} for one in alerts]).raise_for_status()
-    seen: set[str] = set()
+def assert_inhibited(
+    client: httpx.Client, sent: list[dict[str, str]], held_back: list[dict[str, str]]
+) -> None:
+    """Post both and assert that of all these alerts those *held_back* are, and no others."""
+    posted = [{"labels": one} for one in sent + held_back]
+    client.post("/api/v2/alerts", json=posted).raise_for_status()
+    seen: list[dict[str, str]] = []
     deadline = time.monotonic() + 5  # The inhibitor takes alerts in beside the API.
-    while seen != names and time.monotonic() < deadline:
+    while time.monotonic() < deadline:
         known: list[dict[str, Any]] = client.get("/api/v2/alerts").json()
-        held_back = [one["labels"] for one in known if one["status"]["inhibitedBy"]]
-        seen = {labels["alertname"] for labels in held_back if labels in alerts}
+        inhibited = [one["labels"] for one in known if one["status"]["inhibitedBy"]]
+        seen = [labels for labels in sent + held_back if labels in inhibited]
+        if seen == held_back:
+            return
         time.sleep(0.05)
-    assert seen == names
+    assert seen == held_back
 
 
 def alert(name: str, **labels: str) -> dict[str, str]:
-    return {"alertname": name, **labels}
+    return {"alertname": f"Rankskew{name}", **labels}
+
+
+def alerts(names: str, **labels: str) -> list[dict[str, str]]:
+    """Return one alert for each of the *names*, which are without their prefix."""
+    return [alert(name, **labels) for name in names.split()]
 
 
 def test_config_is_valid() -> None:
@@ -91,57 +101,86 @@ def test_information_wakes_nobody(severity: str, receiver: str) -> None:
 
 
 def test_hung_job_pages_once(alertmanager: httpx.Client) -> None:
-    """While a job hangs, its stragglers, silent and missing ranks are not news."""
-    follows = {
-        "RankskewStraggler",
-        "RankskewRankSilent",
-        "RankskewRanksMissing",
-        "RankskewCommunicationBound",
-        "RankskewGpuUtilizationSkew",
-        "RankskewNotJudgeable",
-    }
-    alerts = [alert(name, job_id="hung") for name in ["RankskewJobHung", *follows]]
+    """While a job hangs nothing else about its steps and ranks is news, but another job's is."""
+    follows = """
+        Straggler SlowNode RankSlower RotatingImbalance StageImbalance CommunicationBound
+        GpuUtilizationSkew RankSilent RanksMissing NotJudgeable
+        SlowStart EfficiencyDrop InputStarvation CheckpointStall
+    """
+    # Each in a job of its own: some of them hold others back.
+    held_back = [alert(name, job_id=f"hung-{name}") for name in follows.split()]
+    hung = [alert("JobHung", job_id=one["job_id"]) for one in held_back]
 
-    assert_inhibited(alertmanager, alerts, follows)
-
-
-def test_another_job_still_pages(alertmanager: httpx.Client) -> None:
-    """A hung job silences its own alerts and nothing of its neighbours."""
-    alerts = [
-        alert("RankskewJobHung", job_id="stuck"),
-        alert("RankskewRankSilent", job_id="stuck"),
-        alert("RankskewStraggler", job_id="neighbour"),
-    ]
-
-    assert_inhibited(alertmanager, alerts, {"RankskewRankSilent"})
+    assert_inhibited(alertmanager, [*hung, alert("Straggler", job_id="neighbour")], held_back)
 
 
 def test_node_that_cannot_be_seen_pages_once(alertmanager: httpx.Client) -> None:
     """What was last known of a node is silenced while its exporter is down."""
-    alerts = [
-        alert("RankskewExporterDown", instance="gone"),
-        alert("RankskewStraggler", instance="gone", job_id="a"),
-    ]
+    last_words = "Straggler RankSlower RankSilent GpuLost"
+    sent = [alert("ExporterDown", instance="gone"), alert("RankSilent", instance="up", job_id="a")]
+    held_back = alerts(last_words, instance="gone", job_id="a", rank="1")
 
-    assert_inhibited(alertmanager, alerts, {"RankskewStraggler"})
+    assert_inhibited(alertmanager, sent, [*held_back, alert("SlowNode", instance="gone")])
 
 
-def test_missing_ranks_explain_that_a_job_cannot_be_judged(alertmanager: httpx.Client) -> None:
+def test_missing_ranks_explain_what_a_job_cannot_do(alertmanager: httpx.Client) -> None:
     """The alert that says more is the one that is sent."""
-    alerts = [
-        alert("RankskewRanksMissing", job_id="part"),
-        alert("RankskewNotJudgeable", job_id="part"),
-    ]
+    sent = [alert("RanksMissing", job_id="part"), alert("SlowStart", job_id="whole")]
 
-    assert_inhibited(alertmanager, alerts, {"RankskewNotJudgeable"})
+    assert_inhibited(alertmanager, sent, alerts("NotJudgeable SlowStart", job_id="part"))
+
+
+def test_silent_rank_explains_that_a_job_cannot_be_judged(alertmanager: httpx.Client) -> None:
+    """The alert that names the rank is the one that is sent."""
+    sent = [alert("RankSilent", job_id="quiet"), alert("NotJudgeable", job_id="new")]
+
+    assert_inhibited(alertmanager, sent, [alert("NotJudgeable", job_id="quiet")])
+
+
+def test_slow_node_explains_its_ranks(alertmanager: httpx.Client) -> None:
+    """Ranks of the node are not told one by one; one on another node is."""
+    sent = alerts("Straggler RankSlower", job_id="node", instance="other", rank="9")
+    sent.append(alert("SlowNode", job_id="node", instance="slow"))
+
+    assert_inhibited(
+        alertmanager,
+        sent,
+        alerts("Straggler RankSlower", job_id="node", instance="slow", rank="1"),
+    )
+
+
+@pytest.mark.parametrize(
+    "why",
+    ["Straggler", "SlowNode", "RotatingImbalance", "InputStarvation", "CommunicationBound"],
+)
+def test_drop_that_is_explained_is_not_told_again(alertmanager: httpx.Client, why: str) -> None:
+    """Who knows why a job has become slower need not hear that it has."""
+    sent = [alert(why, job_id=why), alert("EfficiencyDrop", job_id=f"other than {why}")]
+
+    assert_inhibited(alertmanager, sent, [alert("EfficiencyDrop", job_id=why)])
 
 
 def test_straggler_explains_an_idle_gpu(alertmanager: httpx.Client) -> None:
     """For the same rank the stage is worth more than the utilisation."""
-    alerts = [
-        alert("RankskewStraggler", job_id="both", rank="1"),
-        alert("RankskewGpuUtilizationSkew", job_id="both", rank="1"),
-        alert("RankskewGpuMemorySkew", job_id="both", rank="1"),
+    late = {"job_id": "both", "rank": "1"}
+    sent = [
+        *alerts("Straggler GpuMemorySkew", **late),
+        alert("GpuUtilizationSkew", job_id="both", rank="2"),
     ]
 
-    assert_inhibited(alertmanager, alerts, {"RankskewGpuUtilizationSkew"})
+    assert_inhibited(alertmanager, sent, [alert("GpuUtilizationSkew", **late)])
+
+
+def test_lost_gpu_pages_once(alertmanager: httpx.Client) -> None:
+    """What led to the loss of a GPU is silenced, for that GPU, and not while it still works."""
+    led_to_it = "GpuXid GpuEccErrors GpuThrottled PcieLinkDegraded PcieSaturated NvlinkDown"
+    lost = {"instance": "holed", "gpu_uuid": "GPU-lost"}
+    unwell = {"instance": "holed", "gpu_uuid": "GPU-unwell"}
+    sent = [
+        alert("GpuLost", state="lost", **lost),
+        alert("NumaMismatch", **lost),
+        alert("GpuLost", state="recovery", **unwell),
+        alert("GpuThrottled", reason="hw_slowdown", **unwell),
+    ]
+
+    assert_inhibited(alertmanager, sent, alerts(led_to_it, **lost))

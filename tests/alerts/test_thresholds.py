@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from exporter import skew
+from exporter import judge
 from tests.alerts.promtool import RULES, Expect, assert_rules
 
 VALUE = "job:rankskew_threshold:value"
@@ -55,5 +55,5 @@ def test_override_wins_for_its_job_and_name(tmp_path: Path) -> None:
 
 def test_the_live_page_judges_by_the_same_limits() -> None:
     """The exporter's page and the rules call the same rank late."""
-    assert defaults()["skew_ratio"] == skew.LATE_RATIO
-    assert defaults()["robust_score"] == skew.LATE_SCORE
+    assert defaults()["skew_ratio"] == judge.LATE_RATIO
+    assert defaults()["robust_score"] == judge.LATE_SCORE

@@ -20,6 +20,7 @@ from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.ranks import RanksCollector
 from exporter.ranks import RankStore
+from exporter.skew import charge
 from rank_probe.snapshot import Snapshot
 
 JOB_ID: Final = "demo"
@@ -39,12 +40,16 @@ STAGES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What goes wrong, and how many seconds after the start; None is never."""
+    """What goes wrong, and how many seconds after the start; None is never.
+
+    Without *join* the ranks do not count what they cost each other.
+    """
 
     late_after: float | None = None
     late_seconds: float = 0.15
     hung_after: float | None = None
     gpus: bool = True
+    join: bool = True
 
 
 @dataclass(slots=True)
@@ -53,6 +58,10 @@ class _Counters:
     stage_seconds: dict[str, float] = field(default_factory=dict)
     busy_seconds: float = 0.0
     busy_seconds_squared: float = 0.0
+    paced_steps: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STAGES, 0))
+    wait_caused_seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(STAGES, 0.0)
+    )
 
     def commit(self, stages: dict[str, float], busy: float) -> None:
         self.steps += 1
@@ -102,6 +111,14 @@ class FakeJob:
             busy = sum(stages.values())
             counters.commit(stages | {"sync": slowest - busy + COMMUNICATION_SECONDS}, busy)
         self._last_step += slowest + COMMUNICATION_SECONDS
+        if self._fault.join:
+            self._join(spent)
+
+    def _join(self, spent: list[dict[str, float]]) -> None:
+        charges = charge(dict(enumerate(spent)), dict.fromkeys(range(len(spent)), "all"))
+        for (rank, stage), seconds in charges.caused.items():
+            self._ranks[rank].wait_caused_seconds[stage] += seconds
+        self._ranks[charges.pacer].paced_steps[charges.stage] += 1
 
     def _spent(self, rank: int) -> dict[str, float]:
         spent = {stage: s * self._random.gauss(1, 0.03) for stage, s in STAGES.items()}
@@ -117,6 +134,7 @@ class FakeJob:
     def _snapshot(self, rank: int) -> Snapshot:
         counters = self._ranks[rank]
         hung = self._has(self._fault.hung_after)
+        join = self._fault.join
         return Snapshot(
             job_id=JOB_ID,
             peer_group="all",
@@ -141,6 +159,10 @@ class FakeJob:
                 "world_size": str(len(self._ranks)),
                 "gpu_uuid": f"GPU-{rank}" if self._fault.gpus else "",
             },
+            paced_steps=dict(counters.paced_steps) if join else {},
+            wait_caused_seconds=dict(counters.wait_caused_seconds) if join else {},
+            joined_seconds=sum(counters.stage_seconds.values()) if join else None,
+            join_coverage=1.0 if join else None,
         )
 
 

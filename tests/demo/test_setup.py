@@ -55,7 +55,7 @@ def setup(
 
 def test_nothing_to_do_says_nothing(checkout: Path) -> None:
     """With everything there it does nothing and is silent."""
-    there = ("prometheus", "promtool", "alertmanager", "gcc")
+    there = ("prometheus", "promtool", "alertmanager", "victoria-metrics", "vmalert", "gcc")
     done = setup(checkout, "test", there)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -76,7 +76,9 @@ def test_tests_do_not_go_on_without_it(checkout: Path) -> None:
     done = setup(checkout, "test", ("prometheus", "promtool", "prometheus-alertmanager"))
 
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith("install --no-install-recommends gcc libc6-dev")
+    assert done.stderr.splitlines()[-1].endswith(
+        "install --no-install-recommends victoria-metrics gcc libc6-dev"
+    )
 
 
 def test_unknown_mode_is_refused(checkout: Path) -> None:

@@ -94,7 +94,7 @@ def ups(*up: str) -> Callable[[Page], bool]:
 
 
 def well(page: Page) -> bool:
-    """Hold for a page with all GPUs, read by a worker that lives: not the last words of a dead one."""
+    """Hold for a page with all GPUs, as read by a worker that lives; not by one that died since."""
     return page.worker_up and ups(*GPUS)(page)
 
 

@@ -4,15 +4,15 @@ For each way to train, five real four-rank jobs run at once: one for each place 
 healthy one. Devices are emulated by sleeping, so that twenty ranks fit on two cores.
 """
 
+import json
+import sys
 import time
-from collections.abc import Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 
-from demo.process import wait_for
-from demo.stack import Training
+from demo.process import Process, wait_for
+from demo.train import VARIANTS
 from demo.webhook import Page
 from tests.e2e.conftest import Stack
 
@@ -34,39 +34,35 @@ GPUS_LOST = (RANKS - 1) * DELAY_SECONDS / (STEP_SECONDS + DELAY_SECONDS)
 
 @dataclass
 class Outcome:
-    """What the jobs of one variant ended with."""
+    """What the jobs of one variant led to."""
 
     variant: str
     pages: dict[str, list[Page]]
     gpus_lost: dict[str, float | None]
-    healthy_seconds: float
     healthy_coverage: float | None
-    not_judgeable: list[dict[str, str]] = field(default_factory=list)
+    not_judgeable: list[dict[str, str]]
 
 
-def start(stack: Stack, parts: ExitStack, variant: str, fault: str) -> None:
-    """Start one job, named after its fault, that runs until *parts* closes."""
-    arguments = ["--variant", variant, "--fault", fault, "--fault-rank", LATE]
-    arguments += ["--step-seconds", str(STEP_SECONDS), "--delay", str(DELAY_SECONDS)]
-    arguments += ["--steps", "1000000"]
-    job_id = f"{variant}-{fault}"
-    directory = stack.directory / job_id
-    parts.enter_context(
-        Training(directory, arguments, exporter=stack.exporter.target, job_id=job_id, ranks=RANKS)
-    )
+def arguments(variant: str, fault: str) -> list[str]:
+    """Return the arguments of demo/train.py for a job that runs until it is stopped."""
+    steps = ["--step-seconds", str(STEP_SECONDS), "--steps", "1000000"]
+    late = ["--fault", fault, "--fault-rank", LATE, "--delay", str(DELAY_SECONDS)]
+    return ["--variant", variant, *steps, *late]
 
 
-@pytest.fixture(scope="module", params=["plain", "accumulate", "batchnorm"])
-def outcome(request: pytest.FixtureRequest, stack: Stack) -> Iterator[Outcome]:
+@pytest.fixture(scope="module", params=VARIANTS)
+def outcome(request: pytest.FixtureRequest, stack: Stack) -> Outcome:
     """The pages and the cost, once every faulty job was paged or patience ran out."""
     variant: str = request.param
     jobs = {fault: f"{variant}-{fault}" for fault in (*STAGE_OF, HEALTHY)}
-    with ExitStack() as parts:
-        started = time.monotonic()
-        for fault in jobs:
-            start(stack, parts, variant, fault)
+    trainings = {job_id: arguments(variant, fault) for fault, job_id in jobs.items()}
+    command = [sys.executable, "-m", "tests.e2e.forked_ranks", str(RANKS), json.dumps(trainings)]
+    settings = {"RANKSKEW_EXPORTER": stack.exporter.target, "OMP_NUM_THREADS": "1"}
+    log = stack.directory / f"{variant}.log"
+    with Process("the training", command, log, settings) as training:
 
         def all_paged() -> bool | None:
+            training.check_alive()
             named = [
                 stack.webhook.pages("RankskewStraggler", "firing", job_id=jobs[fault])
                 for fault in STAGE_OF
@@ -76,25 +72,21 @@ def outcome(request: pytest.FixtureRequest, stack: Stack) -> Iterator[Outcome]:
         wait_for(all_paged, PATIENCE_SECONDS, every=0.5)
         # Two more evaluations: the cost has settled, and a late false name would have come.
         time.sleep(10)
-        healthy = jobs[HEALTHY]
-        yield Outcome(
-            variant,
-            {fault: stack.webhook.pages(job_id=job_id) for fault, job_id in jobs.items()},
-            {
-                fault: stack.prometheus.value(
-                    f'rank:rankskew_gpus_lost:mean1m{{job_id="{job_id}"}}'
-                )
-                for fault, job_id in jobs.items()
-            },
-            time.monotonic() - started,
-            stack.prometheus.value(f'job:rankskew_coverage:ratio{{job_id="{healthy}"}}'),
-            [
-                series.labels
-                for series in stack.prometheus.query(
-                    f'job_reason:rankskew_not_judgeable:bool{{job_id=~"{variant}-.*"}}'
-                )
-            ],
-        )
+        return outcome_of(stack, variant, jobs)
+
+
+def outcome_of(stack: Stack, variant: str, jobs: dict[str, str]) -> Outcome:
+    """Return what *jobs*, by their fault, have led to by now."""
+    cost = 'rank:rankskew_gpus_lost:mean1m{{job_id="{}"}}'.format
+    coverage = f'job:rankskew_coverage:ratio{{job_id="{jobs[HEALTHY]}"}}'
+    reasons = f'job_reason:rankskew_not_judgeable:bool{{job_id=~"{variant}-.*"}}'
+    return Outcome(
+        variant,
+        {fault: stack.webhook.pages(job_id=job_id) for fault, job_id in jobs.items()},
+        {fault: stack.prometheus.value(cost(job_id)) for fault, job_id in jobs.items()},
+        stack.prometheus.value(coverage),
+        [series.labels for series in stack.prometheus.query(reasons)],
+    )
 
 
 @pytest.mark.parametrize("fault", STAGE_OF)

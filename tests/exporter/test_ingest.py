@@ -37,6 +37,8 @@ def refusal(content: bytes) -> Refused:
         snapshot(samples=1, tokens=2, padding_tokens=0, gc_pause_seconds=0.5),
         snapshot(cuda_memory_allocated_bytes=1, cuda_memory_reserved_bytes=2**40),
         snapshot(cuda_memory_peak_bytes=3, cuda_alloc_retries=0, lifecycle_seconds={"init": 1.5}),
+        snapshot(paced_steps={"data": 3}, wait_caused_seconds={"data": 0.5}, join_coverage=1.0),
+        snapshot(joined_seconds=0.0, group_wait_seconds=1.5, join_coverage=0.0),
     ],
 )
 def test_what_the_probe_sends_arrives_unchanged(sent: Snapshot) -> None:
@@ -107,6 +109,10 @@ def test_missing_field_is_named(name: str) -> None:
         ({"runtime_info": {"torch": "x" * 129}}, "Field runtime_info.torch is wrong: string sho"),
         ({"level": "loud"}, "Field level is not a level; use one of off, stages, detail"),
         ({"lifecycle_seconds": {"birth": 1}}, "Field lifecycle_seconds.birth is not an event of"),
+        ({"paced_steps": {"lunch": 1}}, "Field paced_steps.lunch is not a stage"),
+        ({"paced_steps": {"data": 0.5}}, "Field paced_steps.data is wrong: input should be a v"),
+        ({"wait_caused_seconds": {"data": -1.0}}, "Field wait_caused_seconds.data is wrong"),
+        ({"join_coverage": 1.5}, "Field join_coverage is wrong: input should be less than or eq"),
         ({"stage_host_seconds": {"lunch": 1}}, "Field stage_host_seconds.lunch is not a stage"),
         ({"tokens": -1}, "Field tokens is wrong: input should be greater than or equal to 0"),
         ({"runtime_info": []}, "Field runtime_info is wrong: input should be an object"),

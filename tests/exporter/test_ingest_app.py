@@ -147,7 +147,16 @@ def test_nothing_else_is_served(method: str, path: str, status: int) -> None:
     answer = Listener().send(method, path)
 
     assert answer.status == status
-    assert "POST /v1/snapshots and POST /v1/control" in answer.content["error"]
+    assert "POST to /v1/snapshots and /v1/control;" in answer.content["error"]
+
+
+def test_wrong_path_is_told_that_gpus_are_released_here() -> None:
+    """Where GPUs can be released, the paths that are served include it."""
+    listener = Listener(gpus=GpuControl(FakeNvml(), ExpectedGpus()))
+    answer = listener.send("POST", "/v1/gpu")
+
+    assert answer.status == 404
+    assert "POST to /v1/snapshots, /v1/control and /v1/gpus;" in answer.content["error"]
 
 
 def test_order_is_the_answer_to_the_next_push() -> None:

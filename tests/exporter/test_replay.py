@@ -1,207 +1,245 @@
-"""`rankskew replay` says who was late and what it cost, or in one line why it cannot."""
+"""`rankskew replay` says what the rules would have said, or in one line why it cannot."""
 
+import json
+import shutil
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from exporter.__main__ import main
+from tests.exporter.recorded import record
 
-HEADER = "job_id,rank,peer_group,step,time_s,data_s,forward_s,sync_s"
-
-
-def trace(steps: int = 8, late: float = 0.2, job_id: str = "llama") -> str:
-    """Return four ranks in two peer groups of equal work, of which rank 1 is late in data."""
-    rows = [HEADER]
-    for step in range(steps):
-        for rank in range(4):
-            data = 0.1 + late * (rank == 1)
-            wait = 0.01 + late * (rank != 1)
-            rows.append(f"{job_id},{rank},pp{rank // 2},{step},{step}.5,{data},0.3,{wait}")
-    return "\n".join(rows) + "\n"
+RULES = Path(__file__).parents[2] / "alerts" / "rules"
+ABOUT_NODES = ("gpu", "hardware", "evidence", "cause", "workload", "cost", "exporter")
+Capture = pytest.CaptureFixture[str]
 
 
-def replay(capsys: pytest.CaptureFixture[str], *paths: Path) -> str:
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the shipped rules without those of which a trace shows nothing: half the time."""
+    folder = tmp_path_factory.mktemp("rules")
+    for path in RULES.glob("*.yaml"):
+        if path.stem not in ABOUT_NODES:
+            shutil.copy(path, folder)
+    return folder
+
+
+def replay(capsys: Capture, *arguments: object) -> str:
     """Return what the command prints."""
-    assert main(["replay", *map(str, paths)]) == 0
+    assert main(["replay", *map(str, arguments)]) == 0
     return capsys.readouterr().out
 
 
-def refusal(capsys: pytest.CaptureFixture[str], *paths: Path) -> str:
-    """Return the one line with which the command ends."""
-    assert main(["replay", *map(str, paths)]) == 2
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.count("\n") == 1
-    return output.err
+def job(capsys: Capture, *arguments: object) -> dict[str, Any]:
+    """Return the one job that the command prints as JSON."""
+    (found,) = json.loads(replay(capsys, "--format=json", *arguments))["jobs"]
+    assert isinstance(found, dict)
+    return found
 
 
-def test_late_rank_is_named_with_its_cost(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def named(found: dict[str, Any]) -> dict[int, str]:
+    """Return the stage of each rank that paged."""
+    return {
+        finding["rank"]: finding["stage"]
+        for finding in found["findings"]
+        if finding["kind"] == "persistent"
+    }
+
+
+def test_late_rank_is_named_with_time_stage_and_cost(
+    tmp_path: Path, capsys: Capture, rules: Path
 ) -> None:
-    """A trace with a planted straggler is accounted for to the GPU-second."""
-    path = tmp_path / "trace.csv"
-    path.write_text(trace())
+    """A rank half a step late from 100 s on is named within the minute, and what it costs."""
+    path = record(
+        tmp_path / "a.csv",
+        late=lambda rank, step: 0.5 * (rank == 3 and 100 <= step < 250),
+        steps=400,
+    )
+    found = job(capsys, "--rules", rules, path)
 
-    assert replay(capsys, path) == (
-        "job llama, attempt 0: 8 steps of 4 ranks\n"
-        "  lost to waiting: 4.80 GPU-seconds, 0.984 GPUs of 4\n"
-        "    rank 1 in data: 4.80 GPU-seconds, 0.984 GPUs\n"
-        "    now one rank, now another: 0.00 GPU-seconds, 0.000 GPUs\n"
-        "  peer group pp0: 2 ranks waited 1.60 GPU-seconds, 0.328 GPUs; "
-        "rank 1 waited least, 0.00 s\n"
-        "  peer group pp1: 2 ranks waited 3.20 GPU-seconds, 0.656 GPUs; "
-        "rank 2 waited least, 1.60 s\n"
-        "  late: rank 1 in data\n"
+    assert (found["job_id"], found["attempt"], found["ranks"], found["steps"]) == ("j", 0, 8, 400)
+    (finding,) = [one for one in found["findings"] if one["kind"] == "persistent"]
+    assert finding | {"onset_s": 0, "cleared_s": 0, "gpus_lost": 0} == {
+        "alert": "RankskewStraggler",
+        "severity": "warning",
+        "kind": "persistent",
+        "rank": 3,
+        "peer_group": "pp0",
+        "instance": "node1",
+        "stage": "backward",
+        "onset_s": 0,
+        "cleared_s": 0,
+        "gpus_lost": 0,
+    }
+    assert 100 < finding["onset_s"] <= 165
+    assert 325 < finding["cleared_s"] <= 475
+    assert found["gpus_lost_by_kind"]["persistent"] == pytest.approx(7 * 0.5 * 150 / 475, rel=0.1)
+    assert sum(found["gpus_lost_by_kind"].values()) == pytest.approx(found["gpus_lost"])
+    assert found["slowdown"] == pytest.approx(475 / 400, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("late", "culprits"),
+    [
+        pytest.param(lambda rank, step: 0.0, {}, id="nobody"),
+        pytest.param(
+            lambda rank, step: 0.5 * (rank == step * 3 % 8), {}, id="another in each step"
+        ),
+        pytest.param(lambda rank, step: {2: 0.5, 5: 0.45}.get(rank, 0.0), {2, 5}, id="two at once"),
+        pytest.param(
+            lambda rank, step: 0.4 * (rank == step // 130 * 3), {0, 3, 6}, id="a wandering one"
+        ),
+    ],
+)
+def test_shapes_of_real_traces(
+    tmp_path: Path,
+    capsys: Capture,
+    rules: Path,
+    late: Callable[[int, int], float],
+    culprits: set[int],
+) -> None:
+    """Whoever is late for minutes is named, whoever is not is not."""
+    path = record(tmp_path / "a.csv", late=late, steps=390)
+
+    assert named(job(capsys, "--rules", rules, path)) == dict.fromkeys(culprits, "backward")
+
+
+def test_unequal_pipeline_stages_are_nobodys_fault(
+    tmp_path: Path, capsys: Capture, rules: Path
+) -> None:
+    """A heavier group costs GPUs and names no rank of its own."""
+    path = record(tmp_path / "a.csv", group_work=(1.0, 1.0, 1.0, 1.3), steps=300)
+    found = job(capsys, "--rules", rules, path)
+
+    assert named(found) == {}
+    assert found["slowdown"] == 1.0
+    assert found["gpus_lost_by_kind"]["group"] == pytest.approx(6 * 0.3 / 1.3, rel=0.1)
+
+
+@pytest.mark.parametrize("every_seconds", [10.0, 45.0])
+def test_sampled_steps_are_judged(
+    tmp_path: Path, capsys: Capture, rules: Path, every_seconds: float
+) -> None:
+    """A step in ten, or steps of three quarters of a minute: who is late in them is named."""
+    path = record(
+        tmp_path / "a.csv",
+        late=lambda rank, step: 0.5 * (rank == 3),
+        step_seconds=min(every_seconds, 30.0) / 10 if every_seconds < 45 else 30.0,
+        steps=int(1500 / every_seconds),
+        every_seconds=every_seconds,
     )
 
+    assert named(job(capsys, "--rules", rules, path)) == {3: "backward"}
 
-def test_equal_ranks_name_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """A healthy trace is said to be healthy."""
-    (tmp_path / "trace.csv").write_text(trace(late=0.0))
 
-    assert "  no rank is late\n" in replay(capsys, tmp_path)
+def test_short_trace_is_stretched(tmp_path: Path, capsys: Capture, rules: Path) -> None:
+    """Twelve seconds of fast steps are too short for any rule; as minutes they are not."""
+    path = record(
+        tmp_path / "a.csv",
+        late=lambda rank, step: 0.5 * (rank == 3),
+        step_seconds=0.04,
+        steps=200,
+    )
+    short, long = job(capsys, path), job(capsys, "--time-scale=25", "--rules", rules, path)
+
+    assert (short["source"], short["slowdown"], short["not_judgeable"]) == (
+        "none",
+        None,
+        ["warming_up"],
+    )
+    assert named(long) == {3: "backward"}
+    assert long["seconds"] == pytest.approx(25 * short["seconds"], rel=1e-3)
+    assert long["gpus_lost"] == pytest.approx(short["gpus_lost"])
 
 
 def test_wait_that_was_not_measured_names_nobody(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: Capture, rules: Path
 ) -> None:
-    """Blank cells are not zeros: without the wait nobody can be told from a victim."""
-    rows = [row.rsplit(",", 1)[0] + "," for row in trace().splitlines()[1:]]
-    (tmp_path / "trace.csv").write_text("\n".join([HEADER, *rows, ""]))
-    printed = replay(capsys, tmp_path)
-
-    assert (
-        "  nobody can be named: the wait in collectives was not measured on every rank" in printed
+    """Without it a late rank looks like its victims: a reason, and no finding."""
+    path = record(
+        tmp_path / "a.csv", late=lambda rank, step: 0.5 * (rank == 3), synced=False, steps=300
     )
-    assert "  if all waited for the slowest, lost: 4.80 GPU-seconds" in printed
+    found = job(capsys, "--rules", rules, path)
+
+    assert found["findings"] == []
+    assert found["not_judgeable"] == ["no_sync"]
+    assert (found["source"], found["slowdown"]) == ("none", None)
+    assert "if all waited for the slowest, lost" in replay(capsys, "--rules", rules, path)
 
 
-def test_rank_whose_wait_was_not_measured_blinds_the_job(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One rank with blank cells may be the victim or the culprit: a blank is no zero."""
-    rows = [
-        row.rsplit(",", 1)[0] + "," if row.startswith("llama,1,") else row
-        for row in trace().splitlines()
-    ]
-    (tmp_path / "trace.csv").write_text("\n".join([*rows, ""]))
-
-    assert (
-        "  nobody can be named: the wait in collectives was not measured on every rank"
-        in replay(capsys, tmp_path)
+def test_own_rules_decide(tmp_path: Path, capsys: Capture, rules: Path) -> None:
+    """With a threshold of one's own a rank that pages otherwise does not, and nothing is edited."""
+    path = record(tmp_path / "a.csv", late=lambda rank, step: 0.1 * (rank == 3), steps=200)
+    mine = tmp_path / "rules"
+    shutil.copytree(rules, mine)
+    (mine / "mine.yaml").write_text(
+        "groups: [{name: mine, rules: [{record: 'rankskew:threshold:override',"
+        " labels: {name: gpus_lost_ratio, job_id: j}, expr: '0.5'}]}]"
     )
 
+    assert named(job(capsys, "--rules", rules, path)) == {3: "backward"}
+    assert named(job(capsys, "--rules", mine, path)) == {}
 
-def test_files_of_the_ranks_are_joined_and_attempts_are_not(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+
+def test_text_says_what_fired_and_what_it_cost(
+    tmp_path: Path, capsys: Capture, rules: Path
 ) -> None:
-    """A directory holds one file a rank and attempt; a restart counts its steps from 0 again."""
-    header, *rows = trace().splitlines()
-    for attempt, late in ((0, 0.2), (1, 0.0)):
-        header, *rows = trace(late=late).splitlines()
-        for rank in range(4):
-            mine = [row for row in rows if row.startswith(f"llama,{rank},")]
-            path = tmp_path / f"llama-{attempt}-{rank}.csv"
-            path.write_text("\n".join([header, *mine, ""]))
-    (tmp_path / "llama-2-0.csv").touch()  # Killed before its first row.
-    first, second = replay(capsys, tmp_path).split("\n\n")
+    """One line for each finding, the four kinds with the ranks and stages that cost, each group."""
+    path = record(tmp_path / "a.csv", late=lambda rank, step: 0.5 * (rank == 3), steps=200)
+    said = replay(capsys, "--rules", rules, path).splitlines()
 
-    assert first.startswith("job llama, attempt 0: 8 steps of 4 ranks\n")
-    assert first.endswith("  late: rank 1 in data")
-    assert second.startswith("job llama, attempt 1: 8 steps of 4 ranks\n")
-    assert second.endswith("  no rank is late\n")
+    assert said[0].startswith("job j, attempt 0: 200 steps of 8 ranks in 0:0")
+    assert said[1].startswith("  0:0")
+    assert (
+        " to the end: RankskewStraggler (warning) rank 3 of peer group pp0 on node1 in " in said[1]
+    )
+    assert "times what it would take with rank 3 as fast as its peers" in said[2]
+    kinds = ("persistent", "rotating", "group", "common")
+    lines = [[line for line in said if f"({kind}): " in line] for kind in kinds]
+    assert [len(found) for found in lines] == [1, 1, 1, 1]
+    assert any(line.startswith("      rank 3 in backward: ") for line in said)
+    assert said[-1].startswith("  peer group pp0: 8 ranks waited ")
 
 
-def test_steps_that_lack_a_rank_are_left_out_and_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_runs_and_steps_that_lack_ranks_are_said(
+    tmp_path: Path, capsys: Capture, rules: Path
 ) -> None:
-    """Only steps with every rank can be joined; how many others there are is said."""
-    (tmp_path / "trace.csv").write_text(trace() + "llama,0,pp0,8,8.5,9,9,0\n")
+    """Each attempt is a job of its own; what cannot be accounted for is said, and no error."""
+    path = record(tmp_path / "a.csv", steps=3)
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([header, *rows[:-1], ""]))
+    alone = next(row for row in rows if row.startswith("j,0,"))
+    (tmp_path / "j-1-0.csv").write_text(f"{header}\n{alone}\n")
+    (tmp_path / "j-1-1.csv").write_text(f"{header}\n{alone.replace('j,0,pp0,0', 'j,1,pp0,1')}\n")
+    first, second = replay(capsys, "--rules", rules, tmp_path).split("\n\n")
 
-    assert "8 steps of 4 ranks (1 more lack a rank and are left out)" in replay(capsys, tmp_path)
-
-
-def test_ranks_that_share_no_step_cannot_be_accounted_for(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A trace without one whole step is no error, and says so."""
-    (tmp_path / "a.csv").write_text(f"{HEADER}\nllama,0,all,0,0,1,1,0\nllama,1,all,1,0,1,1,0\n")
-
-    assert "no step has all ranks" in replay(capsys, tmp_path)
-
-
-def test_row_cut_off_by_a_kill_is_left_out_and_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The end of a killed process's file costs one row, and no silence."""
-    path = tmp_path / "trace.csv"
-    path.write_text(trace() + "llama,0,pp0,8,8.5,0.1,0.")
-    assert main(["replay", str(path)]) == 0
-
-    output = capsys.readouterr()
-    assert "8 steps of 4 ranks\n" in output.out
-    assert output.err == f"rankskew: {path}: its last row has no end and is left out\n"
-
-
-def test_repeated_row_is_harmless(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The same row twice, or the same file twice, changes nothing."""
-    path = tmp_path / "trace.csv"
-    path.write_text(trace())
-
-    assert replay(capsys, path, path) == replay(capsys, path)
+    assert first.startswith("job j, attempt 0: 2 steps of 8 ranks")
+    assert "(1 more lack a rank and are left out)" in first
+    assert "  nothing fired\n  not judgeable: warming_up\n" in first
+    assert second.startswith("job j, attempt 1: 0 steps of 2 ranks")
+    assert "no step has all ranks" in second
 
 
 @pytest.mark.parametrize(
-    ("row", "complaint"),
+    ("arguments", "complaint"),
     [
-        ("llama,0,pp0,0,0.5,0.1,0.3", "it has not as many cells"),
-        ("llama,0,pp0,0,0.5,0.1,0.3,0.2,9", "it has not as many cells"),
-        ("llama,x,pp0,0,0.5,0.1,0.3,0.2", "rank is 'x', not a whole number"),
-        ("llama,0,pp0,-1,0.5,0.1,0.3,0.2", "step is '-1', not a whole number"),
-        ("llama,0,pp0,0,soon,0.1,0.3,0.2", "time_s is 'soon', not a number of seconds"),
-        ("llama,0,pp0,0,0.5,nan,0.3,0.2", "data_s is 'nan', not a number of seconds"),
-        ("llama,0,pp0,0,0.5,0.1,-1,0.2", "forward_s is '-1', not a number of seconds"),
-        ("llama,0,pp0,0,0.5,9.9,0.3,0.2", "rank 0 of job 'llama' has two times for step 0; keep"),
-        ('llama,0,"pp0"x,0,0.5,0.1,0.3,0.2', "',' expected after '\"'"),
+        (["--time-scale=0"], "'0' is no number above 0"),
+        (["--time-scale=inf"], "'inf' is no number above 0"),
+        (["--time-scale=fast"], "'fast' is no number above 0"),
+        (["--scrape-interval=0s"], "'0s' is no time to wait"),
+        (["--scrape-interval=15"], "'15' is not a duration such as 5m"),
+        (["--format=xml"], "invalid choice: 'xml'"),
+        (["--rules=/nowhere"], "/nowhere has no rule file"),
+        ([], "cannot read /nowhere.csv: No such file or directory"),
     ],
 )
-def test_bad_row_is_named_with_file_and_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], row: str, complaint: str
-) -> None:
-    """A broken row ends the command with its place and what is wrong, and prints no half result."""
-    (tmp_path / "a.csv").write_text(trace(job_id="fine"))
-    path = tmp_path / "b.csv"
-    path.write_text(trace() + row + "\n")
+def test_wrong_usage_is_one_line(arguments: list[str], complaint: str, capsys: Capture) -> None:
+    """A wrong value or file ends the command with status 2, one line and nothing else."""
+    assert main(["replay", *arguments, "/nowhere.csv"]) == 2
 
-    assert f"{path}, line 34: {complaint}" in refusal(capsys, tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("header", "complaint"),
-    [
-        ("rank,peer_group,step,time_s,data_s", "line 1: the header has no column job_id"),
-        (HEADER + ",lunch_s", "line 1: column 'lunch_s' is no stage; use optimizer_s"),
-        (HEADER + ",data_s", "line 1: the header needs columns of stages, each once"),
-        ("job_id,rank,peer_group,step,time_s", "line 1: the header needs columns of stages"),
-    ],
-)
-def test_bad_header_is_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], header: str, complaint: str
-) -> None:
-    """A file that is no trace is found at its first line."""
-    path = tmp_path / "a.csv"
-    path.write_text(header + "\n")
-
-    assert complaint in refusal(capsys, path)
-
-
-def test_what_cannot_be_read_is_one_line(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A missing file, an empty directory, a file of bytes or without a step: one line each."""
-    assert "cannot read" in refusal(capsys, tmp_path / "missing.csv")
-    assert "has no .csv file" in refusal(capsys, tmp_path)
-    (tmp_path / "a.csv").write_bytes(b"\xff\xfe\n")
-    assert "is not UTF-8 text" in refusal(capsys, tmp_path)
-    (tmp_path / "a.csv").write_text(HEADER + "\n")
-    assert "there is no step in these files" in refusal(capsys, tmp_path)
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert complaint in said.err
+    assert said.err.count("\n") == 1

@@ -1,35 +1,14 @@
-"""The reference accounting names the late rank and its stage, and its sums are exact."""
-
-import random
+"""The accounting of one step: its frontier is exact, its charges add up and find the culprit."""
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.skew import busy_seconds, frontier, judge
-
-HEALTHY = {"optimizer": 0.01, "data": 0.05, "forward": 0.1, "backward": 0.2}
+from exporter.skew import Charges, busy_seconds, charge, frontier
 
 Ranks = dict[int, dict[str, float]]
 
-
-def synchronous(busy: Ranks, communication_seconds: float = 0.02) -> Ranks:
-    """Add to each rank the wait that makes every step as long as the slowest rank's."""
-    slowest = max(busy_seconds(stages) for stages in busy.values())
-    return {
-        rank: stages | {"sync": slowest - busy_seconds(stages) + communication_seconds}
-        for rank, stages in busy.items()
-    }
-
-
-def job(ranks: int, **late: float) -> Ranks:
-    """Return a healthy job whose rank 2 (the last one, if there are fewer) needs longer."""
-    busy = {rank: dict(HEALTHY) for rank in range(ranks)}
-    culprit = busy[min(2, ranks - 1)]
-    for stage, seconds in late.items():
-        culprit[stage] = culprit.get(stage, 0.0) + seconds
-    return synchronous(busy)
-
+HEALTHY = {"optimizer": 0.01, "data": 0.05, "forward": 0.1, "backward": 0.2}
 
 stage_times = st.floats(0.0, 10.0)
 measured = st.dictionaries(
@@ -37,140 +16,137 @@ measured = st.dictionaries(
     st.fixed_dictionaries({"optimizer": stage_times, "data": stage_times, "backward": stage_times}),
     min_size=1,
 )
+groups = st.fixed_dictionaries(dict.fromkeys(range(21), st.sampled_from(["pp0", "pp1"])))
+
+
+def job(ranks: int, late: dict[int, dict[str, float]]) -> Ranks:
+    """Return one step of equal *ranks*, some of them *late* by seconds in stages."""
+    return {
+        rank: {
+            stage: seconds + late.get(rank, {}).get(stage, 0.0)
+            for stage, seconds in HEALTHY.items()
+        }
+        for rank in range(ranks)
+    }
+
+
+def total_by_rank(found: Charges) -> dict[int, float]:
+    """Return what each rank is charged, over all stages."""
+    ranks = {rank: 0.0 for rank in found.waited}
+    for (rank, _), seconds in found.caused.items():
+        ranks[rank] += seconds
+    return ranks
 
 
 @settings(deadline=None)  # Other work on the machine is not a failure.
 @given(measured)
 def test_advances_add_up_to_the_slowest_rank(ranks: Ranks) -> None:
-    """Nothing is charged twice and nothing is lost, whatever was measured."""
+    """Nothing is counted twice and nothing is lost, whatever was measured."""
     found = frontier(ranks)
 
     assert all(advance >= 0 for advance in found.advance)
     assert sum(found.advance) == pytest.approx(max(busy_seconds(s) for s in ranks.values()))
 
 
+@settings(deadline=None)
+@given(measured, groups)
+def test_slack_is_what_a_rank_is_behind_its_leader(
+    ranks: Ranks, peer_groups: dict[int, str]
+) -> None:
+    """The leader of a stage has none, nobody has less, and the last one is the rank's wait."""
+    found = frontier(ranks)
+
+    assert all(found.slack[leader][j] == 0.0 for j, leader in enumerate(found.leader))
+    assert all(min(slack) >= 0.0 for slack in found.slack.values())
+    assert {rank: slack[-1] for rank, slack in found.slack.items()} == pytest.approx(
+        dict(charge(ranks, peer_groups).waited)
+    )
+
+
 def test_frontier_moves_only_where_the_leader_pulls_ahead() -> None:
     """A late rank moves the frontier in its own stage; its peers' wait does not move it again."""
-    found = frontier(job(4, data=0.2))
+    found = frontier(job(4, {2: {"data": 0.2}}))
 
     assert found.stages == ("optimizer", "data", "forward", "backward")
     assert found.leader == (0, 2, 2, 2)
     assert found.advance == pytest.approx((0.01, 0.25, 0.1, 0.2))
+    assert found.slack[0] == pytest.approx((0.0, 0.2, 0.2, 0.2))
+    assert found.slack[2] == (0.0, 0.0, 0.0, 0.0)
 
 
-@pytest.mark.parametrize("ranks", [2, 3, 4, 8, 64])
-@pytest.mark.parametrize("stage", ["optimizer", "other", "data", "forward", "backward"])
-def test_late_rank_is_named_with_its_stage_and_cost(ranks: int, stage: str) -> None:
-    """One slow rank is named alone, in its stage, and every other GPU's wait is its cost."""
-    verdict = judge(job(ranks, **{stage: 0.2}))
+@settings(deadline=None)
+@given(measured, groups)
+def test_charges_add_up_to_all_waiting(ranks: Ranks, peer_groups: dict[int, str]) -> None:
+    """Every GPU-second that a rank waits is charged once: to a group, or to a rank and a stage."""
+    found = charge(ranks, peer_groups)
+    charged = [*found.unequal.values(), *found.caused.values()]
 
-    assert verdict.reason is None
-    assert [(late.rank, late.stage) for late in verdict.late] == [(min(2, ranks - 1), stage)]
-    step = sum(HEALTHY.values()) + 0.2 + 0.02
-    assert verdict.late[0].excess_seconds == pytest.approx(0.2)
-    assert verdict.late[0].gpus_lost == pytest.approx((ranks - 1) * 0.2 / step)
-    assert verdict.gpus_lost == pytest.approx(verdict.late[0].gpus_lost)
+    assert sum(charged) == pytest.approx(sum(found.waited.values()), abs=1e-9)
+    assert min([*charged, *found.waited.values()]) >= -1e-9
 
 
-def test_late_ranks_share_the_loss_by_their_excess() -> None:
-    """Two late ranks cost together what the step lost, the later one more."""
-    busy = {rank: dict(HEALTHY) for rank in range(6)}
-    busy[1]["data"] += 0.1
-    busy[4]["forward"] += 0.3
-    verdict = judge(synchronous(busy))
+@settings(deadline=None)
+@given(measured, groups, st.permutations(range(21)))
+def test_permuting_the_ranks_changes_nothing(
+    ranks: Ranks, peer_groups: dict[int, str], renamed: list[int]
+) -> None:
+    """A rank's number means nothing: with other numbers the same work is charged the same."""
+    found = charge(ranks, peer_groups)
+    other = charge(
+        {renamed[rank]: ranks[rank] for rank in reversed(ranks)},
+        {renamed[rank]: group for rank, group in peer_groups.items()},
+    )
 
-    assert [(late.rank, late.stage) for late in verdict.late] == [(4, "forward"), (1, "data")]
-    assert verdict.late[0].gpus_lost == pytest.approx(3 * verdict.late[1].gpus_lost)
-    assert sum(late.gpus_lost for late in verdict.late) == pytest.approx(verdict.gpus_lost)
-
-
-def test_half_of_the_ranks_may_be_late() -> None:
-    """The baseline stays with the healthy ranks when a whole node of two is slow."""
-    busy = {rank: dict(HEALTHY) for rank in range(8)}
-    for rank in range(4):
-        busy[rank]["backward"] += 0.1
-
-    assert {late.rank for late in judge(synchronous(busy)).late} == {0, 1, 2, 3}
+    for mine, theirs in ((found.waited, other.waited), (found.unequal, other.unequal)):
+        assert theirs == pytest.approx({renamed[rank]: value for rank, value in mine.items()})
+    assert dict(other.caused) == pytest.approx(
+        {(renamed[rank], stage): value for (rank, stage), value in found.caused.items()}, abs=1e-9
+    )
 
 
-@pytest.mark.parametrize("ranks", [2, 4, 8, 64])
-def test_healthy_noise_names_nobody(ranks: int) -> None:
-    """Over a minute of noisy steps the means differ by a per cent: nobody is late."""
-    noise = random.Random(ranks)
-    busy = {
-        rank: {stage: s * noise.gauss(1, 0.005) for stage, s in HEALTHY.items()}
-        for rank in range(ranks)
-    }
+@settings(deadline=None)
+@given(measured, groups, st.floats(0.001, 1000.0))
+def test_scaling_the_times_scales_the_charges(
+    ranks: Ranks, peer_groups: dict[int, str], scale: float
+) -> None:
+    """Hours or milliseconds: whoever is charged half of the waiting is charged half of it."""
+    slower = {rank: {s: t * scale for s, t in stages.items()} for rank, stages in ranks.items()}
+    found, scaled = charge(ranks, peer_groups), charge(slower, peer_groups)
 
-    assert judge(synchronous(busy)).late == ()
-
-
-def test_identical_ranks_have_no_spread_to_divide_by() -> None:
-    """Equal ranks lose nothing and nobody is named."""
-    verdict = judge(job(8))
-
-    assert verdict.late == ()
-    assert verdict.gpus_lost == pytest.approx(0)
+    assert total_by_rank(scaled) == pytest.approx(
+        {rank: seconds * scale for rank, seconds in total_by_rank(found).items()},
+        rel=1e-6,
+        abs=1e-9 * scale,
+    )
 
 
-def test_uncertain_means_name_nobody() -> None:
-    """An excess within the standard error of so few steps is noise, a certain one is not."""
-    ranks = job(2, data=0.03)
-
-    assert judge(ranks, standard_errors={0: 0.01, 1: 0.01}).late == ()
-    assert [late.rank for late in judge(ranks, standard_errors={0: 0.001, 1: 0.001}).late] == [1]
-
-
-def test_heavier_peer_group_is_nobodys_fault() -> None:
-    """Unequal pipeline stages are charged to the groups, not to their ranks."""
-    busy = {rank: dict(HEALTHY) for rank in range(4)}
-    for rank in (2, 3):
-        busy[rank]["forward"] += 0.1
-    verdict = judge(synchronous(busy), peer_groups={0: "pp0", 1: "pp0", 2: "pp1", 3: "pp1"})
-
-    assert verdict.late == ()
-    assert verdict.group_gpus_lost == pytest.approx(verdict.gpus_lost)
-    assert verdict.gpus_lost == pytest.approx(2 * 0.1 / (sum(HEALTHY.values()) + 0.12))
-
-
-def test_late_rank_of_a_lighter_group_paces_nobody() -> None:
-    """A rank that is late among its peers, yet done before the heavier group, costs nothing."""
-    busy = {rank: dict(HEALTHY) for rank in range(4)}
-    busy[1]["data"] += 0.05
-    for rank in (2, 3):
-        busy[rank]["forward"] += 0.2
-    groups = {0: "pp0", 1: "pp0", 2: "pp1", 3: "pp1"}
-
-    assert judge(synchronous(busy), peer_groups=groups).late == ()
-
-
-def test_unequal_groups_are_charged_before_late_ranks() -> None:
-    """A late rank of the heavier group pays for its own excess, not for the groups' difference."""
-    busy = {rank: dict(HEALTHY) for rank in range(6)}
-    for rank in (3, 4, 5):
-        busy[rank]["forward"] += 0.1
-    busy[5]["data"] += 0.2
-    groups = {rank: "pp0" if rank < 3 else "pp1" for rank in busy}
-    verdict = judge(synchronous(busy), peer_groups=groups)
-
-    assert [(late.rank, late.stage) for late in verdict.late] == [(5, "data")]
-    step = sum(HEALTHY.values()) + 0.1 + 0.2 + 0.02
-    assert verdict.group_gpus_lost == pytest.approx(3 * 0.1 / step)
-    assert verdict.late[0].gpus_lost == pytest.approx(5 * 0.2 / step)
-
-
-@pytest.mark.parametrize(
-    ("ranks", "reason"),
-    [
-        ({}, "single_rank"),
-        ({0: HEALTHY | {"sync": 0.1}}, "single_rank"),
-        ({0: HEALTHY | {"sync": 0.1}, 1: HEALTHY}, "no_sync"),
-        ({0: {"sync": 0.1}, 1: {"sync": 0.1}}, "no_busy_time"),
-    ],
+@settings(deadline=None)
+@given(
+    st.lists(st.floats(0.95, 1.05), min_size=2, max_size=16),
+    st.sampled_from(sorted(HEALTHY)),
+    st.data(),
 )
-def test_what_cannot_be_judged_says_why(ranks: Ranks, reason: str) -> None:
-    """Without peers, without a measured wait or without work there is a reason and no name."""
-    verdict = judge(ranks)
+def test_one_slowed_rank_leads_and_is_charged_the_most(
+    noise: list[float], stage: str, data: st.DataObject
+) -> None:
+    """A rank slowed beyond its peers' noise paces the step, in that stage, and pays for it."""
+    ranks = {rank: {s: t * ratio for s, t in HEALTHY.items()} for rank, ratio in enumerate(noise)}
+    culprit = data.draw(st.integers(0, len(noise) - 1))
+    ranks[culprit][stage] += 0.1
+    found, charges = frontier(ranks), charge(ranks, {})
 
-    assert verdict.reason == reason
-    assert verdict.late == ()
+    assert set(found.leader[found.stages.index(stage) :]) == {culprit}
+    assert (charges.pacer, charges.stage) == (culprit, stage)
+    by_rank = total_by_rank(charges)
+    assert max(by_rank, key=lambda rank: by_rank[rank]) == culprit
+    assert by_rank[culprit] >= 0.05 * (len(noise) - 1)
+
+
+def test_stage_that_a_rank_does_not_have_is_not_charged() -> None:
+    """A rank that is under its peers in every stage is charged in one that it has."""
+    slow = {"data": 1.0, "forward": 1.0}
+    fast, faster = {"data": 0.5, "forward": 0.5}, {"data": 0.1, "forward": 0.1}
+    found = charge({0: faster, 1: fast, 2: slow, 3: slow, 4: slow}, {})
+
+    assert sum(seconds for (rank, _), seconds in found.caused.items() if rank == 1) > 0
+    assert {stage for _, stage in found.caused} <= {"data", "forward"}

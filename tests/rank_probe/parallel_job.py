@@ -3,7 +3,7 @@
     torchrun --nproc-per-node 2 -m tests.rank_probe.parallel_job ARM,... STEPS LATE_RANK PLACE...
 
 Each arm and place is a job of its own, named ARM-PLACE; run by test_torch_parallel.py and by
-benchmarks/accuracy.py.
+benchmarks/ways.py.
 """
 
 import sys

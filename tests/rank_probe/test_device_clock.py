@@ -202,6 +202,24 @@ def test_exhaustion_drops_whole_steps_and_counts_them() -> None:
     assert marks.milliseconds()["forward"] == 999 + steps
 
 
+def test_steps_keep_the_numbers_that_the_host_gives_them() -> None:
+    """A step that was given up leaves its number out, so the ranks of a job agree on the rest."""
+    marks = Marks(limit=40)
+    kept = marks.clock.steps.keep()
+    for number in range(2, 40):  # Step 1 ended where counting began.
+        marks.step(forward=number)
+        if number % 8 == 0:
+            marks.catch_up()
+    marks.clock.finish()
+    vectors = kept.take()
+
+    assert 0 < marks.clock.dropped_steps < 30
+    assert len(vectors) + marks.clock.dropped_steps + len(marks.clock._waiting) == 38
+    assert [vector.step for vector in vectors] == [
+        vector.nanoseconds[FORWARD] // MS for vector in vectors
+    ]
+
+
 def test_step_with_more_boundaries_than_events_is_given_up() -> None:
     """A step that nobody ends holds no more events than there are."""
     marks = Marks(limit=42)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.replay import read_traces
+from exporter.traces import read_traces
 from tests.rank_probe.elastic_job import BATCH, STEP_SECONDS
 from tests.rank_probe.sink import Sink, listening, listening_on_loopback
 

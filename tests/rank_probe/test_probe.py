@@ -6,14 +6,16 @@ import json
 import pytest
 import torch
 
-from rank_probe import cuda_events, runtime, torch_parallel
+from rank_probe import cuda_events, runtime, torch_parallel, torch_store
 from rank_probe.guard import failures
+from rank_probe.join import Join
 from rank_probe.patches import Patches
 from rank_probe.probe import Probe
 from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
 from rank_probe.stages import DATA
 from tests.rank_probe.fake_events import FakeDevice, FakeEvents
 from tests.rank_probe.fake_time import FakeTime
+from tests.rank_probe.test_join import MemoryStore
 
 RANK_2_OF_4 = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "RANKSKEW_JOB_ID": "j"}
 
@@ -218,3 +220,49 @@ def test_part_that_does_not_fit_this_torch_costs_only_itself(
     assert is_patched
     assert torch.autograd.backward is backward
     assert failures.count == before + 1
+
+
+def test_rank_that_was_off_joins_no_more() -> None:
+    """Its peers' steps went on while it was off, so its next ones have other numbers."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runtime, "rank_and_world_size", lambda: (2, 4))
+        patch.setattr(torch_store, "opener", lambda attempt: MemoryStore)
+        on, off = (Probe(automatic=False, environment=RANK_2_OF_4) for _ in range(2))
+        off._after_push({"level": "off"})
+        off._after_push({"level": "stages"})
+        for probe in (on, off):
+            probe.timeline.complete_step()
+            probe.finish()
+
+    assert on._parts.join._thread is not None
+    assert off._parts.join._thread is None
+
+
+def test_join_goes_on_with_the_devices_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU the steps that are joined are in device time, numbered as the host's."""
+    time, begun = FakeTime(), []
+    events = FakeEvents(FakeDevice(time))
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(runtime, "gpu_uuid", lambda: "GPU-2")
+    monkeypatch.setattr(runtime, "gpu_model", lambda: "")
+    monkeypatch.setattr(runtime, "rank_and_world_size", lambda: (2, 4))
+    monkeypatch.setattr(cuda_events, "CudaEvents", lambda: events)
+    monkeypatch.setattr(torch_store, "opener", lambda attempt: MemoryStore)
+    monkeypatch.setattr(Join, "begin", lambda self, connect, place, steps, who: begun.append(steps))
+    probe = Probe(automatic=False, environment=RANK_2_OF_4)
+    probe.timeline.complete_step()
+    (steps,) = begun
+    kept = steps.keep()
+    for _ in range(3):
+        with_data(probe)
+    probe.finish()
+
+    assert probe._parts.device is not None
+    assert steps is probe._parts.device.steps
+    assert [vector.step for vector in kept.take()][-1] == probe.timeline.steps.totals().steps
+
+
+def with_data(probe: Probe) -> None:
+    probe.timeline.enter(DATA)
+    probe.timeline.leave()
+    probe.timeline.complete_step()

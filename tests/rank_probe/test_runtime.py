@@ -1,6 +1,7 @@
 """Tests of what a rank says it runs on, against a stand-in for torch."""
 
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -17,6 +18,7 @@ def fake_torch(*, cuda_initialized: bool, distributed_initialized: bool) -> Simp
             is_available=lambda: True,
             is_initialized=lambda: cuda_initialized,
             current_device=lambda: 1,
+            device_count=lambda: 2,
             get_device_properties=lambda index: SimpleNamespace(uuid=f"0000-{index}"),
             nccl=SimpleNamespace(version=lambda: (2, 28, 3)),
         ),
@@ -35,7 +37,7 @@ def test_without_torch_only_python_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     """A process that has not imported torch says so by leaving it out."""
     monkeypatch.delitem(sys.modules, "torch", raising=False)
 
-    assert set(runtime.runtime_info()) == {"python", "probe"}
+    assert set(runtime.runtime_info()) == {"python", "probe", "driver", "env_hash"}
     assert runtime.gpu_uuid() == ""
     assert runtime.rank_and_world_size() is None
 
@@ -48,6 +50,55 @@ def test_versions_of_a_gpu_rank(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert (info["torch"], info["cuda"]) == ("2.13.0", "13.0")
     assert (info["nccl"], info["backend"]) == ("2.28.3", "nccl")
+    assert info["device_count"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19", "535.104.05"),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release Build",
+            "570.86",
+        ),
+        ("something else", ""),
+    ],
+)
+def test_driver_is_known_without_nvml(tmp_path: Path, line: str, version: str) -> None:
+    """The kernel driver's own file tells its version, in the form of either of its flavours."""
+    path = tmp_path / "version"
+    path.write_text(f"{line}\nGCC version:  gcc version 12.2.0 \n")
+
+    assert runtime.driver_version(path) == version
+    assert runtime.driver_version(tmp_path / "missing") == ""
+
+
+def test_environments_that_differ_have_other_hashes() -> None:
+    """A variable more, or another value, is seen, whatever the order; and no value can be read."""
+    base = {"NCCL_ALGO": "Ring", "OMP_NUM_THREADS": "8"}
+    same = dict(reversed(base.items()))
+    known = runtime.environment_hash(base)
+
+    assert runtime.environment_hash(same) == known
+    assert len({known, runtime.environment_hash(base | {"NCCL_ALGO": "Tree"})}) == 2
+    assert len({known, runtime.environment_hash(base | {"TORCH_NCCL_BLOCKING_WAIT": "1"})}) == 2
+    assert len({known, runtime.environment_hash({})}) == 2
+    assert (len(known), int(known, 16) >= 0) == (8, True)
+
+
+def test_what_differs_by_rank_on_purpose_is_not_compared() -> None:
+    """Ranks that each see their own GPU and write their own files have one hash."""
+    ranks = [
+        {
+            "NCCL_ALGO": "Ring",
+            "CUDA_VISIBLE_DEVICES": rank,
+            "NCCL_DEBUG_FILE": f"/tmp/{rank}",
+            "RANK": rank,
+        }
+        for rank in "01"
+    ]
+
+    assert len({runtime.environment_hash(rank) for rank in ranks}) == 1
 
 
 def test_gpu_is_named_as_nvml_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,6 +115,7 @@ def test_cuda_is_not_initialised_to_ask(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setitem(sys.modules, "torch", torch)
 
     assert runtime.gpu_uuid() == ""
+    assert "device_count" not in runtime.runtime_info()
     assert runtime.rank_and_world_size() is None
 
 

@@ -200,15 +200,15 @@ def test_elapsed_time_counts_from_the_last_boundary() -> None:
 def test_kept_vectors_are_the_differences_between_steps() -> None:
     """Each whole step is told once, with its number, its end and its stages."""
     loop = Loop()
-    loop.steps.keep_vectors()
+    kept = loop.steps.keep()
     loop.step(data=5)
     loop.step(data=25)
-    vectors = loop.steps.take_vectors()
+    vectors = kept.take()
 
     assert [vector.step for vector in vectors] == [1, 2]
     assert [vector.nanoseconds[DATA] for vector in vectors] == [5 * MS, 25 * MS]
     assert vectors[1].ended - vectors[0].ended == (1 + 25 + 10 + 2) * MS
-    assert loop.steps.take_vectors() == []
+    assert kept.take() == []
 
 
 def test_folding_bit_by_bit_changes_nothing() -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from benchmarks.accuracy import Arm, torchrun, verdict
+from benchmarks.ways import Arm, torchrun, verdict
 from rank_probe import torch_backward, torch_parallel, torch_stages
 from rank_probe.stages import BACKWARD, FORWARD, OTHER, SYNC
 from rank_probe.timeline import Timeline

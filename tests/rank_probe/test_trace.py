@@ -5,11 +5,12 @@ import logging
 import os
 import stat
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from exporter.replay import read_traces
+from exporter.traces import read_traces
 from rank_probe.identity import Identity
 from rank_probe.stages import DATA, STAGES
 from rank_probe.timeline import Timeline
@@ -17,29 +18,33 @@ from rank_probe.trace import Trace, TraceFile, own_directory
 from tests.rank_probe.fake_time import FakeTime
 
 HEADER = (
-    "job_id,rank,peer_group,step,time_s,optimizer_s,other_s,checkpoint_s,eval_s,data_s,h2d_s,"
-    "forward_s,backward_s,compute_s,sync_s\n"
+    "job_id,rank,peer_group,step,time_s,node,optimizer_s,other_s,checkpoint_s,eval_s,data_s,"
+    "h2d_s,forward_s,backward_s,compute_s,sync_s\n"
 )
 STEP = tuple(number / 8 for number in range(len(STAGES)))
+ME = Identity("llama", "pp1", rank=3, world_size=8, local_rank="3", node_rank="7", attempt=0)
+ANYBODY = replace(ME, peer_group="all", rank=0, node_rank="")
 
 
 def test_rows_are_in_the_file_as_soon_as_they_are_written(tmp_path: Path) -> None:
     """A process that is killed loses nothing of what it has written so far."""
     trace = TraceFile(str(tmp_path / "made"), "llama", 2)
-    trace.write(3, "pp0", [(0, 0.5, STEP), (1, 1.25, STEP)])
-    trace.write(3, "pp0", [(2, 2.0, STEP)])
+    trace.write(ME, [(0, 0.5, STEP), (1, 1.25, STEP)])
+    trace.write(ME, [(2, 2.0, STEP)])
 
     path = tmp_path / "made" / "llama-2-3.csv"
     stages = "0,0.125,0.25,0.375,0.5,0.625,0.75,0.875,1,1.125"
     assert path.read_text() == HEADER + (
-        f"llama,3,pp0,0,0.500,{stages}\nllama,3,pp0,1,1.250,{stages}\nllama,3,pp0,2,2.000,{stages}\n"
+        f"llama,3,pp1,0,0.500,7,{stages}\n"
+        f"llama,3,pp1,1,1.250,7,{stages}\n"
+        f"llama,3,pp1,2,2.000,7,{stages}\n"
     )
     trace.close()
 
 
 def test_nothing_to_write_makes_no_file(tmp_path: Path) -> None:
     """A rank that never trains leaves no trace."""
-    TraceFile(str(tmp_path), "llama", 0).write(0, "all", [])
+    TraceFile(str(tmp_path), "llama", 0).write(ANYBODY, [])
 
     assert list(tmp_path.iterdir()) == []
 
@@ -47,19 +52,19 @@ def test_nothing_to_write_makes_no_file(tmp_path: Path) -> None:
 def test_stage_that_was_not_measured_is_an_empty_cell(tmp_path: Path) -> None:
     """None is no reading, and never written as 0."""
     trace = TraceFile(str(tmp_path), "llama", 0)
-    trace.write(0, "all", [(0, 0.0, (None,) * len(STAGES))])
+    trace.write(ANYBODY, [(0, 0.0, (None,) * len(STAGES))])
     trace.close()
 
     assert (
         tmp_path / "llama-0-0.csv"
-    ).read_text() == HEADER + "llama,0,all,0,0.000" + "," * 10 + "\n"
+    ).read_text() == HEADER + "llama,0,all,0,0.000," + "," * 10 + "\n"
 
 
 def test_names_of_any_kind_survive(tmp_path: Path) -> None:
     """A job's name cannot leave the directory or break a row, and replay reads it as it was."""
     job_id = '../ä, "x"/1'
     trace = TraceFile(str(tmp_path), job_id, 4)
-    trace.write(0, "a\nb", [(7, 0.0, STEP)])
+    trace.write(replace(ANYBODY, peer_group="a\nb"), [(7, 0.0, STEP)])
     trace.close()
 
     assert [path.name for path in tmp_path.iterdir()] == [".._____x__1-4-0.csv"]
@@ -72,7 +77,7 @@ def test_process_that_goes_on_writes_no_second_header(tmp_path: Path) -> None:
     """Reopening the file of the same rank and attempt appends to it."""
     for step in (0, 1):
         trace = TraceFile(str(tmp_path), "llama", 0)
-        trace.write(0, "all", [(step, 0.0, STEP)])
+        trace.write(ANYBODY, [(step, 0.0, STEP)])
         trace.close()
 
     assert (tmp_path / "llama-0-0.csv").read_text().count("job_id") == 1
@@ -86,8 +91,8 @@ def test_directory_that_cannot_be_written_is_logged_once(
     (tmp_path / "file").touch()
     trace = TraceFile(str(tmp_path / "file"), "llama", 0)
     with caplog.at_level(logging.WARNING, "rank_probe"):
-        trace.write(0, "all", [(0, 0.0, STEP)])
-        trace.write(0, "all", [(1, 0.0, STEP)])
+        trace.write(ANYBODY, [(0, 0.0, STEP)])
+        trace.write(ANYBODY, [(1, 0.0, STEP)])
 
     assert trace.stopped
     assert len(caplog.records) == 1
@@ -98,7 +103,7 @@ def test_full_disk_ends_the_trace(
 ) -> None:
     """A disk that takes a part and then no more ends the trace, not the training."""
     trace = TraceFile(str(tmp_path), "llama", 0)
-    trace.write(0, "all", [(0, 0.0, STEP)])
+    trace.write(ANYBODY, [(0, 0.0, STEP)])
     real_write, parts = os.write, iter([5])
 
     def nearly_full(file: int, data: bytes) -> int:
@@ -108,9 +113,9 @@ def test_full_disk_ends_the_trace(
 
     monkeypatch.setattr(os, "write", nearly_full)
     with caplog.at_level(logging.WARNING, "rank_probe"):
-        trace.write(0, "all", [(1, 0.0, STEP)])
+        trace.write(ANYBODY, [(1, 0.0, STEP)])
         assert trace.stopped
-        trace.write(0, "all", [(2, 0.0, STEP)])
+        trace.write(ANYBODY, [(2, 0.0, STEP)])
     monkeypatch.undo()
 
     assert [record.levelname for record in caplog.records] == ["WARNING"]
@@ -123,7 +128,7 @@ def test_file_stops_at_its_cap(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     trace = TraceFile(str(tmp_path), "llama", 0, max_mib=1000 / 2**20)
     with caplog.at_level(logging.WARNING, "rank_probe"):
         for step in range(100):
-            trace.write(0, "all", [(step, 0.0, STEP)])
+            trace.write(ANYBODY, [(step, 0.0, STEP)])
 
     text = (tmp_path / "llama-0-0.csv").read_text()
     assert 900 < len(text) <= 1000
@@ -138,13 +143,10 @@ def test_environment_sets_the_cap(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     on = {"RANK_PROBE_TRACE": str(tmp_path)}
     for cap, rows in (("0", 0), ("1", 1), ("many", 1)):
         trace = TraceFile.from_environment(on | {"RANK_PROBE_TRACE_MAX_MIB": cap}, cap, 0)
-        trace.write(0, "all", [(0, 0.0, STEP)])
+        trace.write(ANYBODY, [(0, 0.0, STEP)])
         trace.close()
         assert len((tmp_path / f"{cap}-0-0.csv").read_text().splitlines()[1:]) == rows
     assert "'many'" in caplog.text
-
-
-ME = Identity("llama", "pp1", rank=3, world_size=8, local_rank="3", node_rank="0", attempt=0)
 
 
 class Loop:
@@ -182,7 +184,7 @@ def test_directory_in_the_environment_turns_it_on(tmp_path: Path) -> None:
     assert [row.split(",")[:4] for row in rows(tmp_path)] == [
         ["llama", "3", "pp1", str(number)] for number in (1, 2, 3)
     ]
-    assert off.timeline.steps.take_vectors() == []
+    assert list(tmp_path.iterdir()) == [tmp_path / "llama-0-3.csv"]
 
 
 def test_operator_asks_for_a_trace_while_it_runs(

@@ -9,8 +9,8 @@ from alerts import build_index
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = sorted((ROOT / "alerts" / "runbooks").glob("*.md"))
-# Written by Prometheus itself, and by users who want other thresholds.
-GIVEN = {"up", "rankskew:threshold:override"}
+# Written by Prometheus itself, and by users who want other thresholds or know their price.
+GIVEN = {"up", "rankskew:threshold:override", "rankskew:gpu_hour_price:override"}
 # A series is one of ours if it has our prefix or is named like a recording rule.
 SERIES = re.compile(r"(?<![\w:])(?:rankskew_\w+|[a-z_]+:[a-z_]+:[a-z_0-9]+|up)(?![\w:])")
 
@@ -55,6 +55,8 @@ def test_no_rule_records_what_nobody_reads() -> None:
     """Each recorded series is read by a rule, or is one of those made for people."""
     for_people = {
         "job:rankskew_coverage:ratio",
+        "job:rankskew_lost_cost_per_hour:mean1m",
+        "job_kind:rankskew_lost_cost_per_hour:mean1m",
         "rank:rankskew_gpu_power_watts:mean5m",
         "rank:rankskew_gpu_pcie_bytes_per_second:mean5m",
     }

@@ -26,9 +26,14 @@ COMPLETE = snapshot(
     last_step_timestamp_seconds=1_060.25,
     probe_errors=1,
     push_failures=2,
-    stage_host_seconds={"data": 13.0, "sync": 4.5},
+    stage_host_seconds={"data": 13.0, "h2d": 0.5, "sync": 4.5},
     dropped_steps=4,
     level="detail",
+    paced_steps={"data": 40, "forward": 0},
+    wait_caused_seconds={"data": 1.25, "forward": 0.0},
+    group_wait_seconds=0.5,
+    joined_seconds=37.5,
+    join_coverage=0.75,
     rank_info={"local_rank": "3", "node_rank": "0", "gpu_uuid": "GPU-3", "clock": "cuda"},
     runtime_info={"torch": "2.13.0", "python": "3.11.7", "backend": "nccl", "probe": "0.1.0"},
 )
@@ -83,7 +88,9 @@ def test_missing_reading_is_an_absent_series() -> None:
 
     assert "rankskew_sync_floor_seconds{" not in page
     assert "rankskew_last_step_timestamp_seconds{" not in page
-    assert "rankskew_stage_host_seconds_total{" not in page
+    assert "rankskew_paced_steps_total{" not in page
+    assert "rankskew_group_wait_seconds_total{" not in page
+    assert "rankskew_join_coverage_ratio{" not in page
 
 
 def test_finished_rank_keeps_its_counters_and_loses_its_heartbeat() -> None:

@@ -1,0 +1,194 @@
+"""What the accuracy benchmark plants: which rank is late, where, when and by how much."""
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+# Shares of a step that a healthy rank takes, and where else a delay may be.
+SHARES: Final = {"data": 0.2, "forward": 0.3, "backward": 0.4, "optimizer": 0.1}
+CHECKPOINT, GARBAGE = "checkpoint", "garbage"
+PLACES: Final = (*SHARES, CHECKPOINT, GARBAGE)
+
+WAYS: Final = ("ddp", "fsdp2")
+RANKS: Final = (2, 4, 8)
+SIZES: Final = (0.05, 0.1, 0.25, 0.5, 1.0)
+SEEDS: Final = (1, 2, 3)
+
+HEALTHY_STEPS, FAULTY_STEPS = 60, 150
+TRANSIENT_STEPS: Final = 20
+# A rank that saves is told when it did so six minutes before as well.
+CHECKPOINT_STEPS: Final = 270
+# Checkpoints and long collections come now and then: each costs as much as so many steps' share.
+EVERY: Final = 10
+# Random collections: how often, and how long in steps.
+GARBAGE_CHANCE, GARBAGE_STEPS = 0.02, 0.5
+NOISE: Final = 0.2
+# No rank is further than this from the usual, for good.
+SPREAD: Final = 0.02
+# A process at such a niceness leaves about 1/1.1, 1/1.3 and half of its core to the rank.
+NICENESS: Final = {0.1: 10, 0.25: 5, 1.0: 0}
+
+HEALTHY: Final = ("none", "noise", "noise_together", "spread", "garbage")
+STAGES: Final = ("data", "forward", "backward", "optimizer", "checkpoint")
+FAULTS: Final = (
+    *STAGES,
+    "gc",
+    "hog",
+    "rotating",
+    "transient",
+    "two",
+    "node",
+    "compute",
+    *HEALTHY,
+)
+
+# The kind of finding that is right; None: nothing is to be found.
+KIND: Final = {"rotating": "rotating", "node": "node"} | dict.fromkeys(HEALTHY)
+
+Late = tuple[int, str]  # a rank and the stage in which it is late
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run of one job: first healthy, then with one *fault*.
+
+    *size* is a rank's delay in parts of a healthy step, on average over the faulty steps; 0 in
+    healthy segments. Steps count from 0.
+    """
+
+    way: str
+    ranks: int
+    seed: int
+    fault: str
+    size: float = 0.0
+    healthy_steps: int = HEALTHY_STEPS
+    faulty_steps: int = FAULTY_STEPS
+
+    @property
+    def key(self) -> str:
+        """Its name in the results, and its job_id."""
+        return f"{self.way}-{self.ranks}-{self.seed}-{self.fault}-{self.size * 100:g}"
+
+    @property
+    def fault_steps(self) -> int:
+        """For how many steps there is the fault."""
+        return self.fault_ends - self.healthy_steps
+
+    @property
+    def steps(self) -> int:
+        """All steps of the segment."""
+        return self.healthy_steps + self.faulty_steps
+
+    @property
+    def fault_ends(self) -> int:
+        """The step with which it is healthy again."""
+        return self.healthy_steps + TRANSIENT_STEPS if self.fault == "transient" else self.steps
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of finding that is right, None where nobody is to be found."""
+        return KIND.get(self.fault, "persistent")
+
+    def late(self) -> list[Late]:
+        """Return the late ranks with their stages; empty where it is another one in each step."""
+        usual = (self.seed - 1) % self.ranks
+        if self.fault in (CHECKPOINT, "hog"):
+            # The hog is where rank 0 is pinned, and backward is most of what it computes.
+            return [(0, "backward" if self.fault == "hog" else CHECKPOINT)]
+        if self.fault in SHARES:
+            return [(usual, self.fault)]
+        if self.fault == "gc":
+            return [(self.ranks - 1, "forward")]
+        if self.fault == "two":
+            return [(0, "data"), (self.ranks - 1, "backward")]
+        if self.fault == "node":
+            return [(rank, "forward") for rank in range(self.ranks) if self.node(rank)]
+        return {"transient": [(usual, "data")], "compute": [(usual, "forward")]}.get(self.fault, [])
+
+    @property
+    def stage(self) -> str | None:
+        """The one stage in which time is lost, None for several or none."""
+        stages = {stage for _, stage in self.late()} or {"forward"}
+        return stages.pop() if self.kind is not None and len(stages) == 1 else None
+
+    def node(self, rank: int) -> int:
+        """Return the node of *rank*: two of them from four ranks on."""
+        return rank * 2 // self.ranks if self.ranks > 2 else 0
+
+    def paces(self, rank: int) -> list[float]:
+        """Return by which factor *rank*'s own work differs from the usual in each stage, as SHARES.
+
+        It is the same in every step.
+        """
+        if self.fault != "spread":
+            return [1.0] * len(SHARES)
+        factor = 1 + random.Random(f"{self.key} {rank}").uniform(-SPREAD, SPREAD)
+        return [factor] * len(SHARES)
+
+    def noise(self, rank: int, step: int) -> list[float]:
+        """Return the factors by which the stages of one step differ from the rank's usual ones."""
+        if self.fault == "noise":
+            draw = random.Random(f"{self.key} {rank} {step}")
+            return [max(0.2, draw.gauss(1, NOISE)) for _ in SHARES]
+        if self.fault == "noise_together":
+            return [max(0.2, random.Random(f"{self.key} {step}").gauss(1, NOISE))] * len(SHARES)
+        return [1.0] * len(SHARES)
+
+    def delay(self, rank: int, step: int) -> tuple[str, float] | None:
+        """Return where and by how many healthy steps *rank* is late in *step*, None: it is not."""
+        if self.fault == "garbage":
+            pauses = random.Random(f"{self.key} {rank} {step}").random() < GARBAGE_CHANCE
+            return (GARBAGE, GARBAGE_STEPS) if pauses else None
+        if self.fault == "hog" or not self.healthy_steps <= step < self.fault_ends or not self.size:
+            return None
+        if self.fault == "rotating":
+            chosen = random.Random(f"{self.key} {step}").randrange(self.ranks)
+            return ("forward", self.size) if chosen == rank else None
+        stage = dict(self.late()).get(rank)
+        if stage is None:
+            return None
+        if self.fault in (CHECKPOINT, "gc"):
+            place = GARBAGE if self.fault == "gc" else CHECKPOINT
+            return (place, EVERY * self.size) if step % EVERY == 0 else None
+        return stage, self.size
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `Segment(**json)` makes one of again."""
+        return asdict(self)
+
+
+def grid(
+    ways: Iterable[str] = WAYS,
+    ranks: Iterable[int] = RANKS,
+    seeds: Iterable[int] = SEEDS,
+    faults: Sequence[str] = FAULTS,
+    sizes: Sequence[float] = SIZES,
+) -> Iterator[list[Segment]]:
+    """Yield the segments of each job: one way to train, a number of ranks and a seed."""
+    for way in ways:
+        for count in ranks:
+            for seed in seeds:
+                yield [
+                    Segment(way, count, seed, fault, size, HEALTHY_STEPS, _faulty_steps(fault))
+                    for fault in faults
+                    if _makes_sense(way, fault, count)
+                    for size in _sizes(fault, sizes)
+                ]
+
+
+def _sizes(fault: str, sizes: Sequence[float]) -> Sequence[float]:
+    if fault in HEALTHY:
+        return (0.0,)
+    return [size for size in sizes if fault != "hog" or size in NICENESS]
+
+
+def _faulty_steps(fault: str) -> int:
+    return CHECKPOINT_STEPS if fault == CHECKPOINT else FAULTY_STEPS
+
+
+def _makes_sense(way: str, fault: str, ranks: int) -> bool:
+    """Two of two ranks, or one node alone, have no peers; more matrices than cores are no test."""
+    if fault in ("two", "node"):
+        return ranks > 2
+    return fault != "compute" or (ranks == 2 and way == "ddp")

@@ -1,0 +1,187 @@
+"""What is right and wrong in the findings of a replay, by what was planted."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from benchmarks.accuracy_plan import Segment
+from benchmarks.accuracy_trace import Truth
+
+Finding = Mapping[str, Any]
+Row = dict[str, Any]
+
+# These say that somebody is late; the others may be true beside a planted fault.
+NAMING: Final = ("persistent", "mild", "node", "rotating", "group", "hang")
+# From here on the shipped rules tell of a loss to everybody and nobody; below it they may not.
+COMMON_SHARE: Final = 0.25
+ROTATING_SHARE: Final = 0.1
+
+
+def score(segment: Segment, truth: Truth, job: Mapping[str, Any], scale: float) -> Row:
+    """Return the row of one segment: what was planted, what was said, and what of it is right.
+
+    *job* is one of the jobs in what `rankskew replay --format json` prints. Its findings are taken
+    in the order in which they fired, of those at one time the most costly first. None: does not
+    apply; a slowdown is estimated only where somebody is late for long.
+    """
+    begin = truth.begin_seconds * scale
+    findings = sorted(
+        job["findings"], key=lambda each: (each["onset_s"], -(each["gpus_lost"] or 0))
+    )
+    right = [each for each in findings if _right(segment, each, begin)]
+    kinds = [each for each in findings if each["kind"] == segment.kind and each["onset_s"] >= begin]
+    first = kinds[0] if kinds else None
+    # Below its threshold a rotating loss is in the dashboards, and no alert is wanted.
+    planted = segment.kind is not None and not (
+        segment.kind == "rotating" and truth.gpus_lost < ROTATING_SHARE * segment.ranks
+    )
+    said = sorted({_short(each) for each in findings if each not in right})
+    wrong = [each for each in findings if is_false(segment, truth, each, begin)]
+    return {
+        "key": segment.key,
+        "way": segment.way,
+        "ranks": segment.ranks,
+        "seed": segment.seed,
+        "fault": segment.fault,
+        "size": segment.size,
+        "truth": truth.to_json(),
+        "time scale": scale,
+        "found": bool(right) if planted else None,
+        "rank": first is not None and _rank_right(segment, first) if planted else None,
+        "stage": first is not None and _stage_right(segment, first) if planted else None,
+        "kind": bool(kinds) if planted else None,
+        "all found": _all_found(segment, right) if planted else None,
+        "false alarms": len(wrong),
+        "onset s": right[0]["onset_s"] - begin if right else None,
+        "cleared s": _cleared(truth, right, scale),
+        "slowdown error": _error(job["slowdown"], truth.slowdown_run) if segment.late() else None,
+        "loss error": _error(_lost(job), truth.gpus_lost_run),
+        "said": [_short(each) for each in right],
+        "false": [_short(each) for each in wrong],
+        "also said": [each for each in said if each not in {_short(one) for one in wrong}],
+        "source": job["source"],
+        "not judgeable": job["not_judgeable"],
+    }
+
+
+def is_false(segment: Segment, truth: Truth, finding: Finding, begin: float) -> bool:
+    """Say whether *finding* is a false alarm: it names somebody else, or what is not so.
+
+    That everybody waits for the wire, or for another rank in each step, is no false alarm where it
+    is true by the trace: a share of COMMON_SHARE of the step, ROTATING_SHARE of the GPUs. A rank
+    that is late all the time may be told before it is paged, and one may be told without a page
+    where ranks do differ for good.
+    """
+    kind = finding["kind"]
+    if _right(segment, finding, begin):
+        return False
+    if kind == "common":
+        return truth.common < COMMON_SHARE
+    if kind == "rotating" and segment.kind in (None, "rotating"):
+        return truth.gpus_lost_run < ROTATING_SHARE * segment.ranks
+    if kind == "mild" and segment.fault == "spread":
+        return False
+    if kind == "mild" and segment.kind == "persistent":
+        return not _right(segment, {**finding, "kind": "persistent"}, begin)
+    late = {rank for rank, _ in segment.late()}
+    return kind in NAMING or segment.kind is None or finding["rank"] not in (None, *late)
+
+
+def _right(segment: Segment, finding: Finding, begin: float) -> bool:
+    return (
+        finding["kind"] == segment.kind
+        and finding["onset_s"] >= begin
+        and _rank_right(segment, finding)
+    )
+
+
+def _rank_right(segment: Segment, finding: Finding) -> bool:
+    if segment.kind == "node":
+        nodes = {f"node{segment.node(rank)}" for rank, _ in segment.late()}
+        return str(finding["instance"]).split(":")[0] in nodes
+    if segment.kind == "rotating":
+        return True
+    return finding["rank"] in {rank for rank, _ in segment.late()}
+
+
+def _stage_right(segment: Segment, finding: Finding) -> bool:
+    if segment.kind == "persistent":
+        return (finding["rank"], finding["stage"]) in segment.late()
+    return bool(finding["stage"] == segment.stage)
+
+
+def _all_found(segment: Segment, right: Sequence[Finding]) -> bool:
+    if segment.kind != "persistent":
+        return bool(right)
+    return {each["rank"] for each in right} == {rank for rank, _ in segment.late()}
+
+
+def _cleared(truth: Truth, right: Sequence[Finding], scale: float) -> float | None:
+    """Return how long after its end the fault was still told, None where it did not end."""
+    if truth.end_seconds is None or not right or any(one["cleared_s"] is None for one in right):
+        return None
+    latest: float = max(one["cleared_s"] for one in right)
+    return latest - truth.end_seconds * scale
+
+
+def _lost(job: Mapping[str, Any]) -> float:
+    """Return the GPUs lost to ranks; what all wait for the wire is nobody's."""
+    kinds: Mapping[str, float] = job["gpus_lost_by_kind"]
+    return sum(gpus for kind, gpus in kinds.items() if kind != "common")
+
+
+def _error(said: float | None, true: float) -> float | None:
+    return None if said is None else float(said / true - 1)
+
+
+def _short(finding: Finding) -> str:
+    where = [f"rank {finding['rank']}"] if finding["rank"] is not None else []
+    where += [str(finding[name]) for name in ("instance", "stage") if finding[name]]
+    lost = "" if finding["gpus_lost"] is None else f", {finding['gpus_lost']:.2f} GPUs"
+    until = "" if finding["cleared_s"] is None else f" to {finding['cleared_s']:.0f}"
+    return f"{finding['alert']} {' '.join(where)} {finding['onset_s']:.0f}{until} s{lost}"
+
+
+def summary(rows: Iterable[Row], by: Sequence[str]) -> list[Row]:
+    """Return one row for each combination of the columns *by*: shares of cells, medians.
+
+    *slowdown error* and *loss error* are the medians of what they are without their sign.
+    """
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in by), []).append(row)
+    return [{**dict(zip(by, key, strict=True)), **_of(group)} for key, group in groups.items()]
+
+
+def _of(group: Sequence[Row]) -> Row:
+    shares = {name: [row[name] for row in group] for name in ("found", "rank", "stage", "kind")}
+    return {
+        "cells": len(group),
+        "to find": sum(row["found"] is not None for row in group),
+        **{name: _count(values) for name, values in shares.items()},
+        "false alarms": sum(row["false alarms"] for row in group),
+        "onset s": _median([row["onset s"] for row in group]),
+        "slowdown error": _median([_absolute(row["slowdown error"]) for row in group]),
+        "loss error": _median([_absolute(row["loss error"]) for row in group]),
+    }
+
+
+def _count(values: Sequence[bool | None]) -> int | None:
+    told = [value for value in values if value is not None]
+    return sum(told) if told else None
+
+
+def _absolute(value: float | None) -> float | None:
+    return None if value is None else abs(value)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def is_miss(row: Row) -> bool:
+    """Say whether something in *row* is not as it should be."""
+    return bool(row["false alarms"]) or False in (
+        row[name] for name in ("found", "rank", "stage", "kind", "all found")
+    )

@@ -1,0 +1,79 @@
+"""The tables of docs/scale.md: what each number of ranks costs a Prometheus, and which rules."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from docs.figures import result, rows
+from docs.markdown import table
+
+DEAREST = 5
+SOURCE_NAMES = {"join": "join", "window": "window means"}
+
+
+def scale() -> str:
+    """Return a row for each size and source."""
+    found = rows("scale")
+    cells = [
+        (
+            f"{row['ranks']:,}",
+            _source(row),
+            f"{row['rules s of 15, mean']:.2f} s (most {row['rules s of 15, max']:.2f})",
+            str(row["missed"]),
+            f"{row['head series'] / 1e3:,.0f}k",
+            f"{row['RSS MiB'] / 1024:.1f} GiB",
+            f"{row['cores']:.2f}",
+            f"{row['cores of the load']:.2f} and {row['cores of others']:.2f}",
+            f"{row['waited for a core, s of 15']:.1f} s",
+            "yes" if row["straggler named"] and not row["others accused"] else "**no**",
+        )
+        for row in found
+    ]
+    header = (
+        "ranks",
+        "rules go by",
+        "rules, of each 15 s",
+        "missed",
+        "series",
+        "memory",
+        "cores",
+        "cores of the nodes, of others",
+        "waited for a core, of each 15 s",
+        "the one, and only it, named",
+    )
+    machine = result("scale")["machine"]
+    return f"Prometheus {found[0]['Prometheus']}, {machine['cpus']} CPUs.\n\n{table(header, cells)}"
+
+
+def rules() -> str:
+    """Return the rules that cost most with the most ranks."""
+    found = rows("scale_rules")
+    most = max(row["ranks"] for row in found)
+    cells = []
+    for source in SOURCE_NAMES:
+        mine = [row for row in found if (row["ranks"], row["source"]) == (most, source)]
+        cells += [_rule(row) for row in _dearest(mine)]
+    return table(("ranks", "rules go by", "rule", "seconds of each 15"), cells)
+
+
+def _dearest(found: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
+    plain = [row for row in found if _is_plain(row)]
+    return sorted(plain, key=lambda row: -row["s in 15 s"])[:DEAREST]
+
+
+def _is_plain(row: dict[str, Any]) -> bool:
+    return bool(row["jobs"] == 1 and row["GPU series"] == "read")
+
+
+def _rule(row: dict[str, Any]) -> tuple[str, ...]:
+    # Its position in the group comes first.
+    name = row["rule"].partition(" ")[2]
+    return f"{row['ranks']:,}", SOURCE_NAMES[row["source"]], f"`{name}`", f"{row['s in 15 s']:.2f}"
+
+
+def _source(row: dict[str, Any]) -> str:
+    kind = [SOURCE_NAMES[row["source"]]]
+    if row["jobs"] > 1:
+        kind.append(f"{row['jobs']} jobs")
+    if row["GPU series"] == "all":
+        kind.append("all series of the GPUs")
+    return ", ".join(kind)

@@ -1,0 +1,168 @@
+"""Rules evaluated over given series, by the only thing that does it as Prometheus does: promtool.
+
+`promtool test rules` prints what an expression yields where that is not what was expected. So it is
+asked the same expression at each evaluation, expecting nothing, and its complaints are the answer.
+The output is that of Prometheus 2.42; 3.x prints the same (cmd/promtool/unittest.go).
+"""
+
+import ast
+import json
+import re
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from exporter.errors import UsageError
+
+# Asked last and always answered: without this answer, promtool did not come so far.
+SENTINEL: Final = "vector(42)"
+UNITS: Final = {
+    "ms": 0.001,
+    "s": 1.0,
+    "m": 60.0,
+    "h": 3600.0,
+    "d": 86400.0,
+    "w": 604800.0,
+    "y": 31536000.0,
+}
+
+_GROUP: Final = re.compile(r"^ *- *name: *[\"']?([\w:.-]+).*$", re.MULTILINE)
+_RECORD: Final = re.compile(r"\brecord: *[\"']?([\w:]+)")
+_ANSWER: Final = re.compile(r'^ *expr: "((?:[^"\\]|\\.)*)", time: (\S+),$')
+_LABEL: Final = re.compile(r'"?([\w.:]+)"?=("(?:[^"\\]|\\.)*")(?:, )?')
+_SAMPLE: Final = re.compile(r'\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\} ([^,\s]+)(?:, )?')
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A value of one series; its metric name is the label `__name__`."""
+
+    labels: dict[str, str]
+    value: float
+
+
+def rule_files(directory: Path) -> list[Path]:
+    """Return the rule files in *directory*, absolute; UsageError if there are none."""
+    files = sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")])
+    if not files:
+        raise UsageError(f"{directory} has no rule file; expected *.yaml, as in alerts/rules")
+    return [path.resolve() for path in files]
+
+
+def evaluate(
+    rules: Sequence[Path],
+    series: Iterable[dict[str, str]],
+    expression: str,
+    times: Sequence[float],
+    interval_seconds: float,
+) -> dict[float, list[Sample]]:
+    """Return what *expression* yields at each of *times*, after the *rules* were evaluated then.
+
+    *series* hold a value for each *interval_seconds* from 0 on, in promtool's notation; the rules
+    are evaluated as often. Each group is, whatever interval it states. UsageError where promtool is
+    missing or does not accept the rules.
+    """
+    interval = _duration(interval_seconds)
+    asked = [{"expr": expression, "eval_time": _duration(time)} for time in times]
+    asked.append({"expr": SENTINEL, "eval_time": _duration(times[-1])})
+    tests = {
+        "rule_files": [str(path) for path in rules],
+        "group_eval_order": group_order(rules),
+        "evaluation_interval": interval,
+        "tests": [
+            {"interval": interval, "input_series": list(series), "promql_expr_test": asked},
+        ],
+    }
+    with tempfile.TemporaryDirectory(prefix="rankskew-") as folder:
+        path = Path(folder) / "replay.yaml"
+        # JSON is YAML, and ten times faster to write.
+        path.write_text(json.dumps(tests, ensure_ascii=False), encoding="utf-8")
+        said = _run("promtool", "test", "rules", str(path))
+    answers = parse(said)
+    if SENTINEL not in answers:
+        raise UsageError(f"promtool cannot evaluate the rules: {_complaint(said)}")
+    found = answers.get(expression, {})
+    return {time: found.get(round(time, 3), []) for time in times}
+
+
+def parse(said: str) -> dict[str, dict[float, list[Sample]]]:
+    """Return the samples in promtool's complaints, by expression and evaluation time in seconds."""
+    answers: dict[str, dict[float, list[Sample]]] = {}
+    at: dict[float, list[Sample]] = {}
+    time = 0.0
+    for line in said.splitlines():
+        if match := _ANSWER.match(line):
+            at = answers.setdefault(ast.literal_eval(f'"{match[1]}"'), {})
+            time = _seconds(match[2])
+        elif line.lstrip().startswith("got: {"):
+            at[time] = [_sample(match) for match in _SAMPLE.finditer(line)]
+    return answers
+
+
+def _sample(match: re.Match[str]) -> Sample:
+    # Go quotes as Python does.
+    labels = {name: ast.literal_eval(text) for name, text in _LABEL.findall(match[1])}
+    return Sample(labels, float(match[2]))
+
+
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, check=False, encoding="utf-8"
+        )
+    except FileNotFoundError as error:
+        raise UsageError(
+            "promtool is not on the PATH, and replay evaluates the rules with it: it comes with "
+            "Prometheus (Debian: apt install prometheus)"
+        ) from error
+    return done.stdout + done.stderr
+
+
+def _complaint(said: str) -> str:
+    """Return promtool's first words of its own that are no answer."""
+    lines = [line.strip() for line in said.splitlines()]
+    words = ("", "FAILED:", "SUCCESS")
+    own = [line for line in lines if line not in words and not line.startswith("Unit Testing:")]
+    return own[0] if own else "it said nothing"
+
+
+def group_order(rules: Sequence[Path]) -> list[str]:
+    """Return the groups in *rules*, each after those whose series it reads, as far as that goes.
+
+    A real Prometheus evaluates them side by side, so what one reads of another may be of the
+    evaluation before. Of two groups that read each other the first by name comes first.
+    """
+    bodies: dict[str, str] = {}
+    for path in rules:
+        _, *parts = _GROUP.split(path.read_text(encoding="utf-8"))
+        for name, body in zip(parts[::2], parts[1::2], strict=True):
+            bodies[name] = bodies.get(name, "") + body
+    recorded = {name: set(_RECORD.findall(body)) for name, body in bodies.items()}
+    words = {name: set(re.findall(r"[\w:]+", body)) for name, body in bodies.items()}
+    reads = {
+        name: {o for o in bodies if o != name and words[name] & recorded[o]} for name in bodies
+    }
+    # Whoever needs less, all in all, comes first; groups that read each other need as much.
+    return sorted(bodies, key=lambda name: (len(_needs(name, reads)), name))
+
+
+def _needs(name: str, reads: Mapping[str, set[str]]) -> set[str]:
+    """Return *name* and the groups that it *reads*, directly or through others."""
+    found: set[str] = set()
+    new = {name}
+    while new:
+        found |= new
+        new = {other for each in new for other in reads[each]} - found
+    return found
+
+
+def _duration(seconds: float) -> str:
+    return f"{round(seconds * 1000)}ms"
+
+
+def _seconds(duration: str) -> float:
+    parts = re.findall(r"([\d.]+)(ms|[smhdwy])", duration)
+    return round(sum(float(number) * UNITS[unit] for number, unit in parts), 3)

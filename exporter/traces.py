@@ -1,0 +1,168 @@
+"""Traces: what each rank wrote of each step, in CSV files, each mistake with its place."""
+
+import csv
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from math import isfinite
+from pathlib import Path
+from typing import Final, TextIO
+
+from exporter.errors import UsageError, reason
+from rank_probe.stages import STAGES
+
+IDENTITY: Final = ("job_id", "rank", "peer_group", "step", "time_s")
+NODE: Final = "node"
+STAGE_OF: Final = {f"{stage}_s": stage for stage in STAGES}
+
+
+@dataclass(slots=True)
+class Run:
+    """One attempt of one job, as its files tell it; seconds throughout.
+
+    *steps* [step][rank] has the stages that were measured, *times* [rank][step] when that row says
+    it happened; *peer_groups* and *nodes* [rank] what the rank's rows said last ("" is unknown).
+    """
+
+    job_id: str
+    attempt: int
+    steps: dict[int, dict[int, dict[str, float]]] = field(default_factory=dict)
+    times: dict[int, dict[int, float]] = field(default_factory=dict)
+    peer_groups: dict[int, str] = field(default_factory=dict)
+    nodes: dict[int, str] = field(default_factory=dict)
+    _last: dict[int, tuple[int, float]] = field(default_factory=dict)
+
+    def add(self, rank: int, step: int, time: float, stages: dict[str, float]) -> None:
+        """Take in a row; raises ValueError where it contradicts another one."""
+        ranks = self.steps.setdefault(step, {})
+        times = self.times.setdefault(rank, {})
+        # The same row again is harmless.
+        if ranks.setdefault(rank, stages) != stages or times.setdefault(step, time) != time:
+            raise ValueError(
+                f"rank {rank} of job {self.job_id!r} has two times for step {step}; keep each run "
+                "in a directory of its own"
+            )
+        last_step, last_time = self._last.get(rank, (step, time))
+        if (step > last_step and time < last_time) or (step < last_step and time > last_time):
+            raise ValueError(
+                f"time_s goes backwards for rank {rank} of job {self.job_id!r}: step {last_step} "
+                f"was at {last_time:g}, step {step} is at {time:g}; expected later steps later"
+            )
+        self._last[rank] = step, time
+
+
+def read_traces(paths: Iterable[Path]) -> list[Run]:
+    """Return the runs in *paths*, files or directories of them; raises UsageError.
+
+    The attempt is in the name of a file that the probe wrote, and 0 elsewhere. An end that a
+    killed process left in the middle of a row is left out, and said on stderr.
+    """
+    runs: dict[tuple[str, int], Run] = {}
+    for path in [file for given in paths for file in _files(given)]:
+        try:
+            with path.open(newline="", encoding="utf-8") as file:
+                _read(path, file, runs)
+        except OSError as error:
+            raise UsageError(f"cannot read {path}: {reason(error)}") from error
+        except UnicodeDecodeError as error:
+            raise UsageError(f"{path} is not UTF-8 text") from error
+    if not runs:
+        raise UsageError("there is no step in these files; RANK_PROBE_TRACE says where ranks write")
+    return [runs[key] for key in sorted(runs)]
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob("*.csv"))
+    if not files:
+        raise UsageError(f"{path} has no .csv file")
+    return files
+
+
+def _read(path: Path, file: TextIO, runs: dict[tuple[str, int], Run]) -> None:
+    rows = csv.reader(_whole_lines(path, file), strict=True)
+    columns: list[str] = []
+    try:
+        for row in rows:
+            if not columns:
+                columns = _columns(row)
+            elif row:  # An empty line is none.
+                _take(path, _cells(columns, row), runs)
+    except (csv.Error, ValueError) as error:
+        if isinstance(error, UnicodeDecodeError):
+            raise
+        raise UsageError(f"{path}, line {rows.line_num}: {error}") from error
+
+
+def _whole_lines(path: Path, file: TextIO) -> Iterator[str]:
+    for line in file:
+        if line.endswith(("\n", "\r")):
+            yield line
+        else:
+            print(f"rankskew: {path}: its last row has no end and is left out", file=sys.stderr)
+
+
+def _columns(names: list[str]) -> list[str]:
+    if missing := [name for name in IDENTITY if name not in names]:
+        raise ValueError(
+            f"the header has no column {missing[0]}; expected {', '.join(IDENTITY)} and stages"
+        )
+    stages = [name for name in names if name not in (*IDENTITY, NODE)]
+    for name in stages:
+        if name not in STAGE_OF:
+            raise ValueError(f"column {name[:40]!r} is no stage; use {', '.join(STAGE_OF)}")
+    if len(set(names)) < len(names) or not stages:
+        raise ValueError("the header needs columns of stages, each once")
+    return names
+
+
+def _cells(columns: list[str], row: list[str]) -> dict[str, str]:
+    if len(row) != len(columns):
+        raise ValueError(f"it has {len(row)} cells; expected {len(columns)}, as in the header")
+    return dict(zip(columns, row, strict=True))
+
+
+def _take(path: Path, cells: dict[str, str], runs: dict[tuple[str, int], Run]) -> None:
+    rank, step = _count(cells, "rank"), _count(cells, "step")
+    time = _seconds(cells, "time_s")
+    if time is None:
+        raise ValueError("time_s is empty; expected seconds from the start")
+    stages = {
+        stage: seconds
+        for column, stage in STAGE_OF.items()
+        if (seconds := _seconds(cells, column)) is not None
+    }
+    if not stages:  # Nothing was measured there: no step that could be counted.
+        return
+    key = (cells["job_id"], _attempt(path.name, rank))
+    run = runs.setdefault(key, Run(*key))
+    run.add(rank, step, time, stages)
+    run.peer_groups[rank] = cells["peer_group"] or "all"
+    run.nodes[rank] = cells.get(NODE, "")
+
+
+def _attempt(name: str, rank: int) -> int:
+    match = re.search(r"-(\d+)-(\d+)\.csv$", name, re.ASCII)
+    return int(match[1]) if match and int(match[2]) == rank else 0
+
+
+def _count(cells: dict[str, str], column: str) -> int:
+    text = cells[column]
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise ValueError(f"{column} is {text[:40]!r}, not a whole number")
+    return int(text)
+
+
+def _seconds(cells: dict[str, str], column: str) -> float | None:
+    text = cells.get(column, "")
+    if not text:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not isfinite(seconds) or seconds < 0:
+        raise ValueError(f"{column} is {text[:40]!r}, not a number of seconds")
+    return seconds

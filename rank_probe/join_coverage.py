@@ -1,0 +1,43 @@
+"""Of the steps that a rank has offered to the join, how many were joined."""
+
+from collections import deque
+from collections.abc import Iterable
+from typing import Final
+
+WINDOW_SECONDS: Final = 60.0
+# A step is posted, merged and read back within a round each; after this it is late.
+LATE_ROUNDS: Final = 4
+
+
+class Coverage:
+    """The share of the last minute's offered steps that was joined, for one thread.
+
+    A step counts once its turn has come: a step after it was joined, or it is LATE_ROUNDS old.
+    Of steps longer than a minute, and while none is done, the last share stands.
+    """
+
+    def __init__(self, period_seconds: float) -> None:
+        self._late_seconds = LATE_ROUNDS * period_seconds
+        self._pending: deque[tuple[int, float]] = deque()
+        self._due = 0
+        self._history: deque[tuple[float, int, int]] = deque([(0.0, 0, 0)])
+        self.ratio: float | None = None
+
+    def offer(self, steps: Iterable[int], now: float) -> None:
+        """Note that *steps* are offered from *now* on, in seconds of one clock."""
+        self._pending.extend((step, now) for step in steps)
+
+    def joined(self, steps: int, last_step: int, now: float) -> None:
+        """Note that *steps* were joined so far, the highest numbered being *last_step*."""
+        pending = self._pending
+        while pending and (pending[0][0] <= last_step or now - pending[0][1] > self._late_seconds):
+            pending.popleft()
+            self._due += 1
+        history = self._history
+        while len(history) > 1 and history[1][0] <= now - WINDOW_SECONDS:
+            history.popleft()
+        _, due_before, joined_before = history[0]
+        if self._due > due_before:
+            self.ratio = min((steps - joined_before) / (self._due - due_before), 1.0)
+        if self._due > history[-1][1]:
+            history.append((now, self._due, steps))

@@ -1,0 +1,44 @@
+"""What rank 0 tells a rank of the join: all that this rank has caused so far."""
+
+from typing import Final, NamedTuple
+
+from rank_probe.stages import STAGES
+
+
+class Result(NamedTuple):
+    """What one rank is told, all of it since the join began; seconds, in the order of STAGES.
+
+    *steps* were joined, of which *last_step* has the highest number; *groups* are the peer groups
+    that took part in the last merge. The rest is described at Snapshot's fields.
+    """
+
+    steps: int
+    last_step: int
+    groups: int
+    joined_seconds: float
+    group_wait_seconds: float
+    paced_steps: tuple[int, ...]
+    wait_caused_seconds: tuple[float, ...]
+
+
+# Columns of the message: one float64 each.
+STEPS, LAST_STEP, GROUPS, JOINED, GROUP_WAIT, PACED = range(6)
+CAUSED: Final = PACED + len(STAGES)
+COLUMNS: Final = CAUSED + len(STAGES)
+RESULT_BYTES: Final = 8 * COLUMNS
+
+
+def read_result(message: bytes) -> Result | None:
+    """Return what rank 0 tells this one; None for what is no such message."""
+    if len(message) != RESULT_BYTES:
+        return None
+    values = memoryview(message).cast("d").tolist()
+    return Result(
+        steps=int(values[STEPS]),
+        last_step=int(values[LAST_STEP]),
+        groups=int(values[GROUPS]),
+        joined_seconds=values[JOINED],
+        group_wait_seconds=values[GROUP_WAIT],
+        paced_steps=tuple(map(int, values[PACED:CAUSED])),
+        wait_caused_seconds=tuple(values[CAUSED:]),
+    )

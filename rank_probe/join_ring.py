@@ -1,0 +1,107 @@
+"""What a rank offers to the join: a ring of its latest steps, and the message that holds it."""
+
+import hashlib
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from rank_probe.stages import STAGES
+from rank_probe.steps import StepVector
+
+# Steps a round that are offered; of a faster loop a sample is.
+STEPS_A_ROUND: Final = 32
+# Below this many the sample takes in twice as many steps: not at half, or it would flutter.
+FEW_STEPS_A_ROUND: Final = 12
+# A step is offered until every rank has posted it and rank 0 has looked once more.
+ROUNDS: Final = 2.5
+# Of slow steps too: ranks may learn of a step's end as far apart as the next one is long.
+LAST_STEPS: Final = 8
+RING: Final = 96
+
+# Magic (it holds the version), world size, digest of the peer group; all 32 and 64 bit integers.
+HEAD: Final = struct.Struct("<iiq")
+MAGIC: Final = 0x524B5301
+# Step number, then microseconds a stage.
+ROW: Final = struct.Struct(f"<{1 + len(STAGES)}i")
+EMPTY_ROW: Final = bytes(ROW.size)
+# Messages are as long as few other lengths, so that they are read many at a time.
+ROWS_MULTIPLE: Final = 8
+LARGEST: Final = 2**31 - 1
+
+_MASK: Final = 2**32 - 1
+
+
+class Offer(NamedTuple):
+    """A step that is offered: its number, when (seconds of the ring's clock), its row."""
+
+    step: int
+    offered_at: float
+    row: bytes
+
+
+def is_sampled(step: int, stride: int) -> bool:
+    """Whether *step* is in the sample of one in *stride*, a power of two.
+
+    The samples are nested, and the same on every rank. They are random, as far as anything that
+    happens every so many steps is concerned: an event of every 40th step is neither always in nor
+    always out. The mixing is that of MurmurHash3 (fmix32).
+    """
+    mixed = step & _MASK
+    mixed = (mixed ^ (mixed >> 16)) * 0x85EBCA6B & _MASK
+    mixed = (mixed ^ (mixed >> 13)) * 0xC2B2AE35 & _MASK
+    mixed ^= mixed >> 16
+    return mixed * stride <= _MASK
+
+
+def digest(peer_group: str) -> int:
+    """Return a signed 64-bit name of *peer_group*."""
+    hashed = hashlib.blake2b(peer_group.encode(), digest_size=8).digest()
+    return int.from_bytes(hashed, "little", signed=True)
+
+
+class Ring:
+    """The steps of the last rounds; for one thread."""
+
+    def __init__(self, period_seconds: float) -> None:
+        self._period = period_seconds
+        self._taken_at: float | None = None
+        self.stride = 1
+        self.offers: deque[Offer] = deque(maxlen=RING)
+
+    def take(self, vectors: Sequence[StepVector], now: float) -> list[int]:
+        """Take the steps since the last round; return the numbers of those that are offered."""
+        self._follow_pace(len(vectors), now)
+        offered = [
+            Offer(vector.step, now, _row(vector))
+            for vector in vectors
+            if vector.step <= LARGEST and is_sampled(vector.step, self.stride)
+        ]
+        self.offers.extend(offered)
+        while (
+            len(self.offers) > LAST_STEPS
+            and now - self.offers[0].offered_at > ROUNDS * self._period
+        ):
+            self.offers.popleft()
+        return [offer.step for offer in offered]
+
+    def message(self, world_size: int, peer_group: str) -> bytes:
+        """Return what the others are told: a head, empty rows, the steps in ascending order."""
+        rows = [offer.row for offer in self.offers]
+        empty = EMPTY_ROW * (-len(rows) % ROWS_MULTIPLE)
+        return b"".join([HEAD.pack(MAGIC, world_size, digest(peer_group)), empty, *rows])
+
+    def _follow_pace(self, steps: int, now: float) -> None:
+        """Choose the sample from the steps since the last round: the pace is that of all ranks."""
+        before, self._taken_at = self._taken_at, now
+        if before is None or now <= before:
+            return
+        a_round = steps * self._period / (now - before)
+        while a_round > STEPS_A_ROUND * self.stride:
+            self.stride *= 2
+        while self.stride > 1 and a_round < FEW_STEPS_A_ROUND * self.stride:
+            self.stride //= 2
+
+
+def _row(vector: StepVector) -> bytes:
+    return ROW.pack(vector.step, *(min(each // 1000, LARGEST) for each in vector.nanoseconds))

@@ -1,0 +1,217 @@
+"""The simulated nodes of benchmarks/scale.py show what real ones would, and one rank is late."""
+
+import gzip
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import fields
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from benchmarks.scale import SIZES, Seen, failures, merged, plans
+from benchmarks.scale_job import FAULT_STAGE, RANKS_PER_NODE, join_fields
+from benchmarks.scale_load import Fleet, planted, simulated_jobs
+from benchmarks.scale_page import Node, fleet, read_by_rules
+from docs.build import exposed_name, families_by_collector
+from exporter.skew import charge
+from rank_probe.snapshot import Snapshot
+
+RANKS = 64
+NOW = 1.8e9
+COLLECTORS_OF_RANKS = ("ranks", "rank_resources", "rank_gpus")
+# A Slurm task in no pod, that has not ended; "none" of what is one series a job, or other jobs'.
+NOT_SIMULATED = {"rankskew_rank_pod_info"}
+
+Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+
+HAS_JOIN = {name.partition(".")[0] for name in join_fields()} <= {f.name for f in fields(Snapshot)}
+SOURCES = [False, pytest.param(True, marks=pytest.mark.skipif(not HAS_JOIN, reason="no join"))]
+
+
+def parsed(page: str) -> list[Metric]:
+    """Return what prometheus_client's own parser finds on *page*."""
+    return list(text_string_to_metric_families(page))  # type: ignore[no-untyped-call] # upstream
+
+
+def series(families: Iterable[Metric]) -> Series:
+    """Return the value of each series; one that is there twice fails."""
+    samples = [sample for family in families for sample in family.samples]
+    names = Counter((sample.name, tuple(sample.labels.items())) for sample in samples)
+    assert max(names.values()) == 1
+    return {(sample.name, tuple(sample.labels.items())): sample.value for sample in samples}
+
+
+def nodes(joined: bool = False, everything: bool = False) -> list[Node]:
+    return fleet(simulated_jobs(RANKS, 1), joined, everything)
+
+
+@pytest.mark.parametrize("joined", SOURCES)
+def test_page_shows_all_that_a_rank_and_the_rules_can_have(joined: bool) -> None:
+    """No series of a rank is forgotten, and none is there that the exporter does not expose."""
+    shown = {exposed_name(family) for family in parsed(nodes(joined)[1].page(0.0, NOW))}
+    known: dict[str, set[str]] = {
+        name: {exposed_name(family) for family in found}
+        for name, _, found in families_by_collector()
+    }
+    of_ranks = set().union(*(known[name] for name in COLLECTORS_OF_RANKS))
+    joins = {name for name in of_ranks if not joined and is_join(name)}
+
+    assert shown <= set().union(*known.values())
+    assert of_ranks - shown <= NOT_SIMULATED | joins
+    assert read_by_rules() & set().union(*known.values()) - shown <= NOT_SIMULATED | joins
+
+
+def is_join(name: str) -> bool:
+    """Whether the join alone has it; unequal peer groups are not simulated either."""
+    return any(part in name for part in ("paced", "wait_caused", "join", "group_wait"))
+
+
+@pytest.mark.parametrize("joined", SOURCES)
+def test_counters_only_grow_and_series_stay(joined: bool) -> None:
+    """From scrape to scrape the series are the same ones, and no counter goes back."""
+    node = nodes(joined, everything=True)[2]
+    pages = [parsed(node.page(elapsed, NOW + elapsed)) for elapsed in (0.0, 0.1, 15.0, 30.0)]
+    counters = {f"{family.name}_total" for family in pages[0] if family.type == "counter"}
+    seen = [series(page) for page in pages]
+
+    for before, after in pairwise(seen):
+        assert before.keys() == after.keys()
+        assert [key for key in before if key[0] in counters and after[key] < before[key]] == []
+    grown = {name for name, labels in seen[0] if seen[-1][name, labels] > seen[0][name, labels]}
+    assert {"rankskew_steps_total", "rankskew_gpu_energy_joules_total"} <= grown
+    timed = [key for key in seen[0] if key[0].startswith("rankskew_stage_") and "total" in key[0]]
+    assert len(timed) > RANKS_PER_NODE
+    assert [key for key in timed if seen[-1][key] <= seen[0][key]] == []
+
+
+def test_planted_rank_is_the_late_one_and_time_adds_up() -> None:
+    """The reference accounting names it and its stage; all ranks take the same time a step."""
+    job = simulated_jobs(RANKS, 1)[0]
+    ranks: dict[int, dict[str, float]] = {}
+    for node in nodes():
+        first, last = (series(parsed(node.page(at, NOW + at))) for at in (0.0, 60.0))
+        for (name, labels), value in last.items():
+            about = dict(labels)
+            if name == "rankskew_stage_seconds_total":
+                rank = ranks.setdefault(int(about["rank"]), {})
+                rank[about["stage"]] = value - first[name, labels]
+
+    minute = charge(ranks, dict.fromkeys(ranks, "all"))
+    assert (minute.pacer, minute.stage) == (planted(RANKS), FAULT_STAGE)
+    steps = int(60.0 / job.step_seconds)
+    assert [sum(stages.values()) for stages in ranks.values()] == pytest.approx(
+        [steps * job.step_seconds] * RANKS
+    )
+
+
+def test_every_node_has_its_own_ranks_and_gpus() -> None:
+    """Ranks are counted on over the nodes of a job, and no two nodes share a GPU."""
+    pages = [node.page(0.0, NOW) for node in fleet(simulated_jobs(RANKS, 2), False, False)]
+    found = [
+        dict(labels)
+        for page in pages
+        for name, labels in series(parsed(page))
+        if name == "rankskew_gpu_rank_info"
+    ]
+
+    assert [(each["job_id"], int(each["rank"])) for each in found] == [
+        (f"job-{job:04}", rank) for job in (0, 1) for rank in range(RANKS // 2)
+    ]
+    assert len({each["gpu_uuid"] for each in found}) == RANKS
+    assert "@" not in "".join(pages)
+
+
+def test_scraper_gets_the_page_of_the_node_it_asks_for() -> None:
+    """As it is, or compressed for one who says that he can read that."""
+    load = Fleet(nodes(), clock=lambda: NOW)
+    plain = load.answer(b"GET /node/3 HTTP/1.1\r\n\r\n")
+    small = load.answer(b"GET /node/3 HTTP/1.1\r\nAccept-Encoding: gzip\r\n\r\n")
+    head, _, body = small.partition(b"\r\n\r\n")
+
+    assert f'rank="{3 * RANKS_PER_NODE}"'.encode() in plain
+    assert b',rank="0"' not in plain
+    assert f"Content-Length: {len(body)}".encode() in head
+    assert gzip.decompress(body).count(b"\n") == plain.partition(b"\r\n\r\n")[2].count(b"\n")
+
+
+def test_all_series_are_those_that_a_gpu_is_promised_to_cost_at_most() -> None:
+    """By default a GPU shows what rules read; the switch adds the rest, to just under 64."""
+    both = [nodes(everything=everything)[0].page(0.0, NOW) for everything in (False, True)]
+    read, everything = [len(re.findall(r'[{,]gpu="5"', page)) for page in both]
+
+    assert 5 < read < everything
+    assert 50 < everything <= 64
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    return {
+        "ranks": 8,
+        "source": "join",
+        "jobs": 1,
+        "GPU series": "read",
+        "missed": 0,
+        "nodes down": 0,
+        "rules s of 15, mean": 2.9,
+        "spoke": "join",
+        "straggler named": True,
+        "others accused": 0,
+    } | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"missed": 1}, "1 evaluations missed"),
+        ({"nodes down": 2}, "2 nodes were not scraped"),
+        ({"rules s of 15, mean": 3.1}, "rules take 3.1 s of 15"),
+        ({"spoke": ""}, "the rules went by nothing"),
+        ({"straggler named": False}, "the straggler is not the one and only that is paged"),
+        ({"others accused": 3}, "3 others are accused"),
+    ],
+)
+def test_broken_promise_is_said(changes: dict[str, Any], said: str) -> None:
+    """Each promise of the benchmark is checked, and what keeps all of them is quiet."""
+    assert failures(row()) == []
+    assert failures(row(**changes)) == [f"8 ranks, join: {said}"]
+
+
+def test_rule_that_runs_each_minute_counts_a_quarter() -> None:
+    """Rules of groups with other intervals can be compared: seconds in 15 s, dearest first."""
+    seen = Seen()
+    rules = [{"name": "a", "evaluationTime": 0.2}]
+    often = {"name": "often", "interval": 15, "evaluationTime": 0.2, "rules": rules}
+    rarely = {"name": "rarely", "interval": 60, "evaluationTime": 0.4, "rules": rules * 2}
+    seen.note_rules([rarely, often])
+    plan = plans(["--ranks", "8", "--source", "join"])[0]
+
+    assert [(r["group"], r["s in 15 s"]) for r in seen.rows(plan)] == [
+        ("often", 0.2),
+        ("rarely", 0.05),
+        ("rarely", 0.05),
+    ]
+    assert seen.together == pytest.approx([0.6])
+
+
+def test_result_of_one_size_leaves_the_others(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One size measured again replaces its row only."""
+    monkeypatch.setattr("benchmarks.scale.RESULTS", tmp_path)
+    (tmp_path / "scale.json").write_text(
+        '{"rows": [{"ranks": 8, "source": "join", "jobs": 1, "GPU series": "read", "x": 1},'
+        ' {"ranks": 16, "source": "join", "jobs": 1, "GPU series": "read", "x": 2}]}'
+    )
+    again = [{"ranks": 8, "source": "join", "jobs": 1, "GPU series": "read", "x": 3}]
+
+    assert [each["x"] for each in merged("scale", again)] == [3, 2]
+
+
+def test_default_is_every_size_with_both_sources() -> None:
+    """`make bench-scale` measures what the documentation shows."""
+    assert [(plan.ranks, plan.source) for plan in plans([])] == [
+        (ranks, source) for ranks in SIZES for source in ("join", "window")
+    ]

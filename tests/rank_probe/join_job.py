@@ -1,0 +1,73 @@
+"""One of a few ranks with sleeps for work, of which one is late; run by test_join_ranks.py.
+
+join_job.py PORT ANSWERS, with RANK and WORLD_SIZE in the environment. Connects to the store at
+PORT, and leaves ANSWERS/<rank>.json: the last snapshot before the end, and all step vectors. Rank 0
+makes the file ANSWERS/half when half of the steps are done.
+"""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from rank_probe import api, join, step
+from rank_probe.api import stage
+
+STEPS = 40
+WORK = {"data": 0.008, "forward": 0.008, "backward": 0.008}
+LATE_RANK = 2
+LATE_STAGE = "backward"
+DELAY = 0.03
+PERIOD = 0.2
+PATIENCE = 5.0
+
+
+def train(rank: int, answers: Path) -> None:
+    """Run the steps, each of which ends with the ranks together."""
+    gradient = torch.ones(4)
+    for number in range(STEPS):
+        for name, seconds in WORK.items():
+            late = rank == LATE_RANK and name == LATE_STAGE
+            with stage(name):
+                time.sleep(seconds + DELAY * late)
+        dist.all_reduce(gradient)
+        step()
+        if rank == 0 and number == STEPS // 2:
+            (answers / "half").touch()
+
+
+def main() -> None:
+    """Train under the probe, wait until the last steps are joined, and answer."""
+    port, answers = int(sys.argv[1]), Path(sys.argv[2])
+    rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    join.PERIODS = ((ranks, PERIOD),)  # short enough for a test
+    store = PrefixStore("job", TCPStore("127.0.0.1", port, wait_for_workers=False))
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=ranks)
+    api.start()
+    probe = api._probe
+    assert probe is not None
+    kept = probe.timeline.steps.keep()
+    train(rank, answers)
+    vectors = kept.take()
+    joinable = sum(sum(vector.nanoseconds) for vector in vectors[2:]) / 1e9
+    until = time.monotonic() + PATIENCE
+    snapshot = probe.snapshot()
+    while snapshot is not None and time.monotonic() < until:
+        if snapshot.join_coverage == 0 or (snapshot.joined_seconds or 0) > joinable:
+            break
+        time.sleep(PERIOD / 4)
+        snapshot = probe.snapshot()
+    dist.barrier()
+    api.finish()
+    assert snapshot is not None
+    answer = {"snapshot": json.loads(snapshot.to_json()), "vectors": vectors}
+    (answers / f"{rank}.json").write_text(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()

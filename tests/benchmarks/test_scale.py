@@ -4,7 +4,6 @@ import gzip
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import fields
 from itertools import pairwise
 from typing import Any
 
@@ -13,12 +12,11 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
 from benchmarks.scale import SIZES, Seen, failures, merged, plans
-from benchmarks.scale_job import FAULT_STAGE, RANKS_PER_NODE, join_fields
+from benchmarks.scale_job import FAULT_STAGE, RANKS_PER_NODE
 from benchmarks.scale_load import Fleet, planted, simulated_jobs
 from benchmarks.scale_page import Node, fleet, read_by_rules
 from docs.build import exposed_name, families_by_collector
 from exporter.skew import charge
-from rank_probe.snapshot import Snapshot
 
 RANKS = 64
 NOW = 1.8e9
@@ -27,9 +25,6 @@ COLLECTORS_OF_RANKS = ("ranks", "rank_resources", "rank_gpus")
 NOT_SIMULATED = {"rankskew_rank_pod_info"}
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
-
-HAS_JOIN = {name.partition(".")[0] for name in join_fields()} <= {f.name for f in fields(Snapshot)}
-SOURCES = [False, pytest.param(True, marks=pytest.mark.skipif(not HAS_JOIN, reason="no join"))]
 
 
 def parsed(page: str) -> list[Metric]:
@@ -49,7 +44,7 @@ def nodes(joined: bool = False, everything: bool = False) -> list[Node]:
     return fleet(simulated_jobs(RANKS, 1), joined, everything)
 
 
-@pytest.mark.parametrize("joined", SOURCES)
+@pytest.mark.parametrize("joined", [False, True])
 def test_page_shows_all_that_a_rank_and_the_rules_can_have(joined: bool) -> None:
     """No series of a rank is forgotten, and none is there that the exporter does not expose."""
     shown = {exposed_name(family) for family in parsed(nodes(joined)[1].page(0.0, NOW))}
@@ -70,7 +65,7 @@ def is_join(name: str) -> bool:
     return any(part in name for part in ("paced", "wait_caused", "join", "group_wait"))
 
 
-@pytest.mark.parametrize("joined", SOURCES)
+@pytest.mark.parametrize("joined", [False, True])
 def test_counters_only_grow_and_series_stay(joined: bool) -> None:
     """From scrape to scrape the series are the same ones, and no counter goes back."""
     node = nodes(joined, everything=True)[2]

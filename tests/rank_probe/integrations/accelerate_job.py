@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import rank_probe
 from demo.train import FEATURES, Block, TimedSGD, sleep
 from rank_probe.integrations.accelerate import attach
+from tests.rank_probe.integrations.launch import leave
 
 BATCHES, ROWS, EVERY = 6, 4, 2  # evaluation and checkpoints after every second batch
 DELAY, HEALTHY = 0.08, 0.004
@@ -127,4 +128,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     for name in sys.argv[1:]:
         train(name)
-    torch.distributed.destroy_process_group()
+    leave()

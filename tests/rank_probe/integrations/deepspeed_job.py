@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader
 
 from demo.train import FEATURES, Batches, Block, TimedSGD, sleep
 from rank_probe.integrations.deepspeed import attach, detach
+from tests.rank_probe.integrations.launch import leave
 from tests.rank_probe.integrations.test_deepspeed import ACCUMULATED, DELAY, EVERY, STEPS
 
 
@@ -76,4 +77,4 @@ if __name__ == "__main__":
         os.environ["RANKSKEW_JOB_ID"] = name
         os.environ["RANK_PROBE"] = "0" if stage == "off" else "1"
         train(int(level), {stage: DELAY} if os.environ["RANK"] == "1" else {}, sys.argv[1])
-    torch.distributed.destroy_process_group()
+    leave()

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from demo.train import FEATURES, Block, sleep
 from rank_probe.integrations.lightning import RankskewCallback
+from tests.rank_probe.integrations.launch import leave
 
 BATCHES, ROWS, EVERY = 6, 4, 2  # validation and checkpoints after every second batch
 FAULT_RANK, DELAY, HEALTHY = 1, 0.08, 0.004
@@ -171,4 +172,4 @@ if __name__ == "__main__":
     for name in sys.argv[2:]:
         # Lightning's own launcher starts a second process with a LOCAL_RANK, and sets no RANK.
         fit(name, int(os.environ.get("LOCAL_RANK", "0")))
-    torch.distributed.destroy_process_group()
+    leave()

@@ -23,6 +23,7 @@ from transformers import (
 from demo.train import EmulatedCompute, TimedSGD, sleep
 from rank_probe import api
 from rank_probe.integrations.transformers import RankskewCallback
+from tests.rank_probe.integrations.launch import leave
 from tests.rank_probe.integrations.test_transformers import (
     ACCUMULATED,
     DELAY,
@@ -151,5 +152,4 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     for name in sys.argv[2:]:
         run(name, sys.argv[1])
-    if torch.distributed.is_initialized():
-        torch.distributed.destroy_process_group()
+    leave()

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale docs dashboards clean
+.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale docs dashboards clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -36,6 +36,9 @@ bench-overhead: ## what the probe adds to a step, beside other tools in the same
 
 bench-accuracy: ## planted faults on 2, 4 and 8 ranks through the rules: who is named (hours, resumes; ACCURACY="--ranks 4")
 	$(PYTHON) -m benchmarks.accuracy $(ACCURACY)
+
+bench-crosscheck: ## what both sources say on a real Prometheus, beside the reference (4 minutes)
+	$(PYTHON) -m benchmarks.crosscheck
 
 bench-latency: ## from the onset of a fault to its alert, real ranks and Prometheus (40 minutes)
 	$(PYTHON) -m benchmarks.latency

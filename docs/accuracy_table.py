@@ -5,6 +5,7 @@ from typing import Any
 
 from benchmarks.accuracy_plan import HEALTHY
 from benchmarks.accuracy_score import is_miss, summary
+from benchmarks.crosscheck import KINDS
 from docs.figures import RESULTS, result
 from docs.markdown import table
 
@@ -110,6 +111,23 @@ def _misses(rows: Sequence[Row]) -> str:
     ]
     header = ("run", "fault", "size as it took effect", "said, right", "said, wrong")
     return f"Misses:\n\n{table(header, cells)}"
+
+
+def crosscheck() -> str:
+    """Return how far the rules on a real Prometheus are from the reference, at most."""
+    rows: list[Row] = result("crosscheck")["rows"]
+    cells = []
+    for fault, source in dict.fromkeys((row["fault"], row["source"]) for row in rows):
+        mine = [row for row in rows if (row["fault"], row["source"]) == (fault, source)]
+        sizes = [row["ranks"] for row in mine]
+        cells.append(
+            (
+                *(fault, source, f"{min(sizes)} to {max(sizes)}"),
+                f"{sum(row['right'] for row in mine)} of {len(mine)}",
+                *(_percent(max(row[kind] for row in mine), 0) for kind in KINDS),
+            )
+        )
+    return table(("jobs", "source", "ranks", "named rightly", *KINDS), cells)
 
 
 def latency() -> str:

@@ -214,6 +214,7 @@ PAGES: dict[str, Callable[[str], str]] = {
         page,
         {
             "faults": accuracy_table.faults(),
+            "crosscheck": accuracy_table.crosscheck(),
             "latency": accuracy_table.latency(),
             "ways": accuracy_table.ways(),
         },

@@ -144,17 +144,22 @@ def input_series(job: Job, steps: list[Step], job_id: str = "j") -> list[dict[st
     """Return *job* as scraped every *job.scrape_seconds* from pushes up to a second old."""
     draw = random.Random(job.seed)
     series: list[dict[str, str]] = []
-    charged = _charges(job, steps) if job.join and job.ranks > 1 else []
-    for rank in range(job.ranks - job.missing):
+    for rank, state in enumerate(states(job, steps)):
         identity = (
             f'job_id="{job_id}",peer_group="g{job.group(rank)}",rank="{rank}",'
             f'instance="node{rank // job.ranks_per_node}:9917"'
         )
-        for metric, values in _scraped(job, steps, rank, charged, draw).items():
+        for metric, values in _scraped(job, rank, state, draw).items():
             name, _, labels = metric.rstrip("}").partition("{")
             both = f"{identity},{labels}" if labels else identity
             series.append({"series": f"{name}{{{both}}}", "values": " ".join(values)})
     return series
+
+
+def states(job: Job, steps: list[Step]) -> list["State"]:
+    """Return what each rank's probe pushes; those of *job.missing* have none."""
+    charged = _charges(job, steps) if job.join and job.ranks > 1 else []
+    return [State(job, steps, rank, charged) for rank in range(job.ranks - job.missing)]
 
 
 def _charges(job: Job, steps: list[Step]) -> list[Charges]:
@@ -162,10 +167,7 @@ def _charges(job: Job, steps: list[Step]) -> list[Charges]:
     return [charge(dict(enumerate(step.stages)), groups) for step in steps]
 
 
-def _scraped(
-    job: Job, steps: list[Step], rank: int, charged: list[Charges], draw: random.Random
-) -> dict[str, list[str]]:
-    state = _State(job, steps, rank, charged)
+def _scraped(job: Job, rank: int, state: "State", draw: random.Random) -> dict[str, list[str]]:
     values: dict[str, list[str]] = {}
     for scrape in range(int(job.seconds // job.scrape_seconds) + 1):
         now = scrape * job.scrape_seconds
@@ -182,7 +184,7 @@ def _scraped(
     return values
 
 
-class _State:
+class State:
     """What a rank's probe pushes: its cumulative state as of the last step that it finished."""
 
     def __init__(self, job: Job, steps: list[Step], rank: int, charged: list[Charges]) -> None:

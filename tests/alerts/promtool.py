@@ -20,6 +20,7 @@ GROUPS = [
     "evidence",
     "cause",
     "hardware",
+    "pcie",
     "workload",
     "cost",
     "exporter",

@@ -9,7 +9,7 @@ import pytest
 from tests.alerts.jobs import Fault, Job, input_series, simulate
 from tests.alerts.promtool import Expect, assert_rules
 
-GROUPS = ["thresholds", "hardware", "evidence", "cause"]
+GROUPS = ["thresholds", "hardware", "pcie", "evidence", "cause"]
 RANKS = 4
 CAUSES = (
     "extra_duties",
@@ -73,11 +73,17 @@ class Nodes:
             (f'job:rankskew_ranks:count{{job_id="{job_id}"}}', str(RANKS)),
             (f'group:rankskew_ranks:count{{job_id="{job_id}",peer_group="all"}}', str(RANKS)),
         ]
+        values += [
+            (
+                f'job_node:rankskew_ranks:count{{job_id="{job_id}",instance="{job_id}n{node}"}}',
+                str(RANKS // self.nodes),
+            )
+            for node in range(self.nodes)
+        ]
         for rank in range(RANKS):
             who = self._rank(job_id, rank)
             values += [
                 (f"rankskew_rank_info{{{who}}}", "1"),
-                (f"rank:rankskew_busy_seconds_per_step:mean1m{{{who}}}", "0.5"),
                 (f"rankskew_steps_total{{{who}}}", "+30"),
                 (f"rankskew_busy_seconds_total{{{who}}}", "+12"),
             ]

@@ -82,11 +82,17 @@ def _value(samples: Samples, at: float) -> str:
 
 
 def _samples(values: str, interval_seconds: float) -> Samples:
-    return {
-        number * interval_seconds: None if value == "stale" else float(value)
-        for number, value in enumerate(_expanded(values))
-        if value != "_"
-    }
+    """Return *values* at every scrape; those that are further apart stay as they are meanwhile."""
+    scrapes = max(round(interval_seconds / SCRAPE_SECONDS), 1)
+    apart = interval_seconds / scrapes
+    samples: Samples = {}
+    for number, value in enumerate(_expanded(values)):
+        first = number * interval_seconds
+        if value == "stale":
+            samples[first] = None
+        elif value != "_":
+            samples |= {first + scrape * apart: float(value) for scrape in range(scrapes)}
+    return samples
 
 
 def _expanded(values: str) -> Iterator[str]:

@@ -12,7 +12,7 @@ from exporter.__main__ import main
 from tests.exporter.recorded import record
 
 RULES = Path(__file__).parents[2] / "alerts" / "rules"
-ABOUT_NODES = ("gpu", "hardware", "evidence", "cause", "workload", "cost", "exporter")
+ABOUT_NODES = ("gpu", "hardware", "pcie", "evidence", "cause", "workload", "cost", "exporter")
 Capture = pytest.CaptureFixture[str]
 
 

@@ -15,6 +15,8 @@ NAMING: Final = ("persistent", "mild", "node", "rotating", "group", "hang")
 # From here on the shipped rules tell of a loss to everybody and nobody; below it they may not.
 COMMON_SHARE: Final = 0.25
 ROTATING_SHARE: Final = 0.1
+# A process beside a rank may cost it nothing, whatever its niceness: then nobody is late.
+EFFECT: Final = 0.02
 
 
 def score(segment: Segment, truth: Truth, job: Mapping[str, Any], scale: float) -> Row:
@@ -32,8 +34,10 @@ def score(segment: Segment, truth: Truth, job: Mapping[str, Any], scale: float) 
     kinds = [each for each in findings if each["kind"] == segment.kind and each["onset_s"] >= begin]
     first = kinds[0] if kinds else None
     # Below its threshold a rotating loss is in the dashboards, and no alert is wanted.
-    planted = segment.kind is not None and not (
-        segment.kind == "rotating" and truth.gpus_lost < ROTATING_SHARE * segment.ranks
+    planted = segment.kind is not None and (
+        truth.gpus_lost >= ROTATING_SHARE * segment.ranks
+        if segment.kind == "rotating"
+        else truth.size >= EFFECT
     )
     said = sorted({_short(each) for each in findings if each not in right})
     wrong = [each for each in findings if is_false(segment, truth, each, begin)]

@@ -56,7 +56,7 @@ def main() -> None:
     def block(number: int, with_join: bool) -> float:
         nonlocal joined
         each = Join({})
-        connect = opener(number)
+        connect = opener()
         if with_join and connect is not None:
             each.begin(connect, Place(rank, ranks), timeline.steps, lambda: me)
         dist.barrier()

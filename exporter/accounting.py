@@ -27,7 +27,7 @@ class Account:
 
     *waited*, *unequal* and *caused* are those of Charges, summed over the steps: the sum of
     *waited* is that of *unequal* and *caused*, to rounding. *measured* [rank] is the exposed wait
-    as it was timed, 0 where it was not: what it is more than *waited* is no rank's doing. *paced*
+    as it was timed, and as in *waited* where it was not; the rest of it is no rank's doing. *paced*
     [rank, stage] counts the steps that waited for that rank. *seconds* is the time of all steps,
     each as long as its longest rank's.
     """
@@ -42,7 +42,9 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class Kinds:
-    """All measured waiting by kind, in seconds of one GPU; the four add up to it.
+    """All waiting by kind, in seconds of one GPU; the four add up to it.
+
+    It is what was measured, and what each rank waited for the slowest where nothing was.
 
     *group*: for heavier peer groups. *persistent*: for the named ranks. *rotating*: for the others,
     now this one, now that. *common*: beyond the waiting for the slowest rank, that is for the
@@ -56,7 +58,7 @@ class Kinds:
 
     @property
     def lost(self) -> float:
-        """All measured waiting."""
+        """All waiting."""
         return self.group + self.persistent + self.rotating + self.common
 
 
@@ -71,7 +73,7 @@ def account(steps: Iterable[Step], peer_groups: Mapping[int, str]) -> Account:
     for step in steps:
         one = charge(step, peer_groups)
         waited.update(one.waited)
-        measured.update({rank: stages.get(SYNC, 0.0) for rank, stages in step.items()})
+        measured.update({rank: stages.get(SYNC, one.waited[rank]) for rank, stages in step.items()})
         unequal.update(one.unequal)
         caused.update({key: share for key, share in one.caused.items() if share})
         paced[one.pacer, one.stage] += 1

@@ -1,7 +1,8 @@
 """Naming the late ranks of one node by their means over a window: what the live page says.
 
-Pure functions. Baselines and limits are those of the recording rules' fallback, which see every
-node and overrule this; what a step costs, and whom, is in exporter/skew.py.
+Pure functions. Baselines and thresholds are those of the recording rules, which see every node and
+overrule this; the spread of the peers is a simpler guess than theirs, and a rank's own past is not
+looked at. What a step costs, and whom, is in exporter/skew.py.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from exporter.skew import (
 )
 
 # Healthy ranks of one job differ by 2 to 3 % for good.
-LATE_RATIO: Final = 0.04
+LATE_RATIO: Final = 0.043
 # How many times further from the baseline than its peers usually are.
 LATE_SCORE: Final = 5.0
 # From the 0.4-quantile of |excess| to one standard deviation, roughly; needs some peers.

@@ -15,10 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from exporter.errors import UsageError
+from exporter.errors import UsageError, reason
 
 # Asked last and always answered: without this answer, promtool did not come so far.
 SENTINEL: Final = "vector(42)"
+# Its queries hold 10,000 samples, and no flag changes that (promql/test.go, LazyLoader).
+TOO_MANY: Final = "too many samples"
 UNITS: Final = {
     "ms": 0.001,
     "s": 1.0,
@@ -45,8 +47,12 @@ class Sample:
 
 
 def rule_files(directory: Path) -> list[Path]:
-    """Return the rule files in *directory*, absolute; UsageError if there are none."""
-    files = sorted([*directory.glob("*.yaml"), *directory.glob("*.yml")])
+    """Return the rule files in *directory*, absolute; UsageError if there are none.
+
+    Hidden files are none: they are the locks and copies of editors.
+    """
+    found = [*directory.glob("*.yaml"), *directory.glob("*.yml")]
+    files = sorted(path for path in found if not path.name.startswith("."))
     if not files:
         raise UsageError(f"{directory} has no rule file; expected *.yaml, as in alerts/rules")
     return [path.resolve() for path in files]
@@ -63,7 +69,7 @@ def evaluate(
 
     *series* hold a value for each *interval_seconds* from 0 on, in promtool's notation; the rules
     are evaluated as often. Each group is, whatever interval it states. UsageError where promtool is
-    missing or does not accept the rules.
+    missing, does not accept the rules or cannot hold so many series.
     """
     interval = _duration(interval_seconds)
     asked = [{"expr": expression, "eval_time": _duration(time)} for time in times]
@@ -82,8 +88,8 @@ def evaluate(
         path.write_text(json.dumps(tests, ensure_ascii=False), encoding="utf-8")
         said = _run("promtool", "test", "rules", str(path))
     answers = parse(said)
-    if SENTINEL not in answers:
-        raise UsageError(f"promtool cannot evaluate the rules: {_complaint(said)}")
+    if SENTINEL not in answers or TOO_MANY in said:
+        raise UsageError(_complaint(said))
     found = answers.get(expression, {})
     return {time: found.get(round(time, 3), []) for time in times}
 
@@ -118,26 +124,34 @@ def _run(*command: str) -> str:
             "promtool is not on the PATH, and replay evaluates the rules with it: it comes with "
             "Prometheus (Debian: apt install prometheus)"
         ) from error
+    except OSError as error:
+        raise UsageError(f"cannot run promtool: {reason(error)}") from error
     return done.stdout + done.stderr
 
 
 def _complaint(said: str) -> str:
-    """Return promtool's first words of its own that are no answer."""
+    """Return what is wrong, from promtool's first words of its own that are no answer."""
+    if TOO_MANY in said:
+        return (
+            "the trace has too many ranks for promtool, which holds 10,000 samples in a query; "
+            "replay a part of them, such as those of one peer group"
+        )
     lines = [line.strip() for line in said.splitlines()]
     words = ("", "FAILED:", "SUCCESS")
     own = [line for line in lines if line not in words and not line.startswith("Unit Testing:")]
-    return own[0] if own else "it said nothing"
+    return f"promtool cannot evaluate the rules: {own[0] if own else 'it said nothing'}"
 
 
 def group_order(rules: Sequence[Path]) -> list[str]:
     """Return the groups in *rules*, each after those whose series it reads, as far as that goes.
 
     A real Prometheus evaluates them side by side, so what one reads of another may be of the
-    evaluation before. Of two groups that read each other the first by name comes first.
+    evaluation before. Of two groups that read each other the first by name comes first. UsageError
+    where a file cannot be read.
     """
     bodies: dict[str, str] = {}
     for path in rules:
-        _, *parts = _GROUP.split(path.read_text(encoding="utf-8"))
+        _, *parts = _GROUP.split(_text(path))
         for name, body in zip(parts[::2], parts[1::2], strict=True):
             bodies[name] = bodies.get(name, "") + body
     recorded = {name: set(_RECORD.findall(body)) for name, body in bodies.items()}
@@ -147,6 +161,15 @@ def group_order(rules: Sequence[Path]) -> list[str]:
     }
     # Whoever needs less, all in all, comes first; groups that read each other need as much.
     return sorted(bodies, key=lambda name: (len(_needs(name, reads)), name))
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {reason(error)}") from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{path} is not UTF-8 text") from error
 
 
 def _needs(name: str, reads: Mapping[str, set[str]]) -> set[str]:

@@ -83,10 +83,13 @@ def as_json(replays: Sequence[Replay]) -> str:
     return json.dumps({"jobs": [_job(one) for one in replays]}, indent=2, allow_nan=False)
 
 
-def gpus_lost(one: Replay) -> float:
-    """Return the GPUs that did nothing but wait: as measured, or else as computed."""
+def gpus_lost(one: Replay) -> float | None:
+    """Return the GPUs that did nothing but wait: as measured, or else as computed.
+
+    None where no step has all ranks, or none took any time.
+    """
     if one.found is None or one.kinds is None or not one.found.seconds:
-        return 0.0
+        return None
     lost = one.kinds.lost if one.synced else sum(one.found.waited.values())
     return lost / one.found.seconds
 

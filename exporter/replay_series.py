@@ -13,6 +13,7 @@ from math import ceil
 from typing import Final
 
 from exporter.accounting import Step
+from exporter.errors import UsageError
 from exporter.skew import SYNC, busy_seconds, charge
 from exporter.traces import Run
 from rank_probe.snapshot import DEFAULT_LEVEL
@@ -21,6 +22,8 @@ from rank_probe.stages import PHASE_OF, STAGES
 # As the probe does it: the 2 % quantile of the waits of the last minute, the join's coverage too.
 FLOOR_PARTS: Final = 50
 RECENT_SECONDS: Final = 60.0
+# Five weeks at the usual interval; every rank has tens of series of a value a scrape, in memory.
+MOST_SCRAPES: Final = 200_000
 # time_s is rounded in the files.
 ROUNDING_SECONDS: Final = 0.01
 
@@ -98,10 +101,18 @@ def whole_steps(run: Run) -> list[int]:
 
 
 def scrape_times(line: Timeline, interval_seconds: float) -> list[float]:
-    """Return when the run is scraped, the first time at its begin, the last time after its end."""
-    return [
-        number * interval_seconds for number in range(ceil(line.seconds / interval_seconds) + 1)
-    ]
+    """Return when the run is scraped, the first time at its begin, the last time after its end.
+
+    UsageError where that is more than MOST_SCRAPES times.
+    """
+    intervals = line.seconds / interval_seconds
+    if intervals > MOST_SCRAPES - 1:
+        raise UsageError(
+            f"the run lasts {line.seconds:.6g} s, which is more than {MOST_SCRAPES} scrapes; use a "
+            "longer --scrape-interval or a smaller --time-scale, or is time_s not counted from the "
+            "same moment on all ranks?"
+        )
+    return [number * interval_seconds for number in range(ceil(intervals) + 1)]
 
 
 def input_series(run: Run, line: Timeline, scrapes: list[float]) -> Iterator[dict[str, str]]:

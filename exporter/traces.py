@@ -5,7 +5,6 @@ import re
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from math import isfinite
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -15,6 +14,8 @@ from rank_probe.stages import STAGES
 IDENTITY: Final = ("job_id", "rank", "peer_group", "step", "time_s")
 NODE: Final = "node"
 STAGE_OF: Final = {f"{stage}_s": stage for stage in STAGES}
+# Three thousand years: seconds since 1970 are below it, milliseconds are not.
+MOST_SECONDS: Final = 1e11
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ def read_traces(paths: Iterable[Path]) -> list[Run]:
     runs: dict[tuple[str, int], Run] = {}
     for path in [file for given in paths for file in _files(given)]:
         try:
-            with path.open(newline="", encoding="utf-8") as file:
+            with path.open(newline="", encoding="utf-8-sig") as file:
                 _read(path, file, runs)
         except OSError as error:
             raise UsageError(f"cannot read {path}: {reason(error)}") from error
@@ -136,16 +137,18 @@ def _take(path: Path, cells: dict[str, str], runs: dict[tuple[str, int], Run]) -
     }
     if not stages:  # Nothing was measured there: no step that could be counted.
         return
-    key = (cells["job_id"], _attempt(path.name, rank))
+    key = (cells["job_id"], _attempt(path.name, cells["job_id"], rank))
     run = runs.setdefault(key, Run(*key))
     run.add(rank, step, time, stages)
     run.peer_groups[rank] = cells["peer_group"] or "all"
     run.nodes[rank] = cells.get(NODE, "")
 
 
-def _attempt(name: str, rank: int) -> int:
-    match = re.search(r"-(\d+)-(\d+)\.csv$", name, re.ASCII)
-    return int(match[1]) if match and int(match[2]) == rank else 0
+def _attempt(name: str, job_id: str, rank: int) -> int:
+    """Return the attempt in the *name* of a file, where it is the one that the probe would give."""
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", job_id)  # As in rank_probe/trace.py.
+    match = re.fullmatch(r"(.*)-(\d+)-(\d+)\.csv", name, re.ASCII)
+    return int(match[2]) if match and (match[1], match[3]) == (safe, str(rank)) else 0
 
 
 def _count(cells: dict[str, str], column: str) -> int:
@@ -163,6 +166,8 @@ def _seconds(cells: dict[str, str], column: str) -> float | None:
         seconds = float(text)
     except ValueError:
         seconds = -1.0
-    if not isfinite(seconds) or seconds < 0:
-        raise ValueError(f"{column} is {text[:40]!r}, not a number of seconds")
+    if not 0 <= seconds <= MOST_SECONDS:  # Refuses NaN too.
+        raise ValueError(
+            f"{column} is {text[:40]!r}, not a number of seconds from 0 to {MOST_SECONDS:g}"
+        )
     return seconds

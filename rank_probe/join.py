@@ -10,6 +10,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
@@ -22,7 +23,7 @@ from rank_probe.stages import STAGES, SYNC
 from rank_probe.steps import Steps, Vectors
 
 if TYPE_CHECKING:
-    from rank_probe.join_merge import Totals  # Its module imports torch.
+    from rank_probe.join_merge import Alignment, Totals  # Its module imports torch.
 
 log = logging.getLogger("rank_probe")
 
@@ -88,6 +89,7 @@ class Join:
         self._thread: threading.Thread | None = None
         self._rounds: Rounds | None = None
         self._beat = now()
+        self._random = random.Random()  # The other one is the user's.
 
     def begin(
         self,
@@ -140,23 +142,30 @@ class Join:
         steps: Steps,
         who: Callable[[], Identity | None],
     ) -> None:
-        kept = steps.keep()
         try:
-            rounds = Rounds(connect(), place, kept, who, self._stop)
-            self._beat = self._now()
-            self._rounds = rounds
-            while not self._stop.wait(
-                place.period_seconds * random.uniform(1 - JITTER, 1 + JITTER)
-            ):
-                rounds.run(self._now())
-                self._beat = self._now()
-            rounds.take_back()
+            store = connect()
+            kept = steps.keep()  # Not before: the first round is to have a period's steps.
+            try:
+                self._take_rounds(Rounds(store, place, kept, who, self._stop), place)
+            finally:
+                steps.forget(kept)
         except RuntimeError as error:
             log.info("rank_probe joins no more steps: %s", error)
         finally:
-            steps.forget(kept)
             if not self._stop.is_set():
                 self._is_over = True
+
+    def _take_rounds(self, rounds: "Rounds", place: Place) -> None:
+        rounds.take_back()  # The keys of an attempt that was killed may be there still.
+        self._beat = self._now()
+        self._rounds = rounds
+        while not self._stop.wait(self._until_next_seconds(place)):
+            rounds.run(self._now())
+            self._beat = self._now()
+        rounds.take_back()
+
+    def _until_next_seconds(self, place: Place) -> float:
+        return place.period_seconds * self._random.uniform(1 - JITTER, 1 + JITTER)
 
 
 class Rounds:
@@ -210,22 +219,33 @@ class Rounds:
 
         if self._totals is None:
             use_one_cpu()  # A team of threads would take training its CPUs.
-            self._totals = Totals(self._place.world_size)
+            with _own_arithmetic():
+                self._totals = Totals(self._place.world_size)
         candidates = self._totals.unmerged([offer.step for offer in self._ring.offers])
         if not candidates:
             return
-        alignment = Alignment(candidates, self._place.world_size)
+        with _own_arithmetic():
+            alignment = Alignment(candidates, self._place.world_size)
+        if self._align(alignment):
+            with _own_arithmetic():
+                self._totals.add(*alignment.common())
+                messages = self._totals.messages(self._ring.stride)
+            self._tell(messages)
+
+    def _align(self, alignment: "Alignment") -> bool:
+        """Read what all ranks have posted; False where that leaves nothing to merge."""
         for ranks in self._batches():
             keys = [_steps_key(rank) for rank in ranks]
-            # A rank that is missing, or has nothing in common, leaves nothing to merge.
             if not self._store.check(keys):
-                return
-            if not alignment.add(ranks[0], self._store.multi_get(keys)):
-                return
-            if self._stop.wait(self._pause_seconds):
-                return
-        self._totals.add(*alignment.common())
-        messages = self._totals.messages()
+                return False
+            messages = self._store.multi_get(keys)
+            with _own_arithmetic():
+                has_common = alignment.add(ranks[0], messages)
+            if not has_common or self._stop.wait(self._pause_seconds):
+                return False
+        return True
+
+    def _tell(self, messages: Sequence[bytes]) -> None:
         for ranks in self._batches():
             keys = [_result_key(rank) for rank in ranks]
             self._store.multi_set(keys, [messages[rank] for rank in ranks])
@@ -245,7 +265,18 @@ class Rounds:
         if self._store.check(keys):
             self.result = read_result(self._store.multi_get(keys)[0]) or self.result
         result = self.result
+        if result is not None and self._place.rank != 0:
+            self._ring.follow(result.stride)
         self.coverage.joined(result.steps if result else 0, result.last_step if result else 0, now)
+
+
+@contextmanager
+def _own_arithmetic() -> Iterator[None]:
+    """Raise ArithmeticError for torch's RuntimeErrors, which are the store's failures elsewhere."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ArithmeticError(f"the join cannot add up its steps: {error}") from error
 
 
 def _counters(result: "Result | None", stages: Iterable[str]) -> dict[str, Any]:

@@ -7,12 +7,15 @@ from typing import Final
 WINDOW_SECONDS: Final = 60.0
 # A step is posted, merged and read back within a round each; after this it is late.
 LATE_ROUNDS: Final = 4
+# Ranks are a step apart at most: the end of that one, and of the next, others may yet have to see.
+ALWAYS_PENDING: Final = 2
 
 
 class Coverage:
     """The share of the last minute's offered steps that was joined, for one thread.
 
-    A step counts once its turn has come: a step after it was joined, or it is LATE_ROUNDS old.
+    A step counts once its turn has come: a step after it was joined, or it is LATE_ROUNDS old and
+    none of the last ALWAYS_PENDING.
     Of steps longer than a minute, and while none is done, the last share stands.
     """
 
@@ -30,7 +33,7 @@ class Coverage:
     def joined(self, steps: int, last_step: int, now: float) -> None:
         """Note that *steps* were joined so far, the highest numbered being *last_step*."""
         pending = self._pending
-        while pending and (pending[0][0] <= last_step or now - pending[0][1] > self._late_seconds):
+        while pending and (pending[0][0] <= last_step or self._is_lost(now)):
             pending.popleft()
             self._due += 1
         history = self._history
@@ -41,3 +44,7 @@ class Coverage:
             self.ratio = min((steps - joined_before) / (self._due - due_before), 1.0)
         if self._due > history[-1][1]:
             history.append((now, self._due, steps))
+
+    def _is_lost(self, now: float) -> bool:
+        is_old = now - self._pending[0][1] > self._late_seconds
+        return is_old and len(self._pending) > ALWAYS_PENDING

@@ -22,6 +22,7 @@ from rank_probe.join_result import (
     PACED,
     RESULT_BYTES,
     STEPS,
+    STRIDE,
 )
 from rank_probe.join_ring import HEAD, MAGIC, ROW
 from rank_probe.stages import STAGES, SYNC
@@ -30,8 +31,6 @@ from rank_probe.stages import STAGES, SYNC
 BASELINE_QUANTILE: Final = 1 / 3
 # Elements worked on at a time: small enough for one thread, and for few MiB.
 CHUNK: Final = 32_768
-# Merged steps are remembered until they are this many behind the latest.
-REMEMBERED_STEPS: Final = 1_000_000
 
 _WORDS_IN_HEAD: Final = HEAD.size // 4
 _WORDS_IN_ROW: Final = ROW.size // 4
@@ -115,7 +114,8 @@ class Totals:
         self._merged: set[int] = set()
 
     def unmerged(self, steps: Sequence[int]) -> list[int]:
-        """Return those of *steps* that were not added yet."""
+        """Return those of *steps*, all on offer, that were not added yet; forget the others."""
+        self._merged.intersection_update(steps)
         return [step for step in steps if step not in self._merged]
 
     def add(self, steps: Sequence[int], microseconds: Tensor, groups: Tensor) -> None:
@@ -131,16 +131,13 @@ class Totals:
             counted = torch.bincount(cells, minlength=ranks * stages).view(ranks, stages)
             self._totals[:, PACED:CAUSED] += counted
         self._merged.update(steps)
-        latest = max(self._merged)
-        if len(self._merged) > REMEMBERED_STEPS:
-            oldest = latest - REMEMBERED_STEPS
-            self._merged = {step for step in self._merged if step > oldest}
         self._totals[:, STEPS] += len(steps)
-        self._totals[:, LAST_STEP] = latest
+        self._totals[:, LAST_STEP].clamp_(min=max(steps))
         self._totals[:, GROUPS] = sum(each.shape[0] for each in members)
 
-    def messages(self) -> list[bytes]:
-        """Return what each rank is told, for `read_result`."""
+    def messages(self, stride: int) -> list[bytes]:
+        """Return what each rank is told, for `read_result`; *stride* is that of rank 0's ring."""
+        self._totals[:, STRIDE] = stride
         whole = bytearray(RESULT_BYTES * len(self._totals))
         torch.frombuffer(whole, dtype=torch.float64).copy_(self._totals.view(-1))
         return [bytes(whole[at : at + RESULT_BYTES]) for at in range(0, len(whole), RESULT_BYTES)]

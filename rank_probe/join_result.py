@@ -9,12 +9,14 @@ class Result(NamedTuple):
     """What one rank is told, all of it since the join began; seconds, in the order of STAGES.
 
     *steps* were joined, of which *last_step* has the highest number; *groups* are the peer groups
-    that took part in the last merge. The rest is described at Snapshot's fields.
+    that took part in the last merge; *stride* is that of rank 0's ring. The rest is described at
+    Snapshot's fields.
     """
 
     steps: int
     last_step: int
     groups: int
+    stride: int
     joined_seconds: float
     group_wait_seconds: float
     paced_steps: tuple[int, ...]
@@ -22,7 +24,7 @@ class Result(NamedTuple):
 
 
 # Columns of the message: one float64 each.
-STEPS, LAST_STEP, GROUPS, JOINED, GROUP_WAIT, PACED = range(6)
+STEPS, LAST_STEP, GROUPS, STRIDE, JOINED, GROUP_WAIT, PACED = range(7)
 CAUSED: Final = PACED + len(STAGES)
 COLUMNS: Final = CAUSED + len(STAGES)
 RESULT_BYTES: Final = 8 * COLUMNS
@@ -37,6 +39,7 @@ def read_result(message: bytes) -> Result | None:
         steps=int(values[STEPS]),
         last_step=int(values[LAST_STEP]),
         groups=int(values[GROUPS]),
+        stride=int(values[STRIDE]),
         joined_seconds=values[JOINED],
         group_wait_seconds=values[GROUP_WAIT],
         paced_steps=tuple(map(int, values[PACED:CAUSED])),

@@ -66,11 +66,15 @@ class Ring:
     def __init__(self, period_seconds: float) -> None:
         self._period = period_seconds
         self._taken_at: float | None = None
+        self._is_told = False
         self.stride = 1
         self.offers: deque[Offer] = deque(maxlen=RING)
 
     def take(self, vectors: Sequence[StepVector], now: float) -> list[int]:
-        """Take the steps since the last round; return the numbers of those that are offered."""
+        """Take the steps since the last round; return the numbers of those that are offered.
+
+        The first round's must be those of about a period.
+        """
         self._follow_pace(len(vectors), now)
         offered = [
             Offer(vector.step, now, _row(vector))
@@ -91,12 +95,21 @@ class Ring:
         empty = EMPTY_ROW * (-len(rows) % ROWS_MULTIPLE)
         return b"".join([HEAD.pack(MAGIC, world_size, digest(peer_group)), empty, *rows])
 
+    def follow(self, stride: int) -> None:
+        """Sample one step in *stride*, as rank 0 does, and choose no more.
+
+        Ranks that choose for themselves may settle on different strides, each of them stable.
+        """
+        self._is_told = True
+        self.stride = stride
+
     def _follow_pace(self, steps: int, now: float) -> None:
         """Choose the sample from the steps since the last round: the pace is that of all ranks."""
         before, self._taken_at = self._taken_at, now
-        if before is None or now <= before:
+        elapsed = self._period if before is None else now - before
+        if self._is_told or elapsed <= 0:
             return
-        a_round = steps * self._period / (now - before)
+        a_round = steps * self._period / elapsed
         while a_round > STEPS_A_ROUND * self.stride:
             self.stride *= 2
         while self.stride > 1 and a_round < FEW_STEPS_A_ROUND * self.stride:

@@ -205,8 +205,7 @@ class Probe:
             return
         from rank_probe.torch_store import opener
 
-        me = self._identify()
-        connect = opener(0 if me is None else me.attempt)
+        connect = opener()
         if connect is not None:
             device = self._parts.device
             steps = self.timeline.steps if device is None else device.steps

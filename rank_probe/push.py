@@ -118,6 +118,7 @@ class Pusher:
         self._bearer = Bearer(token_file, endpoint)
         self._bearer_known = False
         self._stop = threading.Event()
+        self._random = random.Random()  # The other one is the user's.
         self._complained = False
         self._thread = threading.Thread(target=self._run, name="rank_probe", daemon=True)
         self.failed_pushes = 0
@@ -156,7 +157,7 @@ class Pusher:
 
     def _run(self) -> None:
         # Jittered, so that the ranks of a node do not all push in the same millisecond.
-        while not self._stop.wait(self._interval * random.uniform(0.8, 1.2)):
+        while not self._stop.wait(self._interval * self._random.uniform(0.8, 1.2)):
             self.push()
 
     def _post(self, body: bytes) -> dict[str, object]:

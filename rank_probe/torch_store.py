@@ -12,29 +12,40 @@ from torch.distributed import distributed_c10d
 TIMEOUT: Final = timedelta(seconds=30)
 
 
-def opener(attempt: int) -> Callable[[], Any] | None:
+def opener() -> Callable[[], Any] | None:
     """Return what connects to the default process group's store, with keys of our own.
 
-    The call blocks until the store answers, so it is for a thread of its own; it raises
-    RuntimeError where the store cannot be reached. None where the store is no TCPStore: a
+    It is called once: it blocks until the store answers, so it is for a thread of its own; it
+    raises RuntimeError where the store cannot be reached. None where the store is no TCPStore: a
     FileStore keeps every value that was ever written. The connection of the process group is not
     used, since it serves one caller at a time.
     """
-    default = distributed_c10d._get_default_store()
-    store: Any = default
-    while isinstance(store, PrefixStore):
-        store = store.underlying_store
-    if not isinstance(store, TCPStore):
+    # Taken out by the call: rank 0's is the server too, and ends with its process group.
+    default = [distributed_c10d._get_default_store()]
+    if not _can_be_reached_anew(default[0]):
         return None
-    # Its prefixes hold jobs, and attempts of one, apart; but not every torch can copy them.
-    clone = getattr(default, "clone", None)
 
     def connect() -> Any:
-        connected = (
-            TCPStore(store.host, store.port, wait_for_workers=False) if clone is None else clone()
-        )
-        prefixed = PrefixStore(f"rankskew/{attempt}", connected)
-        prefixed.set_timeout(TIMEOUT)
-        return prefixed
+        own = PrefixStore("rankskew", _another(default.pop()))
+        own.set_timeout(TIMEOUT)
+        return own
 
     return connect
+
+
+def _can_be_reached_anew(store: Any) -> bool:
+    """Whether it is a TCPStore, with prefixes that can be had again: they hold jobs apart."""
+    if isinstance(store, PrefixStore):
+        return _can_clone(store) and _can_be_reached_anew(store.underlying_store)
+    return isinstance(store, TCPStore)
+
+
+def _another(store: Any) -> Any:
+    if _can_clone(store):
+        return store.clone()
+    return TCPStore(store.host, store.port, wait_for_workers=False)
+
+
+def _can_clone(store: Any) -> bool:
+    """Whether this torch has `clone`; an older one does not tell a store's prefix either."""
+    return getattr(store, "clone", None) is not None

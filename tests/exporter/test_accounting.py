@@ -138,8 +138,27 @@ def test_wait_that_was_not_measured_is_none() -> None:
     blind = {rank: {"data": 0.1 + 0.2 * (rank == 1)} for rank in range(3)}
     found = account([blind], {})
 
-    assert found.measured == {0: 0.0, 1: 0.0, 2: 0.0}
     assert found.waited == pytest.approx({0: 0.2, 1: 0.0, 2: 0.2})
+    assert found.measured == found.waited
+    assert kinds(found, {1}).common == 0.0
+
+
+def test_ranks_without_a_measured_wait_hide_no_communication() -> None:
+    """Where only some ranks measure it, what they waited for the network stays what it was."""
+    mixed = step({2: {"data": 0.2}}, communication=0.05)
+    for rank in (0, 2):
+        del mixed[rank]["sync"]
+
+    assert astuple(kinds(account([mixed], {}), {2})) == pytest.approx((0.0, 0.6, 0.0, 2 * 0.05))
+
+
+def test_wait_of_zero_is_measured() -> None:
+    """A zero is a reading: ranks that did not wait for the slowest were not synchronous."""
+    zero = {rank: {"data": 0.1 + 0.2 * (rank == 1), "sync": 0.0} for rank in range(3)}
+    found = account([zero], {})
+
+    assert found.measured == {0: 0.0, 1: 0.0, 2: 0.0}
+    assert kinds(found, {1}).common == pytest.approx(-0.4)
 
 
 @pytest.mark.parametrize("excess", [0.018, 0.036, 0.36])

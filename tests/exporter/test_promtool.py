@@ -85,12 +85,58 @@ def test_rules_that_fail_while_they_run_are_named(tmp_path: Path) -> None:
         evaluate(files, series, "up", [0.0], 15.0)
 
 
+def test_more_series_than_promtool_holds_are_too_many_ranks(tmp_path: Path) -> None:
+    """promtool's limit on samples is told as what it is here: too many ranks."""
+    series = [{"series": f'x{{rank="{rank}"}}', "values": "1"} for rank in range(10_001)]
+
+    for rule, asked in (("sum(x)", "r"), ("1", "x")):
+        with pytest.raises(UsageError, match=r"^the trace has too many ranks for promtool, which"):
+            evaluate(rules(tmp_path, a=("r", rule)), series, asked, [0.0], 15.0)
+
+
 def test_missing_promtool_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where Prometheus is not installed, it is said what to install."""
     monkeypatch.setenv("PATH", str(tmp_path))
 
     with pytest.raises(UsageError, match=r"promtool is not on the PATH.*apt install prometheus"):
         evaluate(rules(tmp_path, a=("r", "1")), [], SENTINEL, [0.0], 15.0)
+
+
+def test_promtool_that_cannot_run_is_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A promtool that is no program ends the command, with the system's own words."""
+    (tmp_path / "promtool").touch(mode=0o644)
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(UsageError, match="cannot run promtool: Permission denied"):
+        evaluate(rules(tmp_path, a=("r", "1")), [], SENTINEL, [0.0], 15.0)
+
+
+def test_lock_of_an_editor_is_no_rule_file(tmp_path: Path) -> None:
+    """Emacs links .#a.yaml to nowhere while a.yaml is edited; other editors hide theirs too."""
+    files = rules(tmp_path, a=("r", "1"))
+    (tmp_path / ".#a.yaml").symlink_to("me@host.1:2")
+    (tmp_path / ".a.yml").write_text("groups: [")
+
+    assert rule_files(tmp_path) == files
+
+
+def test_rule_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    """A directory, a link to nowhere and bytes in the place of a rule file are said by name."""
+    for name in ("folder", "nowhere", "bytes"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "folder" / "a.yaml").mkdir()
+    (tmp_path / "nowhere" / "a.yaml").symlink_to("gone.yaml")
+    (tmp_path / "bytes" / "a.yaml").write_bytes(b"\xff\xfe")
+
+    for name, complaint in (
+        ("folder", "cannot read .*a.yaml: Is a directory"),
+        ("nowhere", "cannot read .*gone.yaml: No such file"),
+        ("bytes", "a.yaml is not UTF-8 text"),
+    ):
+        with pytest.raises(UsageError, match=complaint):
+            group_order(rule_files(tmp_path / name))
 
 
 def test_directory_without_rules_is_refused(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from exporter.collectors import ranks
-from exporter.replay_series import input_series, scrape_times, timeline
+from exporter.errors import UsageError
+from exporter.replay_series import Timeline, input_series, scrape_times, timeline
 from exporter.traces import read_traces
 
 HEADER = "job_id,rank,peer_group,step,time_s,node,data_s,checkpoint_s,sync_s"
@@ -126,6 +127,20 @@ def test_time_scale_stretches_clock_and_stages_alike(tmp_path: Path) -> None:
         slower = [float(value) for value in slow[f"rankskew_{name}_total{who}"][1:]]
         assert slower == pytest.approx([value * 10**power for value in values])
     assert slow[f"rankskew_last_step_timestamp_seconds{who}"][-1] == "120"
+
+
+def test_scrapes_begin_and_end_with_the_run() -> None:
+    """The first is at its begin, the last at its end or after it."""
+    assert scrape_times(Timeline(1.0, 0.0, {0: 0.0}, {0: {0: 31.0}}), 15.0) == [0, 15, 30, 45]
+
+
+@pytest.mark.parametrize("seconds", [2_999_990.0, 1e11, float("inf")])
+def test_run_of_too_many_scrapes_is_refused(seconds: float) -> None:
+    """Clocks that do not agree make a run of years: it is said what to do, and no memory spent."""
+    with pytest.raises(
+        UsageError, match=r"scrapes; .*--scrape-interval.*--time-scale.*same moment"
+    ):
+        scrape_times(Timeline(1.0, 0.0, {0: 0.0}, {0: {0: seconds}}), 15.0)
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,9 @@ import pytest
 
 from exporter.errors import UsageError
 from exporter.traces import read_traces
+from rank_probe.identity import for_rank
+from rank_probe.stages import STAGES
+from rank_probe.trace import TraceFile
 
 HEADER = "job_id,rank,peer_group,step,time_s,node,data_s,sync_s"
 ROWS = [f"j,{rank},pp0,{step},{step}.5,{rank},0.5,0.25" for step in range(4) for rank in range(2)]
@@ -77,6 +80,40 @@ def test_attempts_are_told_apart_by_the_file(tmp_path: Path) -> None:
     assert [(run.attempt, len(run.steps)) for run in read_traces([tmp_path])] == [(0, 1), (1, 1)]
 
 
+def test_attempt_is_in_the_name_that_the_probe_gives(tmp_path: Path) -> None:
+    """What the probe writes is read as its attempt, whatever the job is called."""
+    for job_id in ("j", "team/job 5-3", "j-1"):
+        for rank in range(2):
+            file = TraceFile(str(tmp_path), job_id, attempt=7)
+            file.write(for_rank({}, rank, 2), [(0, 1.0, [0.5] * len(STAGES))])
+            file.close()
+
+    assert [(run.job_id, run.attempt, len(run.times)) for run in read_traces([tmp_path])] == [
+        ("j", 7, 2),
+        ("j-1", 7, 2),
+        ("team/job 5-3", 7, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["incident-2024-05-01.csv", "j-5-1.csv.csv", "j-1.csv", "x-5-1.csv"]
+)
+def test_other_names_hold_no_attempt(tmp_path: Path, name: str) -> None:
+    """A date in a name is no attempt, also where it ends in the number of a rank."""
+    (run,) = read_traces([write(tmp_path / name)])
+
+    assert (run.attempt, sorted(run.times)) == (0, [0, 1])
+
+
+def test_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+    """A file that a spreadsheet has saved reads as before."""
+    path = write(tmp_path / "a.csv")
+    as_written = read_traces([path])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+
+    assert read_traces([path]) == as_written
+
+
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
@@ -88,6 +125,8 @@ def test_attempts_are_told_apart_by_the_file(tmp_path: Path) -> None:
         ("j,0,pp0,4,,0,0.1,0.2", "time_s is empty; expected seconds from the start"),
         ("j,0,pp0,4,4.5,0,nan,0.2", "data_s is 'nan', not a number of seconds"),
         ("j,0,pp0,4,4.5,0,0.1,-1", "sync_s is '-1', not a number of seconds"),
+        ("j,0,pp0,4,1732233600000,0,0.1,0.2", "time_s is '1732233600000', not a number of seconds"),
+        ("j,0,pp0,4,4.5,0,1e12,0.2", "data_s is '1e12', not a number of seconds from 0 to 1e+11"),
         ("j,0,pp0,0,0.5,0,9.9,0.2", "rank 0 of job 'j' has two times for step 0; keep"),
         ("j,0,pp0,0,0.6,0,0.5,0.25", "rank 0 of job 'j' has two times for step 0; keep"),
         (

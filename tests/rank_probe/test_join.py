@@ -1,5 +1,7 @@
 """The join's rounds over a store in memory, and how it begins and ends."""
 
+import random
+import struct
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,8 +12,11 @@ from rank_probe import join
 from rank_probe.guard import failures
 from rank_probe.identity import Identity
 from rank_probe.join import PERIODS, Join, Place, Rounds
+from rank_probe.join_merge import Totals
+from rank_probe.join_result import COLUMNS
 from rank_probe.stages import BACKWARD, DATA, STAGES, SYNC
 from rank_probe.steps import Steps, StepVector, Vectors
+from rank_probe.timeline import Timeline
 
 MS = 1_000_000
 
@@ -120,6 +125,20 @@ def test_lighter_group_waits_on_nobodys_account() -> None:
     assert [sum(r.result.wait_caused_seconds) for r in world.rounds if r.result] == [0] * 4
 
 
+def test_all_ranks_sample_as_rank_0_does() -> None:
+    """Ranks that have settled on different samples of a loop agree on one, and join it all."""
+    world = World(["all"] * 2)
+    world.rounds[1]._ring.stride = 2
+    for number in range(40):
+        steps = [vector(28 * number + each, data=5) for each in range(1, 29)]
+        for each in steps:
+            world.step(each, each)
+        world.round()
+
+    assert [each._ring.stride for each in world.rounds] == [1, 1]
+    assert [each.coverage.ratio for each in world.rounds] == [1.0] * 2
+
+
 def test_store_does_not_grow() -> None:
     """There are two keys a rank, however long it runs; at a clean end there is none."""
     world = World(["all"] * 3)
@@ -219,6 +238,45 @@ def test_stages_have_their_counters_from_the_begin_on() -> None:
 
 
 @pytest.mark.usefixtures("_fast")
+def test_users_random_numbers_stay_as_they_are() -> None:
+    """The pause between two rounds is not drawn from the generator that training draws from."""
+    store, before = MemoryStore(), random.getstate()
+    with joining(lambda: store):
+        until(lambda: "steps/1" in store.values)
+
+    assert random.getstate() == before
+
+
+@pytest.mark.usefixtures("_fast")
+def test_keys_of_a_killed_attempt_are_not_read_as_ours() -> None:
+    """A rank that starts anew on the same store forgets what it was told before."""
+    store = MemoryStore()
+    told = struct.pack(f"{COLUMNS}d", *[99.0] * COLUMNS)
+    store.values = {"steps/1": b"old", "result/1": told}
+    with joining(lambda: store) as joined:
+        until(lambda: store.values.get("steps/1", b"old") != b"old")
+        until(lambda: joined.snapshot_fields([])["joined_seconds"] == 0)
+        assert "result/1" not in store.values
+
+
+def test_steps_are_kept_from_the_connection_on() -> None:
+    """What a slow store makes us wait for would be too much for the first round."""
+    steps, takers = Steps([]), []
+
+    def connect() -> MemoryStore:
+        takers.append(len(steps._takers))
+        return MemoryStore()
+
+    joined = Join({})
+    joined.begin(connect, Place(1, 2), steps, lambda: identity(1))
+    until(lambda: len(steps._takers) == 1)
+    joined.stop()
+
+    assert takers == [0]
+    assert steps._takers == ()
+
+
+@pytest.mark.usefixtures("_fast")
 def test_store_that_fails_ends_the_join_quietly() -> None:
     """It is no failure of the probe; the counters stand and the coverage is 0."""
     store, before = MemoryStore(), failures.count
@@ -301,4 +359,25 @@ def test_fault_of_our_own_is_counted() -> None:
         thread_of(joined).join(5)
         assert joined.snapshot_fields([])["join_coverage"] == 0
 
+    assert failures.count == before + 1
+
+
+@pytest.mark.usefixtures("_fast")
+def test_arithmetic_that_fails_is_a_fault_of_our_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch says RuntimeError of a shape as of a store, but only the store's is nobody's fault."""
+    before, timeline = failures.count, Timeline(automatic=False)
+
+    def wrong(*_: object) -> None:
+        raise RuntimeError("The size of tensor a (3) must match the size of tensor b (4)")
+
+    monkeypatch.setattr(Totals, "add", wrong)
+    joined = Join({})
+    joined.begin(MemoryStore, Place(0, 1), timeline.steps, lambda: identity(0))
+    until(lambda: bool(timeline.steps._takers))
+    for _ in range(3):
+        timeline.complete_step()
+    thread_of(joined).join(5)
+
+    assert not thread_of(joined).is_alive()
+    assert joined.snapshot_fields([])["join_coverage"] == 0
     assert failures.count == before + 1

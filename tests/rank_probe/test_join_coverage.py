@@ -2,7 +2,7 @@
 
 import pytest
 
-from rank_probe.join_coverage import LATE_ROUNDS, WINDOW_SECONDS, Coverage
+from rank_probe.join_coverage import ALWAYS_PENDING, LATE_ROUNDS, WINDOW_SECONDS, Coverage
 
 PERIOD = 2.0
 
@@ -19,10 +19,27 @@ def test_nothing_is_known_before_a_step_could_be_joined() -> None:
 def test_steps_that_come_too_late_are_lost() -> None:
     """Without a peer's probe no step is joined, and a few rounds later the share is 0."""
     coverage = Coverage(PERIOD)
-    coverage.offer(range(1, 11), 100.0)
+    coverage.offer(range(1, 2 + ALWAYS_PENDING), 100.0)
     coverage.joined(0, 0, 100.1 + LATE_ROUNDS * PERIOD)
 
     assert coverage.ratio == 0
+
+
+def test_step_that_one_rank_has_not_seen_the_end_of_is_not_lost() -> None:
+    """While one rank writes a checkpoint of 30 s, its peers' last step is on its way."""
+    coverage = Coverage(PERIOD)
+    ratios = []
+    ends = {step: 10.0 * step + (20.0 if step >= 6 else 0.0) for step in range(1, 12)}
+    for number in range(75):
+        now = number * PERIOD
+        # The checkpoint follows step 5, whose end the rank that writes it sees only after it.
+        joined = [step for step, end in ends.items() if end + (20.0 if step == 5 else 0.0) <= now]
+        coverage.offer([step for step, end in ends.items() if now - PERIOD < end <= now], now)
+        coverage.joined(len(joined), max(joined, default=0), now)
+        ratios.append(coverage.ratio)
+
+    assert ratios[-1] == 1.0
+    assert set(ratios) == {None, 1.0}
 
 
 def test_share_is_that_of_the_last_minute() -> None:

@@ -38,7 +38,7 @@ def merged(run: Run, groups: Sequence[str]) -> list[Result]:
         assert alignment.add(rank, [message(rows, world_size, group)])
     totals = Totals(world_size)
     totals.add(*alignment.common())
-    return [result for each in totals.messages() if (result := read_result(each))]
+    return [result for each in totals.messages(1) if (result := read_result(each))]
 
 
 def seconds(row: Row) -> StageSeconds:
@@ -131,7 +131,7 @@ def test_only_steps_that_all_ranks_hold_are_joined() -> None:
     """A rank that is a round ahead or behind leaves the steps that it lacks for later."""
     rows = {number: row(data=number, sync=1) for number in range(1, 40)}
     alignment = Alignment([5, 7, 9, 30], 2)
-    for rank, numbers in enumerate((range(1, 35), range(6, 21))):
+    for rank, numbers in enumerate((range(4, 35), range(6, 21))):
         alignment.add(rank, [message([(step, rows[step]) for step in numbers], 2, "all")])
     steps, microseconds, _ = alignment.common()
 
@@ -140,6 +140,30 @@ def test_only_steps_that_all_ranks_hold_are_joined() -> None:
     totals = Totals(2)
     totals.add(*alignment.common())
     assert totals.unmerged([5, 7, 9, 30]) == [5, 30]
+
+
+def test_merged_steps_are_remembered_while_they_are_offered() -> None:
+    """Rank 0 offers no step again that it has dropped, so what is remembered does not grow."""
+    alignment = Alignment([5, 7, 9], 1)
+    alignment.add(0, [message([(step, row(data=1)) for step in (5, 7, 9)], 1, "all")])
+    totals = Totals(1)
+    totals.add(*alignment.common())
+    assert totals.unmerged([7, 9, 11]) == [11]
+    assert totals.unmerged([5, 7, 9, 11]) == [5, 11]
+
+
+def test_last_step_is_the_highest_of_all_merges() -> None:
+    """A step that was merged late does not take the last one back."""
+    totals = Totals(1)
+    for step in (9, 5):
+        alignment = Alignment([step], 1)
+        alignment.add(0, [message([(step, row(data=1))], 1, "all")])
+        totals.unmerged([step])
+        totals.add(*alignment.common())
+    result = read_result(totals.messages(1)[0])
+
+    assert result is not None
+    assert (result.steps, result.last_step) == (2, 9)
 
 
 @pytest.mark.parametrize(

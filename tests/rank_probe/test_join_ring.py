@@ -48,6 +48,23 @@ def test_slow_loop_offers_every_step() -> None:
     assert offered == list(range(1, 5 * STEPS_A_ROUND + 1))
 
 
+@pytest.mark.parametrize("steps", [STEPS_A_ROUND + 1, 200, 2_000])
+def test_first_round_is_a_sample_too(steps: int) -> None:
+    """A fast loop offers no more at the begin than it can post."""
+    _, offered = paced(steps, 1)
+
+    assert FEW_STEPS_A_ROUND < len(offered) <= 1.2 * STEPS_A_ROUND
+
+
+def test_sample_is_the_told_one_from_then_on() -> None:
+    """A rank that was told a sample keeps to it, whatever its own pace would be."""
+    ring, _ = paced(1_000, 3)
+    ring.follow(4)
+    for number in range(3, 6):
+        ring.take(vectors(1_000 * number, 10), number * PERIOD)
+        assert ring.stride == 4
+
+
 def test_fast_loop_offers_a_bounded_sample() -> None:
     """A thousand steps a second cost no more than sixteen do."""
     ring, offered = paced(2_000, 20)

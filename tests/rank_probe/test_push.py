@@ -1,6 +1,7 @@
 """Tests of the pusher, against a real socket."""
 
 import logging
+import random
 import socket
 import threading
 import time
@@ -67,6 +68,18 @@ def test_snapshots_arrive_again_and_again(tmp_path: Path) -> None:
 
     assert sink.snapshots[0]["job_id"] == "j"
     assert pusher.failed_pushes == 0
+
+
+def test_users_random_numbers_stay_as_they_are(tmp_path: Path) -> None:
+    """The pause between two pushes is not drawn from the generator that training draws from."""
+    before = random.getstate()
+    with listening(tmp_path / "s") as sink:
+        pusher = Pusher(f"unix:{tmp_path}/s", snapshot, interval_seconds=0.02)
+        pusher.start()
+        assert wait_until(lambda: len(sink.snapshots) >= 2)
+        pusher.stop()
+
+    assert random.getstate() == before
 
 
 def test_exporter_that_comes_back_is_found_again(tmp_path: Path) -> None:

@@ -15,10 +15,13 @@ def server() -> TCPStore:
 def test_connection_is_another_one_with_its_own_keys(
     server: TCPStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Keys lie under the attempt, below the prefixes that hold jobs on one store apart."""
+    """Keys lie below the prefixes that hold jobs on one store apart.
+
+    The attempt is not in them: torchrun may count it differently on each node.
+    """
     default = PrefixStore("job", PrefixStore("attempt", server))
     monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: default)
-    connect = opener(2)
+    connect = opener()
     assert connect is not None
     own = connect()
     own.set("steps/0", b"\x00\xff")
@@ -28,7 +31,6 @@ def test_connection_is_another_one_with_its_own_keys(
         "attempt",
         "job",
         "rankskew",
-        "2",
         "steps",
         "0",
     ]
@@ -50,11 +52,38 @@ def test_torch_without_clone_is_connected_by_address(
 
     default = OldStore("127.0.0.1", server.port, wait_for_workers=False)
     monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: default)
-    connect = opener(0)
+    connect = opener()
     assert connect is not None
     connect().set("steps/0", b"x")
 
-    assert any(key.endswith("rankskew/0/steps/0") for key in server.list_keys())
+    assert any(key.endswith("rankskew/steps/0") for key in server.list_keys())
+
+
+def test_prefixes_that_cannot_be_copied_are_not_lost(
+    server: TCPStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without an older torch's prefixes two jobs on one server would read each other's keys."""
+
+    class OldPrefixStore(PrefixStore):
+        clone = None
+
+    default = OldPrefixStore("job", server)
+    monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: default)
+
+    assert opener() is None
+
+
+def test_server_ends_with_its_process_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group that is made anew on the same port must not meet the old one's keys."""
+    default = [TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)]
+    monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: default[0])
+    connect = opener()
+    assert connect is not None
+    own = connect()
+    default.clear()
+
+    with pytest.raises(RuntimeError):
+        own.check(["steps/0"])
 
 
 def test_store_of_another_kind_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -62,4 +91,4 @@ def test_store_of_another_kind_is_left_alone(monkeypatch: pytest.MonkeyPatch) ->
     default = PrefixStore("job", HashStore())
     monkeypatch.setattr(distributed_c10d, "_get_default_store", lambda: default)
 
-    assert opener(0) is None
+    assert opener() is None

@@ -105,6 +105,27 @@ def test_nobody_is_named_without_a_straggler(tmp_path: Path, name: str, ranks: i
     assert_named(tmp_path, job, set())
 
 
+@pytest.mark.parametrize("join", [True, False])
+def test_last_words_of_ranks_that_moved_disturb_nothing(tmp_path: Path, join: bool) -> None:
+    """The job was cancelled in its second step and started again on other nodes."""
+    job = Job(ranks=8, seed=8, join=join, faults=(Fault(2, "data", 0.25),))
+    series = input_series(job, simulate(job))
+    before = [_last_words(one) for one in series if "_info{" not in one["series"]]
+
+    assert_rules(tmp_path, series + before, [ever_named(job, {(2, "data")})])
+
+
+def _last_words(series: dict[str, str]) -> dict[str, str]:
+    """Return *series* of the same rank on a node that it left long ago."""
+    values = series["values"].split()
+    metric = series["series"].partition("{")[0]
+    last = "2" if metric == "rankskew_steps_total" else "0" if "timestamp" in metric else values[3]
+    return {
+        "series": series["series"].replace("node", "old"),
+        "values": " ".join([last] * len(values)),
+    }
+
+
 @pytest.mark.parametrize("ranks", [4, 8, 16])
 def test_two_late_ranks_are_both_named(tmp_path: Path, ranks: int) -> None:
     """Two ranks as late as each other are named, each with its own stage."""

@@ -19,8 +19,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-import yaml
-
+from benchmarks.one_port import OnePortPrometheus
 from benchmarks.report import write
 from demo.process import free_port
 from demo.stack import Prometheus, Series
@@ -121,24 +120,6 @@ def served(nodes: Nodes) -> Iterator[int]:
         server.shutdown()
 
 
-def prometheus(folder: Path, port: int, names: Sequence[str]) -> Prometheus:
-    """Return a Prometheus with the shipped rules and each node as a target of its own."""
-    found = Prometheus(folder, names, interval_seconds=INTERVAL_SECONDS)
-    config = folder / "prometheus.yaml"
-    settings = yaml.safe_load(config.read_text())
-    settings["scrape_configs"][0]["relabel_configs"] = [
-        {"source_labels": ["__address__"], "target_label": "instance"},
-        {
-            "source_labels": ["__address__"],
-            "target_label": "__metrics_path__",
-            "replacement": "/node/$1",
-        },
-        {"target_label": "__address__", "replacement": f"127.0.0.1:{port}"},
-    ]
-    config.write_text(yaml.safe_dump(settings))
-    return found
-
-
 def reference(case: Case, steps: Sequence[Step], asked_seconds: float) -> Account:
     """Return the account of what the rules can have seen when asked."""
     first, last = (asked_seconds - ago for ago in WINDOW_SECONDS)
@@ -225,7 +206,9 @@ def main() -> int:
     with (
         tempfile.TemporaryDirectory() as name,
         served(nodes) as port,
-        prometheus(Path(name), port, nodes.names) as server,
+        OnePortPrometheus(
+            Path(name), port, nodes.names, interval_seconds=INTERVAL_SECONDS
+        ) as server,
     ):
         nodes.began = time.time()
         for seconds in ASKED_SECONDS:

@@ -19,13 +19,13 @@ from pathlib import Path
 from typing import Any, Final
 
 import psutil
-import yaml
 
+from benchmarks.one_port import OnePortPrometheus
 from benchmarks.report import RESULTS, write
 from benchmarks.scale_job import FAULT_STAGE, RANKS_PER_NODE
 from benchmarks.scale_load import planted, simulated_jobs
 from demo.process import Process, free_port, get
-from demo.stack import RULES, Prometheus
+from demo.stack import RULES
 
 SIZES: Final = (1_024, 4_096, 16_384)
 SOURCES: Final = ("join", "window")
@@ -76,7 +76,7 @@ class Load(Process):
         super().__init__("the simulated nodes", command, directory / "load.log")
 
 
-class ScalePrometheus(Prometheus):
+class ScalePrometheus(OnePortPrometheus):
     """Prometheus with the shipped rules and every node as a target of its own on one port."""
 
     # To end in order it writes all it holds to disk, which nobody reads.
@@ -85,23 +85,12 @@ class ScalePrometheus(Prometheus):
     def __init__(self, directory: Path, port: int, nodes: int, rules: Path) -> None:
         super().__init__(
             directory,
+            port,
             [f"node{number}:9917" for number in range(nodes)],
-            rules=rules,
             interval_seconds=INTERVAL_SECONDS,
+            rules=rules,
+            part="node(\\d+):.*",
         )
-        config = directory / "prometheus.yaml"
-        settings = yaml.safe_load(config.read_text())
-        settings["scrape_configs"][0]["relabel_configs"] = [
-            {"source_labels": ["__address__"], "target_label": "instance"},
-            {
-                "source_labels": ["__address__"],
-                "regex": "node(\\d+):.*",
-                "target_label": "__metrics_path__",
-                "replacement": "/node/$1",
-            },
-            {"target_label": "__address__", "replacement": f"127.0.0.1:{port}"},
-        ]
-        config.write_text(yaml.safe_dump(settings))
 
     def metrics(self) -> dict[str, float]:
         """Return what Prometheus says of itself, by name and labels."""

@@ -105,6 +105,17 @@ def test_nobody_is_named_without_a_straggler(tmp_path: Path, name: str, ranks: i
     assert_named(tmp_path, job, set())
 
 
+def test_mild_difference_of_a_minute_names_nobody(tmp_path: Path) -> None:
+    """6 % over its peers takes two minutes; 25 % does not."""
+    mild = Fault(2, "data", 0.06, start_seconds=120, end_seconds=190)
+    clear = replace(mild, ratio=0.25)
+    job = Job(ranks=8, seed=8, seconds=330, stage_noise=0.01)
+    (tmp_path / "clear").mkdir()
+
+    assert_named(tmp_path, replace(job, faults=(mild,)), set())
+    assert_named(tmp_path / "clear", replace(job, faults=(clear,)), {(2, "data")})
+
+
 @pytest.mark.parametrize("join", [True, False])
 def test_last_words_of_ranks_that_moved_disturb_nothing(tmp_path: Path, join: bool) -> None:
     """The job was cancelled in its second step and started again on other nodes."""

@@ -138,10 +138,13 @@ class Beside:
 
 
 def awake_seconds() -> float:
-    """Return how long the calling thread has run on a CPU or waited for one (schedstat)."""
+    """Return how long the calling thread has run on a CPU or waited for one.
+
+    schedstat's own figure for the former lags by up to a tick of the kernel's clock.
+    """
     path = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
-    running, waiting, _ = map(int, path.read_text().split())
-    return (running + waiting) / 1e9
+    waiting = int(path.read_text().split()[1])
+    return time.thread_time() + waiting / 1e9
 
 
 def world_rows(ranks: int, rounds: int) -> Iterator[dict[str, Any]]:

@@ -89,6 +89,7 @@ def listening(path: Path) -> Iterator[Sink]:
     with _serving(_UnixServer(str(path), _handler(sink))):
         sink.endpoint = f"unix:{path}"
         yield sink
+    path.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from benchmarks.ways import Arm, torchrun, verdict
 from rank_probe import torch_backward, torch_parallel, torch_stages
 from rank_probe.stages import BACKWARD, FORWARD, OTHER, SYNC
 from rank_probe.timeline import Timeline
-from tests.rank_probe.integrations.launch import Ranks, run
+from tests.rank_probe.integrations.launch import Jobs, Ranks, run
 from tests.rank_probe.parallel_job import ARMS, DELAY
 
 STEPS = 4
@@ -19,24 +19,38 @@ PLACES = ("forward", "backward", "optimizer")
 
 
 @pytest.fixture(scope="module")
-def jobs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ranks]:
+def jobs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     """Every arm on two ranks with the delay in each place, in one pair of processes."""
-    module = "tests.rank_probe.parallel_job"
-    command = torchrun(2, module, ",".join(ARMS), str(STEPS), "1", "warm-up", *PLACES)
-    return run(tmp_path_factory.mktemp("ranks"), command)
+
+    def train(*cases: str) -> dict[str, Ranks]:
+        arms, places = (dict.fromkeys(part) for part in zip(*map(split, cases), strict=True))
+        module = "tests.rank_probe.parallel_job"
+        command = torchrun(2, module, ",".join(arms), str(STEPS), "1", "warm-up", *places)
+        return run(tmp_path_factory.mktemp("ranks"), command)
+
+    return Jobs(train, *(f"{arm}-{place}" for arm in ARMS for place in PLACES))
+
+
+def split(case: str) -> tuple[str, str]:
+    """Return the arm and the place of *case*."""
+    arm, _, place = case.rpartition("-")
+    return arm, place
 
 
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("job", ARMS)
-def test_late_rank_and_its_stage_are_told(job: str, place: str, jobs: dict[str, Ranks]) -> None:
+def test_late_rank_and_its_stage_are_told(job: str, place: str, jobs: Jobs) -> None:
     """The delay is in its own stage of the late rank, and in the other one's `sync`."""
     arm = Arm(job, (), prefix=f"{job}-")
-    ranks = jobs[arm.prefix + place]
-    row = verdict(arm, place, ranks)
 
-    assert (row["waits least"], row["furthest ahead in"]) == (1, place)
-    assert 0.75 * row["planted, ms"] < row["by, ms"] < 1.25e3 * DELAY
-    for rank in ranks.values():
+    def check(ranks: Ranks) -> None:
+        row = verdict(arm, place, ranks)
+
+        assert (row["waits least"], row["furthest ahead in"]) == (1, place)
+        assert 0.75 * row["planted, ms"] < row["by, ms"] < 1.25e3 * DELAY
+
+    jobs.check(arm.prefix + place, check)
+    for rank in jobs[arm.prefix + place].values():
         assert rank["steps"] == STEPS
         assert rank["probe_errors"] == 0
         assert rank["finished"]

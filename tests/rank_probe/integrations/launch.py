@@ -1,11 +1,11 @@
-"""Launch a framework's job and read what its ranks pushed: the one late, the other waiting."""
+"""Launch a job of real ranks and read what they pushed: the one late, the other waiting."""
 
 import atexit
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
@@ -19,20 +19,57 @@ PACKAGE = "tests.rank_probe.integrations"
 
 Ranks = dict[int, dict[str, Any]]
 
+# Other loads of the machine hold a rank up by as much as what is planted, now and then; what the
+# probe gets wrong is wrong each time.
+ATTEMPTS = 3
 
-def torchrun(folder: Path, job: str, *arguments: str, ranks: int = 2) -> dict[str, Ranks]:
+
+class Jobs(Mapping[str, Ranks]):
+    """Cases that real ranks ran, each a job of its own: each rank's last snapshot, by case.
+
+    *launch* runs the cases that it is given, one after the other.
+    """
+
+    def __init__(self, launch: Callable[..., Mapping[str, Ranks]], *cases: str) -> None:
+        self._launch = launch
+        self._ranks = dict(launch(*cases))
+
+    def check(self, case: str, check: Callable[[Ranks], None]) -> None:
+        """Have *check* pass for *case*, which is run again by itself where it does not."""
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return check(self[case])
+            except AssertionError as error:
+                print(f"{case} is run again: {error}")
+                self._ranks |= self._launch(case)
+        return check(self[case])
+
+    def __getitem__(self, case: str) -> Ranks:
+        return self._ranks[case]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ranks)
+
+    def __len__(self) -> int:
+        return len(self._ranks)
+
+
+def torchrun(
+    folder: Path, job: str, *arguments: str, ranks: int = 2, **environment: str
+) -> dict[str, Ranks]:
     """Run *job* on gloo ranks; return each rank's last snapshot, by the name of its run."""
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    return run(folder, [*launcher, "-m", f"{PACKAGE}.{job}", *arguments])
+    return run(folder, [*launcher, "-m", f"{PACKAGE}.{job}", *arguments], **environment)
 
 
-def run(folder: Path, command: Sequence[str]) -> dict[str, Ranks]:
+def run(folder: Path, command: Sequence[str], **environment: str) -> dict[str, Ranks]:
     """Run Python with *command*; return each rank's last snapshot, by the name of its run."""
+    own = {"OMP_NUM_THREADS": "1", "RANKSKEW_EXPORTER": f"unix:{folder}/s"}
     with listening(folder / "s") as sink:
         process = subprocess.Popen(
             [sys.executable, *command],
             cwd=ROOT,
-            env=os.environ | {"OMP_NUM_THREADS": "1", "RANKSKEW_EXPORTER": f"unix:{folder}/s"},
+            env=os.environ | own | environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -71,13 +108,17 @@ def _last(sink: Sink) -> dict[str, Ranks]:
     return last
 
 
-def assert_late(ranks: Mapping[int, dict[str, Any]], stage: str, seconds: float) -> None:
-    """The second rank is late by *seconds* in *stage*, and the first one waited for it."""
-    victim, late = ranks[0]["stage_seconds"], ranks[1]["stage_seconds"]
-    excess = {name: late[name] - victim[name] for name in late}
-    waited = victim["sync"] - late["sync"]
+def is_late(rank: int, stage: str, seconds: float) -> Callable[[Ranks], None]:
+    """Return a check that of two ranks *rank* is late by *seconds* in *stage*, and waited for."""
 
-    assert max(excess, key=lambda name: excess[name]) == stage, excess
-    # Wide, for a machine with more to do: a stage that is missed is off by a third at least.
-    assert excess[stage] == pytest.approx(seconds, rel=0.3), excess
-    assert waited == pytest.approx(seconds, rel=0.3), excess
+    def check(ranks: Ranks) -> None:
+        victim, late = ranks[1 - rank]["stage_seconds"], ranks[rank]["stage_seconds"]
+        excess = {name: late[name] - victim.get(name, 0.0) for name in late}
+        waited = victim["sync"] - late["sync"]
+
+        assert max(excess, key=lambda name: excess[name]) == stage, excess
+        # Wide, for a machine with more to do: a stage that is missed is off by a third at least.
+        assert excess[stage] == pytest.approx(seconds, rel=0.3), excess
+        assert waited == pytest.approx(seconds, rel=0.3), excess
+
+    return check

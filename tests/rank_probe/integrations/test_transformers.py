@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rank_probe.integrations.launch import Ranks, assert_late, torchrun
+from tests.rank_probe.integrations.launch import Jobs, Ranks, is_late, torchrun
 
 STEPS, ACCUMULATED, ROWS, LENGTH, PADDING = 7, 2, 2, 16, 4
 EVERY = 2  # steps between evaluations, and between checkpoints
@@ -22,20 +22,24 @@ TIMES_LATE = {
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ranks]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     """One process a rank that trains once for every case."""
-    folder = tmp_path_factory.mktemp("runs")
-    return torchrun(folder, "transformers_job", f"{folder}/out", *TIMES_LATE, "launched", "off")
+
+    def train(*cases: str) -> dict[str, Ranks]:
+        folder = tmp_path_factory.mktemp("runs")
+        return torchrun(folder, "transformers_job", f"{folder}/out", *cases)
+
+    return Jobs(train, *TIMES_LATE, "launched", "off")
 
 
 @pytest.mark.parametrize("case", sorted(TIMES_LATE))
-def test_late_rank_and_its_stage_are_told(runs: dict[str, Ranks], case: str) -> None:
+def test_late_rank_and_its_stage_are_told(runs: Jobs, case: str) -> None:
     """The delay is in its own stage on the late rank, and the other's extra time is `sync`."""
-    assert_late(runs[case], case, TIMES_LATE[case] * DELAY)
+    runs.check(case, is_late(1, case, TIMES_LATE[case] * DELAY))
 
 
 def test_accumulated_batches_are_one_step_and_training_ends_cleanly(
-    runs: dict[str, Ranks],
+    runs: Jobs,
 ) -> None:
     """Each training starts the probe anew and finishes it, and nothing of ours fails meanwhile."""
     for case in TIMES_LATE:
@@ -45,7 +49,7 @@ def test_accumulated_batches_are_one_step_and_training_ends_cleanly(
             assert rank["probe_errors"] == 0
 
 
-def test_work_units_come_from_the_attention_mask(runs: dict[str, Ranks]) -> None:
+def test_work_units_come_from_the_attention_mask(runs: Jobs) -> None:
     """Rows, tokens and padding of the training batches are counted; evaluation's are not."""
     rows = STEPS * ACCUMULATED * ROWS
     for rank in runs["data"].values():
@@ -54,14 +58,14 @@ def test_work_units_come_from_the_attention_mask(runs: dict[str, Ranks]) -> None
         assert rank["padding_tokens"] == rows * PADDING
 
 
-def test_probe_that_a_launcher_started_goes_on(runs: dict[str, Ranks]) -> None:
+def test_probe_that_a_launcher_started_goes_on(runs: Jobs) -> None:
     """Under `-m rank_probe` the script may go on after training, so the end is the launcher's."""
     for rank in runs["launched"].values():
         assert rank["steps"] == STEPS
         assert not rank["finished"]
 
 
-def test_turned_off_it_sends_nothing(runs: dict[str, Ranks]) -> None:
+def test_turned_off_it_sends_nothing(runs: Jobs) -> None:
     """With RANK_PROBE=0 the callback does nothing at all."""
     assert "off" not in runs
 

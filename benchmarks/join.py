@@ -127,9 +127,10 @@ class Beside:
         while not done.done():
             work()
         done.result()
+        awake = awake_seconds() - awake  # Within what `elapsed` spans, whatever comes between.
         elapsed = time.perf_counter() - started
         self.wall.append(elapsed * 1e3)
-        self.late.append((elapsed - (awake_seconds() - awake)) * 1e3)
+        self.late.append((elapsed - awake) * 1e3)
 
     def _timed(self, function: Callable[[], None]) -> None:
         started = time.thread_time()

@@ -27,13 +27,13 @@ def test_nobody_speaks_for_an_unknown_rank() -> None:
 
 def test_torch_distributed_names_the_rank_where_no_launcher_did() -> None:
     """Once the process group is up the rank is known from it."""
-    probe = Probe(automatic=True, environment={})
+    probe = Probe(automatic=True, environment={"MASTER_ADDR": "gpu7"})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "rank_and_world_size", lambda: (3, 8))
         snapshot = probe.snapshot()
 
     assert snapshot is not None
-    assert (snapshot.rank, snapshot.world_size, snapshot.job_id) == (3, 8, "local")
+    assert (snapshot.rank, snapshot.world_size, snapshot.job_id) == (3, 8, "local-gpu7")
 
 
 def test_training_without_ranks_is_a_job_of_one() -> None:

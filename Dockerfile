@@ -1,4 +1,6 @@
-# The exporter's image: docker build -t rankskew . && docker run --gpus all -p 9917:9917 rankskew
+# The exporter's image:
+#   docker build -t rankskew . && sudo install --directory --owner=9917 /run/rankskew
+#   docker run --gpus all -p 9917:9917 -v /run/rankskew:/run/rankskew -v rankskew:/var/lib/rankskew rankskew
 # Nothing of the build stays in it but the wheel's installation.
 FROM python:3.12-slim-bookworm AS build
 WORKDIR /src
@@ -16,10 +18,10 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
 WORKDIR /opt/rankskew
 COPY --from=build /src/wheels wheels
 RUN pip install --no-cache-dir "$(ls wheels/rankskew-*.whl)[exporter]" && rm -r wheels
-# A number, so that Kubernetes can see that it is not root. The directory is where training
-# processes on the node find the ingest socket: mount it from the host.
+# A number, so that Kubernetes can see that it is not root. Mount both directories: training
+# processes on the node find the ingest socket in the first one, and the second remembers its GPUs.
 RUN useradd --system --uid 9917 --home-dir /opt/rankskew rankskew \
-    && install --directory --owner=rankskew /run/rankskew
+    && install --directory --owner=rankskew /run/rankskew /var/lib/rankskew
 USER 9917
 EXPOSE 9917
 # With TLS in --web.config.file, replace it: this asks over plain HTTP.

@@ -18,7 +18,7 @@ from typing import Any
 
 from benchmarks.report import RESULTS, show, write
 from rank_probe.stages import STAGES
-from tests.rank_probe.integrations.launch import PACKAGE, Ranks, run
+from tests.rank_probe.launch import PACKAGE, Ranks, run
 from tests.rank_probe.parallel_job import DELAY, PLACES
 
 STEPS = 12

@@ -109,6 +109,10 @@ def metrics() -> str:
         "These names are public API: a rename is a breaking change.",
         "A reading that does not exist is an absent series, never a zero.",
         "Descriptive labels live on the `_info` series; join them with `* on (...) group_left`.",
+        "",
+        "A rank has at most 48 series, a GPU [64](hardware.md#gpu) and the rest of a node "
+        "[120](hardware.md#host); tests hold each.",
+        figures.series(),
     ]
     for name, purpose, families in families_by_collector():
         lines += ["", f"## {name}", "", purpose, ""]
@@ -159,11 +163,13 @@ def configuration() -> str:
                     "`RANKSKEW_JOB_ID`",
                     "the scheduler's or launcher's name",
                     "The `job_id` label: SLURM_JOB_ID, TORCHELASTIC_RUN_ID, JOBSET_NAME, "
-                    "RAY_JOB_ID or the pod's name without its index; `local` without any.",
+                    "RAY_JOB_ID or the pod's name without its index; without any `local-` and "
+                    "MASTER_ADDR, or the node's name where that is missing or a loopback address.",
                 ),
                 (
                     "`RANKSKEW_PEER_GROUP`",
-                    "`all`",
+                    "`pp` and the pipeline stage, and the GPU model, as far as they are known; "
+                    "else `all`",
                     "The `peer_group` label: ranks that ought to do equal work.",
                 ),
                 (
@@ -223,12 +229,18 @@ PAGES: dict[str, Callable[[str], str]] = {
         page,
         {
             "overhead": figures.overhead(),
+            "join": figures.join(),
             "scrape": figures.scrape(),
             "endurance": figures.endurance(),
         },
     ),
     "docs/scale.md": lambda page: fill(
-        page, {"scale": scale_table.scale(), "scale_rules": scale_table.rules()}
+        page,
+        {
+            "scale_outcome": scale_table.outcome(),
+            "scale": scale_table.scale(),
+            "scale_rules": scale_table.rules(),
+        },
     ),
     "alerts/README.md": with_tables,
     "README.md": lambda page: fill(page, {"costs": figures.costs()}),

@@ -11,6 +11,8 @@ RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 # benchmarks/overhead.py names its rows so; the others are compared with this one.
 ADDED = "added to a step: "
 OURS = f"{ADDED}probe, automatic"
+# The most that the probe may cost, in µs.
+GOALS = {OURS: 10, "CPU of a push, one a second": 300}
 
 
 def result(name: str) -> dict[str, Any]:
@@ -53,7 +55,11 @@ def costs() -> str:
             f"{scraped['RSS MiB, NVML child included']:.0f} MiB",
         ),
     ]
-    return table(("what", "median"), cells)
+    about = (
+        f"On {result('overhead')['machine']['cpus']} CPUs without a GPU; "
+        "the rows of a step are of one rank that trains alone."
+    )
+    return f"{about}\n\n{table(('what', 'median'), cells)}"
 
 
 def overhead() -> str:
@@ -63,7 +69,42 @@ def overhead() -> str:
         (row["what"], _spread(row), _percent(row), _times(row, ours)) for row in rows("overhead")
     ]
     header = ("what", "median", "of a step of 100 ms", "times the probe, automatic")
-    return f"{_measured_with('overhead')}\n\n{table(header, cells)}"
+    return f"{_measured_with('overhead')}\n{_beside_goals()}\n\n{table(header, cells)}"
+
+
+def _beside_goals() -> str:
+    medians = {row["what"]: row["median"] for row in rows("overhead")}
+    return "\n".join(
+        f"*{what}*: {medians[what]:.3g} µs, "
+        f"{'within' if medians[what] <= goal else '**over**'} the goal of {goal} µs."
+        for what, goal in GOALS.items()
+    )
+
+
+def join() -> str:
+    """Return what a round of the per-step join takes, and what it adds to live training."""
+    cells = [
+        (
+            f"{row['ranks']:,}",
+            row["what"],
+            _spread(row),
+            "" if row["% of a round"] is None else f"{row['% of a round']:.2g} %",
+        )
+        for row in rows("join")
+    ]
+    header = ("ranks", "what", "median", "of the time from round to round")
+    return f"{_measured_with('join')}\n\n{table(header, cells)}"
+
+
+def series() -> str:
+    """Return how many series a node has, and what the rules add to those of all nodes."""
+    page = rows("scrape")[0]
+    added = [row["head series"] / row["scraped series"] - 1 for row in rows("scale")]
+    return (
+        f"{page['gpus']} GPUs, {page['ranks']} ranks and their node [had {page['series']}]"
+        f"(overhead.md#a-scrape); in jobs of thousands of ranks the rules record "
+        f"[{min(added) * 100:.0f} to {max(added) * 100:.0f} %](scale.md) on top of what is scraped."
+    )
 
 
 def endurance() -> str:
@@ -88,7 +129,12 @@ def _measured_with(name: str) -> str:
 
 
 def _spread(row: dict[str, Any]) -> str:
-    return f"{row['median']:.3g} {row['unit']} (quartiles {row['q1']:.3g} to {row['q3']:.3g})"
+    median, low, high = (_number(row[name]) for name in ("median", "q1", "q3"))
+    return f"{median} {row['unit']} (quartiles {low} to {high})"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
 
 
 def _percent(row: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.scale import LIMITS
 from docs.figures import result, rows
 from docs.markdown import table
 
@@ -42,6 +43,30 @@ def scale() -> str:
     )
     machine = result("scale")["machine"]
     return f"Prometheus {found[0]['Prometheus']}, {machine['cpus']} CPUs.\n\n{table(header, cells)}"
+
+
+def outcome() -> str:
+    """Return for each size of one job what its rules take, and whether that is within the goals."""
+    found = [row for row in rows("scale") if _is_plain(row)]
+    sentences = []
+    for ranks in dict.fromkeys(row["ranks"] for row in found):
+        mine = [row for row in found if row["ranks"] == ranks]
+        taken = [
+            f"{row['rules s of 15, mean']:.1f} s by the {SOURCE_NAMES[row['source']]} "
+            f"({_verdict(row)} the goal of {LIMITS[row['source']]:g})"
+            for row in mine
+        ]
+        missed = sum(row["missed"] for row in mine)
+        sentences.append(
+            f"With {ranks:,} ranks the rules take {' and '.join(taken)} of each 15 s, "
+            f"and {missed or 'no'} evaluation{'s were' if missed > 1 else ' was'} missed."
+        )
+    return "\n".join(sentences)
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    limit = LIMITS[row["source"]]
+    return "within" if round(row["rules s of 15, mean"], 1) <= limit else "**over**"
 
 
 def rules() -> str:

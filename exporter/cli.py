@@ -20,7 +20,7 @@ from rank_probe.snapshot import LEVELS
 from rank_probe.version import __version__
 
 WHAT_THEY_DO: Final = (
-    "exporter: serve; files: write rules; control: change what ranks time; "
+    "exporter: serve; files: write rules, runbooks, dashboards; control: change what ranks time; "
     "gpus: let go of them for a reset; replay: try the rules on traces"
 )
 SWITCH: Final = "collector."
@@ -51,10 +51,13 @@ def run_files(arguments: Sequence[str]) -> int:
     """Write what an operator needs beside the exporter: rules, runbooks, dashboards."""
     parser = _Parser(
         prog="rankskew files",
-        description="Write the alert rules, runbooks, Alertmanager configuration and dashboards.",
+        description="Write the alert rules, runbooks, Alertmanager configuration and dashboards, "
+        "and say what to add to rule_files.",
         allow_abbrev=False,
     )
-    parser.add_argument("directory", type=Path)
+    parser.add_argument(
+        "directory", type=Path, help="where to; made if it is missing, its other files stay"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace files that differ")
     parser.add_argument(
         "--vmalert",
@@ -77,7 +80,8 @@ def run_control(arguments: Sequence[str]) -> int:
     parser = _Parser(
         prog="rankskew control",
         description="Change how much the probes of a running job's ranks on this node time: "
-        "nothing but a heartbeat (off), the stages (stages), or also what costs more (detail).",
+        "nothing but a heartbeat (off), the stages (stages), or also every step, into a trace file "
+        "(detail).",
         allow_abbrev=False,
     )
     parser.add_argument("job_id")

@@ -60,10 +60,10 @@ def _belongs(process: Process, owners: Sequence[RankOnGpu]) -> bool:
 
 
 def _job_of(process: Process) -> str | None:
-    """Return the job that the environment names; `local`, nobody's name, only of a rank."""
-    named = identity.job_id(process.environment or {})
+    """Return the job that the environment names; where it names none, only that of a rank."""
+    environment = process.environment or {}
     is_rank = started_as(process) is not None
-    return named if is_rank or named != identity.UNNAMED else None
+    return identity.job_id(environment) if is_rank else identity.named_job_id(environment)
 
 
 def _is_beside(process: Process, owner: Process) -> bool:

@@ -166,7 +166,7 @@ class Settings:
     gpus_expected: int = _flag(
         "--gpus.expected",
         0,
-        "How many GPUs this node should have; 0 is as many as it was ever seen to have.",
+        "How many GPUs this node should have; 0: all it ever had, less exchanged or forgotten.",
         whole,
     )
     nvml_interval_seconds: float = _flag(

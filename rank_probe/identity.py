@@ -1,12 +1,16 @@
 """Who this process is in its job, from the launcher's environment variables."""
 
+import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
 # The first that is set wins. torchrun without a rendezvous id says "none".
-_JOB_ID = ("RANKSKEW_JOB_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOBSET_NAME", "RAY_JOB_ID")
+_JOB_ID = (
+    *("RANKSKEW_JOB_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOBSET_NAME", "RAY_JOB_ID"),
+    "PMIX_NAMESPACE",  # Open MPI's
+)
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
@@ -14,21 +18,22 @@ _NODE_RANK = ("GROUP_RANK", "SLURM_NODEID", "OMPI_COMM_WORLD_NODE_RANK", "NODE_R
 _ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _PEER_GROUP = "RANKSKEW_PEER_GROUP"
 _KUBERNETES = "KUBERNETES_SERVICE_HOST"
+_HOSTNAME = "HOSTNAME"
+_MASTER = "MASTER_ADDR"
 
 # All that is read here: who looks at the environment of other processes needs no other variable.
 VARIABLES: Final = frozenset(
     {*_JOB_ID, *_RANK, *_WORLD_SIZE, *_LOCAL_RANK, *_NODE_RANK, *_ATTEMPT}
-    | {_PEER_GROUP, _KUBERNETES, "HOSTNAME"}
+    | {_PEER_GROUP, _KUBERNETES, _HOSTNAME, _MASTER}
 )
 # As many as any count of ranks has; int() refuses thousands, with an error.
 _DIGITS: Final = 15
 
 # Pods of a training job are named <job>-<role>-<index> (Kubeflow) or <job>-<index> (indexed Job).
 _POD_SUFFIX = re.compile(r"(-(master|worker|launcher|node|replica))?-\d+$")
-
+_THIS_NODE = re.compile(r"localhost|127\..*|::1|")
 
 EVERYBODY = "all"
-UNNAMED = "local"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +84,26 @@ def peer_group(coordinates: Mapping[str, str], gpu_model: str) -> str:
 
 
 def job_id(environment: Mapping[str, str]) -> str:
-    """Return the name of the run, `local` where nobody named it."""
+    """Return the name of the run; where nobody named it, `local-` and the node that leads it.
+
+    Thus runs on several nodes are several jobs, and one run of several nodes is one.
+    """
+    return named_job_id(environment) or f"local-{_leading_node(environment)}"
+
+
+def named_job_id(environment: Mapping[str, str]) -> str | None:
+    """Return the name that the user, the scheduler or the launcher gave the run."""
     named = _first(environment, _JOB_ID)
-    if named:
-        return named
-    if _KUBERNETES in environment and environment.get("HOSTNAME"):
-        return _POD_SUFFIX.sub("", environment["HOSTNAME"])
-    return UNNAMED
+    if named is None and _KUBERNETES in environment and environment.get(_HOSTNAME):
+        return _POD_SUFFIX.sub("", environment[_HOSTNAME])
+    return named
+
+
+def _leading_node(environment: Mapping[str, str]) -> str:
+    address = environment.get(_MASTER, "").strip()
+    if not _THIS_NODE.fullmatch(address):
+        return address
+    return environment.get(_HOSTNAME) or os.uname().nodename
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str | None:

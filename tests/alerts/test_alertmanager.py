@@ -65,7 +65,7 @@ def assert_inhibited(
     posted = [{"labels": one} for one in sent + held_back]
     client.post("/api/v2/alerts", json=posted).raise_for_status()
     seen: list[dict[str, str]] = []
-    deadline = time.monotonic() + 5  # The inhibitor takes alerts in beside the API.
+    deadline = time.monotonic() + 20  # The inhibitor takes alerts in beside the API.
     while time.monotonic() < deadline:
         known: list[dict[str, Any]] = client.get("/api/v2/alerts").json()
         inhibited = [one["labels"] for one in known if one["status"]["inhibitedBy"]]

@@ -189,6 +189,7 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, raising=False)
     monkeypatch.setattr(gpu_check_training, "DEVICE", "cpu")
     monkeypatch.setattr(gpu_check_training, "devices", list)
+    monkeypatch.setattr(gpu_check_training, "cycles_per_ms", lambda: 1e6)
     small = functools.partial(Training, width=32, layers=2)
     monkeypatch.setattr(gpu_check, "Training", lambda faults, **_: small(faults))
     monkeypatch.setattr(gpu_check, "STEPS", 6)
@@ -196,6 +197,24 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
+
+
+def test_sleep_kernel_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A millisecond's cycles are found by the device's own clock."""
+    cycles = 0
+
+    def sleep(more: int) -> None:
+        nonlocal cycles
+        cycles += more
+
+    class Event(HostEvent):
+        def record(self, _stream: object = None) -> None:
+            self._at = cycles / 1.98e9
+
+    monkeypatch.setattr(torch.cuda, "_sleep", sleep)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+
+    assert gpu_check_training.cycles_per_ms() == pytest.approx(1.98e6)
 
 
 def figures(rows: Iterator[Row]) -> dict[str, float]:

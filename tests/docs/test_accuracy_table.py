@@ -59,6 +59,24 @@ def test_misses_are_listed_one_by_one(tmp_path: Path, monkeypatch: pytest.Monkey
     assert "| none | ddp | 4 | 1 | **1** |" in text
 
 
+@pytest.mark.parametrize(
+    ("runs", "told"), [(1, ["| s |", "| 23.5 |"]), (3, ["| median, s | max, s |", "| 23.5 | 40 |"])]
+)
+def test_one_run_has_no_median(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, runs: int, told: list[str]
+) -> None:
+    """Where each row is of a single run, its time is not called a median or a maximum."""
+    counts = {"scrape, s": 15.0, "fault, %": 10.0, "runs": runs, "fired": runs, "wrong": 0}
+    times = {"median, s": 23.54, "max, s": 40.0}
+    (tmp_path / "latency.json").write_text(json.dumps({"rows": [counts | times]}))
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    monkeypatch.setattr(accuracy_table, "RESULTS", tmp_path)
+    text = accuracy_table.latency()
+
+    assert all(part in text for part in told)
+    assert ("median" in text) is (runs > 1)
+
+
 def test_page_stands_without_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fresh checkout that has measured nothing still makes its pages."""
     monkeypatch.setattr(accuracy_table, "RESULTS", tmp_path)

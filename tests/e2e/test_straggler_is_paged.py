@@ -28,8 +28,6 @@ STAGE_OF = {
 }
 HEALTHY = "none"
 PATIENCE_SECONDS = 240.0
-# What three of four GPUs lose: they wait for DELAY in a step of STEP + DELAY.
-GPUS_LOST = (RANKS - 1) * DELAY_SECONDS / (STEP_SECONDS + DELAY_SECONDS)
 
 
 @dataclass
@@ -39,6 +37,7 @@ class Outcome:
     variant: str
     pages: dict[str, list[Page]]
     gpus_lost: dict[str, float | None]
+    step_seconds: dict[str, float | None]
     healthy_coverage: float | None
     not_judgeable: list[dict[str, str]]
 
@@ -78,12 +77,14 @@ def outcome(request: pytest.FixtureRequest, stack: Stack) -> Outcome:
 def outcome_of(stack: Stack, variant: str, jobs: dict[str, str]) -> Outcome:
     """Return what *jobs*, by their fault, have led to by now."""
     cost = 'rank:rankskew_gpus_lost:mean1m{{job_id="{}"}}'.format
+    step = 'job:rankskew_step_seconds:mean1m{{job_id="{}"}}'.format
     coverage = f'job:rankskew_coverage:ratio{{job_id="{jobs[HEALTHY]}"}}'
     reasons = f'job_reason:rankskew_not_judgeable:bool{{job_id=~"{variant}-.*"}}'
     return Outcome(
         variant,
         {fault: stack.webhook.pages(job_id=job_id) for fault, job_id in jobs.items()},
         {fault: stack.prometheus.value(cost(job_id)) for fault, job_id in jobs.items()},
+        {fault: stack.prometheus.value(step(job_id)) for fault, job_id in jobs.items()},
         stack.prometheus.value(coverage),
         [series.labels for series in stack.prometheus.query(reasons)],
     )
@@ -105,7 +106,11 @@ def test_page_names_the_late_rank_and_its_stage_and_nobody_else(
 @pytest.mark.parametrize("fault", STAGE_OF)
 def test_cost_is_what_the_others_wait(outcome: Outcome, fault: str) -> None:
     """GPUs lost is the wait of three ranks over the step, to a tenth."""
-    assert outcome.gpus_lost[fault] == pytest.approx(GPUS_LOST, rel=0.1)
+    # As measured: twenty ranks on two cores make it longer than planned.
+    step = outcome.step_seconds[fault]
+
+    assert step is not None
+    assert outcome.gpus_lost[fault] == pytest.approx((RANKS - 1) * DELAY_SECONDS / step, rel=0.1)
 
 
 @pytest.mark.parametrize("fault", STAGE_OF)

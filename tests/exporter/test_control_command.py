@@ -123,7 +123,7 @@ def test_token_guards_the_tcp_listener(
         assert running.push_over_tcp(port, body, Authorization="Bearer s3cret")[0] == 401
         assert counted(running.metrics(), "unauthorized") == 3
         assert running.push(snapshot(job_id="unix").to_json()) == (200, {})
-        log = "\n".join(running.log)
+    log = "\n".join(running.log)
     assert "s3cret" not in log
     assert "rotated" not in log
     assert "level off" in log

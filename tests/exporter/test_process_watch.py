@@ -162,5 +162,6 @@ def test_watch_looks_by_itself_until_it_is_stopped(fake: FakeProc) -> None:
     wait_for(lambda: 7 in watch.processes())
     watch.stop()
 
-    assert watch._thread is not None
-    assert not watch._thread.is_alive()
+    thread = watch._thread
+    assert thread is not None
+    wait_for(lambda: not thread.is_alive())

@@ -20,6 +20,7 @@ from tests.exporter.running import (
     wait_until,
 )
 from tests.exporter.snapshots import snapshot
+from tests.exporter.tried_again import tried_again
 
 # Ending must not hold up a node's shutdown or a restart.
 END_SECONDS = 2.0
@@ -117,6 +118,7 @@ def test_killed_exporter_starts_again_on_its_stale_socket(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@tried_again
 def test_exporter_ends_quickly_and_leaves_nothing(tmp_path: Path, number: int) -> None:
     """Told to end, it closes kept-alive connections, removes its socket and ends its children."""
     path = tmp_path / "e.sock"

@@ -40,8 +40,10 @@ class Web:
         self.live.sample(1_000.0, 1_000.0)
         self.why_not_ready: str | None = "The first readings are not in yet."
         self.why_not_healthy: str | None = None
+        # A clock that stands still: no page here is too late.
+        scrape = Scrape([Fixed("one", 4.5), Fixed("two", 2.0)], monotonic=lambda: 0.0)
         self._app = web_app(
-            Exposition(Scrape([Fixed("one", 4.5), Fixed("two", 2.0)])),
+            Exposition(scrape),
             self.live,
             lambda: self.why_not_ready,
             lambda: self.why_not_healthy,

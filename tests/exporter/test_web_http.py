@@ -14,7 +14,7 @@ from exporter.sockets import open_loopback
 from exporter.web_http import NO_ROOM, web_protocol
 from tests.exporter.running import PATIENCE_SECONDS
 
-# Long enough for a busy machine to answer in, short enough to wait for.
+# Short enough to wait for: for tests of the limit alone, a busy machine may take longer to answer.
 LIMIT_SECONDS = 0.3
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -22,11 +22,13 @@ Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 @asynccontextmanager
-async def web(app: ASGIApp, connections: int = 100) -> AsyncIterator[tuple[Listener, int]]:
+async def web(
+    app: ASGIApp, connections: int = 100, limit_seconds: float = PATIENCE_SECONDS
+) -> AsyncIterator[tuple[Listener, int]]:
     """Serve *app* in the test's own event loop; yield the listener and its port."""
     opened = open_loopback("127.0.0.1:0", "--web.listen-address")
     port = opened.getsockname()[1]
-    listener = Listener([opened], web_protocol(connections, LIMIT_SECONDS), app)
+    listener = Listener([opened], web_protocol(connections, limit_seconds), app)
     task = asyncio.create_task(listener.serve_until_told())
     try:
         while not listener.started:
@@ -74,22 +76,23 @@ def test_connection_that_ends_no_request_is_dropped(sent: bytes) -> None:
     """Saying nothing, or half a request, holds a place for a limited time only."""
 
     async def dawdle() -> float:
-        async with web(PlainTextResponse("fine")) as (_, port):
+        async with web(PlainTextResponse("fine"), limit_seconds=LIMIT_SECONDS) as (_, port):
+            started = time.monotonic()
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
             writer.write(sent)
-            started = time.monotonic()
             await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
             writer.close()
             return time.monotonic() - started
 
-    assert LIMIT_SECONDS * 0.9 < asyncio.run(dawdle()) < LIMIT_SECONDS * 5
+    assert LIMIT_SECONDS * 0.9 < asyncio.run(dawdle()) < LIMIT_SECONDS * 20
 
 
 def test_client_that_does_not_read_is_dropped() -> None:
     """A large page that nobody takes is thrown away with its connection."""
 
     async def ignore_the_answer() -> None:
-        async with web(PlainTextResponse(b"x" * 50_000_000)) as (listener, port):
+        page = PlainTextResponse(b"x" * 50_000_000)
+        async with web(page, limit_seconds=LIMIT_SECONDS) as (listener, port):
             _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
             writer.write(GET)
             while not listener.server_state.connections:

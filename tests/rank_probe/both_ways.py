@@ -18,6 +18,7 @@ from demo import train
 from rank_probe import torch_backward, torch_collectives, torch_stages
 from rank_probe.stages import DATA, FORWARD, OPTIMIZER, STAGES
 from rank_probe.timeline import Timeline
+from tests.rank_probe.launch import leave
 
 
 def main() -> None:
@@ -71,3 +72,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()

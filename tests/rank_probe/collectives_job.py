@@ -24,6 +24,7 @@ from rank_probe import torch_backward, torch_collectives, torch_parallel, torch_
 from rank_probe.guard import failures
 from rank_probe.stages import COMPUTE, STAGES, SYNC
 from rank_probe.timeline import Timeline
+from tests.rank_probe.launch import leave
 
 DELAY = 0.1
 
@@ -356,3 +357,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()

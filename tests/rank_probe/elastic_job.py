@@ -1,11 +1,14 @@
 """A small DDP training for test_elastic.py: 50 ms a step; may end badly in its first attempt.
 
-elastic_job.py STEPS [raise|exit|hang]
+elastic_job.py STEPS [raise|exit|PATH]
+
+Ends early once there is a file at PATH, and writes there how many steps it took.
 """
 
 import os
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,7 +23,7 @@ BATCH = 4
 def main() -> None:
     """Train; in the first attempt the second rank may fail in the middle."""
     steps = int(sys.argv[1])
-    failure = sys.argv[2] if len(sys.argv) > 2 else ""
+    ending = sys.argv[2] if len(sys.argv) > 2 else ""
     fails = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0"
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -32,10 +35,14 @@ def main() -> None:
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(STEP_SECONDS)
-        if fails and failure and dist.get_rank() == 1 and number == steps // 2:
-            if failure == "exit":
+        if fails and dist.get_rank() == 1 and number == steps // 2:
+            if ending == "exit":
                 os._exit(17)
-            raise RuntimeError("theirs")
+            if ending == "raise":
+                raise RuntimeError("theirs")
+        if Path(ending).is_file():
+            Path(ending).write_text(str(number + 1))
+            break
     dist.destroy_process_group()
 
 

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader
 
 import rank_probe
 from demo.train import FEATURES, Batches, Block, TimedSGD, sleep
+from tests.rank_probe.launch import leave
 
 PLACES = ("data", "forward", "backward", "optimizer", "other")
 HEALTHY, DELAY = 0.008, 0.08
@@ -278,3 +279,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
+    leave()

@@ -7,12 +7,16 @@ import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+# For pushes to a sink in a process that may be held up; a real exporter's answer is not worth it.
+PATIENCE_SECONDS = 20.0
+
 
 class Sink:
-    """The pushed snapshots, in the order in which they came."""
+    """The pushed snapshots, in the order in which they came; once it is closed, were made."""
 
     def __init__(self) -> None:
         self.snapshots: list[dict[str, Any]] = []
@@ -28,10 +32,14 @@ class Sink:
 
 
 class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
-    """Ends its open connections too when it closes, as a killed process would."""
+    """Ends its open connections too when it closes, as a killed process would.
 
-    daemon_threads = True
+    Before that it takes in all that was sent: a rank does not wait long for a busy machine's
+    answer to its last push.
+    """
+
     disable_nagle_algorithm = True
+    request_queue_size = 128
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -42,10 +50,14 @@ class _Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         super().process_request(request, client_address)
 
     def server_close(self) -> None:
-        super().server_close()
+        self.socket.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                self.process_request(*self.get_request())
         for connection in self._connections:
             with suppress(OSError):  # The other end was first.
-                connection.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RD)  # What is there can still be read.
+        super().server_close()  # waits for the threads that do
 
 
 class _UnixServer(_Server):
@@ -70,8 +82,9 @@ def _handler(sink: Sink) -> type[http.server.BaseHTTPRequestHandler]:
         def answer(self, status: int, body: bytes) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            with suppress(BrokenPipeError):  # Nobody waits for it any more.
+                self.end_headers()
+                self.wfile.write(body)
 
         def address_string(self) -> str:
             return "unix"
@@ -86,7 +99,7 @@ def _handler(sink: Sink) -> type[http.server.BaseHTTPRequestHandler]:
 def listening(path: Path) -> Iterator[Sink]:
     """Take snapshots in at the Unix socket *path* while the block runs."""
     sink = Sink()
-    with _serving(_UnixServer(str(path), _handler(sink))):
+    with _serving(_UnixServer(str(path), _handler(sink)), sink):
         sink.endpoint = f"unix:{path}"
         yield sink
     path.unlink(missing_ok=True)
@@ -97,13 +110,13 @@ def listening_on_loopback() -> Iterator[Sink]:
     """Take snapshots in over TCP while the block runs; `endpoint` says where."""
     sink = Sink()
     server = _Server(("127.0.0.1", 0), _handler(sink))
-    with _serving(server):
+    with _serving(server, sink):
         sink.endpoint = f"http://127.0.0.1:{server.server_address[1]}"
         yield sink
 
 
 @contextmanager
-def _serving(server: _Server) -> Iterator[None]:
+def _serving(server: _Server, sink: Sink) -> Iterator[None]:
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:
@@ -112,3 +125,4 @@ def _serving(server: _Server) -> Iterator[None]:
         server.shutdown()
         thread.join()
         server.server_close()
+        sink.snapshots.sort(key=itemgetter("heartbeat_timestamp_seconds"))

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import rank_probe as probe
-from rank_probe import api
+from rank_probe import api, push
 from rank_probe.stages import OTHER, STAGES
-from tests.rank_probe.sink import Sink, listening
+from tests.rank_probe.sink import PATIENCE_SECONDS, Sink, listening
 
 
 @pytest.fixture
@@ -22,6 +22,7 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
     for name, value in {"RANK": "1", "WORLD_SIZE": "2", "RANKSKEW_JOB_ID": "api"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("RANKSKEW_EXPORTER", f"unix:{tmp_path}/s")
+    monkeypatch.setattr(push, "TIMEOUT_SECONDS", PATIENCE_SECONDS)
     with listening(tmp_path / "s") as sink:
         yield sink
         probe.finish()

@@ -4,9 +4,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,14 +50,6 @@ def end_of(process: subprocess.Popen[str]) -> tuple[int, str]:
     return process.returncode, output
 
 
-def seen(sink: Sink, seconds: float = 60) -> None:
-    """Wait until some rank has told of a step."""
-    until = time.monotonic() + seconds
-    while not any(snapshot["steps"] for snapshot in sink.snapshots[-4:]):
-        assert time.monotonic() < until, "no rank has told of a step"
-        time.sleep(0.05)
-
-
 @pytest.mark.parametrize("failure", ["raise", "exit"])
 def test_restart_is_the_same_job_with_the_next_attempt(tmp_path: Path, failure: str) -> None:
     """After a crash torchrun starts all ranks anew: same job and ranks, counters from zero."""
@@ -89,10 +82,12 @@ def test_restart_is_the_same_job_with_the_next_attempt(tmp_path: Path, failure: 
 
 def test_job_that_fails_for_good_is_not_finished(tmp_path: Path) -> None:
     """The exit status is the job's own, and no rank claims a clean end."""
-    with listening(tmp_path / "s") as sink:
-        with training(str(STEPS), "raise", RANKSKEW_EXPORTER=sink.endpoint) as process:
-            status, output = end_of(process)
-        last = sink.last()
+    with (
+        listening(tmp_path / "s") as sink,
+        training(str(STEPS), "raise", RANKSKEW_EXPORTER=sink.endpoint) as process,
+    ):
+        status, output = end_of(process)
+    last = sink.last()
 
     assert status == 1
     assert "theirs" in output
@@ -105,7 +100,7 @@ def test_exporter_that_comes_late_misses_nothing(tmp_path: Path) -> None:
         time.sleep(3 * STEPS * STEP_SECONDS / 2)
         with listening(tmp_path / "s") as sink:
             status, output = end_of(process)
-            last = sink.last()
+    last = sink.last()
 
     assert status == 0, output[-3000:]
     assert [last[rank]["steps"] for rank in (0, 1)] == [3 * STEPS] * 2
@@ -123,7 +118,7 @@ def test_two_jobs_on_one_node_are_two_jobs(tmp_path: Path) -> None:
             for name, steps in (("first", STEPS), ("second", 2 * STEPS))
         }
         assert [end_of(process)[0] for process in jobs.values()] == [0, 0]
-        ended = {s["job_id"]: s["steps"] for s in sink.snapshots if s["finished"]}
+    ended = {s["job_id"]: s["steps"] for s in sink.snapshots if s["finished"]}
 
     assert ended == {"first": STEPS, "second": 2 * STEPS}
 
@@ -150,32 +145,34 @@ def test_container_without_the_socket_uses_tcp_and_a_token(tmp_path: Path) -> No
 
 def test_rank_is_turned_off_and_on_while_it_trains(tmp_path: Path) -> None:
     """The exporter's answer stops the counters within a push or two, and starts them again."""
-    with listening(tmp_path / "s") as sink:
-        with training(str(8 * STEPS), ranks=1, RANKSKEW_EXPORTER=sink.endpoint) as process:
-            seen(sink)
-            sink.answer = b'{"level":"off"}'
-            wait_for_level(sink, "off")
-            stopped = sink.snapshots[-1]["steps"]
-            time.sleep(1.5)
-            still = sink.snapshots[-1]
-            sink.answer = b'{"level":"stages"}'
-            wait_for_level(sink, "stages")
-            status, output = end_of(process)
-        last = sink.last()[0]
+    enough = tmp_path / "enough"
+    with (
+        listening(tmp_path / "s") as sink,
+        training(str(50 * STEPS), str(enough), ranks=1, RANKSKEW_EXPORTER=sink.endpoint) as process,
+    ):
+        wait_for(sink, lambda last: last["steps"] > 0)
+        sink.answer = b'{"level":"off"}'
+        stopped = wait_for(sink, lambda last: last["level"] == "off")
+        still = wait_for(sink, lambda last: last["sequence"] >= stopped["sequence"] + 2)
+        sink.answer = b'{"level":"stages"}'
+        wait_for(sink, lambda last: last["steps"] > stopped["steps"])
+        enough.touch()
+        status, output = end_of(process)
+    last = sink.last()[0]
 
     assert status == 0, output[-3000:]
-    assert still["steps"] == stopped
-    assert still["sequence"] < last["sequence"]
-    assert stopped < last["steps"] < 8 * STEPS
+    assert still["steps"] == stopped["steps"]
+    assert stopped["steps"] < last["steps"] < int(enough.read_text())
     assert last["probe_errors"] == 0
 
 
-def wait_for_level(sink: Sink, level: str) -> None:
-    """Wait until a rank says that it runs at *level*."""
-    until = time.monotonic() + 20
-    while sink.snapshots[-1]["level"] != level:
-        assert time.monotonic() < until, f"no rank went to level {level}"
+def wait_for(sink: Sink, condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Wait until the *condition* is true of the last snapshot; return it."""
+    until = time.monotonic() + 60
+    while not (found := [last for last in sink.snapshots[-1:] if condition(last)]):
+        assert time.monotonic() < until, f"waited in vain, up to {sink.snapshots[-1:]}"
         time.sleep(0.02)
+    return found[0]
 
 
 def test_trace_holds_every_step_of_every_rank(tmp_path: Path) -> None:

@@ -1,9 +1,12 @@
 """Tests of who a process is, by what its launcher set."""
 
+import os
+
 import pytest
 
 from rank_probe.identity import VARIABLES, from_environment, job_id, peer_group
 
+NODE = os.uname().nodename
 TORCHRUN = {
     "RANK": "5",
     "WORLD_SIZE": "8",
@@ -59,14 +62,17 @@ def test_torchrun_inside_slurm_ranks_by_torchrun() -> None:
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({}, "local"),
-        ({"TORCHELASTIC_RUN_ID": "none"}, "local"),
+        ({}, f"local-{NODE}"),
+        ({"TORCHELASTIC_RUN_ID": "none", "MASTER_ADDR": "127.0.0.1"}, f"local-{NODE}"),
+        ({"MASTER_ADDR": "localhost", "HOSTNAME": "c0ffee"}, "local-c0ffee"),
+        ({"MASTER_ADDR": "gpu7", "HOSTNAME": "gpu8"}, "local-gpu7"),
+        ({"MASTER_ADDR": "gpu7", "PMIX_NAMESPACE": "prterun-gpu7-9@1"}, "prterun-gpu7-9@1"),
         ({"TORCHELASTIC_RUN_ID": "run"}, "run"),
         ({"SLURM_JOB_ID": "4711", "TORCHELASTIC_RUN_ID": "run"}, "4711"),
         ({"RANKSKEW_JOB_ID": "mine", "SLURM_JOB_ID": "4711"}, "mine"),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "bert-worker-3"}, "bert"),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "bert-12"}, "bert"),
-        ({"HOSTNAME": "bert-12"}, "local"),
+        ({"HOSTNAME": "bert-12"}, "local-bert-12"),
     ],
 )
 def test_job_is_named_by_the_first_who_did(environment: dict[str, str], expected: str) -> None:

@@ -78,7 +78,7 @@ def test_only_a_clean_end_marks_the_rank_finished(
             environment={"RANKSKEW_EXPORTER": f"unix:{tmp_path}/s"},
         )
 
-        assert sink.snapshots[-1]["finished"] is finished
+    assert sink.snapshots[-1]["finished"] is finished
 
 
 def test_missing_script_is_one_sentence(tmp_path: Path) -> None:

@@ -1,18 +1,12 @@
 """Tests of where the wait of each kind of collective goes, with torch.profiler as the witness."""
 
 import json
-import os
-import subprocess
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests.rank_probe.collectives_job import DELAY
+from tests.rank_probe.launch import Jobs, Ranks, torchrun
 
-ROOT = Path(__file__).parents[2]
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 LOCAL = 0.03  # more than what a call itself may compute, on a machine that does other things too
 KINDS = (
     "all_reduce",
@@ -63,38 +57,41 @@ KINDS = (
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+def calls(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     """What the waiting rank of a two-rank run says of each kind."""
-    folder = tmp_path_factory.mktemp("answers")
-    done = subprocess.run(
-        [*TORCHRUN, "--nproc-per-node", "2", "-m", "tests.rank_probe.collectives_job"],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "ANSWERS": str(folder)},
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    found = [json.loads((folder / f"{rank}.json").read_text()) for rank in (0, 1)]
-    return dict(found[0] | found[1])
+
+    def call(*kinds: str) -> dict[str, Ranks]:
+        folder = tmp_path_factory.mktemp("calls")
+        torchrun(folder, "tests.rank_probe.collectives_job", *kinds, ANSWERS=str(folder))
+        return {
+            kind: {rank: answer}
+            for rank in (0, 1)
+            for kind, answer in json.loads((folder / f"{rank}.json").read_text()).items()
+        }
+
+    return Jobs(call)
 
 
-def test_every_kind_is_listed(answers: dict[str, dict[str, Any]]) -> None:
+def test_every_kind_is_listed(calls: Jobs) -> None:
     """Each kind that the ranks tried has its own test below."""
-    assert sorted(answers) == sorted(KINDS)
+    assert sorted(calls) == sorted(KINDS)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_waiting_is_sync_and_nothing_else(kind: str, answers: dict[str, dict[str, Any]]) -> None:
+def test_waiting_is_sync_and_nothing_else(kind: str, calls: Jobs) -> None:
     """Of a call that the profiler sees blocked by the late rank, the delay is all in `sync`.
 
     The ranks do not leave the barrier before it at the same moment, and a call computes a little.
     """
-    answer = answers[kind]
-    outside = answer["span"] - answer["stages"]["sync"]
 
-    assert answer["span"] >= 0.9 * DELAY, "the profiler saw nobody wait"
-    assert answer["stages"]["sync"] >= 0.95 * (answer["span"] - LOCAL)
-    assert outside < LOCAL
-    for stage, seconds in answer["stages"].items():
-        assert stage == "sync" or seconds < LOCAL, stage
+    def check(ranks: Ranks) -> None:
+        (answer,) = ranks.values()
+        outside = answer["span"] - answer["stages"]["sync"]
+
+        assert answer["span"] >= 0.9 * DELAY, "the profiler saw nobody wait"
+        assert answer["stages"]["sync"] >= 0.95 * (answer["span"] - LOCAL)
+        assert outside < LOCAL
+        for stage, seconds in answer["stages"].items():
+            assert stage == "sync" or seconds < LOCAL, stage
+
+    calls.check(kind, check)

@@ -1,18 +1,13 @@
 """Tests of the probe on real torch ranks over gloo."""
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from rank_probe.stages import STAGES
-from tests.rank_probe.integrations.launch import Jobs, Ranks
-from tests.rank_probe.sink import listening
+from tests.rank_probe.launch import Jobs, Ranks, torchrun
 
-ROOT = Path(__file__).parents[2]
 STEPS = 12
 FAULT_RANK = 1
 DELAY = 0.1
@@ -23,19 +18,6 @@ STAGE_OF = {
     "optimizer": "optimizer",
     "after_optimizer": "other",
 }
-
-
-def torchrun(*command: str, **environment: str) -> None:
-    """Run *command* on two ranks; a rank that fails fails the test with its output."""
-    done = subprocess.run(
-        [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *command],
-        cwd=ROOT,
-        env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def fault(name: str) -> list[str]:
@@ -56,7 +38,7 @@ def measured(place: str, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
 
     def measure(place: str) -> dict[str, Ranks]:
         answers = tmp_path_factory.mktemp("answers")
-        torchrun("-m", "tests.rank_probe.both_ways", *fault(place), ANSWERS=str(answers))
+        torchrun(answers, "tests.rank_probe.both_ways", *fault(place), ANSWERS=str(answers))
         ranks = {rank: json.loads((answers / f"{rank}.json").read_text()) for rank in (0, 1)}
         return {place: ranks}
 
@@ -107,18 +89,27 @@ def test_late_rank_waits_least_and_its_stage_is_ahead(place: str, measured: Jobs
     measured.check(place, check)
 
 
+def script(folder: Path, job: str, *arguments: str) -> Jobs:
+    """Run the demo's script as *job* under the launcher's probe."""
+
+    def train(job: str) -> dict[str, Ranks]:
+        return torchrun(folder, "rank_probe", "demo/train.py", *arguments, RANKSKEW_JOB_ID=job)
+
+    return Jobs(train, job)
+
+
 def test_unchanged_script_is_timed_under_the_launcher(tmp_path: Path) -> None:
     """`torchrun -m rank_probe train.py` pushes every rank's whole steps and its clean end."""
-    with listening(tmp_path / "s") as sink:
-        torchrun(
-            "-m",
-            "rank_probe",
-            "demo/train.py",
-            *fault("data"),
-            RANKSKEW_EXPORTER=f"unix:{tmp_path}/s",
-            RANKSKEW_JOB_ID="unchanged",
-        )
-    ranks = sink.last()
+    jobs = script(tmp_path, "unchanged", *fault("data"))
+
+    def check(ranks: Ranks) -> None:
+        late, victim = ranks[FAULT_RANK]["stage_seconds"], ranks[0]["stage_seconds"]
+
+        assert late["data"] - victim["data"] > 0.7 * STEPS * DELAY
+        assert victim["sync"] - late["sync"] > 0.7 * STEPS * DELAY
+
+    jobs.check("unchanged", check)
+    ranks = jobs["unchanged"]
 
     assert set(ranks) == {0, 1}
     for rank in ranks.values():
@@ -127,28 +118,16 @@ def test_unchanged_script_is_timed_under_the_launcher(tmp_path: Path) -> None:
         assert rank["finished"]
         assert rank["probe_errors"] == 0
         assert rank["runtime_info"]["backend"] == "gloo"
-    assert (
-        ranks[1]["stage_seconds"]["data"] - ranks[0]["stage_seconds"]["data"] > 0.7 * STEPS * DELAY
-    )
-    assert (
-        ranks[0]["stage_seconds"]["sync"] - ranks[1]["stage_seconds"]["sync"] > 0.7 * STEPS * DELAY
-    )
 
 
 def test_real_compute_is_told_apart_too(tmp_path: Path) -> None:
     """With matrices instead of sleeps, and the cores shared, the late rank still stands out."""
-    with listening(tmp_path / "s") as sink:
-        torchrun(
-            "-m",
-            "rank_probe",
-            "demo/train.py",
-            "--real-compute",
-            *fault("forward"),
-            RANKSKEW_EXPORTER=f"unix:{tmp_path}/s",
-        )
-    ranks = sink.last()
-    late, victim = ranks[FAULT_RANK]["stage_seconds"], ranks[0]["stage_seconds"]
-    excess = {stage: late[stage] - victim[stage] for stage in late}
 
-    assert max(excess, key=lambda stage: excess[stage]) == "forward"
-    assert late["sync"] < 0.5 * victim["sync"]
+    def check(ranks: Ranks) -> None:
+        late, victim = ranks[FAULT_RANK]["stage_seconds"], ranks[0]["stage_seconds"]
+        excess = {stage: late[stage] - victim[stage] for stage in late}
+
+        assert max(excess, key=lambda stage: excess[stage]) == "forward"
+        assert late["sync"] < 0.5 * victim["sync"]
+
+    script(tmp_path, "real", "--real-compute", *fault("forward")).check("real", check)

@@ -11,7 +11,7 @@ from benchmarks.ways import Arm, torchrun, verdict
 from rank_probe import torch_backward, torch_parallel, torch_stages
 from rank_probe.stages import BACKWARD, FORWARD, OTHER, SYNC
 from rank_probe.timeline import Timeline
-from tests.rank_probe.integrations.launch import Jobs, Ranks, run
+from tests.rank_probe.launch import Jobs, Ranks, run
 from tests.rank_probe.parallel_job import ARMS, DELAY
 
 STEPS = 4

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from exporter.bundle import write_files
+from exporter.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -45,16 +46,18 @@ def test_yaml_is_a_mapping(path: Path) -> None:
     assert isinstance(load(path), dict)
 
 
-def test_prometheus_takes_the_pasted_lines(tmp_path: Path) -> None:
-    """The README's steps give a configuration that promtool accepts, with all rules in it."""
+@pytest.mark.parametrize("overrides", [0, 1])
+def test_prometheus_takes_the_pasted_lines(tmp_path: Path, overrides: int) -> None:
+    """The README's steps, optional ones or not, give what promtool accepts, with all rules."""
     write_files(tmp_path / "rankskew")
     shutil.copy(DEPLOY / "prometheus" / "prometheus.yaml", tmp_path / "prometheus.yml")
-    shutil.copy(DEPLOY / "prometheus" / "overrides.yaml", tmp_path / "rankskew-overrides.yaml")
+    if overrides:
+        shutil.copy(DEPLOY / "prometheus" / "overrides.yaml", tmp_path / "rankskew-overrides.yaml")
 
     said = check("promtool", "check", "config", tmp_path / "prometheus.yml")
 
     rule_files = len(list((ROOT / "alerts" / "rules").glob("*.yaml")))
-    assert len(re.findall(r"SUCCESS: [1-9]\d* rules found", said)) == rule_files + 1
+    assert len(re.findall(r"SUCCESS: [1-9]\d* rules found", said)) == rule_files + overrides
 
 
 def test_overridden_thresholds_exist() -> None:
@@ -99,6 +102,16 @@ def test_compose_mounts_what_exists() -> None:
                 assert (COMPOSE / source).exists(), volume
             elif not source.startswith("/"):
                 assert source in declared, volume
+
+
+def test_compose_keeps_what_the_exporter_remembers() -> None:
+    """The directories that the exporter writes by default are mounted, and made in the image."""
+    written = {str(Path(Settings().ingest_socket).parent), Settings().path_state}
+    dockerfile = (ROOT / "Dockerfile").read_text()
+    [made] = re.findall(r"install --directory --owner=rankskew (.+)", dockerfile)
+
+    assert set(made.split()) == written
+    assert {volume.split(":")[1] for volume in services()["exporter"]["volumes"]} == written
 
 
 def test_compose_images_are_pinned() -> None:

@@ -9,7 +9,7 @@ import pytest
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
 from tests import nvmlstub
-from tests.exporter.nvml.stub import Scenario, Supervise, supervised
+from tests.exporter.nvml.stub import PATIENT, Scenario, Supervise, supervised
 
 
 @pytest.fixture(scope="session")
@@ -34,8 +34,11 @@ def supervise(library: Path, scenario: Scenario) -> Iterator[Supervise]:
             gpus: int = 2,
             pcie_milliseconds: int = 20,
             restart_seconds: float = 0.1,
+            silent_seconds: float = PATIENT.stale_seconds,
         ) -> NvmlSupervisor:
             environment = nvmlstub.environment(library, gpus, scenario.path, pcie_milliseconds)
-            return stack.enter_context(supervised(timing, environment, restart_seconds))
+            return stack.enter_context(
+                supervised(timing, environment, restart_seconds, silent_seconds)
+            )
 
         yield start

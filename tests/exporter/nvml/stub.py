@@ -1,12 +1,13 @@
 """What the NVML tests share: timings in tenths of seconds, scenarios, and waiting."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from exporter.nvml.process import WorkerProcess
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
@@ -51,15 +52,28 @@ class Supervise(Protocol):
         gpus: int = 2,
         pcie_milliseconds: int = 20,
         restart_seconds: float = 0.1,
+        silent_seconds: float = PATIENT.stale_seconds,
     ) -> NvmlSupervisor: ...
 
 
 @contextmanager
 def supervised(
-    timing: Timing, environment: Mapping[str, str], restart_seconds: float = 0.1
+    timing: Timing,
+    environment: Mapping[str, str],
+    restart_seconds: float = 0.1,
+    silent_seconds: float = PATIENT.stale_seconds,
 ) -> Iterator[NvmlSupervisor]:
-    """Run a supervisor for the length of the block."""
-    supervisor = NvmlSupervisor(timing, environment, restart_seconds)
+    """Run a supervisor for the length of the block.
+
+    *timing* is its worker's, which is replaced when it says nothing for *silent_seconds*: one that
+    is soon over what hangs may itself be heard late on a busy machine.
+    """
+
+    def launch(arguments: Sequence[str], environment: Mapping[str, str]) -> WorkerProcess:
+        return WorkerProcess([*arguments, f"--stale-seconds={timing.stale_seconds}"], environment)
+
+    its_timing = replace(timing, stale_seconds=silent_seconds)
+    supervisor = NvmlSupervisor(its_timing, environment, restart_seconds, launch)
     supervisor.start()
     try:
         yield supervisor
@@ -88,6 +102,11 @@ def wait_for_sample(
 
     wait_for(is_found)
     return found[0]
+
+
+def is_stuck_in(function: str) -> Callable[[NodeSample], bool]:
+    """Hold for a sample that tells of a call of *function* that hangs."""
+    return lambda sample: sample.stuck_call is not None and sample.stuck_call.function == function
 
 
 def gpus(supervisor: NvmlSupervisor) -> tuple[GpuSample, ...]:

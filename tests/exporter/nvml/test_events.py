@@ -17,6 +17,7 @@ from tests.exporter.nvml.stub import (
     QUICK,
     Scenario,
     gpus,
+    is_stuck_in,
     supervised,
     ups,
     wait_for,
@@ -161,17 +162,16 @@ def test_wait_that_hangs_is_noticed(library: Path, scenario: Scenario, errors: P
     with supervised(QUICK, environment) as supervisor:
         wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
         append(errors, "0 31\n")
-        wait_for(lambda: gpus(supervisor)[0].xid_events == 1)
+        wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [1, 0])
         assert supervisor.worker_restarts == 0
         scenario.play("nvmlEventSetWait_v2 0 hang")
-        wait_for(lambda: supervisor.stuck_call is not None)
-        stuck = supervisor.stuck_call
+        stuck = wait_for_sample(supervisor, is_stuck_in("nvmlEventSetWait_v2")).stuck_call
         scenario.play()
         wait_for(lambda: supervisor.worker_restarts >= 1)
         wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
 
     assert stuck is not None
-    assert (stuck.function, stuck.gpu) == ("nvmlEventSetWait_v2", 0)
+    assert stuck.gpu == 0
 
 
 def test_readable_log_of_the_kernel_is_the_only_source(

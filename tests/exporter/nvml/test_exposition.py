@@ -166,7 +166,7 @@ def test_driver_of_another_kind(
 )
 def test_broken_gpu(supervise: Supervise, scenario: Scenario, name: str, line: str) -> None:
     """The broken GPU is 0 under its own name and without a reading; the other tells all it can."""
-    supervisor = supervise(QUICK)
+    supervisor = supervise(QUICK if name == "hang" else PATIENT)
     wait_until_complete(supervisor)
     scenario.play(line)
     # The worker of a driver that hangs is replaced again and again.

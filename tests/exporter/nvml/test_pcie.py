@@ -278,22 +278,26 @@ def test_each_source_takes_over_where_the_driver_refuses_the_one_before(
     """Through the real bindings: GPM, then the counters, then 20 ms a direction in a thread."""
     supervisor = supervise(replace(PATIENT, window_seconds=1.0))  # GPM is asked thrice in that.
 
-    def reads_from(source: str) -> GpuSample:
+    def reads(source: str, transmit: float) -> GpuSample:
+        about = pytest.approx(transmit, rel=0.2)  # A pause of the machine upsets the first rates.
+
         def is_it(sample: NodeSample) -> bool:
-            return bool(sample.gpus) and sample.gpus[0].pcie_source == source
+            return any(
+                gpu.pcie_source == source and gpu.pcie_transmit_bytes_per_second == about
+                for gpu in sample.gpus[:1]
+            )
 
         return wait_for_sample(supervisor, is_it).gpus[0]
 
-    by_gpm = reads_from("gpm")
+    by_gpm = reads("gpm", 512 * MIB)
     scenario.play("nvmlGpmSampleGet * 3")
-    by_counters = reads_from("byte_counter")
+    by_counters = reads("byte_counter", 1e6)
     scenario.play("nvmlGpmSampleGet * 3", "field_197 * 3")
-    sampled = reads_from("sampled")
+    sampled = reads("sampled", 1e6)
 
     assert by_gpm.pcie_transmit_bytes_per_second == 512 * MIB
     assert by_gpm.pcie_receive_bytes_per_second == 1024 * MIB
     assert by_gpm.sm_active_percent == 80
-    assert by_counters.pcie_transmit_bytes_per_second == pytest.approx(1e6, rel=0.5)
     assert by_counters.sm_active_percent is None
     assert sampled.pcie_transmit_bytes_per_second == 1e6
     assert sampled.pcie_receive_bytes_per_second == 2e6

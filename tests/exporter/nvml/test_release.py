@@ -16,6 +16,7 @@ from exporter.nvml.sample import NodeSample, Reason, StuckCall
 from exporter.nvml.supervisor import NvmlSupervisor
 from tests import nvmlstub
 from tests.exporter.nvml.stub import PATIENT, Scenario, supervised, ups, wait_for
+from tests.exporter.tried_again import tried_again
 
 
 @contextmanager
@@ -82,6 +83,7 @@ def test_node_without_driver_can_be_released(tmp_path: Path) -> None:
         assert supervisor.latest() is None
 
 
+@tried_again
 def test_released_gpus_are_open_in_no_process(library: Path, tmp_path: Path) -> None:
     """For as long as it is asked no process has the device files, and no sample is served."""
     device = tmp_path / "nvidia0"
@@ -116,7 +118,7 @@ def test_release_ends_by_itself() -> None:
 
     with running(Well) as supervisor:
         wait_for(lambda: supervisor.worker_up)
-        supervisor.release(0.2)
+        supervisor.release(2.0)
         wait_for(lambda: supervisor.released)
         wait_for(lambda: supervisor.worker_up)
 
@@ -197,7 +199,7 @@ def test_stuck_call_goes_on_growing_when_the_worker_is_silent(status: int | None
         first = supervisor.stuck_call
         wait_for(lambda: (supervisor.stuck_call or HANGS).seconds > 6.2)
         later = supervisor.stuck_call
-        assert (supervisor.worker_pid is None) == (status is None)
+        wait_for(lambda: (supervisor.worker_pid is None) == (status is None))
 
     assert first is not None
     assert later is not None
@@ -217,7 +219,7 @@ def test_stuck_call_is_over_with_its_process() -> None:
 
     with running(Recovers) as supervisor:
         wait_for(lambda: getattr(supervisor.latest(), "timestamp_seconds", 0) == 2.0)
-        assert supervisor.stuck_call is None
+        wait_for(lambda: supervisor.stuck_call is None)
     with running(Ends, restart_seconds=60.0) as supervisor:
         wait_for(lambda: supervisor.latest() is not None and supervisor.worker_pid is None)
         wait_for(lambda: supervisor.stuck_call is None)

@@ -14,8 +14,9 @@ def ran(futures: list[Future[int]]) -> set[int]:
     return {future.result() for future in done}
 
 
-def test_quick_work_is_done_by_one_thread() -> None:
+def test_quick_work_is_done_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """What takes no time to speak of costs no second thread, however much it is."""
+    monkeypatch.setattr(threads_module, "HELD_UP_SECONDS", 20.0)
     threads = Threads()
     used = {thread for _ in range(20) for thread in ran([threads.submit(threading.get_ident)])}
 

@@ -13,6 +13,7 @@ from exporter.nvml.process import PACKAGE_ROOT, SUPERSEDED_STATUS
 from exporter.nvml.sample import NodeSample
 from tests import nvmlstub
 from tests.exporter.nvml.stub import PATIENT, QUICK, Scenario, wait_for
+from tests.exporter.tried_again import tried_again
 
 # Nothing here depends on how long it is from sample to sample.
 BRISK = replace(QUICK, interval_seconds=0.05)
@@ -105,6 +106,7 @@ def test_driver_without_gpus_is_asked_again(library: Path, scenario: Scenario) -
 
 
 @pytest.mark.parametrize("how", ["end of file", "SIGTERM"])
+@tried_again
 def test_end_shuts_nvml_down(library: Path, tmp_path: Path, how: str) -> None:
     """Told to end, or left alone by its parent, the worker leaves the driver in good order."""
     mark = tmp_path / "shut-down"

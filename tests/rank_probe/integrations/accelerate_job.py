@@ -17,11 +17,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 import rank_probe
 from demo.train import FEATURES, Block, TimedSGD, sleep
 from rank_probe.integrations.accelerate import attach
-from tests.rank_probe.integrations.launch import leave
+from tests.rank_probe.launch import leave
 
 BATCHES, ROWS, EVERY = 6, 4, 2  # evaluation and checkpoints after every second batch
 DELAY, HEALTHY = 0.08, 0.004
 FAULTS = ("data", "forward", "backward", "optimizer", "other", "eval", "checkpoint")
+SELDOM = ("eval", "checkpoint")  # So twice as late.
 
 
 class Rows(Dataset[Tensor]):
@@ -78,7 +79,7 @@ def train(case: str) -> None:
     )
     seconds = dict.fromkeys(FAULTS, HEALTHY)
     if accelerator.process_index == late_rank(case):
-        seconds[case if case in FAULTS else "data"] += DELAY
+        seconds[case if case in FAULTS else "data"] += DELAY * (1 + (case in SELDOM))
     rows = Rows(seconds["data"])
     block = Block(sleep, seconds["forward"], seconds["backward"], normalize=True)
     module = nn.Sequential(block, nn.Linear(FEATURES, 1))

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader
 
 from demo.train import FEATURES, Batches, Block, TimedSGD, sleep
 from rank_probe.integrations.deepspeed import attach, detach
-from tests.rank_probe.integrations.launch import leave
 from tests.rank_probe.integrations.test_deepspeed import ACCUMULATED, DELAY, EVERY, STEPS
+from tests.rank_probe.launch import leave
 
 
 def engine(zero: int, late: dict[str, float]) -> Any:

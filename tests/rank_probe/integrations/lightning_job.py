@@ -16,11 +16,12 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from demo.train import FEATURES, Block, sleep
 from rank_probe.integrations.lightning import RankskewCallback
-from tests.rank_probe.integrations.launch import leave
+from tests.rank_probe.launch import leave
 
 BATCHES, ROWS, EVERY = 6, 4, 2  # validation and checkpoints after every second batch
 FAULT_RANK, DELAY, HEALTHY = 1, 0.08, 0.004
 FAULTS = ("data", "forward", "backward", "optimizer", "other", "eval", "checkpoint")
+SELDOM = ("eval", "checkpoint")  # So twice as late.
 Batch = dict[str, Tensor]
 
 pl: Any = import_module(sys.argv[1])
@@ -141,7 +142,7 @@ def fit(case: str, rank: int) -> None:
     """Train once, with the fault that *case* names; one that names none is slow in forward."""
     seconds = dict.fromkeys(FAULTS, HEALTHY)
     if rank == FAULT_RANK:
-        seconds[case if case in FAULTS else "forward"] += DELAY
+        seconds[case if case in FAULTS else "forward"] += DELAY * (1 + (case in SELDOM))
     os.environ["RANKSKEW_JOB_ID"] = case
     model = (TwoOptimizers if case == "two_optimizers" else Model)(case, seconds)
     data = Streamed(seconds["data"]) if case == "streamed" else Sized(seconds["data"])

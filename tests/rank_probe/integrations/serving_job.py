@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 import rank_probe as probe
+from tests.rank_probe.launch import leave
 
 BATCHES, DELAY = 20, 0.04
 
@@ -79,3 +80,4 @@ if __name__ == "__main__":
     for name in sys.argv[1:]:
         serve(name)
     dist.destroy_process_group()
+    leave()

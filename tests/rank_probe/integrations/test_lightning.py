@@ -6,20 +6,21 @@ from pathlib import Path
 
 import pytest
 
-from tests.rank_probe.integrations.launch import PACKAGE, Jobs, Ranks, is_late, run
+from tests.rank_probe.launch import PACKAGE, Jobs, Ranks, is_late, run
 
 BATCHES, ROWS, TOKENS, PADDING = 6, 4, 256, 64  # of each batch, as lightning_job.py makes them
 DELAY = 0.08
 # How often the late rank was slow before the last release; the case's name is its stage's.
-# What comes after the last backward is in no whole step.
+# What comes after the last backward is in no whole step. In `eval` and `checkpoint` it is twice as
+# late.
 TIMES_LATE = {
     "data": BATCHES,
     "forward": BATCHES,
     "backward": BATCHES,
     "optimizer": BATCHES - 1,
     "other": BATCHES - 1,
-    "eval": 3,  # the sanity check, and after the second and the fourth batch
-    "checkpoint": 2,
+    "eval": 2 * 3,  # the sanity check, and after the second and the fourth batch
+    "checkpoint": 2 * 2,
 }
 TORCHRUN = ("-m", "torch.distributed.run", "--nproc-per-node", "2")
 OTHERS = ("streamed", "accumulate", "two_evaluations", "two_optimizers", "raises")
@@ -100,7 +101,7 @@ def test_probe_of_the_launcher_is_taken_over(tmp_path: Path) -> None:
     fits = Jobs(partial(train, tmp_path, launcher, "lightning.pytorch", "eval"), "eval")
 
     # The evaluation after the first fit's last step is in the second fit's first one.
-    times = 2 * TIMES_LATE["eval"] + 1
+    times = 2 * (TIMES_LATE["eval"] + 1)
     fits.check("eval", is_late(1, "eval", times * DELAY))
     ranks = fits["eval"].values()
     assert {(rank["steps"], rank["finished"]) for rank in ranks} == {(2 * BATCHES, True)}

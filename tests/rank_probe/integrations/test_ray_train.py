@@ -4,7 +4,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from tests.rank_probe.integrations.launch import PACKAGE, Jobs, Ranks, is_late, run
+from tests.rank_probe.launch import PACKAGE, Jobs, Ranks, is_late, run
 
 STEPS = 7
 EVERY = 3  # steps between checkpoints

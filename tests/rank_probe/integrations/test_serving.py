@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.rank_probe.integrations.launch import Jobs, Ranks, is_late, torchrun
+from tests.rank_probe.launch import PACKAGE, Jobs, Ranks, is_late, torchrun
 
 BATCHES, DELAY = 20, 0.04
 CASES = ("sharded", "idle", "independent")
@@ -13,7 +13,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
     """One process a rank that serves every case in turn."""
 
     def serve(*cases: str) -> dict[str, Ranks]:
-        return torchrun(tmp_path_factory.mktemp("served"), "serving_job", *cases)
+        return torchrun(tmp_path_factory.mktemp("served"), f"{PACKAGE}.serving_job", *cases)
 
     return Jobs(serve, *CASES)
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.rank_probe.integrations.launch import Jobs, Ranks, is_late, torchrun
+from tests.rank_probe.launch import PACKAGE, Jobs, Ranks, is_late, torchrun
 
 STEPS, ACCUMULATED, ROWS, LENGTH, PADDING = 7, 2, 2, 16, 4
 EVERY = 2  # steps between evaluations, and between checkpoints
@@ -27,7 +27,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Jobs:
 
     def train(*cases: str) -> dict[str, Ranks]:
         folder = tmp_path_factory.mktemp("runs")
-        return torchrun(folder, "transformers_job", f"{folder}/out", *cases)
+        return torchrun(folder, f"{PACKAGE}.transformers_job", f"{folder}/out", *cases)
 
     return Jobs(train, *TIMES_LATE, "launched", "off")
 
@@ -72,6 +72,6 @@ def test_turned_off_it_sends_nothing(runs: Jobs) -> None:
 
 def test_forward_is_told_without_ddp(tmp_path: Path) -> None:
     """Also of accumulated batches, and of the last one of an epoch, after a loader at its end."""
-    alone = torchrun(tmp_path, "transformers_job", f"{tmp_path}/out", "forward", ranks=1)
+    alone = torchrun(tmp_path, f"{PACKAGE}.transformers_job", f"{tmp_path}/out", "forward", ranks=1)
     # Without the callback half of it is `other`.
     assert alone["forward"][0]["stage_seconds"]["forward"] > STEPS * DELAY

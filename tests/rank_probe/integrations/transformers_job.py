@@ -23,7 +23,6 @@ from transformers import (
 from demo.train import EmulatedCompute, TimedSGD, sleep
 from rank_probe import api
 from rank_probe.integrations.transformers import RankskewCallback
-from tests.rank_probe.integrations.launch import leave
 from tests.rank_probe.integrations.test_transformers import (
     ACCUMULATED,
     DELAY,
@@ -33,6 +32,7 @@ from tests.rank_probe.integrations.test_transformers import (
     ROWS,
     STEPS,
 )
+from tests.rank_probe.launch import leave
 
 ORIGINALS = {name: vars(Trainer)[name] for name in ("evaluate", "_evaluate", "_save_checkpoint")}
 

@@ -14,7 +14,7 @@ import pytest
 
 from tests.rank_probe.sink import Sink, listening
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[2]
 PACKAGE = "tests.rank_probe.integrations"
 
 Ranks = dict[int, dict[str, Any]]
@@ -32,16 +32,17 @@ class Jobs(Mapping[str, Ranks]):
 
     def __init__(self, launch: Callable[..., Mapping[str, Ranks]], *cases: str) -> None:
         self._launch = launch
+        self._warm_up = cases[:1]  # Pays for what is done once, as it did the first time.
         self._ranks = dict(launch(*cases))
 
     def check(self, case: str, check: Callable[[Ranks], None]) -> None:
-        """Have *check* pass for *case*, which is run again by itself where it does not."""
+        """Have *check* pass for *case*, which is run again where it does not."""
         for _ in range(ATTEMPTS - 1):
             try:
                 return check(self[case])
             except AssertionError as error:
                 print(f"{case} is run again: {error}")
-                self._ranks |= self._launch(case)
+                self._ranks[case] = self._launch(*dict.fromkeys((*self._warm_up, case)))[case]
         return check(self[case])
 
     def __getitem__(self, case: str) -> Ranks:
@@ -55,11 +56,11 @@ class Jobs(Mapping[str, Ranks]):
 
 
 def torchrun(
-    folder: Path, job: str, *arguments: str, ranks: int = 2, **environment: str
+    folder: Path, module: str, *arguments: str, ranks: int = 2, **environment: str
 ) -> dict[str, Ranks]:
-    """Run *job* on gloo ranks; return each rank's last snapshot, by the name of its run."""
+    """Run *module* on gloo ranks; return each rank's last snapshot, by the name of its run."""
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-    return run(folder, [*launcher, "-m", f"{PACKAGE}.{job}", *arguments], **environment)
+    return run(folder, [*launcher, "-m", module, *arguments], **environment)
 
 
 def run(folder: Path, command: Sequence[str], **environment: str) -> dict[str, Ranks]:

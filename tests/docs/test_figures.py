@@ -1,0 +1,50 @@
+"""Tests that what is said of measured figures follows from them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from docs import figures, scale_table
+
+
+def keep(folder: Path, name: str, rows: list[dict[str, object]]) -> None:
+    """Write a benchmark's result."""
+    machine = {"cpus": 2, "python": "3"}
+    (folder / f"{name}.json").write_text(json.dumps({"machine": machine, "rows": rows}))
+
+
+def test_missed_goal_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What costs more than its goal is told as over it, what does not as within."""
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    spread = {"unit": "µs", "q1": 1.0, "q3": 2.0, "% of a 100 ms step": None}
+    step, push = figures.GOALS
+    keep(
+        tmp_path,
+        "overhead",
+        [{"what": step, "median": 9.5} | spread, {"what": push, "median": 337.0} | spread],
+    )
+    text = figures.overhead()
+
+    assert f"*{step}*: 9.5 µs, within the goal of 10 µs." in text
+    assert f"*{push}*: 337 µs, **over** the goal of 300 µs." in text
+
+
+def test_scale_is_held_against_its_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each size has its sentence, and a missed goal or evaluation is in it."""
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    cell = {"jobs": 1, "GPU series": "read"}
+    keep(
+        tmp_path,
+        "scale",
+        [
+            cell | {"ranks": ranks, "source": "join", "rules s of 15, mean": taken, "missed": lost}
+            for ranks, taken, lost in ((4096, 2.98, 0), (16384, 29.1, 2))
+        ],
+    )
+
+    small, large = scale_table.outcome().splitlines()
+    assert "4,096 ranks the rules take 3.0 s by the join (within the goal of 3)" in small
+    assert small.endswith("and no evaluation was missed.")
+    assert "29.1 s by the join (**over** the goal of 3)" in large
+    assert large.endswith("and 2 evaluations were missed.")

@@ -77,7 +77,7 @@ def test_ranks_without_the_probe_are_found() -> None:
         torchrun(0, RANK="9" * 5000),
         torchrun(0, TORCHELASTIC_RUN_ID="x" * 129),
         torchrun(0, RANKSKEW_PEER_GROUP="x" * 129),
-        {"RANK": "0", "WORLD_SIZE": "1", "KUBERNETES_SERVICE_HOST": "1", "HOSTNAME": "-0"},
+        {"RANK": "0", "WORLD_SIZE": "1", "HOSTNAME": "x" * 129},
     ],
 )
 def test_process_that_says_no_valid_rank_is_none(environment: dict[str, str] | None) -> None:

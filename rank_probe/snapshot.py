@@ -6,7 +6,7 @@ Losing, repeating or reordering a snapshot is harmless, because each one replace
 import json
 from dataclasses import dataclass, field, fields
 from operator import attrgetter
-from typing import Final
+from typing import Any, Final
 
 SCHEMA: Final = 1
 
@@ -65,7 +65,11 @@ class Snapshot:
     where it was furthest ahead of its peers; *wait_caused_seconds* of GPUs waited on its account,
     by stage; *group_wait_seconds* it waited for a heavier peer group; *joined_seconds* is its own
     wall time of the joined steps; *join_coverage* (0 to 1) is their share of those offered in the
-    last minute.
+    last minute. *verdict* is that of rank 0's judge on the whole job, as rank_probe.verdict writes
+    it, read *verdict_age_seconds* ago; None where no join speaks.
+
+    For jobs without a join: *block_seconds* are a mean step's by stage, over the rank's last whole
+    block of *block_steps* steps. Blocks end at multiples of a power of two, the same on all ranks.
     """
 
     job_id: str
@@ -107,6 +111,10 @@ class Snapshot:
     group_wait_seconds: float | None = None
     joined_seconds: float | None = None
     join_coverage: float | None = None
+    verdict: dict[str, Any] | None = None
+    verdict_age_seconds: float | None = None
+    block_steps: int = 0
+    block_seconds: dict[str, float] = field(default_factory=dict)
     schema: int = SCHEMA
 
     def to_json(self) -> bytes:

@@ -1,127 +1,54 @@
 """How many ranks a Prometheus carries: simulated nodes, real Prometheus, all shipped rules.
 
-python -m benchmarks.scale [--ranks N ...] [--source join|window ...] [--jobs N] [--series read|all]
+python -m benchmarks.scale [--ranks N ...] [--source join|block ...] [--jobs N] [--series read|all]
 
-The nodes are one process beside Prometheus, and both have to do with two cores.
+What rules cost is the CPU time of Prometheus, less that of one without rules over the same nodes.
+The nodes are one process beside it, and both have to do with two cores.
 """
 
 import argparse
 import json
-import os
 import re
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-import psutil
-
-from benchmarks.one_port import OnePortPrometheus
 from benchmarks.report import RESULTS, write
-from benchmarks.scale_job import FAULT_STAGE, RANKS_PER_NODE
+from benchmarks.scale_job import FAULT_STAGE
 from benchmarks.scale_load import planted, simulated_jobs
-from demo.process import Process, free_port, get
+from benchmarks.scale_run import (
+    EVALUATIONS,
+    INTERVAL_SECONDS,
+    WARMUP_SECONDS,
+    Plan,
+    ScalePrometheus,
+    Usage,
+    running,
+)
 from demo.stack import RULES
 
 SIZES: Final = (1_024, 4_096, 16_384)
-SOURCES: Final = ("join", "window")
-CORES: Final = 2
-INTERVAL_SECONDS: Final = 15.0
-# Seconds of rule evaluation in 15 that a source may take with the largest size.
-LIMITS: Final = {"join": 3.0, "window": 6.0}
+SOURCES: Final = ("join", "block")
+# CPU seconds of 15 that rules of a source may take with the largest size.
+LIMITS: Final = {"join": 3.0, "block": 6.0}
 SLOWEST: Final = 10
-URGENT_NICENESS: Final = -15
-WARMUP_SECONDS: Final = 135.0
-EVALUATIONS: Final = 10
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What is simulated and how long. Warm-up fills the windows of a minute, and no longer one."""
-
-    ranks: int
-    source: str
-    jobs: int = 1
-    series: str = "read"
-    warmup_seconds: float = WARMUP_SECONDS
-    evaluations: int = EVALUATIONS
-    rules: Path = RULES
-    urgent: bool = False
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """Return what tells this measurement from others."""
-        return {
-            "ranks": self.ranks,
-            "source": self.source,
-            "jobs": self.jobs,
-            "GPU series": self.series,
-        }
-
-
-class Load(Process):
-    """The simulated nodes."""
-
-    ready_seconds = 60.0
-
-    def __init__(self, directory: Path, plan: Plan) -> None:
-        self.port = free_port()
-        self.ready_url = f"http://127.0.0.1:{self.port}/-/ready"
-        command = [sys.executable, "-m", "benchmarks.scale_load", str(self.port), str(plan.ranks)]
-        command += [str(plan.jobs), plan.source, plan.series]
-        super().__init__("the simulated nodes", command, directory / "load.log")
-
-
-class ScalePrometheus(OnePortPrometheus):
-    """Prometheus with the shipped rules and every node as a target of its own on one port."""
-
-    # To end in order it writes all it holds to disk, which nobody reads.
-    grace_seconds = 1.0
-
-    def __init__(self, directory: Path, port: int, nodes: int, rules: Path) -> None:
-        super().__init__(
-            directory,
-            port,
-            [f"node{number}:9917" for number in range(nodes)],
-            interval_seconds=INTERVAL_SECONDS,
-            rules=rules,
-            part="node(\\d+):.*",
-        )
-
-    def metrics(self) -> dict[str, float]:
-        """Return what Prometheus says of itself, by name and labels."""
-        lines = get(f"{self.url}/metrics", timeout_seconds=30).decode().splitlines()
-        pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
-        return {name: float(value) for name, _, value in pairs}
-
-    def version(self) -> str:
-        """Return which Prometheus this is."""
-        answer = json.loads(get(f"{self.url}/api/v1/status/buildinfo"))
-        return str(answer["data"]["version"])
-
-    def rule_groups(self) -> list[dict[str, Any]]:
-        """Return the groups with their rules and how long each took last, in seconds."""
-        answer = json.loads(get(f"{self.url}/api/v1/rules", timeout_seconds=60))
-        groups: list[dict[str, Any]] = answer["data"]["groups"]
-        return groups
+# Without rules there is nothing to fill: every series has been made and scraped again.
+BARE_WARMUP_SECONDS: Final = 45.0
 
 
 @dataclass
 class Seen:
-    """What each evaluation took, in seconds: all rules together, and each rule by its name."""
+    """What each evaluation of a rule took, in seconds by the clock, by group and name."""
 
-    sums: list[float] = field(default_factory=list)
-    together: list[float] = field(default_factory=list)
     rules: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     intervals: dict[str, float] = field(default_factory=dict)
 
     def note_rules(self, groups: Sequence[dict[str, Any]]) -> None:
         """Keep how long each rule took."""
-        self.together.append(sum(group["evaluationTime"] for group in groups))
         for group in groups:
             self.intervals[group["name"]] = group["interval"]
             for position, rule in enumerate(group["rules"]):
@@ -155,101 +82,65 @@ def mean(values: Sequence[float]) -> float:
     return sum(values) / len(values)
 
 
-class Usage:
-    """CPU that processes have taken since this was made, in cores."""
-
-    def __init__(self, *pids: int) -> None:
-        self._processes = [psutil.Process(pid) for pid in pids]
-        self._since = time.monotonic()
-        self._before = self._now()
-
-    def cores(self) -> list[float]:
-        """Return the cores of each process, then those of everything else on the machine."""
-        seconds = time.monotonic() - self._since
-        used = [(now - then) / seconds for now, then in zip(self._now(), self._before, strict=True)]
-        return [*used[:-1], max(used[-1] - sum(used[:-1]), 0.0)]
-
-    def _now(self) -> list[float]:
-        each = [sum(process.cpu_times()[:2]) for process in self._processes]
-        whole = psutil.cpu_times()
-        return [*each, sum(whole) - whole.idle - whole.iowait - whole.guest - whole.guest_nice]
-
-
-def go_first(pid: int) -> None:
-    """Let the process come before others of this machine; takes root.
-
-    Where the kernel groups processes by session, niceness counts within a session only.
-    """
-    os.setpriority(os.PRIO_PROCESS, pid, URGENT_NICENESS)
-    group = Path(f"/proc/{pid}/autogroup")
-    if group.exists():
-        group.write_text(str(URGENT_NICENESS))
-
-
-def waited(pid: int) -> float:
-    """Return the seconds that threads of the process have been ready and had no core."""
-    delays = [path.read_text().split()[1] for path in Path(f"/proc/{pid}/task").glob("*/schedstat")]
-    return sum(map(int, delays)) / 1e9
-
-
-@contextmanager
-def running(plan: Plan) -> Iterator[tuple[Load, ScalePrometheus]]:
-    """Run the nodes and Prometheus on two cores, with nothing left of them afterwards."""
-    allowed = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(allowed)[:CORES])
-    try:
-        with tempfile.TemporaryDirectory() as name, Load(Path(name), plan) as load:
-            nodes = plan.ranks // RANKS_PER_NODE
-            with ScalePrometheus(Path(name), load.port, nodes, plan.rules) as prometheus:
-                if plan.urgent:
-                    for process in (load, prometheus):
-                        go_first(process.pid)
-                yield load, prometheus
-    finally:
-        os.sched_setaffinity(0, allowed)
-
-
 def measure(plan: Plan) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Return a row of figures for *plan* and a row for each rule."""
+    began = time.monotonic()
+    without, unseen = baseline(plan)
     with running(plan) as (load, prometheus):
-        began = time.monotonic()
         time.sleep(plan.warmup_seconds)
         seen = Seen()
         usage = Usage(prometheus.pid, load.pid)
-        waited_before = waited(prometheus.pid)
-        before = spent(prometheus)
-        deadline = time.monotonic()
-        for _ in range(plan.evaluations):
-            deadline += INTERVAL_SECONDS
-            time.sleep(max(deadline - time.monotonic(), 0))
-            after = spent(prometheus)
-            seen.sums.append(after - before)
-            before = after
-            seen.note_rules(prometheus.rule_groups())
+        taken = cpu_seconds(prometheus, plan.evaluations, seen)
         cores, load_cores, others = usage.cores()
+        found = state(prometheus)
         row = {
             **plan.about,
-            "seconds": time.monotonic() - began,
-            "rules s of 15, mean": mean(seen.sums),
-            "rules s of 15, max": max(seen.sums),
-            "all groups at once, s": max(seen.together),
-            **state(prometheus),
+            "rules CPU s of 15": mean(taken) - without,
+            "rules CPU s of 15, max": max(taken) - without,
+            "CPU s of 15 without rules": without,
+            **found,
+            "nodes down": found["nodes down"] + unseen,
             "cores": cores,
-            "waited for a core, s of 15": (waited(prometheus.pid) - waited_before)
-            / plan.evaluations,
             "cores of the load": load_cores,
             "cores of others": others,
             "spoke": source_that_spoke(prometheus),
             **named(prometheus, plan),
+            "seconds": time.monotonic() - began,
             "Prometheus": prometheus.version(),
         }
         prometheus.check_alive()
         return row, seen.rows(plan)
 
 
-def spent(prometheus: ScalePrometheus) -> float:
-    """Return the seconds that rule groups have taken since Prometheus started."""
-    return prometheus.metrics()["prometheus_rule_group_duration_seconds_sum"]
+def baseline(plan: Plan) -> tuple[float, int]:
+    """Return what scraping alone takes, in CPU seconds of each 15, and how many nodes were down.
+
+    The same nodes, and not one rule file.
+    """
+    with tempfile.TemporaryDirectory() as empty:
+        bare = replace(plan, rules=Path(empty))
+        with running(bare) as (_, prometheus):
+            time.sleep(min(BARE_WARMUP_SECONDS, plan.warmup_seconds))
+            taken = cpu_seconds(prometheus, plan.evaluations)
+            return mean(taken), nodes_down(prometheus)
+
+
+def cpu_seconds(
+    prometheus: ScalePrometheus, evaluations: int, seen: Seen | None = None
+) -> list[float]:
+    """Return what Prometheus takes in each of so many turns of 15 s; *seen* notes the rules."""
+    taken = []
+    before, then = prometheus.cpu_seconds(), time.monotonic()
+    deadline = then
+    for _ in range(evaluations):
+        deadline += INTERVAL_SECONDS
+        time.sleep(max(deadline - time.monotonic(), 0))
+        after, now = prometheus.cpu_seconds(), time.monotonic()
+        taken.append((after - before) * INTERVAL_SECONDS / (now - then))
+        before, then = after, now
+        if seen is not None:
+            seen.note_rules(prometheus.rule_groups())
+    return taken
 
 
 def state(prometheus: ScalePrometheus) -> dict[str, Any]:
@@ -268,14 +159,18 @@ def state(prometheus: ScalePrometheus) -> dict[str, Any]:
         return sum(value for key, value in metrics.items() if re.match(rf"{name}(\{{|$)", key))
 
     scraped = prometheus.query("sum(scrape_samples_scraped)")
-    down = prometheus.value("count(up == 0)")
     return {
         "missed": int(total("prometheus_rule_group_iterations_missed_total")),
-        "nodes down": int(down or 0),
+        "nodes down": nodes_down(prometheus),
         "scraped series": int(scraped[0].value) if scraped else 0,
         "head series": int(metrics["prometheus_tsdb_head_series"]),
         "RSS MiB": metrics["process_resident_memory_bytes"] / 2**20,
     }
+
+
+def nodes_down(prometheus: ScalePrometheus) -> int:
+    """Return how many of the nodes the last scrape did not reach."""
+    return int(prometheus.value("count(up == 0)") or 0)
 
 
 def named(prometheus: ScalePrometheus, plan: Plan) -> dict[str, Any]:
@@ -283,14 +178,15 @@ def named(prometheus: ScalePrometheus, plan: Plan) -> dict[str, Any]:
     first = simulated_jobs(plan.ranks, plan.jobs)[0]
     late = (first.name, str(planted(first.ranks)))
     firing = [alert["labels"] for alert in prometheus.active_alerts() if alert["state"] == "firing"]
-    pages = [
+    # One that is dear warns and pages: two alerts, one rank.
+    pages = {
         (*_who(labels), labels.get("stage"))
         for labels in firing
         if labels["alertname"] == "RankskewStraggler"
-    ]
+    }
     others = sorted({labels["alertname"] for labels in firing} - {"RankskewStraggler"})
     return {
-        "straggler named": pages == [(*late, FAULT_STAGE)],
+        "straggler named": pages == {(*late, FAULT_STAGE)},
         "others accused": sum("rank" in labels and _who(labels) != late for labels in firing),
         "other alerts": " ".join(others),
     }
@@ -301,7 +197,7 @@ def _who(labels: dict[str, str]) -> tuple[str | None, str | None]:
 
 
 def source_that_spoke(prometheus: ScalePrometheus) -> str:
-    """Return what the rules say they went by: join, window, or both for different jobs."""
+    """Return what the rules say they went by: join, block, or both for different jobs."""
     found = prometheus.query("job_source:rankskew_gpus_lost:info")
     return " ".join(sorted({series.labels["source"] for series in found}))
 
@@ -312,8 +208,8 @@ def failures(row: dict[str, Any]) -> list[str]:
     found = []
     if row["missed"]:
         found.append(f"{which}: {row['missed']} evaluations missed")
-    if row["rules s of 15, mean"] > LIMITS[row["source"]]:
-        found.append(f"{which}: rules take {row['rules s of 15, mean']:.1f} s of 15")
+    if row["rules CPU s of 15"] > LIMITS[row["source"]]:
+        found.append(f"{which}: rules take {row['rules CPU s of 15']:.1f} CPU s of 15")
     if row["nodes down"]:
         found.append(f"{which}: {row['nodes down']} nodes were not scraped")
     if not row["straggler named"]:

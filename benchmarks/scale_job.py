@@ -33,8 +33,14 @@ FAULT_STAGE: Final = "forward"
 FAULT_RATIO: Final = 0.15
 TOKENS_A_STEP: Final = 32_768
 FIRST_STEPS: Final = 1_000
+# How long a block lasts at least, of whose mean step a rank tells where no join judges.
+BLOCK_SECONDS: Final = 30.0
 # Steps that are accounted for in full, to know what a rank is charged in a mean step.
 SAMPLE_STEPS: Final = 2
+
+# What the exporter makes of block_seconds: all but sync, and all.
+BLOCK_BUSY: Final = "block_busy"
+BLOCK_STEP: Final = "block_step"
 
 State = dict[str, float]
 
@@ -55,6 +61,11 @@ class Job:
         noise = NOISE * math.hypot(*STAGE_SHARES.values())
         last = noise * math.sqrt(2 * math.log(self.ranks))  # Of so many normal numbers.
         return BUSY_SECONDS * (1 + last) + COMMUNICATION_SECONDS
+
+    @cached_property
+    def block_steps(self) -> int:
+        """Steps in a block: a power of two, so that blocks end at the same steps everywhere."""
+        return int(2 ** math.ceil(math.log2(BLOCK_SECONDS / self.step_seconds)))
 
     @cached_property
     def charges(self) -> "MeanCharges":
@@ -116,6 +127,7 @@ class Rank:
         mean = job.charges.straggler if self._is_late else job.charges.others
         self._charged = [(f"wait_caused_seconds.{stage}", mean[stage]) for stage in STAGE_SHARES]
         self.state: State = dict.fromkeys(fields(), 0.0)
+        self._blocks = 0
         self._advance(FIRST_STEPS)
 
     def show(self, steps: int, now: float) -> State:
@@ -125,7 +137,6 @@ class Rank:
             self._advance(more)
             self.state["last_step_timestamp_seconds"] = now - 0.3
         self.state["heartbeat_timestamp_seconds"] = now - 0.5
-        self.state["stage_elapsed_seconds"] = self._draw.random() * 0.2
         return self.state
 
     def _advance(self, steps: int) -> None:
@@ -149,6 +160,7 @@ class Rank:
         state["padding_tokens"] += steps * draw.randrange(2_000, 2_200)
         state["gc_pause_seconds"] += steps * 1e-4
         self._advance_join(steps, whole)
+        self._end_block()
 
     def _advance_join(self, steps: int, seconds: float) -> None:
         state, draw = self.state, self._draw
@@ -160,6 +172,17 @@ class Rank:
             state[f"paced_steps.{FAULT_STAGE}"] += 1
         state["joined_seconds"] += seconds
 
+    def _end_block(self) -> None:
+        blocks = int(self.state["steps"]) // self._job.block_steps
+        if blocks == self._blocks:
+            return
+        self._blocks = blocks
+        noise = NOISE / math.sqrt(self._job.block_steps)
+        means = {stage: mean * self._draw.gauss(1, noise) for stage, mean in self._usual.items()}
+        self.state |= {f"block_seconds.{stage}": mean for stage, mean in means.items()}
+        self.state[BLOCK_BUSY] = sum(means.values())
+        self.state[BLOCK_STEP] = max(self._job.step_seconds, self.state[BLOCK_BUSY])
+
 
 def fields() -> list[str]:
     """Return the names of all that moves: a field of Snapshot, or field.key for one of a dict."""
@@ -168,7 +191,6 @@ def fields() -> list[str]:
         "steps",
         "last_step_timestamp_seconds",
         "heartbeat_timestamp_seconds",
-        "stage_elapsed_seconds",
         *(f"stage_seconds.{stage}" for stage in timed),
         "busy_seconds",
         "busy_seconds_squared",
@@ -186,3 +208,8 @@ def join_fields() -> list[str]:
     # Paced steps are exposed without their stage.
     caused = (f"wait_caused_seconds.{stage}" for stage in STAGE_SHARES)
     return [f"paced_steps.{FAULT_STAGE}", *caused, "joined_seconds"]
+
+
+def block_fields() -> list[str]:
+    """Return what moves at the end of each block, shown by a rank without the join only."""
+    return [f"block_seconds.{stage}" for stage in STAGE_SHARES]

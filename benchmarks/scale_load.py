@@ -1,6 +1,6 @@
 """Serves the pages of thousands of simulated nodes from one port: /node/17 is the page of node 17.
 
-python -m benchmarks.scale_load PORT RANKS JOBS join|window read|all
+python -m benchmarks.scale_load PORT RANKS JOBS join|block read|all
 """
 
 import asyncio

@@ -6,216 +6,47 @@ A page of a node with marked values and names becomes a template; a scrape fills
 import random
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from benchmarks.scale_job import RANKS_PER_NODE, Job, Rank, join_fields
-from benchmarks.scale_job import fields as moving_fields
-from exporter.cgroups import Cgroup
+from benchmarks.scale_hardware import FIRST_RANK, NODE, SimulatedNvml, pid, process
+from benchmarks.scale_job import (
+    BLOCK_BUSY,
+    BLOCK_STEP,
+    FIRST_STEPS,
+    RANKS_PER_NODE,
+    Job,
+    Rank,
+    State,
+)
+from benchmarks.scale_snapshot import FIRST_MARK, JOB, NO_RANK, WORLD_SIZE, Marks, snapshot, verdict
+from benchmarks.scale_verdict import LATE_SECONDS, Told
 from exporter.collectors import Sources, makers
-from exporter.nvml.sample import GpuProcess, GpuSample, NodeSample
-from exporter.nvml.throttle import REASON_BITS
-from exporter.proc import Process
 from exporter.ranks import RankStore
 from exporter.scrape import Scrape
 from exporter.settings import Settings
 from exporter.text_format import encode
-from rank_probe.snapshot import Snapshot
 
 ROOT: Final = Path(__file__).parents[1]
 RULES: Final = ROOT / "alerts" / "rules"
 FIXTURES: Final = ROOT / "tests" / "fixtures"
 
-# Marks: a value that no reading has, and names that are exchanged for each node's own.
-FIRST_MARK: Final = 800_000
+RANK: Final = re.compile(r'[{,]rank="(\d+)"')
 MARK: Final = re.compile(r" (8\d{5})\.25$")
-FIRST_RANK: Final = 700_000
-JOB, NODE, WORLD_SIZE = "@job@", "@node@", 999_983
 
-
-class SimulatedNvml:
-    """Eight GPUs; a *high* sample shows more than a low one in all that moves."""
-
-    worker_up = True
-    worker_restarts = 0
-    stuck_call = None
-    released = False
-
-    def __init__(self, high: bool) -> None:
-        self._high = high
-
-    def latest(self) -> NodeSample:
-        """Return the sample."""
-        gpus = tuple(_gpu(index, self._high) for index in range(RANKS_PER_NODE))
-        return NodeSample(1.0, RANKS_PER_NODE, "580.95", "13.580", gpus)
-
-
-def _gpu(index: int, high: bool) -> GpuSample:
-    more = int(high)
-    others = [str(other) for other in range(RANKS_PER_NODE) if other != index]
-    return GpuSample(
-        index=index,
-        up=True,
-        uuid=f"GPU-{NODE}-{index}",
-        name="NVIDIA H100 80GB HBM3",
-        pci_bus_id=f"00000000:{index + 16:02X}:00.0",
-        gpu_busy_percent=97.0 + 2 * more,
-        gpu_busy_min_percent=91.0 + 3 * more,
-        memory_busy_percent=44.0 + 4 * more,
-        memory_total_bytes=85_520_809_984,
-        memory_used_bytes=70_000_000_000 + 10_000_000 * more,
-        pcie_transmit_bytes_per_second=1.1e9 + 2e8 * more,
-        pcie_receive_bytes_per_second=2.1e9 + 3e8 * more,
-        pcie_link_generation=5,
-        pcie_link_generation_max=5,
-        pcie_link_width=16,
-        pcie_link_width_max=16,
-        pcie_replays=3,
-        sm_clock_megahertz=1_950 + 30 * more,
-        sm_clock_max_megahertz=1_980,
-        memory_clock_megahertz=2_619,
-        memory_clock_max_megahertz=2_619,
-        throttle_reasons=0,
-        throttle_seconds=dict.fromkeys(REASON_BITS, 0.0) | {"sw_power_cap": 3.0 + 0.05 * more},
-        power_milliwatts=640_000 + 20_000 * more,
-        power_limit_milliwatts=700_000,
-        energy_millijoules=10_000_000_000 + 650_000 * more,
-        gpu_temperature_celsius=58 + 3 * more,
-        memory_temperature_celsius=71 + 3 * more,
-        temperature_margin_celsius=26 + 3 * more,
-        ecc_corrected_errors=1,
-        ecc_uncorrected_errors=0,
-        remapped_rows_corrected=1,
-        remapped_rows_uncorrected=0,
-        row_remap_pending=0,
-        row_remap_failed=0,
-        recovery_action=0,
-        minor_number=index,
-        numa_node=index // 4,
-        cpu_affinity=_cpus(index),
-        topology=dict.fromkeys(others, "system"),
-        processes=(GpuProcess(_pid(index), 70_000_000_000),),
-        xid_events=0,
-        xid_errors={},
-        xid_source="kmsg",
-        pcie_source="gpm",
-        sm_active_percent=81.0 + 4 * more,
-        sm_occupancy_percent=33.0 + 3 * more,
-        tensor_active_percent=48.0 + 4 * more,
-        dram_active_percent=39.0 + 4 * more,
-        nvlink_links=18,
-        nvlink_links_up=18,
-        nvlink_speed_min_megabytes_per_second=26_562,
-        nvlink_transmit_bytes=10**13 + 10**11 * more,
-        nvlink_receive_bytes=10**13 + 10**11 * more,
-        nvlink_errors={"crc": 0, "replay": 0, "recovery": 0},
-    )
-
-
-def _pid(index: int) -> int:
-    return 4_000 + index
-
-
-def _cpus(index: int) -> tuple[int, ...]:
-    first = 48 * (index // 4)
-    return tuple(range(first, first + 48))
-
-
-def _process(index: int) -> Process:
-    """The process of a rank that Slurm started."""
-    environment = {
-        "RANK": str(FIRST_RANK + index),
-        "LOCAL_RANK": str(index),
-        "SLURM_JOB_PARTITION": "train",
-        "SLURM_JOB_USER": "someone",
-    }
-    return Process(
-        pid=_pid(index),
-        start_ticks=1,
-        name="python",
-        uid=1000,
-        namespace_pid=_pid(index),
-        cpus=frozenset(_cpus(index)),
-        environment=environment,
-        cgroup=Cgroup(slurm_job_id="4242", slurm_step_id="0"),
-    )
-
-
-class Marks:
-    """Gives out numbers that can be found again on the page."""
-
-    def __init__(self) -> None:
-        self.meaning: list[tuple[int, str]] = []
-
-    def __call__(self, rank: int, field: str) -> Any:
-        self.meaning.append((rank, field))
-        return FIRST_MARK + len(self.meaning) - 1 + 0.25
-
-    def all_of(self, rank: int, names: Sequence[str]) -> dict[str, Any]:
-        """Return the arguments of Snapshot that *names* stand for."""
-        found: dict[str, Any] = {}
-        for name in names:
-            field, _, key = name.partition(".")
-            if key:
-                found.setdefault(field, {})[key] = self(rank, name)
-            else:
-                found[field] = self(rank, name)
-        return found
-
-
-def _snapshot(index: int, marks: Marks, joined: bool) -> Snapshot:
-    names = [name for name in moving_fields() if joined or name not in join_fields()]
-    plain = Snapshot(
-        job_id=JOB,
-        peer_group="all",
-        rank=FIRST_RANK + index,
-        world_size=WORLD_SIZE,
-        attempt=0,
-        pid=_pid(index),
-        started_timestamp_seconds=1.7e9,
-        sequence=1,
-        heartbeat_timestamp_seconds=0.0,
-        steps=0,
-        stage_seconds={},
-        busy_seconds=0.0,
-        busy_seconds_squared=0.0,
-        stage="backward",
-        stage_elapsed_seconds=0.0,
-        rank_info={
-            "local_rank": str(index),
-            "node_rank": NODE,
-            "gpu_uuid": f"GPU-{NODE}-{index}",
-            "dp": str(FIRST_RANK + index),
-            "tp": "0",
-            "pp": "0",
-            "clock": "device",
-            "source": "torchrun",
-        },
-        runtime_info={
-            "torch": "2.13.0",
-            "cuda": "13.0",
-            "nccl": "2.28.3",
-            "python": "3.11.7",
-            "backend": "nccl",
-            "probe": "0.1.0",
-            "driver": "580.95",
-            "env_hash": "5f1d7a84",
-            "device_count": "8",
-        },
-        cuda_memory_reserved_bytes=70_123_456_789,
-        cuda_memory_peak_bytes=69_234_567_890,
-        cuda_alloc_retries=0,
-        lifecycle_seconds={"init": 21.4, "rendezvous": 8.2, "first_step": 64.1, "compile": 48.7},
-    )
-    always = {"join_coverage": 1.0} if joined else {}
-    known = {field.name for field in fields(Snapshot)}
-    values = marks.all_of(index, names) | always
-    if unknown := sorted(values.keys() - known):
-        raise LookupError(f"a snapshot has no {', '.join(unknown)}")
-    return replace(plain, **values)
+# Series whose value the exporter works out, so no mark comes through: of a rank, or of the node.
+OF_A_RANK: Final = {
+    "rankskew_block_busy_seconds": BLOCK_BUSY,
+    "rankskew_block_step_seconds": BLOCK_STEP,
+}
+OF_THE_NODE: Final = {
+    "rankskew_late_since_timestamp_seconds": "late_since",
+    "rankskew_node_run_seconds": "run",
+    "rankskew_node_last_step_age_seconds": "last_step_age",
+}
 
 
 def read_by_rules() -> set[str]:
@@ -227,13 +58,26 @@ def read_by_rules() -> set[str]:
     }
 
 
-def families(marks: Marks, joined: bool, high: bool) -> Iterator[Metric]:
+@dataclass(frozen=True)
+class Shape:
+    """What a page shows: *everything*, or else of GPUs and host what rules read.
+
+    *late* is the position on its node of the rank that the verdict names, where it is on this one.
+    """
+
+    joined: bool
+    everything: bool = False
+    late: int | None = None
+
+
+def families(marks: Marks, shape: Shape, high: bool) -> Iterator[Metric]:
     """Yield all that the exporter of a node shows: ranks with *marks*, GPUs low or *high*."""
     host = Settings(path_procfs=str(FIXTURES / "proc"), path_sysfs=str(FIXTURES / "sys"))
     store = RankStore(clock=lambda: 1.0)
+    told = verdict(shape.late, marks) if shape.joined else None
     for index in range(RANKS_PER_NODE):
-        store.put(_snapshot(index, marks, joined))
-    processes = {_pid(index): _process(index) for index in range(RANKS_PER_NODE)}
+        store.put(snapshot(index, marks, told))
+    processes = {pid(index): process(index) for index in range(RANKS_PER_NODE)}
     sources = Sources(
         host, store, {"accepted": 1}, SimulatedNvml(high), processes=lambda: processes
     )
@@ -245,12 +89,12 @@ def exposed_name(family: Metric) -> str:
     return f"{family.name}_total" if family.type == "counter" else family.name
 
 
-def _page(marks: Marks, joined: bool, high: bool, everything: bool) -> list[str]:
+def _page(marks: Marks, shape: Shape, high: bool) -> list[str]:
     wanted = read_by_rules()
     chosen = [
         family
-        for family in families(marks, joined, high)
-        if everything
+        for family in families(marks, shape, high)
+        if shape.everything
         or exposed_name(family) in wanted
         or any("job_id" in sample.labels for sample in family.samples)
     ]
@@ -258,12 +102,11 @@ def _page(marks: Marks, joined: bool, high: bool, everything: bool) -> list[str]
 
 
 class Template:
-    """A node's page with gaps: *everything* it shows, or else of GPUs and host what rules read."""
+    """A node's page with gaps for all that moves."""
 
-    def __init__(self, joined: bool, everything: bool) -> None:
+    def __init__(self, shape: Shape) -> None:
         marks, same = Marks(), Marks()
-        low = _page(marks, joined, False, everything)
-        high = _page(same, joined, True, everything)
+        low, high = _page(marks, shape, False), _page(same, shape, True)
         self.gaps: list[tuple[int, str]] = []
         self.moves: list[tuple[bool, float, float]] = []
         lines = [self._line(one, other, marks) for one, other in zip(low, high, strict=True)]
@@ -275,16 +118,18 @@ class Template:
 
     def _line(self, low: str, high: str, marks: Marks) -> str:
         plain = low.replace("%", "%%")
-        if mark := MARK.search(low):
+        if where := _worked_out(low):  # First: a difference of marks can look like another mark.
+            self.gaps.append(where)
+        elif mark := MARK.search(low):
             self.gaps.append(marks.meaning[int(mark[1]) - FIRST_MARK])
-            return plain[: -len(mark[0])] + " %r"
-        if low == high or low.startswith("#"):
+        elif low == high or low.startswith("#"):
             return plain
-        series, _, number = low.rpartition(" ")
-        is_counter = series.partition("{")[0].endswith("_total")
-        self.gaps.append((-1, str(len(self.moves))))
-        self.moves.append((is_counter, float(number), float(high.rpartition(" ")[2])))
-        return plain[: len(series.replace("%", "%%"))] + " %r"
+        else:
+            series, _, number = low.rpartition(" ")
+            is_counter = series.partition("{")[0].endswith("_total")
+            self.gaps.append((NO_RANK, str(len(self.moves))))
+            self.moves.append((is_counter, float(number), float(high.rpartition(" ")[2])))
+        return plain.rpartition(" ")[0] + " %r"
 
     def of(self, job: Job, first_rank: int, node: int) -> str:
         """Return the text for one node, the numbers still missing."""
@@ -296,13 +141,27 @@ class Template:
         )
 
 
+def _worked_out(line: str) -> tuple[int, str] | None:
+    """Return whose value *line* needs, and which, where the exporter makes it of several."""
+    name = line.partition("{")[0]
+    if name in OF_THE_NODE:
+        return NO_RANK, OF_THE_NODE[name]
+    rank = RANK.search(line)
+    if name in OF_A_RANK and rank is not None:
+        return int(rank[1]) - FIRST_RANK, OF_A_RANK[name]
+    return None
+
+
 class Node:
     """One node of a job, with the ranks from *first_rank* on."""
 
-    def __init__(self, template: Template, job: Job, first_rank: int, node: int) -> None:
+    def __init__(
+        self, template: Template, job: Job, first_rank: int, node: int, told: Told
+    ) -> None:
         self._template = template
         self._text = template.of(job, first_rank, node)
         self._job = job
+        self._told = told
         self._draw = random.Random(node)
         self._ranks = [Rank(job, first_rank + index) for index in range(RANKS_PER_NODE)]
 
@@ -310,14 +169,21 @@ class Node:
         """Return the page *elapsed* seconds into the run, at *now* in Unix seconds."""
         steps = int(elapsed / self._job.step_seconds)
         states = [rank.show(steps, now) for rank in self._ranks]
-        gpus = {str(number): self._gpu_value(*move, elapsed) for number, move in self._moves}
-        states.append(gpus)
-        # Index -1 is what is no rank's.
+        states.append(self._of_no_rank(elapsed, now))  # At NO_RANK.
         return self._text % tuple(states[rank][field] for rank, field in self._template.gaps)
 
-    @property
-    def _moves(self) -> Iterator[tuple[int, tuple[bool, float, float]]]:
-        return enumerate(self._template.moves)
+    def _of_no_rank(self, elapsed: float, now: float) -> State:
+        gpus = {
+            str(number): self._gpu_value(*move, elapsed)
+            for number, move in enumerate(self._template.moves)
+        }
+        return {
+            **gpus,
+            **self._told.at(elapsed),
+            "late_since": round(now - elapsed - LATE_SECONDS, 3),
+            "run": FIRST_STEPS * self._job.step_seconds + elapsed,
+            "last_step_age": self._draw.random() * self._job.step_seconds,
+        }
 
     def _gpu_value(self, is_counter: bool, low: float, high: float, elapsed: float) -> float:
         """A gauge is between the two samples, a counter grows by their difference each second."""
@@ -327,9 +193,17 @@ class Node:
 
 def fleet(jobs: Sequence[Job], joined: bool, everything: bool) -> list[Node]:
     """Return the nodes of *jobs*, one job after the other."""
-    template = Template(joined, everything)
+    usual = Template(Shape(joined, everything))
     nodes: list[Node] = []
     for job in jobs:
+        told = Told(job)
         for first in range(0, job.ranks, RANKS_PER_NODE):
-            nodes.append(Node(template, job, first, len(nodes)))
+            late = _position(job.straggler, first) if joined else None
+            template = usual if late is None else Template(Shape(joined, everything, late))
+            nodes.append(Node(template, job, first, len(nodes), told))
     return nodes
+
+
+def _position(rank: int | None, first: int) -> int | None:
+    """Return where *rank* is on the node whose ranks begin with *first*, None if elsewhere."""
+    return rank - first if rank is not None and 0 <= rank - first < RANKS_PER_NODE else None

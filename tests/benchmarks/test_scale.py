@@ -2,6 +2,7 @@
 
 import gzip
 import re
+import time
 from collections import Counter
 from collections.abc import Iterable
 from itertools import pairwise
@@ -11,18 +12,54 @@ import pytest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from benchmarks.scale import SIZES, Seen, failures, merged, plans
-from benchmarks.scale_job import FAULT_STAGE, RANKS_PER_NODE
+from benchmarks.scale import SIZES, Seen, cpu_seconds, failures, merged, plans
+from benchmarks.scale_job import (
+    BLOCK_BUSY,
+    BLOCK_SECONDS,
+    BUSY_SECONDS,
+    FAULT_RATIO,
+    FAULT_STAGE,
+    FIRST_STEPS,
+    RANKS_PER_NODE,
+    STAGE_SHARES,
+    Rank,
+    block_fields,
+)
 from benchmarks.scale_load import Fleet, planted, simulated_jobs
 from benchmarks.scale_page import Node, fleet, read_by_rules
+from benchmarks.scale_verdict import Told
 from docs.build import exposed_name, families_by_collector
 from exporter.skew import charge
+from rank_probe.verdict import LOST_KINDS
 
 RANKS = 64
+LATE_NODE = planted(RANKS) // RANKS_PER_NODE
 NOW = 1.8e9
-COLLECTORS_OF_RANKS = ("ranks", "rank_resources", "rank_gpus")
-# A Slurm task in no pod, that has not ended; "none" of what is one series a job, or other jobs'.
-NOT_SIMULATED = {"rankskew_rank_pod_info"}
+# Slurm tasks in no pod, which step and are judged, in one peer group.
+NOT_SIMULATED = {
+    "rankskew_rank_pod_info",
+    "rankskew_rank_silent_seconds",
+    "rankskew_stage_elapsed_seconds",
+    "rankskew_job_not_judgeable",
+    "rankskew_group_wait_seconds_total",
+}
+# Healthy GPUs that are not divided, on nodes for which nobody said how many there must be.
+NOT_ON_THESE_GPUS = {
+    "rankskew_gpu_mig_info",
+    "rankskew_gpu_mig_memory_total_bytes",
+    "rankskew_gpu_mig_memory_used_bytes",
+    "rankskew_gpu_mig_sm_active_ratio",
+    "rankskew_gpu_xid_errors_total",
+    "rankskew_gpus_expected",
+    "rankskew_nvml_call_stuck_seconds",
+    "rankskew_nvml_error_info",
+}
+# What a page has only by the join, and only without it.
+JOINED = re.compile(
+    "rankskew_(late|paced|wait_caused|join|joined|job_(gpus|stage|slowdown|step|ranks|coverage))_"
+    "|rankskew_job_ranks$"
+)
+BLOCK = re.compile("rankskew_block_")
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
@@ -44,25 +81,83 @@ def nodes(joined: bool = False, everything: bool = False) -> list[Node]:
     return fleet(simulated_jobs(RANKS, 1), joined, everything)
 
 
-@pytest.mark.parametrize("joined", [False, True])
-def test_page_shows_all_that_a_rank_and_the_rules_can_have(joined: bool) -> None:
+def names(families: Iterable[Metric]) -> set[str]:
+    """Return the names of those *families* that have a series."""
+    return {exposed_name(family) for family in families if family.samples}
+
+
+@pytest.mark.parametrize(("joined", "absent"), [(False, JOINED), (True, BLOCK)])
+def test_page_shows_all_that_a_rank_and_the_rules_can_have(
+    joined: bool, absent: re.Pattern[str]
+) -> None:
     """No series of a rank is forgotten, and none is there that the exporter does not expose."""
-    shown = {exposed_name(family) for family in parsed(nodes(joined)[1].page(0.0, NOW))}
-    known: dict[str, set[str]] = {
-        name: {exposed_name(family) for family in found}
-        for name, _, found in families_by_collector()
+    families = parsed(nodes(joined)[LATE_NODE].page(0.0, NOW))
+    known = [family for _, _, found in families_by_collector() for family in found]
+    promised = {
+        exposed_name(family) for family in known if "job_id" in getattr(family, "_labelnames", ())
     }
-    of_ranks = set().union(*(known[name] for name in COLLECTORS_OF_RANKS))
-    joins = {name for name in of_ranks if not joined and is_join(name)}
+    read = read_by_rules() & {exposed_name(family) for family in known}
+    elsewhere = NOT_SIMULATED | {name for name in promised if absent.match(name)}
 
-    assert shown <= set().union(*known.values())
-    assert of_ranks - shown <= NOT_SIMULATED | joins
-    assert read_by_rules() & set().union(*known.values()) - shown <= NOT_SIMULATED | joins
+    assert names(families) <= {exposed_name(family) for family in known}
+    assert promised - names(families) == elsewhere & promised
+    assert read - {exposed_name(family) for family in families} <= elsewhere
 
 
-def is_join(name: str) -> bool:
-    """Whether the join alone has it; unequal peer groups are not simulated either."""
-    return any(part in name for part in ("paced", "wait_caused", "join", "group_wait"))
+@pytest.mark.parametrize("joined", [False, True])
+def test_gpu_shows_all_that_an_exporter_knows_of_one(joined: bool) -> None:
+    """With all series, every family of a GPU that the documentation lists, but for errors."""
+    page = nodes(joined, everything=True)[1].page(0.0, NOW)
+    of_gpus = {
+        exposed_name(family)
+        for collector, _, found in families_by_collector()
+        if collector.startswith("gpu_")
+        for family in found
+    }
+
+    assert of_gpus - names(parsed(page)) == NOT_ON_THESE_GPUS
+
+
+def test_only_the_node_of_the_late_rank_shows_it() -> None:
+    """The job's verdict is on every node, the late rank's own series are on one."""
+    pages = [series(parsed(node.page(5.0, NOW))) for node in nodes(joined=True)]
+    late = [
+        {(name, dict(labels)["rank"]) for name, labels in page if name.startswith("rankskew_late_")}
+        for page in pages
+    ]
+    lost = [{key: page[key] for key in page if "gpus_lost" in key[0]} for page in pages]
+
+    assert [number for number, found in enumerate(late) if found] == [LATE_NODE]
+    assert {rank for _, rank in late[LATE_NODE]} == {str(planted(RANKS))}
+    assert lost == [lost[0]] * len(pages)
+    assert len(lost[0]) > len(LOST_KINDS)
+
+
+def test_verdict_says_what_the_accounting_does() -> None:
+    """The others wait for the straggler's excess, less what they wait for each other anyway."""
+    job = simulated_jobs(RANKS, 1)[0]
+    told = Told(job).at(0.0)
+    waited = (RANKS - 1) * FAULT_RATIO * BUSY_SECONDS / job.step_seconds
+
+    assert told["gpus_lost.persistent"] == pytest.approx(waited, rel=0.3)
+    assert max(STAGE_SHARES, key=lambda stage: told[f"late.gpus.{stage}"]) == FAULT_STAGE
+    assert 1.05 < told["slowdown"] < 1.2
+
+
+def test_block_stays_until_the_next_ends() -> None:
+    """Where no join judges, a rank's gauges are of its last whole block, and add up."""
+    job = simulated_jobs(RANKS, 1)[0]
+    rank = Rank(job, 0)
+    block = job.block_steps
+    left = block - FIRST_STEPS % block
+    states = [dict(rank.show(steps, NOW)) for steps in (0, left - 1, left)]
+    first, same, other = ([state[name] for name in block_fields()] for state in states)
+
+    assert block * job.step_seconds >= BLOCK_SECONDS
+    assert block == 2 ** (block.bit_length() - 1)
+    assert first == same
+    assert first != other
+    assert states[0][BLOCK_BUSY] == pytest.approx(sum(first))
 
 
 @pytest.mark.parametrize("joined", [False, True])
@@ -150,7 +245,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "GPU series": "read",
         "missed": 0,
         "nodes down": 0,
-        "rules s of 15, mean": 2.9,
+        "rules CPU s of 15": 2.9,
         "spoke": "join",
         "straggler named": True,
         "others accused": 0,
@@ -162,7 +257,7 @@ def row(**changes: Any) -> dict[str, Any]:
     [
         ({"missed": 1}, "1 evaluations missed"),
         ({"nodes down": 2}, "2 nodes were not scraped"),
-        ({"rules s of 15, mean": 3.1}, "rules take 3.1 s of 15"),
+        ({"rules CPU s of 15": 3.1}, "rules take 3.1 CPU s of 15"),
         ({"spoke": ""}, "the rules went by nothing"),
         ({"straggler named": False}, "the straggler is not the one and only that is paged"),
         ({"others accused": 3}, "3 others are accused"),
@@ -188,7 +283,29 @@ def test_rule_that_runs_each_minute_counts_a_quarter() -> None:
         ("rarely", 0.05),
         ("rarely", 0.05),
     ]
-    assert seen.together == pytest.approx([0.6])
+
+
+class Spent:
+    """A Prometheus whose clock of CPU seconds stands where *readings* say."""
+
+    def __init__(self, *readings: float) -> None:
+        self._readings = iter(readings)
+
+    def cpu_seconds(self) -> float:
+        return next(self._readings)
+
+
+def test_cpu_is_told_for_15_seconds_however_late_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A turn that took twice as long counts half."""
+    times = iter([0.0, 0.0, 15.0, 15.0, 45.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(times))
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)
+
+    found = cpu_seconds(Spent(10.0, 12.0, 18.0), 2)  # type: ignore[arg-type] # a double
+
+    assert found == [2.0, 3.0]
 
 
 def test_result_of_one_size_leaves_the_others(
@@ -208,5 +325,5 @@ def test_result_of_one_size_leaves_the_others(
 def test_default_is_every_size_with_both_sources() -> None:
     """`make bench-scale` measures what the documentation shows."""
     assert [(plan.ranks, plan.source) for plan in plans([])] == [
-        (ranks, source) for ranks in SIZES for source in ("join", "window")
+        (ranks, source) for ranks in SIZES for source in ("join", "block")
     ]

@@ -38,13 +38,13 @@ def test_scale_is_held_against_its_goals(tmp_path: Path, monkeypatch: pytest.Mon
         tmp_path,
         "scale",
         [
-            cell | {"ranks": ranks, "source": "join", "rules s of 15, mean": taken, "missed": lost}
+            cell | {"ranks": ranks, "source": "join", "rules CPU s of 15": taken, "missed": lost}
             for ranks, taken, lost in ((4096, 2.98, 0), (16384, 29.1, 2))
         ],
     )
 
     small, large = scale_table.outcome().splitlines()
-    assert "4,096 ranks the rules take 3.0 s by the join (within the goal of 3)" in small
+    assert "4,096 ranks the rules take 3.0 CPU seconds by the join (within the goal of 3)" in small
     assert small.endswith("and no evaluation was missed.")
-    assert "29.1 s by the join (**over** the goal of 3)" in large
+    assert "29.1 CPU seconds by the join (**over** the goal of 3)" in large
     assert large.endswith("and 2 evaluations were missed.")

@@ -1,0 +1,150 @@
+"""A Prometheus with all of the simulated nodes to scrape, on two cores, and what CPU each takes."""
+
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import psutil
+
+from benchmarks.one_port import OnePortPrometheus
+from benchmarks.scale_job import RANKS_PER_NODE
+from demo.process import Process, free_port, get
+from demo.stack import RULES
+
+CORES: Final = 2
+INTERVAL_SECONDS: Final = 15.0
+# Fills the windows of a minute, and the two minutes for which an alert of the fallback waits.
+WARMUP_SECONDS: Final = 120.0
+# Whole turns of the groups that run every minute or two.
+EVALUATIONS: Final = 8
+URGENT_NICENESS: Final = -15
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is simulated and how long."""
+
+    ranks: int
+    source: str
+    jobs: int = 1
+    series: str = "read"
+    warmup_seconds: float = WARMUP_SECONDS
+    evaluations: int = EVALUATIONS
+    rules: Path = RULES
+    urgent: bool = False
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """Return what tells this measurement from others."""
+        return {
+            "ranks": self.ranks,
+            "source": self.source,
+            "jobs": self.jobs,
+            "GPU series": self.series,
+        }
+
+
+class Load(Process):
+    """The simulated nodes."""
+
+    ready_seconds = 60.0
+
+    def __init__(self, directory: Path, plan: Plan) -> None:
+        self.port = free_port()
+        self.ready_url = f"http://127.0.0.1:{self.port}/-/ready"
+        command = [sys.executable, "-m", "benchmarks.scale_load", str(self.port), str(plan.ranks)]
+        command += [str(plan.jobs), plan.source, plan.series]
+        super().__init__("the simulated nodes", command, directory / "load.log")
+
+
+class ScalePrometheus(OnePortPrometheus):
+    """Prometheus with *rules* and every node as a target of its own on one port."""
+
+    # To end in order it writes all it holds to disk, which nobody reads.
+    grace_seconds = 1.0
+
+    def __init__(self, directory: Path, port: int, nodes: int, rules: Path) -> None:
+        super().__init__(
+            directory,
+            port,
+            [f"node{number}:9917" for number in range(nodes)],
+            interval_seconds=INTERVAL_SECONDS,
+            rules=rules,
+            part="node(\\d+):.*",
+        )
+
+    def metrics(self) -> dict[str, float]:
+        """Return what Prometheus says of itself, by name and labels."""
+        lines = get(f"{self.url}/metrics", timeout_seconds=30).decode().splitlines()
+        pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+        return {name: float(value) for name, _, value in pairs}
+
+    def cpu_seconds(self) -> float:
+        """Return the CPU time that Prometheus has taken since it was started."""
+        return self.metrics()["process_cpu_seconds_total"]
+
+    def version(self) -> str:
+        """Return which Prometheus this is."""
+        answer = json.loads(get(f"{self.url}/api/v1/status/buildinfo"))
+        return str(answer["data"]["version"])
+
+    def rule_groups(self) -> list[dict[str, Any]]:
+        """Return the groups with their rules and how long each took last, in seconds."""
+        answer = json.loads(get(f"{self.url}/api/v1/rules", timeout_seconds=60))
+        groups: list[dict[str, Any]] = answer["data"]["groups"]
+        return groups
+
+
+class Usage:
+    """CPU that processes have taken since this was made, in cores."""
+
+    def __init__(self, *pids: int) -> None:
+        self._processes = [psutil.Process(pid) for pid in pids]
+        self._since = time.monotonic()
+        self._before = self._now()
+
+    def cores(self) -> list[float]:
+        """Return the cores of each process, then those of everything else on the machine."""
+        seconds = time.monotonic() - self._since
+        used = [(now - then) / seconds for now, then in zip(self._now(), self._before, strict=True)]
+        return [*used[:-1], max(used[-1] - sum(used[:-1]), 0.0)]
+
+    def _now(self) -> list[float]:
+        each = [sum(process.cpu_times()[:2]) for process in self._processes]
+        whole = psutil.cpu_times()
+        return [*each, sum(whole) - whole.idle - whole.iowait - whole.guest - whole.guest_nice]
+
+
+def go_first(pid: int) -> None:
+    """Let the process come before others of this machine; takes root.
+
+    Where the kernel groups processes by session, niceness counts within a session only.
+    """
+    os.setpriority(os.PRIO_PROCESS, pid, URGENT_NICENESS)
+    group = Path(f"/proc/{pid}/autogroup")
+    if group.exists():
+        group.write_text(str(URGENT_NICENESS))
+
+
+@contextmanager
+def running(plan: Plan) -> Iterator[tuple[Load, ScalePrometheus]]:
+    """Run the nodes and Prometheus on two cores, with nothing left of them afterwards."""
+    allowed = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(allowed)[:CORES])
+    try:
+        with tempfile.TemporaryDirectory() as name, Load(Path(name), plan) as load:
+            nodes = plan.ranks // RANKS_PER_NODE
+            with ScalePrometheus(Path(name), load.port, nodes, plan.rules) as prometheus:
+                if plan.urgent:
+                    for process in (load, prometheus):
+                        go_first(process.pid)
+                yield load, prometheus
+    finally:
+        os.sched_setaffinity(0, allowed)

@@ -11,8 +11,8 @@ from demo.scenario import HEALTHY_SECONDS, JOB_ID, RANK, WAIT_SECONDS, Scenario
 from demo.verdict import Conclusion, Health, Verdict
 
 ALERT: Final = "none(page)"
-# As long as the alert would wait: the page shows a first suspicion at once.
-LATE_SECONDS: Final = 15.0
+# The judge has already waited for enough steps: this only shows that its word stands.
+LATE_SECONDS: Final = 5.0
 
 
 def demonstrate(scenario: Scenario, directory: Path) -> str | None:
@@ -49,7 +49,8 @@ class PageWatch:
 
     def __init__(self, scenario: Scenario, live: Callable[[], dict[str, Any]]) -> None:
         self._scenario, self._live = scenario, live
-        self._even_since: float | None = None
+        self._said: tuple[str, str, str] | None = None
+        self._since = 0.0
 
     def sentence(self) -> str:
         """Return what the page says of the job."""
@@ -66,21 +67,24 @@ class PageWatch:
         job = self._job()
         if job is None:
             return None
-        said = job["verdict"]
+        state, late = job["verdict"]["state"], job["verdict"]["late"]
+        first = late[0] if state == "late" else None
+        said = (state, str(first["rank"]), first["stage"]) if first else (state, "", "")
+        same_seconds = self._same_for(said)
         elapsed = self._scenario.elapsed_seconds
-        for late in said["late"]:
-            if late["late_for_seconds"] >= LATE_SECONDS:
-                rank, stage = str(late["rank"]), late["stage"]
-                return Verdict(JOB_ID, rank, stage, late["gpus_lost"], ALERT, elapsed)
-        if said["state"] != "even":
-            self._even_since = None
-            return None
-        self._even_since = self._even_since or time.monotonic()
-        even_seconds = time.monotonic() - self._even_since
-        if even_seconds < HEALTHY_SECONDS:
-            return None
-        gpus_lost = sum(late["gpus_lost"] for late in said["late"])
-        return Health(JOB_ID, gpus_lost, even_seconds, ALERT, elapsed)
+        if first and same_seconds >= LATE_SECONDS:
+            return Verdict(JOB_ID, said[1], said[2], first["gpus_lost"], ALERT, elapsed)
+        if state == "even" and same_seconds >= HEALTHY_SECONDS:
+            gpus_lost = sum(each["gpus_lost"] for each in late)
+            return Health(JOB_ID, gpus_lost, same_seconds, ALERT, elapsed)
+        return None
+
+    def _same_for(self, said: tuple[str, str, str]) -> float:
+        """Return for how long the page has said this: the state, and who is late in what."""
+        now = time.monotonic()
+        if said != self._said:
+            self._said, self._since = said, now
+        return now - self._since
 
     def _job(self) -> dict[str, Any] | None:
         jobs = self._live()["jobs"]

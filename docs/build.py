@@ -112,6 +112,8 @@ def metrics() -> str:
         "",
         "A rank has at most 48 series, a GPU [64](hardware.md#gpu) and the rest of a node "
         "[120](hardware.md#host); tests hold each.",
+        "A rank that is named late has up to 10 more, and so has one whose join does not cover "
+        "its job.",
         figures.series(),
     ]
     for name, purpose, families in families_by_collector():

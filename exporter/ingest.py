@@ -2,10 +2,11 @@
 
 import dataclasses
 from operator import attrgetter
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
+    BaseModel,
     ConfigDict,
     Field,
     StringConstraints,
@@ -26,6 +27,14 @@ from rank_probe.snapshot import (
     Snapshot,
 )
 from rank_probe.stages import STAGES
+from rank_probe.verdict import (
+    LATE_KINDS,
+    LOST_KINDS,
+    MOST_CHANGES,
+    MOST_GROUPS,
+    MOST_LATE,
+    REASONS,
+)
 
 # Every way a push can end, and the HTTP status that says so.
 RESULTS: Final = {
@@ -96,9 +105,61 @@ Label = Annotated[
 Stage = Annotated[str, _one_of("a stage", STAGES)]
 Event = Annotated[str, _one_of("an event of a process's life", LIFECYCLE)]
 Level = Annotated[str, _one_of("a level", LEVELS)]
+LateKind = Annotated[str, _one_of("a way to be late", LATE_KINDS)]
+LostKind = Annotated[str, _one_of("what GPUs are lost to", LOST_KINDS)]
+Reason = Annotated[str, _one_of("a reason why nobody can be judged", REASONS)]
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 Seconds = Annotated[float, Field(ge=0, le=LARGEST_SECONDS, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Ratio = Annotated[float, Field(ge=0, le=LARGEST_SECONDS, allow_inf_nan=False)]
+Gpus = Ratio
+
+
+class _Said(BaseModel):
+    # What a newer judge says besides is left out: its job must not go unseen for that.
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+
+class LateBody(_Said):
+    """rank_probe.verdict.Late with its limits."""
+
+    rank: Count
+    peer_group: Label
+    stage: Stage
+    kind: LateKind
+    ratio: Ratio
+    gpus: dict[Stage, Gpus]
+    since_seconds: Seconds
+    steps: Count
+    confidence: Ratio
+
+
+class ChangeBody(_Said):
+    """rank_probe.verdict.Change with its limits."""
+
+    peer_group: Label
+    stage: Stage
+    ratio: Ratio
+    since_seconds: Seconds
+
+
+class VerdictBody(_Said):
+    """rank_probe.verdict.Verdict with its limits; a test holds the three together."""
+
+    step: Count
+    ranks: Annotated[dict[Label, Count], Field(max_length=MOST_GROUPS)]
+    absent: Count
+    reason: Reason | None
+    step_seconds: Seconds | None
+    slowdown: Ratio | None
+    gpus_lost: dict[LostKind, Gpus]
+    rotating: dict[Stage, Gpus]
+    late: Annotated[list[LateBody], Field(max_length=MOST_LATE)]
+    changes: Annotated[list[ChangeBody], Field(max_length=MOST_CHANGES)]
+
+
+def _as_sent(verdict: VerdictBody) -> dict[str, Any]:
+    return verdict.model_dump()
 
 
 @dataclass(config=ConfigDict(strict=True, extra="forbid"), frozen=True)
@@ -148,6 +209,10 @@ class SnapshotBody:
     group_wait_seconds: Seconds | None = None
     joined_seconds: Seconds | None = None
     join_coverage: Share | None = None
+    verdict: Annotated[VerdictBody, AfterValidator(_as_sent)] | None = None
+    verdict_age_seconds: Seconds | None = None
+    block_steps: Count = 0
+    block_seconds: dict[Stage, Seconds] = Field(default_factory=dict)
     schema: Literal[1] = SCHEMA
 
     @model_validator(mode="after")

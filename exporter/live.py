@@ -1,19 +1,17 @@
-"""The live page's data: the ranks of this node, judged over the last minute.
+"""The live page's data: what the judge says of each job, and this node's ranks of it.
 
-A first look that needs no Prometheus. It knows only the ranks that push to this exporter; the
-recording rules see every node and overrule it.
+A first look that needs no Prometheus. The stages drawn are the last minute's, of the ranks that
+push to this exporter; the verdict is on the ranks of every node, and this only repeats it.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from itertools import groupby
 from typing import Any, Final
 
-from exporter.judge import Verdict, judge
-from exporter.ranks import HeldRank, RankStore
-from exporter.verdict import JobVerdict, LateView, RankView, job_verdict, view_rank
+from exporter.jobs import NodeJob, node_jobs
+from exporter.ranks import HeldRank, RankKey, RankStore
+from exporter.verdict import JobVerdict, RankView, job_verdict, view_rank
 from rank_probe.snapshot import Snapshot
 from rank_probe.stages import STAGES
 from rank_probe.version import __version__
@@ -23,8 +21,6 @@ WINDOW_SECONDS: Final = 60.0
 MINIMUM_STEPS: Final = 5
 # The first steps compile kernels and fill caches.
 WARMUP_STEPS: Final = 5
-
-RankKey = tuple[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +37,7 @@ class JobView:
 
 
 class LiveView:
-    """Watches the store and says who is late now. Call from the event loop only.
+    """Watches the store and repeats who is late now. Call from the event loop only.
 
     *gpus_visible* returns how many GPUs the driver lists, None while that is not known.
     """
@@ -52,62 +48,39 @@ class LiveView:
         self._store = store
         self._gpus_visible = gpus_visible
         self._windows: dict[RankKey, RankWindow] = {}
-        self._late_since: dict[RankKey, float] = {}
         self._summary: dict[str, Any] = _summary(None, None, [])
 
     def sample(self, now: float, timestamp: float) -> None:
         """Take in the state of every rank; to be called once a second.
 
-        *now* is the store's clock, by which windows and silence are measured; *timestamp* is the
-        same moment in Unix seconds, by which the ranks say when they stepped.
+        *now* is the store's clock, by which all ages are measured; *timestamp* is the same moment
+        in Unix seconds.
         """
         held = sorted(self._store.ranks(), key=_key)
         self._windows = {_key(rank): self._windows.get(_key(rank)) or RankWindow() for rank in held}
         for rank in held:
             self._windows[_key(rank)].add(now, rank.snapshot)
-        jobs = [
-            self._job(job_id, list(ranks), now, timestamp)
-            for job_id, ranks in groupby(held, key=lambda rank: rank.snapshot.job_id)
-        ]
-        named = {(job.job_id, late.rank) for job in jobs for late in job.verdict.late}
-        self._late_since = {key: self._late_since.get(key, now) for key in named}
+        jobs = [self._job(job) for job in node_jobs(held, now)]
         self._summary = _summary(timestamp, self._gpus_visible(), jobs)
 
     def summary(self) -> dict[str, Any]:
         """Return what the page shows, ready for JSON, as of the last sample."""
         return self._summary
 
-    def _job(self, job_id: str, held: Sequence[HeldRank], now: float, timestamp: float) -> JobView:
-        windows = {rank.snapshot.rank: self._windows[_key(rank)] for rank in held}
+    def _job(self, job: NodeJob) -> JobView:
+        held = sorted(job.ranks, key=_key)
         ranks = [
-            view_rank(
-                rank.snapshot,
-                windows[rank.snapshot.rank].stage_seconds(),
-                now - rank.received_seconds,
-                timestamp,
-            )
-            for rank in held
+            view_rank(rank, self._windows[_key(rank)].stage_seconds(), job.now) for rank in held
         ]
-        found = _judge(ranks, windows)
-        late = [
-            LateView(
-                rank=late.rank,
-                stage=late.stage,
-                excess_seconds=late.excess_seconds,
-                gpus_lost=late.gpus_lost,
-                late_for_seconds=now - self._late_since.get((job_id, late.rank), now),
-            )
-            for late in found.late
-        ]
-        world_size = max(rank.snapshot.world_size for rank in held)
+        world_size = job.world_size or max(rank.snapshot.world_size for rank in held)
         steps = [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
         return JobView(
-            job_id=job_id,
+            job_id=job.job_id,
             world_size=world_size,
             coverage=f"{len(ranks)} of {world_size} ranks",
             steps=max(rank.steps for rank in ranks),
             step_seconds=sum(steps) / len(steps) if steps else None,
-            verdict=job_verdict(ranks, world_size, late, found.reason),
+            verdict=job_verdict(job, ranks),
             ranks=ranks,
         )
 
@@ -135,18 +108,11 @@ class RankWindow:
             return None
         first, last = self._samples[0][1].stage_seconds, self._samples[-1][1].stage_seconds
         return {
-            # Never below zero, whatever a rank reports: the accounting divides by sums of these.
+            # Never below zero, whatever a rank reports: a bar has no negative width.
             stage: max(0.0, last[stage] - first.get(stage, 0.0)) / self._steps()
             for stage in STAGES
             if stage in last
         }
-
-    def standard_error_seconds(self) -> float:
-        """Return how uncertain the mean busy time of a step is, from its variance in the window."""
-        first, last = self._samples[0][1], self._samples[-1][1]
-        mean = (last.busy_seconds - first.busy_seconds) / self._steps()
-        squares = (last.busy_seconds_squared - first.busy_seconds_squared) / self._steps()
-        return math.sqrt(max(0.0, squares - mean**2) / self._steps())
 
     def _steps(self) -> int:
         return self._samples[-1][1].steps - self._samples[0][1].steps
@@ -157,19 +123,6 @@ class RankWindow:
         sampled, second = self._samples[1]
         steps_left = self._samples[-1][1].steps - second.steps
         return sampled <= now - WINDOW_SECONDS and steps_left >= MINIMUM_STEPS
-
-
-def _judge(ranks: Sequence[RankView], windows: dict[int, RankWindow]) -> Verdict:
-    """Judge the ranks that still run; a finished one has nobody waiting for it."""
-    stages = {rank.rank: rank.stage_seconds for rank in ranks if not rank.finished}
-    full = {rank: seconds for rank, seconds in stages.items() if seconds is not None}
-    if len(full) < len(stages):
-        return Verdict(reason="warming_up")
-    return judge(
-        full,
-        {rank.rank: rank.peer_group for rank in ranks},
-        {rank: windows[rank].standard_error_seconds() for rank in full},
-    )
 
 
 def _key(rank: HeldRank) -> RankKey:

@@ -1,15 +1,18 @@
 """The latest snapshot of every rank on this node, and which ranks are still worth showing."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from rank_probe.snapshot import Snapshot
 
-# Ten missed pushes: a process this quiet no longer defends its place against a later one.
-TAKEOVER_SECONDS: Final = 10.0
+# Ten missed pushes: a process this quiet is silent, and no longer defends its place against a
+# later one.
+SILENT_SECONDS: Final = 10.0
 ROOT: Final = 0
+
+RankKey = tuple[str, int]
 
 
 class Superseded(Exception):
@@ -29,11 +32,21 @@ class HeldRank:
     """A rank's latest snapshot and when it arrived, in seconds of the store's clock.
 
     *uid* is the user it belongs to, None when it came over loopback and nobody knows.
+    *began_seconds* is when its process started the probe, as its first snapshot here told it.
     """
 
     snapshot: Snapshot
     received_seconds: float
     uid: int | None = None
+    began_seconds: float = 0.0
+
+    def is_silent(self, now: float) -> bool:
+        """Say whether it has stopped to push without a clean end."""
+        return not self.snapshot.finished and now - self.received_seconds >= SILENT_SECONDS
+
+    def is_beating(self, now: float) -> bool:
+        """Say whether it runs and pushes."""
+        return not self.snapshot.finished and not self.is_silent(now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +66,9 @@ class RankStore:
     A rank belongs to the user who first reported it, until it finishes or falls silent. Root may
     report any rank; a rank of nobody's is anybody's.
 
+    What an earlier run of the job left behind (a restart with fewer ranks, or on other nodes) goes
+    once a later run beats: a dead copy of a rank is neither silent nor missing.
+
     *clock* measures silence and retention. The default is monotonic: a step of the wall clock
     neither drops a rank nor keeps one for ever.
 
@@ -65,7 +81,7 @@ class RankStore:
     ) -> None:
         self._limits = limits or RankLimits()
         self._clock = clock or time.monotonic
-        self._held: dict[tuple[str, int], HeldRank] = {}
+        self._held: dict[RankKey, HeldRank] = {}
 
     @property
     def limits(self) -> RankLimits:
@@ -84,8 +100,17 @@ class RankStore:
         if held is not None and not self._may_replace(held, snapshot, uid):
             return False
         self._make_room(snapshot)
-        self._held[key] = HeldRank(snapshot, self._clock(), uid)
+        now = self._clock()
+        if held is not None and _incarnation(held.snapshot) == _incarnation(snapshot):
+            began = held.began_seconds  # Told once: a later step of the wall clock changes nothing.
+        else:
+            began = now - _run_seconds(snapshot)
+        self._held[key] = HeldRank(snapshot, now, uid, began)
         return True
+
+    def now(self) -> float:
+        """Return the store's clock, by which *received_seconds* and *began_seconds* are told."""
+        return self._clock()
 
     def ranks(self) -> list[HeldRank]:
         """Return the held ranks, by job and rank."""
@@ -121,7 +146,7 @@ class RankStore:
         return started_later and self._is_gone(held)
 
     def _is_gone(self, held: HeldRank) -> bool:
-        return held.snapshot.finished or self._silent_seconds(held) >= TAKEOVER_SECONDS
+        return not held.is_beating(self._clock())
 
     def _make_room(self, snapshot: Snapshot) -> None:
         """Drop ranks that ended, the longest silent first, until *snapshot* fits."""
@@ -154,6 +179,8 @@ class RankStore:
     def _forget_expired(self) -> None:
         for key in [key for key, held in self._held.items() if self._has_expired(held)]:
             del self._held[key]
+        for key in _dead_copies(self._held, self._clock()):
+            del self._held[key]
 
     def _has_expired(self, held: HeldRank) -> bool:
         retention_seconds = (
@@ -165,6 +192,42 @@ class RankStore:
 
     def _silent_seconds(self, held: HeldRank) -> float:
         return self._clock() - held.received_seconds
+
+
+def _dead_copies(held: Mapping[RankKey, HeldRank], now: float) -> list[RankKey]:
+    """Return the ranks that ended or fell silent in a run before the one that beats now.
+
+    Runs are one user's: nobody may make another's ranks disappear.
+    """
+    beating: dict[tuple[str, int | None], list[HeldRank]] = {}
+    gone: list[tuple[RankKey, HeldRank]] = []
+    for key, rank in held.items():
+        if rank.is_beating(now):
+            beating.setdefault((rank.snapshot.job_id, rank.uid), []).append(rank)
+        else:
+            gone.append((key, rank))
+    return [
+        key
+        for key, rank in gone
+        if _is_of_an_earlier_run(rank, beating.get((rank.snapshot.job_id, rank.uid), []))
+    ]
+
+
+def _is_of_an_earlier_run(gone: HeldRank, beating: Sequence[HeldRank]) -> bool:
+    if not beating:
+        return False
+    newest = max(beating, key=lambda rank: rank.began_seconds).snapshot
+    return (
+        gone.snapshot.rank >= newest.world_size
+        or gone.snapshot.attempt < newest.attempt
+        # A requeued job counts its attempts anew: but nobody who beats now was there yet.
+        or gone.received_seconds < min(rank.began_seconds for rank in beating)
+    )
+
+
+def _run_seconds(snapshot: Snapshot) -> float:
+    """Return how long the process ran by its own clock, of which only differences are true."""
+    return max(0.0, snapshot.heartbeat_timestamp_seconds - snapshot.started_timestamp_seconds)
 
 
 def _incarnation(snapshot: Snapshot) -> tuple[int, float]:

@@ -23,12 +23,15 @@ from exporter.collectors.gpu_temperature import GpuTemperatureCollector
 from exporter.collectors.gpu_throttle import GpuThrottleCollector
 from exporter.collectors.gpu_utilization import GpuUtilizationCollector
 from exporter.collectors.gpu_xid import GpuXidCollector
+from exporter.collectors.jobs import JobsCollector
+from exporter.collectors.late_ranks import LateRanksCollector
 from exporter.collectors.node_cpu import NodeCpuCollector
 from exporter.collectors.node_disk import NodeDiskCollector
 from exporter.collectors.node_infiniband import NodeInfinibandCollector
 from exporter.collectors.node_memory import NodeMemoryCollector
 from exporter.collectors.node_network import NodeNetworkCollector
 from exporter.collectors.node_pressure import NodePressureCollector
+from exporter.collectors.rank_blocks import RankBlocksCollector
 from exporter.collectors.rank_gpus import RankGpusCollector
 from exporter.collectors.rank_resources import RankResourcesCollector
 from exporter.collectors.ranks import RanksCollector
@@ -105,6 +108,15 @@ COLLECTORS: Final = (
         "rank_resources",
         "What the ranks work on, their memory and pauses.",
         lambda s: RankResourcesCollector(s.ranks),
+    ),
+    Entry(
+        "jobs", "What is judged of each job, and its ranks here.", lambda s: JobsCollector(s.ranks)
+    ),
+    Entry("late_ranks", "The late ranks and their cost.", lambda s: LateRanksCollector(s.ranks)),
+    Entry(
+        "rank_blocks",
+        "Mean steps of the ranks that no judge speaks for.",
+        lambda s: RankBlocksCollector(s.ranks),
     ),
     _joined("rank_gpus", "The GPU, CPUs, pod and Slurm job of the ranks.", RankGpusCollector),
     Entry("gpu_devices", "Which GPUs there are and which answer.", _gpu_devices, needs_nvml=True),

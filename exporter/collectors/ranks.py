@@ -1,15 +1,19 @@
 """Ranks: the state that each training process on this node last reported."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.ranks import RankStore
+from exporter.ranks import HeldRank, RankStore
 from rank_probe.snapshot import LEVEL_OFF, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 from rank_probe.stages import PHASE_OF, STAGES
 
 IDENTITY = ["job_id", "peer_group", "rank"]
+
+# Shorter stays are a step's own: at nearly every scrape they would be series of another stage.
+LONG_SECONDS: Final = 10.0
 
 
 class RanksCollector:
@@ -22,11 +26,13 @@ class RanksCollector:
         self._store = store
 
     def collect(self) -> Iterator[Metric]:
-        snapshots = [held.snapshot for held in self._store.ranks()]
+        held = self._store.ranks()
+        snapshots = [rank.snapshot for rank in held]
         yield from _steps(snapshots)
         yield from _times(snapshots)
         yield from _joined(snapshots)
         yield from _now(snapshots)
+        yield _silent(held, self._store.now())
         yield from _process(snapshots)
         yield from _info(snapshots)
 
@@ -149,7 +155,7 @@ def _now(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     elapsed = GaugeMetricFamily(
         "rankskew_stage_elapsed_seconds",
         "How long this rank has been in the stage it is in now, in seconds at the heartbeat; "
-        "absent while its probe is off and once it ended cleanly (probe).",
+        "absent before 10 s, while its probe is off and once it ended cleanly (probe).",
         labels=[*IDENTITY, "stage"],
     )
     finished = GaugeMetricFamily(
@@ -162,9 +168,26 @@ def _now(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
         finished.add_metric(who, float(snapshot.finished))
         if not snapshot.finished:
             heartbeat.add_metric(who, snapshot.heartbeat_timestamp_seconds)
-        if not snapshot.finished and snapshot.level != LEVEL_OFF:
+        if not snapshot.finished and snapshot.level != LEVEL_OFF and _is_long(snapshot):
             elapsed.add_metric([*who, snapshot.stage], snapshot.stage_elapsed_seconds)
     yield from (heartbeat, elapsed, finished)
+
+
+def _is_long(snapshot: Snapshot) -> bool:
+    return snapshot.stage_elapsed_seconds >= LONG_SECONDS
+
+
+def _silent(held: Sequence[HeldRank], now: float) -> Metric:
+    silent = GaugeMetricFamily(
+        "rankskew_rank_silent_seconds",
+        "How long this rank has not reported, in seconds by the exporter's clock; absent while it "
+        "does (at least each 10 s), and once it ended cleanly (exporter).",
+        labels=IDENTITY,
+    )
+    for rank in held:
+        if rank.is_silent(now):
+            silent.add_metric(identity(rank.snapshot), now - rank.received_seconds)
+    return silent
 
 
 def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:

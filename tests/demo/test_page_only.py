@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from demo.page_only import PageWatch, what_is_wrong
+from demo.page_only import LATE_SECONDS, PageWatch, what_is_wrong
 from demo.scenario import HEALTHY_SECONDS, Scenario
 from demo.verdict import Health, Verdict
 
@@ -15,34 +15,62 @@ def page(state: str, *late: dict[str, Any], job_id: str = "demo") -> dict[str, A
     return {"jobs": [{"job_id": job_id, "steps": 40, "verdict": verdict}]}
 
 
-def late(seconds: float) -> dict[str, Any]:
-    return {"rank": 2, "stage": "data", "gpus_lost": 0.964, "late_for_seconds": seconds}
+def late(rank: int = 2) -> dict[str, Any]:
+    return {"rank": rank, "stage": "data", "gpus_lost": 0.964, "late_for_seconds": 60.0}
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Return the demo's clock, for the test to turn."""
+    seconds = [1000.0]
+    monkeypatch.setattr("demo.page_only.time.monotonic", lambda: seconds[0])
+    return seconds
 
 
 def watch(summary: dict[str, Any]) -> PageWatch:
     return PageWatch(Scenario("data", once=True), lambda: summary)
 
 
-def test_verdict_is_what_the_page_says() -> None:
+def test_verdict_is_what_the_page_says(now: list[float]) -> None:
     """A rank named for long enough gives the verdict, with the page's own cost."""
-    verdict = watch(page("late", late(20))).verdict()
+    watching = watch(page("late", late()))
+    assert watching.verdict() is None  # However long the judge says that it has been late.
 
+    now[0] += LATE_SECONDS
+    verdict = watching.verdict()
     assert verdict is not None
     assert verdict.line().startswith(
         "verdict: job=demo rank=2 stage=data gpus_lost=0.96 alert=none(page) after="
     )
 
 
-def test_first_suspicion_is_not_a_verdict() -> None:
-    """A rank named a moment ago is not yet a verdict, nor is somebody else's job."""
-    assert watch(page("late", late(1))).verdict() is None
-    assert watch(page("late", late(20), job_id="other")).verdict() is None
+def test_page_that_changes_its_mind_is_asked_on(now: list[float]) -> None:
+    """Another rank starts the wait anew, and somebody else's job is nobody's verdict."""
+    summary = page("late", late(rank=1))
+    watching = watch(summary)
+    assert watching.verdict() is None
+    now[0] += LATE_SECONDS - 1
+    summary |= page("late", late(rank=2))
+    assert watching.verdict() is None
+    now[0] += LATE_SECONDS - 1
+    assert watching.verdict() is None
+    summary |= page("late", late(rank=2), job_id="other")
+    now[0] += LATE_SECONDS
+    assert watching.verdict() is None
 
 
-def test_health_takes_time_and_no_interruption(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mild_lateness_is_health(now: list[float]) -> None:
+    """A rank that is late too little to wake anybody is listed, and no verdict on it."""
+    watching = watch(page("even", late()))
+    watching.verdict()
+    now[0] += HEALTHY_SECONDS
+
+    assert isinstance(watching.verdict(), Health)
+
+
+def test_health_takes_time_and_no_interruption(now: list[float]) -> None:
     """`no straggler` needs an even job for long enough; a doubt in between starts it anew."""
-    now, state = [1000.0], ["even"]
-    monkeypatch.setattr("demo.page_only.time.monotonic", lambda: now[0])
+    state = ["even"]
     watching = PageWatch(Scenario("none", once=True), lambda: page(state[0]))
     assert watching.verdict() is None
 

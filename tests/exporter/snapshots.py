@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from rank_probe.snapshot import Snapshot
+from rank_probe.verdict import PERSISTENT, Change, Late, Verdict
 
 DEFAULT: Final = Snapshot(
     job_id="llama",
@@ -27,3 +28,38 @@ DEFAULT: Final = Snapshot(
 def snapshot(**changes: Any) -> Snapshot:
     """Return the default snapshot with *changes*."""
     return replace(DEFAULT, **changes)
+
+
+LATE: Final = Late(
+    rank=2,
+    peer_group="all",
+    stage="data",
+    kind=PERSISTENT,
+    ratio=0.45,
+    gpus={"data": 0.75, "forward": 0.25},
+    since_seconds=30.0,
+    steps=60,
+    confidence=4.5,
+)
+
+CHANGE: Final = Change(peer_group="pp1", stage="forward", ratio=2.0, since_seconds=300.0)
+
+VERDICT: Final = Verdict(
+    step=1_200,
+    ranks={"all": 4},
+    step_seconds=0.5,
+    slowdown=1.44,
+    gpus_lost={"group": 0.0, "persistent": 1.0, "rotating": 0.25, "common": 0.5},
+    rotating={"data": 0.25},
+    late=(LATE,),
+)
+
+
+def verdict(**changes: Any) -> dict[str, Any]:
+    """Return the default verdict (rank 2 of 4 is late in data) with *changes*, as it travels."""
+    return replace(VERDICT, **changes).to_json()
+
+
+def late(**changes: Any) -> Late:
+    """Return the default late rank with *changes*."""
+    return replace(LATE, **changes)

@@ -2,15 +2,34 @@
 
 import dataclasses
 import json
+import math
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import BaseModel
 
-from exporter.ingest import LARGEST_COUNT, RESULTS, Refused, SnapshotBody, parse
+from exporter.ingest import (
+    LARGEST_COUNT,
+    RESULTS,
+    ChangeBody,
+    LateBody,
+    Refused,
+    SnapshotBody,
+    VerdictBody,
+    parse,
+)
 from rank_probe.snapshot import Snapshot
-from tests.exporter.snapshots import DEFAULT, snapshot
+from rank_probe.verdict import Change, Late, Verdict, from_json
+from tests.exporter.snapshots import CHANGE, DEFAULT, LATE, VERDICT, late, snapshot, verdict
+
+
+def travelled(**changes: Any) -> dict[str, Any]:
+    """Return the default verdict with *changes* as JSON has it: a tuple is a list there."""
+    said: dict[str, Any] = json.loads(json.dumps(verdict(**changes)))
+    return said
+
 
 RANK_INFO = {"local_rank": "0", "clock": "cuda", "dp": "", "source": "torchrun"}
 
@@ -39,6 +58,9 @@ def refusal(content: bytes) -> Refused:
         snapshot(cuda_memory_peak_bytes=3, cuda_alloc_retries=0, lifecycle_seconds={"init": 1.5}),
         snapshot(paced_steps={"data": 3}, wait_caused_seconds={"data": 0.5}, join_coverage=1.0),
         snapshot(joined_seconds=0.0, group_wait_seconds=1.5, join_coverage=0.0),
+        snapshot(verdict=travelled(changes=(CHANGE,)), verdict_age_seconds=0.0),
+        snapshot(verdict=travelled(ranks={}, reason="warming_up", slowdown=None, late=())),
+        snapshot(block_steps=64, block_seconds={"data": 0.125, "sync": 0.0}),
     ],
 )
 def test_what_the_probe_sends_arrives_unchanged(sent: Snapshot) -> None:
@@ -53,6 +75,59 @@ def test_body_and_snapshot_have_the_same_fields_and_defaults() -> None:
 
     assert sent == taken
     assert parse(json.dumps(minimal()).encode()) == Snapshot(**minimal())
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"), [(Verdict, VerdictBody), (Late, LateBody), (Change, ChangeBody)]
+)
+def test_body_and_verdict_have_the_same_fields(said: Any, taken: type[BaseModel]) -> None:
+    """What the judge says more is not lost here."""
+    assert [field.name for field in dataclasses.fields(said)] == list(taken.model_fields)
+
+
+def test_verdict_is_the_judges() -> None:
+    """What arrives can be read as the verdict that was sent."""
+    arrived = parse(snapshot(verdict=verdict(changes=(CHANGE,))).to_json()).verdict
+
+    assert arrived is not None
+    assert from_json(arrived) == dataclasses.replace(VERDICT, changes=(CHANGE,))
+
+
+def test_newer_judge_is_not_refused() -> None:
+    """What a newer release's judge says besides is left out; its ranks are still seen."""
+    newer = verdict() | {"mood": "good", "late": [dataclasses.asdict(LATE) | {"excuse": "rain"}]}
+
+    assert parse(body(verdict=newer)).verdict == travelled()
+
+
+@pytest.mark.parametrize(
+    ("said", "sentence"),
+    [
+        (verdict(late=[late(rank=-1)]), "Field verdict.late.0.rank is wrong: input should be gr"),
+        (verdict(late=[late(stage="lunch")]), "Field verdict.late.0.stage is not a stage; use"),
+        (verdict(late=[late(kind="lazy")]), "Field verdict.late.0.kind is not a way to be late"),
+        (verdict(late=[late(ratio=-0.1)]), "Field verdict.late.0.ratio is wrong: input should be"),
+        (verdict(late=[late(gpus={"data": math.inf})]), "Field verdict.late.0.gpus.data is wrong"),
+        (verdict(late=[late(gpus={"lunch": 1})]), "Field verdict.late.0.gpus.lunch is not a st"),
+        (verdict(late=[LATE] * 33), "Field verdict.late is wrong: list should have at most 32"),
+        (verdict(changes=[CHANGE] * 9), "Field verdict.changes is wrong: list should have at mos"),
+        (verdict(ranks={f"pp{n}": 1 for n in range(65)}), "Field verdict.ranks is wrong: dict"),
+        (verdict(ranks={"": 1}), "Field verdict.ranks. is wrong: string should have at least 1"),
+        (verdict(reason="rain"), "Field verdict.reason is not a reason why nobody can be judged"),
+        (verdict(gpus_lost={"rain": 1.0}), "Field verdict.gpus_lost.rain is not what GPUs are lo"),
+        (verdict(rotating={"data": -1.0}), "Field verdict.rotating.data is wrong: input should"),
+        (verdict(slowdown=math.nan), "Field verdict.slowdown is wrong: input should be a finite"),
+        (verdict(step_seconds=1e300), "Field verdict.step_seconds is wrong: input should be le"),
+        ({"step": 1}, "Field verdict.ranks is missing; install the same release of rankskew"),
+        ([], "Field verdict is wrong: input should be an object"),
+    ],
+)
+def test_invalid_verdict_is_refused_in_one_sentence(said: Any, sentence: str) -> None:
+    """A verdict that no judge of ours can have given never becomes a series."""
+    answer = refusal(body(verdict=said))
+
+    assert answer.result == "invalid"
+    assert str(answer).startswith(sentence)
 
 
 def minimal() -> dict[str, Any]:
@@ -115,6 +190,9 @@ def test_missing_field_is_named(name: str) -> None:
         ({"join_coverage": 1.5}, "Field join_coverage is wrong: input should be less than or eq"),
         ({"stage_host_seconds": {"lunch": 1}}, "Field stage_host_seconds.lunch is not a stage"),
         ({"tokens": -1}, "Field tokens is wrong: input should be greater than or equal to 0"),
+        ({"verdict_age_seconds": -1}, "Field verdict_age_seconds is wrong: input should be gre"),
+        ({"block_steps": -1}, "Field block_steps is wrong: input should be greater than or eq"),
+        ({"block_seconds": {"lunch": 1}}, "Field block_seconds.lunch is not a stage"),
         ({"runtime_info": []}, "Field runtime_info is wrong: input should be an object"),
     ],
 )

@@ -44,25 +44,32 @@ LATE_RANK = RANK | {
 }
 LATE = {
     "rank": 2,
+    "peer_group": "all",
     "stage": "data",
-    "excess_seconds": 0.14,
+    "kind": "persistent",
+    "ratio": 0.4,
     "gpus_lost": 0.84,
     "late_for_seconds": 35.0,
+    "is_here": True,
 }
 SENTENCE = "Rank 2 is late in data: 0.84 of 4 GPUs are waiting for it."
 
 
-def live(job_id: str = "demo") -> dict[str, Any]:
-    """Return what the exporter serves for four ranks, the third late."""
+DETAILS = ["Steps take 1.39 times as long as without it.", "GPUs lost: 0.84 to <late> ranks."]
+
+
+def live(job_id: str = "demo", kind: str = "persistent") -> dict[str, Any]:
+    """Return what the exporter serves for four ranks, the third late in this way."""
     ranks = [RANK, RANK | {"rank": 1}, LATE_RANK, RANK | {"rank": 3}]
-    verdict = {"state": "late", "sentence": SENTENCE, "reason": None, "late": [LATE]}
+    late = [LATE | {"rank": 17, "kind": kind, "is_here": False}, LATE | {"kind": kind}]
+    verdict = {"state": "late", "sentence": SENTENCE, "reason": None, "late": late}
     job = {
         "job_id": job_id,
         "world_size": 4,
         "coverage": "4 of 4 ranks",
         "steps": 60,
         "step_seconds": 0.5,
-        "verdict": verdict,
+        "verdict": verdict | {"details": DETAILS},
         "ranks": ranks,
     }
     return {"timestamp_seconds": 1.0, "window_seconds": 60.0, "jobs": [job], "version": "9.8.7"}
@@ -150,6 +157,28 @@ def test_late_rank_is_what_the_page_says_first(tmp_path: Path) -> None:
     assert 'class="data culprit" title="data: 190 ms a step" style="width: 38%;"' in dom
     assert "late for 35 s" in dom
     assert "version 9.8.7" in dom
+
+
+def test_details_stand_below_the_verdict(tmp_path: Path) -> None:
+    """What the judge says besides is one line each, as text."""
+    dom = dump(live(), tmp_path)
+
+    assert (
+        "<li>Steps take 1.39 times as long as without it.</li>"
+        "<li>GPUs lost: 0.84 to &lt;late&gt; ranks.</li>" in dom
+    )
+
+
+@pytest.mark.parametrize(("kind", "mark"), [("mild", "a little late"), ("unsynced", "stands out")])
+def test_rank_that_wakes_nobody_is_marked_without_alarm(
+    tmp_path: Path, kind: str, mark: str
+) -> None:
+    """A rank that is late a little is pointed at, and not in the colour of an alarm."""
+    dom = dump(live(kind=kind), tmp_path)
+
+    assert f'<tr><th scope="row">rank 2 · {mark}</th>' in dom
+    assert dom.count("culprit") == 1
+    assert "late for" not in dom
 
 
 def test_job_id_is_shown_as_text(tmp_path: Path) -> None:

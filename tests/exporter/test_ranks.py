@@ -1,28 +1,21 @@
 """The rank store keeps the newest state of each rank, within its limits, as long as it is news."""
 
 import time
+from collections.abc import Iterable
+from typing import Any
 
 import pytest
 
 from exporter.ranks import (
-    TAKEOVER_SECONDS,
+    SILENT_SECONDS,
     Forbidden,
     NoRoom,
     RankLimits,
     RankStore,
     Superseded,
 )
+from tests.exporter.clock import Clock
 from tests.exporter.snapshots import snapshot
-
-
-class Clock:
-    """A clock that only a test moves."""
-
-    def __init__(self) -> None:
-        self.seconds = 5_000.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 @pytest.fixture
@@ -82,7 +75,7 @@ def test_older_process_stays_out_however_silent_the_newer_one(clock: Clock) -> N
     """A process that was replaced does not come back when its successor hangs."""
     store = RankStore(clock=clock)
     store.put(snapshot(attempt=1, started_timestamp_seconds=1_000.0))
-    clock.seconds += TAKEOVER_SECONDS
+    clock.seconds += SILENT_SECONDS
 
     with pytest.raises(Superseded):
         store.put(snapshot(attempt=0, started_timestamp_seconds=900.0))
@@ -112,7 +105,7 @@ def test_requeued_job_is_not_locked_out_by_its_own_past(clock: Clock) -> None:
     with pytest.raises(Superseded):
         store.put(requeued)
 
-    clock.seconds += TAKEOVER_SECONDS
+    clock.seconds += SILENT_SECONDS
     assert store.put(requeued)
 
 
@@ -187,7 +180,7 @@ def test_silent_rank_goes_to_the_next_user(clock: Clock) -> None:
     """A user whose rank fell silent loses it, and is told whose it is when he comes back."""
     store = RankStore(clock=clock)
     store.put(snapshot(**NEWER), 1000)
-    clock.seconds += TAKEOVER_SECONDS - 0.1
+    clock.seconds += SILENT_SECONDS - 0.1
     with pytest.raises(Forbidden):
         store.put(snapshot(), 1001)
 
@@ -195,6 +188,98 @@ def test_silent_rank_goes_to_the_next_user(clock: Clock) -> None:
     assert store.put(snapshot(), 1001)
     with pytest.raises(Forbidden, match="uid 1001"):
         store.put(snapshot(sequence=2, **NEWER), 1000)
+
+
+def run(store: RankStore, ranks: Iterable[int], uid: int | None = None, **changes: Any) -> None:
+    """Let the processes of *ranks* push, as they do a minute after they began."""
+    for rank in ranks:
+        store.put(snapshot(**({"rank": rank, "world_size": 4} | changes)), uid)
+
+
+def test_restart_with_fewer_ranks_leaves_no_dead_copies(clock: Clock) -> None:
+    """Ranks that a later attempt has no place for are gone, neither silent nor finished."""
+    store = RankStore(clock=clock)
+    run(store, range(4))
+    clock.seconds += SILENT_SECONDS
+    run(store, range(2), attempt=1, world_size=2, started_timestamp_seconds=1_065.0)
+
+    assert held(store) == [("llama", 0), ("llama", 1)]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_requeued_job_leaves_no_dead_copies(clock: Clock, ended: bool) -> None:
+    """Attempts that count from 0 again, on fewer ranks of this node, follow those before."""
+    store = RankStore(clock=clock)
+    run(store, range(4), attempt=3, finished=ended)
+    clock.seconds += 70.0  # The next run begins ten seconds after the end of that.
+    run(store, range(2), started_timestamp_seconds=1_070.0, heartbeat_timestamp_seconds=1_130.0)
+
+    assert held(store) == [("llama", 0), ("llama", 1)]
+
+
+def test_shrunk_job_of_the_same_attempt_leaves_no_dead_copies(clock: Clock) -> None:
+    """Elastic ranks that shrink keep their attempt: those outside the new world are gone."""
+    store = RankStore(clock=clock)
+    run(store, range(4))
+    clock.seconds += 5.0
+    new: dict[str, Any] = {
+        "started_timestamp_seconds": 1_062.0,
+        "heartbeat_timestamp_seconds": 1_065.5,
+    }
+    run(store, range(2), world_size=2, **new)
+    assert len(held(store)) == 4  # They may push yet: whoever does is no dead copy.
+
+    clock.seconds += SILENT_SECONDS - 5.0
+    run(store, range(2), world_size=2, sequence=2, **new)
+    assert held(store) == [("llama", 0), ("llama", 1)]
+
+
+@pytest.mark.parametrize("newer", [{"attempt": 1}, {"world_size": 3}])
+def test_process_that_outlived_its_run_is_no_silent_rank(
+    clock: Clock, newer: dict[str, Any]
+) -> None:
+    """Where the old run's processes end while the new one's begin, they still leave no copies."""
+    store = RankStore(clock=clock)
+    began: dict[str, Any] = {"started_timestamp_seconds": 1_060.5}
+    run(store, range(3), heartbeat_timestamp_seconds=1_060.5, **began, **newer)
+    clock.seconds += 5.0
+    run(store, [3])  # It takes long to end.
+    assert len(held(store)) == 4
+
+    clock.seconds += SILENT_SECONDS
+    run(store, range(3), sequence=2, heartbeat_timestamp_seconds=1_075.5, **began, **newer)
+    assert held(store) == [("llama", 0), ("llama", 1), ("llama", 2)]
+
+
+def test_silent_rank_of_this_run_stays(clock: Clock) -> None:
+    """A rank that stops while its peers go on is silent, and held as such."""
+    store = RankStore(clock=clock)
+    run(store, range(4))
+    clock.seconds += 600.0
+    run(store, range(3), sequence=2)
+
+    assert len(held(store)) == 4
+
+
+def test_restart_makes_nobody_elses_ranks_disappear(clock: Clock) -> None:
+    """Another user's job of the same name is another run, however new it is."""
+    store = RankStore(clock=clock)
+    run(store, [3], uid=1000)
+    clock.seconds += 600.0
+    run(store, [0], uid=1001, attempt=9, world_size=1)
+
+    assert held(store) == [("llama", 0), ("llama", 3)]
+
+
+def test_start_of_a_process_is_told_once(clock: Clock) -> None:
+    """When the wall clock steps back in a run, none of its ranks began any later for that."""
+    store = RankStore(clock=clock)
+    store.put(snapshot())
+    clock.seconds += 100.0
+    store.put(snapshot(sequence=2, heartbeat_timestamp_seconds=1_000.0))
+
+    (rank,) = store.ranks()
+    assert rank.began_seconds == 5_000.0 - 60.5
 
 
 @pytest.mark.parametrize(("finished", "retention_seconds"), [(True, 300.0), (False, 3_600.0)])

@@ -3,12 +3,15 @@
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 
 from exporter.cgroups import Cgroup
+from exporter.collectors.late_ranks import LateRanksCollector
+from exporter.collectors.rank_blocks import RankBlocksCollector
 from exporter.collectors.rank_gpus import RankGpusCollector
 from exporter.collectors.rank_resources import RankResourcesCollector
 from exporter.collectors.ranks import RanksCollector
@@ -21,10 +24,13 @@ from tests.exporter.collectors.expose import expose, series
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.nvml.fixed import node
 from tests.exporter.running import ROOT, promtool_check_metrics
-from tests.exporter.snapshots import snapshot
+from tests.exporter.snapshots import late, snapshot, verdict
 
 GOLDEN = ROOT / "tests" / "fixtures" / "exporter" / "rank_resources.txt"
 SERIES_OF_A_RANK = 48
+# Few ranks are named late, and a join that does not cover its job is rare.
+MORE_WHILE_LATE = 10
+MORE_WITHOUT_COVERAGE = 10
 
 COMPLETE = snapshot(
     rank=3,
@@ -95,6 +101,8 @@ class All:
             RanksCollector(held),
             RankResourcesCollector(held),
             RankGpusCollector(join),
+            LateRanksCollector(held),
+            RankBlocksCollector(held),
         )
 
     def collect(self) -> Iterator[Metric]:
@@ -111,39 +119,78 @@ def joined(held: RankStore, rank: Snapshot) -> RankJoin:
     return RankJoin(node(gpu), lambda: {rank.pid: task}, held)
 
 
-# A rank that has ended has no heartbeat, is in no stage and on no GPU, but knows how long it took.
-@pytest.mark.parametrize("finished", [False, True])
-@pytest.mark.parametrize("never_together", [{"compute"}, {"forward", "backward"}])
-def test_rank_stays_within_its_series_budget(never_together: set[str], finished: bool) -> None:
-    """A rank that has all that can occur together costs a Prometheus at most 48 series."""
-    events = [event for event in LIFECYCLE if finished or event != "end"]
+def busiest(never_together: set[str], **changes: Any) -> Snapshot:
+    """Return a rank that has all that can occur together, and is named late in every stage."""
     stages = [stage for stage in STAGES if stage not in never_together]
-    busiest = replace(
+    own = [stage for stage in stages if stage != "sync"]
+    rank = replace(
         COMPLETE,
         stage_seconds=dict.fromkeys(stages, 1.0),
         stage_host_seconds=dict.fromkeys(stages, 1.0),
-        paced_steps=dict.fromkeys(set(stages) - {"sync"}, 1),
-        wait_caused_seconds=dict.fromkeys(set(stages) - {"sync"}, 1.0),
+        paced_steps=dict.fromkeys(own, 1),
+        wait_caused_seconds=dict.fromkeys(own, 1.0),
         group_wait_seconds=1.0,
         joined_seconds=1.0,
         join_coverage=1.0,
         sync_floor_seconds=0.1,
         last_step_timestamp_seconds=1_060.0,
+        stage_elapsed_seconds=20.0,
         rank_info=dict.fromkeys(RANK_INFO_LABELS, "x") | {"gpu_uuid": ""},
         runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, "x"),
-        lifecycle_seconds=dict.fromkeys(events, 1.0),
-        finished=finished,
+        lifecycle_seconds=dict.fromkeys(LIFECYCLE, 1.0),
+        verdict=verdict(late=(late(rank=3, gpus=dict.fromkeys(own, 1.0)),)),
+        verdict_age_seconds=1.0,
+        block_steps=1,
+        block_seconds=dict.fromkeys(stages, 1.0),
     )
-    assert None not in [getattr(busiest, name) for name in busiest.__slots__]
+    assert None not in [getattr(rank, name) for name in rank.__slots__]
+    if not changes.get("finished"):
+        del rank.lifecycle_seconds["end"]
+    return replace(rank, **changes)
 
-    held = store(busiest)
-    shown = series(expose(All(held, joined(held, busiest))))
+
+def of_rank(rank: Snapshot) -> list[str]:
+    """Return the series that *rank* costs a Prometheus."""
+    held = store(rank)
+    shown = series(expose(All(held, joined(held, rank))))
     # One series a rank is charged to its GPU, one a job to the node.
-    of_rank = [line for line in shown if 'rank="3"' in line and "rankskew_gpu_" not in line]
+    return [line for line in shown if 'rank="3"' in line and "rankskew_gpu_" not in line]
 
-    assert 2 * len(stages) < len(of_rank) <= SERIES_OF_A_RANK
-    assert any("rankskew_rank_numa_local" in line for line in of_rank) is not finished
-    assert any("rankskew_rank_slurm_info" in line for line in of_rank) is not finished
+
+NOT_LATE = {"verdict": verdict(late=())}
+NO_JOIN: dict[str, Any] = {
+    "paced_steps": {},
+    "wait_caused_seconds": {},
+    "group_wait_seconds": None,
+    "joined_seconds": None,
+    "join_coverage": None,
+    "verdict": None,
+    "verdict_age_seconds": None,
+}
+
+
+# A rank that has ended has no heartbeat, is in no stage and on no GPU, but knows how long it took.
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        (NOT_LATE, SERIES_OF_A_RANK),
+        (NOT_LATE | {"finished": True}, SERIES_OF_A_RANK),
+        (NO_JOIN, SERIES_OF_A_RANK),
+        ({}, SERIES_OF_A_RANK + MORE_WHILE_LATE),
+        ({"join_coverage": 0.5}, SERIES_OF_A_RANK + MORE_WHILE_LATE + MORE_WITHOUT_COVERAGE),
+    ],
+)
+@pytest.mark.parametrize("never_together", [{"compute"}, {"forward", "backward"}])
+def test_rank_stays_within_its_series_budget(
+    never_together: set[str], changes: dict[str, Any], most: int
+) -> None:
+    """A rank that has all that can occur together costs a Prometheus at most 48 series."""
+    rank = busiest(never_together, **changes)
+    shown = of_rank(rank)
+
+    assert 2 * len(rank.stage_seconds) < len(shown) <= most
+    assert any("rankskew_rank_numa_local" in line for line in shown) is not rank.finished
+    assert any("rankskew_rank_slurm_info" in line for line in shown) is not rank.finished
 
 
 def write_golden(path: Path = GOLDEN) -> None:

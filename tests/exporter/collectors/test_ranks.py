@@ -12,6 +12,7 @@ from exporter.collectors.ranks import RanksCollector
 from exporter.ranks import RankStore
 from exporter.scrape import Scrape
 from rank_probe.snapshot import Snapshot
+from tests.exporter.clock import Clock
 from tests.exporter.collectors.expose import expose, series
 from tests.exporter.running import ROOT, promtool_check_metrics
 from tests.exporter.snapshots import snapshot
@@ -29,6 +30,7 @@ COMPLETE = snapshot(
     stage_host_seconds={"data": 13.0, "h2d": 0.5, "sync": 4.5},
     dropped_steps=4,
     level="detail",
+    stage_elapsed_seconds=12.5,
     paced_steps={"data": 40, "forward": 0},
     wait_caused_seconds={"data": 1.25, "forward": 0.0},
     group_wait_seconds=0.5,
@@ -111,6 +113,35 @@ def test_rank_that_is_off_looks_like_no_hang() -> None:
     assert "rankskew_last_step_timestamp_seconds{" not in page
     assert "rankskew_stage_elapsed_seconds{" not in page
     assert 'level="off"' in page
+
+
+def test_short_stay_in_a_stage_is_no_series() -> None:
+    """The stage of a rank that steps is another at each scrape: it shows once it lasts 10 s."""
+    short, long = snapshot(stage_elapsed_seconds=9.9), snapshot(stage_elapsed_seconds=10.0)
+
+    assert "rankskew_stage_elapsed_seconds{" not in expose(collector(short))
+    assert (
+        'rankskew_stage_elapsed_seconds{job_id="llama",peer_group="all",rank="0",stage="forward"} '
+        "10.0" in expose(collector(long))
+    )
+
+
+def test_silence_is_told_by_the_exporters_clock() -> None:
+    """A rank that reports is not silent, however wrong its node's clock; one that stops is."""
+    clock = Clock()
+    store = RankStore(clock=clock)
+    for rank, behind in ((0, 0.0), (1, 90.0), (2, 0.0)):
+        store.put(snapshot(rank=rank, heartbeat_timestamp_seconds=1_060.5 - behind))
+    store.put(snapshot(rank=3, finished=True))
+    clock.seconds += 11.0
+    for rank, behind in ((0, 0.0), (1, 90.0)):
+        then = 1_071.5 - behind
+        store.put(snapshot(rank=rank, sequence=2, heartbeat_timestamp_seconds=then))
+    page = expose(RanksCollector(store))
+
+    assert [line for line in series(page) if "rankskew_rank_silent_seconds" in line] == [
+        'rankskew_rank_silent_seconds{job_id="llama",peer_group="all",rank="2"} 11.0'
+    ]
 
 
 def test_only_stages_that_occurred_are_exposed() -> None:

@@ -1,0 +1,207 @@
+"""The words for what a job's judge says: who is late and how, at what cost, and what changed."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Final
+
+from rank_probe.verdict import MILD, NODE, PAUSES, UNSYNCED, Change, Late, Verdict
+
+# Above this share of a step the wait that all ranks have in common is worth a word.
+COMMON_WAIT_RATIO: Final = 0.25
+# Fewer GPUs, and a smaller share of steps and of their time, are not.
+WORTH_A_WORD: Final = 0.005
+# Of each list, so that a job of thousands of ranks still has a page.
+MOST_NAMES: Final = 3
+
+# What GPUs are lost to, as it is said after "0.84 ".
+LOST_TO: Final = {
+    "persistent": "to late ranks",
+    "rotating": "to ranks that are late in turn",
+    "group": "to heavier peer groups",
+    "common": "to waiting that all have in common",
+}
+ELSEWHERE: Final = " (not on this node)"
+
+
+@dataclass(frozen=True, slots=True)
+class LateView:
+    """A late rank of the job, *is_here* on this node or not; *kind* is one of LATE_KINDS.
+
+    *ratio* is its own time over its peers', less 1; *gpus_lost* wait for it.
+    """
+
+    rank: int
+    peer_group: str
+    stage: str
+    kind: str
+    ratio: float
+    gpus_lost: float
+    late_for_seconds: float
+    is_here: bool
+
+    @property
+    def wakes(self) -> bool:
+        """Say whether it is late enough, and known well enough, to be called late."""
+        return self.kind not in (MILD, UNSYNCED)
+
+
+def view_late(late: Late, age_seconds: float, here: set[int]) -> LateView:
+    """Describe *late* of a verdict of *age_seconds*, on a node with the ranks *here*."""
+    return LateView(
+        rank=late.rank,
+        peer_group=late.peer_group,
+        stage=late.stage,
+        kind=late.kind,
+        ratio=late.ratio,
+        gpus_lost=late.gpus_lost,
+        late_for_seconds=late.since_seconds + age_seconds,
+        is_here=late.rank in here,
+    )
+
+
+def late_sentence(late: Sequence[LateView], world_size: int) -> str:
+    """Name the *late* ranks, those that are late alike in one breath, the costliest first."""
+    alike = [list(those) for _, those in groupby(sorted(late, key=_likeness), key=_likeness)]
+    alike.sort(key=lambda those: -sum(each.gpus_lost for each in those))
+    phrases = [_alike(those) for those in alike[:MOST_NAMES]]
+    if rest := sum(map(len, alike[MOST_NAMES:])):
+        phrases.append(f"{rest} more {_be(rest)} late")
+    cost = f"{_few(sum(each.gpus_lost for each in late))} of {world_size} GPUs are waiting"
+    return sentence(f"{listed(phrases)}: {cost} for {_them(late)}.")
+
+
+def even_sentence(verdict: Verdict, late: Sequence[LateView]) -> str:
+    """Say that nobody is late, or only ranks that need wake nobody."""
+    if any(each.kind == UNSYNCED for each in late):
+        return f"No rank is known to be waited for: {_longer(late)}, but no wait was measured."
+    if late:
+        return f"No rank is late enough to wake anybody: {_longer(late)}."
+    judged = sum(verdict.ranks.values())
+    even = f"No rank is late: the {judged} ranks of the job need the same time for their work."
+    common = verdict.gpus_lost.get("common", 0.0) / max(judged, 1)
+    if common < COMMON_WAIT_RATIO:
+        return even
+    return f"{even} All wait {common:.0%} of each step, for the network."
+
+
+def details(
+    verdict: Verdict, late: Sequence[LateView], age_seconds: float, joined: float | None
+) -> list[str]:
+    """Return what else is to be said of a *verdict* of *age_seconds*, in sentences.
+
+    *joined* is the share of the steps that it is on.
+    """
+    return [
+        *(_lateness(each) for each in late[:MOST_NAMES]),
+        *_slowdown(verdict, [each for each in late if each.wakes]),
+        *_lost(verdict),
+        *(_changed(change, age_seconds) for change in verdict.changes),
+        *_covered(verdict, joined),
+    ]
+
+
+def _likeness(late: LateView) -> tuple[str, str]:
+    return late.kind, late.stage
+
+
+def _alike(late: Sequence[LateView]) -> str:
+    """Say how ranks are late that are so in the same way and stage."""
+    kind, stage = _likeness(late[0])
+    if kind == PAUSES:
+        return f"{_ranks(late)} {'pauses' if len(late) == 1 else 'pause'} now and then in {stage}"
+    node = f", like most of {_their(late)} node," if kind == NODE else ""
+    return f"{_ranks(late)}{node} {_be(len(late))} late in {stage}"
+
+
+def _ranks(late: Sequence[LateView]) -> str:
+    is_any_here = any(each.is_here for each in late)
+    names = [
+        f"{each.rank}{ELSEWHERE if is_any_here and not each.is_here else ''}"
+        for each in late[:MOST_NAMES]
+    ]
+    if len(late) > MOST_NAMES:
+        names.append(f"{len(late) - MOST_NAMES} more")
+    all_elsewhere = "" if is_any_here else ELSEWHERE  # Said once, not after each.
+    return f"{'rank' if len(late) == 1 else 'ranks'} {listed(names)}{all_elsewhere}"
+
+
+def _longer(late: Sequence[LateView]) -> str:
+    ratio = max(each.ratio for each in late)
+    needs = "needs" if len(late) == 1 else "need up to"
+    return f"{_ranks(late)} {needs} {ratio:.0%} more time than {_their(late)} peers"
+
+
+def _lateness(late: LateView) -> str:
+    cost = f"; {_few(late.gpus_lost)} GPUs wait for it" if late.kind != UNSYNCED else ""
+    return (
+        f"Rank {late.rank} needs {late.ratio:.0%} more time than its peers, for "
+        f"{duration(late.late_for_seconds)} now, most of it in {late.stage}{cost}."
+    )
+
+
+def _slowdown(verdict: Verdict, late: Sequence[LateView]) -> Iterator[str]:
+    slowdown = verdict.slowdown
+    if late and slowdown is not None and slowdown >= 1 + WORTH_A_WORD:
+        yield f"Steps take {slowdown:.2f} times as long as without {_them(late)}."
+
+
+def _lost(verdict: Verdict) -> Iterator[str]:
+    stage = max(verdict.rotating, key=lambda stage: verdict.rotating[stage], default=None)
+    most = {"rotating": f", mostly in {stage}"} if stage else {}
+    lost = [
+        f"{_few(gpus)} {to}{most.get(kind, '')}"
+        for kind, to in LOST_TO.items()
+        if (gpus := verdict.gpus_lost.get(kind, 0.0)) >= WORTH_A_WORD
+    ]
+    if lost:
+        yield f"GPUs lost: {'; '.join(lost)}."
+
+
+def _changed(change: Change, age_seconds: float) -> str:
+    since = duration(change.since_seconds + age_seconds)
+    return sentence(
+        f"{change.stage} of peer group {change.peer_group} takes {change.ratio:.1f} times as long "
+        f"as before, for {since} now."
+    )
+
+
+def _covered(verdict: Verdict, joined: float | None) -> Iterator[str]:
+    if verdict.absent:
+        all_ranks = verdict.absent + sum(verdict.ranks.values())
+        yield f"{verdict.absent} of {all_ranks} ranks have finished no step that all others have."
+    if joined is not None and joined <= 1 - WORTH_A_WORD:
+        yield f"The ranks compared {joined:.0%} of their steps."
+
+
+def _them(late: Sequence[LateView]) -> str:
+    return "it" if len(late) == 1 else "them"
+
+
+def _their(late: Sequence[LateView]) -> str:
+    return "its" if len(late) == 1 else "their"
+
+
+def _be(count: int) -> str:
+    return "is" if count == 1 else "are"
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return *names* as a sentence has them."""
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def sentence(text: str) -> str:
+    """Return *text* with its first letter large."""
+    return text[0].upper() + text[1:]
+
+
+def duration(seconds: float) -> str:
+    """Return *seconds* in a unit that a reader grasps."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"
+
+
+def _few(value: float) -> str:
+    return f"{value:.1f}" if value >= 0.95 else f"{value:.2f}"

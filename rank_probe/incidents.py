@@ -1,0 +1,290 @@
+"""Incidents: the ranks that are late step after step, each from its onset to its end."""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rank_probe.verdict import MILD, NODE, PERSISTENT, UNSYNCED, Late
+from rank_probe.windows import (
+    LEAST_STEPS,
+    WORK_STAGES,
+    Group,
+    History,
+    Mark,
+    Reduction,
+    Standing,
+    Window,
+    change_point,
+)
+
+# A rank costs what it costs since its onset, or in the last minutes.
+COST_SECONDS: Final = 300.0
+
+# Over its peers by so much: where all are within 2 % of the usual for good, two differ by 4 %.
+ENTER_RATIO: Final = 0.043
+# In a window that one hiccup of the machine can fill.
+ENTER_SHORT_RATIO, SHORT_SECONDS = 0.08, 30.0
+# Of a rank that never was otherwise, until minutes have shown that it stays so.
+ENTER_STATIC_RATIO, STATIC_SECONDS = 0.05, 300.0
+# Back with its peers, as a window shows that is no short one.
+LEAVE_RATIO: Final = 0.03
+MILD_RATIO, MILD_SECONDS = 0.025, 300.0
+# Where no wait is measured; times of steps that nobody waits for differ by more.
+UNSYNCED_RATIO: Final = 0.1
+
+# Standard errors of the mean, of noise that is neither normal nor independent.
+ENTER_ERRORS, LEAVE_ERRORS = 6.0, 4.5
+# Of few steps the variance is a guess itself.
+ERRORS_OF_FEW: Final = 8.0
+# Times the spread of the peers.
+SPREADS: Final = 5.0
+# The share of its ranks that makes it the node's fault.
+NODE_SHARE: Final = 0.6
+# The share of a rank's cost below which a stage is not told.
+STAGE_SHARE: Final = 0.1
+
+
+@dataclass(slots=True)
+class Incident:
+    """One rank's lateness from its *onset* on; *reference* is its excess ratio until then."""
+
+    rank: int
+    group: str
+    kind: str
+    onset: Mark
+    reference: float
+    confidence: float
+    stage: str = ""
+    ratio: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How late one rank is in one window; *excess* and *error* are ratios of the baseline."""
+
+    window: Window
+    group: Group
+    standing: Standing
+
+    @property
+    def excess(self) -> float:
+        return self.standing.excess / self.group.baseline
+
+    @property
+    def before(self) -> float:
+        """Return its excess until then, had it changed as its peers did."""
+        return (self.standing.before + self.group.rise) / self.group.baseline
+
+    @property
+    def error(self) -> float:
+        """Return the standard error of the mean."""
+        variance = max(self.standing.variance, self.group.variance)
+        return math.sqrt(variance / self.window.steps) / self.group.baseline
+
+    def level_score(self) -> float:
+        """Return how many times its excess is what noise and peers could explain."""
+        explained = max(
+            _errors(self.window.steps) * self.error,
+            SPREADS * self.group.spread / self.group.baseline,
+        )
+        return self.excess / explained if explained else math.inf
+
+    def rise_score(self) -> float:
+        """Return the same for its rise since the earlier window."""
+        if not self.window.steps_before:
+            return 0.0
+        error = math.hypot(
+            self.error,
+            math.sqrt(self.standing.variance_before / self.window.steps_before)
+            / self.group.baseline,
+        )
+        explained = max(
+            _errors(self.window.steps) * error,
+            SPREADS * self.group.rise_spread / self.group.baseline,
+        )
+        return (self.excess - self.before) / explained if explained else math.inf
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no peer is half as late."""
+        others = (each.excess for each in self.group.standing if each is not self.standing)
+        return self.standing.excess > 2 * max(others, default=0.0)
+
+    @property
+    def paces(self) -> bool:
+        """Whether the job goes at its pace: later than the heaviest group, about as late as any."""
+        heaviest = max(group.baseline for group in self.window.groups)
+        furthest = (self.window.longest + self.window.median) / 2
+        return self.standing.busy > max(heaviest * (1 + LEAVE_RATIO / 2), furthest)
+
+
+class Incidents:
+    """Finds who is late, follows each until it is back with its peers."""
+
+    def __init__(self, reduction: Reduction, history: History) -> None:
+        self._reduction = reduction
+        self._history = history
+        self._incidents: dict[int, Incident] = {}
+
+    @property
+    def ranks(self) -> Collection[int]:
+        """Return the ranks that are late now."""
+        return self._incidents.keys()
+
+    @property
+    def onsets(self) -> Iterator[Mark]:
+        """Yield since when they are."""
+        return (each.onset for each in self._incidents.values())
+
+    def named(self, windows: Sequence[Window], end: Mark, *, synced: bool) -> list[Late]:
+        """Return the late ranks, given the *windows* that end now, the shortest first."""
+        self._enter(windows, synced=synced)
+        self._leave(windows)
+        return self._late(end)
+
+    def _enter(self, windows: Sequence[Window], *, synced: bool) -> None:
+        # A longer window may still hold what is over.
+        now = next((each for each in windows if each.elapsed >= SHORT_SECONDS), windows[0])
+        late_now = {each.standing.rank for each in _seen([now]) if each.excess > LEAVE_RATIO}
+        for seen in _seen(windows):
+            known = self._incidents.get(seen.standing.rank)
+            if known is not None and known.kind != MILD:
+                continue
+            if seen.window.elapsed > now.elapsed and seen.standing.rank not in late_now:
+                continue
+            incident = self._synced(seen) if synced else self._unsynced(seen)
+            if incident is not None and (known is None or incident.kind != MILD):
+                self._incidents[incident.rank] = incident
+
+    def _synced(self, seen: Seen) -> Incident | None:
+        level = seen.level_score()
+        is_short = seen.window.elapsed < SHORT_SECONDS
+        least = ENTER_SHORT_RATIO if is_short else ENTER_RATIO
+        if seen.paces:
+            if level > 1 and seen.excess > least:
+                incident = self._incident(seen, PERSISTENT, 0.0, level)
+                if not self._is_static(incident, seen):
+                    return incident
+            rise = seen.rise_score()
+            if rise > 1 and seen.excess - seen.before > least and seen.excess > LEAVE_RATIO:
+                return self._incident(seen, PERSISTENT, seen.before, rise)
+        # Of few peers nobody knows how far healthy ones lie apart.
+        is_known = seen.group.spread and seen.window.elapsed >= MILD_SECONDS
+        if is_known and level > 1 and seen.excess > MILD_RATIO and seen.is_alone:
+            return self._incident(seen, MILD, 0.0, level)
+        return None
+
+    def _is_static(self, incident: Incident, seen: Seen) -> bool:
+        """Whether the rank may always have been so, and by too little to be believed so soon."""
+        return (
+            incident.onset is self._history.marks[0]
+            and seen.excess < ENTER_STATIC_RATIO
+            and seen.window.elapsed < STATIC_SECONDS
+        )
+
+    def _unsynced(self, seen: Seen) -> Incident | None:
+        level, rise = seen.level_score(), seen.rise_score()
+        if level > 1 and seen.is_alone and seen.excess > UNSYNCED_RATIO:
+            return self._incident(seen, UNSYNCED, 0.0, level)
+        if rise > 1 and seen.excess - seen.before > UNSYNCED_RATIO:
+            return self._incident(seen, UNSYNCED, seen.before, rise)
+        return None
+
+    def _incident(self, seen: Seen, kind: str, reference: float, score: float) -> Incident:
+        marks, rank, group = self._history.marks, seen.standing.rank, seen.group
+        # What the distance from the baseline is for a usual rank: that of each step is noisy.
+        path = self._reduction.path(rank, marks)
+        begin, end = self._reduction.path(rank, (seen.window.begin, marks[-1]))
+        now = (end - begin) / seen.window.steps
+        own = (seen.excess - reference) * group.baseline
+        onset = change_point(marks, path, now - own / 2)
+        return Incident(rank, group.name, kind, onset, reference, score)
+
+    # ---- How late, until when ------------------------------------------------------------------
+
+    def _leave(self, windows: Sequence[Window]) -> None:
+        for seen in _seen(windows):
+            incident = self._incidents.get(seen.standing.rank)
+            # Only a window within the incident shows that it is over, and no short one.
+            if incident is None or seen.window.elapsed < SHORT_SECONDS or not incident.ratio:
+                continue
+            if seen.window.begin.at < incident.onset.at:
+                continue
+            excess = seen.excess - incident.reference
+            leave = LEAVE_RATIO if incident.kind != MILD else LEAVE_RATIO / 2
+            drop = LEAVE_ERRORS * seen.error
+            if excess < leave and incident.ratio - excess > drop:
+                del self._incidents[incident.rank]
+
+    def _late(self, end: Mark) -> list[Late]:
+        """Describe each incident by the steps since its onset, of the last minutes."""
+        late = []
+        windows: dict[Mark, Window] = {}
+        recent = self._history.before(end, COST_SECONDS, LEAST_STEPS)
+        for incident in self._incidents.values():
+            begin = incident.onset
+            if end.steps - begin.steps < LEAST_STEPS:
+                continue
+            if recent is not None and recent.at > begin.at:
+                begin = recent
+            if begin not in windows:
+                windows[begin] = self._reduction.window(begin, end, self._incidents)
+            late.append(self._describe(incident, windows[begin], end))
+        return late
+
+    def _describe(self, incident: Incident, window: Window, end: Mark) -> Late:
+        seen = next(each for each in _seen([window]) if each.standing.rank == incident.rank)
+        step_seconds = window.seconds / window.steps
+        incident.ratio = seen.excess - incident.reference
+        if not incident.stage:
+            stages = seen.standing.stages
+            incident.stage = WORK_STAGES[max(range(len(stages)), key=lambda at: stages[at])]
+        if incident.kind in (PERSISTENT, NODE):
+            incident.kind = NODE if self._is_the_nodes(seen) else PERSISTENT
+        gpus = 0.0 if incident.kind == UNSYNCED else seen.standing.caused / step_seconds
+        return Late(
+            rank=incident.rank,
+            peer_group=incident.group,
+            stage=incident.stage,
+            kind=incident.kind,
+            ratio=incident.ratio,
+            gpus=_by_stage(gpus, seen.standing.stages),
+            since_seconds=end.at - incident.onset.at,
+            steps=end.steps - incident.onset.steps,
+            confidence=incident.confidence,
+        )
+
+    def _is_the_nodes(self, seen: Seen) -> bool:
+        """Whether most ranks of its node are at least half as late as the latest of them."""
+        nodes = self._reduction.nodes
+        node = nodes.get(seen.standing.rank)
+        sizes = Counter(nodes.values())
+        if node is None or len(sizes) < 2 or sizes[node] < 2:
+            return False
+        there = [
+            each.excess for each in _seen([seen.window]) if nodes.get(each.standing.rank) == node
+        ]
+        late = sum(excess >= max(there) / 2 for excess in there)
+        return late > 1 and late >= NODE_SHARE * sizes[node]
+
+
+def _seen(windows: Sequence[Window]) -> Iterator[Seen]:
+    """Yield who stands out among its peers, or is watched."""
+    for window in windows:
+        for group in window.groups:
+            if group.ranks > 1:
+                for standing in group.standing:
+                    yield Seen(window, group, standing)
+
+
+def _errors(steps: int) -> float:
+    return ENTER_ERRORS * (1 + ERRORS_OF_FEW / steps)
+
+
+def _by_stage(gpus: float, excess: Sequence[float]) -> dict[str, float]:
+    """Share *gpus* among the stages in which a rank is over its peers, the small ones left out."""
+    over = {stage: more for stage, more in zip(WORK_STAGES, excess, strict=True) if more > 0}
+    told = {stage: more for stage, more in over.items() if more > STAGE_SHARE * sum(over.values())}
+    return {stage: gpus * more / sum(told.values()) for stage, more in told.items()}

@@ -1,0 +1,166 @@
+"""The judge: which ranks of a job are late, in which stage, since when, and at what cost.
+
+One place decides, from the statistics of rank_probe/windows.py: in rank 0's join while the job
+runs, in `rankskew replay` afterwards. It holds what it has found, so that one incident has one
+onset, one stage and one end.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rank_probe.changes import Changes
+from rank_probe.incidents import Incidents
+from rank_probe.pauses import Paused, Pauses
+from rank_probe.verdict import (
+    MOST_LATE,
+    NO_BUSY_TIME,
+    NO_PEERS,
+    NO_SYNC,
+    PAUSES,
+    WARMING_UP,
+    Late,
+    Verdict,
+)
+from rank_probe.windows import LEAST_STEPS, WORK_STAGES, History, Leader, Mark, Reduction, Window
+
+# The first steps compile kernels and fill caches.
+WARMUP_STEPS: Final = 5
+# Windows in seconds; each has at least LEAST_STEPS.
+HORIZONS: Final = (5.0, 30.0, 60.0, 300.0, 1800.0)
+JOB_SECONDS: Final = 60.0
+# Of a step; rounding must not make it all.
+LARGEST_SHARE: Final = 0.999
+# What a rank was like before is looked at over so many times the window.
+EARLIER: Final = 2
+
+
+class Judge:
+    """Judges one run of a job; *reduction* makes the statistics."""
+
+    def __init__(self, reduction: Reduction) -> None:
+        self._reduction = reduction
+        self._history = History()
+        self._incidents = Incidents(reduction, self._history)
+        self._pauses = Pauses()
+        self._changes = Changes(reduction, self._history)
+
+    def judge(
+        self, mark: Mark, leaders: Sequence[Leader], *, step: int, absent: int = 0
+    ) -> Verdict:
+        """Return the verdict after the steps up to *mark*.
+
+        *leaders* are those of the steps since the last call, *step* is the number of the last one;
+        *absent* ranks of the job take no part.
+        """
+        if mark.steps >= WARMUP_STEPS:
+            self._history.add(mark)
+        marks = self._history.marks
+        if not marks or mark.steps - marks[0].steps < LEAST_STEPS:
+            return Verdict(step, Counter(self._reduction.groups.values()), absent, WARMING_UP)
+        windows = list(self._windows(mark))
+        reason = _reason(windows[0])
+        late: list[Late] = []
+        if reason in (None, NO_SYNC):
+            late = self._incidents.named(windows, mark, synced=reason is None)
+        if reason is None:
+            steady = self._incidents.ranks
+            pausing = self._pauses.named(leaders, windows[0], mark.at, steady)
+            late += [self._late(each, mark, step) for each in pausing]
+        late.sort(key=lambda each: (-each.gpus_lost, -each.ratio, each.rank))
+        return self._verdict(
+            Verdict(
+                step,
+                ranks={group.name: group.ranks for group in windows[0].groups},
+                absent=absent,
+                reason=reason,
+                late=tuple(late[:MOST_LATE]),
+                changes=() if reason == NO_BUSY_TIME else self._changes.named(windows, mark),
+            ),
+            mark,
+        )
+
+    def _windows(self, end: Mark) -> Iterator[Window]:
+        """Yield the windows that end now, the shortest first, each once."""
+        last: Mark | None = None
+        for seconds in HORIZONS:
+            begin = self._since(end, seconds)
+            if begin is not last:
+                earlier = self._earlier(begin, end)
+                yield self._reduction.window(begin, end, self._incidents.ranks, earlier)
+            last = begin
+
+    def _since(self, end: Mark, seconds: float) -> Mark:
+        return self._history.before(end, seconds, LEAST_STEPS) or self._history.marks[0]
+
+    def _earlier(self, begin: Mark, end: Mark) -> tuple[Mark, Mark] | None:
+        """Return the window before that from *begin* to *end*, if it is longer."""
+        seconds, steps = EARLIER * (end.at - begin.at), EARLIER * (end.steps - begin.steps)
+        first = self._history.before(begin, seconds, steps)
+        return (first, begin) if first else None
+
+    def _late(self, found: Paused, end: Mark, step: int) -> Late:
+        return Late(
+            rank=found.rank,
+            peer_group=self._reduction.groups[found.rank],
+            stage=found.stage,
+            kind=PAUSES,
+            ratio=found.ratio,
+            gpus={found.stage: found.gpus},
+            since_seconds=end.at - found.first.at,
+            steps=step - found.first.step,
+            confidence=found.confidence,
+        )
+
+    def _verdict(self, found: Verdict, end: Mark) -> Verdict:
+        """Return *found* with what the job loses, over the last minute or since the last onset."""
+        begin = self._since(end, JOB_SECONDS)
+        for onset in self._incidents.onsets:
+            if begin.at < onset.at and end.steps - onset.steps >= LEAST_STEPS:
+                begin = onset
+        window = self._reduction.window(begin, end, [each.rank for each in found.late])
+        step_seconds = window.seconds / window.steps
+        if found.reason is not None:
+            return replace(found, step_seconds=step_seconds)
+        late = {each.rank: each for each in found.late}
+        rotating = dict(zip(WORK_STAGES, window.caused, strict=True))
+        for group in window.groups:
+            for standing in group.standing:
+                if standing.rank in late:
+                    _take(rotating, late[standing.rank], standing.caused * window.steps)
+        lost = {
+            "group": window.unequal / window.seconds,
+            "persistent": sum(each.gpus_lost for each in found.late),
+            "rotating": sum(rotating.values()) / window.seconds,
+            "common": max(window.sync - window.waited, 0.0) / window.seconds,
+        }
+        ranks = sum(found.ranks.values())
+        # All others wait as long, so this is the share of a step that they would be spared.
+        spared = lost["persistent"] / (ranks - len(late)) if len(late) < ranks else 0.0
+        return replace(
+            found,
+            step_seconds=step_seconds,
+            slowdown=1 / (1 - min(spared, LARGEST_SHARE)),
+            gpus_lost=lost,
+            rotating={
+                stage: seconds / window.seconds for stage, seconds in rotating.items() if seconds
+            },
+        )
+
+
+def _take(rotating: dict[str, float], late: Late, seconds: float) -> None:
+    """Take what a *late* rank caused off what rotates, in its stages first."""
+    for stage in sorted(rotating, key=lambda stage: -late.gpus.get(stage, 0.0)):
+        taken = min(rotating[stage], seconds)
+        rotating[stage] -= taken
+        seconds -= taken
+
+
+def _reason(window: Window) -> str | None:
+    """Return why nobody can be judged."""
+    if all(group.ranks == 1 for group in window.groups):
+        return NO_PEERS
+    if any(group.baseline <= 0 for group in window.groups):
+        return NO_BUSY_TIME
+    return NO_SYNC if window.sync <= 0 else None

@@ -1,0 +1,159 @@
+"""Pauses: a rank that halts the others now and then, told from pauses that strike any rank."""
+
+import math
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+from rank_probe.stages import CHECKPOINT, EVAL, STAGES
+from rank_probe.windows import Leader, Window
+
+# A pause is this share of a step, and so many times the usual lead of whoever is slowest.
+PAUSE_RATIO: Final = 0.2
+PAUSE_LEADS: Final = 4.0
+# Steps whose leads tell what is usual.
+LEADS, FEWEST_LEADS = 200, 20
+# Pauses that are remembered, of all ranks, and of one rank those that are looked at.
+EVENTS: Final = 256
+MOST_EVENTS: Final = 16
+# Three could be chance, whatever else they have in common.
+FEWEST_EVENTS: Final = 3
+# More often than every fourth step is no pause.
+FEWEST_STEPS_APART: Final = 4
+# How unlikely chance must be: e ** -7 is 1 in 1,100. Some duties are one rank's by design.
+SURPRISE: Final = 7.0
+SURPRISE_OF_DUTIES: Final = 3.0
+DUTIES: Final = (CHECKPOINT, EVAL)
+# Intervals are equal, or multiples of one, to so many parts.
+REGULAR_PARTS: Final = 50
+# A pause that is overdue by three intervals comes no more.
+OVERDUE_INTERVALS: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """A rank that pauses: *gpus* lost and *ratio* of its own time are means between its pauses."""
+
+    rank: int
+    stage: str
+    ratio: float
+    gpus: float
+    first: Leader
+    confidence: float
+
+
+class Pauses:
+    """Looks at the leader of each step; holds the pauses of the last steps."""
+
+    def __init__(self) -> None:
+        self._leads: deque[float] = deque(maxlen=LEADS)
+        self._events: deque[Leader] = deque(maxlen=EVENTS)
+        self._first: dict[int, Leader] = {}
+        self._stage: dict[int, str] = {}
+
+    def named(
+        self, leaders: Sequence[Leader], window: Window, at: float, steady: Iterable[int]
+    ) -> list[Paused]:
+        """Return the ranks that pause, given the *leaders* of the new steps.
+
+        *window* tells what is usual now, *steady* ranks are late all the time.
+        """
+        self._note(leaders, window, frozenset(steady))
+        ranks = sum(group.ranks for group in window.groups)
+        for rank in {each.rank for each in leaders} - self._first.keys():
+            self._name(rank, ranks)
+        for rank in list(self._first):
+            if rank in steady or self._is_over(rank, at):
+                del self._first[rank], self._stage[rank]
+        return [self._paused(rank, window, ranks) for rank in sorted(self._first)]
+
+    def _note(self, leaders: Sequence[Leader], window: Window, steady: frozenset[int]) -> None:
+        heaviest = max(group.baseline for group in window.groups)
+        self._leads.extend(each.lead for each in leaders)
+        if len(self._leads) < FEWEST_LEADS:
+            return
+        least = max(PAUSE_RATIO * heaviest, PAUSE_LEADS * median(self._leads))
+        self._events.extend(
+            each for each in leaders if each.lead > least and each.rank not in steady
+        )
+
+    def _name(self, rank: int, ranks: int) -> None:
+        own = self._own(rank)
+        for first in own[-MOST_EVENTS : -FEWEST_EVENTS + 1]:
+            since = [each for each in own if each.step >= first.step]
+            if _steps_apart(since) >= FEWEST_STEPS_APART and self._surprise(since, ranks) > _limit(
+                since
+            ):
+                self._first[rank], self._stage[rank] = first, STAGES[_stage(since)]
+                return
+
+    def _surprise(self, own: Sequence[Leader], ranks: int) -> float:
+        """Return how unlikely it is that chance gave these pauses to one rank, in nats.
+
+        That of all pauses since the first so many are its, each strikes every rank alike; and
+        that they come at equal intervals, or multiples of one. Among many pauses chance had many
+        tries.
+        """
+        everybody = sum(own[0].step <= each.step <= own[-1].step for each in self._events)
+        others = everybody - 1
+        chance = sum(
+            math.comb(others, mine) * (1 / ranks) ** mine * (1 - 1 / ranks) ** (others - mine)
+            for mine in range(len(own) - 1, others + 1)
+        )
+        return -math.log(chance * len(self._events)) + _regularity(own)
+
+    def _is_over(self, rank: int, at: float) -> bool:
+        own = self._own(rank)
+        if len(own) < FEWEST_EVENTS or _steps_apart(own[-8:]) < FEWEST_STEPS_APART:
+            return True
+        intervals = [b.at - a.at for a, b in pairwise(own)]
+        return at - own[-1].at > OVERDUE_INTERVALS * max(intervals[-8:])
+
+    def _paused(self, rank: int, window: Window, ranks: int) -> Paused:
+        """Describe it; from just after one pause to just after another no interval is cut."""
+        first = self._first[rank]
+        own = [each for each in self._own(rank) if each.step >= first.step][-MOST_EVENTS:]
+        # Of steps that are sampled, pauses are too.
+        seconds = (own[-1].at - own[0].at) * window.seconds / window.elapsed
+        steps = seconds / (window.seconds / window.steps)
+        heaviest = max(group.baseline for group in window.groups)
+        return Paused(
+            rank=rank,
+            stage=self._stage[rank],
+            ratio=sum(each.lead for each in own[1:]) / steps / heaviest,
+            gpus=sum(each.caused for each in own[1:]) / seconds,
+            first=first,
+            confidence=self._surprise(own, ranks) / _limit(own),
+        )
+
+    def _own(self, rank: int) -> list[Leader]:
+        return [each for each in self._events if each.rank == rank]
+
+
+def _limit(own: Sequence[Leader]) -> float:
+    return SURPRISE_OF_DUTIES if _stage(own) in DUTIES else SURPRISE
+
+
+def _stage(own: Sequence[Leader]) -> int:
+    """Return the stage in which most of it was lost."""
+    lost: dict[int, float] = {}
+    for each in own:
+        lost[each.stage] = lost.get(each.stage, 0.0) + each.lead
+    return max(lost, key=lambda stage: lost[stage])
+
+
+def _steps_apart(own: Sequence[Leader]) -> float:
+    return (own[-1].step - own[0].step) / max(len(own) - 1, 1)
+
+
+def _regularity(own: Sequence[Leader]) -> float:
+    intervals = [b.step - a.step for a, b in pairwise(own)]
+    shortest = min(intervals)
+    tolerance = shortest // REGULAR_PARTS
+    off = (abs(each - round(each / shortest) * shortest) for each in intervals)
+    if any(each > tolerance for each in off):
+        return 0.0
+    return (len(intervals) - 1) * math.log(shortest / (2 * tolerance + 1))

@@ -1,0 +1,209 @@
+"""What the judge looks at: windows of steps, and what stands out in them.
+
+The reduction from step vectors to these statistics exists twice, in torch (join_windows.py, for
+the join) and in plain Python (exporter/windows.py); a test holds the two together.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from rank_probe.stages import STAGES, SYNC
+
+# Fewer steps say nothing, however long they take.
+LEAST_STEPS: Final = 20
+# A third of the way up the peers; it stays with the healthy while up to two thirds are late.
+BASELINE_QUANTILE: Final = 1 / 3
+# The lower end of the peers: late ranks do not reach it, so it shows how far healthy ones differ.
+LOWER_QUANTILE: Final = 1 / 12
+# Fewer peers show no spread.
+SPREAD_PEERS: Final = 5
+# Ranks of one group that are looked at closely; the furthest out.
+MOST_STANDING: Final = 48
+# Over its group's baseline by less than this share, a rank does not stand out.
+STANDS_OUT_RATIO: Final = 0.02
+
+# Marks lie this share of their age apart, so that an hour needs about as many as a minute.
+MARKS_APART: Final = 0.1
+OLDEST_SECONDS: Final = 5400.0
+MOST_STEPS: Final = 120
+
+WORK_STAGES: Final = STAGES[:SYNC]
+
+# Columns of what a rank adds up: its distance from the group's baseline, that squared, the GPU time
+# that others waited on its account, and the time of each stage of WORK_STAGES.
+DISTANCE, DISTANCE_SQUARED, CAUSED, FIRST_STAGE = range(4)
+
+
+def spread_scale(ranks: int) -> float:
+    """Return what makes a standard deviation of the distance between the two quantiles.
+
+    Those of a normal distribution are 0.95 standard deviations apart, of a few ranks by chance
+    less. Of thousands of ranks some lie far out.
+    """
+    return 1.05 * (1 + 3 / ranks) * max(1.0, 1 + 0.1 * math.log(ranks / 64))
+
+
+class Standing(NamedTuple):
+    """A rank that stands out of its peer group, or is watched; all in seconds a step.
+
+    *excess* is its own time over the group's baseline, *variance* of it from step to step in
+    seconds squared, *stages* the same excess by stage (of WORK_STAGES). *before* and
+    *variance_before* are those of the earlier window. *caused* is the GPU time that the others waited for it, in seconds a step.
+    """
+
+    rank: int
+    busy: float
+    excess: float
+    variance: float
+    caused: float
+    stages: tuple[float, ...]
+    before: float = 0.0
+    variance_before: float = 0.0
+
+
+class Group(NamedTuple):
+    """A peer group in a window; seconds a step.
+
+    *baseline* is the usual own time, *stages* by stage. *spread* is how far the lower peers are
+    apart, 0 of too few; *variance* that of a usual rank's distance from the baseline, step to
+    step. *rise* and *rise_spread* are the usual change since the earlier window and its spread,
+    *baseline_before* and *stages_before* what was usual then; *baseline_variance* is that of the
+    baseline itself from step to step.
+    """
+
+    name: str
+    ranks: int
+    baseline: float
+    stages: tuple[float, ...]
+    spread: float
+    variance: float
+    standing: tuple[Standing, ...]
+    baseline_variance: float = 0.0
+    rise: float = 0.0
+    rise_spread: float = 0.0
+    baseline_before: float = 0.0
+    stages_before: tuple[float, ...] = ()
+
+
+class Window(NamedTuple):
+    """The steps between two marks. *seconds* is the time of all its steps, of a mean rank.
+
+    *steps* were joined, over *elapsed* seconds of the clock. *longest* and *median* are the own
+    time of the slowest and the middle rank, seconds a step. In GPU-seconds: *sync* was measured
+    as waiting, *waited* of it for the slowest rank of each step, *unequal* of that for heavier
+    groups, and the rest on some rank's account: *caused*, by stage. *steps_before* were in the
+    earlier window.
+    """
+
+    begin: "Mark"
+    steps: int
+    elapsed: float
+    seconds: float
+    longest: float
+    median: float
+    sync: float
+    waited: float
+    unequal: float
+    caused: tuple[float, ...]
+    groups: tuple[Group, ...]
+    steps_before: int = 0
+
+
+class Leader(NamedTuple):
+    """The slowest rank of one step: *lead* seconds over the heaviest baseline, most in *stage*.
+
+    *caused* is what the others waited on its account, in GPU-seconds; *at* the end of the step.
+    """
+
+    step: int
+    at: float
+    rank: int
+    stage: int
+    lead: float
+    caused: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mark:
+    """Sums over all steps until then: *steps* of them, at *at* seconds of the clock."""
+
+    steps: int
+    at: float
+    sums: Any
+
+
+class Reduction(Protocol):
+    """Makes statistics of marks.
+
+    *groups* [rank] names the peer group of each rank, *nodes* [rank] tells the ranks of one node
+    from others; a rank without a node is on a node of its own.
+    """
+
+    groups: Mapping[int, str]
+    nodes: Mapping[int, int]
+
+    def window(
+        self,
+        begin: Mark,
+        end: Mark,
+        watched: Collection[int],
+        before: tuple[Mark, Mark] | None = None,
+    ) -> Window:
+        """Return what stands out between *begin* and *end*, and how it was *before*.
+
+        *watched* ranks are among those that stand out, wherever they are.
+        """
+
+    def path(self, rank: int, marks: Sequence[Mark]) -> list[float]:
+        """Return how far *rank* was from its group's baseline, in seconds up to each of *marks*."""
+
+    def group_path(self, name: str, marks: Sequence[Mark]) -> list[float]:
+        """Return the baseline of the group *name*, in seconds up to each of *marks*."""
+
+
+class History:
+    """Marks of the last steps: dense where they are recent, sparse where they are old."""
+
+    def __init__(self) -> None:
+        self.marks: list[Mark] = []
+
+    def add(self, mark: Mark) -> None:
+        """Keep *mark*, the newest; forget some of the others."""
+        self.marks.append(mark)
+        self._forget_oldest()
+        kept = self.marks[:1]
+        for each, after in zip(self.marks[1:], self.marks[2:], strict=False):
+            if after.at - kept[-1].at > MARKS_APART * (mark.at - each.at):
+                kept.append(each)
+        self.marks = [*kept, mark] if len(self.marks) > 1 else kept
+
+    def _forget_oldest(self) -> None:
+        last = self.marks[-1]
+        while (
+            len(self.marks) > 2
+            and last.at - self.marks[1].at > OLDEST_SECONDS
+            and last.steps - self.marks[1].steps > MOST_STEPS
+        ):
+            del self.marks[0]
+
+    def before(self, end: Mark, seconds: float, steps: int) -> Mark | None:
+        """Return the latest mark at least so many *seconds* and *steps* before *end*."""
+        for mark in reversed(self.marks):
+            if end.at - mark.at >= seconds and end.steps - mark.steps >= steps:
+                return mark
+        return None
+
+
+def change_point(marks: Sequence[Mark], path: Sequence[float], middle: float) -> Mark:
+    """Return since when the steps add more than *middle* each to *path*, a sum at each mark.
+
+    It is the mark after which most is added beyond that (Page's CUSUM, backwards).
+    """
+    end, whole = marks[-1], path[-1]
+    beyond = [
+        whole - so_far - middle * (end.steps - mark.steps)
+        for mark, so_far in zip(marks, path, strict=True)
+    ]
+    return marks[max(range(len(marks)), key=lambda at: beyond[at])]

@@ -51,11 +51,16 @@ def files_table() -> str:
     return _table("| file | rules | topic |", rows)
 
 
-def thresholds_table() -> str:
-    """Return one row a threshold, with the reason that stands above it."""
+def thresholds() -> list[tuple[str, str, str]]:
+    """Return the name, the default and the reason of each threshold; the reason stands above it."""
     text = (ALERTS / "rules" / "thresholds.yaml").read_text()
-    found = re.findall(r'# (.+)\n.*threshold:default.*\{name: (\w+)\}, expr: "(.+)"', text)
-    rows = [f"| `{name}` | {value} | {reason} |" for reason, name, value in found]
+    line = re.compile(r'# (.+)\n.*threshold:default.*\{name: (\w+)\}, expr: "([\d.]+) \*')
+    return [(name, value, reason) for reason, name, value in line.findall(text)]
+
+
+def thresholds_table() -> str:
+    """Return one row a threshold."""
+    rows = [f"| `{name}` | {value} | {reason} |" for name, value, reason in thresholds()]
     return _table("| threshold | default | reason |", rows)
 
 

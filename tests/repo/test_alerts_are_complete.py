@@ -14,6 +14,24 @@ ROOT = Path(__file__).parents[2]
 RUNBOOKS = ROOT / "alerts" / "runbooks"
 HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "False alarms"]
 RUNBOOK_URL = "https://github.com/rankskew/rankskew/blob/main/alerts/runbooks/"
+# What nobody should do without. All others inform, in a file of their own.
+CORE = {
+    "RankskewExporterDown",
+    "RankskewGpuEccErrors",
+    "RankskewGpuLost",
+    "RankskewGpuThrottled",
+    "RankskewGpuXid",
+    "RankskewJobHung",
+    "RankskewNotJudgeable",
+    "RankskewNvlinkDown",
+    "RankskewRanksMissing",
+    "RankskewSlowNode",
+    "RankskewSlowStart",
+    "RankskewStraggler",
+}
+# Rules that take longer to read belong in the judge.
+MOST_LINES = 1200
+MOST_LINES_OF_STRAGGLER = 150
 
 
 ALERTS = build_index.alerts()
@@ -38,6 +56,28 @@ def test_alerts_runbooks_and_tests_match() -> None:
     """The three sets are equal, so nothing is undocumented, untested or stale."""
     assert set(ALERTS) == {path.stem for path in RUNBOOKS.glob("*.md")}
     assert set(ALERTS) == set(promtool_tests())
+
+
+def test_core_alerts_are_a_dozen() -> None:
+    """An alert that is worth less than a message stands in the file that may be left out."""
+    core = [path for path in build_index.rule_files() if path.stem != "info"]
+    alerts = {rule["alert"] for path in core for rule in build_index.rules(path) if "alert" in rule}
+    informing = [
+        rule
+        for rule in build_index.rules(build_index.ALERTS / "rules" / "info.yaml")
+        if "alert" in rule
+    ]
+
+    assert alerts == CORE
+    assert {rule["labels"]["severity"] for rule in informing} == {"info"}
+
+
+def test_rules_stay_short() -> None:
+    """All rules can be read in one sitting."""
+    lines = {path.stem: len(path.read_text().splitlines()) for path in build_index.rule_files()}
+
+    assert sum(lines.values()) < MOST_LINES
+    assert lines["straggler"] < MOST_LINES_OF_STRAGGLER
 
 
 @pytest.mark.parametrize("name", ALERTS)

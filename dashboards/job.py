@@ -12,14 +12,15 @@ from dashboards.job_series import (
     CAUSE,
     FIRING,
     JOB,
-    LATE_IN,
+    LATE,
+    LATE_SINCE,
     LOST,
     LOST_BY_STAGE,
+    RANK,
     RANK_GPU,
     ROTATING_BY_STAGE,
     SINCE_LAST_STEP,
     SOURCE,
-    STRAGGLER,
     beside_late,
     busy,
     late_now,
@@ -29,6 +30,7 @@ from dashboards.job_series import (
 from dashboards.panels import (
     DATASOURCE,
     LATE_COLOUR,
+    PEERS_COLOUR,
     RUNBOOKS_URL,
     STAGE_COLOURS,
     WAIT_COLOUR,
@@ -46,13 +48,17 @@ from dashboards.panels import (
     table_panel,
 )
 
-KIND_COLOURS: Final = {
-    "late ranks": LATE_COLOUR,
-    "no stable leader": "#FF9830",
-    "unequal peer groups": "#B877D9",
-    "communication": WAIT_COLOUR,
+# By kind: what the panel calls it, and its colour.
+KINDS: Final = {
+    "hung": ("job hangs", "#8F1D2C"),
+    "persistent": ("late ranks", LATE_COLOUR),
+    "rotating": ("no stable leader", "#FF9830"),
+    "group": ("unequal peer groups", "#B877D9"),
+    "common": ("communication", WAIT_COLOUR),
 }
-LATE_SHOWN: Final = 20
+NOT_TOLD_APART: Final = "any other wait"
+# The late ranks that the figures at the top have room for.
+COSTLIEST: Final = f"topk(2, {LOST})"
 
 
 def job_dashboard() -> dashboard.Dashboard:
@@ -129,7 +135,7 @@ def _job_variable() -> dashboard.QueryVariable:
         dashboard.QueryVariable("job_id")
         .label("Job")
         .datasource(DATASOURCE)
-        .query("label_values(rankskew_steps_total, job_id)")
+        .query("label_values(rankskew_node_ranks, job_id)")
         .refresh(models.VariableRefresh.ON_TIME_RANGE_CHANGED)
         .sort(models.VariableSort.ALPHABETICAL_ASC)
     )
@@ -142,21 +148,19 @@ def _gpus_lost() -> stat.Panel:
             "GPUs that do nothing but wait, as a mean of the last minute: for late ranks, and for "
             "any reason (communication included), of all GPUs of the job.",
             "none",
-            span=5,
+            span=4,
         )
         .decimals(1)
         .no_value("No rank judged")
         .with_target(
             instant(
-                f'job_kind:rankskew_gpus_lost:mean1m{{kind="persistent",{JOB}}}',
-                "to late ranks",
+                f'job_kind:rankskew_gpus_lost:sum{{kind="persistent",{JOB}}}',
+                "late ranks",
                 "A",
             )
         )
-        .with_target(
-            instant(f"sum(job_kind:rankskew_gpus_lost:mean1m{{{JOB}}})", "to any wait", "B")
-        )
-        .with_target(instant(f"max(rankskew_world_size{{{JOB}}})", "of the job's", "C"))
+        .with_target(instant(f"job:rankskew_gpus_lost:sum{{{JOB}}}", "any wait", "B"))
+        .with_target(instant(f"job:rankskew_world_size:max{{{JOB}}}", "of all", "C"))
         .override_by_query("A", coloured_from(0.05, LATE_COLOUR))
         .override_by_query("C", [Override(id_val="decimals", value=0)])
     )
@@ -173,7 +177,7 @@ def _lost_cost() -> stat.Panel:
         )
         .decimals(2)
         .no_value("–")
-        .with_target(instant(f"job:rankskew_lost_cost_per_hour:mean1m{{{JOB}}}", "lost an hour"))
+        .with_target(instant(f"job:rankskew_lost_cost_per_hour:sum{{{JOB}}}", "lost an hour"))
     )
 
 
@@ -181,8 +185,8 @@ def _who() -> stat.Panel:
     return (
         stat_panel(
             "Who is late",
-            "The ranks that the job waits for, each with the stage in which it falls behind its "
-            "peers and the GPUs it keeps waiting; the two most costly.",
+            "The ranks that the job waits for, each with the stage in which it began to fall "
+            "behind its peers and the GPUs it keeps waiting; the two most costly.",
             "none",
             span=4,
         )
@@ -191,7 +195,8 @@ def _who() -> stat.Panel:
         .no_value("Nobody")
         .with_target(
             instant(
-                f"topk(2, sum by (rank, stage) ({LATE_IN}))",
+                f"{COSTLIEST} * {RANK} group_left (stage)"
+                f" group by (cluster, peer_group, rank, stage) ({LATE})",
                 "rank {{rank}} · {{stage}}",
             )
         )
@@ -202,14 +207,14 @@ def _since() -> stat.Panel:
     return (
         stat_panel(
             "Late since",
-            "When the straggler alert first saw the rank late; the rules look at the last minute, "
-            "so it began up to a minute earlier.",
+            "When these ranks began to be late, by their nodes' clocks. Only ranks that compare "
+            "their steps know it.",
             "dateTimeFromNow",
             span=3,
         )
         .thresholds(steps((LATE_COLOUR, None)))
         .no_value("–")
-        .with_target(instant(f"min(ALERTS_FOR_STATE{STRAGGLER}) * 1000", "since"))
+        .with_target(instant(f"{LATE_SINCE} and {RANK} {COSTLIEST}", "rank {{rank}}"))
     )
 
 
@@ -217,29 +222,39 @@ def _step_time() -> stat.Panel:
     return (
         stat_panel(
             "Step",
-            "Mean time from one release to the next, and since any rank finished its last step. A "
-            "step takes every rank equally long, so it says that the job is slow, never who slows "
-            "it.",
+            "Mean time from one release to the next, how many times as long that is as without "
+            "the late ranks, and since any rank finished its last step. A step takes every rank "
+            "equally long, so it says that the job is slow, never who slows it.",
             "s",
-            span=4,
+            span=5,
         )
         .no_value("–")
-        .with_target(instant(f"job:rankskew_step_seconds:mean1m{{{JOB}}}", "takes", "A"))
-        .with_target(instant(SINCE_LAST_STEP, "the last was ago", "B"))
-        .override_by_query("A", [Override(id_val="decimals", value=2)])
-        .override_by_query("B", coloured_from(60, LATE_COLOUR))
+        .with_target(instant(f"job:rankskew_step_seconds:max{{{JOB}}}", "takes", "A"))
+        .with_target(instant(f"job:rankskew_slowdown:max{{{JOB}}}", "as long", "B"))
+        .with_target(instant(SINCE_LAST_STEP, "since the last", "C"))
+        .override_by_query(
+            "B",
+            [
+                Override(id_val="unit", value="suffix:×"),
+                Override(id_val="decimals", value=2),
+                *coloured_from(1.01, LATE_COLOUR),
+            ],
+        )
+        .override_by_query("C", coloured_from(60, LATE_COLOUR))
     )
 
 
 def _judged() -> stat.Panel:
     judged = f"job:rankskew_coverage:ratio{{{JOB}}}"
-    by_source = f"{judged} * on (job_id) group_left (source) {SOURCE} or on (job_id) {judged}"
+    job = "on (cluster, job_id)"
+    by_source = f"{judged} * {job} group_left (source) {SOURCE} or {job} {judged}"
     return (
         stat_panel(
             "Ranks judged",
-            "Share of the job's ranks that the rules can judge, and the reason where they cannot. "
-            "By join: the ranks compare their steps one by one. By window: means over a minute are "
-            "compared. Without either, no alert does not mean that nobody is late.",
+            "Share of the job's ranks that can be judged, and the reason where they cannot. By "
+            "join: the ranks compare their steps one by one. By block: means over half a minute "
+            "and more are compared, which shows little but a rank that is late all the time. "
+            "Without either, no alert does not mean that nobody is late.",
             "percentunit",
             span=3,
         )
@@ -290,15 +305,18 @@ def _lost_by_kind() -> timeseries.Panel:
         "GPUs lost, by kind of waiting",
         "Late ranks: the same ranks most of the time. No stable leader: another one each step, as "
         "with uneven sequence lengths. Unequal peer groups: a heavier pipeline stage. "
-        "Communication: what even the luckiest rank waits.",
+        "Communication: what even the luckiest rank waits. While a job hangs, all its GPUs. Only "
+        "ranks that compare their steps tell all of these apart.",
         "none",
         span=12,
-        colours=KIND_COLOURS,
+        colours=dict(KINDS.values()) | {NOT_TOLD_APART: PEERS_COLOUR},
     )
-    kinds = ("persistent", "rotating", "group", "common")
-    for ref, kind, legend in zip("ABCD", kinds, KIND_COLOURS, strict=True):
-        series = f'job_kind:rankskew_gpus_lost:mean1m{{kind="{kind}",{JOB}}}'
+    for ref, (kind, (legend, _)) in zip("ABCDE", KINDS.items(), strict=True):
+        series = f'job_kind:rankskew_gpus_lost:sum{{kind="{kind}",{JOB}}}'
         panel.with_target(query(series, legend, ref))
+    lost = f"job:rankskew_gpus_lost:sum{{{JOB}}}"
+    by_kind = f"sum by (cluster, job_id) (job_kind:rankskew_gpus_lost:sum{{{JOB}}}) or 0 * {lost}"
+    panel.with_target(query(f"{lost} - ({by_kind}) > 0.01", NOT_TOLD_APART, "F"))
     return panel.no_value("No rank of this job can be judged")
 
 
@@ -316,15 +334,16 @@ def _lost_by_rank_and_stage() -> timeseries.Panel:
         .no_value("Nobody is late")
         .with_target(
             query(
-                f"sum by (rank, stage) ({LOST_BY_STAGE} and on (peer_group, rank, stage)"
+                f"sum by (cluster, rank, stage) ({LOST_BY_STAGE}"
+                " and on (cluster, peer_group, rank, stage)"
                 f" topk(10, max_over_time({LOST_BY_STAGE}[1h]{AT_END}) > 0.02))",
                 "rank {{rank}} {{stage}}",
             )
         )
         .with_target(
             query(
-                f"sum by (stage) ({ROTATING_BY_STAGE} and on (stage)"
-                f" max_over_time({ROTATING_BY_STAGE}[1h]{AT_END}) > 0.02)",
+                f"{ROTATING_BY_STAGE} and on (cluster, stage)"
+                f" max_over_time({ROTATING_BY_STAGE}[1h]{AT_END}) > 0.02",
                 "no stable leader {{stage}}",
                 "B",
             )
@@ -339,43 +358,41 @@ def _late_ranks() -> table.Panel:
     panel = (
         table_panel(
             "Late ranks",
-            "Every rank that the job waits for: where it runs, where it falls behind, what "
-            "explains it, what it costs, and its own work and wait per step against the median of "
-            "its peers. The late rank works longest and waits least.",
+            "Every rank that is late: where it runs, in which stage it began to fall behind, how "
+            "it is late and by how much of its peers' time, what explains it, what it costs, and "
+            "its own work and wait per step against the median of its peers. The late rank works "
+            "longest and waits least.",
             "none",
             span=24,
         )
         .height(5)
         .no_value("Nobody is late")
-        .with_target(
-            rows(
-                f"topk({LATE_SHOWN}, sum by (rank, instance, stage) ({LATE_IN}))",
-                "A",
-            )
-        )
-        .with_target(rows(f"topk({LATE_SHOWN}, sum by (rank) ({LOST}))", "B"))
-        .with_target(rows(f"sum by (rank) ({late_now(busy())})", "C"))
+        .with_target(rows(LATE, "A"))
+        .with_target(rows(f"sum by (cluster, rank) ({LOST})", "B"))
+        .with_target(rows(f"sum by (cluster, rank) ({late_now(busy())})", "C"))
         .with_target(rows(beside_late(peers(busy())), "D"))
-        .with_target(rows(f"sum by (rank) ({late_now(wait())})", "E"))
+        .with_target(rows(f"sum by (cluster, rank) ({late_now(wait())})", "E"))
         .with_target(rows(beside_late(peers(wait())), "F"))
-        .with_target(rows(f"min by (rank) (ALERTS_FOR_STATE{STRAGGLER}) * 1000", "G"))
-        .with_target(rows(f"max by (rank, gpu_uuid) ({late_now(RANK_GPU)})", "H"))
-        .with_target(rows(f"max by (rank, cause) ({cause})", "I"))
+        .with_target(rows(f"min by (cluster, rank) ({late_now(LATE_SINCE)})", "G"))
+        .with_target(rows(f"max by (cluster, rank, gpu_uuid) ({late_now(RANK_GPU)})", "H"))
+        .with_target(rows(f"max by (cluster, rank, cause) ({cause})", "I"))
     )
     join_rows(
         panel,
         "rank",
         {
-            "rank": column("Rank", width=70),
-            "instance": column("Node", width=170),
-            "stage": column("Late in", width=100),
-            "cause": column("Cause", width=190),
-            "Value #B": column("GPUs lost", "none", decimals=2, colour=LATE_COLOUR, width=100),
-            "Value #G": column("Late since", "dateTimeFromNow", width=140),
-            "Value #C": column("Own work a step", "s", decimals=1, width=130),
-            "Value #D": column("Peers' own work", "s", decimals=1, width=130),
-            "Value #E": column("Wait a step", "s", decimals=1, width=130),
-            "Value #F": column("Peers' wait", "s", decimals=1, width=130),
+            "rank": column("Rank", width=60),
+            "instance": column("Node", width=150),
+            "stage": column("Late in", width=90),
+            "kind": column("How", width=90),
+            "Value #A": column("Slower by", "percentunit", decimals=0, width=85),
+            "Value #B": column("GPUs lost", "none", decimals=2, colour=LATE_COLOUR, width=85),
+            "Value #G": column("Late since", "dateTimeFromNow", width=125),
+            "cause": column("Cause", width=180),
+            "Value #C": column("Own work", "s", decimals=1, width=85),
+            "Value #D": column("Peers' work", "s", decimals=1, width=95),
+            "Value #E": column("Wait", "s", decimals=1, width=85),
+            "Value #F": column("Peers' wait", "s", decimals=1, width=95),
             "gpu_uuid": column("GPU"),
         },
     )

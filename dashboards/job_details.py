@@ -7,20 +7,21 @@ from grafana_foundation_sdk.builders import table, timeseries
 
 from dashboards.job_series import (
     JOB,
-    LATE_IN,
+    LATE,
     LOST,
     LOST_BY_STAGE,
-    OVER_USUAL,
+    RANK,
     RANK_GPU,
+    SILENT,
     SINCE_LAST_STEP,
-    STAGE,
-    USUAL,
     Series,
     busy,
+    gpu_mean,
     late_lately,
     of_rank,
     others,
     peers,
+    stages,
     wait,
 )
 from dashboards.panels import (
@@ -42,11 +43,12 @@ from dashboards.panels import (
 )
 
 NO_GPU: Final = "No GPU telemetry for the ranks of this job"
-# A rank is worth a row when it has been in one stage, or silent, for longer than this.
-QUIET_SECONDS: Final = 10
 
-ELAPSED: Final = f'rankskew_stage_elapsed_seconds{{stage!="sync",{JOB}}}'
-SILENCE: Final = f"(time() - rankskew_heartbeat_timestamp_seconds{{{JOB}}})"
+# Only exposed from ten seconds in one stage on. What a silent rank said last is old.
+STUCK: Final = f"rankskew_stage_elapsed_seconds{{{JOB}}} unless {RANK} {SILENT}"
+OUTSIDE_SYNC: Final = (
+    f'rankskew_stage_elapsed_seconds{{stage!="sync",{JOB}}} unless {RANK} {SILENT}'
+)
 # Reasons that slow a GPU down against anybody's wish.
 THROTTLED: Final = (
     "rate(rankskew_gpu_throttle_seconds_total"
@@ -66,13 +68,16 @@ def hang_panels() -> Sequence[timeseries.Panel | table.Panel]:
 
 def gpu_panels() -> Sequence[timeseries.Panel]:
     """Return the panels that put the GPU of a late rank beside its peers'."""
+    memory_used = gpu_mean("rankskew_gpu_memory_used_bytes")
+    received = gpu_mean("rankskew_gpu_pcie_receive_bytes_per_second")
+    sent = gpu_mean("rankskew_gpu_pcie_transmit_bytes_per_second")
     return (
         _gpu_panel(
             "GPU utilisation",
             "Share of the time in which a kernel ran. A rank late in data leaves its GPU idle; "
             "a waiting GPU spins in the collective and looks busy.",
             "percentunit",
-            lambda at: f"rankskew_gpu_utilization_ratio{at}",
+            gpu_mean("rankskew_gpu_utilization_ratio"),
             "bottomk",
         ).max(1),
         _gpu_panel(
@@ -80,9 +85,7 @@ def gpu_panels() -> Sequence[timeseries.Panel]:
             "Share of the GPU's memory in use. Peers hold equal shares; one that holds more may "
             "be retrying allocations or sharing its GPU.",
             "percentunit",
-            lambda at: (
-                f"(rankskew_gpu_memory_used_bytes{at} / rankskew_gpu_memory_total_bytes{at})"
-            ),
+            lambda at: f"({memory_used(at)} / rankskew_gpu_memory_total_bytes{at})",
             "topk",
         ).max(1),
         _throttle(),
@@ -91,10 +94,7 @@ def gpu_panels() -> Sequence[timeseries.Panel]:
             "Bytes a second received and sent over PCIe. A rank late in h2d with less traffic "
             "than its peers has a narrow link.",
             "Bps",
-            lambda at: (
-                f"(rankskew_gpu_pcie_receive_bytes_per_second{at}"
-                f" + rankskew_gpu_pcie_transmit_bytes_per_second{at})"
-            ),
+            lambda at: f"({received(at)} + {sent(at)})",
             "bottomk",
         ),
     )
@@ -116,22 +116,26 @@ def _against_peers(panel: timeseries.Panel, series: Series, choose: str) -> time
 
 
 def _late_stage() -> timeseries.Panel:
+    stage = "on (cluster, peer_group, stage)"
     panel = time_panel(
         "The late stage: late rank against its peers",
-        "Seconds a step in the stage where each late rank falls behind, beside what is usual in "
-        "that stage for its peer group: its lower third. Drawn only while somebody is late.",
+        "Seconds a step in the stage where each late rank began to fall behind, beside the median "
+        "of those in its peer group that are not late. Drawn only while somebody is late.",
         "s",
         span=12,
     )
     return (
         panel.no_value("Nobody is late")
         .with_target(
-            query(f"{STAGE} and on (peer_group, rank, stage) {LATE_IN}", "rank {{rank}} {{stage}}")
+            query(
+                f"{stages()} and on (cluster, peer_group, rank, stage) {LATE}",
+                "rank {{rank}} {{stage}}",
+            )
         )
         .with_target(
             query(
-                f"{USUAL} and on (peer_group, stage) {LATE_IN}",
-                "usual for its peers, {{stage}}",
+                peers(f"({stages()} and {stage} {LATE})", ", stage"),
+                "median of its peers, {{stage}}",
                 "B",
             )
         )
@@ -142,22 +146,20 @@ def _late_stage() -> timeseries.Panel:
 
 def _stage_by_stage() -> table.Panel:
     costliest = f"topk(1, {LOST})"
-    of_it = f"and on (peer_group, rank) {costliest}"
+    group = f"({stages()} and on (cluster, peer_group) {costliest})"
     panel = (
         table_panel(
             "Stage by stage: the costliest late rank",
-            "Every stage of a step in the rank that costs most, beside what is usual for its peer "
-            "group: the lower third. A stage that only this rank has is all over the usual. The "
-            "stage that is most over it is where to look.",
+            "Every stage of a step in the rank that costs most, beside the median of its peers "
+            "that are not late. The stage that is most over it is where to look.",
             "none",
             span=12,
         )
         .height(8)
         .no_value("Nobody is late")
-        .with_target(rows(f"sum by (stage) ({STAGE} {of_it})", "A"))
-        .with_target(rows(f"max by (stage) ({USUAL} and on (peer_group) {costliest})", "B"))
-        .with_target(rows(f"sum by (stage) ({OVER_USUAL} {of_it})", "C"))
-        .with_target(rows(f"sum by (stage) ({LOST_BY_STAGE} {of_it})", "D"))
+        .with_target(rows(f"sum by (cluster, stage) ({stages()} and {RANK} {costliest})", "A"))
+        .with_target(rows(f"sum by (cluster, stage) ({peers(group, ', stage')})", "B"))
+        .with_target(rows(f"sum by (cluster, stage) ({LOST_BY_STAGE} and {RANK} {costliest})", "C"))
     )
     join_rows(
         panel,
@@ -165,9 +167,8 @@ def _stage_by_stage() -> table.Panel:
         {
             "stage": column("Stage", width=110),
             "Value #A": column("Late rank", "s", decimals=1, width=110),
-            "Value #B": column("Usual for its peers", "s", decimals=1, width=160),
-            "Value #C": column("Over the usual", "s", decimals=1, width=130),
-            "Value #D": column("GPUs lost", "none", decimals=2, colour=LATE_COLOUR),
+            "Value #B": column("Its peers", "s", decimals=1, width=110),
+            "Value #C": column("GPUs lost", "none", decimals=2, colour=LATE_COLOUR),
         },
     )
     return panel.sort_by([table_sort("GPUs lost")])
@@ -198,38 +199,38 @@ def _wait() -> timeseries.Panel:
 def _ranks_by_stage() -> timeseries.Panel:
     return (
         stacked_panel(
-            "Where the ranks are",
-            "How many ranks are in each stage. In a hang all but the culprit are in sync.",
+            "Where the ranks are stuck",
+            "How many ranks have been in one stage for ten seconds and more, or are silent. In a "
+            "hang all but the culprit are in sync.",
             "none",
             span=7,
             colours={f"^{stage}$": colour for stage, colour in STAGE_COLOURS.items()},
         )
         .decimals(0)
-        .no_value("No rank is running")
-        .with_target(
-            query(f"count by (stage) (rankskew_stage_elapsed_seconds{{{JOB}}})", "{{stage}}")
-        )
+        .no_value("Every rank moves on")
+        .with_target(query(f"count by (cluster, stage) ({STUCK})", "{{stage}}"))
+        .with_target(query(f"count by (cluster) ({SILENT})", "silent", "B"))
+        .override_by_query("B", [fixed(PEERS_COLOUR)])
     )
 
 
 def _outside_sync() -> table.Panel:
-    stuck = (
-        f"({ELAPSED} > {QUIET_SECONDS} or"
-        f" ({ELAPSED} and on (peer_group, rank) {SILENCE} > {QUIET_SECONDS}))"
-    )
-    silent = f"{SILENCE} and on (peer_group, rank) {stuck}"
+    silent = f'label_replace({SILENT}, "stage", "silent", "", "")'
+    suspects = f"rank_stage:rankskew_hang_suspect:group{{{JOB}}}"
+    hung = f"{suspects} * on (cluster) group_left () job:rankskew_hung:seconds{{{JOB}}}"
     panel = (
         table_panel(
             "Stuck outside sync",
-            f"Ranks that have been in a stage other than sync, or silent, for over {QUIET_SECONDS} "
-            "seconds: what a hung job waits for. A stopped process only shows its silence.",
+            "Ranks that have been in a stage other than sync for ten seconds and more, or are "
+            "silent, and how long the job has hung on their account. A stopped process is only "
+            "silent.",
             "none",
             span=10,
         )
         .height(8)
         .no_value("No rank is stuck")
-        .with_target(rows(f"topk(20, max by (rank, instance, stage) ({stuck}))", "A"))
-        .with_target(rows(f"max by (rank) ({silent})", "B"))
+        .with_target(rows(f"topk(20, {OUTSIDE_SYNC} or {silent})", "A"))
+        .with_target(rows(f"max by (cluster, rank) ({hung})", "B"))
     )
     join_rows(
         panel,
@@ -238,8 +239,8 @@ def _outside_sync() -> table.Panel:
             "rank": column("Rank", width=60),
             "instance": column("Node", width=170),
             "stage": column("Stage", width=90),
-            "Value #A": column("In it for", "s", decimals=0, width=100),
-            "Value #B": column("Last heard from", "s", decimals=0),
+            "Value #A": column("For", "s", decimals=0, width=80),
+            "Value #B": column("Job hangs for", "s", decimals=0),
         },
     )
     return panel
@@ -249,13 +250,13 @@ def _quiet() -> timeseries.Panel:
     return (
         time_panel(
             "Time since the last sign of life",
-            "Since any rank finished a step, and since the most silent rank was heard from. It "
-            "compares the nodes' clocks with Prometheus's.",
+            "Since any rank finished a step, and since the most silent rank was heard from, each "
+            "measured on its own node.",
             "s",
             span=7,
         )
         .with_target(query(SINCE_LAST_STEP, "last step of any rank", "A"))
-        .with_target(query(f"max({SILENCE})", "most silent rank", "B"))
+        .with_target(query(f"max by (cluster) ({SILENT})", "most silent rank", "B"))
         .override_by_query("A", [fixed(LATE_COLOUR), *line(2)])
         .override_by_query("B", [fixed(WAIT_COLOUR), *line(2)])
     )
@@ -281,7 +282,7 @@ def _throttle() -> timeseries.Panel:
         .no_value("No GPU of this job is held down, or none is measured")
         .with_target(
             query(
-                f"topk(6, ({THROTTLED} and on (instance, gpu_uuid) {RANK_GPU}) > 0.001)",
+                f"topk(6, ({THROTTLED} and on (cluster, instance, gpu_uuid) {RANK_GPU}) > 0.001)",
                 "{{instance}} GPU {{gpu}} {{reason}}",
             )
         )

@@ -9,25 +9,24 @@ Series = Callable[[str], str]
 AT_END: Final = " @ end()"
 
 JOB: Final = 'job_id="$job_id"'
+# Two clusters behind one data source may have jobs of one name; without clusters it is empty.
+RANK: Final = "on (cluster, peer_group, rank)"
 
-# Of late ranks only: of every rank it would be too many series. USUAL is what to compare them with.
-STAGE: Final = f"rank_stage:rankskew_stage_seconds_per_step:mean1m{{{JOB}}}"
-OVER_USUAL: Final = f"rank_stage:rankskew_late_seconds_per_step:mean1m{{{JOB}}}"
-USUAL: Final = f"group_stage:rankskew_stage_seconds_per_step:baseline1m{{{JOB}}}"
-LOST: Final = f"rank:rankskew_gpus_lost:mean1m{{{JOB}}}"
-LOST_BY_STAGE: Final = f"rank_stage:rankskew_gpus_lost:mean1m{{{JOB}}}"
+# How much slower than its peers each late rank is, with the kind and the stage of its lateness.
+LATE: Final = f"rank:rankskew_late:ratio{{{JOB}}}"
+LATE_SINCE: Final = f"(rankskew_late_since_timestamp_seconds{{{JOB}}} * 1000)"
+LOST: Final = f"rank:rankskew_gpus_lost:sum{{{JOB}}}"
+LOST_BY_STAGE: Final = f"rank_stage:rankskew_gpus_lost:sum{{{JOB}}}"
 # What is lost while another rank is late in each step, by the stage in which it is.
-ROTATING_BY_STAGE: Final = f"job_stage:rankskew_gpus_lost:mean1m{{{JOB}}}"
-# Whether the ranks compare their steps one by one (join), or means over a minute are compared.
+ROTATING_BY_STAGE: Final = f"job_stage:rankskew_gpus_lost:sum{{{JOB}}}"
+# Whether the ranks compare their steps one by one (join), or means over many are compared (block).
 SOURCE: Final = f"job_source:rankskew_gpus_lost:info{{{JOB}}}"
 CAUSE: Final = f"rank:rankskew_cause:info{{{JOB}}}"
 # Each rank with the GPU it runs on now; recorded from rankskew_gpu_rank_info.
 RANK_GPU: Final = f"rank:rankskew_gpu:group{{{JOB}}}"
-# The stage in which a late rank costs most.
-LATE_IN: Final = f"topk by (peer_group, rank) (1, {LOST_BY_STAGE})"
+SILENT: Final = f"rank:rankskew_silent_seconds:max{{{JOB}}}"
 FIRING: Final = f'ALERTS{{alertname=~"Rankskew.*",alertstate="firing",{JOB}}}'
-SINCE_LAST_STEP: Final = f"time() - max(rankskew_last_step_timestamp_seconds{{{JOB}}})"
-STRAGGLER: Final = f'{{alertname="RankskewStraggler",{JOB}}}'
+SINCE_LAST_STEP: Final = f"min by (cluster) (rankskew_node_last_step_age_seconds{{{JOB}}})"
 
 # A job may have 16,384 ranks: a panel shows the costliest late ones and a few others, never all.
 # They are chosen at the end of the range, so that a line is one rank from end to end.
@@ -37,40 +36,63 @@ OTHERS_SHOWN: Final = 3
 
 def busy(at: str = "") -> str:
     """Return the own work per step of every rank."""
-    return f"rank:rankskew_busy_seconds_per_step:mean1m{{{JOB}}}{at}"
+    return _per_step(f"rankskew_busy_seconds_total{{{JOB}}}", at)
 
 
 def wait(at: str = "") -> str:
     """Return the wait per step of every rank."""
-    return f"rank:rankskew_sync_seconds_per_step:mean1m{{{JOB}}}{at}"
+    return _per_step(f'rankskew_stage_seconds_total{{stage="sync",{JOB}}}', at)
+
+
+def stages() -> str:
+    """Return the time per step of every rank in each stage of its own work."""
+    return _per_step(f'rankskew_stage_seconds_total{{stage!="sync",{JOB}}}', "")
+
+
+def _per_step(seconds: str, at: str) -> str:
+    window = f"[$__rate_interval]{at}"
+    return (
+        f"(rate({seconds}{window}) / ignoring (phase, stage) group_left ()"
+        f" (rate(rankskew_steps_total{{{JOB}}}{window}) > 0))"
+    )
 
 
 def late_now(series: str) -> str:
-    """Return *series* of the ranks that the others wait for now."""
-    return f"{series} and on (peer_group, rank) {LOST}"
+    """Return *series* of the ranks that are late now."""
+    return f"{series} and {RANK} {LATE}"
 
 
 def late_lately(series: Series) -> str:
     """Return *series* of the ranks that were late in the last hour of the range."""
-    return f"{series('')} and on (peer_group, rank) {LATE_LATELY}"
+    return f"{series('')} and {RANK} {LATE_LATELY}"
 
 
 def others(series: Series, choose: str) -> str:
     """Return *series* of a few ranks that were not; *choose* is topk or bottomk."""
-    chosen = f"{series(AT_END)} unless on (peer_group, rank) {LATE_LATELY}"
-    return f"{series('')} and on (peer_group, rank) {choose}({OTHERS_SHOWN}, {chosen})"
+    chosen = f"{series(AT_END)} unless {RANK} {LATE_LATELY}"
+    return f"{series('')} and {RANK} {choose}({OTHERS_SHOWN}, {chosen})"
 
 
-def peers(series: str) -> str:
-    """Return the median of *series* in each peer group."""
-    return f"quantile by (peer_group) (0.5, {series})"
+def peers(series: str, each: str = "") -> str:
+    """Return the median of *series* over the ranks of a peer group that are not late.
+
+    *each* is a further label to keep, with a comma before it.
+    """
+    return f"quantile by (cluster, peer_group{each}) (0.5, {series} unless {RANK} {LATE})"
 
 
 def beside_late(series: str) -> str:
     """Return *series* of a peer group once for each of its late ranks, labelled with the rank."""
-    return f"sum by (rank) (0 * {LOST} + on (peer_group) group_left () {series})"
+    return f"sum by (cluster, rank) (0 * {LATE} + on (cluster, peer_group) group_left () {series})"
+
+
+def gpu_mean(gauge: str) -> Series:
+    """Return the mean of *gauge*, one a GPU, over the last scrapes: single readings are coarse."""
+    return lambda at: f"avg_over_time({gauge}[$__rate_interval]{at})"
 
 
 def of_rank(gpu_series: Series) -> Series:
     """Return *gpu_series*, one a GPU, of the GPUs that this job's ranks report as theirs."""
-    return lambda at: f"{RANK_GPU}{at} * on (instance, gpu_uuid) group_left () {gpu_series(at)}"
+    return lambda at: (
+        f"{RANK_GPU}{at} * on (cluster, instance, gpu_uuid) group_left () {gpu_series(at)}"
+    )

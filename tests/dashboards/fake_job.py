@@ -1,14 +1,15 @@
 """A simulated job of eight ranks on two nodes whose rank 5 is late in data; served for a look.
 
-Rank series go through the real snapshot and collector. The GPU series are stubs. To look at a
-dashboard, run `python -m tests.dashboards.fake_job 9101 9102` and let a Prometheus scrape both
-ports (one a node).
+Rank series go through the real snapshot and collector. The judge and the GPU series are stubs. To
+look at a dashboard, run `python -m tests.dashboards.fake_job 9101 9102` and let a Prometheus scrape
+both ports (one a node).
 """
 
 import random
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -18,16 +19,21 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from exporter.collectors.jobs import JobsCollector
+from exporter.collectors.late_ranks import LateRanksCollector
+from exporter.collectors.rank_blocks import RankBlocksCollector
 from exporter.collectors.ranks import RanksCollector
 from exporter.ranks import RankStore
-from exporter.skew import charge
 from rank_probe.snapshot import Snapshot
+from tests.dashboards.fake_judge import FakeJudge, Lateness
 
 JOB_ID: Final = "demo"
 NODES: Final = 2
 RANKS_A_NODE: Final = 4
 LATE_RANK: Final = 5
 COMMUNICATION_SECONDS: Final = 0.02
+# The power of two at which blocks end: the first that takes thirty seconds.
+BLOCK_STEPS: Final = 128
 STAGES: Final = {
     "optimizer": 0.012,
     "other": 0.004,
@@ -42,12 +48,14 @@ STAGES: Final = {
 class Fault:
     """What goes wrong, and how many seconds after the start; None is never.
 
-    Without *join* the ranks do not count what they cost each other.
+    Without *join* the ranks do not compare their steps. A *frozen* rank hangs without a sign of
+    life.
     """
 
     late_after: float | None = None
     late_seconds: float = 0.15
     hung_after: float | None = None
+    frozen: bool = False
     gpus: bool = True
     join: bool = True
 
@@ -55,54 +63,74 @@ class Fault:
 @dataclass(slots=True)
 class _Counters:
     steps: int = 0
-    stage_seconds: dict[str, float] = field(default_factory=dict)
+    stage_seconds: Counter[str] = field(default_factory=Counter)
     busy_seconds: float = 0.0
     busy_seconds_squared: float = 0.0
-    paced_steps: dict[str, int] = field(default_factory=lambda: dict.fromkeys(STAGES, 0))
-    wait_caused_seconds: dict[str, float] = field(
-        default_factory=lambda: dict.fromkeys(STAGES, 0.0)
-    )
+    block_began: Counter[str] = field(default_factory=Counter)
+    block_seconds: dict[str, float] = field(default_factory=dict)
 
     def commit(self, stages: dict[str, float], busy: float) -> None:
         self.steps += 1
-        for stage, seconds in stages.items():
-            self.stage_seconds[stage] = self.stage_seconds.get(stage, 0.0) + seconds
+        self.stage_seconds.update(stages)
         self.busy_seconds += busy
         self.busy_seconds_squared += busy**2
+        if self.steps % BLOCK_STEPS == 0:
+            block = self.stage_seconds - self.block_began
+            self.block_seconds = {stage: block[stage] / BLOCK_STEPS for stage in block}
+            self.block_began = Counter(self.stage_seconds)
 
 
 class FakeJob:
     """The job, stepped up to any later time; not thread-safe."""
 
     def __init__(self, start: float, fault: Fault) -> None:
-        self.now = self._start = self._last_step = start
+        self.now = self.start = self._last_step = start
         self._fault = fault
         self._random = random.Random(7)
         self._ranks = [_Counters() for _ in range(NODES * RANKS_A_NODE)]
+        self._judge = FakeJudge(len(self._ranks), self._lateness())
+        self._stores = [RankStore(clock=lambda: self.now) for _ in range(NODES)]
+        self._registries = [self._registry(node) for node in range(NODES)]
 
     def advance(self, now: float) -> None:
         """Let the job run until *now* (Unix seconds)."""
         self.now = now
-        while self._last_step + 0.6 <= now and not self._has(self._fault.hung_after):
+        while self._last_step + 0.6 <= now and not self._hangs():
             self._step()
+        for rank in range(len(self._ranks)):
+            if not (self._hangs() and self._fault.frozen and rank == LATE_RANK):
+                self._stores[rank // RANKS_A_NODE].put(self._snapshot(rank))
 
     def exposition(self, node: int) -> str:
         """Return what the exporter of *node* would answer now."""
-        ranks = range(node * RANKS_A_NODE, (node + 1) * RANKS_A_NODE)
-        store = RankStore(clock=lambda: self.now)
-        for rank in ranks:
-            store.put(self._snapshot(rank))
+        return generate_latest(self._registries[node]).decode()
+
+    def is_late(self) -> bool:
+        """Return whether a rank is late now."""
+        return self._has(self._fault.late_after)
+
+    def _lateness(self) -> Lateness | None:
+        if self._fault.late_after is None:
+            return None
+        ratio = self._fault.late_seconds / sum(STAGES.values())
+        return Lateness(LATE_RANK, "data", self.start + self._fault.late_after, ratio)
+
+    def _registry(self, node: int) -> CollectorRegistry:
         registry = CollectorRegistry()
+        store = self._stores[node]
         registry.register(RanksCollector(store))
+        registry.register(JobsCollector(store))
+        registry.register(LateRanksCollector(store, clock=lambda: self.now))
+        registry.register(RankBlocksCollector(store))
         if self._fault.gpus:
-            registry.register(_Gpus(ranks, self.now - self._start, late=self._is_late()))
-        return generate_latest(registry).decode()
+            registry.register(_Gpus(self, range(node * RANKS_A_NODE, (node + 1) * RANKS_A_NODE)))
+        return registry
 
     def _has(self, after: float | None) -> bool:
-        return after is not None and self._last_step - self._start >= after
+        return after is not None and self._last_step - self.start >= after
 
-    def _is_late(self) -> bool:
-        return self._has(self._fault.late_after)
+    def _hangs(self) -> bool:
+        return self._has(self._fault.hung_after)
 
     def _step(self) -> None:
         spent = [self._spent(rank) for rank in range(len(self._ranks))]
@@ -111,29 +139,21 @@ class FakeJob:
             busy = sum(stages.values())
             counters.commit(stages | {"sync": slowest - busy + COMMUNICATION_SECONDS}, busy)
         self._last_step += slowest + COMMUNICATION_SECONDS
-        if self._fault.join:
-            self._join(spent)
-
-    def _join(self, spent: list[dict[str, float]]) -> None:
-        charges = charge(dict(enumerate(spent)), dict.fromkeys(range(len(spent)), "all"))
-        for (rank, stage), seconds in charges.caused.items():
-            self._ranks[rank].wait_caused_seconds[stage] += seconds
-        self._ranks[charges.pacer].paced_steps[charges.stage] += 1
+        self._judge.add(self._last_step, spent, COMMUNICATION_SECONDS)
 
     def _spent(self, rank: int) -> dict[str, float]:
         spent = {stage: s * self._random.gauss(1, 0.03) for stage, s in STAGES.items()}
-        if rank == LATE_RANK and self._is_late():
+        if rank == LATE_RANK and self.is_late():
             spent["data"] += self._fault.late_seconds * self._random.gauss(1, 0.1)
         return spent
 
-    def _stage_now(self, rank: int, hung: bool) -> str:
-        if hung:
+    def _stage_now(self, rank: int) -> str:
+        if self._hangs():
             return "data" if rank == LATE_RANK else "sync"
         return random.Random(f"{rank} {self.now}").choices(list(STAGES), list(STAGES.values()))[0]
 
     def _snapshot(self, rank: int) -> Snapshot:
         counters = self._ranks[rank]
-        hung = self._has(self._fault.hung_after)
         join = self._fault.join
         return Snapshot(
             job_id=JOB_ID,
@@ -142,15 +162,15 @@ class FakeJob:
             world_size=len(self._ranks),
             attempt=0,
             pid=1000 + rank,
-            started_timestamp_seconds=self._start,
-            sequence=1,
+            started_timestamp_seconds=self.start,
+            sequence=round(self.now),
             heartbeat_timestamp_seconds=self.now,
             steps=counters.steps,
             stage_seconds=dict(counters.stage_seconds),
             busy_seconds=counters.busy_seconds,
             busy_seconds_squared=counters.busy_seconds_squared,
-            stage=self._stage_now(rank, hung),
-            stage_elapsed_seconds=self.now - self._last_step if hung else 0.05,
+            stage=self._stage_now(rank),
+            stage_elapsed_seconds=self.now - self._last_step if self._hangs() else 0.05,
             sync_floor_seconds=COMMUNICATION_SECONDS,
             last_step_timestamp_seconds=self._last_step,
             rank_info={
@@ -159,20 +179,20 @@ class FakeJob:
                 "world_size": str(len(self._ranks)),
                 "gpu_uuid": f"GPU-{rank}" if self._fault.gpus else "",
             },
-            paced_steps=dict(counters.paced_steps) if join else {},
-            wait_caused_seconds=dict(counters.wait_caused_seconds) if join else {},
-            joined_seconds=sum(counters.stage_seconds.values()) if join else None,
             join_coverage=1.0 if join else None,
+            verdict=self._judge.verdict().to_json() if join else None,
+            verdict_age_seconds=self.now - self._last_step if join else None,
+            block_steps=BLOCK_STEPS if counters.block_seconds else 0,
+            block_seconds=counters.block_seconds,
         )
 
 
 class _Gpus:
     """Stub GPU series: the late rank's GPU idles while it loads, and has been hot."""
 
-    def __init__(self, ranks: Sequence[int], seconds: float, late: bool) -> None:
+    def __init__(self, job: FakeJob, ranks: Sequence[int]) -> None:
+        self._job = job
         self._ranks = ranks
-        self._seconds = seconds
-        self._late = late
 
     def collect(self) -> Iterator[Metric]:
         """Yield what the job dashboard reads of a GPU."""
@@ -187,7 +207,9 @@ class _Gpus:
     def _gauge(self, name: str, healthy: float, late: float) -> Metric:
         family = GaugeMetricFamily(name, "Stub.", labels=["gpu", "gpu_uuid"])
         for rank in self._ranks:
-            value = late if rank == LATE_RANK and self._late else healthy * (1 - 0.004 * rank)
+            value = (
+                late if rank == LATE_RANK and self._job.is_late() else healthy * (1 - 0.004 * rank)
+            )
             family.add_metric(_gpu(rank), value)
         return family
 
@@ -198,9 +220,10 @@ class _Gpus:
             labels=["gpu", "gpu_uuid", "reason"],
         )
         for rank in self._ranks:
-            hot = 0.08 * self._seconds if rank == 3 else 0.0
+            seconds = self._job.now - self._job.start
+            hot = 0.08 * seconds if rank == 3 else 0.0
             family.add_metric([*_gpu(rank), "sw_thermal_slowdown"], hot)
-            family.add_metric([*_gpu(rank), "gpu_idle"], 0.02 * self._seconds)
+            family.add_metric([*_gpu(rank), "gpu_idle"], 0.02 * seconds)
         return family
 
     def _ranks_on_gpus(self) -> Metric:

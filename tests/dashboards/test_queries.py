@@ -5,6 +5,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -15,25 +16,47 @@ SCRAPE_SECONDS = 15
 MINUTES = 8
 TARGETS = list(targets())
 
+HEALTHY = Fault(gpus=False)
 LATE = Fault(late_after=120.0)
-HEALTHY_WITHOUT_GPU = Fault(gpus=False, join=False)
+LATE_WITHOUT_JOIN = Fault(late_after=120.0, gpus=False, join=False)
 HUNG = Fault(hung_after=60.0)
+FROZEN = Fault(hung_after=60.0, frozen=True)
 
-HANG_PANELS = {"Stuck outside sync"}
 GPU_PANELS = {"GPU utilisation", "GPU memory used", "GPU clocks held down", "PCIe traffic"}
 LATE_PANELS = {
     "Who is late",
     "Late since",
     "Late ranks",
-    "GPUs lost, by rank and stage",
     "The late stage: late rank against its peers",
     "Stage by stage: the costliest late rank",
     "Alerts firing",
     "annotation Alerts",
 }
-# Single queries: the reason why nothing can be said, and the red line of a late rank.
-REASON = ("Ranks judged", "B")
-LATE_LINES = {("Own work per step", "A"), ("Wait per step", "A")}
+# Single queries, by panel and letter. What only a late rank draws:
+LATE_LINES = {
+    ("Own work per step", "A"),
+    ("Wait per step", "A"),
+    ("GPUs lost, by rank and stage", "A"),
+}
+# What only a job that hangs shows, and the last two only if a rank gives no sign of life:
+STUCK = {
+    ("Ranks judged", "B"),
+    ("GPUs lost, by kind of waiting", "A"),
+    ("Where the ranks are stuck", "A"),
+    ("Stuck outside sync", "A"),
+    ("Stuck outside sync", "B"),
+}
+HANGING = STUCK | {
+    ("Where the ranks are stuck", "B"),
+    ("Time since the last sign of life", "B"),
+}
+# What only ranks know that compare their steps, and what is left of the wait where they do not:
+JOINED = {("GPUs lost, by kind of waiting", ref) for ref in "CDE"} | {
+    ("GPUs lost, by rank and stage", "B"),
+    ("Late since", "A"),
+    ("Late ranks", "G"),
+}
+NOT_TOLD_APART = ("GPUs lost, by kind of waiting", "F")
 
 
 def promtool(*arguments: str) -> None:
@@ -42,32 +65,33 @@ def promtool(*arguments: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def input_series(fault: Fault) -> list[dict[str, str]]:
-    """Return what both nodes expose over MINUTES, as promtool takes it."""
+def input_series(fault: Fault, **labels: str) -> list[dict[str, str]]:
+    """Return what both nodes expose over MINUTES, with further *labels*, as promtool takes it."""
     job = FakeJob(0.0, fault)
     values: dict[str, list[str]] = {}
     samples = MINUTES * 60 // SCRAPE_SECONDS + 1
     for index in range(samples):
         job.advance(float(index * SCRAPE_SECONDS))
-        for series, value in scraped(job).items():
+        for series, value in scraped(job, labels).items():
             values.setdefault(series, ["_"] * samples)[index] = value
     return [{"series": series, "values": " ".join(v)} for series, v in values.items()]
 
 
-def scraped(job: FakeJob) -> dict[str, str]:
+def scraped(job: FakeJob, extra: dict[str, str]) -> dict[str, str]:
     """Return every sample of one scrape of both nodes, by series."""
     found = {}
     for node in range(NODES):
         for family in text_string_to_metric_families(job.exposition(node)):
             for sample in family.samples:
-                labels = {**sample.labels, "instance": f"node-{node}:9917", "job": "rankskew"}
+                target = {"instance": f"node-{node}:9917", "job": "rankskew"}
+                labels = sample.labels | target | extra
                 pairs = ",".join(f'{name}="{value}"' for name, value in labels.items())
                 found[f"{sample.name}{{{pairs}}}"] = str(sample.value)
     return found
 
 
-def check_results(fault: Fault, expected: dict[Target, bool], folder: Path) -> None:
-    """Let the shipped rules run over a job with *fault*; compare which queries have a result."""
+def check_results(series: list[dict[str, str]], expected: dict[Target, bool], folder: Path) -> None:
+    """Let the shipped rules run over *series*; compare which queries have a result."""
     tests = [
         {
             "expr": f"group({target.substituted(JOB_ID)})",
@@ -79,7 +103,7 @@ def check_results(fault: Fault, expected: dict[Target, bool], folder: Path) -> N
     interval = f"{SCRAPE_SECONDS}s"
     case = {
         "interval": interval,
-        "input_series": input_series(fault),
+        "input_series": series,
         "promql_expr_test": tests,
     }
     suite = {
@@ -116,41 +140,61 @@ def test_every_series_exists() -> None:
     assert read - exposed - recorded == set()
 
 
+def all_but(panels: set[str], queries: set[tuple[str, str]]) -> dict[Target, bool]:
+    """Expect something of every query but those of *panels* and single *queries*."""
+    return {t: t.panel not in panels and (t.panel, t.ref) not in queries for t in TARGETS}
+
+
 def test_every_panel_shows_a_late_job(tmp_path: Path) -> None:
     """With a late rank and GPUs every query has a result but those for a hang or no verdict."""
-    expected = {
-        target: target.panel not in HANG_PANELS and (target.panel, target.ref) != REASON
-        for target in TARGETS
-    }
+    expected = all_but(set(), HANGING | {NOT_TOLD_APART})
     # Beside its peers it is late where it was made so, by what was planted; not elsewhere.
     late, usual = (t for t in TARGETS if t.panel.startswith("Stage by stage") and t.ref in "AB")
     over = f"{late.expr} - on (stage) {usual.expr} > {0.8 * LATE.late_seconds}"
     in_data = "label_replace(vector(1), 'stage', 'data', '', '')"
     expected[replace(late, expr=f"{over} and on (stage) {in_data}")] = True
     expected[replace(late, expr=f"{over} unless on (stage) {in_data}")] = False
+    # What it costs is what is charged to it: most of the wait, and less than its seven peers.
+    who = next(t for t in TARGETS if t.panel == "Who is late")
+    expected[replace(who, expr=f"({who.expr}) > 1.5 < 7")] = True
 
-    check_results(LATE, expected, tmp_path)
+    check_results(input_series(LATE), expected, tmp_path)
 
 
 def test_healthy_job_without_gpus_names_nobody(tmp_path: Path) -> None:
-    """Without GPUs and join what is about late ranks and GPUs is empty, the rest is not."""
-    nothing = LATE_PANELS | GPU_PANELS | HANG_PANELS
-    expected = {
-        target: target.panel not in nothing
-        and (target.panel, target.ref) not in {REASON, *LATE_LINES}
-        for target in TARGETS
-    }
+    """Without a late rank and GPUs what is about them is empty, the rest is not."""
+    expected = all_but(LATE_PANELS | GPU_PANELS, HANGING | LATE_LINES | {NOT_TOLD_APART})
 
-    check_results(HEALTHY_WITHOUT_GPU, expected, tmp_path)
+    check_results(input_series(HEALTHY), expected, tmp_path)
 
 
-def test_hung_job_shows_who_is_stuck(tmp_path: Path) -> None:
-    """In a hang the stuck rank has its row, and the panel of judged ranks its reason."""
-    expected = {
-        target: True
-        for target in TARGETS
-        if target.panel in HANG_PANELS or (target.panel, target.ref) == REASON
-    }
+def test_job_without_join_shows_who_is_late(tmp_path: Path) -> None:
+    """The fallback names the rank too, and leaves empty what nobody measured."""
+    expected = all_but(GPU_PANELS, HANGING | JOINED | {("Late ranks", "H")})
 
-    assert len(expected) == 3
-    check_results(HUNG, expected, tmp_path)
+    check_results(input_series(LATE_WITHOUT_JOIN), expected, tmp_path)
+
+
+def test_jobs_of_one_name_in_two_clusters_do_not_meet(tmp_path: Path) -> None:
+    """Where one data source holds two clusters, no query fails, and only the late job is late."""
+    series = input_series(LATE, cluster="a") + input_series(HEALTHY, cluster="b")
+    who = next(t for t in TARGETS if t.panel == "Who is late")
+    expected = all_but(set(), HANGING | {NOT_TOLD_APART})
+    in_a = "label_replace(vector(1), 'cluster', 'a', '', '')"
+    expected[replace(who, expr=f"({who.expr}) and on (cluster) {in_a}")] = True
+    expected[replace(who, expr=f"({who.expr}) unless on (cluster) {in_a}")] = False
+
+    check_results(series, expected, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fault", "shown"), [(HUNG, STUCK), (FROZEN, HANGING)], ids=["stuck", "frozen"]
+)
+def test_hung_job_shows_who_is_stuck(
+    fault: Fault, shown: set[tuple[str, str]], tmp_path: Path
+) -> None:
+    """In a hang the stuck rank has its row, all GPUs are lost, and nobody can be judged."""
+    expected = {t: (t.panel, t.ref) in shown for t in TARGETS if (t.panel, t.ref) in HANGING}
+
+    assert len(expected) == len(HANGING)
+    check_results(input_series(fault), expected, tmp_path)

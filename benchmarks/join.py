@@ -32,9 +32,9 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from benchmarks.join_ranks import LATE_RANK, PREFIX, steps_of_round
 from benchmarks.report import quartiles, show, write
 from rank_probe.identity import Identity
-from rank_probe.join import Place, Rounds
 from rank_probe.join_result import read_result
 from rank_probe.join_ring import STEPS_A_ROUND
+from rank_probe.join_rounds import Place, Rounds
 from rank_probe.stages import DATA
 from rank_probe.steps import Vectors
 

@@ -15,9 +15,10 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rank_probe import join, torch_backward, torch_collectives, torch_parallel
+from rank_probe import join_rounds, torch_backward, torch_collectives, torch_parallel
 from rank_probe.identity import Identity
-from rank_probe.join import Join, Place
+from rank_probe.join import Join
+from rank_probe.join_rounds import Place
 from rank_probe.timeline import Timeline
 from rank_probe.torch_store import opener
 
@@ -32,7 +33,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    join.PERIODS = ((ranks, PERIOD_SECONDS),)  # more often than real
+    join_rounds.PERIODS = ((ranks, PERIOD_SECONDS),)  # more often than real
     timeline = Timeline(automatic=False)
     for module in (torch_backward, torch_collectives, torch_parallel):
         module.attach(timeline)
@@ -55,7 +56,7 @@ def main() -> None:
 
     def block(number: int, with_join: bool) -> float:
         nonlocal joined
-        each = Join({})
+        each = Join({}, lambda: None)
         connect = opener()
         if with_join and connect is not None:
             each.begin(connect, Place(rank, ranks), timeline.steps, lambda: me)

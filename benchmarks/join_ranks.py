@@ -12,9 +12,9 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from rank_probe.join import Place
 from rank_probe.join_result import read_result
-from rank_probe.join_ring import ROUNDS, STEPS_A_ROUND, Ring
+from rank_probe.join_ring import ROUNDS, STEPS_A_ROUND, Ring, digest
+from rank_probe.join_rounds import Place
 from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
 from rank_probe.steps import StepVector
 
@@ -41,7 +41,7 @@ def messages(ranks: int, number: int) -> tuple[bytes, bytes]:
         ring = Ring(period)
         for each in range(max(1, number - int(ROUNDS)), number + 1):
             ring.take(steps_of_round(each, late), each * period)
-        found.append(ring.message(ranks, "all"))
+        found.append(ring.message(ranks, digest("all"), 0))
     return found[0], found[1]
 
 

@@ -1,8 +1,9 @@
 """What rank 0 tells a rank of the join: all that this rank has caused so far."""
 
-from typing import Final, NamedTuple
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
 
-from rank_probe.stages import STAGES
+from rank_probe.stages import STAGES, SYNC
 
 
 class Result(NamedTuple):
@@ -45,3 +46,25 @@ def read_result(message: bytes) -> Result | None:
         paced_steps=tuple(map(int, values[PACED:CAUSED])),
         wait_caused_seconds=tuple(values[CAUSED:]),
     )
+
+
+def counters(result: Result | None, stages: Iterable[str]) -> dict[str, Any]:
+    """Return the counters of a Snapshot; of *stages* each has its own from the first on.
+
+    Else nobody could tell their first increase.
+    """
+    paced = dict.fromkeys((stage for stage in stages if stage != STAGES[SYNC]), 0)
+    caused = dict.fromkeys(paced, 0.0)
+    if result is None:
+        return {"paced_steps": paced, "wait_caused_seconds": caused, "joined_seconds": 0.0}
+    for stage, count, seconds in zip(
+        STAGES, result.paced_steps, result.wait_caused_seconds, strict=True
+    ):
+        if count or seconds:
+            paced[stage], caused[stage] = count, seconds
+    return {
+        "paced_steps": paced,
+        "wait_caused_seconds": caused,
+        "joined_seconds": result.joined_seconds,
+        "group_wait_seconds": result.group_wait_seconds if result.groups > 1 else None,
+    }

@@ -19,9 +19,10 @@ ROUNDS: Final = 2.5
 LAST_STEPS: Final = 8
 RING: Final = 96
 
-# Magic (it holds the version), world size, digest of the peer group; all 32 and 64 bit integers.
-HEAD: Final = struct.Struct("<iiq")
-MAGIC: Final = 0x524B5301
+# Magic (it holds the version), world size, digests of the peer group and of the node; all 32 and 64
+# bit integers.
+HEAD: Final = struct.Struct("<iiqq")
+MAGIC: Final = 0x524B5302
 # Step number, then microseconds a stage.
 ROW: Final = struct.Struct(f"<{1 + len(STAGES)}i")
 EMPTY_ROW: Final = bytes(ROW.size)
@@ -54,9 +55,9 @@ def is_sampled(step: int, stride: int) -> bool:
     return mixed * stride <= _MASK
 
 
-def digest(peer_group: str) -> int:
-    """Return a signed 64-bit name of *peer_group*."""
-    hashed = hashlib.blake2b(peer_group.encode(), digest_size=8).digest()
+def digest(name: str) -> int:
+    """Return 64 bits, signed, that stand for *name*."""
+    hashed = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(hashed, "little", signed=True)
 
 
@@ -89,11 +90,14 @@ class Ring:
             self.offers.popleft()
         return [offer.step for offer in offered]
 
-    def message(self, world_size: int, peer_group: str) -> bytes:
-        """Return what the others are told: a head, empty rows, the steps in ascending order."""
+    def message(self, world_size: int, group: int, node: int) -> bytes:
+        """Return what the others are told: a head, empty rows, the steps in ascending order.
+
+        *group* and *node* are digests.
+        """
         rows = [offer.row for offer in self.offers]
         empty = EMPTY_ROW * (-len(rows) % ROWS_MULTIPLE)
-        return b"".join([HEAD.pack(MAGIC, world_size, digest(peer_group)), empty, *rows])
+        return b"".join([HEAD.pack(MAGIC, world_size, group, node), empty, *rows])
 
     def follow(self, stride: int) -> None:
         """Sample one step in *stride*, as rank 0 does, and choose no more.

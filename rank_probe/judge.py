@@ -58,7 +58,8 @@ class Judge:
             self._history.add(mark)
         marks = self._history.marks
         if not marks or mark.steps - marks[0].steps < LEAST_STEPS:
-            return Verdict(step, Counter(self._reduction.groups.values()), absent, WARMING_UP)
+            ranks = dict(Counter(self._reduction.groups.values()))
+            return Verdict(step, ranks, absent, WARMING_UP)
         windows = list(self._windows(mark))
         reason = _reason(windows[0])
         late: list[Late] = []

@@ -14,7 +14,8 @@ from rank_probe.dynamo import hide_probe
 from rank_probe.garbage import GarbagePauses
 from rank_probe.guard import never_raise
 from rank_probe.identity import Identity
-from rank_probe.join import Join, Place
+from rank_probe.join import Join
+from rank_probe.join_rounds import Place
 from rank_probe.lifecycle import Lifecycle
 from rank_probe.patches import Patches
 from rank_probe.push import DEFAULT_ENDPOINT, Pusher
@@ -57,7 +58,11 @@ class Probe:
             self._environment["RANKSKEW_PEER_GROUP"] = peer_group
         self._identity = identity.from_environment(self._environment)
         self._parts = Parts(
-            self.timeline, self.work, GarbagePauses(), Lifecycle(), Join(self._environment)
+            self.timeline,
+            self.work,
+            GarbagePauses(),
+            Lifecycle(),
+            Join(self._environment, self._push_soon),
         )
         self._report = Report(self._parts, source="automatic" if automatic else "manual")
         self._report.runtime_info = runtime.runtime_info()
@@ -133,6 +138,9 @@ class Probe:
     def start_pushing(self) -> None:
         """Begin to tell the exporter, once a second."""
         self._pusher.start()
+
+    def _push_soon(self) -> None:
+        self._pusher.soon()
 
     @never_raise
     def finish(self, *, clean: bool = True) -> None:

@@ -118,6 +118,7 @@ class Pusher:
         self._bearer = Bearer(token_file, endpoint)
         self._bearer_known = False
         self._stop = threading.Event()
+        self._wake = threading.Event()
         self._random = random.Random()  # The other one is the user's.
         self._complained = False
         self._thread = threading.Thread(target=self._run, name="rank_probe", daemon=True)
@@ -127,9 +128,14 @@ class Pusher:
         """Begin to push."""
         self._thread.start()
 
+    def soon(self) -> None:
+        """Push at once, not in a second; for any thread."""
+        self._wake.set()
+
     def stop(self) -> None:
         """End the thread and push one last time, within about a second."""
         self._stop.set()
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join(TIMEOUT_SECONDS)
         if not self._thread.is_alive():
@@ -157,7 +163,11 @@ class Pusher:
 
     def _run(self) -> None:
         # Jittered, so that the ranks of a node do not all push in the same millisecond.
-        while not self._stop.wait(self._interval * self._random.uniform(0.8, 1.2)):
+        while True:
+            self._wake.wait(self._interval * self._random.uniform(0.8, 1.2))
+            if self._stop.is_set():
+                return
+            self._wake.clear()
             self.push()
 
     def _post(self, body: bytes) -> dict[str, object]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from rank_probe.blocks import Blocks
 from rank_probe.device_clock import DeviceClock
 from rank_probe.garbage import GarbagePauses
 from rank_probe.guard import failures
@@ -15,6 +16,7 @@ from rank_probe.join import Join
 from rank_probe.lifecycle import Lifecycle
 from rank_probe.snapshot import DEFAULT_LEVEL, Snapshot
 from rank_probe.stages import STAGES
+from rank_probe.steps import Steps
 from rank_probe.timeline import Timeline
 from rank_probe.work_units import WorkUnits
 
@@ -43,6 +45,7 @@ class Report:
         self._source = source
         self._sequence = itertools.count(1)
         self._started = time.time()
+        self._blocks: Blocks | None = None
         self.gpu_uuid = ""
         self.runtime_info: Mapping[str, str] = {}
         self.coordinates: Mapping[str, str] = {}
@@ -91,6 +94,7 @@ class Report:
             level=self.level,
             **self._memory(),
             **parts.join.snapshot_fields(stage_seconds),
+            **self._block(steps, me),
         )
 
     def _rank_info(self, me: Identity) -> dict[str, str]:
@@ -105,6 +109,15 @@ class Report:
             "level": self.level,
             **self.coordinates,
         }
+
+    def _block(self, steps: Steps, me: Identity) -> dict[str, Any]:
+        """Return the block of a rank with peers that nobody compares it with."""
+        if self._blocks is None or not self._blocks.is_of(steps):
+            self._blocks = Blocks(steps)
+        if me.world_size == 1 or self._parts.join.speaks:
+            self._blocks.forget()
+            return {}
+        return self._blocks.snapshot_fields()
 
     def _memory(self) -> dict[str, Any]:
         found = self._parts.memory()

@@ -85,8 +85,8 @@ class Verdict:
     changes: tuple[Change, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` makes one of again."""
-        return asdict(self)
+        """Return what `from_json` makes one of again, to six digits."""
+        return _short(asdict(self))  # type: ignore[no-any-return]
 
 
 def from_json(said: Mapping[str, Any]) -> Verdict:
@@ -98,3 +98,13 @@ def from_json(said: Mapping[str, Any]) -> Verdict:
             "changes": tuple(Change(**each) for each in said["changes"]),
         }
     )
+
+
+def _short(said: Any) -> Any:
+    if isinstance(said, float):
+        return float(f"{said:.6g}")
+    if isinstance(said, Mapping):
+        return {key: _short(each) for key, each in said.items()}
+    if isinstance(said, list | tuple):
+        return [_short(each) for each in said]
+    return said

@@ -50,7 +50,8 @@ class Standing(NamedTuple):
 
     *excess* is its own time over the group's baseline, *variance* of it from step to step in
     seconds squared, *stages* the same excess by stage (of WORK_STAGES). *before* and
-    *variance_before* are those of the earlier window. *caused* is the GPU time that the others waited for it, in seconds a step.
+    *variance_before* are those of the earlier window. *caused* is the GPU time that the others
+    waited for it, in seconds a step.
     """
 
     rank: int
@@ -135,14 +136,15 @@ class Mark:
 
 
 class Reduction(Protocol):
-    """Makes statistics of marks.
+    """Makes statistics of marks."""
 
-    *groups* [rank] names the peer group of each rank, *nodes* [rank] tells the ranks of one node
-    from others; a rank without a node is on a node of its own.
-    """
+    @property
+    def groups(self) -> Mapping[int, str]:
+        """Return the peer group of each rank."""
 
-    groups: Mapping[int, str]
-    nodes: Mapping[int, int]
+    @property
+    def nodes(self) -> Mapping[int, int]:
+        """Return the node of each rank."""
 
     def window(
         self,

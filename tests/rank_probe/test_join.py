@@ -1,5 +1,6 @@
 """The join's rounds over a store in memory, and how it begins and ends."""
 
+import json
 import random
 import struct
 import threading
@@ -8,17 +9,20 @@ from contextlib import contextmanager
 
 import pytest
 
-from rank_probe import join
+from rank_probe import join, join_rounds
 from rank_probe.guard import failures
 from rank_probe.identity import Identity
-from rank_probe.join import PERIODS, Join, Place, Rounds
-from rank_probe.join_merge import Totals
+from rank_probe.join import Join
 from rank_probe.join_result import COLUMNS
+from rank_probe.join_ring import digest
+from rank_probe.join_rounds import PERIODS, Place, Rounds
+from rank_probe.join_totals import Totals
 from rank_probe.stages import BACKWARD, DATA, STAGES, SYNC
 from rank_probe.steps import Steps, StepVector, Vectors
 from rank_probe.timeline import Timeline
 
 MS = 1_000_000
+GROUP = f"group/{digest('all'):x}"
 
 
 class MemoryStore:
@@ -51,6 +55,10 @@ class MemoryStore:
     def delete_key(self, key: str) -> bool:
         self._answer()
         return self.values.pop(key, None) is not None
+
+
+def nothing() -> None:
+    """Do nothing with the news."""
 
 
 def identity(rank: int, group: str = "all") -> Identity:
@@ -86,7 +94,7 @@ class World:
             kept.waiting.append(each)
 
     def round(self, *absent: int) -> None:
-        self.now += 2.0
+        self.now += Place(0, len(self.rounds)).period_seconds
         for rank, each in enumerate(self.rounds):
             if rank not in absent:
                 each.run(self.now)
@@ -129,7 +137,7 @@ def test_all_ranks_sample_as_rank_0_does() -> None:
     """Ranks that have settled on different samples of a loop agree on one, and join it all."""
     world = World(["all"] * 2)
     world.rounds[1]._ring.stride = 2
-    for number in range(40):
+    for number in range(70):
         steps = [vector(28 * number + each, data=5) for each in range(1, 29)]
         for each in steps:
             world.step(each, each)
@@ -140,7 +148,7 @@ def test_all_ranks_sample_as_rank_0_does() -> None:
 
 
 def test_store_does_not_grow() -> None:
-    """There are two keys a rank, however long it runs; at a clean end there is none."""
+    """Two keys a rank, a group's name and the verdict; at a clean end there is none."""
     world = World(["all"] * 3)
     sizes = set()
     for number in range(1, 60):
@@ -148,7 +156,9 @@ def test_store_does_not_grow() -> None:
         world.round()
         sizes.add(sum(map(len, world.store.values.values())))
     assert set(world.store.values) == {
-        f"{what}/{rank}" for what in ("steps", "result") for rank in range(3)
+        *(f"{what}/{rank}" for what in ("steps", "result") for rank in range(3)),
+        "verdict",
+        GROUP,
     }
     assert max(sizes) < 3 * 2_000
     world.rounds[2].take_back()
@@ -159,15 +169,72 @@ def test_store_does_not_grow() -> None:
     assert world.store.values == {}
 
 
-def test_missing_rank_leaves_nothing_joined() -> None:
-    """A rank without the probe costs the join, which says so, and the rest goes on."""
+def test_rank_that_never_steps_is_left_out_after_a_while() -> None:
+    """An evaluator, or a rank without the probe, costs the join its first rounds only."""
     world = World(["all"] * 3)
     for number in range(1, 10):
         world.step(*[vector(number, data=5)] * 3)
         world.round(1)
-
     assert [world.rounds[rank].result for rank in (0, 2)] == [None, None]
-    assert [world.rounds[rank].coverage.ratio for rank in (0, 2)] == [0, 0]
+    for number in range(10, 40):
+        world.step(*[vector(number, sync=1, data=5)] * 3)
+        world.round(1)
+    verdict = world.rounds[2].verdict
+
+    assert verdict is not None
+    assert (verdict["absent"], verdict["ranks"], verdict["reason"]) == (1, {"all": 2}, None)
+    assert world.rounds[2].result is not None
+    assert world.rounds[2].result.steps > 25
+    assert world.rounds[1].result is None
+
+
+def test_rank_that_posts_late_is_taken_in() -> None:
+    """Ranks that load for long take part once they step."""
+    world = World(["all"] * 3)
+    for number in range(1, 20):
+        world.step(*[vector(number, sync=1, data=5)] * 3)
+        world.round(1)
+    for number in range(20, 60):
+        world.step(*[vector(number, sync=1, data=5)] * 3)
+        world.round()
+    verdict = world.rounds[0].verdict
+
+    assert verdict is not None
+    assert (verdict["absent"], verdict["ranks"]) == (0, {"all": 3})
+
+
+def test_every_rank_reads_the_same_verdict() -> None:
+    """Who is late, where and at what cost is judged once, by rank 0, and told to all."""
+    world = World(["pp0", "pp0", "pp1", "pp1"])
+    healthy, late = vector(0, sync=41, data=5, backward=10), vector(0, sync=1, data=45, backward=10)
+    for number in range(1, 60):
+        steps = [each._replace(step=number) for each in (healthy, healthy, healthy, late)]
+        world.step(*steps)
+        world.round()
+    verdicts = [each.verdict for each in world.rounds]
+
+    assert verdicts[0] == verdicts[1] == verdicts[2] == verdicts[3]
+    assert verdicts[3] is not None
+    (found,) = verdicts[3]["late"]
+    assert (found["rank"], found["peer_group"], found["stage"]) == (3, "pp1", "data")
+    assert sum(found["gpus"].values()) == pytest.approx(3 * 40 / 56, rel=0.01)
+    assert world.rounds[0].verdict_at == world.now
+
+
+@pytest.mark.usefixtures("_fast")
+def test_news_are_told_at_once() -> None:
+    """When the verdict names somebody else, whoever pushes hears of it."""
+    store, news = MemoryStore(), []
+    joined = Join({}, lambda: news.append(1))
+    joined.begin(lambda: store, Place(1, 2), Steps([]), lambda: identity(1))
+    until(lambda: "steps/1" in store.values)
+    told = struct.pack(f"{COLUMNS}d", *[1.0] * COLUMNS)
+    for late in ([], [{"rank": 0, "kind": "persistent"}]):
+        assert news == []
+        store.values |= {"result/1": told, "verdict": json.dumps({"late": late}).encode()}
+        until(lambda late=late: joined.snapshot_fields([])["verdict"] == {"late": late})  # type: ignore[misc]
+    until(lambda: news == [1])
+    joined.stop()
 
 
 def test_rank_that_stops_posting_is_not_judged_by_its_past() -> None:
@@ -184,17 +251,17 @@ def test_rank_that_stops_posting_is_not_judged_by_its_past() -> None:
 
 
 def test_large_world_takes_turns_less_often() -> None:
-    """One store serves 256 ranks every two seconds, and any number every ten."""
+    """One store serves 256 ranks every second, and any number every ten."""
     periods = [Place(0, ranks).period_seconds for ranks in (2, 256, 257, 4_096, 4_097, 100_000)]
 
-    assert periods == [2, 2, 5, 5, 10, 10]
+    assert periods == [1, 1, 2, 5, 10, 10]
     assert [seconds for _, seconds in PERIODS] == sorted(set(periods))
 
 
 @contextmanager
 def joining(connect: Callable[[], MemoryStore], **environment: str) -> Iterator[Join]:
     """Run a join of a world of two, as rank 1, and end it."""
-    joined = Join(environment)
+    joined = Join(environment, nothing)
     joined.begin(connect, Place(1, 2), Steps([]), lambda: identity(1))
     try:
         yield joined
@@ -204,7 +271,7 @@ def joining(connect: Callable[[], MemoryStore], **environment: str) -> Iterator[
 
 @pytest.fixture
 def _fast(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(join, "PERIODS", ((2, 0.01),))
+    monkeypatch.setattr(join_rounds, "PERIODS", ((2, 0.01),))
 
 
 def until(condition: Callable[[], bool]) -> None:
@@ -227,13 +294,15 @@ def test_stages_have_their_counters_from_the_begin_on() -> None:
     with joining(lambda: store) as joined:
         until(lambda: "steps/1" in store.values)
         fields = joined.snapshot_fields(["data", "backward", "sync"])
-    assert store.values == {}
+    assert set(store.values) <= {GROUP}
 
     assert fields == {
         "paced_steps": {"data": 0, "backward": 0},
         "wait_caused_seconds": {"data": 0.0, "backward": 0.0},
         "joined_seconds": 0.0,
         "join_coverage": None,
+        "verdict": None,
+        "verdict_age_seconds": None,
     }
 
 
@@ -267,7 +336,7 @@ def test_steps_are_kept_from_the_connection_on() -> None:
         takers.append(len(steps._takers))
         return MemoryStore()
 
-    joined = Join({})
+    joined = Join({}, nothing)
     joined.begin(connect, Place(1, 2), steps, lambda: identity(1))
     until(lambda: len(steps._takers) == 1)
     joined.stop()
@@ -317,10 +386,10 @@ def test_rank_whose_steps_are_no_longer_counted_gives_up() -> None:
         until(lambda: "steps/1" in store.values)
         joined.give_up()
         thread_of(joined).join(5)
-        assert store.values == {}
+        assert set(store.values) <= {GROUP}
         assert joined.snapshot_fields([])["join_coverage"] == 0
         joined.begin(lambda: store, Place(1, 2), Steps([]), lambda: identity(1))
-    assert store.values == {}
+    assert set(store.values) <= {GROUP}
 
 
 @pytest.mark.usefixtures("_fast")
@@ -334,7 +403,7 @@ def test_store_that_never_answers_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
             stuck.set()
             release.wait(10)
 
-    joined = Join({}, now=lambda: seconds[0])
+    joined = Join({}, nothing, now=lambda: seconds[0])
     joined.begin(Stuck, Place(1, 2), Steps([]), lambda: identity(1))
     assert stuck.wait(5)
     assert joined.snapshot_fields([])["join_coverage"] is None
@@ -371,7 +440,7 @@ def test_arithmetic_that_fails_is_a_fault_of_our_own(monkeypatch: pytest.MonkeyP
         raise RuntimeError("The size of tensor a (3) must match the size of tensor b (4)")
 
     monkeypatch.setattr(Totals, "add", wrong)
-    joined = Join({})
+    joined = Join({}, nothing)
     joined.begin(MemoryStore, Place(0, 1), timeline.steps, lambda: identity(0))
     until(lambda: bool(timeline.steps._takers))
     for _ in range(3):

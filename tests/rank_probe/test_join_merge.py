@@ -10,9 +10,11 @@ import torch
 
 from exporter.skew import Charges, StageSeconds
 from exporter.skew import charge as reference
-from rank_probe.join_merge import CHUNK, Alignment, Totals, use_one_cpu
+from rank_probe.join_align import Alignment
+from rank_probe.join_charge import use_one_cpu
+from rank_probe.join_merge import CHUNK, Merger
 from rank_probe.join_result import Result, read_result
-from rank_probe.join_ring import LARGEST, Ring
+from rank_probe.join_ring import LARGEST, Ring, digest
 from rank_probe.stages import BACKWARD, DATA, STAGES
 from rank_probe.steps import StepVector
 
@@ -26,19 +28,19 @@ def message(rows: Sequence[tuple[int, Row]], world_size: int, group: str) -> byt
     """Return what a rank posts that has the numbered *rows* in its ring."""
     ring = Ring(2.0)
     ring.take([StepVector(step, 0, tuple(1000 * each for each in row)) for step, row in rows], 0.0)
-    return ring.message(world_size, group)
+    return ring.message(world_size, digest(group), 0)
 
 
 def merged(run: Run, groups: Sequence[str]) -> list[Result]:
     """Return what each rank is told after the steps of *run*, which are numbered from 1."""
     world_size = len(groups)
-    alignment = Alignment(range(1, len(run) + 1), world_size)
+    alignment = Alignment(range(1, len(run) + 1), range(world_size), world_size)
     for rank, group in enumerate(groups):
         rows = [(number, step[rank]) for number, step in enumerate(run, 1)]
-        assert alignment.add(rank, [message(rows, world_size, group)])
-    totals = Totals(world_size)
-    totals.add(*alignment.common())
-    return [result for each in totals.messages(1) if (result := read_result(each))]
+        assert alignment.add([message(rows, world_size, group)])
+    merger = Merger(world_size)
+    merger.judge(alignment.common(), {}, 1.0)
+    return [result for each in merger.totals.messages(1) if (result := read_result(each))]
 
 
 def seconds(row: Row) -> StageSeconds:
@@ -130,37 +132,37 @@ def test_late_rank_is_told_what_it_costs() -> None:
 def test_only_steps_that_all_ranks_hold_are_joined() -> None:
     """A rank that is a round ahead or behind leaves the steps that it lacks for later."""
     rows = {number: row(data=number, sync=1) for number in range(1, 40)}
-    alignment = Alignment([5, 7, 9, 30], 2)
-    for rank, numbers in enumerate((range(4, 35), range(6, 21))):
-        alignment.add(rank, [message([(step, rows[step]) for step in numbers], 2, "all")])
-    steps, microseconds, _ = alignment.common()
+    alignment = Alignment([5, 7, 9, 30], range(2), 2)
+    for numbers in (range(4, 35), range(6, 21)):
+        alignment.add([message([(step, rows[step]) for step in numbers], 2, "all")])
+    aligned = alignment.common()
 
-    assert steps == [7, 9]
-    assert microseconds[:, :, DATA].tolist() == [[7000, 7000], [9000, 9000]]
-    totals = Totals(2)
-    totals.add(*alignment.common())
-    assert totals.unmerged([5, 7, 9, 30]) == [5, 30]
+    assert aligned.steps == [7, 9]
+    assert aligned.microseconds[:, :, DATA].tolist() == [[7000, 7000], [9000, 9000]]
+    merger = Merger(2)
+    merger.judge(aligned, {}, 1.0)
+    assert merger.totals.unmerged([5, 7, 9, 30]) == [5, 30]
 
 
 def test_merged_steps_are_remembered_while_they_are_offered() -> None:
     """Rank 0 offers no step again that it has dropped, so what is remembered does not grow."""
-    alignment = Alignment([5, 7, 9], 1)
-    alignment.add(0, [message([(step, row(data=1)) for step in (5, 7, 9)], 1, "all")])
-    totals = Totals(1)
-    totals.add(*alignment.common())
-    assert totals.unmerged([7, 9, 11]) == [11]
-    assert totals.unmerged([5, 7, 9, 11]) == [5, 11]
+    alignment = Alignment([5, 7, 9], range(1), 1)
+    alignment.add([message([(step, row(data=1)) for step in (5, 7, 9)], 1, "all")])
+    merger = Merger(1)
+    merger.judge(alignment.common(), {}, 1.0)
+    assert merger.totals.unmerged([7, 9, 11]) == [11]
+    assert merger.totals.unmerged([5, 7, 9, 11]) == [5, 11]
 
 
 def test_last_step_is_the_highest_of_all_merges() -> None:
     """A step that was merged late does not take the last one back."""
-    totals = Totals(1)
+    merger = Merger(1)
     for step in (9, 5):
-        alignment = Alignment([step], 1)
-        alignment.add(0, [message([(step, row(data=1))], 1, "all")])
-        totals.unmerged([step])
-        totals.add(*alignment.common())
-    result = read_result(totals.messages(1)[0])
+        alignment = Alignment([step], range(1), 1)
+        alignment.add([message([(step, row(data=1))], 1, "all")])
+        merger.totals.unmerged([step])
+        merger.judge(alignment.common(), {}, 1.0)
+    result = read_result(merger.totals.messages(1)[0])
 
     assert result is not None
     assert (result.steps, result.last_step) == (2, 9)
@@ -173,16 +175,16 @@ def test_last_step_is_the_highest_of_all_merges() -> None:
         b"\0" * 7,
         message([], 2, "all"),
         message([(1, row(data=1))], 3, "all"),
-        b"\0" * 16 + message([(1, row(data=1))], 2, "all")[16:],
+        b"\0" * 24 + message([(1, row(data=1))], 2, "all")[24:],
     ],
     ids=["empty", "cut off", "no steps", "another world", "another version"],
 )
 def test_message_of_another_kind_joins_nothing(other: bytes) -> None:
     """What is not this version's message of this world leaves nothing in common."""
-    alignment = Alignment([1], 2)
-    assert alignment.add(0, [message([(1, row(data=1))], 2, "all")])
+    alignment = Alignment([1], range(2), 2)
+    assert alignment.add([message([(1, row(data=1))], 2, "all")])
 
-    assert not alignment.add(1, [other])
+    assert not alignment.add([other])
 
 
 def test_defaults_that_a_training_changed_matter_not() -> None:
@@ -202,7 +204,7 @@ def test_defaults_that_a_training_changed_matter_not() -> None:
 
 def test_merging_thread_alone_keeps_to_one_cpu() -> None:
     """On rank 0 a team of threads a few times a minute would take training its CPUs."""
-    before, threads = torch.get_num_threads(), []
+    threads: list[int] = []
 
     def count() -> None:
         threads.append(torch.get_num_threads())
@@ -211,13 +213,12 @@ def test_merging_thread_alone_keeps_to_one_cpu() -> None:
         use_one_cpu()
         count()
 
-    for target in (keep_to_one, count):
+    for target in (count, keep_to_one, count):
         thread = threading.Thread(target=target)
         thread.start()
         thread.join()
 
-    assert threads == [1, before]
-    assert torch.get_num_threads() == before
+    assert threads[1:] == [1, threads[0]]
 
 
 def test_longest_time_that_a_message_holds_is_more_than_half_an_hour() -> None:

@@ -120,9 +120,9 @@ def test_message_is_a_head_and_rows_in_microseconds() -> None:
     """The layout of a message, which all ranks of a job share."""
     ring = Ring(PERIOD)
     ring.take(vectors(7, 3), 0.0)
-    message = ring.message(4, "pp1")
+    message = ring.message(4, digest("pp1"), digest("node"))
 
-    assert HEAD.unpack(message[: HEAD.size]) == (MAGIC, 4, digest("pp1"))
+    assert HEAD.unpack(message[: HEAD.size]) == (MAGIC, 4, digest("pp1"), digest("node"))
     rows = list(ROW.iter_unpack(message[HEAD.size :]))
     assert rows[:5] == [ROW.unpack(EMPTY_ROW)] * 5
     assert rows[5:] == [(step, *[step] * len(STAGES)) for step in (7, 8, 9)]

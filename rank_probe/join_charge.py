@@ -1,0 +1,129 @@
+"""The accounting of the join, on torch's CPU tensors.
+
+The formulas are those of exporter.skew.charge, for many steps and ranks at a time; a test holds
+the two together. Every tensor names its device and type, because both have defaults that a
+training may have changed.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from rank_probe.stages import SYNC
+from rank_probe.windows import BASELINE_QUANTILE
+
+
+def use_one_cpu() -> None:
+    """Have torch's operations in the calling thread, and in no other, run on one CPU.
+
+    torch.set_num_threads would change it for later threads too; OpenMP's setting is a thread's own.
+    """
+    torch.get_num_threads()  # The first call in a thread sets it from torch's, so not later.
+    set_it = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)
+    if set_it is not None:
+        set_it(1)
+
+
+class Charges(NamedTuple):
+    """As exporter.skew.Charges, in the unit of what was charged.
+
+    *busy*, *unequal* and *normal*, the baseline of each rank's group, are [steps, ranks], *caused*
+    [steps, ranks, stages], *pacer* and *stage* (a position in STAGES) [steps].
+    """
+
+    busy: Tensor
+    normal: Tensor
+    unequal: Tensor
+    caused: Tensor
+    pacer: Tensor
+    stage: Tensor
+
+
+def members_by_size(groups: Tensor) -> list[Tensor]:
+    """Return the ranks of the peer *groups* [ranks], those of one size as [groups, size]."""
+    _, number_of, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
+    by_group = torch.argsort(number_of, stable=True).split(sizes.tolist())
+    by_size: dict[int, list[Tensor]] = {}
+    for members in by_group:
+        by_size.setdefault(len(members), []).append(members)
+    return [torch.stack(same) for same in by_size.values()]
+
+
+def charge(durations: Tensor, members: Sequence[Tensor]) -> Charges:
+    """Account for the steps in *durations* [steps, ranks, stages], of ranks in *members*.
+
+    Whole numbers add up exactly, whatever the order; so durations are best in microseconds.
+    """
+    work = durations[:, :, :SYNC].to(torch.float64)
+    busy = work.sum(dim=2)
+    normal, normal_work = _normal(busy, members), _normal(work, members)
+    heaviest = normal.amax(dim=1, keepdim=True)
+    equal = torch.maximum(busy, torch.minimum(busy + (heaviest - normal), heaviest))
+    over = work - normal_work
+    had = work > 0
+    among = over.where(had | ~had.any(dim=2, keepdim=True), -torch.inf)
+    furthest = among.argmax(dim=2)  # of several that are equal the first, as busy's
+    positive = over.clamp(min=0)
+    whole = positive.sum(dim=2, keepdim=True)
+    nowhere = torch.zeros_like(over).scatter_(2, furthest[:, :, None], 1.0)
+    parts = torch.where(whole > 0, positive / whole, nowhere)
+    caused = torch.zeros(durations.shape, dtype=torch.float64, device="cpu")
+    caused[:, :, :SYNC] = _shared_waits(busy, equal)[:, :, None] * parts
+    pacer = busy.argmax(dim=1)
+    stage = furthest.gather(1, pacer[:, None])[:, 0]
+    return Charges(busy, normal, equal - busy, caused, pacer, stage)
+
+
+def _shared_waits(busy: Tensor, equal: Tensor) -> Tensor:
+    """Return what each rank is charged [steps, ranks]; see exporter.skew._shared_waits.
+
+    Between two moments in order, the waiters are the *equal* so far, the workers the *busy* to
+    come. The moments of one time are in any order, since no time is between them.
+    """
+    ranks = busy.shape[1]
+    moments, order = torch.cat([busy, equal], dim=1).sort(dim=1)
+    done = (order[:, :-1] < ranks).cumsum(dim=1)
+    waiting = torch.arange(1, 2 * ranks, dtype=torch.int64, device="cpu") - done
+    working = (ranks - done).clamp_(min=1)  # None where all have ended, which takes no time.
+    charged = torch.zeros_like(moments)
+    charged[:, 1:] = (moments.diff(dim=1) * waiting / working).cumsum(dim=1)
+    return torch.empty_like(moments).scatter_(1, order, charged)[:, :ranks]
+
+
+def _normal(values: Tensor, members: Sequence[Tensor]) -> Tensor:
+    """Return what is normal for each rank, along dimension 1: the baseline of its group."""
+    if len(members) == 1 and len(members[0]) == 1:
+        return _baseline(values[:, None])[:, 0]
+    normal = torch.zeros_like(values)
+    for same in members:
+        each = _baseline(values[:, same])
+        normal[:, same] = each.expand(-1, -1, same.shape[1], *each.shape[3:])
+    return normal
+
+
+def _baseline(values: Tensor) -> Tensor:
+    """Return what is normal along dimension 2, which is kept."""
+    if values.shape[2] <= 2:
+        return values.amin(dim=2, keepdim=True)
+    # It is many times faster along the last dimension.
+    return baseline(values.movedim(2, -1).contiguous()).movedim(-1, 2)
+
+
+def baseline(values: Tensor) -> Tensor:
+    """Return what is normal along the last dimension, which is kept; of two values the lower."""
+    if values.shape[-1] <= 2:
+        return values.amin(dim=-1, keepdim=True)
+    return quantile(BASELINE_QUANTILE, values)
+
+
+def quantile(share: float, values: Tensor) -> Tensor:
+    """Return a quantile along the last dimension, which is kept; as exporter.skew.quantile."""
+    position = share * (values.shape[-1] - 1)
+    below = int(position)
+    above = min(below + 1, values.shape[-1] - 1)
+    low = values.kthvalue(below + 1, dim=-1, keepdim=True).values
+    high = values.kthvalue(above + 1, dim=-1, keepdim=True).values
+    return low + (high - low) * (position - below)

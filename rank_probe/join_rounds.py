@@ -1,0 +1,260 @@
+"""One round of the join: post, merge and judge if this is rank 0, read."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from rank_probe.identity import Identity
+from rank_probe.join_coverage import Coverage
+from rank_probe.join_result import Result, read_result
+from rank_probe.join_ring import Ring, digest
+from rank_probe.steps import Vectors
+
+if TYPE_CHECKING:
+    from rank_probe.join_align import Aligned  # These modules import torch.
+    from rank_probe.join_merge import Merger
+
+# Seconds from a rank's round to its next, by the largest number of ranks.
+PERIODS: tuple[tuple[int, float], ...] = (
+    (256, 1.0),
+    (1_024, 2.0),
+    (4_096, 5.0),
+    (2**31, 10.0),
+)
+# Keys in one call to the store, and a pause between such calls: what rank 0's other threads wait
+# for the interpreter meanwhile makes no single step late.
+BATCH: Final = 256
+PAUSE_SECONDS: Final = 0.002
+# A rank that has not posted after so many rounds of rank 0 takes no part, an evaluator say; it is
+# looked for again every so often.
+PATIENT_ROUNDS: Final = 10
+
+VERDICT_KEY: Final = "verdict"
+
+
+class Store(Protocol):
+    """What the join needs of a torch.distributed store; every failure is a RuntimeError."""
+
+    def set(self, key: str, value: bytes) -> None:
+        """Write *key*."""
+
+    def check(self, keys: Sequence[str]) -> bool:
+        """Say whether all *keys* are there."""
+
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        """Read *keys*, which must be there."""
+
+    def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
+        """Write *keys*."""
+
+    def delete_key(self, key: str) -> bool:
+        """Delete *key* if it is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank among those of its process group, in how long a round is."""
+
+    rank: int
+    world_size: int
+
+    @property
+    def period_seconds(self) -> float:
+        """Return how long a round takes: a store serves that many ranks in a fraction of it."""
+        return next(seconds for ranks, seconds in PERIODS if self.world_size <= ranks)
+
+
+class Rounds:
+    """What the join's thread does again and again; *result* and *verdict* are what was read last.
+
+    *verdict* is as rank_probe.verdict writes it, read at *verdict_at* by the rounds' clock.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        place: Place,
+        kept: Vectors,
+        who: Callable[[], Identity | None],
+        stop: threading.Event,
+    ) -> None:
+        self._store = store
+        self._place = place
+        self._kept = kept
+        self._who = who
+        self._ring = Ring(place.period_seconds)
+        self._node = digest(os.uname().nodename)
+        self._group = ""
+        self._merging = Merging(store, place, stop) if place.rank == 0 else None
+        self._verdict_message = b""
+        self.coverage = Coverage(place.period_seconds)
+        self.result: Result | None = None
+        self.verdict: dict[str, Any] | None = None
+        self.verdict_at = 0.0
+
+    def run(self, now: float) -> None:
+        """Post, merge if this is rank 0, and read; raises RuntimeError where the store fails."""
+        me = self._who()
+        if me is None:
+            return
+        self.coverage.offer(self._ring.take(self._kept.take(), now), now)
+        self._post(me.peer_group)
+        if self._merging is not None:
+            self._merging.run([offer.step for offer in self._ring.offers], self._ring.stride, now)
+        self._read(now)
+
+    def take_back(self) -> None:
+        """Delete this rank's keys; rank 0 also those that it wrote for ranks that had gone."""
+        own = self._place.rank
+        self._store.delete_key(_steps_key(own))
+        self._store.delete_key(_result_key(own))
+        if self._merging is not None:
+            self._merging.take_back()
+
+    def _post(self, group: str) -> None:
+        if group != self._group:
+            self._store.set(_group_key(digest(group)), group.encode())
+            self._group = group
+        message = self._ring.message(self._place.world_size, digest(group), self._node)
+        self._store.set(_steps_key(self._place.rank), message)
+
+    def _read(self, now: float) -> None:
+        keys = [_result_key(self._place.rank), VERDICT_KEY]
+        if self._store.check(keys):
+            result, verdict = self._store.multi_get(keys)
+            self.result = read_result(result) or self.result
+            if verdict != self._verdict_message:
+                self._verdict_message, self.verdict_at = verdict, now
+                self.verdict = json.loads(verdict)
+        result_now = self.result
+        if result_now is not None and self._place.rank != 0:
+            self._ring.follow(result_now.stride)
+        self.coverage.joined(
+            result_now.steps if result_now else 0, result_now.last_step if result_now else 0, now
+        )
+
+
+class Merging:
+    """Rank 0's part: reads what the ranks have posted, tells them what came of it."""
+
+    def __init__(self, store: Store, place: Place, stop: threading.Event) -> None:
+        self._store = store
+        self._place = place
+        self._stop = stop
+        self._ranks: Sequence[int] = range(place.world_size)
+        self._rounds = 0
+        self._names: dict[int, str] = {}
+        self._merger: Merger | None = None
+
+    def run(self, offered: Sequence[int], stride: int, now: float) -> None:
+        """Merge and judge those of the *offered* steps that all ranks have posted."""
+        merger = self._merger or self._begin()
+        self._rounds += 1
+        if self._rounds % PATIENT_ROUNDS == 0:
+            self._ranks = self._present() or self._ranks
+        if not (candidates := merger.totals.unmerged(offered)):
+            return
+        aligned = self._aligned(candidates)
+        if aligned is None:
+            return
+        self._learn_names(aligned)
+        with _own_arithmetic():
+            verdict = merger.judge(aligned, self._names, now)
+            messages = merger.totals.messages(stride)
+        self._tell(messages, json.dumps(verdict.to_json(), separators=(",", ":")).encode())
+
+    def take_back(self) -> None:
+        """Delete what was written for all, and for ranks that have gone."""
+        for key in (VERDICT_KEY, *map(_group_key, self._names)):
+            self._store.delete_key(key)
+        if self._merger is None:
+            return
+        for ranks in self._batches(range(self._place.world_size)):
+            if not self._store.check([_steps_key(rank) for rank in ranks]):
+                for rank in ranks:
+                    if not self._store.check([_steps_key(rank)]):
+                        self._store.delete_key(_result_key(rank))
+
+    def _begin(self) -> "Merger":
+        from rank_probe.join_charge import use_one_cpu
+        from rank_probe.join_merge import Merger
+
+        use_one_cpu()  # A team of threads would take training its CPUs.
+        with _own_arithmetic():
+            self._merger = Merger(self._place.world_size)
+        return self._merger
+
+    def _present(self) -> list[int]:
+        """Return the ranks that have posted."""
+        present: list[int] = []
+        for ranks in self._batches(range(self._place.world_size)):
+            if self._store.check([_steps_key(rank) for rank in ranks]):
+                present += ranks
+            else:
+                present += [rank for rank in ranks if self._store.check([_steps_key(rank)])]
+        return present
+
+    def _aligned(self, candidates: Sequence[int]) -> "Aligned | None":
+        """Read what the ranks have posted; None where that leaves nothing to merge."""
+        from rank_probe.join_align import Alignment
+
+        with _own_arithmetic():
+            alignment = Alignment(candidates, self._ranks, self._place.world_size)
+        for ranks in self._batches(self._ranks):
+            keys = [_steps_key(rank) for rank in ranks]
+            if not self._store.check(keys):
+                return None
+            messages = self._store.multi_get(keys)
+            with _own_arithmetic():
+                has_common = alignment.add(messages)
+            if not has_common or self._stop.wait(self._pause_seconds):
+                return None
+        with _own_arithmetic():
+            return alignment.common()
+
+    def _learn_names(self, aligned: "Aligned") -> None:
+        for each in set(aligned.groups.tolist()) - self._names.keys():
+            if self._store.check([_group_key(each)]):
+                self._names[each] = self._store.multi_get([_group_key(each)])[0].decode()
+
+    def _tell(self, messages: Sequence[bytes], verdict: bytes) -> None:
+        self._store.set(VERDICT_KEY, verdict)
+        for ranks in self._batches(self._ranks):
+            keys = [_result_key(rank) for rank in ranks]
+            self._store.multi_set(keys, [messages[rank] for rank in ranks])
+            self._stop.wait(self._pause_seconds)
+
+    @staticmethod
+    def _batches(ranks: Sequence[int]) -> Iterator[Sequence[int]]:
+        """Yield *ranks*, a batch at a time."""
+        for first in range(0, len(ranks), BATCH):
+            yield ranks[first : first + BATCH]
+
+    @property
+    def _pause_seconds(self) -> float:
+        return PAUSE_SECONDS if self._place.world_size > BATCH else 0.0
+
+
+@contextmanager
+def _own_arithmetic() -> Iterator[None]:
+    """Raise ArithmeticError for torch's RuntimeErrors, which are the store's failures elsewhere."""
+    try:
+        yield
+    except RuntimeError as error:
+        raise ArithmeticError(f"the join cannot add up its steps: {error}") from error
+
+
+def _steps_key(rank: int) -> str:
+    return f"steps/{rank}"
+
+
+def _result_key(rank: int) -> str:
+    return f"result/{rank}"
+
+
+def _group_key(group: int) -> str:
+    return f"group/{group:x}"

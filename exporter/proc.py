@@ -117,7 +117,9 @@ class Proc:
 
     def _environment(self, pid: int) -> dict[str, str] | None:
         block = self._bytes(pid, "environ")
-        return None if block is None else environment(block)
+        if block is None:
+            return None
+        return identity.with_namespace(environment(block), self._path / str(pid) / "root")
 
     def _has_own_hostname(self, pid: int) -> bool | None:
         try:

@@ -4,11 +4,13 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 # The first that is set wins. torchrun without a rendezvous id says "none".
+_GIVEN_JOB_ID = "RANKSKEW_JOB_ID"
 _JOB_ID = (
-    *("RANKSKEW_JOB_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOBSET_NAME", "RAY_JOB_ID"),
+    *("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOBSET_NAME", "RAY_JOB_ID"),
     "PMIX_NAMESPACE",  # Open MPI's
 )
 _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
@@ -19,19 +21,24 @@ _ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _PEER_GROUP = "RANKSKEW_PEER_GROUP"
 _KUBERNETES = "KUBERNETES_SERVICE_HOST"
 _HOSTNAME = "HOSTNAME"
+_NAMESPACE = "POD_NAMESPACE"
 _MASTER = "MASTER_ADDR"
 
 # All that is read here: who looks at the environment of other processes needs no other variable.
 VARIABLES: Final = frozenset(
-    {*_JOB_ID, *_RANK, *_WORLD_SIZE, *_LOCAL_RANK, *_NODE_RANK, *_ATTEMPT}
-    | {_PEER_GROUP, _KUBERNETES, _HOSTNAME, _MASTER}
+    {_GIVEN_JOB_ID, *_JOB_ID, *_RANK, *_WORLD_SIZE, *_LOCAL_RANK, *_NODE_RANK, *_ATTEMPT}
+    | {_PEER_GROUP, _KUBERNETES, _HOSTNAME, _NAMESPACE, _MASTER}
 )
+# Where Kubernetes writes the namespace of a pod, unless it is told not to.
+NAMESPACE_FILE: Final = Path("var/run/secrets/kubernetes.io/serviceaccount/namespace")
 # As many as any count of ranks has; int() refuses thousands, with an error.
 _DIGITS: Final = 15
 
 # Pods of a training job are named <job>-<role>-<index> (Kubeflow) or <job>-<index> (indexed Job).
 _POD_SUFFIX = re.compile(r"(-(master|worker|launcher|node|replica))?-\d+$")
 _THIS_NODE = re.compile(r"localhost|127\..*|::1|")
+
+_DNS_LABEL = re.compile(r"[a-z0-9-]{0,63}")
 
 EVERYBODY = "all"
 
@@ -92,11 +99,32 @@ def job_id(environment: Mapping[str, str]) -> str:
 
 
 def named_job_id(environment: Mapping[str, str]) -> str | None:
-    """Return the name that the user, the scheduler or the launcher gave the run."""
+    """Return the name that the user, the scheduler or the launcher gave the run.
+
+    In Kubernetes with the namespace before it, or jobs of one name in two namespaces were one; the
+    user's own name stands as it is.
+    """
+    if given := _first(environment, (_GIVEN_JOB_ID,)):
+        return given
     named = _first(environment, _JOB_ID)
-    if named is None and _KUBERNETES in environment and environment.get(_HOSTNAME):
-        return _POD_SUFFIX.sub("", environment[_HOSTNAME])
-    return named
+    if _KUBERNETES not in environment:
+        return named
+    if named is None and environment.get(_HOSTNAME):
+        named = _POD_SUFFIX.sub("", environment[_HOSTNAME])
+    namespace = environment.get(_NAMESPACE, "").strip()
+    return f"{namespace}/{named}" if named and namespace else named
+
+
+def with_namespace(environment: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:
+    """Return *environment* with the pod's namespace, as the files under *root* have it."""
+    known = dict(environment)
+    if _KUBERNETES in known and not known.get(_NAMESPACE):
+        try:
+            text = (root / NAMESPACE_FILE).read_text().strip()
+        except (OSError, ValueError):  # No such pod, or one whose files are not ours to read.
+            text = ""
+        known[_NAMESPACE] = text if _DNS_LABEL.fullmatch(text) else ""
+    return known
 
 
 def _leading_node(environment: Mapping[str, str]) -> str:

@@ -51,7 +51,7 @@ class Probe:
         self.timeline = Timeline(automatic=automatic)
         self.work = WorkUnits(measure)
         self._automatic = automatic
-        self._environment = dict(environment)
+        self._environment = identity.with_namespace(environment)
         if job_id is not None:
             self._environment["RANKSKEW_JOB_ID"] = job_id
         if peer_group is not None:

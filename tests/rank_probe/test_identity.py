@@ -1,12 +1,21 @@
 """Tests of who a process is, by what its launcher set."""
 
 import os
+from pathlib import Path
 
 import pytest
 
-from rank_probe.identity import VARIABLES, from_environment, job_id, peer_group
+from rank_probe.identity import (
+    NAMESPACE_FILE,
+    VARIABLES,
+    from_environment,
+    job_id,
+    peer_group,
+    with_namespace,
+)
 
 NODE = os.uname().nodename
+POD = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "POD_NAMESPACE": "nlp"}
 TORCHRUN = {
     "RANK": "5",
     "WORLD_SIZE": "8",
@@ -73,11 +82,27 @@ def test_torchrun_inside_slurm_ranks_by_torchrun() -> None:
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "bert-worker-3"}, "bert"),
         ({"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "bert-12"}, "bert"),
         ({"HOSTNAME": "bert-12"}, "local-bert-12"),
+        ({**POD, "HOSTNAME": "bert-12"}, "nlp/bert"),
+        ({**POD, "TORCHELASTIC_RUN_ID": "run"}, "nlp/run"),
+        ({**POD, "RANKSKEW_JOB_ID": "mine", "TORCHELASTIC_RUN_ID": "run"}, "mine"),
+        ({"POD_NAMESPACE": "nlp", "TORCHELASTIC_RUN_ID": "run"}, "run"),
     ],
 )
 def test_job_is_named_by_the_first_who_did(environment: dict[str, str], expected: str) -> None:
     """The user's name wins, then the scheduler's, then the launcher's."""
     assert job_id(environment) == expected
+
+
+def test_namespace_is_read_where_the_pod_does_not_pass_it_on(tmp_path: Path) -> None:
+    """Jobs of one name in two namespaces are two, without a line in their manifests."""
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "TORCHELASTIC_RUN_ID": "run"}
+    assert job_id(with_namespace(pod, tmp_path)) == "run"
+    (tmp_path / NAMESPACE_FILE).parent.mkdir(parents=True)
+    (tmp_path / NAMESPACE_FILE).write_text("vision\n")
+
+    assert job_id(with_namespace(pod, tmp_path)) == "vision/run"
+    assert job_id(with_namespace(pod | POD, tmp_path)) == "nlp/run"
+    assert job_id(with_namespace({"TORCHELASTIC_RUN_ID": "run"}, tmp_path)) == "run"
 
 
 @pytest.mark.parametrize("rank", ["", "x", "-1", "8"])

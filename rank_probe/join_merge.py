@@ -1,15 +1,16 @@
 """What rank 0 does with aligned steps: charge them, count, judge."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+import torch
 from torch import Tensor
 
 from rank_probe.join_align import Aligned
 from rank_probe.join_charge import charge, members_by_size
 from rank_probe.join_totals import Totals
 from rank_probe.join_windows import TensorReduction
-from rank_probe.judge import Judge
+from rank_probe.judge import WARMUP_STEPS, Judge
 from rank_probe.verdict import Verdict
 from rank_probe.windows import Leader
 
@@ -33,18 +34,33 @@ class Merger:
         """
         self._seat(aligned, names)
         self.totals.begin(aligned, sum(each.shape[0] for each in self._members))
-        _, ranks, stages = aligned.microseconds.shape
+        ends = _ends(aligned.microseconds, now)
+        # The judge's history begins with the end of the warm-up, not with that of a round.
+        warm = min(max(WARMUP_STEPS - self._steps, 0), len(ends))
+        self._steps += len(ends)
+        pieces = [range(warm), range(warm, len(ends))]
+        return [self._judged(aligned, piece, ends) for piece in pieces if piece][-1]
+
+    def _judged(self, aligned: Aligned, piece: range, ends: Sequence[float]) -> Verdict:
+        part = aligned.microseconds[piece.start : piece.stop]
+        numbers = aligned.steps[piece.start : piece.stop]
+        _, ranks, stages = part.shape
+        at_once = max(1, CHUNK // (ranks * stages))
         leaders: list[Leader] = []
-        steps = iter(aligned.steps)
-        for part in aligned.microseconds.split(max(1, CHUNK // (ranks * stages))):
-            charges = charge(part, self._members)
-            self.totals.add(aligned.ranks, part, charges)
-            numbers = [next(steps) for _ in range(len(part))]
-            leaders += self._reduction.add(numbers, part, charges, now)
+        for first in range(0, len(part), at_once):
+            some = part[first : first + at_once]
+            charges = charge(some, self._members)
+            self.totals.add(aligned.ranks, some, charges)
+            leaders += self._reduction.add(
+                numbers[first : first + at_once],
+                some,
+                charges,
+                ends[piece.start + first : piece.start + first + len(some)],
+            )
         return self._judge.judge(
-            self._reduction.mark(now),
+            self._reduction.mark(ends[piece.stop - 1]),
             leaders,
-            step=aligned.steps[-1],
+            step=numbers[-1],
             absent=self._world_size - ranks,
         )
 
@@ -58,3 +74,12 @@ class Merger:
                 aligned.ranks, [names.get(each, str(each)) for each in groups], nodes
             )
             self._judge = Judge(self._reduction)
+            self._steps = 0
+
+
+def _ends(microseconds: Tensor, now: float) -> list[float]:
+    """Return when each step ended, if the last one did now and they followed each other."""
+    lengths = microseconds.sum(dim=(1, 2), dtype=torch.float64) / microseconds.shape[1] / 1e6
+    after = lengths.flip(0).cumsum(0).flip(0) - lengths
+    ends: list[float] = (now - after).tolist()
+    return ends

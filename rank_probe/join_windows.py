@@ -74,11 +74,11 @@ class TensorReduction:
         )
 
     def add(
-        self, numbers: Sequence[int], part: Tensor, charges: Charges, at: float
+        self, numbers: Sequence[int], part: Tensor, charges: Charges, ends: Sequence[float]
     ) -> list[Leader]:
         """Add the steps of *part* [steps, ranks, stages] in microseconds, with their *charges*.
 
-        Returns who led each; *at* is when they were seen to end.
+        Returns who led each; *ends* are their ends by the clock.
         """
         busy, normal = charges.busy * _SECONDS, charges.normal * _SECONDS
         distance = busy - normal
@@ -111,8 +111,14 @@ class TensorReduction:
         cost = (caused.gather(1, charges.pacer[:, None])[:, 0] * _SECONDS).tolist()
         return [
             Leader(number, at, self._ranks[pacer], stage, ahead, waited)
-            for number, pacer, stage, ahead, waited in zip(
-                numbers, charges.pacer.tolist(), charges.stage.tolist(), lead, cost, strict=True
+            for number, at, pacer, stage, ahead, waited in zip(
+                numbers,
+                ends,
+                charges.pacer.tolist(),
+                charges.stage.tolist(),
+                lead,
+                cost,
+                strict=True,
             )
         ]
 

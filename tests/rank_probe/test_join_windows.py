@@ -62,7 +62,7 @@ def test_both_reductions_say_the_same(seed: int) -> None:
         }
         leaders[0].append(plain.add(number, seconds, number / 2))
         part = torch.tensor([step], dtype=torch.int32)
-        leaders[1].extend(tensors.add([number], part, charge(part, members), number / 2))
+        leaders[1].extend(tensors.add([number], part, charge(part, members), [number / 2]))
         if number in (5, 15, 40):
             marks.append((plain.mark(number), tensors.mark(number)))
     early, middle, late = marks
@@ -90,8 +90,8 @@ def test_the_join_judges_as_a_replay_does() -> None:
     merger = Merger(6)
     plain = PlainReduction(dict.fromkeys(range(6), "all"), dict.fromkeys(range(6), 7))
     judge = Judge(plain)
-    for number in range(0, 120, 4):
-        part, steps = run[number : number + 4], list(range(number + 1, number + 5))
+    for number in range(120):
+        part, steps = run[number : number + 1], [number + 1]
         now = number / 4
         said = merger.judge(
             Aligned(

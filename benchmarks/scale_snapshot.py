@@ -1,7 +1,7 @@
 """What simulated probes report, marked wherever it moves, so that it is found on the page again."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import asdict, fields, replace
 from typing import Any, Final
 
 from benchmarks.scale_hardware import FIRST_RANK, NODE, pid
@@ -69,7 +69,7 @@ def verdict(index: int | None, marks: Marks) -> dict[str, Any]:
                 confidence=9.0,
             ),
         )
-    return Verdict(
+    said = Verdict(
         step=FIRST_STEPS,
         ranks={"all": WORLD_SIZE},
         step_seconds=marks(NO_RANK, "step_seconds"),
@@ -77,7 +77,8 @@ def verdict(index: int | None, marks: Marks) -> dict[str, Any]:
         gpus_lost=marked("gpus_lost", LOST_KINDS),
         rotating=marked("rotating", list(STAGE_SHARES)),
         late=late,
-    ).to_json()
+    )
+    return asdict(said)  # Not to_json(), which shortens numbers, and a mark is longer.
 
 
 def snapshot(index: int, marks: Marks, told: dict[str, Any] | None) -> Snapshot:

@@ -34,9 +34,11 @@ class Told:
         if number != self._round:
             self._round = number
             draw = random.Random(f"{self._job.name} {number}")
-            self._state = {name: mean * draw.gauss(1, NOISE) for name, mean in self._usual.items()}
+            found = {name: mean * draw.gauss(1, NOISE) for name, mean in self._usual.items()}
             # A ratio of 1 and a bit more: only what is over 1 is uncertain.
-            self._state["slowdown"] = 1 + (self._usual["slowdown"] - 1) * draw.gauss(1, NOISE)
+            found["slowdown"] = 1 + (self._usual["slowdown"] - 1) * draw.gauss(1, NOISE)
+            # As many digits as the judge tells.
+            self._state = {name: float(f"{value:.6g}") for name, value in found.items()}
         return self._state
 
 

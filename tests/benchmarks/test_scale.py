@@ -26,12 +26,14 @@ from benchmarks.scale_job import (
     block_fields,
 )
 from benchmarks.scale_load import Fleet, planted, simulated_jobs
-from benchmarks.scale_page import Node, fleet, read_by_rules
+from benchmarks.scale_page import ROOT, Node, fleet, read_by_rules
 from benchmarks.scale_verdict import Told
 from docs.build import exposed_name, families_by_collector
 from exporter.skew import charge
 from rank_probe.verdict import LOST_KINDS
 
+PAGE = ROOT / "docs" / "scale.md"
+DASHBOARDS = ROOT / "dashboards" / "json"
 RANKS = 64
 LATE_NODE = planted(RANKS) // RANKS_PER_NODE
 NOW = 1.8e9
@@ -116,6 +118,17 @@ def test_gpu_shows_all_that_an_exporter_knows_of_one(joined: bool) -> None:
     }
 
     assert of_gpus - names(parsed(page)) == NOT_ON_THESE_GPUS
+
+
+def test_nobody_reads_what_the_documentation_says_can_be_dropped() -> None:
+    """No rule and no dashboard would be empty without them."""
+    advice = next(line for line in PAGE.read_text().splitlines() if "no rule and no" in line)
+    dropped = set(re.findall("`(rankskew_[a-z_]+)`", advice))
+    dashboards = "".join(path.read_text() for path in DASHBOARDS.glob("*.json"))
+
+    assert len(dropped) > 1
+    assert dropped <= {exposed_name(family) for family in parsed(nodes(True)[0].page(0.0, NOW))}
+    assert not dropped & (read_by_rules() | set(re.findall(r"rankskew_\w+", dashboards)))
 
 
 def test_only_the_node_of_the_late_rank_shows_it() -> None:

@@ -5,6 +5,7 @@ runs, in `rankskew replay` afterwards. It holds what it has found, so that one i
 onset, one stage and one end.
 """
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -27,8 +28,10 @@ from rank_probe.windows import LEAST_STEPS, WORK_STAGES, History, Leader, Mark, 
 
 # The first steps compile kernels and fill caches.
 WARMUP_STEPS: Final = 5
-# Windows in seconds; each has at least LEAST_STEPS.
+# Windows in seconds; each has at least LEAST_STEPS. A longer one changes more slowly, so each is
+# looked at when one of so many parts of it has passed.
 HORIZONS: Final = (5.0, 30.0, 60.0, 300.0, 1800.0)
+LOOKS: Final = 10
 JOB_SECONDS: Final = 60.0
 # Of a step; rounding must not make it all.
 LARGEST_SHARE: Final = 0.999
@@ -45,6 +48,7 @@ class Judge:
         self._incidents = Incidents(reduction, self._history)
         self._pauses = Pauses()
         self._changes = Changes(reduction, self._history)
+        self._next_looks = dict.fromkeys(HORIZONS, -math.inf)
 
     def judge(
         self, mark: Mark, leaders: Sequence[Leader], *, step: int, absent: int = 0
@@ -84,8 +88,10 @@ class Judge:
 
     def _windows(self, end: Mark) -> Iterator[Window]:
         """Yield the windows that end now, the shortest first, each once."""
+        due = [each for each in HORIZONS if end.at >= self._next_looks[each]]
         last: Mark | None = None
-        for seconds in HORIZONS:
+        for seconds in HORIZONS[: HORIZONS.index(max(due, default=HORIZONS[0])) + 1]:
+            self._next_looks[seconds] = end.at + seconds / LOOKS
             begin = self._since(end, seconds)
             if begin is not last:
                 earlier = self._earlier(begin, end)

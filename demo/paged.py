@@ -18,12 +18,10 @@ PROMETHEUS_PORT: Final = 9090
 ALERTMANAGER_PORT: Final = 9093
 
 JOB: Final = f'{{job_id="{JOB_ID}"}}'
-STEPS_PER_SECOND: Final = f"1 / job:rankskew_step_seconds:mean1m{JOB}"
+STEPS_PER_SECOND: Final = f"1 / job:rankskew_step_seconds:max{JOB}"
 STEP: Final = f"max(rankskew_steps_total{JOB})"
-SAMPLES: Final = f"min(count_over_time(rankskew_steps_total{JOB}[1m]))"
-BUSIEST: Final = f"topk(1, rank:rankskew_busy_seconds_per_step:mean1m{JOB})"
-LATEST: Final = f"topk(1, rank_stage:rankskew_gpus_lost:mean1m{JOB})"
-GPUS_LOST: Final = f"sum(job_kind:rankskew_gpus_lost:mean1m{JOB})"
+LATEST: Final = f"topk(1, rank_stage:rankskew_gpus_lost:sum{JOB})"
+GPUS_LOST: Final = f"sum(job_kind:rankskew_gpus_lost:sum{JOB})"
 COVERAGE: Final = f"job:rankskew_coverage:ratio{JOB}"
 NOT_JUDGEABLE: Final = f"job_reason:rankskew_not_judgeable:bool{JOB} == 1"
 
@@ -140,9 +138,8 @@ class Watch:
         if step is None:
             return ["no step yet"]
         rate = self._prometheus.value(STEPS_PER_SECOND)
-        samples = self._prometheus.value(SAMPLES) or 0
         facts = [f"step {step:.0f}", *([] if rate is None else [f"{rate:.1f} steps/s"])]
-        facts += [f"{samples:.0f} samples in the last minute", self._suspicion()]
+        facts += [self._suspicion()]
         states = {a["state"] for a in self._prometheus.active_alerts() if is_straggler(a["labels"])}
         return facts + [f"{STRAGGLER} is {state}" for state in sorted(states)]
 
@@ -151,10 +148,8 @@ class Watch:
             return f"not judgeable yet: {reasons}"
         for late in self._prometheus.query(LATEST):
             where = f"rank {late.labels['rank']} in {late.labels['stage']}"
-            return f"suspect: {where}, {late.value:.2f} GPUs lost"
-        for busiest in self._prometheus.query(BUSIEST):
-            return f"no suspect; busiest is rank {busiest.labels['rank']}, {busiest.value:.3f} s"
-        return "no suspect"
+            return f"{where} is late, {late.value:.2f} GPUs lost"
+        return "nobody is late"
 
     def _reasons(self) -> str:
         return ", ".join(each.labels["reason"] for each in self._prometheus.query(NOT_JUDGEABLE))

@@ -201,11 +201,11 @@ class History:
 def change_point(marks: Sequence[Mark], path: Sequence[float], middle: float) -> Mark:
     """Return since when the steps add more than *middle* each to *path*, a sum at each mark.
 
-    It is the mark after which most is added beyond that (Page's CUSUM, backwards).
+    It is the mark after which most is added beyond that (Page's CUSUM, backwards); never the last.
     """
     end, whole = marks[-1], path[-1]
     beyond = [
         whole - so_far - middle * (end.steps - mark.steps)
-        for mark, so_far in zip(marks, path, strict=True)
+        for mark, so_far in zip(marks[:-1], path[:-1], strict=True)
     ]
-    return marks[max(range(len(marks)), key=lambda at: beyond[at])]
+    return marks[max(range(len(beyond)), key=lambda at: beyond[at])]

@@ -1,12 +1,12 @@
-"""Which rank, which stage, how much: what the shipped rules say of faults planted in real ranks.
+"""Which rank, which stage, how much: what the judge says of faults planted in real ranks.
 
 Real gloo ranks train one segment after the other, each with a fault of its own. Their probes write
-every step, and `rankskew replay` runs these traces through the rules as Prometheus would.
+every step, and what `rankskew replay` says of these traces is compared with what was planted.
 
     python -m benchmarks.accuracy [--ranks 4] [--ways ddp] [--seeds 1] [--faults data] [--sizes 10]
 
 What is recorded stays in .accuracy and is not recorded again, so a grid can be done in pieces, and
-judged again when the rules have changed; what was judged is merged into results/accuracy.json.
+judged again when the judge has changed; what was judged is merged into results/accuracy.json.
 """
 
 import argparse
@@ -28,6 +28,10 @@ from benchmarks.accuracy_plan import FAULTS, RANKS, SEEDS, SIZES, WAYS, Segment,
 from benchmarks.accuracy_score import Row, is_miss, score, summary
 from benchmarks.accuracy_trace import Delayed, TraceError, merge, read_rows, truth, write_rows
 from benchmarks.report import RESULTS, show
+from exporter.errors import UsageError
+from exporter.replay import job
+from exporter.replay import replay as replay_run
+from exporter.traces import read_traces
 
 ROOT = Path(__file__).parents[1]
 TRACES = ROOT / ".accuracy"
@@ -96,14 +100,11 @@ def _raw_rows(raw: Path, segment: Segment, rank: int) -> list[dict[str, str]]:
 
 
 def replay(path: Path, scale: float) -> dict[str, Any]:
-    """Return what `rankskew replay` says of the trace *path*."""
-    command = [sys.executable, "-m", "exporter", "replay", str(path)]
-    command += ["--time-scale", f"{scale:.6g}", "--format", "json"]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise TraceError(f"rankskew replay failed on {path.name}:\n{done.stderr[-2000:]}")
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
+    """Return what `rankskew replay --format json` says of the trace *path*."""
+    try:
+        return {"jobs": [job(replay_run(run, scale)) for run in read_traces([path])]}
+    except UsageError as error:
+        raise TraceError(f"rankskew replay failed: {error}") from error
 
 
 def judge(segment: Segment, traces: Path, ask: Replay = replay) -> Row:
@@ -116,8 +117,8 @@ def judge(segment: Segment, traces: Path, ask: Replay = replay) -> Row:
     }
     true = truth(segment, read_rows(path), delayed)
     scale = REPLAYED_STEP_SECONDS / true.healthy_step_seconds
-    (job,) = ask(path, scale)["jobs"]
-    return score(segment, true, job, scale) | {"recorded": notes["commit"], "judged": commit()}
+    (said,) = ask(path, scale)["jobs"]
+    return score(segment, true, said, scale) | {"recorded": notes["commit"], "judged": commit()}
 
 
 def commit() -> str:
@@ -130,21 +131,21 @@ def commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def stored() -> dict[str, Row]:
-    """Return the rows of the result, by key."""
-    rows = json.loads(RESULT.read_text())["rows"] if RESULT.exists() else []
+def stored(result: Path) -> dict[str, Row]:
+    """Return the rows of the *result*, by key."""
+    rows = json.loads(result.read_text())["rows"] if result.exists() else []
     return {row["key"]: row for row in rows}
 
 
-def store(rows: Sequence[Row]) -> None:
-    """Merge *rows* into the result, in the order of the grid."""
-    merged = stored() | {row["key"]: row for row in rows}
+def store(rows: Sequence[Row], result: Path) -> None:
+    """Merge *rows* into the *result*, in the order of the grid."""
+    merged = stored(result) | {row["key"]: row for row in rows}
     order = {segment.key: i for i, segment in enumerate(s for job in grid() for s in job)}
     machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
     machine["torch"] = importlib.metadata.version("torch")
     found = sorted(merged.values(), key=lambda row: order.get(row["key"], len(order)))
-    RESULT.parent.mkdir(exist_ok=True)
-    RESULT.write_text(json.dumps({"machine": machine, "rows": found}, indent=1) + "\n")
+    result.parent.mkdir(exist_ok=True)
+    result.write_text(json.dumps({"machine": machine, "rows": found}, indent=1) + "\n")
 
 
 def tell(rows: Sequence[Row]) -> None:
@@ -157,8 +158,10 @@ def tell(rows: Sequence[Row]) -> None:
         print(f"source {row['source']}, not judgeable: {row['not judgeable']}")
 
 
-def work(jobs: Iterator[list[Segment]], traces: Path, *, only_judge: bool) -> list[Row]:
-    """Record what *traces* lacks, judge all, store as it goes; return the rows."""
+def work(
+    jobs: Iterator[list[Segment]], traces: Path, result: Path, *, only_judge: bool
+) -> list[Row]:
+    """Record what *traces* lacks, judge all, store as it goes in *result*; return the rows."""
     traces.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     for segments in jobs:
@@ -170,7 +173,7 @@ def work(jobs: Iterator[list[Segment]], traces: Path, *, only_judge: bool) -> li
         recorded = [one for one in segments if (traces / f"{one.key}.json").exists()]
         with _timed(f"judged {len(recorded)}"):
             of_job = [judge(segment, traces) for segment in recorded]
-        store(of_job)
+        store(of_job, result)
         rows += of_job
     return rows
 
@@ -184,7 +187,7 @@ def _timed(what: str) -> Iterator[None]:
 
 def main() -> None:
     """Record, judge, tell."""
-    parser = argparse.ArgumentParser(description="Do the rules name the planted straggler?")
+    parser = argparse.ArgumentParser(description="Does the judge name the planted straggler?")
     parser.add_argument("--ways", type=_words(WAYS), default=WAYS)
     parser.add_argument("--ranks", type=_numbers, default=RANKS)
     parser.add_argument("--seeds", type=_numbers, default=SEEDS)
@@ -192,9 +195,10 @@ def main() -> None:
     parser.add_argument("--sizes", type=_percents, default=SIZES, help="percent of a healthy step")
     parser.add_argument("--traces", type=Path, default=TRACES, help="where the traces are kept")
     parser.add_argument("--judge", action="store_true", help="judge what is recorded, no more")
+    parser.add_argument("--result", type=Path, default=RESULT, help="where the rows are kept")
     options = parser.parse_args()
     jobs = grid(options.ways, options.ranks, options.seeds, options.faults, options.sizes)
-    rows = work(jobs, options.traces, only_judge=options.judge)
+    rows = work(jobs, options.traces, options.result, only_judge=options.judge)
     if rows:
         tell(rows)
 

@@ -11,7 +11,9 @@ Finding = Mapping[str, Any]
 Row = dict[str, Any]
 
 # These say that somebody is late; the others may be true beside a planted fault.
-NAMING: Final = ("persistent", "mild", "node", "rotating", "group", "hang")
+NAMING: Final = ("persistent", "pauses", "mild", "node", "rotating", "group")
+# A rank that is late now and then may be called either.
+RIGHT_KINDS: Final = {"persistent": ("persistent", "pauses")}
 # From here on the shipped rules tell of a loss to everybody and nobody; below it they may not.
 COMMON_SHARE: Final = 0.25
 ROTATING_SHARE: Final = 0.1
@@ -23,15 +25,16 @@ def score(segment: Segment, truth: Truth, job: Mapping[str, Any], scale: float) 
     """Return the row of one segment: what was planted, what was said, and what of it is right.
 
     *job* is one of the jobs in what `rankskew replay --format json` prints. Its findings are taken
-    in the order in which they fired, of those at one time the most costly first. None: does not
+    in the order in which they were named, of those at one time the most costly first. *onset s* is
+    from the fault's begin to that, *onset error s* to the onset that was told. None: does not
     apply; a slowdown is estimated only where somebody is late for long.
     """
     begin = truth.begin_seconds * scale
     findings = sorted(
-        job["findings"], key=lambda each: (each["onset_s"], -(each["gpus_lost"] or 0))
+        job["findings"], key=lambda each: (each["named_s"], -(each["gpus_lost"] or 0))
     )
     right = [each for each in findings if _right(segment, each, begin)]
-    kinds = [each for each in findings if each["kind"] == segment.kind and each["onset_s"] >= begin]
+    kinds = [each for each in findings if _kind_right(segment, each, begin)]
     first = kinds[0] if kinds else None
     # Below its threshold a rotating loss is in the dashboards, and no alert is wanted.
     planted = segment.kind is not None and (
@@ -56,7 +59,8 @@ def score(segment: Segment, truth: Truth, job: Mapping[str, Any], scale: float) 
         "kind": bool(kinds) if planted else None,
         "all found": _all_found(segment, right) if planted else None,
         "false alarms": len(wrong),
-        "onset s": right[0]["onset_s"] - begin if right else None,
+        "onset s": right[0]["named_s"] - begin if right else None,
+        "onset error s": right[0]["onset_s"] - begin if right else None,
         "cleared s": _cleared(truth, right, scale),
         "slowdown error": _error(job["slowdown"], truth.slowdown_run) if segment.late() else None,
         "loss error": _error(_lost(job), truth.gpus_lost_run),
@@ -92,11 +96,12 @@ def is_false(segment: Segment, truth: Truth, finding: Finding, begin: float) -> 
 
 
 def _right(segment: Segment, finding: Finding, begin: float) -> bool:
-    return (
-        finding["kind"] == segment.kind
-        and finding["onset_s"] >= begin
-        and _rank_right(segment, finding)
-    )
+    return _kind_right(segment, finding, begin) and _rank_right(segment, finding)
+
+
+def _kind_right(segment: Segment, finding: Finding, begin: float) -> bool:
+    right = RIGHT_KINDS.get(segment.kind or "", (segment.kind,))
+    return finding["kind"] in right and finding["named_s"] >= begin
 
 
 def _rank_right(segment: Segment, finding: Finding) -> bool:
@@ -143,7 +148,8 @@ def _short(finding: Finding) -> str:
     where += [str(finding[name]) for name in ("instance", "stage") if finding[name]]
     lost = "" if finding["gpus_lost"] is None else f", {finding['gpus_lost']:.2f} GPUs"
     until = "" if finding["cleared_s"] is None else f" to {finding['cleared_s']:.0f}"
-    return f"{finding['alert']} {' '.join(where)} {finding['onset_s']:.0f}{until} s{lost}"
+    since = f"{finding['onset_s']:.0f}{until} s, named at {finding['named_s']:.0f} s"
+    return f"{' '.join([finding['kind'], *where])}: {since}{lost}"
 
 
 def summary(rows: Iterable[Row], by: Sequence[str]) -> list[Row]:

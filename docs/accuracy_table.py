@@ -1,4 +1,4 @@
-"""The tables of docs/accuracy.md: planted faults judged by the rules, and ways to train."""
+"""The tables of docs/accuracy.md: what is said of planted faults, and ways to train."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ SHOWN = (
 
 
 def faults() -> str:
-    """Return what the rules said of planted faults, by size and by fault, and every miss."""
+    """Return what the judge said of planted faults, by size and by fault, and every miss."""
     if not (RESULTS / "accuracy.json").exists():
         return "Not measured yet."
     found = result("accuracy")
@@ -28,7 +28,7 @@ def faults() -> str:
     planted = [row for row in rows if row not in healthy]
     parts = [
         f"{_all(rows)} on {machine['cpus']} CPUs with torch {machine['torch']}, "
-        f"judged by the rules of commit {_commits(rows)}.",
+        f"judged by commit {_commits(rows)}.",
         _table(planted, ("size",), SHOWN),
         _table(planted, ("fault", "way"), SHOWN),
         _table(healthy, ("fault", "way", "ranks"), ("cells", "false alarms")),

@@ -12,18 +12,20 @@ from exporter.control_command import default_endpoint, give_order
 from exporter.errors import UsageError
 from exporter.gpus_command import forget, release, resume
 from exporter.promtool import rule_files
-from exporter.replay import as_json, replay
+from exporter.replay import Replay, as_json, replay
+from exporter.replay_progress import ProgressLine
 from exporter.replay_report import report
 from exporter.settings import Settings, duration_seconds, flags
-from exporter.traces import read_traces
+from exporter.traces import Run, read_traces
 from rank_probe.snapshot import LEVELS
 from rank_probe.version import __version__
 
 WHAT_THEY_DO: Final = (
     "exporter: serve; files: write rules, runbooks, dashboards; control: change what ranks time; "
-    "gpus: let go of them for a reset; replay: try the rules on traces"
+    "gpus: let go of them for a reset; replay: judge recorded traces"
 )
 SWITCH: Final = "collector."
+SHIPPED: Final = object()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -136,13 +138,12 @@ def _duration(text: str) -> float:
 
 
 def run_replay(arguments: Sequence[str]) -> int:
-    """Run recorded traces through the rules, and account for the waiting in them."""
+    """Judge recorded traces, and account for the waiting in them."""
     parser = _Parser(
         prog="rankskew replay",
-        description="Run recorded traces through the alert rules as Prometheus would, with "
-        "promtool, and say what would have fired: rank, stage, kind, onset, end, GPUs lost. The "
-        "slowdown is the time of the run over its time if every named rank had needed no longer "
-        "than its peers, communication unchanged.",
+        description="Judge recorded traces as the join judges a running job, and say who was slow: "
+        "rank, stage, kind, onset, end, GPUs lost. The slowdown is the time of the run over its "
+        "time if every named rank had needed no longer than its peers, communication unchanged.",
         allow_abbrev=False,
     )
     parser.add_argument("path", type=Path, nargs="+", help="a CSV file, or a directory of them")
@@ -155,24 +156,41 @@ def run_replay(arguments: Sequence[str]) -> int:
         "(default: 1)",
     )
     parser.add_argument(
+        "--rules",
+        metavar="DIR",
+        type=Path,
+        nargs="?",
+        const=SHIPPED,
+        help="also evaluate alert rules, with promtool, over what the judge says, and list the "
+        "alerts that fire: the rules in DIR, or the shipped ones where --rules comes last",
+    )
+    parser.add_argument(
         "--scrape-interval",
         metavar="DURATION",
         type=_interval,
         default="15s",
         help="how often the ranks are scraped and the rules evaluated (default: %(default)s)",
     )
-    parser.add_argument(
-        "--rules", metavar="DIR", type=Path, help="rule files to use instead of the shipped ones"
-    )
     parser.add_argument("--format", choices=("text", "json"), default="text")
     options = parser.parse_args(arguments)
-    rules = rule_files(options.rules or bundled("alerts/rules"))
+    rules = None
+    if options.rules is not None:
+        shipped = options.rules is SHIPPED
+        rules = rule_files(bundled("alerts/rules") if shipped else options.rules)
     replays = [
-        replay(run, rules, options.time_scale, options.scrape_interval)
+        _replay(run, options.time_scale, rules, options.scrape_interval)
         for run in read_traces(options.path)
     ]
     print(as_json(replays) if options.format == "json" else report(replays))
     return 0
+
+
+def _replay(run: Run, scale: float, rules: Sequence[Path] | None, interval: float) -> Replay:
+    progress = ProgressLine(f"judging job {run.job_id}")
+    try:
+        return replay(run, scale, rules, interval, progress)
+    finally:
+        progress.clear()
 
 
 def _interval(text: str) -> float:

@@ -1,4 +1,4 @@
-"""Replays as text for people: what fired when, one line each, and what the waiting cost."""
+"""Replays as text for people: who was slow when, one line each, and what the waiting cost."""
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
@@ -7,13 +7,27 @@ from typing import Final
 from exporter.accounting import Account, Kinds
 from exporter.findings import Finding
 from exporter.replay import Replay
+from exporter.replay_alerts import Alert
+from exporter.sentences import listed
 
 # What a rank causes in a stage now and then is noise below this part of the whole loss.
 SMALLEST_PART: Final = 0.01
 # So many of the ranks that take turns are worth a line each.
 MOST_IN_TURN: Final = 5
-# The rules look at windows of one and of five minutes.
-SHORT_SECONDS: Final = 300.0
+MOST_STRETCHES: Final = 8
+MOST_RANKS: Final = 8
+# A rank that is slow is slow ...
+DOING: Final = {
+    "data": "loading data",
+    "h2d": "copying its batches to the GPU",
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "compute": "computing",
+    "optimizer": "in the optimizer step",
+    "checkpoint": "writing checkpoints",
+    "eval": "evaluating",
+    "other": "between the stages that are timed",
+}
 
 
 def report(replays: Sequence[Replay]) -> str:
@@ -22,24 +36,26 @@ def report(replays: Sequence[Replay]) -> str:
 
 
 def _report(one: Replay) -> Iterator[str]:
-    ranks, left_out = len(one.run.times), len(one.run.steps) - one.whole_steps
+    steps, ranks = _count(one.whole_steps, "step"), _count(len(one.run.times), "rank")
     yield (
-        f"job {one.run.job_id}, attempt {one.run.attempt}: {one.whole_steps} steps of {ranks} ranks"
-        f" in {_clock(one.seconds)}{_stretched(one.scale)}{_left_out(left_out)}"
+        f"job {one.run.job_id}, attempt {one.run.attempt}: {steps} of {ranks} in "
+        f"{_clock(one.seconds)}{_stretched(one.scale)}"
+        f"{_left_out(len(one.run.steps) - one.whole_steps)}"
     )
+    yield from _stretches(one)
     for finding in one.findings:
-        yield f"  {_finding(finding)}"
+        yield f"  {_period(finding.onset_s, finding.cleared_s)}: {_finding(finding)}"
     if not one.findings:
-        yield "  nothing fired"
+        yield "  nothing found"
     if one.not_judgeable:
         yield f"  not judgeable: {', '.join(one.not_judgeable)}"
-        if one.synced and one.seconds < SHORT_SECONDS:
-            yield "    the rules look at minutes: stretch a short trace with --time-scale"
     if one.slowdown is not None and one.named:
         yield (
             f"  slowdown: {one.slowdown:.3f} times what it would take with {_ranks(one.named)} "
             f"as fast as {'its' if len(one.named) == 1 else 'their'} peers"
         )
+    if one.alerts is not None:
+        yield from _alerts(one.alerts)
     if one.found is None or one.kinds is None:
         yield "  no step has all ranks, so none can be accounted for"
         return
@@ -47,17 +63,68 @@ def _report(one: Replay) -> Iterator[str]:
     yield from _groups(one.found, one.run.peer_groups)
 
 
+# ---- What was found ----------------------------------------------------------------------------
+
+
+def _stretches(one: Replay) -> Iterator[str]:
+    if one.left_out:
+        yield f"  {_ranks(one.left_out)} left out, with too few rows to be judged"
+    if len(one.stretches) > 1:
+        yield "  ranks come and go; judged one by one:"
+        for part in one.stretches[:MOST_STRETCHES]:
+            yield (
+                f"    {_period(part.begin, part.end)}: {_count(len(part.steps), 'step')} of "
+                f"{_count(len(part.ranks), 'rank')}"
+            )
+        if len(one.stretches) > MOST_STRETCHES:
+            yield f"    and {len(one.stretches) - MOST_STRETCHES} more"
+
+
 def _finding(finding: Finding) -> str:
-    until = "the end" if finding.cleared_s is None else _clock(finding.cleared_s)
-    words = [f"{_clock(finding.onset_s)} to {until}: {finding.alert} ({finding.severity})"]
-    if finding.rank is not None:
-        words.append(f"rank {finding.rank} of peer group {finding.peer_group}")
-    if finding.instance is not None:
-        words.append(f"on {finding.instance}")
-    if finding.stage is not None:
-        words.append(f"in {finding.stage}")
-    lost = "" if finding.gpus_lost is None else f", {finding.gpus_lost:.2f} GPUs lost"
-    return " ".join(words) + lost
+    said = _words(finding)
+    if finding.gpus_lost is not None:
+        said += f"; {finding.gpus_lost:.2f} GPUs lost"
+    return f"{said} ({finding.severity}, told at {_clock(finding.named_s)})"
+
+
+def _words(finding: Finding) -> str:
+    doing = DOING.get(finding.stage or "", "")
+    more = f"{finding.ratio:.0%}" if finding.ratio is not None else ""
+    who = f"rank {finding.rank} of peer group {finding.peer_group} on {finding.instance}"
+    match finding.kind:
+        case "change":
+            return (
+                f"{finding.stage} of peer group {finding.peer_group} takes {finding.ratio:.1f} "
+                f"times as long as until {_clock(finding.onset_s)}"
+            )
+        case "rotating":
+            return f"now this rank, now that one is slow {doing}"
+        case "group":
+            return f"peer group {finding.peer_group} has more work than the others"
+        case "common":
+            return "all ranks wait together, for communication"
+        case "node":
+            return f"{finding.instance} is slow {doing}, by {more}: {_ranks(finding.ranks)}"
+        case "pauses":
+            return f"{who} pauses now and then {doing}, for {more} of its time"
+        case "mild":
+            return f"{who} is a little slow {doing}, by {more}"
+        case "unsynced":
+            return f"{who} is slow {doing}, by {more}, but no wait was measured"
+    return f"{who} is slow {doing}, by {more}"
+
+
+def _alerts(fired: Sequence[Alert]) -> Iterator[str]:
+    yield "  alerts:" if fired else "  no alert fires"
+    for alert in fired:
+        labels = "".join(f" {name}={text}" for name, text in alert.labels.items())
+        yield (
+            f"    {_period(alert.fired_s, alert.cleared_s)}: {alert.alert} ({alert.severity})"
+            f"{labels}"
+        )
+
+
+# ---- What it cost ------------------------------------------------------------------------------
 
 
 def _lost(one: Replay, found: Account, split: Kinds) -> Iterator[str]:
@@ -88,13 +155,14 @@ def _caused(found: Account, ranks: Collection[int], lost: float) -> Iterator[str
 
 
 def _groups(found: Account, peer_groups: dict[int, str]) -> Iterator[str]:
-    for name in sorted(set(peer_groups.values())):
-        ranks = sorted(rank for rank, group in peer_groups.items() if group == name)
+    judged = {rank: peer_groups[rank] for rank in found.waited}
+    for name in sorted(set(judged.values())):
+        ranks = sorted(rank for rank, group in judged.items() if group == name)
         waited = sum(found.waited[rank] for rank in ranks)
         least = min(ranks, key=lambda rank: found.waited[rank])
         yield (
-            f"  peer group {name}: {len(ranks)} ranks waited {_cost(waited, found)} for the "
-            f"slowest; rank {least} the least, {found.waited[least]:.2f} s"
+            f"  peer group {name}: {_count(len(ranks), 'rank')} waited {_cost(waited, found)} "
+            f"for the slowest; rank {least} the least, {found.waited[least]:.2f} s"
         )
 
 
@@ -102,12 +170,23 @@ def _cost(gpu_seconds: float, found: Account) -> str:
     return f"{gpu_seconds:.2f} GPU-seconds, {gpu_seconds / (found.seconds or 1.0):.3f} GPUs"
 
 
+def _period(begin: float, end: float | None) -> str:
+    return f"{_clock(begin)} to {'the end' if end is None else _clock(end)}"
+
+
 def _clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
 
 
 def _ranks(ranks: Collection[int]) -> str:
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, sorted(ranks)))}"
+    names = [str(rank) for rank in sorted(ranks)]
+    if len(names) > MOST_RANKS:
+        names = [*names[:MOST_RANKS], f"{len(names) - MOST_RANKS} more"]
+    return f"rank{'s' * (len(ranks) > 1)} {listed(names)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _stretched(scale: float) -> str:

@@ -132,17 +132,17 @@ def test_merged_rows_go_step_by_step_and_tell_the_node() -> None:
         merge(one, found)
 
 
-def finding(kind: str, rank: int | None, stage: str | None, onset: float = 300) -> dict[str, Any]:
+def finding(kind: str, rank: int | None, stage: str | None, named: float = 300) -> dict[str, Any]:
     """A finding; the fault begins at 120 s."""
     return {
-        "alert": f"Rankskew-{kind}",
         "severity": "critical",
         "kind": kind,
         "rank": rank,
         "peer_group": "all",
         "instance": "node1:9917" if kind == "node" else None,
         "stage": stage,
-        "onset_s": onset,
+        "onset_s": named - 30,
+        "named_s": named,
         "cleared_s": None,
         "gpus_lost": 0.6,
     }
@@ -154,7 +154,7 @@ def scored(one: Segment, *findings: dict[str, Any], true: Truth = TRUTH) -> dict
         "findings": list(findings),
         "slowdown": 1.26,
         "gpus_lost_by_kind": {"persistent": 0.35, "rotating": 0.1, "common": 0.2},
-        "source": "join",
+        "source": "judge",
         "not_judgeable": [],
     }
     return score(one, true, job, 20.0)
@@ -174,6 +174,8 @@ NOTHING = (False, False, False, False, 0)
     [
         ("data", [("persistent", 0, "data")], RIGHT),
         ("data", [("mild", 0, "data", 150), ("persistent", 0, "data")], RIGHT),
+        ("gc", [("pauses", 3, "forward")], RIGHT),
+        ("gc", [("pauses", 1, "forward")], (False, False, False, True, 1)),
         ("data", [], NOTHING),
         ("data", [("mild", 0, "data")], NOTHING),
         ("data", [("mild", 2, "data")], (False, False, False, False, 1)),
@@ -195,6 +197,7 @@ NOTHING = (False, False, False, False, 0)
         ("data", [("other", 2, None)], (False, False, False, False, 1)),
         ("rotating", [("rotating", None, "forward")], RIGHT),
         ("rotating", [("persistent", 1, "forward")], (False, False, False, False, 1)),
+        ("rotating", [("pauses", 1, "forward")], (False, False, False, False, 1)),
         ("node", [("node", None, "forward")], RIGHT),
         ("node", [("persistent", 2, "forward")], (False, False, False, False, 1)),
         ("none", [], (None, None, None, None, 0)),
@@ -236,10 +239,11 @@ def test_little_rotating_loss_is_a_false_alarm() -> None:
 
 
 def test_row_says_how_soon_and_how_much() -> None:
-    """The onset counts from the fault's begin; errors are relative to the truth of the run."""
+    """It counts from the fault's begin to the naming; errors are relative to the run's truth."""
     row = scored(segment("data"), finding("persistent", 0, "data", 165))
 
     assert row["onset s"] == pytest.approx(45)
+    assert row["onset error s"] == pytest.approx(15)
     assert row["slowdown error"] == pytest.approx(0.05)
     assert row["loss error"] == pytest.approx(-0.1)
     (told,) = summary([row, row], ("fault",))
@@ -268,15 +272,14 @@ def test_recorded_segment_is_judged_and_kept(
         assert scale == pytest.approx(20)
         late = finding("persistent", 0, "data", 30)
         job = {"findings": [late], "slowdown": 1.1, "gpus_lost_by_kind": {}}
-        return {"jobs": [job | {"source": "join", "not_judgeable": []}]}
+        return {"jobs": [job | {"source": "judge", "not_judgeable": []}]}
 
     original = accuracy.judge
     monkeypatch.setattr(accuracy, "record", record)
     monkeypatch.setattr(accuracy, "judge", judge)
-    monkeypatch.setattr(accuracy, "RESULT", tmp_path / "accuracy.json")
     first, second = segment("data", **SHORT), segment("data", 0.1, **SHORT)
     for jobs in ([[first]], [[first, second]], [[first]]):
-        accuracy.work(iter(jobs), tmp_path / "traces", only_judge=False)
+        accuracy.work(iter(jobs), tmp_path / "traces", tmp_path / "accuracy.json", only_judge=False)
     kept = json.loads((tmp_path / "accuracy.json").read_text())["rows"]
 
     assert recorded == [first.key, second.key]

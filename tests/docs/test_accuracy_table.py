@@ -16,13 +16,13 @@ TRUTH = Truth(0.05, 1.25, 1.2, 0.26, 0.6, 0.5, None, 0.1, 3.0, None, 10.0)
 
 def row(fault: str, *ranks: int) -> dict[str, Any]:
     """What is said of a segment when *ranks* are named, in data."""
-    names = {"alert": "RankskewStraggler", "kind": "persistent", "instance": None, "stage": "data"}
-    times = {"onset_s": 150.0, "cleared_s": None, "gpus_lost": 0.5}
+    names = {"kind": "persistent", "instance": None, "stage": "data"}
+    times = {"onset_s": 121.0, "named_s": 150.0, "cleared_s": None, "gpus_lost": 0.5}
     job = {
         "findings": [names | times | {"rank": rank} for rank in ranks],
         "slowdown": 1.2,
         "gpus_lost_by_kind": {"persistent": 0.5},
-        "source": "join",
+        "source": "judge",
         "not_judgeable": [],
     }
     return score(Segment("ddp", 4, 1, fault, 0.25), TRUTH, job, 40.0) | {"judged": "abc"}
@@ -54,7 +54,7 @@ def test_misses_are_listed_one_by_one(tmp_path: Path, monkeypatch: pytest.Monkey
 
     assert "0 of 3 runs were judged rightly" in text
     assert "| 25 % | 2 | 2 | **0** |" in text
-    assert "| ddp, 4 ranks, seed 1 | data | 26.0% | nobody | RankskewStraggler rank 3" in text
+    assert "| ddp, 4 ranks, seed 1 | data | 26.0% | nobody | persistent rank 3" in text
     assert "| ddp, 4 ranks, seed 1 | forward | 26.0% | nobody |  |" in text
     assert "| none | ddp | 4 | 1 | **1** |" in text
 

@@ -38,6 +38,10 @@ UNSYNCED_RATIO: Final = 0.1
 ENTER_ERRORS, LEAVE_ERRORS = 6.0, 4.5
 # Of few steps the variance is a guess itself.
 ERRORS_OF_FEW: Final = 8.0
+# Over so many errors a mean is known to a tenth.
+SURE_ERRORS: Final = 10.0
+# Steps after which a jump can be told, if none of them is as before, and seconds.
+JUMP_STEPS, JUMP_SECONDS = 8, 5.0
 # Times the spread of the peers.
 SPREADS: Final = 5.0
 # The share of its ranks that makes it the node's fault.
@@ -155,6 +159,8 @@ class Incidents:
             if seen.window.elapsed > now.elapsed and seen.standing.rank not in late_now:
                 continue
             incident = self._synced(seen) if synced else self._unsynced(seen)
+            if incident is None and synced and seen.window is windows[0]:
+                incident = self._jumped(seen)
             if incident is not None and (known is None or incident.kind != MILD):
                 self._incidents[incident.rank] = incident
 
@@ -175,6 +181,26 @@ class Incidents:
         if is_known and level > 1 and seen.excess > MILD_RATIO and seen.is_alone:
             return self._incident(seen, MILD, 0.0, level)
         return None
+
+    def _jumped(self, seen: Seen) -> Incident | None:
+        """Return that of a rank that is far over its peers in all of the last few steps.
+
+        A window that holds what was before, too, takes the jump itself for noise.
+        """
+        if not seen.paces or seen.excess < ENTER_RATIO:
+            return None
+        found, end = self._incident(seen, PERSISTENT, 0.0, 1.0), self._history.marks[-1]
+        begin = found.onset
+        if end.steps - begin.steps < JUMP_STEPS or end.at - begin.at < JUMP_SECONDS:
+            return None
+        since = self._of(found.rank, self._reduction.window(begin, end, [found.rank]))
+        found.confidence = since.level_score()
+        is_late = since.paces and since.excess > ENTER_SHORT_RATIO and found.confidence > 1
+        return found if is_late else None
+
+    @staticmethod
+    def _of(rank: int, window: Window) -> Seen:
+        return next(each for each in _seen([window]) if each.standing.rank == rank)
 
     def _is_static(self, incident: Incident, seen: Seen) -> bool:
         """Whether the rank may always have been so, and by too little to be believed so soon."""
@@ -225,18 +251,20 @@ class Incidents:
         recent = self._history.before(end, COST_SECONDS, LEAST_STEPS)
         for incident in self._incidents.values():
             begin = incident.onset
-            if end.steps - begin.steps < LEAST_STEPS:
+            if end.steps - begin.steps < JUMP_STEPS:
                 continue
             if recent is not None and recent.at > begin.at:
                 begin = recent
             if begin not in windows:
                 windows[begin] = self._reduction.window(begin, end, self._incidents)
-            late.append(self._describe(incident, windows[begin], end))
+            seen = self._of(incident.rank, windows[begin])
+            # Its cost must rest on enough steps.
+            if seen.window.steps >= LEAST_STEPS or seen.excess > SURE_ERRORS * seen.error:
+                late.append(self._describe(incident, seen, end))
         return late
 
-    def _describe(self, incident: Incident, window: Window, end: Mark) -> Late:
-        seen = next(each for each in _seen([window]) if each.standing.rank == incident.rank)
-        step_seconds = window.seconds / window.steps
+    def _describe(self, incident: Incident, seen: Seen, end: Mark) -> Late:
+        step_seconds = seen.window.seconds / seen.window.steps
         incident.ratio = seen.excess - incident.reference
         if not incident.stage:
             stages = seen.standing.stages

@@ -3,11 +3,12 @@
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 from demo.process import StackError
-from demo.scenario import HEALTHY_SECONDS, JOB_ID, RANK, WAIT_SECONDS, Scenario
+from demo.scenario import HEALTHY_SECONDS, JOB_ID, RANK, WAIT_SECONDS, Scenario, sentence
 from demo.verdict import Conclusion, Health, Verdict
 
 ALERT: Final = "none(page)"
@@ -20,13 +21,14 @@ def demonstrate(scenario: Scenario, directory: Path) -> str | None:
     with ExitStack() as stack:
         exporter = scenario.start_exporter(stack, directory)
         parts = [exporter, scenario.start_training(stack, directory, exporter)]
-        watch = PageWatch(scenario, exporter.live)
-        verdict = scenario.watch(parts, watch.verdict, watch.facts)
+        live = partial(exporter.live_job, JOB_ID)
+        watch = PageWatch(scenario, live)
+        verdict = scenario.watch(parts, watch.verdict, live)
         if verdict is None:
             raise StackError(
-                f"the built-in page has no verdict after {WAIT_SECONDS:.0f} s: {watch.sentence()}"
+                f"the built-in page has no verdict after {WAIT_SECONDS:.0f} s: {sentence(live())}"
             )
-        print(f"\nThe page says: {watch.sentence()}", flush=True)
+        print(f"\nThe page says: {sentence(live())}", flush=True)
         scenario.conclude(verdict, [f"{exporter.url}/  the built-in page, live"])
         wrong = what_is_wrong(scenario, verdict)
         if wrong is None:
@@ -47,24 +49,14 @@ def what_is_wrong(scenario: Scenario, verdict: Conclusion) -> str | None:
 class PageWatch:
     """Reads the page's data until it has said the same for long enough."""
 
-    def __init__(self, scenario: Scenario, live: Callable[[], dict[str, Any]]) -> None:
+    def __init__(self, scenario: Scenario, live: Callable[[], dict[str, Any] | None]) -> None:
         self._scenario, self._live = scenario, live
         self._said: tuple[str, str, str] | None = None
         self._since = 0.0
 
-    def sentence(self) -> str:
-        """Return what the page says of the job."""
-        job = self._job()
-        return "it does not know the job yet" if job is None else str(job["verdict"]["sentence"])
-
-    def facts(self) -> list[str]:
-        """Return what can be said before there is a verdict."""
-        job = self._job()
-        return [f"{job['steps'] if job else 0} steps", self.sentence()]
-
     def verdict(self) -> Conclusion | None:
         """Return the page's verdict once it has stood for a while."""
-        job = self._job()
+        job = self._live()
         if job is None:
             return None
         state, late = job["verdict"]["state"], job["verdict"]["late"]
@@ -85,7 +77,3 @@ class PageWatch:
         if said != self._said:
             self._said, self._since = said, now
         return now - self._since
-
-    def _job(self) -> dict[str, Any] | None:
-        jobs = self._live()["jobs"]
-        return next((job for job in jobs if job["job_id"] == JOB_ID), None)

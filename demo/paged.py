@@ -4,12 +4,21 @@ import textwrap
 import time
 import urllib.parse
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from demo.process import Process, StackError
-from demo.scenario import HEALTHY_SECONDS, JOB_ID, RANK, WAIT_SECONDS, Scenario, say_started
-from demo.stack import Alertmanager, Prometheus
+from demo.scenario import (
+    HEALTHY_SECONDS,
+    JOB_ID,
+    RANK,
+    WAIT_SECONDS,
+    Scenario,
+    say_started,
+    sentence,
+)
+from demo.stack import Alertmanager, Exporter, Prometheus
 from demo.verdict import STRAGGLER, Conclusion, Health, Verdict, verdict_of, wrong_names
 from demo.webhook import Page, Webhook
 
@@ -18,12 +27,10 @@ PROMETHEUS_PORT: Final = 9090
 ALERTMANAGER_PORT: Final = 9093
 
 JOB: Final = f'{{job_id="{JOB_ID}"}}'
-STEPS_PER_SECOND: Final = f"1 / job:rankskew_step_seconds:max{JOB}"
-STEP: Final = f"max(rankskew_steps_total{JOB})"
 LATEST: Final = f"topk(1, rank_stage:rankskew_gpus_lost:sum{JOB})"
-GPUS_LOST: Final = f"sum(job_kind:rankskew_gpus_lost:sum{JOB})"
-COVERAGE: Final = f"job:rankskew_coverage:ratio{JOB}"
-NOT_JUDGEABLE: Final = f"job_reason:rankskew_not_judgeable:bool{JOB} == 1"
+GPUS_LOST: Final = f"job:rankskew_gpus_lost:sum{JOB}"
+NOT_JUDGEABLE: Final = f"job_reason:rankskew_not_judgeable:bool{JOB}"
+JUDGED: Final = f"job:rankskew_coverage:ratio{JOB} > 0 unless on (job_id) {NOT_JUDGEABLE}"
 
 
 def demonstrate(scenario: Scenario, directory: Path) -> str | None:
@@ -41,7 +48,7 @@ def demonstrate(scenario: Scenario, directory: Path) -> str | None:
         say_started("Prometheus", f"{prometheus.url}/alerts  (the shipped rules, every 5 s)")
         training = scenario.start_training(stack, directory, exporter)
         parts = [exporter, prometheus, alertmanager, training]
-        watch = Watch(scenario, prometheus, webhook, parts)
+        watch = Watch(scenario, exporter, prometheus, webhook, parts)
         verdict, wrong = watch.healthy() if scenario.fault == "none" else watch.straggler()
         scenario.conclude(
             verdict,
@@ -67,16 +74,22 @@ class Watch:
     """Waits for the page, or for a quiet time long enough to be an answer."""
 
     def __init__(
-        self, scenario: Scenario, prometheus: Prometheus, webhook: Webhook, parts: list[Process]
+        self,
+        scenario: Scenario,
+        exporter: Exporter,
+        prometheus: Prometheus,
+        webhook: Webhook,
+        parts: list[Process],
     ) -> None:
         self._scenario, self._prometheus, self._webhook = scenario, prometheus, webhook
+        self._live = partial(exporter.live_job, JOB_ID)
         self._parts = parts
         self._judged_since: float | None = None
         self._pages_said = 0
 
     def straggler(self) -> tuple[Conclusion, str | None]:
         """Wait for the straggler's page; return the verdict and what is wrong with it."""
-        verdict = self._scenario.watch(self._parts, self._named, self.facts)
+        verdict = self._scenario.watch(self._parts, self._named, self._live)
         if verdict is None:
             raise StackError(f"no page in {WAIT_SECONDS:.0f} s, because of {self.diagnosis()}")
         others = wrong_names(self._webhook.pages(), RANK, self._scenario.fault)
@@ -85,7 +98,7 @@ class Watch:
 
     def healthy(self) -> tuple[Conclusion, str | None]:
         """Wait until the job was judged for long enough with no page; a page is wrong."""
-        verdict = self._scenario.watch(self._parts, self._paged_or_healthy, self.facts)
+        verdict = self._scenario.watch(self._parts, self._paged_or_healthy, self._live)
         if verdict is None:
             raise StackError(f"the job could not be judged, because of {self.diagnosis()}")
         wrong = f"{verdict.alert} paged, but no rank was slow" if verdict.alert != "none" else None
@@ -115,7 +128,7 @@ class Watch:
         self.say_pages()
         for page in self._webhook.pages(status="firing"):
             return self._verdict(page)
-        if not self._is_judged():
+        if not self._prometheus.query(JUDGED):
             self._judged_since = None
             return None
         self._judged_since = self._judged_since or time.monotonic()
@@ -126,33 +139,8 @@ class Watch:
         elapsed = self._scenario.elapsed_seconds
         return Health(JOB_ID, gpus_lost, judged_seconds, alert="none", after_seconds=elapsed)
 
-    def _is_judged(self) -> bool:
-        return self._prometheus.value(COVERAGE) == 1 and not self._prometheus.query(NOT_JUDGEABLE)
-
     def _verdict(self, page: Page) -> Verdict:
         return verdict_of(page, self._prometheus.active_alerts(), self._after_seconds(page))
-
-    def facts(self) -> list[str]:
-        """Return what can be said before there is a verdict."""
-        step = self._prometheus.value(STEP)
-        if step is None:
-            return ["no step yet"]
-        rate = self._prometheus.value(STEPS_PER_SECOND)
-        facts = [f"step {step:.0f}", *([] if rate is None else [f"{rate:.1f} steps/s"])]
-        facts += [self._suspicion()]
-        states = {a["state"] for a in self._prometheus.active_alerts() if is_straggler(a["labels"])}
-        return facts + [f"{STRAGGLER} is {state}" for state in sorted(states)]
-
-    def _suspicion(self) -> str:
-        if reasons := self._reasons():
-            return f"not judgeable yet: {reasons}"
-        for late in self._prometheus.query(LATEST):
-            where = f"rank {late.labels['rank']} in {late.labels['stage']}"
-            return f"{where} is late, {late.value:.2f} GPUs lost"
-        return "nobody is late"
-
-    def _reasons(self) -> str:
-        return ", ".join(each.labels["reason"] for each in self._prometheus.query(NOT_JUDGEABLE))
 
     def diagnosis(self) -> str:
         """Say which part of the path kept the page from coming."""
@@ -161,12 +149,13 @@ class Watch:
             return "the exporter: Prometheus cannot scrape it"
         if not prometheus.query(f"rankskew_steps_total{JOB}"):
             return "the probe: no rank's snapshot reached the exporter"
-        if reasons := self._reasons():
-            return f"the rules: not judgeable ({reasons})"
-        states = {a["state"] for a in prometheus.active_alerts() if is_straggler(a["labels"])}
-        if "firing" in states:
+        if reasons := prometheus.query(NOT_JUDGEABLE):
+            named = ", ".join(each.labels["reason"] for each in reasons)
+            return f"the rules: not judgeable ({named})"
+        if any(is_straggler(alert["labels"]) for alert in prometheus.active_alerts()):
             return f"Alertmanager: {STRAGGLER} fires, but was not delivered"
-        return f"the rules: {STRAGGLER} is {'pending' if states else 'quiet'}; {self._suspicion()}"
+        said = sentence(self._live())
+        return f"the rules: {STRAGGLER} is quiet, while the built-in page says: {said}"
 
 
 def is_straggler(labels: dict[str, str]) -> bool:

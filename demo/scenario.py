@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from demo.process import Process
 from demo.stack import Exporter, Training
@@ -18,10 +18,8 @@ RANKS: Final = 4
 STEP_SECONDS: Final = 0.2
 DELAY_SECONDS: Final = 0.1
 WAIT_SECONDS: Final = 300.0
-# A straggler pages within a quarter of a minute of being judgeable, so a quiet minute after that
-# is an answer: a whole window of the rules.
+# A straggler pages within seconds of being judgeable, so a quiet minute after that is an answer.
 HEALTHY_SECONDS: Final = 60.0
-PROGRESS_SECONDS: Final = 5.0
 # Its usual port, taken when it is free.
 EXPORTER_PORT: Final = 9917
 
@@ -71,21 +69,23 @@ class Scenario:
         self,
         parts: Sequence[Process],
         ask: Callable[[], Conclusion | None],
-        facts: Callable[[], list[str]],
+        live: Callable[[], dict[str, Any] | None],
     ) -> Conclusion | None:
-        """Return the first answer of *ask*, or None when none came in time; say *facts* meanwhile.
+        """Return the first answer of *ask*, or None when none came in time.
 
-        Raises StackError when one of *parts* ends.
+        Meanwhile print what the built-in page says of the *live* job, each time that it says
+        something else. Raises StackError when one of *parts* ends.
         """
-        next_progress = self.elapsed_seconds + PROGRESS_SECONDS
+        said = what_it_says(None)
         while self.elapsed_seconds < WAIT_SECONDS:
             for part in parts:
                 part.check_alive()
+            job = live()
+            if (now := what_it_says(job)) != said:
+                print(f"  {self.elapsed_seconds:4.0f} s  {sentence(job)}", flush=True)
+            said = now
             if (answer := ask()) is not None:
                 return answer
-            if self.elapsed_seconds >= next_progress:
-                next_progress += PROGRESS_SECONDS
-                print(f"  {self.elapsed_seconds:4.0f} s  {' · '.join(facts())}", flush=True)
             time.sleep(0.2)
         return None
 
@@ -108,6 +108,20 @@ class Scenario:
                 part.check_alive()
             meanwhile()
             time.sleep(0.5)
+
+
+def what_it_says(job: dict[str, Any] | None) -> tuple[object, ...]:
+    """Return what matters of the page's verdict on *job*; its figures move all the time."""
+    if job is None:
+        return ()
+    verdict = job["verdict"]
+    late = {(each["rank"], each["stage"], each["kind"]) for each in verdict["late"]}
+    return verdict["state"], verdict["reason"], late
+
+
+def sentence(job: dict[str, Any] | None) -> str:
+    """Return the page's own words for its verdict on *job*."""
+    return "The job is not known yet." if job is None else str(job["verdict"]["sentence"])
 
 
 def say_started(part: str, what: str) -> None:

@@ -80,6 +80,10 @@ class Exporter(Process):
         summary: dict[str, Any] = _get_json(f"{self.url}/api/v1/live")
         return summary
 
+    def live_job(self, job_id: str) -> dict[str, Any] | None:
+        """Return what the built-in page shows of *job_id*; None while it does not know the job."""
+        return next((job for job in self.live()["jobs"] if job["job_id"] == job_id), None)
+
 
 @dataclass(frozen=True, slots=True)
 class Series:

@@ -9,10 +9,9 @@ from demo.scenario import HEALTHY_SECONDS, Scenario
 from demo.verdict import Health, Verdict
 
 
-def page(state: str, *late: dict[str, Any], job_id: str = "demo") -> dict[str, Any]:
-    """Return the page's data about one job."""
-    verdict = {"state": state, "sentence": "A sentence.", "late": list(late)}
-    return {"jobs": [{"job_id": job_id, "steps": 40, "verdict": verdict}]}
+def page(state: str, *late: dict[str, Any]) -> dict[str, Any]:
+    """Return the page's data about the demo's job."""
+    return {"verdict": {"state": state, "sentence": "A sentence.", "late": list(late)}}
 
 
 def late(rank: int = 2) -> dict[str, Any]:
@@ -45,7 +44,7 @@ def test_verdict_is_what_the_page_says(now: list[float]) -> None:
 
 
 def test_page_that_changes_its_mind_is_asked_on(now: list[float]) -> None:
-    """Another rank starts the wait anew, and somebody else's job is nobody's verdict."""
+    """Another rank starts the wait anew."""
     summary = page("late", late(rank=1))
     watching = watch(summary)
     assert watching.verdict() is None
@@ -54,9 +53,11 @@ def test_page_that_changes_its_mind_is_asked_on(now: list[float]) -> None:
     assert watching.verdict() is None
     now[0] += LATE_SECONDS - 1
     assert watching.verdict() is None
-    summary |= page("late", late(rank=2), job_id="other")
-    now[0] += LATE_SECONDS
-    assert watching.verdict() is None
+
+
+def test_job_that_is_not_known_yet_has_no_verdict() -> None:
+    """Before its first rank reports there is nothing to be said."""
+    assert PageWatch(Scenario("data", once=True), lambda: None).verdict() is None
 
 
 def test_mild_lateness_is_health(now: list[float]) -> None:

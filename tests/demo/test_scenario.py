@@ -1,0 +1,43 @@
+"""While the demo waits it prints what the built-in page says, each time that this changes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from demo.scenario import Scenario
+from demo.verdict import Health
+
+
+def job(state: str, sentence: str, *late: int, reason: str | None = None) -> dict[str, Any]:
+    """Return the page's data about the demo's job, with these ranks *late* in data."""
+    named = [{"rank": rank, "stage": "data", "kind": "persistent"} for rank in late]
+    verdict = {"state": state, "reason": reason, "sentence": sentence, "late": named}
+    return {"verdict": verdict}
+
+
+def test_page_is_repeated_when_it_says_something_else(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A line for each new state or name, none for figures that move or while nothing is known."""
+    monkeypatch.setattr("demo.scenario.time.sleep", lambda seconds: None)
+    said: Iterator[dict[str, Any] | None] = iter(
+        [
+            None,
+            job("not_judgeable", "Nobody can be named yet.", reason="warming_up"),
+            job("not_judgeable", "Nobody can be named yet.", reason="warming_up"),
+            job("late", "Rank 2 is late in data: 0.9 GPUs.", 2),
+            job("late", "Rank 2 is late in data: 1.0 GPUs.", 2),
+            job("late", "Ranks 2 and 3 are late in data.", 2, 3),
+        ]
+    )
+    answers = iter([None] * 5 + [Health("demo", 0.0, 1.0, "none", 1.0)])
+
+    found = Scenario("data", once=True).watch([], lambda: next(answers), lambda: next(said))
+
+    assert isinstance(found, Health)
+    assert [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()] == [
+        "Nobody can be named yet.",
+        "Rank 2 is late in data: 0.9 GPUs.",
+        "Ranks 2 and 3 are late in data.",
+    ]

@@ -227,11 +227,15 @@ def merged(name: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     before = json.loads(path.read_text())["rows"] if path.exists() else []
     measured = {_about(row) for row in rows}
     kept = [row for row in before if _about(row) not in measured and row.keys() == rows[0].keys()]
-    return sorted([*kept, *rows], key=_about)
+    return sorted([*kept, *rows], key=_place)
 
 
 def _about(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("ranks", "source", "jobs", "GPU series"))
+
+
+def _place(row: dict[str, Any]) -> tuple[Any, ...]:
+    return row["ranks"], SOURCES.index(row["source"]), row["jobs"], row["GPU series"]
 
 
 def plans(arguments: Sequence[str] | None = None) -> list[Plan]:

@@ -165,8 +165,10 @@ def configuration() -> str:
                     "`RANKSKEW_JOB_ID`",
                     "the scheduler's or launcher's name",
                     "The `job_id` label: SLURM_JOB_ID, TORCHELASTIC_RUN_ID, JOBSET_NAME, "
-                    "RAY_JOB_ID or the pod's name without its index; without any `local-` and "
-                    "MASTER_ADDR, or the node's name where that is missing or a loopback address.",
+                    "RAY_JOB_ID or the pod's name without its index, in Kubernetes with the "
+                    "namespace before it (`POD_NAMESPACE`, or the service account's); without any "
+                    "of them `local-` and MASTER_ADDR, or the node's name where that is missing or "
+                    "a loopback address. What is set here stays as it is.",
                 ),
                 (
                     "`RANKSKEW_PEER_GROUP`",
@@ -184,7 +186,7 @@ def configuration() -> str:
                     "`RANK_PROBE_JOIN`",
                     "`1`",
                     "`0` keeps the ranks from comparing their steps through the job's own store; "
-                    "the rules then go by means.",
+                    "then no judge speaks for the job, only the fallback in the rules.",
                 ),
                 (
                     "`RANK_PROBE_TRACE`",

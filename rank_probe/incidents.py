@@ -1,20 +1,18 @@
 """Incidents: the ranks that are late step after step, each from its onset to its end."""
 
-import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from rank_probe.evidence import LEAVE_RATIO, Seen, seen_in
 from rank_probe.verdict import MILD, NODE, PERSISTENT, UNSYNCED, Late
 from rank_probe.windows import (
     LEAST_STEPS,
     WORK_STAGES,
-    Group,
     History,
     Mark,
     Reduction,
-    Standing,
     Window,
     change_point,
 )
@@ -28,22 +26,16 @@ ENTER_RATIO: Final = 0.043
 ENTER_SHORT_RATIO, SHORT_SECONDS = 0.08, 30.0
 # Of a rank that never was otherwise, until minutes have shown that it stays so.
 ENTER_STATIC_RATIO, STATIC_SECONDS = 0.05, 300.0
-# Back with its peers, as a window shows that is no short one.
-LEAVE_RATIO: Final = 0.03
 MILD_RATIO, MILD_SECONDS = 0.025, 300.0
 # Where no wait is measured; times of steps that nobody waits for differ by more.
 UNSYNCED_RATIO: Final = 0.1
 
-# Standard errors of the mean, of noise that is neither normal nor independent.
-ENTER_ERRORS, LEAVE_ERRORS = 6.0, 4.5
-# Of few steps the variance is a guess itself.
-ERRORS_OF_FEW: Final = 8.0
+# Standard errors by which a window must be below what the incident was.
+LEAVE_ERRORS: Final = 4.5
 # Over so many errors a mean is known to a tenth.
 SURE_ERRORS: Final = 10.0
 # Steps after which a jump can be told, if none of them is as before, and seconds.
 JUMP_STEPS, JUMP_SECONDS = 8, 5.0
-# Times the spread of the peers.
-SPREADS: Final = 5.0
 # The share of its ranks that makes it the node's fault.
 NODE_SHARE: Final = 0.6
 # The share of a rank's cost below which a stage is not told.
@@ -62,66 +54,6 @@ class Incident:
     confidence: float
     stage: str = ""
     ratio: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """How late one rank is in one window; *excess* and *error* are ratios of the baseline."""
-
-    window: Window
-    group: Group
-    standing: Standing
-
-    @property
-    def excess(self) -> float:
-        return self.standing.excess / self.group.baseline
-
-    @property
-    def before(self) -> float:
-        """Return its excess until then, had it changed as its peers did."""
-        return (self.standing.before + self.group.rise) / self.group.baseline
-
-    @property
-    def error(self) -> float:
-        """Return the standard error of the mean."""
-        variance = max(self.standing.variance, self.group.variance)
-        return math.sqrt(variance / self.window.steps) / self.group.baseline
-
-    def level_score(self) -> float:
-        """Return how many times its excess is what noise and peers could explain."""
-        explained = max(
-            _errors(self.window.steps) * self.error,
-            SPREADS * self.group.spread / self.group.baseline,
-        )
-        return self.excess / explained if explained else math.inf
-
-    def rise_score(self) -> float:
-        """Return the same for its rise since the earlier window."""
-        if not self.window.steps_before:
-            return 0.0
-        error = math.hypot(
-            self.error,
-            math.sqrt(self.standing.variance_before / self.window.steps_before)
-            / self.group.baseline,
-        )
-        explained = max(
-            _errors(self.window.steps) * error,
-            SPREADS * self.group.rise_spread / self.group.baseline,
-        )
-        return (self.excess - self.before) / explained if explained else math.inf
-
-    @property
-    def is_alone(self) -> bool:
-        """Whether no peer is half as late."""
-        others = (each.excess for each in self.group.standing if each is not self.standing)
-        return self.standing.excess > 2 * max(others, default=0.0)
-
-    @property
-    def paces(self) -> bool:
-        """Whether the job goes at its pace: later than the heaviest group, about as late as any."""
-        heaviest = max(group.baseline for group in self.window.groups)
-        furthest = (self.window.longest + self.window.median) / 2
-        return self.standing.busy > max(heaviest * (1 + LEAVE_RATIO / 2), furthest)
 
 
 class Incidents:
@@ -151,8 +83,8 @@ class Incidents:
     def _enter(self, windows: Sequence[Window], *, synced: bool) -> None:
         # A longer window may still hold what is over.
         now = next((each for each in windows if each.elapsed >= SHORT_SECONDS), windows[0])
-        late_now = {each.standing.rank for each in _seen([now]) if each.excess > LEAVE_RATIO}
-        for seen in _seen(windows):
+        late_now = {each.standing.rank for each in seen_in([now]) if each.excess > LEAVE_RATIO}
+        for seen in seen_in(windows):
             known = self._incidents.get(seen.standing.rank)
             if known is not None and known.kind != MILD:
                 continue
@@ -200,7 +132,7 @@ class Incidents:
 
     @staticmethod
     def _of(rank: int, window: Window) -> Seen:
-        return next(each for each in _seen([window]) if each.standing.rank == rank)
+        return next(each for each in seen_in([window]) if each.standing.rank == rank)
 
     def _is_static(self, incident: Incident, seen: Seen) -> bool:
         """Whether the rank may always have been so, and by too little to be believed so soon."""
@@ -231,7 +163,7 @@ class Incidents:
     # ---- How late, until when ------------------------------------------------------------------
 
     def _leave(self, windows: Sequence[Window]) -> None:
-        for seen in _seen(windows):
+        for seen in seen_in(windows):
             incident = self._incidents.get(seen.standing.rank)
             # Only a window within the incident shows that it is over, and no short one.
             if incident is None or seen.window.elapsed < SHORT_SECONDS or not incident.ratio:
@@ -265,7 +197,7 @@ class Incidents:
 
     def _describe(self, incident: Incident, seen: Seen, end: Mark) -> Late:
         step_seconds = seen.window.seconds / seen.window.steps
-        incident.ratio = seen.excess - incident.reference
+        incident.ratio = max(seen.excess - incident.reference, 0.0)
         if not incident.stage:
             stages = seen.standing.stages
             incident.stage = WORK_STAGES[max(range(len(stages)), key=lambda at: stages[at])]
@@ -292,23 +224,10 @@ class Incidents:
         if node is None or len(sizes) < 2 or sizes[node] < 2:
             return False
         there = [
-            each.excess for each in _seen([seen.window]) if nodes.get(each.standing.rank) == node
+            each.excess for each in seen_in([seen.window]) if nodes.get(each.standing.rank) == node
         ]
         late = sum(excess >= max(there) / 2 for excess in there)
         return late > 1 and late >= NODE_SHARE * sizes[node]
-
-
-def _seen(windows: Sequence[Window]) -> Iterator[Seen]:
-    """Yield who stands out among its peers, or is watched."""
-    for window in windows:
-        for group in window.groups:
-            if group.ranks > 1:
-                for standing in group.standing:
-                    yield Seen(window, group, standing)
-
-
-def _errors(steps: int) -> float:
-    return ENTER_ERRORS * (1 + ERRORS_OF_FEW / steps)
 
 
 def _by_stage(gpus: float, excess: Sequence[float]) -> dict[str, float]:

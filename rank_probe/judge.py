@@ -131,13 +131,17 @@ class Judge:
         if found.reason is not None:
             return replace(found, step_seconds=step_seconds)
         late = {each.rank: each for each in found.late}
-        rotating = dict(zip(WORK_STAGES, window.caused, strict=True))
+        # Rounding may leave less than nothing, here and below.
+        rotating = {
+            stage: max(seconds, 0.0)
+            for stage, seconds in zip(WORK_STAGES, window.caused, strict=True)
+        }
         for group in window.groups:
             for standing in group.standing:
                 if standing.rank in late:
                     _take(rotating, late[standing.rank], standing.caused * window.steps)
         lost = {
-            "group": window.unequal / window.seconds,
+            "group": max(window.unequal, 0.0) / window.seconds,
             "persistent": sum(each.gpus_lost for each in found.late),
             "rotating": sum(rotating.values()) / window.seconds,
             "common": max(window.sync - window.waited, 0.0) / window.seconds,

@@ -126,7 +126,7 @@ class Pauses:
             ratio=sum(each.lead for each in own[1:]) / steps / heaviest,
             gpus=sum(each.caused for each in own[1:]) / seconds,
             first=first,
-            confidence=self._surprise(own, ranks) / _limit(own),
+            confidence=max(self._surprise(own, ranks), 0.0) / _limit(own),
         )
 
     def _own(self, rank: int) -> list[Leader]:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,8 +16,12 @@ from demo.webhook import Webhook
 INTERVAL_SECONDS = 2.0
 
 # The jobs that hang on purpose do not wait two minutes to be called hung.
-HANGING = "hanging"
-OVERRIDES = {("hang_seconds", HANGING): 12.0, ("silent_seconds", HANGING): 6.0}
+HANGING, SHRUNK = "hanging", "shrunk"
+OVERRIDES = {
+    (name, job_id): seconds
+    for job_id in (HANGING, SHRUNK)
+    for name, seconds in (("hang_seconds", 12.0), ("silent_seconds", 6.0))
+}
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,13 @@ class Stack:
             lambda: True if len(self.prometheus.query(expression)) >= count else None, seconds, 0.5
         )
         assert found, f"{expression} never gave {count} series: {self.prometheus.query(expression)}"
+
+    def live_verdict(self, job_id: str) -> dict[str, Any]:
+        """Return what the built-in page says of *job_id*, which it must know."""
+        job = self.exporter.live_job(job_id)
+        assert job is not None, f"the built-in page does not know {job_id}"
+        verdict: dict[str, Any] = job["verdict"]
+        return verdict
 
 
 @pytest.fixture(scope="module")

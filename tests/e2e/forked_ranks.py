@@ -1,18 +1,19 @@
 """The ranks of several jobs as forks of one process, so that torch is imported once for all.
 
 Twenty ranks that import torch for themselves keep two cores busy for half a minute. Takes the
-number of ranks of each job and, as JSON, the arguments of demo/train.py by job_id.
+number of ranks of each job and, as JSON, the arguments of demo/train.py by job_id. Nothing here may
+start a thread: a fork takes over the locks that it holds, and waits for them for good.
 """
 
 import json
 import os
 import runpy
+import socket
 import sys
 
 import torch._dynamo  # an optimizer imports it, and so would every fork
 import torch.nn.parallel
 import torch.utils.data  # noqa: F401 - the same of a loader
-from torch._C._distributed_c10d import TCPStore
 
 
 def be_rank(rank: int, ranks: int, job_id: str, port: int, arguments: list[str]) -> None:
@@ -24,7 +25,6 @@ def be_rank(rank: int, ranks: int, job_id: str, port: int, arguments: list[str])
         "LOCAL_WORLD_SIZE": str(ranks),
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(port),
-        "TORCHELASTIC_USE_AGENT_STORE": "True",  # the store of the process that launched it
         "RANKSKEW_JOB_ID": job_id,
     }
     sys.argv = ["rank_probe", "demo/train.py", *arguments]
@@ -37,15 +37,21 @@ def be_rank(rank: int, ranks: int, job_id: str, port: int, arguments: list[str])
         os._exit(status)  # Never back into the loop that forks.
 
 
+def free_ports(count: int) -> list[int]:
+    """Return as many loopback ports that nobody listens on, all different."""
+    held = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [int(each.getsockname()[1]) for each in held]
+    for each in held:
+        each.close()
+    return ports
+
+
 def main(ranks: int, jobs: dict[str, list[str]]) -> None:
     """Start every rank of *jobs*, and wait for them."""
-    stores = {
-        job_id: TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for job_id in jobs
-    }
-    for job_id, arguments in jobs.items():
+    for (job_id, arguments), port in zip(jobs.items(), free_ports(len(jobs)), strict=True):
         for rank in range(ranks):
             if os.fork() == 0:
-                be_rank(rank, ranks, job_id, stores[job_id].port, arguments)
+                be_rank(rank, ranks, job_id, port, arguments)
     for _ in range(ranks * len(jobs)):
         os.wait()
 

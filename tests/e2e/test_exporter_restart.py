@@ -8,12 +8,12 @@ from tests.e2e.conftest import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 
-JOB, RANKS, STEPS = "restart", 4, 120
+JOB, RANKS, STEPS = "restart", 4, 160
 JOB_SELECTOR = f'{{job_id="{JOB}"}}'
 
 
 def test_killed_exporter_costs_neither_steps_nor_counts(stack: Stack) -> None:
-    """After SIGKILL and a restart every rank's counters are whole, and never went backwards."""
+    """After SIGKILL and a restart every rank's counters are whole, and the judge speaks again."""
     steps = f"rankskew_steps_total{JOB_SELECTOR}"
     with Training(
         stack.directory / JOB,
@@ -28,6 +28,7 @@ def test_killed_exporter_costs_neither_steps_nor_counts(stack: Stack) -> None:
         assert wait_for(lambda: None, seconds=4) is None
         assert training.exit_code is None
         stack.exporter.start()
+        stack.wait_for_series(f"rankskew_job_gpus_lost{JOB_SELECTOR}", 4, seconds=15)
         ended = wait_for(lambda: training.exit_code, seconds=120, every=0.2)
         assert ended == 0, training.last_lines()
         stack.wait_for_series(f"rankskew_rank_finished{JOB_SELECTOR} == 1", RANKS, seconds=30)

@@ -107,7 +107,8 @@ class PlainReduction:
         self._steps += 1
         pacer = charges.pacer
         lead = busy[self._ranks.index(pacer)] - heaviest
-        return Leader(number, at, pacer, STAGES.index(charges.stage), lead, caused[pacer])
+        at_stage = STAGES.index(charges.stage)
+        return Leader(number, at, pacer, at_stage, lead, caused[pacer], heaviest)
 
     def mark(self, at: float) -> Mark:
         """Return the sums of now; rows are replaced as steps are added, never changed."""

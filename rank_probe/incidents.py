@@ -74,19 +74,26 @@ class Incidents:
         """Yield since when they are."""
         return (each.onset for each in self._incidents.values())
 
-    def named(self, windows: Sequence[Window], end: Mark, *, synced: bool) -> list[Late]:
-        """Return the late ranks, given the *windows* that end now, the shortest first."""
-        self._enter(windows, synced=synced)
+    def named(
+        self, windows: Sequence[Window], end: Mark, pausing: Collection[int], *, synced: bool
+    ) -> list[Late]:
+        """Return the late ranks, given the *windows* that end now, the shortest first.
+
+        Those that are known to be *pausing* are late in the mean, too.
+        """
+        self._enter(windows, pausing, synced=synced)
         self._leave(windows)
         return self._late(end)
 
-    def _enter(self, windows: Sequence[Window], *, synced: bool) -> None:
+    def _enter(self, windows: Sequence[Window], pausing: Collection[int], *, synced: bool) -> None:
         # A longer window may still hold what is over.
         now = next((each for each in windows if each.elapsed >= SHORT_SECONDS), windows[0])
         late_now = {each.standing.rank for each in seen_in([now]) if each.excess > LEAVE_RATIO}
         for seen in seen_in(windows):
             known = self._incidents.get(seen.standing.rank)
             if known is not None and known.kind != MILD:
+                continue
+            if seen.standing.rank in pausing:
                 continue
             if seen.window.elapsed > now.elapsed and seen.standing.rank not in late_now:
                 continue

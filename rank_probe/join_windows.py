@@ -107,17 +107,19 @@ class TensorReduction:
             job + mine,
         )
         self._steps += len(numbers)
-        lead = (slowest - usual.amax(dim=1)).tolist()
+        heaviest = usual.amax(dim=1)
+        lead = (slowest - heaviest).tolist()
         cost = (caused.gather(1, charges.pacer[:, None])[:, 0] * _SECONDS).tolist()
         return [
-            Leader(number, at, self._ranks[pacer], stage, ahead, waited)
-            for number, at, pacer, stage, ahead, waited in zip(
+            Leader(number, at, self._ranks[pacer], stage, ahead, waited, usually)
+            for number, at, pacer, stage, ahead, waited, usually in zip(
                 numbers,
                 ends,
                 charges.pacer.tolist(),
                 charges.stage.tolist(),
                 lead,
                 cost,
+                heaviest.tolist(),
                 strict=True,
             )
         ]

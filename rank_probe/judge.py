@@ -68,11 +68,12 @@ class Judge:
         reason = _reason(windows[0])
         late: list[Late] = []
         if reason in (None, NO_SYNC):
-            late = self._incidents.named(windows, mark, synced=reason is None)
+            pausing = self._pauses.ranks
+            late = self._incidents.named(windows, mark, pausing, synced=reason is None)
         if reason is None:
             steady = self._incidents.ranks
-            pausing = self._pauses.named(leaders, windows[0], mark.at, steady)
-            late += [self._late(each, mark, step) for each in pausing]
+            paused = self._pauses.named(leaders, windows[0], mark.at, steady)
+            late += [self._late(each, mark, step) for each in paused]
         late.sort(key=lambda each: (-each.gpus_lost, -each.ratio, each.rank))
         return self._verdict(
             Verdict(

@@ -2,7 +2,7 @@
 
 import math
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
@@ -54,6 +54,11 @@ class Pauses:
         self._first: dict[int, Leader] = {}
         self._stage: dict[int, str] = {}
 
+    @property
+    def ranks(self) -> Collection[int]:
+        """Return the ranks that pause."""
+        return self._first.keys()
+
     def named(
         self, leaders: Sequence[Leader], window: Window, at: float, steady: Iterable[int]
     ) -> list[Paused]:
@@ -77,7 +82,10 @@ class Pauses:
             return
         least = max(PAUSE_RATIO * heaviest, PAUSE_LEADS * median(self._leads))
         self._events.extend(
-            each for each in leaders if each.lead > least and each.rank not in steady
+            each
+            for each in leaders
+            # Where all pause, the one that takes longest does no more than the others.
+            if each.lead > max(least, each.baseline - heaviest) and each.rank not in steady
         )
 
     def _name(self, rank: int, ranks: int) -> None:
@@ -97,13 +105,16 @@ class Pauses:
         that they come at equal intervals, or multiples of one. Among many pauses chance had many
         tries.
         """
-        everybody = sum(own[0].step <= each.step <= own[-1].step for each in self._events)
-        others = everybody - 1
+        everybody = [each for each in self._events if own[0].step <= each.step <= own[-1].step]
+        others = len(everybody) - 1
         chance = sum(
             math.comb(others, mine) * (1 / ranks) ** mine * (1 - 1 / ranks) ** (others - mine)
             for mine in range(len(own) - 1, others + 1)
         )
-        return -math.log(chance * len(self._events)) + _regularity(own)
+        # What is as regular whoever it strikes is no sign of one rank.
+        is_everybodys = others >= len(own) and _regularity(everybody) > 0
+        regularity = 0.0 if is_everybodys else _regularity(own)
+        return -math.log(chance * len(self._events)) + regularity
 
     def _is_over(self, rank: int, at: float) -> bool:
         own = self._own(rank)

@@ -113,7 +113,7 @@ class Window(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """The slowest rank of one step: *lead* seconds over the heaviest baseline, most in *stage*.
+    """The slowest rank of one step: *lead* seconds over the heaviest *baseline*, most in *stage*.
 
     *caused* is what the others waited on its account, in GPU-seconds; *at* the end of the step.
     """
@@ -124,6 +124,7 @@ class Leader(NamedTuple):
     stage: int
     lead: float
     caused: float
+    baseline: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)

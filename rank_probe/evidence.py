@@ -39,14 +39,27 @@ class Seen:
     @property
     def error(self) -> float:
         """Return the standard error of the mean."""
-        variance = max(self.standing.variance, self.group.variance)
-        return math.sqrt(variance / self.window.steps) / self.group.baseline
+        return self._error(self.standing.variance)
+
+    def _error(self, variance: float) -> float:
+        least = max(variance, self.group.variance)
+        return math.sqrt(least / self.window.steps) / self.group.baseline
 
     def level_score(self) -> float:
         """Return how many times its excess is what noise and peers could explain."""
+        return self._level(self.error)
+
+    def jump_score(self) -> float:
+        """Return the same of a window in which it is late all the time.
+
+        Noise is also what the rank was like before: where now this one is late, now that, a run of
+        late steps comes by chance.
+        """
+        return self._level(self._error(max(self.standing.variance, self.standing.variance_before)))
+
+    def _level(self, error: float) -> float:
         explained = max(
-            errors(self.window.steps) * self.error,
-            SPREADS * self.group.spread / self.group.baseline,
+            errors(self.window.steps) * error, SPREADS * self.group.spread / self.group.baseline
         )
         return _times(self.excess, explained)
 

@@ -129,11 +129,14 @@ class Incidents:
         if not seen.paces or seen.excess < ENTER_RATIO:
             return None
         found, end = self._incident(seen, PERSISTENT, 0.0, 1.0), self._history.marks[-1]
-        begin = found.onset
+        begin, first = found.onset, self._history.marks[0]
         if end.steps - begin.steps < JUMP_STEPS or end.at - begin.at < JUMP_SECONDS:
             return None
-        since = self._of(found.rank, self._reduction.window(begin, end, [found.rank]))
-        found.confidence = since.level_score()
+        if begin.steps - first.steps < LEAST_STEPS:
+            return None
+        window = self._reduction.window(begin, end, [found.rank], (first, begin))
+        since = self._of(found.rank, window)
+        found.confidence = since.jump_score()
         is_late = since.paces and since.excess > ENTER_SHORT_RATIO and found.confidence > 1
         return found if is_late else None
 

@@ -81,7 +81,7 @@ class Judge:
                 ranks={group.name: group.ranks for group in windows[0].groups},
                 absent=absent,
                 reason=reason,
-                late=tuple(late[:MOST_LATE]),
+                late=tuple(late),
                 changes=() if reason == NO_BUSY_TIME else self._changes.named(windows, mark),
             ),
             mark,
@@ -130,7 +130,7 @@ class Judge:
         window = self._reduction.window(begin, end, [each.rank for each in found.late])
         step_seconds = window.seconds / window.steps
         if found.reason is not None:
-            return replace(found, step_seconds=step_seconds)
+            return replace(found, late=found.late[:MOST_LATE], step_seconds=step_seconds)
         late = {each.rank: each for each in found.late}
         # Rounding may leave less than nothing, here and below.
         rotating = {
@@ -152,6 +152,7 @@ class Judge:
         spared = lost["persistent"] / (ranks - len(late)) if len(late) < ranks else 0.0
         return replace(
             found,
+            late=found.late[:MOST_LATE],
             step_seconds=step_seconds,
             slowdown=1 / (1 - min(spared, LARGEST_SHARE)),
             gpus_lost=lost,

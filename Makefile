@@ -37,10 +37,10 @@ bench-overhead: ## what the probe adds to a step, beside other tools in the same
 bench-accuracy: ## planted faults on 2, 4 and 8 ranks through the rules: who is named (hours, resumes; ACCURACY="--ranks 4")
 	$(PYTHON) -m benchmarks.accuracy $(ACCURACY)
 
-bench-crosscheck: ## what both sources say on a real Prometheus, beside the reference (4 minutes)
+bench-crosscheck: ## what both sources say on a real Prometheus, beside the reference (5 minutes)
 	$(PYTHON) -m benchmarks.crosscheck
 
-bench-latency: ## from the onset of a fault to its alert, real ranks and Prometheus (40 minutes)
+bench-latency: ## from the onset of a fault to its alert, real ranks and Prometheus (30 minutes)
 	$(PYTHON) -m benchmarks.latency
 
 bench-ways: ## a rank slowed in each stage, under each way to train: what the probe says (10 minutes)

@@ -7,7 +7,7 @@ onset, one stage and one end.
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -147,19 +147,38 @@ class Judge:
             "rotating": sum(rotating.values()) / window.seconds,
             "common": max(window.sync - window.waited, 0.0) / window.seconds,
         }
-        ranks = sum(found.ranks.values())
-        # All others wait as long, so this is the share of a step that they would be spared.
-        spared = lost["persistent"] / (ranks - len(late)) if len(late) < ranks else 0.0
         return replace(
             found,
             late=found.late[:MOST_LATE],
             step_seconds=step_seconds,
-            slowdown=1 / (1 - min(spared, LARGEST_SHARE)),
+            slowdown=_slowdown(window, lost["persistent"], late),
             gpus_lost=lost,
             rotating={
                 stage: seconds / window.seconds for stage, seconds in rotating.items() if seconds
             },
         )
+
+
+def _slowdown(window: Window, lost: float, late: Collection[int]) -> float:
+    """Return how many times as long steps take as without the *late* ranks, which cost *lost* GPUs.
+
+    What the others wait for them is what each of the others would be spared; late ranks wait for
+    later ones, too.
+    """
+    ranks = sum(group.ranks for group in window.groups)
+    if len(late) >= ranks:
+        return 1.0
+    step_seconds = window.seconds / window.steps
+    busy = ranks * step_seconds - window.sync / window.steps
+    slowest = (window.waited / window.steps + busy) / ranks
+    own = (
+        max(slowest - standing.busy, 0.0)
+        for group in window.groups
+        for standing in group.standing
+        if standing.rank in late
+    )
+    spared = max(lost * step_seconds - sum(own), 0.0) / (ranks - len(late))
+    return 1 / (1 - min(spared / step_seconds, LARGEST_SHARE))
 
 
 def _take(rotating: dict[str, float], late: Late, seconds: float) -> None:

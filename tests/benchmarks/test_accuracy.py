@@ -305,16 +305,18 @@ def test_pace_notes_what_a_rank_was_delayed_by() -> None:
 
 def test_latency_is_from_the_first_late_step_to_the_alert() -> None:
     """Another rank, or one that was named before, is wrong; a run that never fired is left out."""
-    plan = [segment("data", seed=seed) for seed in (1, 2, 3)]
+    plan = [segment("data", 0.25, seed=seed) for seed in (1, 2, 3)]
     keys = [one.key for one in plan]
     began = dict.fromkeys(keys, 100.0)
     fired = [
-        Fired(keys[0], "0", 130.0),
-        Fired(keys[0], "3", 130.0),
-        Fired(keys[1], "1", 99.0),
-        Fired(keys[2], "2", 140.0),
+        Fired(keys[0], "0", 130.0, "input", 0.63),
+        Fired(keys[0], "3", 130.0, "input", 0.6),
+        Fired(keys[1], "1", 99.0, "input", 0.6),
+        Fired(keys[2], "2", 140.0, "unknown", 0.6),
     ]
-    told = row(0.25, 5.0, plan, began, fired)
+    told = row(5.0, plan, began, fired)
 
     assert (told["runs"], told["fired"], told["wrong"]) == (3, 2, 2)
     assert (told["median, s"], told["max, s"]) == (35.0, 40.0)
+    assert told["cost off by, %"] == pytest.approx(5)
+    assert told["with its cause"] == 1

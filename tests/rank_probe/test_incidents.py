@@ -262,3 +262,23 @@ def test_rank_that_changed_is_named_among_peers_that_always_differed() -> None:
     assert found.named == late((1, "backward"))
     assert incident.onset == pytest.approx(560, abs=3)
     assert incident.cleared is None
+
+
+@pytest.mark.xfail(reason="the second onset is the first's, so the cost is a mean of both and more")
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("gap", [60, 120, 300])
+def test_rank_that_is_late_again_is_a_new_incident(gap: int, seed: int) -> None:
+    """It has its own onset and cost, and what was before is no pause."""
+    again = 160 + gap
+    first = Fault(3, "data", 0.3, start_seconds=100, end_seconds=160)
+    job = Job(ranks=8, seed=seed, seconds=again + 100)
+    job = replace(job, faults=(first, replace(first, start_seconds=again, end_seconds=1e9)))
+    steps = simulate(job)
+    found = judged_steps(job, steps)
+    incident = found.incidents[-1]
+
+    assert found.named == late((3, "data"))
+    assert len(found.incidents) == 2
+    assert incident.onset == pytest.approx(again, abs=3)
+    truth = caused(job, steps, 3, again, incident.named)
+    assert incident.first.gpus_lost == pytest.approx(truth, rel=0.1)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import yaml
 
-from tests.alerts.jobs import Fault, Job, input_series, simulate
+from tests.alerts.job_series import input_series
+from tests.alerts.jobs import Fault, Job, simulate
 from tests.alerts.vmalert import BEGIN_SECONDS, UNITS, Labels, Samples
 
 JOBS = {

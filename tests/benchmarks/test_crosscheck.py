@@ -1,80 +1,89 @@
 """Tests that the crosscheck serves what the ranks push and finds what the rules get wrong."""
 
+import re
 import urllib.request
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from benchmarks.crosscheck import Case, Nodes, cases, compare, failures, reference, served
+from benchmarks.crosscheck import Case, cases, compare, nodes, reference, served
 from demo.stack import Series
 from exporter.accounting import kinds
-from tests.alerts.jobs import Fault, Job, simulate, states
+from tests.alerts.jobs import Fault, Job, simulate
 
 LATE = (1, "forward")
 ASKED = 180.0
-CASE = Case("straggler", Job(seconds=200, join=True, faults=(Fault(*LATE, 0.25),)), LATE)
-STEPS = simulate(CASE.job)
+JOB = Job(seconds=200, faults=(Fault(*LATE, 0.25),))
+CASE = Case("straggler", JOB, LATE)
+STEPS = simulate(JOB)
 
 
-def answer(scale: float = 1.0, rank: int = LATE[0]) -> dict[str, list[Series]]:
-    """What rules that are *scale* too high would say, and that *rank* is late."""
+def row(scale: float = 1.0, rank: int = LATE[0], source: str = "join") -> dict[str, Any]:
+    """What comes of rules that are *scale* too high, and name *rank*."""
     who = {"job_id": CASE.name}
     true = reference(CASE, STEPS, ASKED)
     right = kinds(true, {LATE[0]})
-    return {
+
+    def of(kind: str, seconds: float) -> Series:
+        return Series(who | {"kind": kind}, scale * seconds / true.seconds)
+
+    answer = {
         "named": [Series(who | {"rank": str(rank), "stage": LATE[1]}, 1.0)],
+        "all": [of("all", right.lost)],
         "kinds": [
-            Series(who | {"kind": kind}, scale * getattr(right, kind) / true.seconds)
-            for kind in ("persistent", "rotating", "group", "common")
+            of(kind, getattr(right, kind)) for kind in ("persistent", "rotating", "group", "common")
         ],
-        "source": [Series(who | {"source": "join"}, 1.0)],
+        "source": [Series(who | {"source": source}, 1.0)],
     }
-
-
-def row(said: dict[str, list[Series]]) -> dict[str, Any]:
-    return compare(CASE, STEPS, {ASKED: said})
+    return compare(CASE, STEPS, {ASKED: answer})
 
 
 def test_right_answers_are_right() -> None:
     """What the reference says differs by nothing."""
-    right = row(answer())
+    right = row()
 
     assert right["all"] == pytest.approx(0, abs=1e-9)
     assert right["GPUs lost"] > 0.5
-    assert not failures(right, CASE)
+    assert right["right"]
+    assert right["wrong"] == ""
 
 
 def test_wrong_answers_are_found() -> None:
     """A cost that is a quarter too high, another rank, another source, and silence."""
-    assert "all differs by 0.25" in " ".join(failures(row(answer(1.25)), CASE))
-    assert failures(row(answer(rank=3)), CASE) == ["straggler-4-join: named 3:forward"]
-    other = replace(CASE, job=replace(CASE.job, join=False))
-    assert "no source spoke" in " ".join(failures(compare(other, STEPS, {ASKED: answer()}), other))
-    silent: dict[str, list[Series]] = {"named": [], "kinds": [], "source": []}
-    assert "straggler-4-join: named nobody" in failures(row(silent), CASE)
+    high = row(scale=1.25)
+    assert high["all"] == pytest.approx(0.25)
+    assert high["wrong"] == "all, persistent"
+    assert row(rank=3)["wrong"] == "named 3:forward"
+    assert row(source="block")["wrong"] == "block spoke"
+    silent: dict[str, list[Series]] = {"named": [], "all": [], "kinds": [], "source": []}
+    said = compare(CASE, STEPS, {ASKED: silent})["wrong"]
+    assert said == "all, persistent, common, named nobody, nobody spoke"
 
 
-def test_pages_hold_what_the_ranks_of_a_node_push() -> None:
-    """Of eight ranks a node, the second one's last two; timestamps are of the clock."""
-    job = Job(ranks=10, seconds=30.0)
-    nodes = Nodes({"j": (job, states(job, simulate(job)))})
-    nodes.began -= 20.0
-    with served(nodes) as port, urllib.request.urlopen(f"http://127.0.0.1:{port}/node/j.1") as got:
-        lines = got.read().decode().splitlines()
+@pytest.mark.parametrize("source", ["join", "block"])
+def test_pages_are_what_the_exporter_shows(source: str) -> None:
+    """Of ten ranks the second node has the last two, and the late one's verdict or its block."""
+    late = (9, "forward")
+    job = Job(ranks=10, seconds=100.0, faults=(Fault(*late, 0.25),), join=source == "join")
+    fleet = nodes(Case("straggler", job, late), simulate(job))
+    address = f"/node/straggler-10-{source}.1"
+    with (
+        served(fleet, lambda: 90.0) as port,
+        urllib.request.urlopen(f"http://127.0.0.1:{port}{address}") as got,
+    ):
+        page = got.read().decode()
 
-    assert nodes.names == ["j.0", "j.1"]
-    assert any(
-        line.startswith('rankskew_steps_total{job_id="j",peer_group="g0",rank="9"}')
-        for line in lines
+    assert list(fleet) == [f"straggler-10-{source}.0", f"straggler-10-{source}.1"]
+    assert set(re.findall(r'^rankskew_steps_total{.*rank="(\d+)"', page, re.M)) == {"8", "9"}
+    assert re.findall(r'^rankskew_late_ratio{.*rank="(\d+)"', page, re.M) == (
+        ["9"] if source == "join" else []
     )
-    assert not any('rank="7"' in line for line in lines)
-    beats = [float(line.split()[1]) for line in lines if "heartbeat" in line]
-    assert beats == [pytest.approx(nodes.began + 20.0, abs=5)] * 2
+    assert ("\nrankskew_job_gpus_lost{" in page) == (source == "join")
+    assert ("\nrankskew_block_step_seconds{" in page) == (source == "block")
 
 
 def test_every_number_of_ranks_is_asked_of_both_sources() -> None:
-    """2 to 64 ranks, each with a straggler, by the join and by windows."""
-    asked = {(case.job.ranks, case.job.join) for case in cases() if case.late}
+    """2 to 64 ranks, each with a straggler, by the judge and by the fallback."""
+    asked = {(case.job.ranks, case.source) for case in cases() if case.late}
 
-    assert asked == {(ranks, join) for ranks in (2, 4, 8, 16, 32, 64) for join in (True, False)}
+    assert asked == {(ranks, who) for ranks in (2, 4, 8, 16, 32, 64) for who in ("join", "block")}

@@ -25,7 +25,7 @@ from benchmarks.report import write
 from demo.process import free_port
 from demo.stack import Series
 from exporter.accounting import Account, account, kinds
-from tests.alerts.job_series import Node, _starts
+from tests.alerts.job_series import Node, starts_of
 from tests.alerts.jobs import Fault, Job, Step, simulate
 from tests.rank_probe.judged import vectors
 
@@ -84,7 +84,7 @@ def cases() -> Iterator[Case]:
 
 def nodes(case: Case, steps: list[Step]) -> dict[str, Node]:
     """Return the nodes of a job by name, JOB.NUMBER."""
-    starts = _starts(case.job, steps)
+    starts = starts_of(case.job, steps)
     return {
         f"{case.name}.{number}": Node(case.job, case.name, starts, ranks)
         for number, ranks in enumerate(case.job.nodes)

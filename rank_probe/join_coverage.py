@@ -4,6 +4,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from rank_probe.join_ring import ROUNDS
+
 WINDOW_SECONDS: Final = 60.0
 # A step is posted, merged and read back within a round each; after this it is late.
 LATE_ROUNDS: Final = 4
@@ -20,9 +22,10 @@ class Coverage:
     """
 
     def __init__(self, period_seconds: float) -> None:
-        self._late_seconds = LATE_ROUNDS * period_seconds
+        self._period_seconds = period_seconds
         self._pending: deque[tuple[int, float]] = deque()
         self._due = 0
+        self._has_begun = False
         self._history: deque[tuple[float, int, int]] = deque([(0.0, 0, 0)])
         self.ratio: float | None = None
 
@@ -33,6 +36,12 @@ class Coverage:
     def joined(self, steps: int, last_step: int, now: float) -> None:
         """Note that *steps* were joined so far, the highest numbered being *last_step*."""
         pending = self._pending
+        if steps and not self._has_begun:
+            # What was offered while ranks were waited for that take no part was not missed.
+            self._has_begun = True
+            while pending and now - pending[0][1] > ROUNDS * self._period_seconds:
+                pending.popleft()
+            self._due, self._history = 0, deque([(0.0, 0, 0)])
         while pending and (pending[0][0] <= last_step or self._is_lost(now)):
             pending.popleft()
             self._due += 1
@@ -46,5 +55,5 @@ class Coverage:
             history.append((now, self._due, steps))
 
     def _is_lost(self, now: float) -> bool:
-        is_old = now - self._pending[0][1] > self._late_seconds
+        is_old = now - self._pending[0][1] > LATE_ROUNDS * self._period_seconds
         return is_old and len(self._pending) > ALWAYS_PENDING

@@ -30,7 +30,7 @@ Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
 
 def input_series(job: Job, steps: list[Step], job_id: str = "j") -> list[dict[str, str]]:
     """Return *job* as scraped every *job.scrape_seconds* from pushes up to a second old."""
-    starts = _starts(job, steps)
+    starts = starts_of(job, steps)
     series: list[dict[str, str]] = []
     for number, ranks in enumerate(job.nodes):
         node = Node(job, job_id, starts, ranks)
@@ -74,7 +74,7 @@ class Start:
     said: list[tuple[float, dict[str, Any]]]
 
 
-def _starts(job: Job, steps: list[Step]) -> list[Start]:
+def starts_of(job: Job, steps: list[Step]) -> list[Start]:
     firsts = [at for at, step in enumerate(steps) if step.number == 1]
     starts = []
     for attempt, (first, after) in enumerate(zip(firsts, [*firsts[1:], None], strict=True)):

@@ -183,6 +183,7 @@ def test_rank_that_never_steps_is_left_out_after_a_while() -> None:
 
     assert verdict is not None
     assert (verdict["absent"], verdict["ranks"], verdict["reason"]) == (1, {"all": 2}, None)
+    assert world.rounds[2].coverage.ratio == 1.0
     assert world.rounds[2].result is not None
     assert world.rounds[2].result.steps > 25
     assert world.rounds[1].result is None

@@ -75,6 +75,7 @@ class Start:
 
 
 def starts_of(job: Job, steps: list[Step]) -> list[Start]:
+    """Return the starts of *job*, judged if it is joined."""
     firsts = [at for at, step in enumerate(steps) if step.number == 1]
     starts = []
     for attempt, (first, after) in enumerate(zip(firsts, [*firsts[1:], None], strict=True)):

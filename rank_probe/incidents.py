@@ -1,5 +1,6 @@
 """Incidents: the ranks that are late step after step, each from its onset to its end."""
 
+import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,8 +35,8 @@ UNSYNCED_RATIO: Final = 0.1
 LEAVE_ERRORS: Final = 4.5
 # Over so many errors a mean is known to a tenth.
 SURE_ERRORS: Final = 10.0
-# Steps after which a jump can be told, if none of them is as before, and seconds.
-JUMP_STEPS, JUMP_SECONDS = 8, 5.0
+# Steps after which a large jump can be told, if none of them is as before, and seconds.
+JUMP_RATIO, JUMP_STEPS, JUMP_SECONDS = 0.15, 8, 5.0
 # The share of its ranks that makes it the node's fault.
 NODE_SHARE: Final = 0.6
 # The share of a rank's cost below which a stage is not told.
@@ -63,6 +64,7 @@ class Incidents:
         self._reduction = reduction
         self._history = history
         self._incidents: dict[int, Incident] = {}
+        self._over: dict[int, float] = {}
 
     @property
     def ranks(self) -> Collection[int]:
@@ -137,7 +139,7 @@ class Incidents:
         window = self._reduction.window(begin, end, [found.rank], (first, begin))
         since = self._of(found.rank, window)
         found.confidence = since.jump_score()
-        is_late = since.paces and since.excess > ENTER_SHORT_RATIO and found.confidence > 1
+        is_late = since.paces and since.excess > JUMP_RATIO and found.confidence > 1
         return found if is_late else None
 
     @staticmethod
@@ -161,7 +163,11 @@ class Incidents:
         return None
 
     def _incident(self, seen: Seen, kind: str, reference: float, score: float) -> Incident:
-        marks, rank, group = self._history.marks, seen.standing.rank, seen.group
+        rank, group = seen.standing.rank, seen.group
+        # What it was like in an earlier incident is no part of this one.
+        over = self._over.get(rank, -math.inf)
+        marks = [mark for mark in self._history.marks[:-1] if mark.at >= over]
+        marks = [*(marks or self._history.marks[-2:-1]), self._history.marks[-1]]
         # What the distance from the baseline is for a usual rank: that of each step is noisy.
         path = self._reduction.path(rank, marks)
         begin, end = self._reduction.path(rank, (seen.window.begin, marks[-1]))
@@ -185,6 +191,7 @@ class Incidents:
             drop = LEAVE_ERRORS * seen.error
             if excess < leave and incident.ratio - excess > drop:
                 del self._incidents[incident.rank]
+                self._over[incident.rank] = seen.window.begin.at
 
     def _late(self, end: Mark) -> list[Late]:
         """Describe each incident by the steps since its onset, of the last minutes."""

@@ -35,6 +35,8 @@ LOOKS: Final = 10
 JOB_SECONDS: Final = 60.0
 # Of a step; rounding must not make it all.
 LARGEST_SHARE: Final = 0.999
+# A rank that is named counts for so much more, where only some can be.
+STAYS_NAMED: Final = 1.5
 # What a rank was like before is looked at over so many times the window.
 EARLIER: Final = 2
 
@@ -48,6 +50,7 @@ class Judge:
         self._incidents = Incidents(reduction, self._history)
         self._pauses = Pauses()
         self._changes = Changes(reduction, self._history)
+        self._told: frozenset[int] = frozenset()
         self._next_looks = dict.fromkeys(HORIZONS, -math.inf)
 
     def judge(
@@ -74,7 +77,8 @@ class Judge:
             steady = self._incidents.ranks
             paused = self._pauses.named(leaders, windows[0], mark.at, steady)
             late += [self._late(each, mark, step) for each in paused]
-        late.sort(key=lambda each: (-each.gpus_lost, -each.ratio, each.rank))
+        late.sort(key=self._urgency)
+        self._told = frozenset(each.rank for each in late[:MOST_LATE])
         return self._verdict(
             Verdict(
                 step,
@@ -107,6 +111,11 @@ class Judge:
         seconds, steps = EARLIER * (end.at - begin.at), EARLIER * (end.steps - begin.steps)
         first = self._history.before(begin, seconds, steps)
         return (first, begin) if first else None
+
+    def _urgency(self, late: Late) -> tuple[float, float, int]:
+        """Order the costliest first, with a lead for whom the last verdict named."""
+        named = STAYS_NAMED if late.rank in self._told else 1.0
+        return -late.gpus_lost * named, -late.ratio, late.rank
 
     def _late(self, found: Paused, end: Mark, step: int) -> Late:
         return Late(

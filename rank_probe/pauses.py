@@ -80,6 +80,8 @@ class Pauses:
         self._leads.extend(each.lead for each in leaders)
         if len(self._leads) < FEWEST_LEADS:
             return
+        # Steps in which a rank was late all the time are no pauses, once it no longer is.
+        self._events = deque((e for e in self._events if e.rank not in steady), maxlen=EVENTS)
         least = max(PAUSE_RATIO * heaviest, PAUSE_LEADS * median(self._leads))
         self._events.extend(
             each

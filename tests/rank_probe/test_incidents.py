@@ -264,7 +264,6 @@ def test_rank_that_changed_is_named_among_peers_that_always_differed() -> None:
     assert incident.cleared is None
 
 
-@pytest.mark.xfail(reason="the second onset is the first's, so the cost is a mean of both and more")
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize("gap", [60, 120, 300])
 def test_rank_that_is_late_again_is_a_new_incident(gap: int, seed: int) -> None:

@@ -1,0 +1,147 @@
+"""What the job loses: by kind of waiting, by rank and stage, and each late rank."""
+
+from typing import Final
+
+from grafana_foundation_sdk.builders import table, timeseries
+
+from dashboards.job_series import (
+    AT_END,
+    CAUSE,
+    JOB,
+    LATE,
+    LATE_SINCE,
+    LOST,
+    LOST_BY_STAGE,
+    RANK_GPU,
+    ROTATING_BY_STAGE,
+    beside_late,
+    busy,
+    late_now,
+    peers,
+    wait,
+)
+from dashboards.panels import (
+    LATE_COLOUR,
+    PEERS_COLOUR,
+    STAGE_COLOURS,
+    WAIT_COLOUR,
+    Override,
+    column,
+    join_rows,
+    query,
+    rows,
+    stacked_panel,
+    table_panel,
+)
+
+# By kind: what the panel calls it, and its colour.
+KINDS: Final = {
+    "hung": ("job hangs", "#8F1D2C"),
+    "persistent": ("late ranks", LATE_COLOUR),
+    "rotating": ("no stable leader", "#FF9830"),
+    "group": ("unequal peer groups", "#B877D9"),
+    "common": ("communication", WAIT_COLOUR),
+}
+NOT_TOLD_APART: Final = "any other wait"
+
+
+def lost_by_kind() -> timeseries.Panel:
+    """Return all waiting over time; the kinds add up."""
+    panel = stacked_panel(
+        "GPUs lost, by kind of waiting",
+        "Late ranks: the same ranks most of the time. No stable leader: another one each step, as "
+        "with uneven sequence lengths. Unequal peer groups: a heavier pipeline stage. "
+        "Communication: what even the luckiest rank waits. While a job hangs, all its GPUs. Only "
+        "ranks that compare their steps tell all of these apart.",
+        "none",
+        span=12,
+        colours=dict(KINDS.values()) | {NOT_TOLD_APART: PEERS_COLOUR},
+    )
+    for ref, (kind, (legend, _)) in zip("ABCDE", KINDS.items(), strict=True):
+        series = f'job_kind:rankskew_gpus_lost:sum{{kind="{kind}",{JOB}}}'
+        panel.with_target(query(series, legend, ref))
+    lost = f"job:rankskew_gpus_lost:sum{{{JOB}}}"
+    by_kind = f"sum by (cluster, job_id) (job_kind:rankskew_gpus_lost:sum{{{JOB}}}) or 0 * {lost}"
+    panel.with_target(query(f"{lost} - ({by_kind}) > 0.01", NOT_TOLD_APART, "F"))
+    return panel.no_value("No rank of this job can be judged")
+
+
+def lost_by_rank_and_stage() -> timeseries.Panel:
+    """Return what each late rank costs over time, in the colour of its stage."""
+    return (
+        stacked_panel(
+            "GPUs lost, by rank and stage",
+            "What each late rank costs, in the stage where it falls behind: its colour is the "
+            "stage, as everywhere. Pale: what is lost while another rank is late in each step; "
+            "only ranks that compare their steps know it.",
+            "none",
+            span=12,
+            colours={f" {stage}$": colour for stage, colour in STAGE_COLOURS.items()},
+        )
+        .no_value("Nobody is late")
+        .with_target(
+            query(
+                f"sum by (cluster, rank, stage) ({LOST_BY_STAGE}"
+                " and on (cluster, peer_group, rank, stage)"
+                f" topk(10, max_over_time({LOST_BY_STAGE}[1h]{AT_END}) > 0.02))",
+                "rank {{rank}} {{stage}}",
+            )
+        )
+        .with_target(
+            query(
+                f"{ROTATING_BY_STAGE} and on (cluster, stage)"
+                f" max_over_time({ROTATING_BY_STAGE}[1h]{AT_END}) > 0.02",
+                "no stable leader {{stage}}",
+                "B",
+            )
+        )
+        .override_by_query("B", [Override(id_val="custom.fillOpacity", value=25)])
+    )
+
+
+def late_ranks() -> table.Panel:
+    """Return one row for each rank that is late now."""
+    both = f'label_join({CAUSE}, "cause", ": ", "cause", "detail")'
+    cause = f'label_replace({both}, "cause", "$1", "cause", "(.*): ")'
+    panel = (
+        table_panel(
+            "Late ranks",
+            "Every rank that is late: where it runs, in which stage it began to fall behind, how "
+            "it is late and by how much of its peers' time, what explains it, what it costs, and "
+            "its own work and wait per step against the median of its peers. The late rank works "
+            "longest and waits least.",
+            "none",
+            span=24,
+        )
+        .height(5)
+        .no_value("Nobody is late")
+        .with_target(rows(LATE, "A"))
+        .with_target(rows(f"sum by (cluster, rank) ({LOST})", "B"))
+        .with_target(rows(f"sum by (cluster, rank) ({late_now(busy())})", "C"))
+        .with_target(rows(beside_late(peers(busy())), "D"))
+        .with_target(rows(f"sum by (cluster, rank) ({late_now(wait())})", "E"))
+        .with_target(rows(beside_late(peers(wait())), "F"))
+        .with_target(rows(f"min by (cluster, rank) ({late_now(LATE_SINCE)})", "G"))
+        .with_target(rows(f"max by (cluster, rank, gpu_uuid) ({late_now(RANK_GPU)})", "H"))
+        .with_target(rows(f"max by (cluster, rank, cause) ({cause})", "I"))
+    )
+    join_rows(
+        panel,
+        "rank",
+        {
+            "rank": column("Rank", width=60),
+            "instance": column("Node", width=150),
+            "stage": column("Late in", width=90),
+            "kind": column("How", width=90),
+            "Value #A": column("Slower by", "percentunit", decimals=0, width=85),
+            "Value #B": column("GPUs lost", "none", decimals=2, colour=LATE_COLOUR, width=85),
+            "Value #G": column("Late since", "dateTimeFromNow", width=125),
+            "cause": column("Cause", width=180),
+            "Value #C": column("Own work", "s", decimals=1, width=85),
+            "Value #D": column("Peers' work", "s", decimals=1, width=95),
+            "Value #E": column("Wait", "s", decimals=1, width=85),
+            "Value #F": column("Peers' wait", "s", decimals=1, width=95),
+            "gpu_uuid": column("GPU"),
+        },
+    )
+    return panel

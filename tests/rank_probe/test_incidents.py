@@ -281,3 +281,11 @@ def test_rank_that_is_late_again_is_a_new_incident(gap: int, seed: int) -> None:
     assert incident.onset == pytest.approx(again, abs=3)
     truth = caused(job, steps, 3, again, incident.named)
     assert incident.first.gpus_lost == pytest.approx(truth, rel=0.1)
+
+
+def test_run_of_late_steps_in_a_job_of_two_that_rotates_names_nobody() -> None:
+    """Eight late steps in a row come by chance where each step strikes one of two ranks."""
+    rotating = Fault(None, "forward", 0.5)
+    job = Job(ranks=2, seed=3, seconds=1500, busy_seconds=1, stage_noise=0.01, faults=(rotating,))
+
+    assert judged(job).named == set()

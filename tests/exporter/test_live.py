@@ -136,7 +136,7 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
     """Who is late, where and at what cost is one sentence; the figures stand beside it."""
     said = Node().judged(verdict())
 
-    assert said["sentence"] == "Rank 2 is late in data: 1.0 of 4 GPUs are waiting for it."
+    assert said["sentence"] == "Rank 2 is late in data: 1.00 of 4 GPUs are waiting for it."
     assert said["state"] == "late"
     assert said["reason"] is None
     assert said["late"] == [
@@ -153,9 +153,9 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
     ]
     assert said["details"] == [
         "Rank 2 needs 45% more time than its peers, for 30 s now, most of it in data; "
-        "1.0 GPUs wait for it.",
+        "1.00 GPUs wait for it.",
         "Steps take 1.44 times as long as without it.",
-        "GPUs lost: 1.0 to late ranks; 0.25 to ranks that are late in turn, mostly in data; "
+        "GPUs lost: 1.00 to late ranks; 0.25 to ranks that are late in turn, mostly in data; "
         "0.50 to waiting that all have in common.",
     ]
     assert said["slowdown"] == 1.44
@@ -168,7 +168,7 @@ def test_late_rank_of_another_node_is_named_here_too() -> None:
     said = node.judged(verdict(late=(late(rank=17),), ranks={"all": 64}))
 
     assert said["sentence"] == (
-        "Rank 17 (not on this node) is late in data: 1.0 of 64 GPUs are waiting for it."
+        "Rank 17 (not on this node) is late in data: 1.00 of 64 GPUs are waiting for it."
     )
     assert [each["is_here"] for each in said["late"]] == [False]
 

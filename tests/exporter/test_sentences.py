@@ -56,7 +56,7 @@ def test_late_ranks_are_named(ranks: list[dict[str, Any]], sentence: str) -> Non
 def test_cost_is_that_of_all() -> None:
     """All late ranks together cost what is said, of all of the job's GPUs."""
     assert late_sentence(views({}, {"rank": 3, "gpus": {"data": 0.5}}), 64).endswith(
-        ": 1.5 of 64 GPUs are waiting for them."
+        ": 1.50 of 64 GPUs are waiting for them."
     )
 
 

@@ -289,3 +289,12 @@ def test_run_of_late_steps_in_a_job_of_two_that_rotates_names_nobody() -> None:
     job = Job(ranks=2, seed=3, seconds=1500, busy_seconds=1, stage_noise=0.01, faults=(rotating,))
 
     assert judged(job).named == set()
+
+
+def test_noise_does_not_end_an_incident() -> None:
+    """That one window of noisy steps is below the limit does not show that the rank is back."""
+    fault = Fault(5, "forward", 0.1)
+    job = Job(ranks=8, seed=2, seconds=1500, busy_seconds=1, stage_noise=0.2, faults=(fault,))
+    (incident,) = judged(replace(job, common_noise=0.05)).incidents
+
+    assert incident.cleared is None

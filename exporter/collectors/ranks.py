@@ -160,13 +160,14 @@ def _now(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     )
     finished = GaugeMetricFamily(
         "rankskew_rank_finished",
-        "Whether this rank ended cleanly (1) or not, or not yet (0) (probe).",
+        "1 once this rank ended cleanly; absent until then (probe).",
         labels=IDENTITY,
     )
     for snapshot in snapshots:
         who = identity(snapshot)
-        finished.add_metric(who, float(snapshot.finished))
-        if not snapshot.finished:
+        if snapshot.finished:
+            finished.add_metric(who, 1.0)
+        else:
             heartbeat.add_metric(who, snapshot.heartbeat_timestamp_seconds)
         if not snapshot.finished and snapshot.level != LEVEL_OFF and _is_long(snapshot):
             elapsed.add_metric([*who, snapshot.stage], snapshot.stage_elapsed_seconds)

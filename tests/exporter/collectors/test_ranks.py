@@ -93,6 +93,7 @@ def test_missing_reading_is_an_absent_series() -> None:
     assert "rankskew_paced_steps_total{" not in page
     assert "rankskew_group_wait_seconds_total{" not in page
     assert "rankskew_join_coverage_ratio{" not in page
+    assert "rankskew_rank_finished{" not in page
 
 
 def test_finished_rank_keeps_its_counters_and_loses_its_heartbeat() -> None:

@@ -226,8 +226,8 @@ def test_evidence_and_stage_make_the_cause(tmp_path: Path) -> None:
         (FORWARD, SLOW_CLOCK, "slow_device/clocks"),
         (H2D, NARROW, "slow_device/pcie_link"),
         (H2D, OLD_LINK, "slow_device/pcie_link"),
-        (FORWARD, LINKS_DOWN, "slow_device/NvlinkDown"),
-        (FORWARD, FAILED, "slow_device/GpuEccErrors"),
+        (FORWARD, LINKS_DOWN, "slow_device/nvlink"),
+        (FORWARD, FAILED, "slow_device/memory"),
         (FORWARD, FOREIGN, "foreign_process"),
         (H2D, WRONG_CPUS, "cpu/numa"),
         (DATA, {}, "input"),
@@ -303,7 +303,7 @@ def test_of_several_causes_the_first_wins(tmp_path: Path) -> None:
         (FORWARD, MORE_TOKENS | SLOW_CLOCK | FOREIGN, "uneven_batches"),
         (FORWARD, SLOW_CLOCK | FOREIGN, "slow_device/clocks"),
         (FORWARD, FOREIGN | NARROW | LINKS_DOWN, "foreign_process"),
-        (replace(FORWARD, kind="node"), FAILED | PRESSURE, "slow_device/GpuEccErrors"),
+        (replace(FORWARD, kind="node"), FAILED | PRESSURE, "slow_device/memory"),
         (OTHER, COLLECTS | PRESSURE, "gc"),
     ]
 

@@ -29,7 +29,7 @@ def assert_values(folder: Path, series: list[dict[str, str]], expected: dict[str
 
 def test_every_job_has_every_threshold(tmp_path: Path) -> None:
     """A job that nobody made an override for has all the defaults."""
-    assert len(defaults()) > 25
+    assert len(defaults()) > 20
     assert_values(tmp_path, [NODE], values(defaults()))
 
 

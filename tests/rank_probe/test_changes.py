@@ -73,6 +73,15 @@ def test_unmeasured_wait_hides_no_change() -> None:
     assert [change.stage for change in found.last.changes] == ["data"]
 
 
+@pytest.mark.parametrize(("excess", "told"), [(0.1, False), (0.2, True)])
+def test_change_is_from_a_seventh_on(excess: float, told: bool) -> None:
+    """All ranks together vary by more than one does against the others."""
+    faults = tuple(Fault(rank, "forward", excess, start_seconds=SINCE) for rank in range(4))
+    found = judged(Job(seed=4, seconds=600, faults=faults))
+
+    assert bool(found.last.changes) is told
+
+
 @pytest.mark.parametrize(
     "job",
     [

@@ -15,12 +15,12 @@ from demo.webhook import Webhook
 # Scraped and judged this often, so that a page is late by no more than that.
 INTERVAL_SECONDS = 2.0
 
-# The jobs that hang on purpose do not wait two minutes to be called hung.
+# The jobs that hang on purpose do not wait two minutes to be called hung. A rank is seen to be silent after ten seconds.
 HANGING, SHRUNK = "hanging", "shrunk"
 OVERRIDES = {
     (name, job_id): seconds
     for job_id in (HANGING, SHRUNK)
-    for name, seconds in (("hang_seconds", 12.0), ("silent_seconds", 6.0))
+    for name, seconds in (("hang_seconds", 12.0), ("silent_seconds", 14.0))
 }
 
 

@@ -55,7 +55,7 @@ bench-join: ## the per-step join with up to 8,192 ranks on one store, and beside
 bench-scrape: ## a scrape with 8 stub GPUs and 8 ranks: time, CPU, memory (5 minutes)
 	$(PYTHON) -m benchmarks.scrape
 
-bench-scale: ## rules of a real Prometheus over 1,024 to 16,384 simulated ranks (30 minutes, 10 GiB)
+bench-scale: ## rules of a real Prometheus over 1,024 to 16,384 simulated ranks (45 minutes, 10 GiB)
 	$(PYTHON) -m benchmarks.scale
 
 docs: ## regenerate what the documentation lists: metrics, flags, alerts, figures

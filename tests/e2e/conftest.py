@@ -15,7 +15,8 @@ from demo.webhook import Webhook
 # Scraped and judged this often, so that a page is late by no more than that.
 INTERVAL_SECONDS = 2.0
 
-# The jobs that hang on purpose do not wait two minutes to be called hung. A rank is seen to be silent after ten seconds.
+# The jobs that hang on purpose do not wait two minutes to be called hung.
+# A silent rank is seen after ten seconds.
 HANGING, SHRUNK = "hanging", "shrunk"
 OVERRIDES = {
     (name, job_id): seconds

@@ -1,5 +1,6 @@
 """`rankskew` and `python -m exporter`: run a command; what stops it is one line on stderr."""
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -12,11 +13,17 @@ OUR_PACKAGES = ("exporter", "rank_probe")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 when the command did its work, 1 when the machine refused, 2 for wrong usage."""
     try:
-        return run(sys.argv[1:] if arguments is None else arguments)
+        status = run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+        return status
     except UsageError as error:
         return _end(2, str(error))
     except StartError as error:
         return _end(1, str(error))
+    except BrokenPipeError:
+        # The reader has seen enough, as head does. Python flushes stdout once more at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except ModuleNotFoundError as error:
         missing = (error.name or "").partition(".")[0]
         if missing in OUR_PACKAGES:

@@ -136,3 +136,13 @@ def test_base_install_knows_its_version_and_its_files(tmp_path: Path) -> None:
     assert without_extra("--version").stdout == f"rankskew {__version__}\n"
     assert without_extra("files", str(tmp_path / "out")).returncode == 0
     assert (tmp_path / "out" / "alerts" / "alertmanager.yaml").is_file()
+
+
+def test_reader_that_has_seen_enough_is_no_failure(tmp_path: Path) -> None:
+    """Whatever is printed into `head` after its last line is thrown away, without a traceback."""
+    command = f"{sys.executable} -m exporter files {tmp_path}/out | true"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.stderr == ""

@@ -37,8 +37,9 @@ DASHBOARDS = ROOT / "dashboards" / "json"
 RANKS = 64
 LATE_NODE = planted(RANKS) // RANKS_PER_NODE
 NOW = 1.8e9
-# Slurm tasks in no pod, which step and are judged, in one peer group.
+# Slurm tasks in no pod, which step on and are judged, in one peer group.
 NOT_SIMULATED = {
+    "rankskew_rank_finished",
     "rankskew_rank_pod_info",
     "rankskew_rank_silent_seconds",
     "rankskew_stage_elapsed_seconds",

@@ -5,7 +5,7 @@ python -m benchmarks.crosscheck
 Simulated jobs of 2 to 64 ranks, with the judge's verdict (join) or with blocks of steps alone (the
 fallback), are scraped as they go on: from the exporter of each node, each at a moment of its own.
 After four minutes each job has been asked several times who is late, in which stage and what it
-costs; exporter/accounting.py says what is right.
+costs; exporter/accounting/run.py says what is right.
 """
 
 import statistics
@@ -24,7 +24,7 @@ from benchmarks.one_port import OnePortPrometheus
 from benchmarks.report import write
 from demo.process import free_port
 from demo.stack import Series
-from exporter.accounting import Account, account, kinds
+from exporter.accounting.run import Account, account, kinds
 from tests.alerts.job_series import Node, starts_of
 from tests.alerts.jobs import Fault, Job, Step, simulate
 from tests.rank_probe.judged import vectors

@@ -16,11 +16,11 @@ from typing import Any, Final, ParamSpec, TypeVar
 import pynvml
 
 from benchmarks.report import show, write
-from exporter.nvml import parts
 from exporter.nvml.calls import Calls
-from exporter.nvml.gpu import Gpu
+from exporter.nvml.readings import several_calls
 from exporter.nvml.sample import GpuSample
 from exporter.nvml.timing import Timing
+from exporter.nvml.worker.gpu import Gpu
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -80,7 +80,13 @@ def read(calls: TimedCalls, rounds: int, pause_seconds: float) -> list[GpuSample
     timing = Timing()
     count = calls(None, pynvml.nvmlDeviceGetCount)
     gpus = [
-        Gpu(index, calls, timing.retry_seconds, parts.quick(timing), parts.slow(timing))
+        Gpu(
+            index,
+            calls,
+            timing.retry_seconds,
+            several_calls.quick(timing),
+            several_calls.slow(timing),
+        )
         for index in range(count)
     ]
     samples = []

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
 
-from exporter.skew import Charges, charge
+from exporter.accounting.step import Charges, charge
 from rank_probe.stages import STAGES
 from rank_probe.stages import SYNC as SYNC_POSITION
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from benchmarks.scale_job import RANKS_PER_NODE, Job
 from benchmarks.scale_page import Node, fleet
-from exporter.exposition import GZIP_LEVEL
+from exporter.scrape.exposition import GZIP_LEVEL
 
 CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 

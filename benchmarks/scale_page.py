@@ -24,11 +24,11 @@ from benchmarks.scale_job import (
 )
 from benchmarks.scale_snapshot import FIRST_MARK, JOB, NO_RANK, WORLD_SIZE, Marks, snapshot, verdict
 from benchmarks.scale_verdict import LATE_SECONDS, Told
-from exporter.collectors import Sources, makers
-from exporter.ranks import RankStore
-from exporter.scrape import Scrape
+from exporter.collectors.catalog import Sources, makers
+from exporter.ranks.store import RankStore
+from exporter.scrape.sampling import Scrape
+from exporter.scrape.text_format import encode
 from exporter.settings import Settings
-from exporter.text_format import encode
 
 ROOT: Final = Path(__file__).parents[1]
 RULES: Final = ROOT / "alerts" / "rules"

@@ -14,10 +14,10 @@ from prometheus_client.metrics_core import Metric
 from alerts.build_index import with_tables
 from docs import accuracy_table, figures, scale_table
 from docs.markdown import fill, table
-from exporter.collectors import COLLECTORS, Sources
+from exporter.collectors.catalog import COLLECTORS, Sources
 from exporter.nvml.sample import GpuSample, NodeSample
-from exporter.ranks import RankStore
-from exporter.scrape import Scrape
+from exporter.ranks.store import RankStore
+from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings, flags
 from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 

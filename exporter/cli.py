@@ -7,16 +7,16 @@ from pathlib import Path
 from typing import Any, Final, NoReturn
 
 from exporter.bundle import bundled, write_files
-from exporter.control import Order
-from exporter.control_command import default_endpoint, give_order
 from exporter.errors import UsageError
-from exporter.gpus_command import forget, release, resume
-from exporter.promtool import rule_files
-from exporter.replay import Replay, as_json, replay
-from exporter.replay_progress import ProgressLine
-from exporter.replay_report import report
+from exporter.operator.control_command import default_endpoint, give_order
+from exporter.operator.gpus_command import forget, release, resume
+from exporter.operator.levels import Order
+from exporter.replay.progress import ProgressLine
+from exporter.replay.promtool import rule_files
+from exporter.replay.replay import Replay, as_json, replay
+from exporter.replay.report import report
+from exporter.replay.traces import Run, read_traces
 from exporter.settings import Settings, duration_seconds, flags
-from exporter.traces import Run, read_traces
 from rank_probe.snapshot import LEVELS
 from rank_probe.version import __version__
 
@@ -220,7 +220,7 @@ def run_exporter(arguments: Sequence[str]) -> int:
 
 def parse_settings(arguments: Sequence[str]) -> Settings:
     """Return the settings that the flags in *arguments* ask for; raises UsageError."""
-    from exporter.collectors import COLLECTORS
+    from exporter.collectors.catalog import COLLECTORS
 
     parser = _Parser(
         prog="rankskew exporter",

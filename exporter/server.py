@@ -16,12 +16,12 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from exporter.assembly import Exporter
-from exporter.live import LiveView
+from exporter.live.page import LiveView
 from exporter.settings import Settings
 from exporter.sockets import BACKLOG, UnixListener, open_loopback, open_tcp
-from exporter.web_config import WebConfig, load_web_config
-from exporter.web_http import web_protocol
+from exporter.web.config import WebConfig, load_web_config
+from exporter.web.http import web_protocol
+from exporter.wiring import Exporter
 from rank_probe.version import __version__
 
 logger = logging.getLogger(__name__)

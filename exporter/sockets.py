@@ -13,7 +13,7 @@ from typing import Final
 from exporter.errors import StartError, UsageError, reason
 
 # How many connections may queue. asyncio accepts as many at once before it can close any of them:
-# a flood costs that many file descriptors beyond the bound in exporter/peers.py.
+# a flood costs that many file descriptors beyond the bound in exporter/ingest/connections.py.
 BACKLOG: Final = 128
 
 

@@ -1,8 +1,8 @@
 """The accounting of the join, on torch's CPU tensors.
 
-The formulas are those of exporter.skew.charge, for many steps and ranks at a time; a test holds
-the two together. Every tensor names its device and type, because both have defaults that a
-training may have changed.
+The formulas are those of exporter.accounting.step.charge, for many steps and ranks at a time; a
+test holds the two together. Every tensor names its device and type, because both have defaults that
+a training may have changed.
 """
 
 import ctypes
@@ -28,7 +28,7 @@ def use_one_cpu() -> None:
 
 
 class Charges(NamedTuple):
-    """As exporter.skew.Charges, in the unit of what was charged.
+    """As exporter.accounting.step.Charges, in the unit of what was charged.
 
     *busy*, *unequal* and *normal*, the baseline of each rank's group, are [steps, ranks], *caused*
     [steps, ranks, stages], *pacer* and *stage* (a position in STAGES) [steps].
@@ -78,7 +78,7 @@ def charge(durations: Tensor, members: Sequence[Tensor]) -> Charges:
 
 
 def _shared_waits(busy: Tensor, equal: Tensor) -> Tensor:
-    """Return what each rank is charged [steps, ranks]; see exporter.skew._shared_waits.
+    """Return what each rank is charged [steps, ranks]; see exporter.accounting.step._shared_waits.
 
     Between two moments in order, the waiters are the *equal* so far, the workers the *busy* to
     come. The moments of one time are in any order, since no time is between them.
@@ -120,7 +120,7 @@ def baseline(values: Tensor) -> Tensor:
 
 
 def quantile(share: float, values: Tensor) -> Tensor:
-    """Return a quantile along the last dimension, which is kept; as exporter.skew.quantile."""
+    """Return a quantile along the last dimension, which is kept; as accounting.step.quantile."""
     position = share * (values.shape[-1] - 1)
     below = int(position)
     above = min(below + 1, values.shape[-1] - 1)

@@ -1,6 +1,6 @@
 """Statistics of windows of steps on torch's CPU tensors, for the join's thousands of ranks.
 
-The formulas are those of exporter/windows.py; a test holds the two together.
+The formulas are those of exporter/accounting/windows.py; a test holds the two together.
 """
 
 from collections.abc import Collection, Sequence
@@ -34,7 +34,7 @@ _SECONDS: Final = 1e-6
 
 
 class Sums(NamedTuple):
-    """Sums over steps in seconds, [ranks, ...], [groups, 2]; columns as exporter.windows.Sums."""
+    """Sums over steps in seconds, [ranks, ...], [groups, 2]; columns as accounting.windows.Sums."""
 
     ranks: Tensor
     groups: Tensor

@@ -1,7 +1,7 @@
 """What the judge looks at: windows of steps, and what stands out in them.
 
 The reduction from step vectors to these statistics exists twice, in torch (join_windows.py, for
-the join) and in plain Python (exporter/windows.py); a test holds the two together.
+the join) and in plain Python (exporter/accounting/windows.py); a test holds the two together.
 """
 
 import math

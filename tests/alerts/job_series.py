@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from exporter.collectors.jobs import JobsCollector
-from exporter.collectors.late_ranks import LateRanksCollector
-from exporter.collectors.rank_blocks import RankBlocksCollector
-from exporter.collectors.ranks import RanksCollector
-from exporter.ranks import RankStore
+from exporter.collectors.rank.blocks import RankBlocksCollector
+from exporter.collectors.rank.jobs import JobsCollector
+from exporter.collectors.rank.late_ranks import LateRanksCollector
+from exporter.collectors.rank.ranks import RanksCollector
+from exporter.ranks.store import RankStore
 from rank_probe.snapshot import Snapshot
 from tests.alerts.jobs import RESTART_PAUSE_SECONDS, Job, Step
 from tests.exporter.snapshots import snapshot

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.crosscheck import Case, cases, compare, nodes, reference, served
 from demo.stack import Series
-from exporter.accounting import kinds
+from exporter.accounting.run import kinds
 from tests.alerts.jobs import Fault, Job, simulate
 
 LATE = (1, "forward")

@@ -29,7 +29,7 @@ from benchmarks.scale_load import Fleet, planted, simulated_jobs
 from benchmarks.scale_page import ROOT, Node, fleet, read_by_rules
 from benchmarks.scale_verdict import Told
 from docs.build import exposed_name, families_by_collector
-from exporter.skew import charge
+from exporter.accounting.step import charge
 from rank_probe.verdict import LOST_KINDS
 
 PAGE = ROOT / "docs" / "scale.md"

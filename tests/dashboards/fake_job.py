@@ -19,11 +19,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.jobs import JobsCollector
-from exporter.collectors.late_ranks import LateRanksCollector
-from exporter.collectors.rank_blocks import RankBlocksCollector
-from exporter.collectors.ranks import RanksCollector
-from exporter.ranks import RankStore
+from exporter.collectors.rank.blocks import RankBlocksCollector
+from exporter.collectors.rank.jobs import JobsCollector
+from exporter.collectors.rank.late_ranks import LateRanksCollector
+from exporter.collectors.rank.ranks import RanksCollector
+from exporter.ranks.store import RankStore
 from rank_probe.snapshot import Snapshot
 from tests.dashboards.fake_judge import FakeJudge, Lateness
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from exporter.skew import charge
+from exporter.accounting.step import charge
 from rank_probe.verdict import PERSISTENT, WARMING_UP, Late, Verdict
 
 PEER_GROUP: Final = "all"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from exporter.proc import Process
+from exporter.processes.process import Process
 
 TORCHRUN = {
     "RANK": "2",

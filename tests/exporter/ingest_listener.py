@@ -6,15 +6,15 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from exporter.ingest_app import IngestApp, no_results
-from exporter.ingest_http import (
+from exporter.ingest.app import IngestApp, no_results
+from exporter.ingest.connections import Door
+from exporter.ingest.http import (
     Answer,
     Handler,
     Request,
     ingest_protocol,
 )
-from exporter.peers import Door
-from exporter.ranks import RankStore
+from exporter.ranks.store import RankStore
 from exporter.server import Listener
 from exporter.sockets import UnixListener, open_loopback
 from tests.exporter.running import PATIENCE_SECONDS

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from exporter.windows import PlainReduction
+from exporter.accounting.windows import PlainReduction
 from rank_probe.judge import Judge
 from rank_probe.verdict import Late, Verdict
 from rank_probe.windows import Leader

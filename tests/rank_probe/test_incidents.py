@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.accounting import account, kinds
+from exporter.accounting.run import account, kinds
 from rank_probe.verdict import MILD, NODE, PERSISTENT
 from tests.alerts.jobs import STAGE_SHARES, Fault, Job, Step, gpus_lost, simulate
 from tests.rank_probe.judged import Named, judged, judged_steps, vectors

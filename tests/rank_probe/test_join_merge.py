@@ -8,8 +8,8 @@ from random import Random
 import pytest
 import torch
 
-from exporter.skew import Charges, StageSeconds
-from exporter.skew import charge as reference
+from exporter.accounting.step import Charges, StageSeconds
+from exporter.accounting.step import charge as reference
 from rank_probe.join_align import Alignment
 from rank_probe.join_charge import use_one_cpu
 from rank_probe.join_merge import CHUNK, Merger

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from exporter.skew import charge
+from exporter.accounting.step import charge
 from rank_probe.stages import STAGES
 from tests.rank_probe.join_job import DELAY, LATE_RANK, LATE_STAGE, STEPS
 

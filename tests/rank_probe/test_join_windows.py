@@ -5,7 +5,7 @@ from random import Random
 import pytest
 import torch
 
-from exporter.windows import PlainReduction
+from exporter.accounting.windows import PlainReduction
 from rank_probe.join_align import Aligned
 from rank_probe.join_charge import charge, members_by_size
 from rank_probe.join_merge import Merger

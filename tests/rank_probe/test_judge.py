@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.windows import PlainReduction
+from exporter.accounting.windows import PlainReduction
 from rank_probe.judge import Judge
 from rank_probe.verdict import (
     MOST_LATE,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.traces import read_traces
+from exporter.replay.traces import read_traces
 from rank_probe.identity import Identity
 from rank_probe.stages import DATA, STAGES
 from rank_probe.timeline import Timeline

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.windows import PlainReduction
+from exporter.accounting.windows import PlainReduction
 from rank_probe.windows import History, Mark, Window, change_point
 from tests.alerts.jobs import STAGE_SHARES, Fault, Job, Step, simulate
 from tests.rank_probe.judged import judged_steps, reduction_of, vectors

@@ -3,7 +3,7 @@
 from prometheus_client import CollectorRegistry, generate_latest
 
 from exporter.collectors.base import Collector
-from exporter.scrape import Scrape
+from exporter.scrape.sampling import Scrape
 
 
 def expose(collector: Collector) -> str:

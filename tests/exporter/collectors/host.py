@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from exporter.node_files import Mounts
+from exporter.collectors.node.files import Mounts
 
 FIXTURES: Final = Path(__file__).parents[2] / "fixtures"
 HOST: Final = Mounts(FIXTURES / "proc", FIXTURES / "sys")

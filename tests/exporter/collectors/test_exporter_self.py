@@ -1,7 +1,7 @@
 """The exporter says which version it is, what it took in and what it costs."""
 
 from exporter.collectors.exporter_self import ExporterSelfCollector
-from exporter.ingest_app import no_results
+from exporter.ingest.app import no_results
 from rank_probe.version import __version__
 from tests.exporter.collectors.expose import expose, series
 

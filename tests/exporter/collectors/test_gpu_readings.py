@@ -5,27 +5,27 @@ from typing import Any, Final
 
 import pytest
 
-from exporter.collectors import COLLECTORS
 from exporter.collectors.base import Collector
-from exporter.collectors.gpu_activity import GpuActivityCollector
-from exporter.collectors.gpu_clocks import GpuClocksCollector
-from exporter.collectors.gpu_ecc import GpuEccCollector
-from exporter.collectors.gpu_memory import GpuMemoryCollector
-from exporter.collectors.gpu_mig import GpuMigCollector
-from exporter.collectors.gpu_nvlink import GpuNvlinkCollector
-from exporter.collectors.gpu_pcie import GpuPcieCollector
-from exporter.collectors.gpu_power import GpuPowerCollector
-from exporter.collectors.gpu_processes import GpuProcessesCollector
-from exporter.collectors.gpu_recovery import GpuRecoveryCollector
-from exporter.collectors.gpu_remapped_rows import GpuRemappedRowsCollector
-from exporter.collectors.gpu_temperature import GpuTemperatureCollector
-from exporter.collectors.gpu_throttle import GpuThrottleCollector
-from exporter.collectors.gpu_utilization import GpuUtilizationCollector
-from exporter.collectors.gpu_xid import GpuXidCollector
+from exporter.collectors.catalog import COLLECTORS
+from exporter.collectors.gpu.activity import GpuActivityCollector
+from exporter.collectors.gpu.clocks import GpuClocksCollector
+from exporter.collectors.gpu.ecc import GpuEccCollector
+from exporter.collectors.gpu.memory import GpuMemoryCollector
+from exporter.collectors.gpu.mig import GpuMigCollector
+from exporter.collectors.gpu.nvlink import GpuNvlinkCollector
+from exporter.collectors.gpu.pcie import GpuPcieCollector
+from exporter.collectors.gpu.power import GpuPowerCollector
+from exporter.collectors.gpu.processes import GpuProcessesCollector
+from exporter.collectors.gpu.recovery import GpuRecoveryCollector
+from exporter.collectors.gpu.remapped_rows import GpuRemappedRowsCollector
+from exporter.collectors.gpu.temperature import GpuTemperatureCollector
+from exporter.collectors.gpu.throttle import GpuThrottleCollector
+from exporter.collectors.gpu.utilization import GpuUtilizationCollector
+from exporter.collectors.gpu.xid import GpuXidCollector
+from exporter.nvml.readings.throttle import REASON_BITS
 from exporter.nvml.sample import GpuProcess, GpuSample, MigDevice, NvmlSource
-from exporter.nvml.throttle import REASON_BITS
-from exporter.rank_join import RankJoin
-from exporter.ranks import RankStore
+from exporter.processes.rank_gpus import RankJoin
+from exporter.ranks.store import RankStore
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, expose, node, series
 
 Make = Callable[[NvmlSource], Collector]

@@ -7,8 +7,8 @@ from typing import Any
 
 import pynvml
 
-from exporter.nvml.ask import Ask
 from exporter.nvml.calls import CallFailed, Calls
+from exporter.nvml.readings.query import Ask
 
 
 class Fails(Exception):

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.collectors import COLLECTORS, Sources
-from exporter.ingest_app import no_results
+from exporter.collectors.catalog import COLLECTORS, Sources
+from exporter.ingest.app import no_results
 from exporter.nvml.sample import GpuSample, MigDevice, NvmlSource
 from exporter.nvml.supervisor import NvmlSupervisor
-from exporter.ranks import RankStore
+from exporter.ranks.store import RankStore
 from exporter.settings import Settings
 from tests import nvmlstub
 from tests.exporter.nvml.fixed import expose, series

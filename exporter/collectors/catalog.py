@@ -1,0 +1,159 @@
+"""Every collector of the exporter: one file each, one line each in COLLECTORS."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from exporter.collectors.base import Collector
+from exporter.collectors.exporter_self import ExporterSelfCollector
+from exporter.collectors.gpu.activity import GpuActivityCollector
+from exporter.collectors.gpu.clocks import GpuClocksCollector
+from exporter.collectors.gpu.devices import GpuDevicesCollector
+from exporter.collectors.gpu.ecc import GpuEccCollector
+from exporter.collectors.gpu.memory import GpuMemoryCollector
+from exporter.collectors.gpu.mig import GpuMigCollector
+from exporter.collectors.gpu.nvlink import GpuNvlinkCollector
+from exporter.collectors.gpu.pcie import GpuPcieCollector
+from exporter.collectors.gpu.power import GpuPowerCollector
+from exporter.collectors.gpu.processes import GpuProcessesCollector
+from exporter.collectors.gpu.recovery import GpuRecoveryCollector
+from exporter.collectors.gpu.remapped_rows import GpuRemappedRowsCollector
+from exporter.collectors.gpu.temperature import GpuTemperatureCollector
+from exporter.collectors.gpu.throttle import GpuThrottleCollector
+from exporter.collectors.gpu.utilization import GpuUtilizationCollector
+from exporter.collectors.gpu.xid import GpuXidCollector
+from exporter.collectors.node.cpu import NodeCpuCollector
+from exporter.collectors.node.disk import NodeDiskCollector
+from exporter.collectors.node.files import Mounts
+from exporter.collectors.node.infiniband import NodeInfinibandCollector
+from exporter.collectors.node.memory import NodeMemoryCollector
+from exporter.collectors.node.network import NodeNetworkCollector
+from exporter.collectors.node.pressure import NodePressureCollector
+from exporter.collectors.rank.blocks import RankBlocksCollector
+from exporter.collectors.rank.gpus import RankGpusCollector
+from exporter.collectors.rank.jobs import JobsCollector
+from exporter.collectors.rank.late_ranks import LateRanksCollector
+from exporter.collectors.rank.ranks import RanksCollector
+from exporter.collectors.rank.resources import RankResourcesCollector
+from exporter.nvml.expected import ExpectedGpus
+from exporter.nvml.sample import NvmlSource
+from exporter.processes.process import Process
+from exporter.processes.rank_gpus import RankJoin
+from exporter.ranks.store import RankStore
+from exporter.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What collectors read from; each takes what it needs."""
+
+    settings: Settings
+    ranks: RankStore
+    ingest_results: Mapping[str, int]
+    nvml: NvmlSource
+    expected_gpus: ExpectedGpus = field(default_factory=ExpectedGpus)
+    # Of ProcessWatch; by default nobody looks.
+    processes: Callable[[], Mapping[int, Process]] = dict
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One collector: *name* is its switch and its label, *make* may raise NotAvailable."""
+
+    name: str
+    help: str
+    make: Callable[[Sources], Collector]
+    needs_nvml: bool = False
+
+
+def _gpu(name: str, help: str, make: Callable[[NvmlSource], Collector]) -> Entry:
+    return Entry(name, help, lambda sources: make(sources.nvml), needs_nvml=True)
+
+
+def _node(name: str, help: str, make: Callable[[Mounts], Collector]) -> Entry:
+    return Entry(name, help, lambda sources: make(_mounts(sources)))
+
+
+def _mounts(sources: Sources) -> Mounts:
+    return Mounts(Path(sources.settings.path_procfs), Path(sources.settings.path_sysfs))
+
+
+def _joined(name: str, help: str, make: Callable[[RankJoin], Collector]) -> Entry:
+    def join(sources: Sources) -> RankJoin:
+        return RankJoin(sources.nvml, sources.processes, sources.ranks)
+
+    return Entry(name, help, lambda sources: make(join(sources)), needs_nvml=True)
+
+
+def _gpu_devices(sources: Sources) -> Collector:
+    return GpuDevicesCollector(sources.nvml, sources.expected_gpus)
+
+
+def _node_network(sources: Sources) -> Collector:
+    return NodeNetworkCollector(_mounts(sources), sources.settings.node_network_device_exclude)
+
+
+def _node_disk(sources: Sources) -> Collector:
+    return NodeDiskCollector(_mounts(sources), sources.settings.node_disk_device_exclude)
+
+
+def _exporter_self(sources: Sources) -> Collector:
+    return ExporterSelfCollector(sources.ingest_results)
+
+
+COLLECTORS: Final = (
+    Entry("ranks", "What the training ranks report.", lambda s: RanksCollector(s.ranks)),
+    Entry(
+        "rank_resources",
+        "What the ranks work on, their memory and pauses.",
+        lambda s: RankResourcesCollector(s.ranks),
+    ),
+    Entry(
+        "jobs", "What is judged of each job, and its ranks here.", lambda s: JobsCollector(s.ranks)
+    ),
+    Entry("late_ranks", "The late ranks and their cost.", lambda s: LateRanksCollector(s.ranks)),
+    Entry(
+        "rank_blocks",
+        "Mean steps of the ranks that no judge speaks for.",
+        lambda s: RankBlocksCollector(s.ranks),
+    ),
+    _joined("rank_gpus", "The GPU, CPUs, pod and Slurm job of the ranks.", RankGpusCollector),
+    Entry("gpu_devices", "Which GPUs there are and which answer.", _gpu_devices, needs_nvml=True),
+    _gpu("gpu_utilization", "How busy the GPUs and their memory are.", GpuUtilizationCollector),
+    _gpu("gpu_memory", "Memory of the GPUs.", GpuMemoryCollector),
+    _gpu("gpu_activity", "What the GPUs' SMs, tensor cores and memory do.", GpuActivityCollector),
+    _gpu("gpu_pcie", "Throughput and state of the GPUs' PCIe links.", GpuPcieCollector),
+    _gpu("gpu_nvlink", "Throughput, errors and state of the GPUs' NVLinks.", GpuNvlinkCollector),
+    _gpu("gpu_clocks", "Clocks of the GPUs.", GpuClocksCollector),
+    _gpu("gpu_throttle", "Why the GPUs' clocks are held down.", GpuThrottleCollector),
+    _gpu("gpu_power", "Power and energy of the GPUs.", GpuPowerCollector),
+    _gpu("gpu_temperature", "Temperatures of the GPUs.", GpuTemperatureCollector),
+    _gpu("gpu_ecc", "Errors of the GPUs' memories.", GpuEccCollector),
+    _gpu("gpu_remapped_rows", "Replaced rows of the GPUs' memories.", GpuRemappedRowsCollector),
+    _gpu("gpu_xid", "XID errors of the GPUs.", GpuXidCollector),
+    _gpu("gpu_mig", "MIG devices of the GPUs and their memory.", GpuMigCollector),
+    _gpu("gpu_recovery", "What the driver advises to do with the GPUs.", GpuRecoveryCollector),
+    _joined("gpu_processes", "Processes on the GPUs, and foreign ones.", GpuProcessesCollector),
+    _node("node_cpu", "CPU time by mode and NUMA node.", NodeCpuCollector),
+    _node("node_pressure", "How long tasks wait for CPU, memory, I/O.", NodePressureCollector),
+    _node("node_memory", "Memory of the node and its NUMA nodes.", NodeMemoryCollector),
+    Entry("node_network", "Bytes and drops of the node's network devices.", _node_network),
+    _node("node_infiniband", "The node's InfiniBand and RoCE ports.", NodeInfinibandCollector),
+    Entry("node_disk", "Bytes from and to the node's disks.", _node_disk),
+    Entry("exporter_self", "The exporter's version, ingest and process.", _exporter_self),
+)
+
+
+def makers(sources: Sources) -> dict[str, Callable[[], Collector]]:
+    """Return a constructor for each collector that the settings leave on."""
+
+    def maker(entry: Entry) -> Callable[[], Collector]:
+        return lambda: entry.make(sources)
+
+    return {entry.name: maker(entry) for entry in enabled(sources.settings)}
+
+
+def enabled(settings: Settings) -> list[Entry]:
+    """Return the collectors that the settings leave on."""
+    return [entry for entry in COLLECTORS if entry.name not in settings.collectors_off]

@@ -1,0 +1,1 @@
+"""Collectors of GPUs, by what NVML's worker last read."""

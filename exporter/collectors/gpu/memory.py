@@ -1,0 +1,34 @@
+"""GPU memory: how much there is, and how much is taken."""
+
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.gpu.families import gauge
+from exporter.nvml.sample import NvmlSource
+
+
+class GpuMemoryCollector:
+    """Expose NVML's memory info. What the driver keeps for itself is in none but the total."""
+
+    name = "gpu_memory"
+    interval_seconds = 0.0
+
+    def __init__(self, nvml: NvmlSource) -> None:
+        self._nvml = nvml
+
+    def collect(self) -> Iterator[Metric]:
+        sample = self._nvml.latest()
+        yield gauge(
+            "rankskew_gpu_memory_total_bytes",
+            "Memory of the GPU, in bytes, with what the driver reserves (nvmlDeviceGetMemoryInfo).",
+            sample,
+            lambda gpu: gpu.memory_total_bytes,
+        )
+        yield gauge(
+            "rankskew_gpu_memory_used_bytes",
+            "Memory allocated by processes, in bytes; on drivers before 510 what the driver "
+            "reserves is counted in.",
+            sample,
+            lambda gpu: gpu.memory_used_bytes,
+        )

@@ -1,0 +1,81 @@
+"""The PCIe link of each GPU: what goes over it, how fast it was trained, what it had to repeat."""
+
+from collections.abc import Iterator
+
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.gpu.families import counter, gauge
+from exporter.nvml.sample import NodeSample, NvmlSource
+
+
+class GpuPcieCollector:
+    """Expose throughput, generation, width and replays of each GPU's PCIe link.
+
+    Where the throughput comes from is the label `pcie_source` of rankskew_gpu_info.
+    """
+
+    name = "gpu_pcie"
+    interval_seconds = 0.0
+
+    def __init__(self, nvml: NvmlSource) -> None:
+        self._nvml = nvml
+
+    def collect(self) -> Iterator[Metric]:
+        sample = self._nvml.latest()
+        yield from _throughput(sample)
+        yield from _link(sample)
+        yield counter(
+            "rankskew_gpu_pcie_replays_total",
+            "Packets sent again over the GPU's PCIe link because they arrived damaged "
+            "(nvmlDeviceGetPcieReplayCounter).",
+            sample,
+            lambda gpu: gpu.pcie_replays,
+        )
+
+
+def _throughput(sample: NodeSample | None) -> Iterator[Metric]:
+    yield gauge(
+        "rankskew_gpu_pcie_transmit_bytes_per_second",
+        "Bytes a second from the GPU over PCIe, mean over the last --nvml.window seconds. Of the "
+        "source that rankskew_gpu_info names: gpm and byte_counter count all of the time, sampled "
+        "(nvmlDeviceGetPcieThroughput) is 20 ms about every other second.",
+        sample,
+        lambda gpu: gpu.pcie_transmit_bytes_per_second,
+    )
+    yield gauge(
+        "rankskew_gpu_pcie_receive_bytes_per_second",
+        "Bytes a second to the GPU over PCIe, mean over the last --nvml.window seconds; the source "
+        "is that of rankskew_gpu_pcie_transmit_bytes_per_second.",
+        sample,
+        lambda gpu: gpu.pcie_receive_bytes_per_second,
+    )
+
+
+def _link(sample: NodeSample | None) -> Iterator[Metric]:
+    yield gauge(
+        "rankskew_gpu_pcie_link_generation",
+        "PCIe generation the link ran at when the GPU was last at work; absent where it was idle "
+        "for --nvml.window seconds, for then power management may slow the link "
+        "(nvmlDeviceGetCurrPcieLinkGeneration).",
+        sample,
+        lambda gpu: gpu.pcie_link_generation,
+    )
+    yield gauge(
+        "rankskew_gpu_pcie_link_generation_max",
+        "PCIe generation that this GPU can reach in this system "
+        "(nvmlDeviceGetMaxPcieLinkGeneration).",
+        sample,
+        lambda gpu: gpu.pcie_link_generation_max,
+    )
+    yield gauge(
+        "rankskew_gpu_pcie_link_width",
+        "PCIe lanes in use now (nvmlDeviceGetCurrPcieLinkWidth).",
+        sample,
+        lambda gpu: gpu.pcie_link_width,
+    )
+    yield gauge(
+        "rankskew_gpu_pcie_link_width_max",
+        "PCIe lanes that this GPU can use in this system (nvmlDeviceGetMaxPcieLinkWidth).",
+        sample,
+        lambda gpu: gpu.pcie_link_width_max,
+    )

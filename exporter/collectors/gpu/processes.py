@@ -1,0 +1,45 @@
+"""GPU processes: how many are on each GPU, and how many of them do not belong there."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.gpu.families import GPU_LABELS
+from exporter.processes.foreign import foreign_processes
+from exporter.processes.rank_gpus import RankJoin
+
+
+class GpuProcessesCollector:
+    """Expose the length of NVML's process lists; call from the event loop, as RankJoin asks."""
+
+    name = "gpu_processes"
+    interval_seconds = 0.0
+
+    def __init__(self, join: RankJoin) -> None:
+        self._join = join
+
+    def collect(self) -> Iterator[Metric]:
+        on_gpu = GaugeMetricFamily(
+            "rankskew_gpu_processes",
+            "Processes that have the GPU open for compute or graphics (NVML's process lists, read "
+            "every 5 s).",
+            labels=GPU_LABELS,
+        )
+        foreign = GaugeMetricFamily(
+            "rankskew_gpu_foreign_processes",
+            "Processes on the GPU that are not of the job whose rank runs on it: neither named so "
+            "by their environment, nor in its container or Slurm job, nor its ancestor or "
+            "descendant, nor part of the driver or a desktop. Absent on a GPU without a rank and "
+            "where /proc shows none of them (NVML's process lists and /proc, read every 5 s).",
+            labels=GPU_LABELS,
+        )
+        ranks, processes = self._join.ranks(), self._join.processes()
+        for gpu in self._join.gpus():
+            labels = [str(gpu.index), gpu.uuid]
+            if gpu.processes is not None:
+                on_gpu.add_metric(labels, len({process.pid for process in gpu.processes}))
+            count = foreign_processes(gpu, ranks, processes)
+            if count is not None:
+                foreign.add_metric(labels, count)
+        yield from (on_gpu, foreign)

@@ -1,0 +1,39 @@
+"""GPU temperature: of the die and of the memory, and what is left until it slows down."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.gpu.families import GPU_LABELS, gauge, per_gpu
+from exporter.nvml.sample import NvmlSource
+
+
+class GpuTemperatureCollector:
+    """Expose what each temperature sensor of a GPU reads."""
+
+    name = "gpu_temperature"
+    interval_seconds = 0.0
+
+    def __init__(self, nvml: NvmlSource) -> None:
+        self._nvml = nvml
+
+    def collect(self) -> Iterator[Metric]:
+        sample = self._nvml.latest()
+        temperature = GaugeMetricFamily(
+            "rankskew_gpu_temperature_celsius",
+            "Temperature of the GPU's die (read about once a second) or memory (each 5 s), in "
+            "degrees Celsius.",
+            labels=(*GPU_LABELS, "sensor"),
+        )
+        per_gpu(temperature, sample, lambda gpu: gpu.gpu_temperature_celsius, "gpu")
+        per_gpu(temperature, sample, lambda gpu: gpu.memory_temperature_celsius, "memory")
+        yield temperature
+        yield gauge(
+            "rankskew_gpu_temperature_margin_celsius",
+            "Degrees Celsius left until the GPU's clocks are lowered, negative beyond "
+            "(nvmlDeviceGetMarginTemperature; where it is not supported, the die's slowdown "
+            "threshold less its temperature; read each 5 s).",
+            sample,
+            lambda gpu: gpu.temperature_margin_celsius,
+        )

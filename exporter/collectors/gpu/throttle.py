@@ -1,0 +1,47 @@
+"""Why GPU clocks are held down: each reason NVML knows, now and in seconds."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.gpu.families import GPU_LABELS
+from exporter.nvml.readings.throttle import REASON_BITS
+from exporter.nvml.sample import NvmlSource
+
+
+class GpuThrottleCollector:
+    """Expose NVML's clock event reasons, but for those that slow no training down."""
+
+    name = "gpu_throttle"
+    interval_seconds = 0.0
+
+    def __init__(self, nvml: NvmlSource) -> None:
+        self._nvml = nvml
+
+    def collect(self) -> Iterator[Metric]:
+        active = GaugeMetricFamily(
+            "rankskew_gpu_throttle_active",
+            "1 while the GPU's clocks are held down for this reason "
+            "(nvmlDeviceGetCurrentClocksEventReasons, read about once a second). hw_slowdown "
+            "stands for all that the hardware does, also on changes of the clock.",
+            labels=(*GPU_LABELS, "reason"),
+        )
+        seconds = CounterMetricFamily(
+            "rankskew_gpu_throttle_seconds_total",
+            "Time with the GPU's clocks held down for this reason, in seconds since its readings "
+            "began: from the driver's own counters of nanoseconds where it has them (sw_power_cap, "
+            "sync_boost; drivers since 575 also *_thermal_slowdown and hw_power_brake_slowdown), "
+            "else added up from about one reading of the active reasons a second.",
+            labels=(*GPU_LABELS, "reason"),
+        )
+        sample = self._nvml.latest()
+        for gpu in () if sample is None else sample.gpus:
+            labels = [str(gpu.index), gpu.uuid]
+            if gpu.throttle_reasons is not None:
+                for reason, bit in REASON_BITS.items():
+                    active.add_metric([*labels, reason], float(bool(gpu.throttle_reasons & bit)))
+            for reason, total in (gpu.throttle_seconds or {}).items():
+                seconds.add_metric([*labels, reason], total)
+        yield active
+        yield seconds

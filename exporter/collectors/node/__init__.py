@@ -1,0 +1,1 @@
+"""Collectors of the node, by /proc and /sys."""

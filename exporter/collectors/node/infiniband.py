@@ -1,0 +1,135 @@
+"""Node InfiniBand: bytes, errors and rate of each InfiniBand and RoCE port."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.base import NotAvailable
+from exporter.collectors.node.files import Mounts, names_in, number_in, text_of
+
+# The port counts data in words of 4 bytes, on RoCE too (Linux: ABI/stable/sysfs-class-infiniband).
+WORD_BYTES: Final = 4
+BYTES_PER_GIGABIT: Final = 1e9 / 8
+# Where data is counted; before Linux 4.5 the counters of 64 bits were in a folder of their own,
+# and the others stopped at 16 GiB.
+RECEIVED: Final = ("counters_ext/port_rcv_data_64", "counters/port_rcv_data")
+SENT: Final = ("counters_ext/port_xmit_data_64", "counters/port_xmit_data")
+# A bad link or a lost packet. Not among them: congestion (port_xmit_wait), what is normal on a
+# fabric (VL15_dropped, port_rcv_switch_relay_errors) and a wrong partition (*_constraint_errors).
+ERRORS: Final = (
+    "counters/symbol_error",
+    "counters/link_error_recovery",
+    "counters/link_downed",
+    "counters/local_link_integrity_errors",
+    "counters/excessive_buffer_overrun_errors",
+    "counters/port_rcv_errors",
+    "counters/port_rcv_remote_physical_errors",
+    "counters/port_xmit_discards",
+    # On RoCE those above stay at 0; packets that had to be sent again do not.
+    "hw_counters/packet_seq_err",
+    "hw_counters/local_ack_timeout_err",
+)
+
+
+class NodeInfinibandCollector:
+    """Expose each port of the node's RDMA devices; what a port does not tell is absent.
+
+    Virtual functions are left out: there may be hundreds, and they share their device's port. The
+    counters of errors are narrow and stop at their end, some at 255, until they are reset.
+    """
+
+    name = "node_infiniband"
+    interval_seconds = 5.0
+
+    def __init__(self, mounts: Mounts) -> None:
+        self._folder = mounts.sysfs / "class" / "infiniband"
+        # Each port's errors as last read: a counter that cannot be read once must not make the
+        # sum step back, which would look like a reset.
+        self._errors: dict[Path, dict[str, int]] = {}
+        if not self._ports():
+            raise NotAvailable("this node has no InfiniBand or RoCE port in /sys/class/infiniband")
+
+    def collect(self) -> Iterator[Metric]:
+        families = received, sent, errors, rate = _families()
+        for labels, port in self._ports():
+            _add(received, labels, _data_bytes(port, RECEIVED))
+            _add(sent, labels, _data_bytes(port, SENT))
+            _add(errors, labels, self._errors_of(port))
+            _add(rate, labels, _rate_bytes_per_second(port))
+        yield from families
+
+    def _ports(self) -> list[tuple[list[str], Path]]:
+        """Return the labels and the folder of each port."""
+        return [
+            ([device, port], self._folder / device / "ports" / port)
+            for device in names_in(self._folder)
+            if not (self._folder / device / "device" / "physfn").exists()
+            for port in names_in(self._folder / device / "ports")
+        ]
+
+    def _errors_of(self, port: Path) -> int | None:
+        known = self._errors.setdefault(port, {})
+        for file in ERRORS:
+            count = number_in(port / file)
+            if count is not None:
+                known[file] = count
+        return sum(known.values()) if known else None
+
+
+def _data_bytes(port: Path, files: tuple[str, ...]) -> int | None:
+    counts = (number_in(port / file) for file in files)
+    words = next((count for count in counts if count is not None), None)
+    return None if words is None else words * WORD_BYTES
+
+
+def _rate_bytes_per_second(port: Path) -> float | None:
+    state = text_of(port / "state")  # Such as "4: ACTIVE".
+    rate = re.match(r"([0-9.]+) Gb/sec", text_of(port / "rate") or "")  # "400 Gb/sec (4X NDR)".
+    if state is None or rate is None:
+        return None
+    # A port that is down still names a rate, its slowest.
+    return float(rate[1]) * BYTES_PER_GIGABIT if state.endswith(": ACTIVE") else 0.0
+
+
+def _add(
+    family: CounterMetricFamily | GaugeMetricFamily, labels: list[str], value: float | None
+) -> None:
+    if value is not None:
+        family.add_metric(labels, value)
+
+
+def _families() -> tuple[
+    CounterMetricFamily, CounterMetricFamily, CounterMetricFamily, GaugeMetricFamily
+]:
+    labels = ["device", "port"]
+    return (
+        CounterMetricFamily(
+            "rankskew_infiniband_receive_bytes_total",
+            "Bytes received by the InfiniBand or RoCE port (4 x port_rcv_data in /sys, read every "
+            "5 s).",
+            labels=labels,
+        ),
+        CounterMetricFamily(
+            "rankskew_infiniband_transmit_bytes_total",
+            "Bytes sent by the InfiniBand or RoCE port (4 x port_xmit_data in /sys, read every "
+            "5 s).",
+            labels=labels,
+        ),
+        CounterMetricFamily(
+            "rankskew_infiniband_errors_total",
+            "Link faults and lost packets of the port, summed over "
+            f"{', '.join(Path(file).name for file in ERRORS)} as far as it has them (/sys, read "
+            "every 5 s).",
+            labels=labels,
+        ),
+        GaugeMetricFamily(
+            "rankskew_infiniband_rate_bytes_per_second",
+            "Rate of the port's link in each direction, in bytes per second; 0 while the port is "
+            "not active (rate and state in /sys, read every 5 s).",
+            labels=labels,
+        ),
+    )

@@ -1,0 +1,54 @@
+"""Node memory: how much the node has, how much programs can still take, and on which NUMA node."""
+
+from collections.abc import Iterator
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.node.files import Mounts, bytes_by_name, numa_nodes, text_of
+
+
+class NodeMemoryCollector:
+    """Expose the memory of the node, and of each NUMA node that has any."""
+
+    name = "node_memory"
+    interval_seconds = 5.0
+
+    def __init__(self, mounts: Mounts) -> None:
+        self._mounts = mounts
+
+    def collect(self) -> Iterator[Metric]:
+        memory = bytes_by_name((self._mounts.procfs / "meminfo").read_text())
+        yield GaugeMetricFamily(
+            "rankskew_node_memory_total_bytes",
+            "Memory of the node, in bytes (/proc/meminfo, read every 5 s).",
+            value=memory["MemTotal"],
+        )
+        yield GaugeMetricFamily(
+            "rankskew_node_memory_available_bytes",
+            "Memory that programs can take without swapping, in bytes (MemAvailable of "
+            "/proc/meminfo, read every 5 s).",
+            value=memory["MemAvailable"],
+        )
+        yield from self._numa_families()
+
+    def _numa_families(self) -> Iterator[Metric]:
+        total = GaugeMetricFamily(
+            "rankskew_node_numa_memory_total_bytes",
+            "Memory of the NUMA node, in bytes (its meminfo in /sys, read every 5 s). A GPU whose "
+            "memory the kernel manages is a NUMA node of its own.",
+            labels=["numa_node"],
+        )
+        free = GaugeMetricFamily(
+            "rankskew_node_numa_memory_free_bytes",
+            "Memory of the NUMA node that holds nothing, in bytes (MemFree of its meminfo in /sys, "
+            "read every 5 s). Page cache is not in it and can be taken back, but the kernel goes "
+            "to another NUMA node before it does that (vm.zone_reclaim_mode 0, the default).",
+            labels=["numa_node"],
+        )
+        for numa_node, folder in numa_nodes(self._mounts.sysfs).items():
+            memory = bytes_by_name(text_of(folder / "meminfo") or "")
+            if memory.get("MemTotal"):  # A node may have CPUs only.
+                total.add_metric([numa_node], memory["MemTotal"])
+                free.add_metric([numa_node], memory["MemFree"])
+        yield from (total, free)

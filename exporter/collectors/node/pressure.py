@@ -1,0 +1,53 @@
+"""Node pressure: how long tasks have waited for CPU, memory and I/O (PSI)."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.base import NotAvailable
+from exporter.collectors.node.files import Mounts, text_of
+
+MICROSECONDS: Final = 1_000_000
+# The kernel's word for each metric, and the resources for which it means something: the whole node
+# is never stalled for want of CPU, so that line of pressure/cpu is always 0.
+WAITING: Final = ("some", ("cpu", "memory", "io"))
+STALLED: Final = ("full", ("memory", "io"))
+
+
+class NodePressureCollector:
+    """Expose the kernel's pressure stall totals of the whole node."""
+
+    name = "node_pressure"
+    interval_seconds = 5.0
+
+    def __init__(self, mounts: Mounts) -> None:
+        self._folder = mounts.procfs / "pressure"
+        if not any(self._text_of(resource) for resource in WAITING[1]):
+            # With psi=0 the files are there, and reading them is "not supported".
+            raise NotAvailable("no pressure can be read in /proc: CONFIG_PSI or psi=1 is missing")
+
+    def collect(self) -> Iterator[Metric]:
+        waiting = CounterMetricFamily(
+            "rankskew_node_pressure_waiting_seconds_total",
+            "Time in which at least one task of the node waited for the resource, in seconds "
+            "(some in /proc/pressure, read every 5 s).",
+            labels=["resource"],
+        )
+        stalled = CounterMetricFamily(
+            "rankskew_node_pressure_stalled_seconds_total",
+            "Time in which every task of the node that had work waited for the resource, in "
+            "seconds (full in /proc/pressure, read every 5 s).",
+            labels=["resource"],
+        )
+        for family, (word, resources) in ((waiting, WAITING), (stalled, STALLED)):
+            for resource in resources:
+                total = re.search(rf"^{word} .*total=(\d+)", self._text_of(resource), re.MULTILINE)
+                if total:
+                    family.add_metric([resource], int(total[1]) / MICROSECONDS)
+        yield from (waiting, stalled)
+
+    def _text_of(self, resource: str) -> str:
+        return text_of(self._folder / resource) or ""

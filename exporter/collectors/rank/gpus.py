@@ -1,0 +1,186 @@
+"""Ranks and the node: the GPU, CPUs, pod and Slurm job of each, with the probe or without."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.rank.ranks import IDENTITY
+from exporter.nvml.sample import GpuSample
+from exporter.processes.process import Process, as_label
+from exporter.processes.rank_gpus import RankJoin, RankOnGpu
+
+# From near to far: one GPU board, one PCIe switch, several, one host bridge, one NUMA node, across.
+LEVELS: Final = ("internal", "single", "multiple", "hostbridge", "node", "system")
+
+# CUDA takes the begin of a UUID too; the whole of eight would be longer than a label.
+_UUID: Final = re.compile(r"((?:GPU|MIG)-[0-9a-fA-F]{8})(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
+
+
+class RankGpusCollector:
+    """Expose every rank whose GPU is known; call from the event loop, as RankJoin asks."""
+
+    name = "rank_gpus"
+    interval_seconds = 0.0
+
+    def __init__(self, join: RankJoin) -> None:
+        self._join = join
+
+    def collect(self) -> Iterator[Metric]:
+        ranks = self._join.ranks()
+        yield _gpu_rank_info(ranks)
+        yield _numa_local(ranks)
+        yield from _workload(ranks)
+        yield _topology(ranks)
+
+
+def _identity(rank: RankOnGpu) -> list[str]:
+    return [rank.job_id, rank.peer_group, str(rank.rank)]
+
+
+def _gpu_rank_info(ranks: Sequence[RankOnGpu]) -> Metric:
+    family = GaugeMetricFamily(
+        "rankskew_gpu_rank_info",
+        "The GPU that the rank runs on; always 1, to be joined. source: probe when the rank's "
+        "probe named it; environ when NVML lists a process there that was started as this rank, "
+        "which is then where that holds most memory. visible_devices and device_order are what "
+        "CUDA_VISIBLE_DEVICES (else NVIDIA_VISIBLE_DEVICES) and CUDA_DEVICE_ORDER were when the "
+        "process was started (NVML's process lists and /proc/<pid>/environ, read every 5 s).",
+        labels=[
+            "gpu",
+            "gpu_uuid",
+            *IDENTITY,
+            "local_rank",
+            "source",
+            "visible_devices",
+            "device_order",
+        ],
+    )
+    for rank in ranks:
+        index = "" if rank.gpu is None else str(rank.gpu.index)
+        where = [rank.local_rank, rank.source, *_device_order(_environment(rank))]
+        family.add_metric([index, rank.gpu_uuid, *_identity(rank), *where], 1)
+    return family
+
+
+def _device_order(environment: Mapping[str, str]) -> tuple[str, str]:
+    visible = environment.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        visible = environment.get("NVIDIA_VISIBLE_DEVICES", "")
+    order = environment.get("CUDA_DEVICE_ORDER", "")
+    return as_label(_UUID.sub(r"\1", visible)), as_label(order)
+
+
+def _numa_local(ranks: Sequence[RankOnGpu]) -> Metric:
+    family = GaugeMetricFamily(
+        "rankskew_rank_numa_local",
+        "Share of the CPUs that the rank's main thread may run on that are on its GPU's NUMA node, "
+        "0 to 1: 1 is bound to it, 0 bound elsewhere, 0.5 not bound at all on a node with two. "
+        "Absent where the GPU's NUMA node is not known (/proc/<pid>/status, read every 5 s).",
+        labels=IDENTITY,
+    )
+    for rank in ranks:
+        share = numa_local(rank.gpu, rank.process)
+        if share is not None:
+            family.add_metric(_identity(rank), share)
+    return family
+
+
+def numa_local(gpu: GpuSample | None, process: Process | None) -> float | None:
+    """Return the share of the process' CPUs that are near the GPU; None when it is not known."""
+    if gpu is None or gpu.numa_node is None or not gpu.cpu_affinity:
+        return None
+    if process is None or not process.cpus:
+        return None
+    return len(process.cpus.intersection(gpu.cpu_affinity)) / len(process.cpus)
+
+
+def _workload(ranks: Sequence[RankOnGpu]) -> Iterator[Metric]:
+    """Yield the Slurm job or the pod of each rank: one of them, a rank's series are counted."""
+    slurm = GaugeMetricFamily(
+        "rankskew_rank_slurm_info",
+        "The Slurm job of the rank; always 1, to be joined (/proc/<pid>/cgroup, else its SLURM_ "
+        "variables).",
+        labels=[*IDENTITY, "slurm_job_id", "slurm_step_id", "partition", "user"],
+    )
+    pod = GaugeMetricFamily(
+        "rankskew_rank_pod_info",
+        "The Kubernetes pod of the rank; always 1, to be joined; not for a rank that Slurm started "
+        "inside of a pod. namespace needs POD_NAMESPACE in the container's environment, from the "
+        "downward API; pod is POD_NAME, else the host name (/proc/<pid>/cgroup and environ).",
+        labels=[*IDENTITY, "namespace", "pod", "pod_uid", "container_id"],
+    )
+    for rank in ranks:
+        if rank.process is None:
+            continue
+        job, place = _slurm(rank.process), _pod(rank.process)
+        if job is not None:
+            slurm.add_metric([*_identity(rank), *map(as_label, job)], 1)
+        elif place is not None:
+            pod.add_metric([*_identity(rank), *map(as_label, place)], 1)
+    yield from (slurm, pod)
+
+
+def _slurm(process: Process) -> tuple[str, ...] | None:
+    """Return the values of rankskew_rank_slurm_info's labels after IDENTITY."""
+    environment, cgroup = process.environment or {}, process.cgroup
+    # The cgroup first: Slurm made it, while anybody can set a variable.
+    job_id = cgroup.slurm_job_id or environment.get("SLURM_JOB_ID", "")
+    if not job_id:
+        return None
+    step_id = cgroup.slurm_step_id or environment.get("SLURM_STEP_ID", "")
+    partition = environment.get("SLURM_JOB_PARTITION", "")
+    return job_id, step_id, partition, environment.get("SLURM_JOB_USER", "")
+
+
+def _pod(process: Process) -> tuple[str, ...] | None:
+    """Return the values of rankskew_rank_pod_info's labels after IDENTITY."""
+    environment, cgroup = process.environment or {}, process.cgroup
+    if not cgroup.pod_uid:
+        return None
+    name = environment.get("POD_NAME", "")
+    if not name and process.has_own_hostname:  # In the host's network it is the node's name.
+        name = environment.get("HOSTNAME", "")
+    namespace = environment.get("POD_NAMESPACE", "")
+    return namespace, name, cgroup.pod_uid, cgroup.container_id
+
+
+def _topology(ranks: Sequence[RankOnGpu]) -> Metric:
+    family = GaugeMetricFamily(
+        "rankskew_job_gpu_topology_info",
+        "The longest way over PCIe between any two GPUs of the job on this node; always 1. level, "
+        f"from near to far: {', '.join(LEVELS)} (NVML's common ancestor; NVLink is not looked at). "
+        "Absent with fewer than two GPUs, or when the level of a pair is not known.",
+        labels=["job_id", "level"],
+    )
+    for job_id in sorted({rank.job_id for rank in ranks}):
+        gpus = {
+            rank.gpu.index: rank.gpu
+            for rank in ranks
+            if rank.job_id == job_id and rank.gpu is not None
+        }
+        level = longest_way(list(gpus.values()))
+        if level is not None:
+            family.add_metric([job_id, level], 1)
+    return family
+
+
+def longest_way(gpus: Sequence[GpuSample]) -> str | None:
+    """Return the farthest of LEVELS between any two of *gpus*, None when it is not known."""
+    levels = [_level(*pair) for pair in combinations(gpus, 2)]
+    known = [level for level in levels if level in LEVELS]
+    if not known or len(known) < len(levels):
+        return None
+    return max(known, key=LEVELS.index)
+
+
+def _level(one: GpuSample, other: GpuSample) -> str | None:
+    topology = one.topology or {}
+    return topology.get(str(other.index)) or (other.topology or {}).get(str(one.index))
+
+
+def _environment(rank: RankOnGpu) -> Mapping[str, str]:
+    return {} if rank.process is None else rank.process.environment or {}

@@ -1,0 +1,159 @@
+"""Jobs: what their judge says of each, and how this node's ranks of it are, once a node."""
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from exporter.ranks.jobs import NodeJob, node_jobs
+from exporter.ranks.store import RankStore
+from rank_probe.stages import STAGES
+from rank_probe.verdict import LOST_KINDS, Verdict
+
+
+class JobsCollector:
+    """Expose every job with a rank here; call from the event loop, where the store lives."""
+
+    name = "jobs"
+    interval_seconds = 0.0
+
+    def __init__(self, store: RankStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        jobs = node_jobs(self._store.ranks(), self._store.now())
+        said = [(job, spoken.verdict) for job in jobs if (spoken := job.spoken()) is not None]
+        yield from _lost(said)
+        yield from _steps(said)
+        yield from _judged(said)
+        yield _reasons(said)
+        yield from _ranks(jobs)
+        yield from _ages(jobs)
+
+
+Said = Sequence[tuple[NodeJob, Verdict]]
+
+
+def _lost(said: Said) -> Iterator[Metric]:
+    lost = GaugeMetricFamily(
+        "rankskew_job_gpus_lost",
+        "GPUs of the whole job that wait, by what for: unequal peer groups, persistently late "
+        "ranks, ranks that are late in rotation, or what all wait for in common; a mean of the "
+        "last minute (probe, judge of the job).",
+        labels=["job_id", "kind"],
+    )
+    rotating = GaugeMetricFamily(
+        "rankskew_job_stage_gpus_lost",
+        "GPUs of the whole job that wait for ranks that are late in rotation, by the stage in "
+        "which those are late; a mean of the last minute (probe, judge of the job).",
+        labels=["job_id", "stage"],
+    )
+    for job, verdict in said:
+        for kind in LOST_KINDS:
+            if kind in verdict.gpus_lost:
+                lost.add_metric([job.job_id, kind], verdict.gpus_lost[kind])
+        for stage in STAGES:
+            if stage in verdict.rotating:
+                rotating.add_metric([job.job_id, stage], verdict.rotating[stage])
+    yield from (lost, rotating)
+
+
+def _steps(said: Said) -> Iterator[Metric]:
+    slowdown = GaugeMetricFamily(
+        "rankskew_job_slowdown_ratio",
+        "How many times as long the job's steps take as without its late ranks; a mean of the "
+        "last minute (probe, judge of the job).",
+        labels=["job_id"],
+    )
+    step = GaugeMetricFamily(
+        "rankskew_job_step_seconds",
+        "Seconds of a step of the job; a mean of the last minute (probe, judge of the job).",
+        labels=["job_id"],
+    )
+    for job, verdict in said:
+        for family, value in ((slowdown, verdict.slowdown), (step, verdict.step_seconds)):
+            if value is not None:
+                family.add_metric([job.job_id], value)
+    yield from (slowdown, step)
+
+
+def _judged(said: Said) -> Iterator[Metric]:
+    ranks = GaugeMetricFamily(
+        "rankskew_job_ranks",
+        "Ranks of each peer group of the job, on all nodes, that are judged (probe, judge of the "
+        "job).",
+        labels=["job_id", "peer_group"],
+    )
+    coverage = GaugeMetricFamily(
+        "rankskew_job_coverage_ratio",
+        "Share of the job's ranks that are judged, times the share of their steps that were "
+        "joined in the last minute (probe, judge of the job).",
+        labels=["job_id"],
+    )
+    for job, verdict in said:
+        for peer_group in sorted(verdict.ranks):
+            ranks.add_metric([job.job_id, peer_group], verdict.ranks[peer_group])
+        if (share := job.coverage(verdict)) is not None:
+            coverage.add_metric([job.job_id], share)
+    yield from (ranks, coverage)
+
+
+def _reasons(said: Said) -> Metric:
+    reasons = GaugeMetricFamily(
+        "rankskew_job_not_judgeable",
+        "Why nobody in the job can be judged; always 1, absent while the job is judged (probe, "
+        "judge of the job).",
+        labels=["job_id", "reason"],
+    )
+    for job, verdict in said:
+        if verdict.reason is not None:
+            reasons.add_metric([job.job_id, verdict.reason], 1)
+    return reasons
+
+
+def _ranks(jobs: Sequence[NodeJob]) -> Iterator[Metric]:
+    ranks = GaugeMetricFamily(
+        "rankskew_node_ranks",
+        "Ranks of the job on this node: beating, silent (no report for 10 s) or finished "
+        "(exporter).",
+        labels=["job_id", "state"],
+    )
+    world_size = GaugeMetricFamily(
+        "rankskew_node_world_size",
+        "Ranks of the job on all nodes, as those that beat on this node say (probe).",
+        labels=["job_id"],
+    )
+    stepping = GaugeMetricFamily(
+        "rankskew_node_stepping_ranks",
+        "Ranks of the job that beat on this node and have finished a step (probe).",
+        labels=["job_id"],
+    )
+    for job in jobs:
+        states = {"beating": job.beating, "silent": job.silent, "finished": job.finished}
+        for state, those in states.items():
+            ranks.add_metric([job.job_id, state], len(those))
+        if job.world_size is not None:
+            world_size.add_metric([job.job_id], job.world_size)
+        stepping.add_metric([job.job_id], sum(rank.snapshot.steps > 0 for rank in job.beating))
+    yield from (ranks, world_size, stepping)
+
+
+def _ages(jobs: Sequence[NodeJob]) -> Iterator[Metric]:
+    run = GaugeMetricFamily(
+        "rankskew_node_run_seconds",
+        "How long ago the first process of the job that beats on this node began, in seconds "
+        "(probe).",
+        labels=["job_id"],
+    )
+    last_step = GaugeMetricFamily(
+        "rankskew_node_last_step_age_seconds",
+        "How long ago a rank of the job that beats on this node finished a step, in seconds, by "
+        "whichever was the last to; absent before the first step and while the probes are off "
+        "(probe).",
+        labels=["job_id"],
+    )
+    for job in jobs:
+        for family, age in ((run, job.run_seconds), (last_step, job.last_step_age_seconds)):
+            if age is not None:
+                family.add_metric([job.job_id], age)
+    yield from (run, last_step)

@@ -1,0 +1,246 @@
+"""Ranks: the state that each training process on this node last reported."""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from exporter.ranks.store import HeldRank, RankStore
+from rank_probe.snapshot import LEVEL_OFF, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+from rank_probe.stages import PHASE_OF, STAGES
+
+IDENTITY = ["job_id", "peer_group", "rank"]
+
+# Shorter stays are a step's own: at nearly every scrape they would be series of another stage.
+LONG_SECONDS: Final = 10.0
+
+
+class RanksCollector:
+    """Expose every held rank; call from the event loop, where the store lives."""
+
+    name = "ranks"
+    interval_seconds = 0.0
+
+    def __init__(self, store: RankStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        held = self._store.ranks()
+        snapshots = [rank.snapshot for rank in held]
+        yield from _steps(snapshots)
+        yield from _times(snapshots)
+        yield from _joined(snapshots)
+        yield from _now(snapshots)
+        yield _silent(held, self._store.now())
+        yield from _process(snapshots)
+        yield from _info(snapshots)
+
+
+def identity(snapshot: Snapshot) -> list[str]:
+    """Return the values of IDENTITY, which every series of a rank carries."""
+    return [snapshot.job_id, snapshot.peer_group, str(snapshot.rank)]
+
+
+def _steps(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    total = CounterMetricFamily(
+        "rankskew_steps_total",
+        "Whole training steps this rank has finished since its process started (probe).",
+        labels=IDENTITY,
+    )
+    finished_at = GaugeMetricFamily(
+        "rankskew_last_step_timestamp_seconds",
+        "When this rank finished its last step, in Unix seconds of the node's clock; absent while "
+        "its probe is off (probe).",
+        labels=IDENTITY,
+    )
+    for snapshot in snapshots:
+        total.add_metric(identity(snapshot), snapshot.steps)
+        # A rank that is off does not know its steps: an old time would look like a hang.
+        if snapshot.last_step_timestamp_seconds is not None and snapshot.level != LEVEL_OFF:
+            finished_at.add_metric(identity(snapshot), snapshot.last_step_timestamp_seconds)
+    yield from (total, finished_at)
+
+
+def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    stages = CounterMetricFamily(
+        "rankskew_stage_seconds_total",
+        "Seconds of whole steps this rank spent in each stage; the stages add up to its wall time "
+        "(probe).",
+        labels=[*IDENTITY, "phase", "stage"],
+    )
+    busy = CounterMetricFamily(
+        "rankskew_busy_seconds_total",
+        "Seconds of whole steps this rank was not waiting for others: step minus sync (probe).",
+        labels=IDENTITY,
+    )
+    squared = CounterMetricFamily(
+        "rankskew_busy_seconds_squared_total",
+        "Sum over steps of the squared busy time, in seconds squared: step-to-step noise (probe).",
+        labels=IDENTITY,
+    )
+    floor = GaugeMetricFamily(
+        "rankskew_sync_floor_seconds",
+        "Lowest 2 % of this rank's exposed waits over the last minute, in seconds: what "
+        "communication alone costs (probe).",
+        labels=IDENTITY,
+    )
+    for snapshot in snapshots:
+        who = identity(snapshot)
+        for stage in STAGES:
+            if stage in snapshot.stage_seconds:
+                labels = [*who, PHASE_OF[stage], stage]
+                stages.add_metric(labels, snapshot.stage_seconds[stage])
+        busy.add_metric(who, snapshot.busy_seconds)
+        squared.add_metric(who, snapshot.busy_seconds_squared)
+        if snapshot.sync_floor_seconds is not None:
+            floor.add_metric(who, snapshot.sync_floor_seconds)
+    yield from (stages, busy, squared, floor)
+
+
+def _joined(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    paced = CounterMetricFamily(
+        "rankskew_paced_steps_total",
+        "Joined steps that waited for this rank, of all ranks the slowest (probe, per-step join).",
+        labels=IDENTITY,
+    )
+    caused = CounterMetricFamily(
+        "rankskew_wait_caused_seconds_total",
+        "GPU-seconds of joined steps that the other ranks waited on this rank's account, by the "
+        "stage in which it was over its peers (probe, per-step join).",
+        labels=[*IDENTITY, "stage"],
+    )
+    group_wait = CounterMetricFamily(
+        "rankskew_group_wait_seconds_total",
+        "Seconds of joined steps this rank waited because its peer group has less work than the "
+        "heaviest; only where there are several groups (probe, per-step join).",
+        labels=IDENTITY,
+    )
+    joined = CounterMetricFamily(
+        "rankskew_joined_seconds_total",
+        "This rank's wall time of the joined steps, in seconds: what the other counters of the "
+        "join are shares of (probe, per-step join).",
+        labels=IDENTITY,
+    )
+    coverage = GaugeMetricFamily(
+        "rankskew_join_coverage_ratio",
+        "Share of the steps this rank offered to the per-step join in the last minute that was "
+        "joined with all ranks; absent where no join began (probe).",
+        labels=IDENTITY,
+    )
+    for snapshot in snapshots:
+        who = identity(snapshot)
+        for stage in STAGES:
+            if stage in snapshot.wait_caused_seconds:
+                caused.add_metric([*who, stage], snapshot.wait_caused_seconds[stage])
+        if snapshot.paced_steps:
+            paced.add_metric(who, sum(snapshot.paced_steps.values()))
+        for family, value in (
+            (group_wait, snapshot.group_wait_seconds),
+            (joined, snapshot.joined_seconds),
+            (coverage, snapshot.join_coverage),
+        ):
+            if value is not None:
+                family.add_metric(who, value)
+    yield from (paced, caused, group_wait, joined, coverage)
+
+
+def _now(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    heartbeat = GaugeMetricFamily(
+        "rankskew_heartbeat_timestamp_seconds",
+        "When this rank's probe last reported, in Unix seconds of the node's clock; absent once "
+        "it ended cleanly (probe).",
+        labels=IDENTITY,
+    )
+    elapsed = GaugeMetricFamily(
+        "rankskew_stage_elapsed_seconds",
+        "How long this rank has been in the stage it is in now, in seconds at the heartbeat; "
+        "absent before 10 s, while its probe is off and once it ended cleanly (probe).",
+        labels=[*IDENTITY, "stage"],
+    )
+    finished = GaugeMetricFamily(
+        "rankskew_rank_finished",
+        "1 once this rank ended cleanly; absent until then (probe).",
+        labels=IDENTITY,
+    )
+    for snapshot in snapshots:
+        who = identity(snapshot)
+        if snapshot.finished:
+            finished.add_metric(who, 1.0)
+        else:
+            heartbeat.add_metric(who, snapshot.heartbeat_timestamp_seconds)
+        if not snapshot.finished and snapshot.level != LEVEL_OFF and _is_long(snapshot):
+            elapsed.add_metric([*who, snapshot.stage], snapshot.stage_elapsed_seconds)
+    yield from (heartbeat, elapsed, finished)
+
+
+def _is_long(snapshot: Snapshot) -> bool:
+    return snapshot.stage_elapsed_seconds >= LONG_SECONDS
+
+
+def _silent(held: Sequence[HeldRank], now: float) -> Metric:
+    silent = GaugeMetricFamily(
+        "rankskew_rank_silent_seconds",
+        "How long this rank has not reported, in seconds by the exporter's clock; absent while it "
+        "does (at least each 10 s), and once it ended cleanly (exporter).",
+        labels=IDENTITY,
+    )
+    for rank in held:
+        if rank.is_silent(now):
+            silent.add_metric(identity(rank.snapshot), now - rank.received_seconds)
+    return silent
+
+
+def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    world_size = GaugeMetricFamily(
+        "rankskew_world_size",
+        "Ranks in this rank's job, on all nodes (probe).",
+        labels=IDENTITY,
+    )
+    errors = CounterMetricFamily(
+        "rankskew_probe_errors_total",
+        "Failures inside the probe that it kept away from training (probe).",
+        labels=IDENTITY,
+    )
+    dropped = CounterMetricFamily(
+        "rankskew_probe_dropped_steps_total",
+        "Whole steps whose times on the GPU were given up, because it was too far behind (probe).",
+        labels=IDENTITY,
+    )
+    failures = CounterMetricFamily(
+        "rankskew_probe_push_failures_total",
+        "Snapshots that the probe could not deliver; the next one made up for each (probe).",
+        labels=IDENTITY,
+    )
+    for snapshot in snapshots:
+        who = identity(snapshot)
+        world_size.add_metric(who, snapshot.world_size)
+        errors.add_metric(who, snapshot.probe_errors)
+        dropped.add_metric(who, snapshot.dropped_steps)
+        failures.add_metric(who, snapshot.push_failures)
+    yield from (world_size, errors, dropped, failures)
+
+
+def _info(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+    rank = GaugeMetricFamily(
+        "rankskew_rank_info",
+        "Where this rank sits and how it is timed; always 1, to be joined (probe).",
+        labels=[*IDENTITY, *RANK_INFO_LABELS],
+    )
+    runtime = GaugeMetricFamily(
+        "rankskew_runtime_info",
+        "Versions of what this rank runs; always 1, to be joined (probe).",
+        labels=[*IDENTITY, *RUNTIME_INFO_LABELS],
+    )
+    for snapshot in snapshots:
+        who = identity(snapshot)
+        # The fields that have a type are the truth, whatever the text beside them says.
+        about = snapshot.rank_info | {
+            "world_size": str(snapshot.world_size),
+            "attempt": str(snapshot.attempt),
+            "level": snapshot.level,
+        }
+        rank.add_metric([*who, *(about.get(label, "") for label in RANK_INFO_LABELS)], 1)
+        versions = (snapshot.runtime_info.get(label, "") for label in RUNTIME_INFO_LABELS)
+        runtime.add_metric([*who, *versions], 1)
+    yield from (rank, runtime)

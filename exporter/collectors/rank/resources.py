@@ -1,0 +1,97 @@
+"""What ranks work on and what it takes: samples, tokens, memory, pauses, and how a life went."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.rank.ranks import IDENTITY, identity
+from exporter.ranks.store import RankStore
+from rank_probe.snapshot import LIFECYCLE, Snapshot
+
+Read = Callable[[Snapshot], float | None]
+
+COUNTERS: Final[tuple[tuple[str, str, Read], ...]] = (
+    (
+        "rankskew_samples_total",
+        "Samples this rank has trained on (probe).",
+        lambda snapshot: snapshot.samples,
+    ),
+    (
+        "rankskew_tokens_total",
+        "Tokens this rank has trained on, padding included (probe).",
+        lambda snapshot: snapshot.tokens,
+    ),
+    (
+        "rankskew_padding_tokens_total",
+        "Tokens of padding this rank has trained on: work that teaches nothing (probe).",
+        lambda snapshot: snapshot.padding_tokens,
+    ),
+    (
+        "rankskew_gc_pause_seconds_total",
+        "Seconds this rank's Python stood still to collect garbage (probe).",
+        lambda snapshot: snapshot.gc_pause_seconds,
+    ),
+    (
+        "rankskew_cuda_alloc_retries_total",
+        "Times this rank's CUDA allocator had to free its cache and try again (probe, from torch).",
+        lambda snapshot: snapshot.cuda_alloc_retries,
+    ),
+)
+GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
+    (
+        "rankskew_cuda_memory_reserved_bytes",
+        "Bytes that this rank's CUDA allocator holds, used or cached (probe, from torch).",
+        lambda snapshot: snapshot.cuda_memory_reserved_bytes,
+    ),
+    (
+        "rankskew_cuda_memory_peak_bytes",
+        "Most bytes that tensors of this rank have held at once (probe, from torch).",
+        lambda snapshot: snapshot.cuda_memory_peak_bytes,
+    ),
+)
+
+
+class RankResourcesCollector:
+    """Expose every held rank; call from the event loop, where the store lives."""
+
+    name = "rank_resources"
+    interval_seconds = 0.0
+
+    def __init__(self, store: RankStore) -> None:
+        self._store = store
+
+    def collect(self) -> Iterator[Metric]:
+        snapshots = [held.snapshot for held in self._store.ranks()]
+        for name, meaning, read in COUNTERS:
+            yield _filled(CounterMetricFamily(name, meaning, labels=IDENTITY), read, snapshots)
+        for name, meaning, read in GAUGES:
+            yield _filled(GaugeMetricFamily(name, meaning, labels=IDENTITY), read, snapshots)
+        yield _lifecycle(snapshots)
+
+
+def _filled(
+    family: CounterMetricFamily | GaugeMetricFamily, read: Read, snapshots: Sequence[Snapshot]
+) -> Metric:
+    for snapshot in snapshots:
+        value = read(snapshot)
+        if value is not None:
+            family.add_metric(identity(snapshot), value)
+    return family
+
+
+def _lifecycle(snapshots: Sequence[Snapshot]) -> Metric:
+    family = GaugeMetricFamily(
+        "rankskew_lifecycle_seconds",
+        "Seconds this rank's process took to start (init), to find its peers (rendezvous), to its "
+        "first step (first_step), in torch.compile so far (compile) and from the first step to a "
+        "clean end (end) (probe).",
+        labels=[*IDENTITY, "event"],
+    )
+    for snapshot in snapshots:
+        for event in LIFECYCLE:
+            if event in snapshot.lifecycle_seconds:
+                labels = [*identity(snapshot), event]
+                family.add_metric(labels, snapshot.lifecycle_seconds[event])
+    return family

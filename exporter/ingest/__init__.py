@@ -1,0 +1,1 @@
+"""The listener that training processes push snapshots to: connections, HTTP, schema."""

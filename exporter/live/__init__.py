@@ -1,0 +1,1 @@
+"""The live page: what it says of a job, its data, and the page itself."""

@@ -1,0 +1,145 @@
+"""The live page's data: what the judge says of each job, and this node's ranks of it.
+
+A first look that needs no Prometheus. The stages drawn are the last minute's, of the ranks that
+push to this exporter; the verdict is on the ranks of every node, and this only repeats it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from exporter.live.summary import JobVerdict, RankView, job_verdict, view_rank
+from exporter.ranks.jobs import NodeJob, node_jobs
+from exporter.ranks.store import HeldRank, RankKey, RankStore
+from rank_probe.snapshot import Snapshot
+from rank_probe.stages import STAGES
+from rank_probe.version import __version__
+
+WINDOW_SECONDS: Final = 60.0
+# Fewer steps say nothing. Of slow steps the window keeps this many, however long they take.
+MINIMUM_STEPS: Final = 5
+# The first steps compile kernels and fill caches.
+WARMUP_STEPS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job as the page draws it; *ranks* are those of this node only."""
+
+    job_id: str
+    world_size: int
+    coverage: str
+    steps: int
+    step_seconds: float | None
+    verdict: JobVerdict
+    ranks: list[RankView]
+
+
+class LiveView:
+    """Watches the store and repeats who is late now. Call from the event loop only.
+
+    *gpus_visible* returns how many GPUs the driver lists, None while that is not known.
+    """
+
+    def __init__(
+        self, store: RankStore, gpus_visible: Callable[[], int | None] = lambda: None
+    ) -> None:
+        self._store = store
+        self._gpus_visible = gpus_visible
+        self._windows: dict[RankKey, RankWindow] = {}
+        self._summary: dict[str, Any] = _summary(None, None, [])
+
+    def sample(self, now: float, timestamp: float) -> None:
+        """Take in the state of every rank; to be called once a second.
+
+        *now* is the store's clock, by which all ages are measured; *timestamp* is the same moment
+        in Unix seconds.
+        """
+        held = sorted(self._store.ranks(), key=_key)
+        self._windows = {_key(rank): self._windows.get(_key(rank)) or RankWindow() for rank in held}
+        for rank in held:
+            self._windows[_key(rank)].add(now, rank.snapshot)
+        jobs = [self._job(job) for job in node_jobs(held, now)]
+        self._summary = _summary(timestamp, self._gpus_visible(), jobs)
+
+    def summary(self) -> dict[str, Any]:
+        """Return what the page shows, ready for JSON, as of the last sample."""
+        return self._summary
+
+    def _job(self, job: NodeJob) -> JobView:
+        held = sorted(job.ranks, key=_key)
+        ranks = [
+            view_rank(rank, self._windows[_key(rank)].stage_seconds(), job.now) for rank in held
+        ]
+        world_size = job.world_size or max(rank.snapshot.world_size for rank in held)
+        steps = [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
+        return JobView(
+            job_id=job.job_id,
+            world_size=world_size,
+            coverage=f"{len(ranks)} of {world_size} ranks",
+            steps=max(rank.steps for rank in ranks),
+            step_seconds=sum(steps) / len(steps) if steps else None,
+            verdict=job_verdict(job, ranks),
+            ranks=ranks,
+        )
+
+
+class RankWindow:
+    """The last minute of one rank, as the snapshots in which its step count moved."""
+
+    def __init__(self) -> None:
+        self._samples: deque[tuple[float, Snapshot]] = deque()
+
+    def add(self, now: float, snapshot: Snapshot) -> None:
+        """Take in the rank's state at *now*; a new process of the rank starts the window anew."""
+        if self._samples and _process(self._samples[-1][1]) != _process(snapshot):
+            self._samples.clear()
+        if snapshot.steps < WARMUP_STEPS:
+            return
+        if not self._samples or self._samples[-1][1].steps < snapshot.steps:
+            self._samples.append((now, snapshot))
+        while self._second_is_enough(now):
+            self._samples.popleft()
+
+    def stage_seconds(self) -> dict[str, float] | None:
+        """Return the mean seconds a step spends in each stage; None while the window is short."""
+        if not self._samples or self._steps() < MINIMUM_STEPS:
+            return None
+        first, last = self._samples[0][1].stage_seconds, self._samples[-1][1].stage_seconds
+        return {
+            # Never below zero, whatever a rank reports: a bar has no negative width.
+            stage: max(0.0, last[stage] - first.get(stage, 0.0)) / self._steps()
+            for stage in STAGES
+            if stage in last
+        }
+
+    def _steps(self) -> int:
+        return self._samples[-1][1].steps - self._samples[0][1].steps
+
+    def _second_is_enough(self, now: float) -> bool:
+        if len(self._samples) < 3:
+            return False
+        sampled, second = self._samples[1]
+        steps_left = self._samples[-1][1].steps - second.steps
+        return sampled <= now - WINDOW_SECONDS and steps_left >= MINIMUM_STEPS
+
+
+def _key(rank: HeldRank) -> RankKey:
+    return rank.snapshot.job_id, rank.snapshot.rank
+
+
+def _process(snapshot: Snapshot) -> tuple[float, int]:
+    return snapshot.started_timestamp_seconds, snapshot.pid
+
+
+def _summary(
+    sampled: float | None, gpus_visible: int | None, jobs: Sequence[JobView]
+) -> dict[str, Any]:
+    return {
+        "version": __version__,
+        "timestamp_seconds": sampled,
+        "window_seconds": WINDOW_SECONDS,
+        "gpus_visible": gpus_visible,
+        "jobs": [asdict(job) for job in jobs],
+    }

@@ -1,0 +1,1 @@
+"""What the worker reads of one GPU: each file a group of NVML functions."""

@@ -1,0 +1,81 @@
+"""NVML's field values: readings by number, many in one call, each with a result of its own."""
+
+from collections.abc import Sequence
+from typing import Final
+
+import pynvml
+
+from exporter.nvml.calls import GPU_LOST, PROCESS_OBSOLETE, UNSUPPORTED
+from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS, Ask
+
+# A field's number (NVML_FI_DEV_...) and its scope: a link's number, or 0 where nvml.h names none.
+Field = tuple[int, int]
+
+# A number that is beyond the driver's last is an invalid argument.
+_NEVER: Final = UNSUPPORTED | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
+
+# The member of nvmlValue_t to read, by nvmlValueType_t. It differs between drivers for one field.
+_MEMBERS: Final = {
+    pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG: "ulVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_LONG_LONG: "ullVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_LONG_LONG: "sllVal",
+    pynvml.NVML_VALUE_TYPE_SIGNED_INT: "siVal",
+    pynvml.NVML_VALUE_TYPE_UNSIGNED_SHORT: "usVal",
+}
+
+
+class FieldValues:
+    """Fields of one GPU that are read in one call. Use one for the cheap and one for the slow.
+
+    The call costs the sum of its fields, so one that is not supported is left out for an hour.
+    """
+
+    def __init__(self, fields: Sequence[Field]) -> None:
+        self._fields = tuple(fields)
+        self._ask_again_at: dict[Field, float] = {}
+
+    def read(self, ask: Ask, now: float) -> dict[Field, int | float]:
+        """Return the fields that could be read at monotonic time *now*, with their values.
+
+        Raises CallFailed when the GPU is lost or the process cannot go on.
+        """
+        fields = tuple(f for f in self._fields if now >= self._ask_again_at.get(f, 0.0))
+        answers = (ask(field_values, fields) if fields else None) or {}
+        for field, value in answers.items():
+            if value is None:
+                self._ask_again_at[field] = now + UNSUPPORTED_FOR_SECONDS
+        return {field: value for field, value in answers.items() if value is not None}
+
+
+def field_values(handle: object, fields: Sequence[Field]) -> dict[Field, int | float | None]:
+    """Ask the GPU for *fields*: None is "not supported", and what it cannot tell now is left out.
+
+    Raises pynvml.NVMLError if there is no value at all, and when the GPU is lost.
+    """
+    values: dict[Field, int | float | None] = {}
+    failures: list[int] = []
+    for field, entry in zip(
+        fields, pynvml.nvmlDeviceGetFieldValues(handle, list(fields)), strict=True
+    ):
+        code = entry.nvmlReturn
+        if code in GPU_LOST | PROCESS_OBSOLETE:
+            raise pynvml.NVMLError(code)
+        if code == pynvml.NVML_SUCCESS and entry.valueType in _MEMBERS:
+            values[field] = getattr(entry.value, _MEMBERS[entry.valueType])
+        elif code == pynvml.NVML_SUCCESS or code in _NEVER:  # Or of a type not known here.
+            values[field] = None
+            failures.append(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        else:
+            failures.insert(0, code)  # The first is raised, and is not "not supported" if any.
+    if len(failures) == len(fields):
+        raise pynvml.NVMLError(failures[0])
+    return values
+
+
+def field_value(handle: object, field: int, scope: int = 0) -> int | float:
+    """Ask the GPU for one field; raise pynvml.NVMLError if it has no value."""
+    (value,) = field_values(handle, [(field, scope)]).values()
+    assert value is not None  # That would have been raised.
+    return value

@@ -1,0 +1,190 @@
+"""A GPU's NVLinks: how many are up and how fast, what goes over them, what went wrong on them."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import pynvml
+
+from exporter.nvml.calls import UNSUPPORTED
+from exporter.nvml.readings.fields import Field, FieldValues, field_values
+from exporter.nvml.readings.query import Ask
+
+# Bytes are scraped every 15 s or so; all that says how the links are is five values for each link.
+BYTES_EVERY_SECONDS: Final = 5.0
+LINKS_EVERY_SECONDS: Final = 30.0
+# nvml.h: the scope that stands for the sum over all links.
+ALL_LINKS: Final = 0xFFFFFFFF
+BYTES_PER_KIBIBYTE: Final = 1024
+
+# For each direction: what the fields count in bytes, the first that there is. nvml.h has KiB for
+# those up to NVLink 4, of data without the protocol, and bytes for NVLink 5.
+TRANSMIT: Final = (
+    (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, BYTES_PER_KIBIBYTE),
+    (pynvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, 1),
+)
+RECEIVE: Final = (
+    (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX, BYTES_PER_KIBIBYTE),
+    (pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, 1),
+)
+BYTE_FIELDS: Final = tuple((field, ALL_LINKS) for field, _ in (*TRANSMIT, *RECEIVE))
+# Every value of the label `type`: its fields, the first that there is, and the counters of older
+# drivers. From NVLink 5 on (Blackwell) only the recoveries are counted.
+ERRORS: Final = {
+    "replay": (
+        (pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,),
+        (pynvml.NVML_NVLINK_ERROR_DL_REPLAY,),
+    ),
+    "recovery": (
+        (
+            pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_RECOVERY,
+            pynvml.NVML_FI_DEV_NVLINK_COUNT_LINK_RECOVERY_EVENTS,
+        ),
+        (pynvml.NVML_NVLINK_ERROR_DL_RECOVERY,),
+    ),
+    "crc": (
+        (pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_CRC,),
+        (pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT, pynvml.NVML_NVLINK_ERROR_DL_CRC_DATA),
+    ),
+}
+# MB (of a million bytes: 26562 for a link of an H100) a second in each direction.
+SPEED: Final = pynvml.NVML_FI_DEV_NVLINK_GET_SPEED
+
+
+class NvLink:
+    """Reads the links of one GPU every few seconds; a GPU without has nothing to tell."""
+
+    def __init__(self) -> None:
+        self._ask: Ask | None = None
+        self._links_due = self._bytes_due = 0.0
+        self._of_links: dict[str, Any] = {}
+        self._of_bytes: dict[str, Any] = {}
+        self._links: tuple[int, ...] = ()
+        self._up: tuple[int, ...] = ()
+        self._link_fields = FieldValues(())
+        self._byte_fields = BYTE_FIELDS
+        self._sums: dict[str, Sum] = {}
+
+    def read(self, ask: Ask, now: float) -> dict[str, Any]:
+        """Return the readings, some seconds old at most; raises as ask does."""
+        if ask is not self._ask:
+            self._ask, self._links_due, self._bytes_due = ask, 0.0, 0.0
+        if now >= self._links_due:
+            self._of_links = self._read_links(ask, now)
+            self._links_due = now + (LINKS_EVERY_SECONDS if self._of_links else 0.0)
+        if self._of_links and now >= self._bytes_due:
+            counts = ask(byte_counts, self._byte_fields)
+            self._of_bytes = self._told_bytes(counts or {})
+            self._bytes_due = now + (0.0 if counts is None else BYTES_EVERY_SECONDS)
+        return self._of_links and self._of_links | self._of_bytes
+
+    def _read_links(self, ask: Ask, now: float) -> dict[str, Any]:
+        states = {link: ask(link_state, link) for link in range(pynvml.NVML_NVLINK_MAX_LINKS)}
+        links = tuple(link for link in states if ask.supports(link_state, link))
+        if not links or any(states[link] is None for link in links):
+            return {}
+        up = tuple(link for link in links if states[link] == pynvml.NVML_FEATURE_ENABLED)
+        if (links, up) != (self._links, self._up):  # What one did not tell it may tell now.
+            self._links, self._up = links, up
+            self._link_fields = FieldValues(_fields(links, up))
+        self._byte_fields = BYTE_FIELDS
+        values = self._link_fields.read(ask, now)
+        return {
+            "nvlink_links": len(links),
+            "nvlink_links_up": len(up),
+            "nvlink_speed_min_megabytes_per_second": _slowest(up, values),
+            "nvlink_errors": self._errors(ask, values) or None,
+        }
+
+    def _told_bytes(self, counts: dict[Field, int | float]) -> dict[str, Any]:
+        self._byte_fields = tuple(counts) or BYTE_FIELDS  # The others until the links are read.
+        return {
+            "nvlink_transmit_bytes": self._bytes("transmit", TRANSMIT, counts),
+            "nvlink_receive_bytes": self._bytes("receive", RECEIVE, counts),
+        }
+
+    def _bytes(
+        self, name: str, sources: Sequence[tuple[int, int]], counts: dict[Field, int | float]
+    ) -> int | None:
+        for field, times in sources:
+            count = counts.get((field, ALL_LINKS))
+            if count is not None:
+                return self._sum(name).add({field: int(count) * times})
+        return None
+
+    def _errors(self, ask: Ask, values: dict[Field, int | float]) -> dict[str, int]:
+        """Return the errors of each type on all links; a type that no link counts is left out."""
+        errors = {}
+        for kind, (fields, counters) in ERRORS.items():
+            counts = _of_first_field(fields, values) or self._of_counters(ask, counters)
+            if counts:
+                errors[kind] = self._sum(kind).add(counts)
+        return errors
+
+    def _of_counters(self, ask: Ask, counters: Sequence[int]) -> dict[object, int]:
+        questions = [(link, counter) for link in self._links for counter in counters]
+        answers = {
+            (link, counter): ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, link, counter)
+            for link, counter in questions
+        }
+        return {question: count for question, count in answers.items() if count is not None}
+
+    def _sum(self, name: str) -> "Sum":
+        return self._sums.setdefault(name, Sum())
+
+
+class Sum:
+    """Adds up counters, and goes on where one of them is gone for a while or begins anew.
+
+    Their plain sum would fall then, which rate() takes for a restart of all of them.
+    """
+
+    def __init__(self) -> None:
+        self._total = 0
+        self._last: dict[object, int] = {}
+
+    def add(self, counts: dict[object, int]) -> int:
+        """Take in the counters that can be read now, by any name, and return the sum of all."""
+        for name, count in counts.items():
+            self._total += max(0, count - self._last.get(name, 0))
+            self._last[name] = count
+        return self._total
+
+
+def link_state(handle: object, link: int) -> int:
+    """Return whether *link* is up (NVML_FEATURE_ENABLED); pynvml.NVMLError: no link."""
+    try:
+        return int(pynvml.nvmlDeviceGetNvLinkState(handle, link))
+    except pynvml.NVMLError_InvalidArgument:  # More links than this driver knows of.
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED) from None
+
+
+def byte_counts(handle: object, fields: Sequence[Field]) -> dict[Field, int | float]:
+    """Return those of *fields* that are told now.
+
+    None at all is no failure, which would be remembered for an hour: links come up in seconds.
+    """
+    try:
+        answers = field_values(handle, fields)
+    except pynvml.NVMLError as error:
+        if error.value in UNSUPPORTED:
+            return {}
+        raise
+    return {field: count for field, count in answers.items() if count is not None}
+
+
+def _fields(links: Sequence[int], up: Sequence[int]) -> list[Field]:
+    errors = [field for fields, _ in ERRORS.values() for field in fields]
+    return [(SPEED, link) for link in up] + [(field, link) for field in errors for link in links]
+
+
+def _slowest(up: Sequence[int], values: dict[Field, int | float]) -> int | None:
+    speeds = [int(values[SPEED, link]) for link in up if values.get((SPEED, link))]
+    return min(speeds, default=None)
+
+
+def _of_first_field(fields: Sequence[int], values: dict[Field, int | float]) -> dict[object, int]:
+    for field in fields:
+        counts = {(f, link): int(count) for (f, link), count in values.items() if f == field}
+        if counts:
+            return dict(counts)
+    return {}

@@ -1,0 +1,131 @@
+"""What a GPU tells in one call: each NVML function, and the fields of GpuSample that it fills."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pynvml
+
+from exporter.nvml.readings.fields import field_value
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One NVML call and the fields of GpuSample that it fills, in the order *unpack* gives."""
+
+    fields: tuple[str, ...]
+    function: Callable[..., Any]
+    arguments: tuple[int, ...] = ()
+    unpack: Callable[[Any], tuple[int, ...]] = lambda value: (value,)
+    # 0: each time. What changes slowly, or costs milliseconds, is asked less often.
+    every_seconds: float = 0.0
+    # Asked instead where this one is not supported; it fills the same fields.
+    older: "Reading | None" = None
+
+
+def memory_temperature(handle: object) -> int:
+    """Read the memory's temperature, in degrees Celsius."""
+    return int(field_value(handle, pynvml.NVML_FI_DEV_MEMORY_TEMP))
+
+
+def margin_to_slowdown(handle: object) -> int:
+    """Return how many degrees the die is below the threshold at which its clocks are lowered."""
+    threshold = pynvml.nvmlDeviceGetTemperatureThreshold(
+        handle, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
+    )
+    if threshold == 0:  # No GPU slows down at 0 degrees: it has no such threshold.
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    return int(threshold - pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
+
+
+def recovery_action(handle: object) -> int:
+    """Read what NVML advises to do with the GPU, an NVML_GPU_RECOVERY_ACTION_... number."""
+    return int(field_value(handle, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION))
+
+
+def _memory(memory: Any) -> tuple[int, ...]:
+    return memory.total, memory.used
+
+
+_MEMORY: Final = ("memory_total_bytes", "memory_used_bytes")
+
+# In the order they are read.
+READINGS: Final = (
+    # Version 2 leaves what the driver reserves out of *used*, version 1 counts it in.
+    Reading(
+        _MEMORY,
+        pynvml.nvmlDeviceGetMemoryInfo,
+        (pynvml.nvmlMemory_v2,),
+        _memory,
+        older=Reading(_MEMORY, pynvml.nvmlDeviceGetMemoryInfo, (), _memory),
+    ),
+    Reading(
+        ("pcie_link_generation_max",),
+        pynvml.nvmlDeviceGetMaxPcieLinkGeneration,
+        every_seconds=60.0,
+    ),
+    Reading(("pcie_link_width",), pynvml.nvmlDeviceGetCurrPcieLinkWidth, every_seconds=5.0),
+    Reading(("pcie_link_width_max",), pynvml.nvmlDeviceGetMaxPcieLinkWidth, every_seconds=60.0),
+    Reading(("pcie_replays",), pynvml.nvmlDeviceGetPcieReplayCounter, every_seconds=5.0),
+    Reading(("sm_clock_megahertz",), pynvml.nvmlDeviceGetClockInfo, (pynvml.NVML_CLOCK_SM,)),
+    Reading(
+        ("memory_clock_megahertz",),
+        pynvml.nvmlDeviceGetClockInfo,
+        (pynvml.NVML_CLOCK_MEM,),
+        every_seconds=5.0,
+    ),
+    Reading(
+        ("sm_clock_max_megahertz",),
+        pynvml.nvmlDeviceGetMaxClockInfo,
+        (pynvml.NVML_CLOCK_SM,),
+        every_seconds=60.0,
+    ),
+    Reading(
+        ("memory_clock_max_megahertz",),
+        pynvml.nvmlDeviceGetMaxClockInfo,
+        (pynvml.NVML_CLOCK_MEM,),
+        every_seconds=60.0,
+    ),
+    Reading(("power_milliwatts",), pynvml.nvmlDeviceGetPowerUsage),
+    Reading(
+        ("power_limit_milliwatts",), pynvml.nvmlDeviceGetEnforcedPowerLimit, every_seconds=30.0
+    ),
+    Reading(
+        ("gpu_temperature_celsius",),
+        pynvml.nvmlDeviceGetTemperature,
+        (pynvml.NVML_TEMPERATURE_GPU,),
+    ),
+    Reading(
+        ("temperature_margin_celsius",),
+        pynvml.nvmlDeviceGetMarginTemperature,
+        every_seconds=5.0,
+        older=Reading(("temperature_margin_celsius",), margin_to_slowdown),
+    ),
+    Reading(
+        ("ecc_corrected_errors",),
+        pynvml.nvmlDeviceGetTotalEccErrors,
+        (pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, pynvml.NVML_AGGREGATE_ECC),
+        every_seconds=30.0,
+    ),
+    Reading(
+        ("ecc_uncorrected_errors",),
+        pynvml.nvmlDeviceGetTotalEccErrors,
+        (pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, pynvml.NVML_AGGREGATE_ECC),
+        every_seconds=30.0,
+    ),
+    Reading(
+        (
+            "remapped_rows_corrected",
+            "remapped_rows_uncorrected",
+            "row_remap_pending",
+            "row_remap_failed",
+        ),
+        pynvml.nvmlDeviceGetRemappedRows,
+        unpack=tuple,
+        every_seconds=30.0,
+    ),
+    Reading(("recovery_action",), recovery_action, every_seconds=30.0),
+    # The slow ones last: each is said to take 1 to 3 ms, which 8 GPUs would do once a second.
+    Reading(("memory_temperature_celsius",), memory_temperature, every_seconds=5.0),
+    Reading(("energy_millijoules",), pynvml.nvmlDeviceGetTotalEnergyConsumption, every_seconds=5.0),
+)

@@ -1,0 +1,44 @@
+"""What a GPU tells that takes more than one call, or the memory of the one before: the list."""
+
+from pathlib import Path
+from typing import Any, Protocol
+
+from exporter.nvml.readings.gpm import Gpm
+from exporter.nvml.readings.mig import MigDevices
+from exporter.nvml.readings.nvlink import NvLink
+from exporter.nvml.readings.pcie import PcieLink, PcieThroughput
+from exporter.nvml.readings.placement import Placement
+from exporter.nvml.readings.processes import Processes
+from exporter.nvml.readings.query import Ask
+from exporter.nvml.readings.throttle import Throttle
+from exporter.nvml.readings.utilization import Utilization
+from exporter.nvml.timing import Timing
+
+
+class Part(Protocol):
+    """One subject of one GPU. There is one instance a GPU, which outlives the GPU's losses."""
+
+    def read(self, ask: Ask, now: float) -> dict[str, Any]:
+        """Return fields of GpuSample as of monotonic time *now*; what is not known is left out.
+
+        Raises CallFailed when the GPU is lost or the process cannot go on.
+        """
+        ...
+
+
+def quick(timing: Timing) -> tuple[Part, ...]:
+    """Return the parts that answer within milliseconds; all are read in one thread a GPU."""
+    return (
+        Throttle(2 * timing.interval_seconds),
+        Utilization(timing.window_seconds),
+        PcieLink(timing.window_seconds),
+        Placement(Path(timing.path_sysfs)),
+        Processes(),
+    )
+
+
+def slow(timing: Timing) -> tuple[Part, ...]:
+    """Return the parts that take longer; they are read in another thread of the GPU."""
+    gpm = Gpm(timing.window_seconds)
+    mig = MigDevices(timing.window_seconds)
+    return (gpm, PcieThroughput(timing, gpm), NvLink(), mig)  # GPM first: PCIe has it from there.

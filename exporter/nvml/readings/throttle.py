@@ -1,0 +1,101 @@
+"""Why a GPU's clocks are held down: NVML's clock event reasons, and seconds spent under each."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+import pynvml
+
+from exporter.nvml.readings.fields import Field, FieldValues
+from exporter.nvml.readings.query import Ask
+
+# nvml.h, nvmlClocksEventReason*: every value the `reason` label can take, in the bits' order.
+# Left out are gpu_idle (0x1) and display_clock_setting (0x100), which slow no training down.
+REASON_BITS: Final = {
+    "applications_clocks_setting": 0x2,
+    "sw_power_cap": 0x4,
+    "hw_slowdown": 0x8,
+    "sync_boost": 0x10,
+    "sw_thermal_slowdown": 0x20,
+    "hw_thermal_slowdown": 0x40,
+    "hw_power_brake_slowdown": 0x80,
+}
+
+# The field values in which the driver counts nanoseconds under a reason. Three reasons have 251 to
+# 253 in the headers of CUDA 12.9 and 13.0, and 269 to 271 since 13.1; in the other header, and in
+# that of 12.8, those numbers are settings of power smoothing. Both are asked for: a setting does
+# not grow from one second to the next, so it is never taken for a time. The counter of
+# PERF_POLICY_THERMAL (75) is not used: it does not say which of the two thermal reasons it means.
+COUNTER_FIELDS: Final[Mapping[str, tuple[Field, ...]]] = {
+    "sw_power_cap": ((pynvml.NVML_FI_DEV_PERF_POLICY_POWER, 0),),
+    "sync_boost": ((pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST, 0),),
+    "sw_thermal_slowdown": ((251, 0), (269, 0)),
+    "hw_thermal_slowdown": ((252, 0), (270, 0)),
+    "hw_power_brake_slowdown": ((253, 0), (271, 0)),
+}
+
+# A time cannot grow faster than the clock, but the drivers' counters go forward in steps (of 0.1 s
+# as others have seen), and the calls themselves take their time.
+STEP_SECONDS: Final = 0.5
+
+
+class ThrottleSeconds:
+    """Adds up the seconds under each reason, from one reading to the next.
+
+    A reason's counter says it exactly, whatever happened between the two readings. Where the
+    driver has none, the mask decides: it is a point in time, so each reading stands for the time
+    since the one before, but for no more than *longest_gap_seconds*: what happened in a longer gap
+    is not known. The mask decides as well where the counter stands still although the mask shows
+    the reason at both ends: older drivers count only the time below the application clocks.
+    """
+
+    def __init__(self, longest_gap_seconds: float) -> None:
+        self._longest_gap_seconds = longest_gap_seconds
+        self._last: float | None = None
+        self._reasons = 0
+        self._counters: Mapping[Field, float] = {}
+        self._seconds = dict.fromkeys(REASON_BITS, 0.0)
+
+    def add(self, reasons: int, counters: Mapping[Field, float], now: float) -> None:
+        """Take in the mask *reasons* and the *counters* that were read at monotonic time *now*."""
+        gap = 0.0 if self._last is None else now - self._last
+        for reason, bit in REASON_BITS.items():
+            grown = self._grown_seconds(reason, counters, gap)
+            if grown:
+                self._seconds[reason] += grown
+            elif reasons & bit and (grown is None or self._reasons & bit):
+                self._seconds[reason] += min(gap, self._longest_gap_seconds)
+        self._last, self._reasons, self._counters = now, reasons, counters
+
+    def seconds(self) -> dict[str, float]:
+        """Return the seconds so far, one entry for each reason."""
+        return dict(self._seconds)
+
+    def _grown_seconds(
+        self, reason: str, counters: Mapping[Field, float], gap: float
+    ) -> float | None:
+        """Return by how much the counter grew in *gap* seconds, None where there is none."""
+        growths = [
+            (counters[field] - self._counters[field]) / 1e9
+            for field in COUNTER_FIELDS.get(reason, ())
+            if field in counters and field in self._counters
+        ]
+        possible = [growth for growth in growths if 0.0 <= growth <= gap + STEP_SECONDS]
+        return max(possible, default=None)
+
+
+class Throttle:
+    """Reads the reasons of one GPU and adds up their seconds since the worker started."""
+
+    def __init__(self, longest_gap_seconds: float) -> None:
+        self._seconds = ThrottleSeconds(longest_gap_seconds)
+        self._counters = FieldValues([f for fields in COUNTER_FIELDS.values() for f in fields])
+
+    def read(self, ask: Ask, now: float) -> dict[str, Any]:
+        """Return the mask, read under its former name on older drivers, and the seconds."""
+        reasons = ask(pynvml.nvmlDeviceGetCurrentClocksEventReasons)
+        if not ask.supports(pynvml.nvmlDeviceGetCurrentClocksEventReasons):
+            reasons = ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons)
+        if reasons is None:
+            return {}
+        self._seconds.add(reasons, self._counters.read(ask, now), now)
+        return {"throttle_reasons": reasons, "throttle_seconds": self._seconds.seconds()}

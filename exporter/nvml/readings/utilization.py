@@ -1,0 +1,88 @@
+"""How busy a GPU and its memory were over the last seconds."""
+
+from typing import Any, Final
+
+import pynvml
+
+from exporter.nvml.readings.query import Ask
+from exporter.nvml.readings.window import Window
+
+# The call is said to take 1.5 ms, and the driver keeps its samples for about 14 s.
+SAMPLES_EVERY_SECONDS: Final = 5.0
+
+# A busy percentage and when it was taken: the driver's time in microseconds, whose origin and
+# steps are its own, good only to be handed back and to compare samples with each other.
+Sample = tuple[int, int]
+
+
+def gpu_samples(handle: object, since: int) -> list[Sample]:
+    """Return the samples that the driver took after its time *since*; 0: all that it still has."""
+    try:
+        _, samples = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, since)
+    except pynvml.NVMLError as error:
+        # Nothing new; pynvml asks on with a count of 0, which is an invalid argument.
+        if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT):
+            return []
+        raise
+    return [(sample.timeStamp, sample.sampleValue.uiVal) for sample in samples]
+
+
+class SampledUtilization:
+    """The driver's own samples, one each 1/6 to 1 s: nothing falls between two readings."""
+
+    def __init__(self, window_seconds: float) -> None:
+        self._window = Window(window_seconds)
+        self._window_seconds = window_seconds
+        self._every_seconds = min(SAMPLES_EVERY_SECONDS, window_seconds / 3)
+        self._due = 0.0
+        self._newest = 0
+        self._newest_at = float("-inf")
+        # Worked out when samples come in, not once a second.
+        self._values: dict[str, Any] = {}
+
+    def read(self, ask: Ask, now: float) -> dict[str, Any]:
+        """Return mean and minimum, {} if no sample is as young as the window."""
+        if now >= self._due:
+            self._due = now + self._every_seconds
+            self._take(ask, now)
+        return self._values if now - self._newest_at <= self._window_seconds else {}
+
+    def _take(self, ask: Ask, now: float) -> None:
+        # After a long silence from the beginning: the driver's clock may have been set back.
+        silent = now - self._newest_at > self._window_seconds
+        samples = sorted(ask(gpu_samples, 0 if silent else self._newest) or [])
+        if not samples or samples[-1][0] == self._newest:
+            return
+        self._newest, self._newest_at = samples[-1][0], now
+        for taken_at, percent in samples:
+            self._window.add(now - (self._newest - taken_at) / 1e6, percent)
+        self._values = _mean_and_min(self._window)
+
+
+class Utilization:
+    """Means over the window, and the minimum: from the driver's samples where it has them.
+
+    Else from a reading a second, each of which is the driver's own mean over up to a second.
+    """
+
+    def __init__(self, window_seconds: float) -> None:
+        self._sampled = SampledUtilization(window_seconds)
+        self._read = Window(window_seconds)
+        self._memory = Window(window_seconds)
+
+    def read(self, ask: Ask, now: float) -> dict[str, Any]:
+        """Return the percentages. A GPU that is split by MIG has none."""
+        values: dict[str, Any] = {}
+        rates = ask(pynvml.nvmlDeviceGetUtilizationRates)
+        if rates is not None:
+            self._read.add(now, rates.gpu)
+            self._memory.add(now, rates.memory)
+            values["memory_busy_percent"] = self._memory.mean()
+        sampled = self._sampled.read(ask, now)
+        if rates is None or sampled:
+            return values | sampled
+        return values | _mean_and_min(self._read)
+
+
+def _mean_and_min(window: Window) -> dict[str, Any]:
+    return {"gpu_busy_percent": window.mean(), "gpu_busy_min_percent": window.min()}

@@ -1,0 +1,72 @@
+"""The process that talks to the driver: `python -m exporter.nvml.worker` writes a sample a line.
+
+Its standard input says that the parent lives: it ends at end of file. SIGTERM ends it too.
+"""
+
+import faulthandler
+import os
+import select
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from typing import BinaryIO, Final
+
+from exporter.nvml.calls import CallFailed
+from exporter.nvml.process import SUPERSEDED_STATUS
+from exporter.nvml.timing import Timing
+from exporter.nvml.worker.node import Node, Superseded
+
+# nvmlShutdown can hang like any other call.
+CLOSE_SECONDS: Final = 2
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Sample until told to end; exit with another status than 0 when a new process must go on."""
+    timing = Timing.from_arguments(arguments)
+    # A segmentation fault inside the driver's library then names the call on standard error.
+    faulthandler.enable()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends us.
+    end = (sys.stdin.fileno(), _sigterm_as_file())
+    node = Node(timing)
+    status = 0
+    try:
+        _serve(node, _take_stdout(), end, timing.interval_seconds)
+    except CallFailed as failure:
+        print(f"rankskew: the NVML worker starts anew: {failure}", file=sys.stderr, flush=True)
+        status = 1
+    except Superseded:
+        status = SUPERSEDED_STATUS
+    except BrokenPipeError:
+        status = 1  # The parent is gone; nobody is left to tell.
+    signal.alarm(CLOSE_SECONDS)  # Not handled: it ends the process.
+    node.close()
+    os._exit(status)  # A normal exit would wait for threads that hang in the driver.
+
+
+def _serve(node: Node, output: BinaryIO, end: Sequence[int], interval_seconds: float) -> None:
+    due = time.monotonic()
+    while not select.select(end, (), (), max(0.0, due - time.monotonic()))[0]:
+        due = max(due + interval_seconds, time.monotonic())  # Never catches up in a burst.
+        output.write(node.sample().to_json() + b"\n")
+        output.flush()
+
+
+def _sigterm_as_file() -> int:
+    """Return a file descriptor that is readable once SIGTERM came."""
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    signal.set_wakeup_fd(writable)
+    signal.signal(signal.SIGTERM, lambda *_: None)
+    return readable
+
+
+def _take_stdout() -> BinaryIO:
+    """Return standard output for samples alone: what a driver library prints goes to stderr."""
+    output = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    return output
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,268 @@
+"""All GPUs of a node: a driver call that blocks or hangs holds up no other GPU."""
+
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic, TypeVar
+
+import pynvml
+
+from exporter.nvml.backoff import Backoff
+from exporter.nvml.calls import PROCESS_OBSOLETE, CallFailed, Calls
+from exporter.nvml.readings import several_calls
+from exporter.nvml.readings.placement import Topology
+from exporter.nvml.sample import GpuSample, NodeSample, Reason
+from exporter.nvml.timing import Timing
+from exporter.nvml.worker.driver_devices import BoundGpus
+from exporter.nvml.worker.events import XidEvents
+from exporter.nvml.worker.failure_reasons import NO_GPU_LISTED, Problem, problem_of
+from exporter.nvml.worker.gpu import Gpu
+from exporter.nvml.worker.kmsg import Kmsg, open_kmsg
+from exporter.nvml.worker.threads import HELD_UP_SECONDS, Threads
+from exporter.nvml.worker.xids import XidCounts, XidSource
+
+T = TypeVar("T")
+
+# Events wait in the driver, so they are fetched with each fifth reading only.
+EVENTS_EVERY: Final = 5
+# Also how long a process whose library does not fit the driver stays, to say so.
+NO_DRIVER_CAP_SECONDS: Final = 60.0
+
+
+class Superseded(Exception):
+    """All is said and done in this process, and only a new one can see more."""
+
+
+class Job(Generic[T]):
+    """Work that may never return, run again and again in a thread, one run at a time."""
+
+    def __init__(self, threads: Threads, work: Callable[[], T]) -> None:
+        self._threads = threads
+        self._work = work
+        self._run: Future[tuple[T, float]] | None = None
+        self._last: tuple[T, float] | None = None
+
+    def start(self) -> Future[tuple[T, float]] | None:
+        """Start a run and return it; None while the one before hangs. Raises what that raised."""
+        if self._run is not None:
+            if not self._run.done():
+                return None
+            self._last = self._run.result()
+        self._run = self._threads.submit(lambda: (self._work(), time.monotonic()))
+        return self._run
+
+    def result(self, stale_seconds: float) -> T | None:
+        """Return what the last finished run returned, unless it is older than *stale_seconds*."""
+        if self._run is not None and self._run.done():
+            self._last = self._run.result()
+        if self._last is None or time.monotonic() - self._last[1] > stale_seconds:
+            return None
+        return self._last[0]
+
+
+class GpuJobs:
+    """The jobs of one GPU: what answers at once, what takes longer, and, if need be, its events."""
+
+    def __init__(self, gpu: Gpu, threads: Threads, events: XidEvents | None) -> None:
+        self._gpu = gpu
+        self._reading = Job(threads, gpu.read)
+        self._slow = Job(threads, gpu.read_slow)
+        self._events = (
+            None
+            if events is None
+            else Job(threads, lambda: _xid_fields(events.read(), XidSource.NVML))
+        )
+        self._starts = 0
+
+    def start(self) -> Future[tuple[GpuSample, float]] | None:
+        """Start the quick one, which is worth waiting for."""
+        return self._reading.start()
+
+    def start_slow(self) -> None:
+        """Start the others, as far as they are due; call it when no quick one waits any more."""
+        self._slow.start()
+        if self._events is not None and self._starts % EVENTS_EVERY == 0:
+            self._events.start()
+        self._starts += 1
+
+    def sample(
+        self, stale_seconds: float, kmsg: Kmsg | None, levels: Mapping[int, dict[str, str]]
+    ) -> GpuSample:
+        """Put together what the jobs brought home lately, with what is known of all GPUs at once.
+
+        *kmsg* is the kernel's log, if that tells of XID errors; *levels* are Topology's.
+        """
+        sample = self._reading.result(stale_seconds) or self._gpu.down()
+        fields = self._xids(sample, kmsg)
+        if sample.up:
+            fields |= self._slow.result(stale_seconds) or {}
+            fields["topology"] = levels.get(sample.index)
+        return replace(sample, **fields)
+
+    def _xids(self, sample: GpuSample, kmsg: Kmsg | None) -> dict[str, Any]:
+        """Return what explains a lost GPU, and so is there for one that is down, too."""
+        if kmsg is not None and sample.pci_bus_id:
+            return _xid_fields(kmsg.counts(sample.pci_bus_id), XidSource.KMSG)
+        if self._events is None:
+            return {}
+        return dict(self._events.result(math.inf) or {})  # What happened has happened.
+
+
+def _xid_fields(counts: XidCounts | None, source: XidSource) -> dict[str, Any]:
+    if counts is None:
+        return {}
+    return {
+        "xid_events": counts.events,
+        "xid_errors": counts.by_kind(),
+        "xid_source": str(source),
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Driver:
+    """What NVML said when it was opened."""
+
+    gpus: tuple[GpuJobs, ...] = ()
+    driver_version: str | None = None
+    nvml_version: str | None = None
+    # Why there is no GPU, None when there is one.
+    problem: Problem | None = None
+    bound: BoundGpus | None = None
+    topology: Job[dict[int, dict[str, str]]] | None = None
+
+
+class Node:
+    """Opens NVML when there is a driver and samples its GPUs. One thread uses it."""
+
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
+        self._calls = Calls(timing.patience_seconds, timing.slow_seconds)
+        self._threads = Threads()
+        self._opening = Job(self._threads, self._open)
+        # It tells all that NVML's events tell, and more: with it nothing is counted twice.
+        self._kmsg = open_kmsg(timing.path_kmsg)
+        self._backoff = Backoff(timing.retry_seconds, NO_DRIVER_CAP_SECONDS)
+        self._open_again_at = 0.0
+        # None until NVML has answered, or is known to be missing.
+        self._driver: Driver | None = None
+
+    def sample(self) -> NodeSample:
+        """Read all GPUs and return within half an interval, whatever hangs.
+
+        Raise CallFailed when this process can read no more because of the driver, Superseded when
+        a new one is needed for another reason.
+        """
+        deadline = time.monotonic() + self._timing.interval_seconds / 2
+        self._compare_with_driver()
+        if self._has_no_gpu() and time.monotonic() >= self._open_again_at:
+            self._wait_until(deadline, [self._opening.start()])
+        driver = self._driver or Driver()
+        self._wait_until(deadline, [gpu.start() for gpu in driver.gpus])
+        for gpu in driver.gpus:
+            gpu.start_slow()
+        return NodeSample(
+            time.time(),
+            gpus_visible=None if self._driver is None else len(driver.gpus),
+            driver_version=driver.driver_version,
+            nvml_version=driver.nvml_version,
+            gpus=self._gpus(driver),
+            stuck_call=self._calls.stuck(),
+            error_reason=None if driver.problem is None else driver.problem.reason,
+            error=str(driver.problem or ""),
+        )
+
+    def _gpus(self, driver: Driver) -> tuple[GpuSample, ...]:
+        patience = self._timing.patience_seconds
+        if self._kmsg is not None:
+            self._kmsg.read()
+        levels: Mapping[int, dict[str, str]] = {}
+        if driver.topology is not None:
+            driver.topology.start()
+            levels = driver.topology.result(patience) or {}
+        return tuple(gpu.sample(patience, self._kmsg, levels) for gpu in driver.gpus)
+
+    def _wait_until(self, deadline: float, runs: Sequence[Future[Any] | None]) -> None:
+        left = {run for run in runs if run is not None}
+        while left and (seconds := deadline - time.monotonic()) > 0:
+            left = wait(left, timeout=min(seconds, HELD_UP_SECONDS)).not_done
+            self._threads.relieve()
+
+    def close(self) -> None:
+        """Shut NVML down, unless a call still hangs: then only the end of the process is safe."""
+        until = time.monotonic() + self._timing.interval_seconds
+        while not self._calls.is_idle() and time.monotonic() < until:
+            time.sleep(0.01)
+        if self._calls.is_idle() and not self._has_no_gpu():
+            self._calls(None, pynvml.nvmlShutdown)
+
+    def _has_no_gpu(self) -> bool:
+        return self._driver is None or not self._driver.gpus
+
+    def _compare_with_driver(self) -> None:
+        """Raise Superseded when the driver took on or let go of a GPU: NVML would not notice.
+
+        That, and no timer, replaces the process for the sake of a lost GPU: it costs the counters
+        of the healthy ones, and nvmlInit beside a sick GPU can hang, which hides them too.
+        """
+        bound = None if self._driver is None else self._driver.bound
+        if self._calls.stuck() is not None:
+            return  # A new process might only join this one, asleep in the driver.
+        if bound is not None and bound.have_changed():
+            print("rankskew: the driver has other GPUs now; NVML is opened anew", file=sys.stderr)
+            raise Superseded
+
+    def _open(self) -> None:
+        bound = BoundGpus()  # Before NVML counts: what comes in between is seen as a change.
+        try:
+            self._calls(None, pynvml.nvmlInit)
+        except CallFailed as failure:
+            return self._look_again_later(problem_of(failure))
+        try:
+            count = self._calls(None, pynvml.nvmlDeviceGetCount)
+        except CallFailed as failure:
+            self._calls(None, pynvml.nvmlShutdown)
+            return self._look_again_later(problem_of(failure))
+        if count == 0:  # NVML counts once, when it is initialised.
+            self._calls(None, pynvml.nvmlShutdown)
+            return self._look_again_later(NO_GPU_LISTED)
+        self._driver = Driver(
+            tuple(self._jobs(index) for index in range(count)),
+            self._text(pynvml.nvmlSystemGetDriverVersion),
+            self._text(pynvml.nvmlSystemGetNVMLVersion),
+            bound=bound,
+            topology=self._topology(count),
+        )
+
+    def _text(self, function: Callable[[], str]) -> str | None:
+        try:
+            return self._calls(None, function)
+        except CallFailed as failure:
+            if failure.code in PROCESS_OBSOLETE:
+                raise
+            return None  # A version that cannot be told costs no GPU.
+
+    def _gpu(self, index: int) -> Gpu:
+        timing = self._timing
+        quick, slow = several_calls.quick(timing), several_calls.slow(timing)
+        return Gpu(index, self._calls, timing.retry_seconds, quick, slow)
+
+    def _jobs(self, index: int) -> GpuJobs:
+        retry = self._timing.retry_seconds
+        events = XidEvents(index, self._calls, retry) if self._kmsg is None else None
+        return GpuJobs(self._gpu(index), self._threads, events)
+
+    def _topology(self, count: int) -> Job[dict[int, dict[str, str]]]:
+        topology = Topology(count, self._calls)
+        return Job(self._threads, lambda: topology.read(time.monotonic()))
+
+    def _look_again_later(self, problem: Problem) -> None:
+        seconds = self._backoff.next_seconds()
+        if problem.reason == Reason.VERSION_MISMATCH:
+            if self._driver is not None:
+                raise Superseded  # The library stays the one that this process loaded before.
+            seconds = NO_DRIVER_CAP_SECONDS
+        self._open_again_at = time.monotonic() + seconds
+        self._driver = Driver(problem=problem)

@@ -1,0 +1,63 @@
+"""`rankskew control`: give the exporter of this node an order for a job's ranks."""
+
+import http.client
+import json
+import os
+from typing import Any, Final
+
+from exporter.errors import UsageError, reason
+from exporter.operator.levels import CONTROL_PATH, Order
+from rank_probe.push import DEFAULT_ENDPOINT, Bearer, open_connection
+
+# A person waits: longer than a probe would.
+TIMEOUT_SECONDS: Final = 5.0
+
+
+def default_endpoint() -> str:
+    """Return where this node's exporter takes orders: where its ranks push."""
+    return os.environ.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT
+
+
+def give_order(order: Order, endpoint: str) -> str:
+    """Post *order* to *endpoint* and return a sentence on what came of it; raises UsageError."""
+    status, answer = post(CONTROL_PATH, order.to_json(), endpoint)
+    if status != http.client.OK:
+        sentence = answer.get("error")
+        raise UsageError(str(sentence or f"{endpoint} answers {status}: it takes no orders there"))
+    ranks = answer.get("ranks")
+    who = "1 rank" if ranks == 1 else f"{ranks} ranks"
+    return f"{who} of job {order.job_id!r} on this node: level {order.level} within about a second"
+
+
+def post(path: str, body: bytes, endpoint: str) -> tuple[int, dict[str, Any]]:
+    """Post *body* to the exporter; return status and answer, raises UsageError without one."""
+    try:
+        connection = open_connection(endpoint)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+    connection.timeout = TIMEOUT_SECONDS
+    try:
+        connection.request("POST", path, body, _headers(endpoint))
+        response = connection.getresponse()
+        return response.status, _object(response.read())
+    except (OSError, http.client.HTTPException) as error:
+        why = reason(error) if isinstance(error, OSError) else "its answer is not HTTP"
+        raise UsageError(
+            f"no exporter answers at {endpoint}: {why}; start one, or name its --endpoint"
+        ) from error
+    finally:
+        connection.close()
+
+
+def _headers(endpoint: str) -> dict[str, str]:
+    bearer = Bearer(os.environ.get("RANKSKEW_TOKEN_FILE", ""), endpoint)
+    bearer.read()
+    return {"Content-Type": "application/json"} | bearer.headers
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        answer = json.loads(body)
+    except ValueError:
+        return {}
+    return answer if isinstance(answer, dict) else {}

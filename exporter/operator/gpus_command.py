@@ -1,0 +1,55 @@
+"""`rankskew gpus`: make the exporter of this node let go of the GPUs, or forget those taken out."""
+
+import http.client
+import time
+from collections.abc import Callable
+from typing import Any, Final
+
+from exporter.errors import StartError, UsageError
+from exporter.operator.control_command import post
+from exporter.operator.gpus import GPUS_PATH, GpuOrder
+from exporter.settings import duration_text
+
+# The worker ends in 4 s, or it hangs in the driver.
+LET_GO_SECONDS: Final = 10.0
+POLL_SECONDS: Final = 0.1
+
+
+def release(seconds: float, endpoint: str, sleep: Callable[[float], None] = time.sleep) -> str:
+    """Return once no process of the exporter has the GPUs open; raises UsageError, StartError."""
+    asked = GpuOrder("release", seconds)
+    give_up = time.monotonic() + LET_GO_SECONDS
+    answer = _ask(asked, endpoint)
+    while not answer.get("released"):
+        if time.monotonic() > give_up:
+            raise StartError(
+                "the process that reads the GPUs does not end, as when a call hangs in the driver; "
+                "rankskew_nvml_call_stuck_seconds names it, and only a reboot may help"
+            )
+        sleep(POLL_SECONDS)
+        answer = _ask(GpuOrder("status"), endpoint)
+    return (
+        f"the exporter has closed the GPUs for {duration_text(seconds)}: reset or reconfigure them,"
+        " then run rankskew gpus resume"
+    )
+
+
+def resume(endpoint: str) -> str:
+    """Have the GPUs read again; raises UsageError."""
+    _ask(GpuOrder("resume"), endpoint)
+    return "the exporter reads the GPUs again within seconds"
+
+
+def forget(endpoint: str) -> str:
+    """Have the GPUs that are not there any more expected no longer; raises UsageError."""
+    forgotten = _ask(GpuOrder("forget"), endpoint).get("forgotten")
+    gpus = "1 GPU is" if forgotten == 1 else f"{forgotten} GPUs are"
+    return f"{gpus} expected no longer"
+
+
+def _ask(order: GpuOrder, endpoint: str) -> dict[str, Any]:
+    status, answer = post(GPUS_PATH, order.to_json(), endpoint)
+    if status != http.client.OK:
+        sentence = answer.get("error")
+        raise UsageError(str(sentence or f"{endpoint} answers {status}: it takes no orders there"))
+    return answer

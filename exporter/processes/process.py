@@ -1,0 +1,186 @@
+"""One process of the node, as /proc/<pid> shows it. What cannot be read is absent, not an error."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+from exporter.cpus import cpu_list
+from exporter.ingest.schema import LABEL_CHARACTERS
+from exporter.processes import cgroups
+from exporter.processes.cgroups import Cgroup
+from rank_probe import identity
+
+# All that is kept of an environment, which may hold passwords: neither shown nor remembered.
+KEPT_VARIABLES: Final = identity.VARIABLES | {
+    "CUDA_DEVICE_ORDER",
+    "CUDA_VISIBLE_DEVICES",
+    "NVIDIA_VISIBLE_DEVICES",
+    "POD_NAME",
+    "POD_NAMESPACE",
+    "SLURM_JOB_PARTITION",
+    "SLURM_JOB_USER",
+    "SLURM_STEP_ID",
+}
+# A list of sixteen GPUs by their full UUIDs; it is shortened before it becomes a label.
+VALUE_CHARACTERS: Final = 1024
+# Far beyond a launcher's environment; the kernel would allow megabytes.
+FILE_BYTES: Final = 1 << 18
+ANCESTORS: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process at one moment. Process id and *start_ticks* together are never used twice.
+
+    *ancestors* are its parent, that one's parent and so on. *namespace_pid* is what the process
+    itself calls its id. *cpus* are those that its main thread may run on. *environment* has those
+    of KEPT_VARIABLES that it was started with; what it set later is not seen. *has_own_hostname*
+    is whether its host name is a container's, not the node's. None is "could not be read".
+    """
+
+    pid: int
+    start_ticks: int
+    name: str
+    ancestors: tuple[int, ...] = ()
+    uid: int | None = None
+    namespace_pid: int | None = None
+    cpus: frozenset[int] | None = None
+    environment: Mapping[str, str] | None = None
+    cgroup: Cgroup = field(default_factory=Cgroup)
+    has_own_hostname: bool | None = None
+
+
+class Proc:
+    """Reads the proc file system at *path*.
+
+    Reading an environment waits while the process changes its memory map, and a process that hangs
+    in the driver may do so for ever: not for the event loop.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def process(
+        self, pid: int, known: Process | None = None, online_cpus: frozenset[int] = frozenset()
+    ) -> Process | None:
+        """Return process *pid*, None when there is none. *known* is what an earlier call returned.
+
+        Of a *known* process only what may change is read again. Its CPUs are those of *online_cpus*
+        that it may run on, unless that is empty.
+        """
+        stat = self._stat(pid)
+        if stat is None:
+            return None
+        process = Process(pid, stat.start_ticks, stat.name)
+        if known is not None and known.start_ticks == stat.start_ticks:
+            process = known
+        process = self._with_status(process, online_cpus)
+        if process.environment is None:
+            process = replace(
+                process,
+                ancestors=self._ancestors(stat.parent_pid),
+                environment=self._environment(pid),
+                cgroup=cgroups.parse(self._text(pid, "cgroup")),
+                has_own_hostname=self._has_own_hostname(pid),
+            )
+        after = self._stat(pid)
+        # Another process may have got the id while we read.
+        return process if after is not None and after.start_ticks == stat.start_ticks else None
+
+    def online_cpus(self) -> frozenset[int]:
+        """Return the CPUs that are on; an affinity also names those that could be plugged in."""
+        lines = self._text("", "stat").splitlines()
+        numbers = (line.split(maxsplit=1)[0].removeprefix("cpu") for line in lines if line.strip())
+        return frozenset(int(number) for number in numbers if number.isdecimal())
+
+    def _with_status(self, process: Process, online: frozenset[int]) -> Process:
+        lines = (line.partition(":\t") for line in self._text(process.pid, "status").splitlines())
+        status = {name: value.strip() for name, _, value in lines}
+        allowed = frozenset(cpu_list(status.get("Cpus_allowed_list", "")))
+        return replace(
+            process,
+            uid=_last_number(status.get("Uid", "").split()[:1]),
+            namespace_pid=_last_number(status.get("NSpid", "").split()),
+            cpus=(allowed & online if online else allowed) or None,
+        )
+
+    def _ancestors(self, parent_pid: int) -> tuple[int, ...]:
+        found: list[int] = []
+        while parent_pid > 1 and len(found) < ANCESTORS:
+            found.append(parent_pid)
+            stat = self._stat(parent_pid)
+            parent_pid = 0 if stat is None else stat.parent_pid
+        return tuple(found)
+
+    def _environment(self, pid: int) -> dict[str, str] | None:
+        block = self._bytes(pid, "environ")
+        if block is None:
+            return None
+        return identity.with_namespace(environment(block), self._path / str(pid) / "root")
+
+    def _has_own_hostname(self, pid: int) -> bool | None:
+        try:
+            own, of_node = (os.readlink(self._path / str(p) / "ns" / "uts") for p in (pid, 1))
+        except OSError:
+            return None
+        return own != of_node
+
+    def _stat(self, pid: int) -> "_Stat | None":
+        # The name is in parentheses and may hold anything, parentheses too.
+        before, _, after = self._text(pid, "stat").rpartition(")")
+        fields = after.split()
+        try:
+            return _Stat(before.partition("(")[2], int(fields[1]), int(fields[19]))
+        except (IndexError, ValueError):
+            return None
+
+    def _text(self, pid: int | str, name: str) -> str:
+        return (self._bytes(pid, name) or b"").decode(errors="replace")
+
+    def _bytes(self, pid: int | str, name: str) -> bytes | None:
+        """Return the begin of a file; None when it is gone or not for us."""
+        try:
+            with (self._path / str(pid) / name).open("rb") as file:
+                return file.read(FILE_BYTES)
+        except OSError:  # ESRCH too: the process ended after its file was opened.
+            return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Stat:
+    name: str
+    parent_pid: int
+    start_ticks: int
+
+
+def environment(block: bytes) -> dict[str, str]:
+    """Return the KEPT_VARIABLES of an environment in which any user may have put anything.
+
+    A value that no label could carry is left out.
+    """
+    kept: dict[str, str] = {}
+    for entry in block.split(b"\0"):
+        name, _, value = entry.partition(b"=")
+        text = _label_text(value) if name.decode(errors="replace") in KEPT_VARIABLES else None
+        if text is not None:
+            kept.setdefault(name.decode(), text)  # The first one counts, as for getenv().
+    return kept
+
+
+def _label_text(value: bytes) -> str | None:
+    try:
+        text = value.decode().strip()
+    except UnicodeDecodeError:
+        return None
+    return text if text.isprintable() and len(text) <= VALUE_CHARACTERS else None
+
+
+def as_label(text: str) -> str:
+    """Return *text* cut to the length of the longest label."""
+    return text if len(text) <= LABEL_CHARACTERS else text[: LABEL_CHARACTERS - 1] + "…"
+
+
+def _last_number(words: list[str]) -> int | None:
+    return int(words[-1]) if words and words[-1].isdecimal() else None

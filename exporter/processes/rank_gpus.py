@@ -1,0 +1,242 @@
+"""Which rank runs on which GPU: from what the probes report, and from the processes on the GPUs."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from exporter.ingest.schema import LABEL_CHARACTERS
+from exporter.nvml.sample import GpuSample, NvmlSource
+from exporter.processes.process import Process
+from exporter.ranks.store import ROOT, HeldRank, RankStore
+from rank_probe import identity
+from rank_probe.identity import Identity
+from rank_probe.snapshot import Snapshot
+
+logger = logging.getLogger(__name__)
+
+# What the source label can say: the probe named the GPU, or NVML lists a process on it that was
+# started as this rank.
+PROBE: Final = "probe"
+ENVIRON: Final = "environ"
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RankOnGpu:
+    """One rank and its GPU. *gpu* is None when NVML does not know that GPU (now).
+
+    *process* is None when the probe named the GPU and the rank's process was not found on it.
+    """
+
+    job_id: str
+    peer_group: str
+    rank: int
+    local_rank: str
+    source: str
+    gpu_uuid: str
+    gpu: GpuSample | None = None
+    process: Process | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """A process on a GPU that was started as a rank."""
+
+    gpu: GpuSample
+    process: Process
+    who: Identity
+    used_bytes: int
+
+
+class RankJoin:
+    """Joins the three sources; call from the event loop, where the rank store lives.
+
+    *processes* is ProcessWatch.processes. The store's limits bound the ranks without the probe
+    together with those that report to it.
+    """
+
+    def __init__(
+        self,
+        nvml: NvmlSource,
+        processes: Callable[[], Mapping[int, Process]],
+        store: RankStore,
+    ) -> None:
+        self._nvml = nvml
+        self.processes = processes
+        self._store = store
+        self._is_full_logged = False
+
+    def gpus(self) -> tuple[GpuSample, ...]:
+        """Return the node's GPUs as NVML last saw them."""
+        sample = self._nvml.latest()
+        return () if sample is None else sample.gpus
+
+    def ranks(self) -> list[RankOnGpu]:
+        """Return every rank of this node whose GPU is known, by job and rank; each is there once.
+
+        Raises WatchHangs, as *processes* does.
+        """
+        held = self._store.ranks()
+        found = {
+            (rank.job_id, rank.rank): rank for rank in join(self.gpus(), self.processes(), held)
+        }
+        keys = {(each.snapshot.job_id, each.snapshot.rank) for each in held}
+        groups = {(each.snapshot.job_id, each.snapshot.peer_group) for each in held}
+        for key in sorted(found.keys() - keys):
+            group = (key[0], found[key].peer_group)
+            if self._has_room(keys | {key}, groups | {group}):
+                keys.add(key)
+                groups.add(group)
+            else:
+                del found[key]
+        return [found[key] for key in sorted(found)]
+
+    def _has_room(self, keys: set[Key], groups: set[tuple[str, str]]) -> bool:
+        limits = self._store.limits
+        if (
+            len(keys) <= limits.ranks
+            and len({job_id for job_id, _ in keys}) <= limits.jobs
+            and len(groups) <= limits.peer_groups
+        ):
+            return True
+        if not self._is_full_logged:
+            self._is_full_logged = True
+            logger.warning(
+                "more ranks without the probe run on this node than it may show: "
+                "raise --ranks.max, --ranks.jobs-max or --ranks.peer-groups-max"
+            )
+        return False
+
+
+def join(
+    gpus: Sequence[GpuSample], processes: Mapping[int, Process], held: Iterable[HeldRank]
+) -> list[RankOnGpu]:
+    """Return the ranks whose GPU is known, each once.
+
+    What its probe says of a rank wins, unless another process than the one that reported is on a
+    GPU as this rank. Without that a rank's GPU is the one on which it holds most memory: ranks that
+    do not set their device first leave a context on GPU 0 too.
+    """
+    claims = _claims(gpus, processes)
+    ranks: list[RankOnGpu] = []
+    for each in held:
+        key = (each.snapshot.job_id, each.snapshot.rank)
+        theirs = [claim for claim in claims.pop(key, []) if _may_be(claim.process, each.uid)]
+        ranks += _reported(each, theirs, gpus, processes)
+    return ranks + [_started(_best(theirs)) for theirs in claims.values()]
+
+
+def _claims(gpus: Sequence[GpuSample], processes: Mapping[int, Process]) -> dict[Key, list[_Claim]]:
+    claims: dict[Key, list[_Claim]] = {}
+    for gpu in gpus:
+        for listed in gpu.processes or ():
+            process = processes.get(listed.pid)
+            who = None if process is None else started_as(process)
+            if process is not None and who is not None:
+                claim = _Claim(gpu, process, who, listed.used_bytes or 0)
+                claims.setdefault((who.job_id, who.rank), []).append(claim)
+    return claims
+
+
+def started_as(process: Process) -> Identity | None:
+    """Return the rank that the launcher started *process* as; None for any other process.
+
+    A name that could be no label makes it none: as on ingest, it is not cut to another's name.
+    """
+    who = identity.from_environment(process.environment or {})
+    if who is None or not who.job_id:
+        return None
+    longest = max(map(len, (who.job_id, who.peer_group, who.local_rank)))
+    return who if longest <= LABEL_CHARACTERS else None
+
+
+def _reported(
+    held: HeldRank,
+    claims: list[_Claim],
+    gpus: Sequence[GpuSample],
+    processes: Mapping[int, Process],
+) -> list[RankOnGpu]:
+    """Return where a rank is whose probe reports; nothing when nobody knows."""
+    snapshot = held.snapshot
+    same = [claim for claim in claims if claim.process.namespace_pid == snapshot.pid]
+    if snapshot.finished:  # What is left of the process is not training.
+        claims = [claim for claim in claims if claim not in same]
+    if claims and (snapshot.finished or not same):
+        return [_started(_best(claims))]
+    uuid = snapshot.rank_info.get("gpu_uuid", "")
+    if same and all(gpu.uuid != uuid for gpu in gpus):
+        uuid = ""  # Of a MIG instance, say: there is nothing to join it to, but to its GPU.
+    if snapshot.finished or not (uuid or same):
+        return []
+    gpu = next((gpu for gpu in gpus if gpu.uuid == uuid), None) if uuid else _best(same).gpu
+    process = same[0].process if same else _process_on(gpu, held, processes)
+    return [
+        RankOnGpu(
+            snapshot.job_id,
+            snapshot.peer_group,
+            snapshot.rank,
+            _local_rank(snapshot, same),
+            PROBE if uuid else ENVIRON,
+            uuid or ("" if gpu is None else gpu.uuid),
+            gpu,
+            process,
+        )
+    ]
+
+
+def _local_rank(snapshot: Snapshot, same: list[_Claim]) -> str:
+    return snapshot.rank_info.get("local_rank", "") or (same[0].who.local_rank if same else "")
+
+
+def _process_on(
+    gpu: GpuSample | None, held: HeldRank, processes: Mapping[int, Process]
+) -> Process | None:
+    """Return the process of a rank that was not started as one: by its own id, on its own GPU."""
+    listed = () if gpu is None else gpu.processes or ()
+    found = (processes.get(each.pid) for each in listed)
+    return next(
+        (
+            process
+            for process in found
+            if process is not None
+            and process.namespace_pid == held.snapshot.pid
+            and _may_be(process, held.uid)
+        ),
+        None,
+    )
+
+
+def _may_be(process: Process, uid: int | None) -> bool:
+    """Whether *process* can be a rank of user *uid*: anybody may write anybody's job_id."""
+    return uid in (None, ROOT, process.uid) or process.uid is None
+
+
+def _best(claims: list[_Claim]) -> _Claim:
+    """Return the claim to believe: of the user who was first, where most memory is held."""
+    first = min(claims, key=lambda claim: claim.process.start_ticks)
+    mine = [claim for claim in claims if claim.process.uid == first.process.uid]
+    return min(mine, key=lambda claim: (-claim.used_bytes, _distance(claim), claim.gpu.index))
+
+
+def _distance(claim: _Claim) -> int:
+    """Return 0 for the GPU that the local rank says, where NVML does not tell memory (MIG, WSL)."""
+    return 0 if str(claim.gpu.index) == claim.who.local_rank else 1
+
+
+def _started(claim: _Claim) -> RankOnGpu:
+    named = (claim.process.environment or {}).get("RANKSKEW_PEER_GROUP")
+    # As the probe does it, so that a job with the probe on some nodes only has one name for each.
+    group = named or identity.peer_group({}, claim.gpu.name)
+    who = claim.who
+    return RankOnGpu(
+        who.job_id,
+        group[:LABEL_CHARACTERS],
+        who.rank,
+        who.local_rank,
+        ENVIRON,
+        claim.gpu.uuid,
+        claim.gpu,
+        claim.process,
+    )

@@ -1,0 +1,109 @@
+"""The processes that NVML lists on the node's GPUs, looked up in /proc every few seconds."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from exporter.nvml.sample import NvmlSource
+from exporter.processes.process import Proc, Process
+
+logger = logging.getLogger(__name__)
+
+INTERVAL_SECONDS: Final = 5.0
+STALE_SECONDS: Final = 30.0
+# A process may end between NVML's list and our look; so many looks in a row are no coincidence.
+LOOKS_BEFORE_WARNING: Final = 3
+NOT_THERE: Final = (
+    "none of the processes that NVML lists on the GPUs is in /proc, so ranks without the probe "
+    "cannot be told: give the exporter the node's process namespace (hostPID: true, --pid=host) "
+    "and a /proc that is not mounted with hidepid"
+)
+NOT_READABLE: Final = (
+    "the environment of no process on the GPUs can be read, so ranks without the probe cannot be "
+    "told: run the exporter as root or with CAP_SYS_PTRACE"
+)
+
+
+class WatchHangs(Exception):
+    """The last look is too old to say anything: reading a process in /proc does not return."""
+
+
+class ProcessWatch:
+    """Looks at the listed processes from a thread of its own between start() and stop().
+
+    Only those that NVML lists are looked at, so a node where nothing runs on a GPU costs nothing.
+    """
+
+    def __init__(
+        self,
+        nvml: NvmlSource,
+        proc: Proc,
+        interval_seconds: float = INTERVAL_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._nvml = nvml
+        self._proc = proc
+        self._interval_seconds = interval_seconds
+        self._clock = clock
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        # Replaced as a whole, so that a reader in another thread never sees half of a look.
+        self._processes: Mapping[int, Process] = {}
+        self._looked_seconds = clock()
+        self._looks_with: dict[str, int] = {NOT_THERE: 0, NOT_READABLE: 0}
+
+    def start(self) -> None:
+        """Begin to look."""
+        self._looked_seconds = self._clock()
+        self._thread = threading.Thread(
+            target=self._look_until_stopped, name="rankskew-process-watch", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the looking; a thread that hangs in /proc is left behind."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(timeout=0.2)
+
+    def processes(self) -> Mapping[int, Process]:
+        """Return the processes by id, as of the last look. Raises WatchHangs when that is old."""
+        quiet_seconds = self._clock() - self._looked_seconds
+        if self._thread is not None and quiet_seconds > STALE_SECONDS:
+            raise WatchHangs("reading a process on a GPU in /proc does not return")
+        return self._processes
+
+    def look(self) -> None:
+        """Look now, and warn once when the node hides its processes from us."""
+        listed = self._listed()
+        online = self._proc.online_cpus() if listed else frozenset()
+        seen = {
+            pid: process
+            for pid in listed
+            if (process := self._proc.process(pid, self._processes.get(pid), online)) is not None
+        }
+        self._warn(NOT_THERE, bool(listed) and not seen)
+        unreadable = all(process.environment is None for process in seen.values())
+        self._warn(NOT_READABLE, bool(seen) and unreadable)
+        self._processes = seen
+        self._looked_seconds = self._clock()
+
+    def _listed(self) -> list[int]:
+        sample = self._nvml.latest()
+        if sample is None:  # It does not answer just now: those of the last look may still run.
+            return sorted(self._processes)
+        return sorted({process.pid for gpu in sample.gpus for process in gpu.processes or ()})
+
+    def _warn(self, what: str, is_so: bool) -> None:
+        if self._looks_with[what] >= LOOKS_BEFORE_WARNING:
+            return  # Said already.
+        self._looks_with[what] = self._looks_with[what] + 1 if is_so else 0
+        if self._looks_with[what] == LOOKS_BEFORE_WARNING:
+            logger.warning("%s", what)
+
+    def _look_until_stopped(self) -> None:
+        while not self._stopping.is_set():
+            self.look()
+            self._stopping.wait(self._interval_seconds)

@@ -1,0 +1,1 @@
+"""`rankskew replay`: recorded traces, judged again."""

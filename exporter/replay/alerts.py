@@ -1,0 +1,70 @@
+"""Which alerts fire while rules are evaluated over what the judge says of a run."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from exporter.replay.promtool import Sample
+
+# All that a replay asks of an evaluation.
+EXPRESSION: Final = 'ALERTS{alertstate="firing"}'
+# An alert goes on under another one of these.
+CHANGING: Final = ("stage", "severity", "cause")
+ABOUT: Final = ("rank", "peer_group", "instance", "stage", "cause", "reason")
+
+# What fired, by evaluation time in seconds.
+Evaluations = Mapping[float, Sequence[Sample]]
+
+
+@dataclass(frozen=True, slots=True)
+class Alert:
+    """An alert that fired without a break, for a rank, a node or the job; seconds of the run.
+
+    *labels* are those of ABOUT that it has, as it fired last. *cleared_s* is None where it fired to
+    the end.
+    """
+
+    alert: str
+    severity: str
+    labels: Mapping[str, str]
+    fired_s: float
+    cleared_s: float | None
+
+
+def alerts(evaluations: Evaluations) -> list[Alert]:
+    """Return what fired, in the order in which it began; one missed evaluation is no end."""
+    times = sorted(evaluations)
+    fired: dict[frozenset[tuple[str, str]], dict[int, Sample]] = defaultdict(dict)
+    for number, time in enumerate(times):
+        for sample in evaluations[time]:
+            same = {name: text for name, text in sample.labels.items() if name not in CHANGING}
+            fired[frozenset(same.items())][number] = sample
+    found = [
+        _alert(samples[numbers[-1]].labels, times, numbers)
+        for samples in fired.values()
+        for numbers in _intervals(sorted(samples))
+    ]
+    return sorted(found, key=lambda one: (one.fired_s, one.alert, sorted(one.labels.items())))
+
+
+def _intervals(numbers: Sequence[int]) -> Iterator[list[int]]:
+    """Yield runs of evaluation *numbers*, with at most one missing between two."""
+    interval = [numbers[0]]
+    for number in numbers[1:]:
+        if number - interval[-1] > 2:
+            yield interval
+            interval = []
+        interval.append(number)
+    yield interval
+
+
+def _alert(labels: Mapping[str, str], times: Sequence[float], numbers: Sequence[int]) -> Alert:
+    after = numbers[-1] + 1
+    return Alert(
+        alert=labels["alertname"],
+        severity=labels.get("severity", ""),
+        labels={name: labels[name] for name in ABOUT if labels.get(name)},
+        fired_s=times[numbers[0]],
+        cleared_s=times[after] if after < len(times) else None,
+    )

@@ -1,0 +1,242 @@
+"""What the judge's verdicts on a run come to: one finding for each incident, from onset to end."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Final
+
+from exporter.bundle import bundled
+from exporter.replay.incidents import Incident, changes, incidents, late_ranks
+from exporter.replay.judge import Judged
+from rank_probe.verdict import MILD, NODE, PAUSES, PERSISTENT, UNSYNCED, WARMING_UP, Change, Late
+
+# Findings of these kinds name ranks that others wait for.
+NAMING: Final = (PERSISTENT, PAUSES, NODE, MILD)
+CHANGE: Final = "change"
+# What a job loses to nobody in particular, and the threshold above which the rules tell it.
+OF_THE_JOB: Final = {
+    "rotating": "rotating_lost_ratio",
+    "group": "group_lost_ratio",
+    "common": "wait_share",
+}
+# It is told of a job after as long as the rules wait, and of a short run after half of it.
+TOLD_AFTER_SECONDS: Final = 240.0
+INFO: Final = "info"
+
+_THRESHOLD: Final = re.compile(r"\{name: (\w+)\}, expr: \"([\d.]+) \*")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Who or what was slow; times are scaled seconds of the run.
+
+    *kind* is one of LATE_KINDS, CHANGE or one of OF_THE_JOB; *severity* what the shipped rules make
+    of its cost: critical, warning or info. *rank* is None where a node or the job is meant, *ranks*
+    are all that are named. *ratio* is the mean of what the judge said: a rank's own time over its
+    peers', less 1; of a change, how many times as long *stage* takes. *gpus_lost* is a mean too,
+    None where it is not known. *cleared_s* is None for what stood to the end.
+    """
+
+    kind: str
+    severity: str
+    rank: int | None
+    ranks: tuple[int, ...]
+    peer_group: str | None
+    instance: str | None
+    stage: str | None
+    ratio: float | None
+    onset_s: float
+    named_s: float
+    cleared_s: float | None
+    gpus_lost: float | None
+
+
+def findings(
+    judged: Sequence[Judged], instances: Mapping[int, str], limits: Mapping[str, float]
+) -> list[Finding]:
+    """Return what the verdicts come to, in the order of onsets; *instances* [rank] are its node's.
+
+    *limits* are those of `thresholds`.
+    """
+    found = [
+        *_late(incidents(judged, late_ranks), instances, limits),
+        *(_change(incident) for incident in incidents(judged, changes)),
+        *(each for kind in OF_THE_JOB for each in _of_the_job(kind, judged, limits)),
+    ]
+    return sorted(found, key=lambda one: (one.onset_s, one.named_s, one.kind, one.ranks))
+
+
+def thresholds() -> dict[str, float]:
+    """Return the shipped rules' thresholds, by name."""
+    text = (bundled("alerts/rules") / "thresholds.yaml").read_text(encoding="utf-8")
+    return {name: float(value) for name, value in _THRESHOLD.findall(text)}
+
+
+def not_judgeable(judged: Sequence[Judged]) -> list[str]:
+    """Return the reasons that stood in at least half of the verdicts after the warm-up."""
+    reasons = [verdict.reason for one in judged for _, verdict in one.verdicts]
+    warm = [reason for reason in reasons if reason != WARMING_UP]
+    stood = Counter(reason for reason in warm if reason is not None)
+    often = sorted(reason for reason, times in stood.items() if times * 2 >= len(warm))
+    return often if warm else [WARMING_UP]
+
+
+# ---- Ranks and nodes ---------------------------------------------------------------------------
+
+
+def _late(
+    found: Sequence[Incident[Late]], instances: Mapping[int, str], limits: Mapping[str, float]
+) -> Iterator[Finding]:
+    of_nodes: list[list[Incident[Late]]] = []
+    for incident in found:
+        if _kind(incident) != NODE:
+            yield _finding([incident], instances, limits)
+            continue
+        node = instances[incident.said[0].rank]
+        for those in of_nodes:
+            if instances[those[0].said[0].rank] == node and _overlap(those, incident):
+                those.append(incident)
+                break
+        else:
+            of_nodes.append([incident])
+    for those in of_nodes:
+        yield _finding(those, instances, limits)
+
+
+def _kind(incident: Incident[Late]) -> str:
+    """Return the kind that it was for most of the time; mild only if it never was more."""
+    kinds = Counter(late.kind for late in incident.said)
+    more = Counter({kind: times for kind, times in kinds.items() if kind != MILD})
+    return (more or kinds).most_common(1)[0][0]
+
+
+def _overlap(those: Sequence[Incident[Late]], other: Incident[Late]) -> bool:
+    return any(
+        (one.cleared is None or other.onset <= one.cleared)
+        and (other.cleared is None or one.onset <= other.cleared)
+        for one in those
+    )
+
+
+def _finding(
+    those: Sequence[Incident[Late]], instances: Mapping[int, str], limits: Mapping[str, float]
+) -> Finding:
+    """Return one finding of *those* incidents: of one rank, or of the ranks of one node."""
+    said = [late for incident in those for late in incident.said]
+    kind, first = _kind(those[0]), said[0]
+    gpus = sum(fmean(late.gpus_lost for late in incident.said) for incident in those)
+    cleared = [incident.cleared for incident in those if incident.cleared is not None]
+    groups = {late.peer_group for late in said}
+    return Finding(
+        kind=kind,
+        severity=_severity(kind, gpus / those[0].ranks, limits),
+        rank=None if kind == NODE else first.rank,
+        ranks=tuple(sorted({late.rank for late in said})),
+        peer_group=first.peer_group if len(groups) == 1 else None,
+        instance=instances[first.rank],
+        stage=Counter(late.stage for late in said).most_common(1)[0][0],
+        ratio=fmean(late.ratio for late in said),
+        onset_s=min(incident.onset for incident in those),
+        named_s=min(incident.named for incident in those),
+        cleared_s=max(cleared) if len(cleared) == len(those) else None,
+        gpus_lost=None if kind == UNSYNCED else gpus,
+    )
+
+
+def _severity(kind: str, share: float, limits: Mapping[str, float]) -> str:
+    """Return what the rules make of a rank or node that costs this *share* of the job's GPUs."""
+    if kind in (MILD, UNSYNCED) or share <= limits["gpus_lost_ratio"]:
+        return INFO
+    return "critical" if share > limits["gpus_lost_page_ratio"] else "warning"
+
+
+def _change(incident: Incident[Change]) -> Finding:
+    said = incident.said
+    return Finding(
+        kind=CHANGE,
+        severity=INFO,
+        rank=None,
+        ranks=(),
+        peer_group=said[0].peer_group,
+        instance=None,
+        stage=said[-1].stage,
+        ratio=fmean(change.ratio for change in said),
+        onset_s=incident.onset,
+        named_s=incident.named,
+        cleared_s=incident.cleared,
+        gpus_lost=None,
+    )
+
+
+# ---- The job -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """What one verdict says that the job loses to one kind, as a mean since *begin*."""
+
+    begin: float
+    at: float
+    gpus: float
+    share: float
+    stages: Mapping[str, float]
+
+
+def _of_the_job(
+    kind: str, judged: Sequence[Judged], limits: Mapping[str, float]
+) -> Iterator[Finding]:
+    """Yield a finding if the job lost more than the threshold to *kind* for long enough."""
+    lost = list(_losses(kind, judged))
+    begin, end = _worst(lost, limits[OF_THE_JOB[kind]])
+    those = lost[begin:end]
+    if not those:
+        return
+    onset, last = those[0].begin, those[-1].at
+    needed = min(TOLD_AFTER_SECONDS, sum(each.at - each.begin for each in lost) / 2)
+    if last - onset < needed:
+        return
+    stages = Counter[str]()
+    for each in those:
+        stages.update(each.stages)
+    yield Finding(
+        kind=kind,
+        severity=INFO,
+        rank=None,
+        ranks=(),
+        peer_group=None,
+        instance=None,
+        stage=stages.most_common(1)[0][0] if stages and kind == "rotating" else None,
+        ratio=None,
+        onset_s=onset,
+        named_s=onset + needed,
+        cleared_s=lost[end].at if end < len(lost) else None,
+        gpus_lost=fmean(each.gpus for each in those),
+    )
+
+
+def _losses(kind: str, judged: Sequence[Judged]) -> Iterator[_Lost]:
+    for one in judged:
+        begin = one.stretch.begin
+        for at, verdict in one.verdicts:
+            if verdict.reason is None:
+                gpus = verdict.gpus_lost[kind]
+                share = gpus / sum(verdict.ranks.values())
+                yield _Lost(begin, at, gpus, share, verdict.rotating)
+                begin = at
+            elif verdict.step_seconds is not None:  # Not while warming up.
+                begin = at
+
+
+def _worst(lost: Sequence[_Lost], limit: float) -> tuple[int, int]:
+    """Return where the losses are that exceed *limit* by most in sum (Kadane); (0, 0): nowhere."""
+    best, where = 0.0, (0, 0)
+    total, begin = 0.0, 0
+    for number, each in enumerate(lost, 1):
+        if total <= 0:
+            total, begin = 0.0, number - 1
+        total += (each.share - limit) * (each.at - each.begin)
+        if total > best:
+            best, where = total, (begin, number)
+    return where

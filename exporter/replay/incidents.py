@@ -1,0 +1,108 @@
+"""Incidents: what verdicts in a row say of the same rank, or peer group, since the same onset."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Generic, TypeVar
+
+from exporter.replay.judge import Judged
+from rank_probe.verdict import WARMING_UP, Change, Late, Verdict
+
+# Another kind of the same incident may have begun at the next mark.
+SAME_ONSET_SECONDS: Final = 2.0
+
+Word = TypeVar("Word", Late, Change)
+
+Who = int | str
+
+
+@dataclass(slots=True, eq=False)
+class Incident(Generic[Word]):
+    """What verdicts have *said* of *who* since it was *named*, among so many judged *ranks*.
+
+    *last* is the time of the last one that did, *cleared* that of the first one that did not; None:
+    it stood to the end. Times are in scaled seconds of the run.
+    """
+
+    who: Who
+    onset: float
+    named: float
+    ranks: int
+    last: float = 0.0
+    cleared: float | None = None
+    said: list[Word] = field(default_factory=list)
+
+
+Words = Callable[[Verdict], dict[Who, Word]]
+
+
+def late_ranks(verdict: Verdict) -> dict[Who, Late]:
+    """Return what *verdict* says of each late rank."""
+    return {late.rank: late for late in verdict.late}
+
+
+def changes(verdict: Verdict) -> dict[Who, Change]:
+    """Return what *verdict* says of each peer group that is slower than it was."""
+    return {change.peer_group: change for change in verdict.changes}
+
+
+def incidents(judged: Sequence[Judged], words: Words[Word]) -> list[Incident[Word]]:
+    """Return the incidents that *words* finds in the verdicts, in the order of their naming.
+
+    One that stands when ranks come or go stands on, if whom it is about was so from the begin of
+    the next stretch.
+    """
+    found: list[Incident[Word]] = []
+    standing: dict[Who, Incident[Word]] = {}
+    for one in judged:
+        of_stretch = _of_stretch(one, words, standing)
+        found += [incident for incident in of_stretch if incident not in found]
+        if any(verdict.reason != WARMING_UP for _, verdict in one.verdicts):
+            for incident in standing.values():
+                incident.cleared = incident.last
+            standing = {}
+        standing |= {each.who: each for each in of_stretch if each.cleared is None}
+    return found
+
+
+def _of_stretch(
+    one: Judged, words: Words[Word], before: dict[Who, Incident[Word]]
+) -> list[Incident[Word]]:
+    """Return those of one stretch; those of *before* that stand on are taken out of it."""
+    found: list[Incident[Word]] = []
+    # With the onset that this stretch's judge tells.
+    latest: dict[Who, tuple[float, Incident[Word]]] = {}
+    for at, verdict in one.verdicts:
+        now = words(verdict)
+        for who, word in now.items():
+            onset = at - word.since_seconds
+            known = latest.get(who)
+            if known is None or abs(known[0] - onset) > SAME_ONSET_SECONDS:
+                if known is not None:
+                    _clear(known[1], at)
+                latest[who] = onset, _begin(one, at, verdict, who, onset, before)
+                found.append(latest[who][1])
+            incident = latest[who][1]
+            incident.last, incident.cleared = at, None
+            incident.said.append(word)
+        for who in latest.keys() - now.keys():
+            _clear(latest[who][1], at)
+    return found
+
+
+def _clear(incident: Incident[Word], at: float) -> None:
+    if incident.cleared is None:
+        incident.cleared = at
+
+
+def _begin(
+    one: Judged,
+    at: float,
+    verdict: Verdict,
+    who: Who,
+    onset: float,
+    before: dict[Who, Incident[Word]],
+) -> Incident[Word]:
+    if onset > one.warm + SAME_ONSET_SECONDS:
+        return Incident(who, onset, at, sum(verdict.ranks.values()))
+    stood = before.pop(who, None)
+    return stood or Incident(who, one.stretch.begin, at, sum(verdict.ranks.values()))

@@ -1,0 +1,89 @@
+"""Feed a trace to the judge, as rank 0's join does while a job runs."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Final
+
+from exporter.accounting.windows import PlainReduction
+from exporter.replay.stretches import Stretch
+from exporter.replay.times import Timeline
+from exporter.replay.traces import Run
+from rank_probe.judge import WARMUP_STEPS, Judge
+from rank_probe.verdict import Verdict
+from rank_probe.windows import Leader
+
+# As often as the join asks the judge, in jobs of up to 256 ranks.
+EVERY_SECONDS: Final = 2.0
+# A verdict on one rank takes some 30 µs; long runs and large jobs are asked about less often.
+MOST_VERDICTS_ON_RANKS: Final = 300_000
+# Clocks of files are rounded, and no two steps end at once.
+TICK_SECONDS: Final = 1e-6
+
+# Told the share of the work that is done.
+Progress = Callable[[float], None]
+
+
+@dataclass(slots=True)
+class Judged:
+    """A stretch and the verdicts on it, each with its time, in scaled seconds of the run.
+
+    *warm* is when the judge began to look: what was so then has been so since the stretch began.
+    """
+
+    stretch: Stretch
+    verdicts: list[tuple[float, Verdict]] = field(default_factory=list)
+    warm: float = 0.0
+
+
+def judge(
+    run: Run, line: Timeline, stretches: Sequence[Stretch], progress: Progress
+) -> list[Judged]:
+    """Judge each of *stretches* by itself: with other ranks it is another job."""
+    steps = sum(len(stretch.steps) for stretch in stretches)
+    judged, done = [], 0
+    for stretch in stretches:
+        found = Judged(stretch)
+        for of_stretch in _judge(run, line, found):
+            progress((done + of_stretch) / steps)
+        done += len(stretch.steps)
+        judged.append(found)
+    return judged
+
+
+def nodes(run: Run, ranks: Sequence[int]) -> dict[int, int]:
+    """Return a number for the node of each of *ranks* that says where it is."""
+    names = sorted({run.nodes[rank] for rank in ranks})
+    return {rank: names.index(run.nodes[rank]) for rank in ranks if run.nodes[rank]}
+
+
+def _judge(run: Run, line: Timeline, found: Judged) -> Iterator[int]:
+    """Add the verdicts to *found*; yield how many steps they are on."""
+    ranks, steps = found.stretch.ranks, found.stretch.steps
+    every = max(EVERY_SECONDS, line.seconds * len(ranks) / MOST_VERDICTS_ON_RANKS)
+    reduction = PlainReduction({rank: run.peer_groups[rank] for rank in ranks}, nodes(run, ranks))
+    judge = Judge(reduction)
+    leaders: list[Leader] = []
+    stride, number, at, due = _stride(steps), 0, 0.0, 0.0
+    for done, step in enumerate(steps, 1):
+        at = max(at + TICK_SECONDS, *(line.ends[rank][step] for rank in ranks))
+        # Of sampled steps none lies between two: for the judge they follow each other.
+        number = max(number + 1, (step - steps[0]) // stride)
+        stages = {
+            rank: {stage: seconds * line.scale for stage, seconds in run.steps[step][rank].items()}
+            for rank in ranks
+        }
+        leaders.append(reduction.add(number, stages, at))
+        # The judge begins to look when the warm-up ends.
+        if done == WARMUP_STEPS:
+            found.warm = at
+        if at >= due or done in (WARMUP_STEPS, len(steps)):
+            found.verdicts.append((at, judge.judge(reduction.mark(at), leaders, step=number)))
+            leaders, due = [], at + every
+            yield done
+
+
+def _stride(steps: Sequence[int]) -> int:
+    """Return how far sampled *steps* are usually apart: 1 where all were recorded."""
+    apart = sorted(b - a for a, b in pairwise(steps))
+    return apart[len(apart) // 2] if apart else 1

@@ -1,0 +1,197 @@
+"""Replays as text for people: who was slow when, one line each, and what the waiting cost."""
+
+from collections.abc import Collection, Iterator, Sequence
+from datetime import timedelta
+from typing import Final
+
+from exporter.accounting.run import Account, Kinds
+from exporter.live.sentences import listed
+from exporter.replay.alerts import Alert
+from exporter.replay.findings import Finding
+from exporter.replay.replay import Replay
+
+# What a rank causes in a stage now and then is noise below this part of the whole loss.
+SMALLEST_PART: Final = 0.01
+# So many of the ranks that take turns are worth a line each.
+MOST_IN_TURN: Final = 5
+MOST_STRETCHES: Final = 8
+MOST_RANKS: Final = 8
+# A rank that is slow is slow ...
+DOING: Final = {
+    "data": "loading data",
+    "h2d": "copying its batches to the GPU",
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "compute": "computing",
+    "optimizer": "in the optimizer step",
+    "checkpoint": "writing checkpoints",
+    "eval": "evaluating",
+    "other": "between the stages that are timed",
+}
+
+
+def report(replays: Sequence[Replay]) -> str:
+    """Return *replays* as text for a person."""
+    return "\n\n".join("\n".join(_report(one)) for one in replays)
+
+
+def _report(one: Replay) -> Iterator[str]:
+    steps, ranks = _count(one.whole_steps, "step"), _count(len(one.run.times), "rank")
+    yield (
+        f"job {one.run.job_id}, attempt {one.run.attempt}: {steps} of {ranks} in "
+        f"{_clock(one.seconds)}{_stretched(one.scale)}"
+        f"{_left_out(len(one.run.steps) - one.whole_steps)}"
+    )
+    yield from _stretches(one)
+    for finding in one.findings:
+        yield f"  {_period(finding.onset_s, finding.cleared_s)}: {_finding(finding)}"
+    if not one.findings:
+        yield "  nothing found"
+    if one.not_judgeable:
+        yield f"  not judgeable: {', '.join(one.not_judgeable)}"
+    if one.slowdown is not None and one.named:
+        yield (
+            f"  slowdown: {one.slowdown:.3f} times what it would take with {_ranks(one.named)} "
+            f"as fast as {'its' if len(one.named) == 1 else 'their'} peers"
+        )
+    if one.alerts is not None:
+        yield from _alerts(one.alerts)
+    if one.found is None or one.kinds is None:
+        yield "  no step has all ranks, so none can be accounted for"
+        return
+    yield from _lost(one, one.found, one.kinds)
+    yield from _groups(one.found, one.run.peer_groups)
+
+
+# ---- What was found ----------------------------------------------------------------------------
+
+
+def _stretches(one: Replay) -> Iterator[str]:
+    if one.left_out:
+        yield f"  {_ranks(one.left_out)} left out, with too few rows to be judged"
+    if len(one.stretches) > 1:
+        yield "  ranks come and go; judged one by one:"
+        for part in one.stretches[:MOST_STRETCHES]:
+            yield (
+                f"    {_period(part.begin, part.end)}: {_count(len(part.steps), 'step')} of "
+                f"{_count(len(part.ranks), 'rank')}"
+            )
+        if len(one.stretches) > MOST_STRETCHES:
+            yield f"    and {len(one.stretches) - MOST_STRETCHES} more"
+
+
+def _finding(finding: Finding) -> str:
+    said = _words(finding)
+    if finding.gpus_lost is not None:
+        said += f"; {finding.gpus_lost:.2f} GPUs lost"
+    return f"{said} ({finding.severity}, told at {_clock(finding.named_s)})"
+
+
+def _words(finding: Finding) -> str:
+    doing = DOING.get(finding.stage or "", "")
+    more = f"{finding.ratio:.0%}" if finding.ratio is not None else ""
+    who = f"rank {finding.rank} of peer group {finding.peer_group} on {finding.instance}"
+    match finding.kind:
+        case "change":
+            return (
+                f"{finding.stage} of peer group {finding.peer_group} takes {finding.ratio:.1f} "
+                f"times as long as until {_clock(finding.onset_s)}"
+            )
+        case "rotating":
+            return f"now this rank, now that one is slow {doing}"
+        case "group":
+            return f"peer group {finding.peer_group} has more work than the others"
+        case "common":
+            return "all ranks wait together, for communication"
+        case "node":
+            return f"{finding.instance} is slow {doing}, by {more}: {_ranks(finding.ranks)}"
+        case "pauses":
+            return f"{who} pauses now and then {doing}, for {more} of its time"
+        case "mild":
+            return f"{who} is a little slow {doing}, by {more}"
+        case "unsynced":
+            return f"{who} is slow {doing}, by {more}, but no wait was measured"
+    return f"{who} is slow {doing}, by {more}"
+
+
+def _alerts(fired: Sequence[Alert]) -> Iterator[str]:
+    yield "  alerts:" if fired else "  no alert fires"
+    for alert in fired:
+        labels = "".join(f" {name}={text}" for name, text in alert.labels.items())
+        yield (
+            f"    {_period(alert.fired_s, alert.cleared_s)}: {alert.alert} ({alert.severity})"
+            f"{labels}"
+        )
+
+
+# ---- What it cost ------------------------------------------------------------------------------
+
+
+def _lost(one: Replay, found: Account, split: Kinds) -> Iterator[str]:
+    """Yield what was lost, and where it comes from; the four kinds add up to it."""
+    computed = sum(found.waited.values())
+    what = "lost to waiting" if one.synced else "if all waited for the slowest, lost"
+    total = split.lost if one.synced else computed
+    yield f"  {what}: {_cost(total, found)} of {len(found.waited)}"
+    yield f"    for ranks that are late (persistent): {_cost(split.persistent, found)}"
+    yield from _caused(found, one.named, computed)
+    yield f"    for now one rank, now another (rotating): {_cost(split.rotating, found)}"
+    others = found.waited.keys() - one.named
+    yield from list(_caused(found, others, computed))[:MOST_IN_TURN]
+    yield f"    for heavier peer groups (group): {_cost(split.group, found)}"
+    if one.synced:
+        yield f"    for communication, all ranks alike (common): {_cost(split.common, found)}"
+
+
+def _caused(found: Account, ranks: Collection[int], lost: float) -> Iterator[str]:
+    """Yield what each of *ranks* caused in each stage, the most first."""
+    shown = [
+        (seconds, rank, stage)
+        for (rank, stage), seconds in found.caused.items()
+        if rank in ranks and seconds >= SMALLEST_PART * lost
+    ]
+    for seconds, rank, stage in sorted(shown, key=lambda each: (-each[0], each[1], each[2])):
+        yield f"      rank {rank} in {stage}: {_cost(seconds, found)}"
+
+
+def _groups(found: Account, peer_groups: dict[int, str]) -> Iterator[str]:
+    judged = {rank: peer_groups[rank] for rank in found.waited}
+    for name in sorted(set(judged.values())):
+        ranks = sorted(rank for rank, group in judged.items() if group == name)
+        waited = sum(found.waited[rank] for rank in ranks)
+        least = min(ranks, key=lambda rank: found.waited[rank])
+        yield (
+            f"  peer group {name}: {_count(len(ranks), 'rank')} waited {_cost(waited, found)} "
+            f"for the slowest; rank {least} the least, {found.waited[least]:.2f} s"
+        )
+
+
+def _cost(gpu_seconds: float, found: Account) -> str:
+    return f"{gpu_seconds:.2f} GPU-seconds, {gpu_seconds / (found.seconds or 1.0):.3f} GPUs"
+
+
+def _period(begin: float, end: float | None) -> str:
+    return f"{_clock(begin)} to {'the end' if end is None else _clock(end)}"
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))
+
+
+def _ranks(ranks: Collection[int]) -> str:
+    names = [str(rank) for rank in sorted(ranks)]
+    if len(names) > MOST_RANKS:
+        names = [*names[:MOST_RANKS], f"{len(names) - MOST_RANKS} more"]
+    return f"rank{'s' * (len(ranks) > 1)} {listed(names)}"
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def _stretched(scale: float) -> str:
+    return "" if scale == 1 else f", which is {scale:g} times as long as it took"
+
+
+def _left_out(steps: int) -> str:
+    return f" ({steps} more lack a rank and are left out)" if steps else ""

@@ -1,0 +1,101 @@
+"""Renders /metrics: which collectors, until when, in which format; once for all who ask at once."""
+
+import asyncio
+import gzip
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from prometheus_client.exposition import choose_encoder, gzip_accepted
+
+from exporter.scrape.sampling import Scrape
+from exporter.scrape.text_format import encode
+
+# Level 1 makes a page a little larger than level 9 and takes a tenth of its time.
+GZIP_LEVEL: Final = 1
+OPENMETRICS: Final = "application/openmetrics-text"
+TIMEOUT_HEADER: Final = "x-prometheus-scrape-timeout-seconds"
+# Of the scraper's timeout, for the way there and back; never more than half of it.
+MARGIN_SECONDS: Final = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What one scrape asks for; those that are equal can be given the same page.
+
+    *collectors* None is all of them; *seconds* None is as long as it takes.
+    """
+
+    collectors: frozenset[str] | None = None
+    seconds: float | None = None
+    accept: str = ""
+    compressed: bool = False
+
+
+def wanted(collectors: list[str], headers: Mapping[str, str]) -> Wanted:
+    """Return what a request with these names in `collect[]` and these *headers* asks for."""
+    return Wanted(
+        frozenset(collectors) or None,
+        _seconds(headers.get(TIMEOUT_HEADER, "")),
+        headers.get("accept", ""),
+        gzip_accepted(headers.get("accept-encoding", "")),
+    )
+
+
+def _seconds(timeout: str) -> float | None:
+    """Return how long a page may take, None for a *timeout* that makes no sense."""
+    try:
+        seconds = float(timeout)
+    except ValueError:
+        return None
+    if not 0 < seconds < math.inf:
+        return None
+    return max(seconds - MARGIN_SECONDS, seconds / 2)
+
+
+class Exposition:
+    """Renders the pages of *scrape*. Call from the event loop only, where the rank store lives.
+
+    What a page shows is read after everyone who is given it has asked for it.
+    """
+
+    def __init__(self, scrape: Scrape) -> None:
+        self._scrape = scrape
+        self._coming: dict[Wanted, asyncio.Task[bytes]] = {}
+
+    def unknown(self, wanted: Wanted) -> str | None:
+        """Say which of the wanted collectors this exporter does not have, None if it has all."""
+        known = self._scrape.names()
+        unknown = sorted((wanted.collectors or set()) - set(known))
+        if not unknown:
+            return None
+        return (
+            f"No collector here is called {unknown[0][:40]!a}; "
+            f"those that are on: {', '.join(known) or 'none'}."
+        )
+
+    async def page(self, wanted: Wanted) -> tuple[bytes, dict[str, str]]:
+        """Return the page and its headers."""
+        page = self._coming.get(wanted)
+        if page is None:
+            page = self._coming[wanted] = asyncio.create_task(self._render(wanted))
+        headers = {"Content-Type": _content_type(wanted), "Vary": "Accept, Accept-Encoding"}
+        if wanted.compressed:
+            headers["Content-Encoding"] = "gzip"
+        # Shielded: one who leaves does not take the page from the others.
+        return await asyncio.shield(page), headers
+
+    async def _render(self, wanted: Wanted) -> bytes:
+        """Render once everyone who has already asked is waiting for it."""
+        deadline = None if wanted.seconds is None else self._scrape.monotonic() + wanted.seconds
+        await asyncio.sleep(0)
+        del self._coming[wanted]  # Who asks from here on gets a page that is newer.
+        families = self._scrape.collect(wanted.collectors, deadline)
+        body = encode(families, _content_type(wanted).startswith(OPENMETRICS))
+        return gzip.compress(body, GZIP_LEVEL) if wanted.compressed else body
+
+
+def _content_type(wanted: Wanted) -> str:
+    # Its encoder too depends on what was asked for, but only for names that need escaping.
+    return choose_encoder(wanted.accept)[1]

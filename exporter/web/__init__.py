@@ -1,0 +1,1 @@
+"""The listener for Prometheus and browsers: HTTP, its configuration file, login, health."""

@@ -1,0 +1,111 @@
+"""How the parts of the exporter are joined: store, collectors, NVML worker and applications."""
+
+import asyncio
+from pathlib import Path
+
+from starlette.types import ASGIApp
+
+from exporter.collectors.catalog import Sources, enabled, makers
+from exporter.ingest.app import IngestApp, no_results
+from exporter.ingest.connections import Door
+from exporter.ingest.http import ingest_protocol
+from exporter.ingest.token_file import TokenFile
+from exporter.live.page import LiveView
+from exporter.nvml.expected import ExpectedGpus
+from exporter.nvml.supervisor import NvmlSupervisor
+from exporter.nvml.timing import Timing
+from exporter.operator.gpus import GpuControl
+from exporter.processes.process import Proc
+from exporter.processes.watch import ProcessWatch
+from exporter.ranks.store import RankLimits, RankStore
+from exporter.scrape.exposition import Exposition
+from exporter.scrape.sampling import Scrape
+from exporter.settings import Settings
+from exporter.web.app import web_app
+from exporter.web.auth import BasicAuth, WithHeaders
+from exporter.web.config import WebConfig
+from exporter.web.health import GpusGone, Ready
+
+
+class Exporter:
+    """All parts for *settings*; only those between start() and stop() use a thread or process."""
+
+    def __init__(self, settings: Settings, config: WebConfig) -> None:
+        self._settings = settings
+        self._config = config
+        self._results = no_results()
+        self._token = _token(settings)
+        self._store = RankStore(_limits(settings))
+        expected = _expected_gpus(settings)
+        self._nvml = NvmlSupervisor(_timing(settings), on_sample=expected.see)
+        self._needs_nvml = any(entry.needs_nvml for entry in enabled(settings))
+        self._gpu_control = GpuControl(self._nvml, expected) if self._needs_nvml else None
+        self._watch = ProcessWatch(self._nvml, Proc(Path(settings.path_procfs)))
+        seen = self._watch.processes
+        sources = Sources(settings, self._store, self._results, self._nvml, expected, seen)
+        self._scrape = Scrape(makers=makers(sources))
+        self.live = LiveView(self._store, self._gpus_visible)
+        nvml = self._nvml if self._needs_nvml else None
+        self._ready = Ready(self._scrape.is_ready, nvml)
+        self._gpus_gone = GpusGone(nvml)
+
+    def start(self) -> None:
+        """Begin to read the node."""
+        self._scrape.start()
+        if self._needs_nvml:
+            self._nvml.start()
+            self._watch.start()
+
+    def stop(self) -> None:
+        """End what start() began, the NVML worker included."""
+        self._scrape.stop()
+        if self._needs_nvml:
+            self._watch.stop()
+            self._nvml.stop()
+
+    def web_app(self) -> ASGIApp:
+        """Return what the web listener serves, behind what the web config file asks for."""
+        exposition = Exposition(self._scrape)
+        app: ASGIApp = web_app(exposition, self.live, self._ready, self._gpus_gone)
+        if self._config.users:
+            app = BasicAuth(app, self._config.users)
+        return WithHeaders(app, self._config.headers) if self._config.headers else app
+
+    def ingest_protocol(self) -> type[asyncio.Protocol]:
+        """Return what serves the connections of the ingest listener."""
+        limit = self._settings.ingest_max_body_bytes
+        app = IngestApp(self._store, self._results, limit, self._token, self._gpu_control)
+        wanted = self._settings.ingest_connections_per_rank * self._settings.ranks_max
+        return ingest_protocol(app, Door(wanted), self._results)
+
+    def _gpus_visible(self) -> int | None:
+        sample = self._nvml.latest()
+        return None if sample is None else sample.gpus_visible
+
+
+def _token(settings: Settings) -> TokenFile | None:
+    file = settings.ingest_token_file
+    return TokenFile(Path(file), "--ingest.token-file") if file else None
+
+
+def _timing(settings: Settings) -> Timing:
+    return Timing(
+        interval_seconds=settings.nvml_interval_seconds,
+        window_seconds=settings.nvml_window_seconds,
+        path_sysfs=settings.path_sysfs,
+    )
+
+
+def _expected_gpus(settings: Settings) -> ExpectedGpus:
+    directory = Path(settings.path_state) if settings.path_state else None
+    return ExpectedGpus(directory, settings.gpus_expected)
+
+
+def _limits(settings: Settings) -> RankLimits:
+    return RankLimits(
+        settings.ranks_max,
+        settings.ranks_jobs_max,
+        settings.ranks_peer_groups_max,
+        settings.ranks_finished_retention_seconds,
+        settings.ranks_silent_retention_seconds,
+    )

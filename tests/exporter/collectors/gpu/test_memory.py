@@ -1,0 +1,21 @@
+"""The GPUs' memory is in bytes, as NVML tells it."""
+
+from exporter.collectors.gpu.memory import GpuMemoryCollector
+from exporter.nvml.sample import GpuSample
+from tests.exporter.nvml.fixed import expose, node, series
+
+
+def test_memory_is_exposed_in_bytes() -> None:
+    """Memory is exposed as NVML tells it: used is what processes have."""
+    gpu = GpuSample(
+        3,
+        up=True,
+        uuid="GPU-a",
+        memory_total_bytes=80,
+        memory_used_bytes=30,
+    )
+
+    assert series(expose(GpuMemoryCollector(node(gpu)))) == [
+        'rankskew_gpu_memory_total_bytes{gpu="3",gpu_uuid="GPU-a"} 80.0',
+        'rankskew_gpu_memory_used_bytes{gpu="3",gpu_uuid="GPU-a"} 30.0',
+    ]

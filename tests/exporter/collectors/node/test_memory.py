@@ -1,0 +1,51 @@
+"""Memory is exposed in bytes, for the node and for each of its NUMA nodes."""
+
+from pathlib import Path
+
+import psutil
+
+from exporter.collectors.node.files import Mounts
+from exporter.collectors.node.memory import NodeMemoryCollector
+from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.host import HOST, copy_of_host, write
+
+
+def test_machine_without_numa_has_the_memory_of_the_node_only(tmp_path: Path) -> None:
+    """Where the kernel tells no NUMA nodes, none is made up."""
+    assert series(expose(NodeMemoryCollector(Mounts(HOST.procfs, tmp_path)))) == [
+        "rankskew_node_memory_total_bytes 4.096e+09",
+        "rankskew_node_memory_available_bytes 2.56e+09",
+    ]
+
+
+def test_memory_of_each_numa_node_is_exposed_in_bytes() -> None:
+    """Total and free are the NUMA node's; its page cache is not free."""
+    assert series(expose(NodeMemoryCollector(HOST)))[2:] == [
+        'rankskew_node_numa_memory_total_bytes{numa_node="0"} 2.048e+09',
+        'rankskew_node_numa_memory_total_bytes{numa_node="1"} 2.048e+09',
+        'rankskew_node_numa_memory_free_bytes{numa_node="0"} 2.048e+08',
+        'rankskew_node_numa_memory_free_bytes{numa_node="1"} 1.024e+08',
+    ]
+
+
+def test_numa_node_without_memory_costs_no_series(tmp_path: Path) -> None:
+    """A node of CPUs only, or one whose file cannot be read, hides no neighbour."""
+    host = copy_of_host(tmp_path)
+    nodes = host.sysfs / "devices/system/node"
+    write(nodes / "node2/meminfo", "Node 2 MemTotal:       0 kB\nNode 2 MemFree:       0 kB\n")
+    write(nodes / "node3/cpulist", "\n")
+    page = expose(NodeMemoryCollector(host))
+
+    assert 'numa_node="1"' in page
+    assert 'numa_node="2"' not in page
+    assert 'numa_node="3"' not in page
+
+
+def test_memory_of_this_node_is_exposed_in_bytes() -> None:
+    """Total memory is the node's, and some of it, not more than all, is available."""
+    page = expose(NodeMemoryCollector(Mounts(Path("/proc"), Path("/sys"))))
+    values = dict(line.split() for line in series(page))
+    total = float(values["rankskew_node_memory_total_bytes"])
+
+    assert total == psutil.virtual_memory().total
+    assert 0 < float(values["rankskew_node_memory_available_bytes"]) <= total

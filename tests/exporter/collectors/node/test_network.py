@@ -1,0 +1,76 @@
+"""Bytes and drops are exposed for each network device that carries traffic."""
+
+from pathlib import Path
+
+from exporter.collectors.node.files import Mounts
+from exporter.collectors.node.network import NodeNetworkCollector
+from exporter.settings import Settings
+from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.host import HOST, copy_of_host, write
+
+HEADING = "Inter-| Receive\n face |bytes\n"
+
+
+def line(device: str, received: int = 10, sent: int = 20) -> str:
+    return f"{device}: {received} 1 0 0 0 0 0 0 {sent} 1 0 0 0 0 0 0\n"
+
+
+def shown(page: str) -> list[str]:
+    """Return the devices of the page."""
+    return [entry.split('"')[1] for entry in series(page) if "_receive_bytes_" in entry]
+
+
+def test_node_without_devices_exposes_none(tmp_path: Path) -> None:
+    """No device means no series, and that is no failure."""
+    host = copy_of_host(tmp_path)
+    write(host.procfs / "net/dev", HEADING)
+    page = expose(NodeNetworkCollector(host, ""))
+
+    assert series(page) == []
+    assert 'rankskew_collector_success{collector="node_network"} 1.0' in page
+
+
+def test_bytes_and_drops_are_exposed_by_device_and_direction() -> None:
+    """Received and sent are metrics of their own, as Prometheus asks."""
+    page = expose(NodeNetworkCollector(HOST, ""))
+
+    assert [entry for entry in series(page) if 'device="ens1f0"' in entry] == [
+        'rankskew_node_network_receive_bytes_total{device="ens1f0"} 5e+06',
+        'rankskew_node_network_transmit_bytes_total{device="ens1f0"} 3e+06',
+        'rankskew_node_network_receive_drops_total{device="ens1f0"} 7.0',
+        'rankskew_node_network_transmit_drops_total{device="ens1f0"} 2.0',
+    ]
+
+
+def test_device_that_never_carried_a_byte_costs_no_series() -> None:
+    """A large node has a dozen ports without a cable."""
+    page = expose(NodeNetworkCollector(HOST, ""))
+
+    assert shown(page) == ["ens1f0", "ibp24s0", "lo", "vethd1f0a2b3"]
+
+
+def test_default_leaves_out_virtual_devices(tmp_path: Path) -> None:
+    """Every container brings a device; none of them may cost series. Real devices all stay."""
+    virtual = ["lo", "veth12ab", "docker0", "br-90ab", "cali1234", "flannel.1", "tap0", "ifb0"]
+    virtual += ["lxc1f2e3d", "cilium_host", "eni0123456789a", "vxlan.calico", "tunl0", "azv12"]
+    real = ["bond0", "ens1f0", "enp3s0", "eth0", "eth0:1", "ib0", "rocep1"]
+    host = copy_of_host(tmp_path)
+    write(host.procfs / "net/dev", HEADING + "".join(line(name) for name in virtual + real))
+    page = expose(NodeNetworkCollector(host, Settings().node_network_device_exclude))
+
+    assert shown(page) == sorted(real)
+
+
+def test_container_with_the_nodes_proc_shows_the_nodes_devices(tmp_path: Path) -> None:
+    """Under net/ a process sees its own network; the node's is that of its first process."""
+    host = copy_of_host(tmp_path)
+    write(host.procfs / "1/net/dev", HEADING + line("ens9f0"))
+
+    assert shown(expose(NodeNetworkCollector(host, ""))) == ["ens9f0"]
+
+
+def test_this_node_can_be_read() -> None:
+    """The real counters of this machine are understood."""
+    page = expose(NodeNetworkCollector(Mounts(Path("/proc"), Path("/sys")), ""))
+
+    assert 'rankskew_collector_success{collector="node_network"} 1.0' in page

@@ -1,0 +1,48 @@
+"""Pressure is exposed in seconds, for each resource that the kernel accounts."""
+
+from pathlib import Path
+
+import pytest
+
+from exporter.collectors.base import NotAvailable
+from exporter.collectors.node.files import Mounts
+from exporter.collectors.node.pressure import NodePressureCollector
+from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.host import HOST, copy_of_host, unreadable
+
+
+def test_kernel_without_pressure_turns_collector_off(tmp_path: Path) -> None:
+    """A kernel built without it has no such folder; the collector does not start."""
+    with pytest.raises(NotAvailable, match="psi=1"):
+        NodePressureCollector(Mounts(tmp_path, tmp_path))
+
+
+def test_kernel_with_pressure_switched_off_turns_collector_off(tmp_path: Path) -> None:
+    """With psi=0 the files exist but cannot be read: that is no failure either."""
+    host = copy_of_host(tmp_path)
+    for resource in ("cpu", "memory", "io"):
+        unreadable(host.procfs / "pressure" / resource)
+
+    with pytest.raises(NotAvailable, match="psi=1"):
+        NodePressureCollector(host)
+
+
+def test_totals_are_exposed_in_seconds() -> None:
+    """The kernel's microseconds arrive as seconds; nothing waits for all CPUs of a node."""
+    assert series(expose(NodePressureCollector(HOST))) == [
+        'rankskew_node_pressure_waiting_seconds_total{resource="cpu"} 12.5',
+        'rankskew_node_pressure_waiting_seconds_total{resource="memory"} 0.75',
+        'rankskew_node_pressure_waiting_seconds_total{resource="io"} 4.0',
+        'rankskew_node_pressure_stalled_seconds_total{resource="memory"} 0.25',
+        'rankskew_node_pressure_stalled_seconds_total{resource="io"} 3.5',
+    ]
+
+
+def test_resource_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    """One file that fails is absent; the others stay."""
+    host = copy_of_host(tmp_path)
+    unreadable(host.procfs / "pressure/io")
+    page = expose(NodePressureCollector(host))
+
+    assert 'resource="io"' not in page
+    assert 'waiting_seconds_total{resource="memory"} 0.75' in page

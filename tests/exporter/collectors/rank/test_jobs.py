@@ -1,0 +1,231 @@
+"""Each node tells of each job what its judge says and how the ranks here are, once."""
+
+from typing import Any
+
+import pytest
+
+from exporter.collectors.rank.jobs import JobsCollector
+from exporter.ranks.store import RankStore
+from tests.exporter.clock import Clock
+from tests.exporter.collectors.expose import expose, series
+from tests.exporter.running import promtool_check_metrics
+from tests.exporter.snapshots import snapshot, verdict
+
+
+class Node:
+    """A node with ranks of one job, on clocks that the test turns.
+
+    *behind_seconds* is how wrong the clock is by which the ranks tell their times.
+    """
+
+    def __init__(self, behind_seconds: float = 0.0) -> None:
+        self.clock = Clock()
+        self.store = RankStore(clock=self.clock)
+        self._zero = 1_000.0 - self.clock.seconds - behind_seconds
+        self._sequence = 0
+
+    def push(self, rank: int = 0, **changes: Any) -> None:
+        """Let *rank* push, which has run for a minute when the test begins."""
+        self._sequence += 1
+        told = {
+            "rank": rank,
+            "sequence": self._sequence,
+            "started_timestamp_seconds": self._zero + 5_000.0 - 60.0,
+            "heartbeat_timestamp_seconds": self._zero + self.clock.seconds,
+        }
+        self.store.put(snapshot(**(told | changes)))
+
+    def time(self, ago_seconds: float) -> float:
+        """Return what the ranks' clock said *ago_seconds* ago."""
+        return self._zero + self.clock.seconds - ago_seconds
+
+    def shown(self, *names: str) -> dict[str, float]:
+        """Return the values of the series of these names (all), by name and labels."""
+        lines = series(expose(JobsCollector(self.store)))
+        values = {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+        chosen = {f"rankskew_{name}" for name in names}
+        return {
+            key.removeprefix("rankskew_"): value
+            for key, value in values.items()
+            if not names or key.split("{")[0] in chosen
+        }
+
+
+def test_node_without_ranks_exposes_none() -> None:
+    """A node where nothing trains tells of no job."""
+    assert Node().shown() == {}
+
+
+def test_verdict_is_exposed_once_a_job() -> None:
+    """What the judge says of the job is there once, however many ranks repeat it."""
+    node = Node()
+    for rank in range(4):
+        node.push(rank, verdict=verdict(absent=1), verdict_age_seconds=2.0, join_coverage=1.0)
+
+    assert node.shown(
+        "job_gpus_lost",
+        "job_stage_gpus_lost",
+        "job_slowdown_ratio",
+        "job_step_seconds",
+        "job_ranks",
+        "job_coverage_ratio",
+        "job_not_judgeable",
+    ) == {
+        'job_gpus_lost{job_id="llama",kind="group"}': 0.0,
+        'job_gpus_lost{job_id="llama",kind="persistent"}': 1.0,
+        'job_gpus_lost{job_id="llama",kind="rotating"}': 0.25,
+        'job_gpus_lost{job_id="llama",kind="common"}': 0.5,
+        'job_stage_gpus_lost{job_id="llama",stage="data"}': 0.25,
+        'job_slowdown_ratio{job_id="llama"}': 1.44,
+        'job_step_seconds{job_id="llama"}': 0.5,
+        'job_ranks{job_id="llama",peer_group="all"}': 4.0,
+        'job_coverage_ratio{job_id="llama"}': 0.8,
+    }
+
+
+def test_job_that_cannot_be_judged_says_why() -> None:
+    """The reason is a series; figures that nobody knows are none."""
+    node = Node()
+    silence = verdict(
+        reason="warming_up", ranks={}, step_seconds=None, slowdown=None, gpus_lost={}, rotating={}
+    )
+    node.push(verdict=silence, join_coverage=1.0)
+
+    assert node.shown(
+        "job_gpus_lost", "job_slowdown_ratio", "job_step_seconds", "job_ranks", "job_not_judgeable"
+    ) == {'job_not_judgeable{job_id="llama",reason="warming_up"}': 1.0}
+    assert node.shown("job_coverage_ratio") == {}
+
+
+def test_newest_verdict_counts() -> None:
+    """The verdict on the latest step is told; of several on that, the one that was read last."""
+    node = Node()
+    node.push(0, verdict=verdict(step=100, slowdown=1.1), verdict_age_seconds=0.0)
+    node.push(1, verdict=verdict(step=200, slowdown=1.2), verdict_age_seconds=9.0)
+    node.push(2, verdict=verdict(step=200, slowdown=1.3), verdict_age_seconds=3.0)
+
+    assert node.shown("job_slowdown_ratio") == {'job_slowdown_ratio{job_id="llama"}': 1.3}
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_verdict_of_a_rank_that_is_gone_is_not_told(finished: bool) -> None:
+    """Neither a rank that ended nor one that fell silent speaks for the job."""
+    node = Node()
+    node.push(0, verdict=verdict(), finished=finished)
+    node.clock.seconds += 10.0
+    node.push(1)
+
+    assert node.shown("job_gpus_lost", "job_ranks", "job_slowdown_ratio") == {}
+
+
+def test_coverage_is_the_least_of_the_ranks_here() -> None:
+    """A rank that saw fewer of its steps joined tells how far the verdict goes."""
+    node = Node()
+    node.push(0, verdict=verdict(), join_coverage=1.0)
+    node.push(1, verdict=verdict(), join_coverage=0.75)
+    node.push(2, verdict=verdict())
+
+    assert node.shown("job_coverage_ratio") == {'job_coverage_ratio{job_id="llama"}': 0.75}
+
+
+def test_ranks_are_counted_by_state() -> None:
+    """How many beat, are silent and have finished is always told, none of them too."""
+    node = Node()
+    node.push(0)
+    node.push(1, finished=True)
+    counts = {
+        'node_ranks{job_id="llama",state="beating"}': 1.0,
+        'node_ranks{job_id="llama",state="silent"}': 0.0,
+        'node_ranks{job_id="llama",state="finished"}': 1.0,
+    }
+    assert node.shown("node_ranks") == counts
+
+    node.clock.seconds += 10.0
+    assert node.shown("node_ranks") == counts | {
+        'node_ranks{job_id="llama",state="beating"}': 0.0,
+        'node_ranks{job_id="llama",state="silent"}': 1.0,
+    }
+
+
+@pytest.mark.parametrize("behind_seconds", [0.0, 90.0, -90.0])
+def test_wrong_clock_changes_no_age(behind_seconds: float) -> None:
+    """On a node whose clock is 90 s off nobody is silent, and every age is what it is."""
+    node = Node(behind_seconds)
+    node.push(0, last_step_timestamp_seconds=node.time(ago_seconds=2.5))
+    node.clock.seconds += 5.0
+
+    assert node.shown(
+        "node_ranks", "node_run_seconds", "node_last_step_age_seconds", "node_stepping_ranks"
+    ) == {
+        'node_ranks{job_id="llama",state="beating"}': 1.0,
+        'node_ranks{job_id="llama",state="silent"}': 0.0,
+        'node_ranks{job_id="llama",state="finished"}': 0.0,
+        'node_run_seconds{job_id="llama"}': 65.0,
+        'node_last_step_age_seconds{job_id="llama"}': 7.5,
+        'node_stepping_ranks{job_id="llama"}': 1.0,
+    }
+
+
+def test_step_of_the_clock_in_a_run_changes_no_run() -> None:
+    """When the wall clock is set back, the job has still run for as long as it has."""
+    node = Node()
+    node.push()
+    node.clock.seconds += 5.0
+    node.push(heartbeat_timestamp_seconds=node.time(ago_seconds=300.0))
+
+    assert node.shown("node_run_seconds") == {'node_run_seconds{job_id="llama"}': 65.0}
+
+
+def test_last_step_is_that_of_whoever_was_last() -> None:
+    """Ranks that have not stepped, or whose probe is off, do not make the job stand still."""
+    node = Node()
+    node.push(0, last_step_timestamp_seconds=node.time(ago_seconds=40.0))
+    node.push(1, last_step_timestamp_seconds=node.time(ago_seconds=1.0))
+    node.push(2, steps=0)
+    node.push(3, last_step_timestamp_seconds=node.time(ago_seconds=0.0), level="off")
+
+    assert node.shown("node_last_step_age_seconds", "node_stepping_ranks") == {
+        'node_last_step_age_seconds{job_id="llama"}': 1.0,
+        'node_stepping_ranks{job_id="llama"}': 3.0,
+    }
+
+
+def test_ages_are_absent_where_nobody_beats() -> None:
+    """Before the first step, and once all are gone, there is nothing to tell an age of."""
+    node = Node()
+    node.push(steps=0)
+    assert node.shown("node_last_step_age_seconds") == {}
+
+    node.clock.seconds += 10.0
+    assert node.shown(
+        "node_run_seconds", "node_world_size", "node_last_step_age_seconds", "node_stepping_ranks"
+    ) == {'node_stepping_ranks{job_id="llama"}': 0.0}
+
+
+def test_restart_with_fewer_ranks_counts_no_dead_copies() -> None:
+    """A job that was killed and goes on with half of its ranks has no silent ones."""
+    node = Node()
+    for rank in range(4):
+        node.push(rank, world_size=4)
+    node.clock.seconds += 20.0
+    began = node.time(ago_seconds=5.0)
+    for rank in range(2):
+        node.push(rank, world_size=2, attempt=1, started_timestamp_seconds=began)
+
+    assert node.shown("node_ranks", "node_world_size", "node_run_seconds") == {
+        'node_ranks{job_id="llama",state="beating"}': 2.0,
+        'node_ranks{job_id="llama",state="silent"}': 0.0,
+        'node_ranks{job_id="llama",state="finished"}': 0.0,
+        'node_world_size{job_id="llama"}': 2.0,
+        'node_run_seconds{job_id="llama"}': 5.0,
+    }
+
+
+def test_page_passes_promtool() -> None:
+    """Names, types and help texts are as Prometheus wants them."""
+    node = Node()
+    reason = verdict(reason="no_sync")
+    node.push(verdict=reason, join_coverage=1.0, last_step_timestamp_seconds=node.time(1.0))
+    checked = promtool_check_metrics(expose(JobsCollector(node.store)))
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

@@ -1,0 +1,133 @@
+"""A late rank's own exporter tells how late it is, since when, and what that costs."""
+
+from typing import Any
+
+from exporter.collectors.rank.late_ranks import LateRanksCollector
+from exporter.ranks.store import RankStore
+from tests.exporter.clock import Clock
+from tests.exporter.collectors.expose import expose, series
+from tests.exporter.running import promtool_check_metrics
+from tests.exporter.snapshots import late, snapshot, verdict
+
+WALL = 1_700_000_000.0
+SINCE = 'rankskew_late_since_timestamp_seconds{job_id="llama",peer_group="all",rank="2"}'
+
+
+class Node:
+    """A node whose ranks repeat one verdict, on clocks that the test turns."""
+
+    def __init__(self) -> None:
+        self.clock, self.wall = Clock(), Clock(WALL)
+        self.store = RankStore(clock=self.clock)
+        self.collector = LateRanksCollector(self.store, self.wall)
+        self._sequence = 0
+
+    def push(self, rank: int = 2, seconds: float = 0.0, **changes: Any) -> None:
+        """Let *seconds* pass and *rank* push the verdict, which names rank 2."""
+        self.clock.seconds += seconds
+        self.wall.seconds += seconds
+        self._sequence += 1
+        told = {"rank": rank, "sequence": self._sequence, "verdict": verdict()}
+        self.store.put(snapshot(**(told | changes)))
+
+    def shown(self) -> list[str]:
+        return series(expose(self.collector))
+
+    def since(self) -> float:
+        """Return since when rank 2 is late, in seconds after the test began."""
+        (told,) = [line for line in self.shown() if line.startswith(SINCE)]
+        return float(told.rsplit(" ", 1)[1]) - WALL
+
+
+def test_node_without_ranks_exposes_none() -> None:
+    """A node where nothing trains names nobody."""
+    assert Node().shown() == []
+
+
+def test_late_rank_is_told_with_its_cost() -> None:
+    """How late, how, in which stage, at what cost by stage, and since when."""
+    node = Node()
+    node.push(verdict_age_seconds=2.0)
+
+    assert node.shown() == [
+        'rankskew_late_ratio{job_id="llama",kind="persistent",peer_group="all",rank="2",'
+        'stage="data"} 0.45',
+        'rankskew_late_gpus{job_id="llama",peer_group="all",rank="2",stage="data"} 0.75',
+        'rankskew_late_gpus{job_id="llama",peer_group="all",rank="2",stage="forward"} 0.25',
+        f"{SINCE} 1.699999968e+09",
+    ]
+
+
+def test_late_rank_of_another_node_is_not_told_here() -> None:
+    """Each late rank is exposed by its own node's exporter, and by no other."""
+    node = Node()
+    node.push(rank=3)
+
+    assert node.shown() == []
+
+
+def test_ranks_that_are_gone_are_late_no_more() -> None:
+    """A rank that has finished or fallen silent keeps nobody waiting by being late."""
+    node = Node()
+    node.push(finished=True)
+    assert node.shown() == []
+
+    node.push(sequence=9, started_timestamp_seconds=1_001.0)
+    assert node.shown() != []
+    node.clock.seconds += 10.0
+    assert node.shown() == []
+
+
+def test_rank_without_a_measured_wait_has_no_cost() -> None:
+    """Where nobody knows whether anyone waits, no GPU is said to."""
+    node = Node()
+    node.push(verdict=verdict(late=(late(kind="unsynced"),)))
+
+    assert [line.split("{")[0] for line in node.shown()] == [
+        "rankskew_late_ratio",
+        "rankskew_late_since_timestamp_seconds",
+    ]
+
+
+def test_onset_does_not_jitter() -> None:
+    """Rounds of the judge, of the rank and of the scrape tell one incident's onset as one."""
+    node = Node()
+    node.push(verdict_age_seconds=1.5)
+    assert node.since() == -31.5
+
+    for age, since in ((0.2, 32.0), (1.2, 31.5), (0.1, 34.0)):
+        said = verdict(late=(late(since_seconds=since + node.wall.seconds - WALL),))
+        node.push(seconds=1.0, verdict=said, verdict_age_seconds=age)
+        assert node.since() == -31.5
+
+
+def test_another_onset_is_told() -> None:
+    """A rank that recovers and is late again, or whose onset is seen anew, has another."""
+    node = Node()
+    node.push()
+    node.push(seconds=40.0, verdict=verdict(late=(late(since_seconds=10.0),)))
+    assert node.since() == 30.0
+
+    node.push(seconds=1.0, verdict=verdict(late=()))
+    assert node.shown() == []
+    node.push(seconds=1.0, verdict=verdict(late=(late(since_seconds=11.0),)))
+    assert node.since() == 31.0
+
+
+def test_silence_is_part_of_the_age() -> None:
+    """A verdict that was pushed a while ago is that much older."""
+    node = Node()
+    node.push()
+    node.clock.seconds += 5.0
+    node.wall.seconds += 5.0
+
+    assert node.since() == -30.0
+
+
+def test_page_passes_promtool() -> None:
+    """Names, types and help texts are as Prometheus wants them."""
+    node = Node()
+    node.push()
+    checked = promtool_check_metrics(expose(node.collector))
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

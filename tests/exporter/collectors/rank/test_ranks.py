@@ -1,0 +1,183 @@
+"""What a rank reports is exposed as the documented series, and no reading is no series."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from exporter.collectors.rank.ranks import RanksCollector
+from exporter.ranks.store import RankStore
+from exporter.scrape.sampling import Scrape
+from rank_probe.snapshot import Snapshot
+from tests.exporter.clock import Clock
+from tests.exporter.collectors.expose import expose, series
+from tests.exporter.running import ROOT, promtool_check_metrics
+from tests.exporter.snapshots import snapshot
+
+GOLDEN = ROOT / "tests" / "fixtures" / "exporter" / "ranks.txt"
+
+COMPLETE = snapshot(
+    rank=3,
+    peer_group="stage-1",
+    attempt=2,
+    sync_floor_seconds=0.004,
+    last_step_timestamp_seconds=1_060.25,
+    probe_errors=1,
+    push_failures=2,
+    stage_host_seconds={"data": 13.0, "h2d": 0.5, "sync": 4.5},
+    dropped_steps=4,
+    level="detail",
+    stage_elapsed_seconds=12.5,
+    paced_steps={"data": 40, "forward": 0},
+    wait_caused_seconds={"data": 1.25, "forward": 0.0},
+    group_wait_seconds=0.5,
+    joined_seconds=37.5,
+    join_coverage=0.75,
+    rank_info={"local_rank": "3", "node_rank": "0", "gpu_uuid": "GPU-3", "clock": "cuda"},
+    runtime_info={"torch": "2.13.0", "python": "3.11.7", "backend": "nccl", "probe": "0.1.0"},
+)
+FINISHED = snapshot(rank=1, finished=True, stage="other", last_step_timestamp_seconds=1_059.0)
+
+
+def collector(*snapshots: Snapshot) -> RanksCollector:
+    store = RankStore(clock=lambda: 2_000.0)
+    for held in snapshots:
+        store.put(held)
+    return RanksCollector(store)
+
+
+def test_node_without_ranks_exposes_none() -> None:
+    """A node where nothing trains has no rank series, and that is no failure."""
+    page = expose(collector())
+
+    assert series(page) == []
+    assert 'rankskew_collector_success{collector="ranks"} 0.0' not in page
+
+
+def test_exposition_is_the_golden_one() -> None:
+    """Three ranks (bare, complete, finished) are exposed exactly as the fixture shows them."""
+    registry = CollectorRegistry()
+    registry.register(collector(snapshot(), COMPLETE, FINISHED))
+
+    assert generate_latest(registry).decode() == GOLDEN.read_text()
+
+
+def test_golden_exposition_passes_promtool() -> None:
+    """Names, types and help texts are as Prometheus wants them."""
+    checked = promtool_check_metrics(GOLDEN.read_text())
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+def test_exposition_is_valid_openmetrics() -> None:
+    """A scraper that asks for OpenMetrics gets a page that parses, with the same samples."""
+    registry = CollectorRegistry()
+    registry.register(Scrape([collector(snapshot(), COMPLETE, FINISHED)]))
+    page = generate_openmetrics(registry).decode()  # type: ignore[no-untyped-call] # upstream
+    families = text_string_to_metric_families(page)  # type: ignore[no-untyped-call] # upstream
+
+    samples = {sample.name for family in families for sample in family.samples}
+    exposed = set(re.findall(r"^(rankskew_\w+)", GOLDEN.read_text(), re.MULTILINE))
+    assert exposed <= samples
+
+
+def test_missing_reading_is_an_absent_series() -> None:
+    """No sync measured and no step done yet means no series, never 0."""
+    page = expose(collector(snapshot()))
+
+    assert "rankskew_sync_floor_seconds{" not in page
+    assert "rankskew_last_step_timestamp_seconds{" not in page
+    assert "rankskew_paced_steps_total{" not in page
+    assert "rankskew_group_wait_seconds_total{" not in page
+    assert "rankskew_join_coverage_ratio{" not in page
+    assert "rankskew_rank_finished{" not in page
+
+
+def test_finished_rank_keeps_its_counters_and_loses_its_heartbeat() -> None:
+    """A clean end is no silence: nothing is left that an alert on silence could see age."""
+    page = expose(collector(FINISHED))
+
+    assert 'rankskew_rank_finished{job_id="llama",peer_group="all",rank="1"} 1.0' in page
+    assert 'rankskew_steps_total{job_id="llama",peer_group="all",rank="1"} 100.0' in page
+    assert "rankskew_heartbeat_timestamp_seconds{" not in page
+    assert "rankskew_stage_elapsed_seconds{" not in page
+
+
+def test_rank_that_is_off_looks_like_no_hang() -> None:
+    """A probe that is turned off keeps its heartbeat, and nothing that an alert sees grow old."""
+    page = expose(collector(replace(COMPLETE, level="off")))
+
+    assert 'rankskew_heartbeat_timestamp_seconds{job_id="llama",' in page
+    assert "rankskew_last_step_timestamp_seconds{" not in page
+    assert "rankskew_stage_elapsed_seconds{" not in page
+    assert 'level="off"' in page
+
+
+def test_short_stay_in_a_stage_is_no_series() -> None:
+    """The stage of a rank that steps is another at each scrape: it shows once it lasts 10 s."""
+    short, long = snapshot(stage_elapsed_seconds=9.9), snapshot(stage_elapsed_seconds=10.0)
+
+    assert "rankskew_stage_elapsed_seconds{" not in expose(collector(short))
+    assert (
+        'rankskew_stage_elapsed_seconds{job_id="llama",peer_group="all",rank="0",stage="forward"} '
+        "10.0" in expose(collector(long))
+    )
+
+
+def test_silence_is_told_by_the_exporters_clock() -> None:
+    """A rank that reports is not silent, however wrong its node's clock; one that stops is."""
+    clock = Clock()
+    store = RankStore(clock=clock)
+    for rank, behind in ((0, 0.0), (1, 90.0), (2, 0.0)):
+        store.put(snapshot(rank=rank, heartbeat_timestamp_seconds=1_060.5 - behind))
+    store.put(snapshot(rank=3, finished=True))
+    clock.seconds += 11.0
+    for rank, behind in ((0, 0.0), (1, 90.0)):
+        then = 1_071.5 - behind
+        store.put(snapshot(rank=rank, sequence=2, heartbeat_timestamp_seconds=then))
+    page = expose(RanksCollector(store))
+
+    assert [line for line in series(page) if "rankskew_rank_silent_seconds" in line] == [
+        'rankskew_rank_silent_seconds{job_id="llama",peer_group="all",rank="2"} 11.0'
+    ]
+
+
+def test_only_stages_that_occurred_are_exposed() -> None:
+    """A rank that never evaluates has no eval series."""
+    page = expose(collector(snapshot()))
+
+    assert set(re.findall(r'stage_seconds_total{.*stage="(\w+)"}', page)) == {
+        "data",
+        "forward",
+        "sync",
+    }
+
+
+def test_typed_fields_overrule_the_text_beside_them() -> None:
+    """World size, attempt and level on rank_info are the snapshot's, whatever its text says."""
+    text = {"world_size": "9", "attempt": "9", "level": "x"}
+    page = expose(collector(snapshot(attempt=2, rank_info=text)))
+
+    assert re.search(r'rankskew_rank_info{attempt="2",.*level="stages",.*world_size="4"}', page)
+
+
+def test_hostile_label_values_are_escaped() -> None:
+    """Quotes and backslashes in a job's name cannot break the page."""
+    page = expose(collector(snapshot(job_id='a"b\\c')))
+
+    assert 'job_id="a\\"b\\\\c"' in page
+    assert promtool_check_metrics(page).returncode == 0
+
+
+def write_golden(path: Path = GOLDEN) -> None:
+    """Write the fixture anew: python -m tests.exporter.collectors.test_ranks."""
+    registry = CollectorRegistry()
+    registry.register(collector(snapshot(), COMPLETE, FINISHED))
+    path.write_bytes(generate_latest(registry))
+
+
+if __name__ == "__main__":
+    write_golden()

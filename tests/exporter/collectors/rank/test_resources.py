@@ -1,0 +1,204 @@
+"""Work, memory, pauses and life events of a rank are exposed, and no reading is no series."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.rank.blocks import RankBlocksCollector
+from exporter.collectors.rank.gpus import RankGpusCollector
+from exporter.collectors.rank.late_ranks import LateRanksCollector
+from exporter.collectors.rank.ranks import RanksCollector
+from exporter.collectors.rank.resources import RankResourcesCollector
+from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes.cgroups import Cgroup
+from exporter.processes.rank_gpus import RankJoin
+from exporter.ranks.store import RankStore
+from rank_probe.snapshot import LIFECYCLE, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+from rank_probe.stages import STAGES
+from tests.exporter.collectors.expose import expose, series
+from tests.exporter.fake_proc import process, torchrun
+from tests.exporter.nvml.fixed import node
+from tests.exporter.running import ROOT, promtool_check_metrics
+from tests.exporter.snapshots import late, snapshot, verdict
+
+GOLDEN = ROOT / "tests" / "fixtures" / "exporter" / "rank_resources.txt"
+SERIES_OF_A_RANK = 48
+# Few ranks are named late, and a join that does not cover its job is rare.
+MORE_WHILE_LATE = 10
+MORE_WITHOUT_COVERAGE = 10
+
+COMPLETE = snapshot(
+    rank=3,
+    samples=6_400,
+    tokens=819_200,
+    padding_tokens=40_960,
+    gc_pause_seconds=0.75,
+    cuda_memory_allocated_bytes=2**33,
+    cuda_memory_reserved_bytes=2**34,
+    cuda_memory_peak_bytes=3 * 2**33,
+    cuda_alloc_retries=1,
+    lifecycle_seconds={"init": 4.5, "rendezvous": 2.25, "first_step": 31.0, "compile": 18.5},
+)
+
+
+def store(*snapshots: Snapshot) -> RankStore:
+    held = RankStore(clock=lambda: 2_000.0)
+    for each in snapshots:
+        held.put(each)
+    return held
+
+
+def test_node_without_ranks_exposes_none() -> None:
+    """A node where nothing trains has no such series, and that is no failure."""
+    page = expose(RankResourcesCollector(store()))
+
+    assert series(page) == []
+    assert 'rankskew_collector_success{collector="rank_resources"} 0.0' not in page
+
+
+def test_rank_that_reports_none_of_it_has_no_series() -> None:
+    """A rank without a GPU and without counted work shows no zeros."""
+    assert series(expose(RankResourcesCollector(store(snapshot())))) == []
+
+
+def test_zero_that_was_read_is_exposed() -> None:
+    """No retry so far is a reading: a rate over it needs the zero."""
+    page = expose(RankResourcesCollector(store(snapshot(cuda_alloc_retries=0))))
+
+    assert series(page) == [
+        'rankskew_cuda_alloc_retries_total{job_id="llama",peer_group="all",rank="0"} 0.0'
+    ]
+
+
+def test_exposition_is_the_golden_one() -> None:
+    """What two ranks report, one of them bare, is exposed exactly as the fixture shows it."""
+    registry = CollectorRegistry()
+    registry.register(RankResourcesCollector(store(snapshot(), COMPLETE)))
+
+    assert generate_latest(registry).decode() == GOLDEN.read_text()
+
+
+def test_golden_exposition_passes_promtool() -> None:
+    """Names, types and help texts are as Prometheus wants them."""
+    checked = promtool_check_metrics(GOLDEN.read_text())
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+
+
+class All:
+    """All that the exporter exposes of a rank."""
+
+    name = "all"
+    interval_seconds = 0.0
+
+    def __init__(self, held: RankStore, join: RankJoin) -> None:
+        self._collectors = (
+            RanksCollector(held),
+            RankResourcesCollector(held),
+            RankGpusCollector(join),
+            LateRanksCollector(held),
+            RankBlocksCollector(held),
+        )
+
+    def collect(self) -> Iterator[Metric]:
+        for collector in self._collectors:
+            yield from collector.collect()
+
+
+def joined(held: RankStore, rank: Snapshot) -> RankJoin:
+    """Return the join on a node where *rank* is a task of Slurm's in a pod, on a GPU."""
+    place = Cgroup(pod_uid="p", slurm_job_id="7")
+    task = process(rank.pid, torchrun(rank.rank), cgroup=place)
+    listed = (GpuProcess(rank.pid),)
+    gpu = GpuSample(0, up=True, processes=listed, numa_node=0, cpu_affinity=(0, 1))
+    return RankJoin(node(gpu), lambda: {rank.pid: task}, held)
+
+
+def busiest(never_together: set[str], **changes: Any) -> Snapshot:
+    """Return a rank that has all that can occur together, and is named late in every stage."""
+    stages = [stage for stage in STAGES if stage not in never_together]
+    own = [stage for stage in stages if stage != "sync"]
+    rank = replace(
+        COMPLETE,
+        stage_seconds=dict.fromkeys(stages, 1.0),
+        stage_host_seconds=dict.fromkeys(stages, 1.0),
+        paced_steps=dict.fromkeys(own, 1),
+        wait_caused_seconds=dict.fromkeys(own, 1.0),
+        group_wait_seconds=1.0,
+        joined_seconds=1.0,
+        join_coverage=1.0,
+        sync_floor_seconds=0.1,
+        last_step_timestamp_seconds=1_060.0,
+        stage_elapsed_seconds=20.0,
+        rank_info=dict.fromkeys(RANK_INFO_LABELS, "x") | {"gpu_uuid": ""},
+        runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, "x"),
+        lifecycle_seconds=dict.fromkeys(LIFECYCLE, 1.0),
+        verdict=verdict(late=(late(rank=3, gpus=dict.fromkeys(own, 1.0)),)),
+        verdict_age_seconds=1.0,
+        block_steps=1,
+        block_seconds=dict.fromkeys(stages, 1.0),
+    )
+    assert None not in [getattr(rank, name) for name in rank.__slots__]
+    if not changes.get("finished"):
+        del rank.lifecycle_seconds["end"]
+    return replace(rank, **changes)
+
+
+def of_rank(rank: Snapshot) -> list[str]:
+    """Return the series that *rank* costs a Prometheus."""
+    held = store(rank)
+    shown = series(expose(All(held, joined(held, rank))))
+    # One series a rank is charged to its GPU, one a job to the node.
+    return [line for line in shown if 'rank="3"' in line and "rankskew_gpu_" not in line]
+
+
+NOT_LATE = {"verdict": verdict(late=())}
+NO_JOIN: dict[str, Any] = {
+    "paced_steps": {},
+    "wait_caused_seconds": {},
+    "group_wait_seconds": None,
+    "joined_seconds": None,
+    "join_coverage": None,
+    "verdict": None,
+    "verdict_age_seconds": None,
+}
+
+
+# A rank that has ended has no heartbeat, is in no stage and on no GPU, but knows how long it took.
+@pytest.mark.parametrize(
+    ("changes", "most"),
+    [
+        (NOT_LATE, SERIES_OF_A_RANK),
+        (NOT_LATE | {"finished": True}, SERIES_OF_A_RANK),
+        (NO_JOIN, SERIES_OF_A_RANK),
+        ({}, SERIES_OF_A_RANK + MORE_WHILE_LATE),
+        ({"join_coverage": 0.5}, SERIES_OF_A_RANK + MORE_WHILE_LATE + MORE_WITHOUT_COVERAGE),
+    ],
+)
+@pytest.mark.parametrize("never_together", [{"compute"}, {"forward", "backward"}])
+def test_rank_stays_within_its_series_budget(
+    never_together: set[str], changes: dict[str, Any], most: int
+) -> None:
+    """A rank that has all that can occur together costs a Prometheus at most 48 series."""
+    rank = busiest(never_together, **changes)
+    shown = of_rank(rank)
+
+    assert 2 * len(rank.stage_seconds) < len(shown) <= most
+    assert any("rankskew_rank_numa_local" in line for line in shown) is not rank.finished
+    assert any("rankskew_rank_slurm_info" in line for line in shown) is not rank.finished
+
+
+def write_golden(path: Path = GOLDEN) -> None:
+    """Write the fixture anew: python -m tests.exporter.collectors.test_rank_resources."""
+    registry = CollectorRegistry()
+    registry.register(RankResourcesCollector(store(snapshot(), COMPLETE)))
+    path.write_bytes(generate_latest(registry))
+
+
+if __name__ == "__main__":
+    write_golden()

@@ -1,0 +1,105 @@
+"""The token of the TCP listener is read at the start and on change, and never told to anyone."""
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from exporter.errors import UsageError
+from exporter.ingest.token_file import TokenFile
+
+FLAG = "--ingest.token-file"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "token"
+    path.write_text("s3cret\n")
+    return path
+
+
+def test_right_token_is_let_in(path: Path) -> None:
+    """The header carries the scheme, in any case, and the token."""
+    token = TokenFile(path, FLAG)
+
+    assert token.is_shown_in("Bearer s3cret")
+    assert token.is_shown_in("bearer  s3cret ")
+
+
+@pytest.mark.parametrize(
+    "header",
+    [
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer s3cre",
+        "Bearer s3crets",
+        "Bearer é",
+        "Basic s3cret",
+        "s3cret",
+    ],
+)
+def test_anything_else_is_not(path: Path, header: str) -> None:
+    """A missing, wrong, cut or differently wrapped token is refused."""
+    assert not TokenFile(path, FLAG).is_shown_in(header)
+
+
+@pytest.mark.parametrize("replace", [True, False])
+def test_changed_file_counts_at_the_next_request(path: Path, replace: bool) -> None:
+    """After a rotation, by a new file or in place, the new token is right and the old is not."""
+    token = TokenFile(path, FLAG)
+    if replace:
+        (path.parent / "new").write_text("other1")
+        os.replace(path.parent / "new", path)
+    else:
+        path.write_text("longer-token")
+
+    new = path.read_text()
+    assert token.is_shown_in(f"Bearer {new}")
+    assert not token.is_shown_in("Bearer s3cret")
+
+
+@pytest.mark.parametrize("broken", [None, b"", b"two words", b"\xff", b"x" * 5_000])
+def test_half_made_rotation_locks_nobody_out(
+    path: Path, caplog: pytest.LogCaptureFixture, broken: bytes | None
+) -> None:
+    """While the file is missing or unusable the token before stays good, and that is said once."""
+    token = TokenFile(path, FLAG)
+    with caplog.at_level(logging.WARNING):
+        path.unlink()
+        if broken is not None:
+            path.write_bytes(broken)
+        assert token.is_shown_in("Bearer s3cret")
+        assert token.is_shown_in("Bearer s3cret")
+        assert len(caplog.records) == 1
+        path.write_text("next")
+        assert token.is_shown_in("Bearer next")
+
+    assert "the token read before stays good" in caplog.text
+    assert "two words" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (None, "No such file or directory"),
+        (b"", "must hold one token"),
+        (b"two words", "must hold one token"),
+        (b"two\nlines", "must hold one token"),
+        (b"\xff", "must hold one token"),
+        (b"x" * 5_000, "must hold one token"),
+    ],
+)
+def test_file_without_a_token_ends_the_start(
+    tmp_path: Path, content: bytes | None, complaint: str
+) -> None:
+    """An exporter that was asked for a token does not start without one."""
+    path = tmp_path / "token"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=complaint) as refusal:
+        TokenFile(path, FLAG)
+
+    assert str(refusal.value).startswith(FLAG)
+    assert "words" not in str(refusal.value)

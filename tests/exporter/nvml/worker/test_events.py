@@ -1,0 +1,192 @@
+import time
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from exporter.nvml.calls import CallFailed
+from exporter.nvml.worker.events import XidEvents
+from exporter.nvml.worker.xids import XidCounts
+from tests import nvmlstub
+from tests.exporter.nvml.driver import Failing
+from tests.exporter.nvml.stub import (
+    PATIENT,
+    QUICK,
+    Scenario,
+    gpus,
+    is_stuck_in,
+    supervised,
+    ups,
+    wait_for,
+    wait_for_sample,
+)
+
+XID, CLOCK = pynvml.nvmlEventTypeXidCriticalError, pynvml.nvmlEventTypeClock
+
+
+class FakeDriver(Failing):
+    """Gives *events*, then timeouts; a function in *codes* fails with its error code."""
+
+    def __init__(self, *events: tuple[int, int], supported: int = XID, **codes: int) -> None:
+        super().__init__(**codes)
+        self.events = list(events)
+        self.supported = supported
+
+    def value(self, name: str, gpu: int | None) -> Any:
+        if name == "nvmlDeviceGetSupportedEventTypes":
+            return self.supported
+        if name != "nvmlEventSetWait_v2":
+            return object()
+        if not self.events:
+            raise CallFailed(name, gpu, pynvml.NVML_ERROR_TIMEOUT, "as it always ends")
+        event_type, data = self.events.pop(0)
+        return SimpleNamespace(eventType=event_type, eventData=data)
+
+
+def events_of(driver: FakeDriver, retry_seconds: float = 60.0) -> XidEvents:
+    return XidEvents(0, driver, retry_seconds)
+
+
+def count(counts: XidCounts | None) -> int | None:
+    return None if counts is None else counts.events
+
+
+@pytest.mark.parametrize(
+    "driver",
+    [
+        FakeDriver(supported=CLOCK),
+        FakeDriver(nvmlDeviceGetSupportedEventTypes=pynvml.NVML_ERROR_NOT_SUPPORTED),
+        FakeDriver(nvmlDeviceRegisterEvents=pynvml.NVML_ERROR_NO_PERMISSION),
+    ],
+    ids=["no such event", "not supported", "not allowed"],
+)
+def test_gpu_without_events_has_no_count_and_is_left_alone(driver: FakeDriver) -> None:
+    """What cannot be seen is not 0, and is not asked for every second."""
+    events = events_of(driver)
+    assert events.read() is None
+    driver.asked.clear()
+
+    assert events.read() is None
+    assert driver.asked == []
+
+
+def test_events_are_counted_once_and_only_errors() -> None:
+    """Every XID that waits in the set is taken in; another kind of event is none."""
+    driver = FakeDriver((XID, 79), (CLOCK, 0), (XID, 31), (XID, 79))
+    events = events_of(driver)
+
+    counts = events.read()
+    assert counts is not None
+    assert counts.by_kind() == {"79": 2, "31": 1}
+    assert count(events.read()) == 3
+
+
+def test_gpu_that_reports_without_end_does_not_keep_its_thread() -> None:
+    """A flood is taken in a part at a time."""
+    driver = FakeDriver(*[(XID, 31)] * 300)
+
+    assert count(events_of(driver).read()) == 256
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_UNKNOWN])
+def test_lost_gpu_keeps_its_count_and_is_not_asked_in_a_hurry(code: int) -> None:
+    """An error of the wait ends the set; there is another one only after a while."""
+    driver = FakeDriver((XID, 79))
+    events = events_of(driver)
+    events.read()
+    driver.codes["nvmlEventSetWait_v2"] = code
+    assert count(events.read()) == 1
+    assert driver.asked[-1] == "nvmlEventSetFree"
+    driver.asked.clear()
+
+    assert count(events.read()) == 1
+    assert driver.asked == []
+
+
+def test_gpu_that_comes_back_is_registered_anew() -> None:
+    """After the wait the events of a GPU that was reset count on from where they were."""
+    driver = FakeDriver((XID, 79))
+    events = events_of(driver, retry_seconds=0.0)
+    events.read()
+    driver.codes = {"nvmlEventSetWait_v2": pynvml.NVML_ERROR_GPU_IS_LOST}
+    events.read()
+    driver.codes, driver.events = {}, [(XID, 31)]
+
+    assert count(events.read()) == 2
+    assert driver.asked.count("nvmlEventSetCreate") == 2
+
+
+def test_replaced_driver_ends_the_process() -> None:
+    """What only a new process can mend is not swallowed here."""
+    driver = FakeDriver(nvmlEventSetWait_v2=pynvml.NVML_ERROR_UNINITIALIZED)
+
+    with pytest.raises(CallFailed):
+        events_of(driver).read()
+
+
+@pytest.fixture
+def errors(tmp_path: Path) -> Path:
+    """Where the stub finds events; there is an old one."""
+    path = tmp_path / "errors"
+    path.write_text("0 48\n")
+    return path
+
+
+def append(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+
+
+def test_lost_gpu_says_why(library: Path, scenario: Scenario, errors: Path) -> None:
+    """The XID that took a GPU off the bus is counted for it alone, and stays while it is down."""
+    environment = {**nvmlstub.environment(library, 2, scenario.path), "STUB_EVENTS": str(errors)}
+    with supervised(PATIENT, environment) as supervisor:
+        wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
+        append(errors, "1 79\n")
+        wait_for(lambda: gpus(supervisor)[1].xid_events == 1)
+        scenario.play("* 1 15")
+        wait_for(lambda: ups(supervisor) == [True, False])
+        well, lost = gpus(supervisor)
+
+    assert (well.xid_events, well.xid_errors) == (0, {})
+    assert (lost.xid_events, lost.xid_errors, lost.xid_source) == (1, {"79": 1}, "nvml")
+    assert lost.uuid
+
+
+def test_wait_that_hangs_is_noticed(library: Path, scenario: Scenario, errors: Path) -> None:
+    """A wait for events is no stuck call; one that never returns is, and the worker is replaced."""
+    environment = {**nvmlstub.environment(library, 2, scenario.path), "STUB_EVENTS": str(errors)}
+    with supervised(QUICK, environment) as supervisor:
+        wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
+        append(errors, "0 31\n")
+        wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [1, 0])
+        assert supervisor.worker_restarts == 0
+        scenario.play("nvmlEventSetWait_v2 0 hang")
+        stuck = wait_for_sample(supervisor, is_stuck_in("nvmlEventSetWait_v2")).stuck_call
+        scenario.play()
+        wait_for(lambda: supervisor.worker_restarts >= 1)
+        wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0, 0])
+
+    assert stuck is not None
+    assert stuck.gpu == 0
+
+
+def test_readable_log_of_the_kernel_is_the_only_source(
+    library: Path, scenario: Scenario, errors: Path, tmp_path: Path
+) -> None:
+    """An error that both the log and NVML's events report is counted once."""
+    log = tmp_path / "kmsg"
+    log.touch()
+    environment = {**nvmlstub.environment(library, 1, scenario.path), "STUB_EVENTS": str(errors)}
+    with supervised(replace(PATIENT, path_kmsg=str(log)), environment) as supervisor:
+        wait_for(lambda: [gpu.xid_events for gpu in gpus(supervisor)] == [0])
+        append(errors, "0 79\n")
+        append(log, "3,1,2,-;NVRM: Xid (PCI:0000:10:00): 79, pid=1, GPU has fallen off the bus.\n")
+        wait_for(lambda: gpus(supervisor)[0].xid_events != 0)
+        before = time.time()
+        sample = wait_for_sample(supervisor, lambda one: one.timestamp_seconds > before + 0.2)
+
+    assert (sample.gpus[0].xid_events, sample.gpus[0].xid_source) == (1, "kmsg")

@@ -1,0 +1,229 @@
+import time
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pynvml
+import pytest
+
+from exporter.nvml.calls import CallFailed
+from exporter.nvml.readings import query as query_module
+from exporter.nvml.readings.one_call import READINGS, Reading
+from exporter.nvml.readings.query import Ask
+from exporter.nvml.sample import GpuSample
+from exporter.nvml.worker import gpu as gpu_module
+from exporter.nvml.worker.gpu import Gpu
+from tests.exporter.nvml.driver import Failing
+
+OPENING = ("nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID", "nvmlDeviceGetName", "pci_bus_id")
+# Every reading, and the older one that stands in for it.
+ROWS = [row for reading in READINGS for row in (reading, reading.older) if row is not None]
+FUNCTIONS = {row.function.__name__ for row in ROWS}
+
+
+class FakeDriver(Failing):
+    """Gives each function its name or numbers, whichever it is read as."""
+
+    def value(self, name: str, gpu: int | None) -> Any:
+        return name if name in OPENING else _Answer()
+
+
+class _Answer(int):
+    """One number, or a structure of them, as the function has it."""
+
+    gpu = memory = total = used = free = 1
+
+    def __iter__(self) -> Iterator[int]:
+        return iter((1, 1, 1, 1))
+
+
+class PowerSlowly:
+    """A part that asks what a row of READINGS asks too."""
+
+    def read(self, ask: Ask, now: float) -> dict[str, Any]:
+        milliwatts = ask(pynvml.nvmlDeviceGetPowerUsage)
+        return {} if milliwatts is None else {"power_milliwatts": milliwatts}
+
+
+def read(driver: FakeDriver) -> GpuSample:
+    return Gpu(0, driver, 60.0).read()
+
+
+def readings_of(sample: GpuSample) -> set[str]:
+    fields = {field for reading in READINGS for field in reading.fields}
+    return {field for field in fields if getattr(sample, field) is not None}
+
+
+def test_every_reading_that_fails_is_missed_alone() -> None:
+    """A function that this GPU does not have costs its own fields and no others."""
+    everything = readings_of(read(FakeDriver()))
+    for name in FUNCTIONS:
+        sample = read(FakeDriver(**{name: pynvml.NVML_ERROR_NOT_SUPPORTED}))
+        left = {field for row in ROWS if row.function.__name__ != name for field in row.fields}
+
+        assert sample.up
+        assert readings_of(sample) == everything & left
+
+
+def test_field_has_one_reading_and_an_older_one_fills_the_same() -> None:
+    """A reading's fields say when it is due: no two readings share one."""
+    fields = [field for reading in READINGS for field in reading.fields]
+
+    assert len(fields) == len(set(fields))
+    assert all(r.older is None or r.older.fields == r.fields for r in READINGS)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
+        pynvml.NVML_ERROR_NO_PERMISSION,
+    ],
+)
+def test_gpu_that_supports_nothing_is_up_and_not_asked_again(code: int) -> None:
+    """What a GPU cannot tell is no reading, and is not asked for every second."""
+    driver = FakeDriver(**dict.fromkeys(FUNCTIONS, code))
+    gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
+    assert gpu.read().up
+    assert gpu.read_slow() == {}
+    driver.asked.clear()
+
+    sample = gpu.read()
+
+    assert sample.up
+    assert readings_of(sample) == set()
+    assert gpu.read_slow() == {}
+    assert driver.asked == []
+
+
+def test_unsupported_reading_is_asked_again_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A driver update or a new permission is noticed."""
+    monkeypatch.setattr(query_module, "UNSUPPORTED_FOR_SECONDS", 0.0)
+    driver = FakeDriver(nvmlDeviceGetPowerUsage=pynvml.NVML_ERROR_NO_PERMISSION)
+    gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
+    assert gpu.read().power_milliwatts is None
+    driver.codes.clear()
+
+    assert gpu.read().power_milliwatts is not None
+
+
+def test_older_functions_stand_in_where_newer_ones_are_missing() -> None:
+    """The older function is asked only where the newer one is not supported."""
+    memory = "nvmlDeviceGetMemoryInfo"
+    modern = FakeDriver()
+    assert read(modern).memory_used_bytes is not None
+    assert modern.asked.count(memory) == 1
+
+    old = VersionOneOnly()
+    assert read(old).memory_used_bytes is not None
+    assert old.asked.count(memory) == 2
+
+
+def test_older_function_does_not_stand_in_for_a_timeout() -> None:
+    """A newer function that fails once is asked again: the older one tells another thing."""
+    driver = FakeDriver(nvmlDeviceGetMarginTemperature=pynvml.NVML_ERROR_TIMEOUT)
+    gpu = Gpu(0, driver, 60.0)
+
+    assert gpu.read().temperature_margin_celsius is None
+    assert "margin_to_slowdown" not in driver.asked
+    driver.codes = {"nvmlDeviceGetMarginTemperature": pynvml.NVML_ERROR_NOT_SUPPORTED}
+    assert gpu.read().temperature_margin_celsius is not None
+    assert "margin_to_slowdown" in driver.asked
+
+
+class VersionOneOnly(FakeDriver):
+    """A driver before 510, which has only version 1 of the memory info."""
+
+    def __call__(
+        self, gpu: int | None, function: Callable[..., Any], *args: Any, **kwargs: Any
+    ) -> Any:
+        answer = super().__call__(gpu, function, *args, **kwargs)
+        if pynvml.nvmlMemory_v2 in args:
+            code = pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH
+            raise CallFailed(function.__name__, gpu, code, "as the test wants")
+        return answer
+
+
+def test_slow_reading_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is asked seldom stays on the page meanwhile, and is gone when it cannot be read."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    name = "nvmlDeviceGetPowerUsage"
+    seldom = Reading(("power_milliwatts",), pynvml.nvmlDeviceGetPowerUsage, every_seconds=10.0)
+    always = Reading(("gpu_temperature_celsius",), pynvml.nvmlDeviceGetTemperature)
+    monkeypatch.setattr(gpu_module, "READINGS", (seldom, always))
+    driver = FakeDriver()
+    gpu = Gpu(0, driver, 60.0)
+
+    def power_at(now: float) -> int | None:
+        clock.now = now
+        return gpu.read().power_milliwatts
+
+    assert [power_at(now) for now in (1000.0, 1009.0, 1010.0)] == [0, 0, 0]
+    assert driver.asked.count(name) == 2
+    driver.codes = {name: pynvml.NVML_ERROR_TIMEOUT}
+    assert power_at(1020.0) is None
+    driver.codes = {}
+    assert power_at(1021.0) == 0  # A failure is not kept for that long.
+
+
+def test_passing_failure_costs_one_reading_once() -> None:
+    """A timeout is no reading this time, and the next time it is asked again."""
+    driver = FakeDriver(nvmlDeviceGetPowerUsage=pynvml.NVML_ERROR_TIMEOUT)
+    gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
+    sample = gpu.read()
+    assert sample.up
+    assert sample.power_milliwatts is None
+    driver.codes.clear()
+
+    assert gpu.read().power_milliwatts is not None
+
+
+@pytest.mark.parametrize("code", [pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED])
+def test_lost_gpu_keeps_its_identity_and_is_left_alone_for_a_while(code: int) -> None:
+    """A lost GPU is down with no reading, and opened again only after the back-off."""
+    driver = FakeDriver()
+    gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
+    assert gpu.read().up
+    driver.codes = {"nvmlDeviceGetPowerUsage": code}
+
+    sample = gpu.read()
+    driver.asked.clear()
+
+    assert not sample.up
+    assert sample.uuid == "nvmlDeviceGetUUID"
+    assert readings_of(sample) == set()
+    assert gpu.read() == sample
+    assert gpu.read_slow() == {}
+    assert driver.asked == []
+
+
+def test_gpu_that_only_has_errors_to_tell_is_down() -> None:
+    """A GPU is not up just because it is not "lost": in a container NVML may say 999 to all."""
+    assert not read(FakeDriver(**dict.fromkeys(FUNCTIONS, pynvml.NVML_ERROR_UNKNOWN))).up
+
+
+@pytest.mark.parametrize(
+    "code", [pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH]
+)
+def test_replaced_driver_ends_the_process(code: int) -> None:
+    """When only a new process can go on the failure is passed up, from both kinds of reading."""
+    driver = FakeDriver()
+    gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
+    gpu.read()
+    driver.codes = dict.fromkeys(FUNCTIONS, code)
+
+    with pytest.raises(CallFailed):
+        gpu.read()
+    with pytest.raises(CallFailed):
+        gpu.read_slow()
+
+
+def test_gpu_without_a_name_still_counts() -> None:
+    """An identity that cannot be read is empty, and the readings are there."""
+    sample = read(FakeDriver(pci_bus_id=pynvml.NVML_ERROR_NOT_SUPPORTED))
+
+    assert sample.up
+    assert sample.pci_bus_id == ""
+    assert sample.power_milliwatts is not None

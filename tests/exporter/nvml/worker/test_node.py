@@ -1,0 +1,240 @@
+"""A node whose GPUs cannot be read says why, and one whose GPUs change gets a new process."""
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pynvml
+import pytest
+
+from exporter.nvml.calls import Calls
+from exporter.nvml.sample import GpuSample, NodeSample
+from exporter.nvml.timing import Timing
+from exporter.nvml.worker import node as node_module
+from exporter.nvml.worker.events import XidEvents
+from exporter.nvml.worker.gpu import Gpu
+from exporter.nvml.worker.node import EVENTS_EVERY, GpuJobs, Node, Superseded
+from exporter.nvml.worker.threads import Threads
+from exporter.nvml.worker.xids import XidCounts
+from tests.exporter.nvml.stub import wait_for
+
+TIMING = Timing(interval_seconds=0.02, stale_seconds=20.0, slow_seconds=20.0, retry_seconds=0.0)
+
+
+class Driver:
+    """Stands in for the library: what opening NVML answers, and how often it was closed."""
+
+    def __init__(self) -> None:
+        self.init_code = 0
+        self.count_code = 0
+        self.count = 0
+        self.closed = 0
+
+    def nvmlInit(self) -> None:
+        _raise(self.init_code)
+
+    def nvmlShutdown(self) -> None:
+        self.closed += 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        _raise(self.count_code)
+        return self.count
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_UNKNOWN)
+
+    def nvmlSystemGetNVMLVersion(self) -> str:
+        return "13"
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> object:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+
+class Bound:
+    """The GPUs that the kernel module drives."""
+
+    changed = False
+
+    def have_changed(self) -> bool:
+        return Bound.changed
+
+
+def _raise(code: int) -> None:
+    if code:
+        raise pynvml.NVMLError(code)
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """Return the driver that pynvml talks to."""
+    driver = Driver()
+    for name in dir(driver):
+        if name.startswith("nvml"):
+            monkeypatch.setattr(pynvml, name, getattr(driver, name))
+    monkeypatch.setattr(node_module, "BoundGpus", Bound)
+    monkeypatch.setattr(Bound, "changed", False)
+    return driver
+
+
+@pytest.fixture
+def node(driver: Driver) -> Iterator[Node]:
+    node = Node(TIMING)
+    yield node
+    node.close()
+
+
+def sample_when(node: Node, condition: Callable[[NodeSample], bool]) -> NodeSample:
+    """Return the first sample for which *condition* holds."""
+    found: list[NodeSample] = []
+
+    def is_found() -> bool:
+        found.append(node.sample())
+        return condition(found[-1])
+
+    wait_for(is_found)
+    return found[-1]
+
+
+def error_of(node: Node) -> tuple[str | None, str]:
+    sample = sample_when(node, lambda sample: sample.gpus_visible == 0)
+    return sample.error_reason, sample.error
+
+
+@pytest.mark.parametrize(
+    ("code", "reason", "words"),
+    [
+        (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "no_library", "normal without an NVIDIA GPU"),
+        (pynvml.NVML_ERROR_DRIVER_NOT_LOADED, "driver_not_loaded", "modprobe nvidia"),
+        (pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH, "version_mismatch", "reload its kernel"),
+        (pynvml.NVML_ERROR_NO_PERMISSION, "no_permission", "open /dev/nvidia*"),
+        (pynvml.NVML_ERROR_NOT_FOUND, "no_gpu", "lspci"),
+        (pynvml.NVML_ERROR_UNKNOWN, "other", "restart the container"),
+    ],
+)
+def test_each_failure_to_open_has_its_reason(
+    driver: Driver, node: Node, code: int, reason: str, words: str
+) -> None:
+    """No library, no driver and the other reasons are told apart, with what to do."""
+    driver.init_code = code
+    found, sentence = error_of(node)
+
+    assert found == reason
+    assert f"nvmlInit returned {code}: " in sentence
+    assert words in sentence
+
+
+def test_driver_without_gpu_is_closed_and_asked_again(driver: Driver, node: Node) -> None:
+    """NVML counts once, when it is opened: a driver that lists no GPU is opened again later."""
+    assert error_of(node)[0] == "no_gpu"
+    driver.count = 1
+    sample_when(node, lambda sample: sample.gpus_visible == 1)
+
+    assert driver.closed >= 1
+
+
+def test_driver_that_cannot_count_is_closed_and_asked_again(driver: Driver, node: Node) -> None:
+    """A driver that opens and then fails is as one that does not open, not the worker's end."""
+    driver.count_code = pynvml.NVML_ERROR_UNKNOWN
+    reason, sentence = error_of(node)
+
+    assert (reason, driver.closed > 0) == ("other", True)
+    assert "nvmlDeviceGetCount returned 999" in sentence
+
+
+def test_version_that_cannot_be_told_costs_no_gpu(driver: Driver, node: Node) -> None:
+    """A GPU is listed though the driver will not say its version."""
+    driver.count = 1
+    sample = sample_when(node, lambda sample: sample.gpus_visible == 1)
+
+    assert (sample.driver_version, sample.nvml_version) == (None, "13")
+    assert sample.error_reason is None
+
+
+def test_library_that_never_fits_makes_way_after_a_while(
+    driver: Driver, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mismatch is told for a minute, in which the log is quiet; then a new process looks."""
+    monkeypatch.setattr(node_module, "NO_DRIVER_CAP_SECONDS", 0.2)
+    driver.init_code = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    begun = time.monotonic()
+    assert error_of(node)[0] == "version_mismatch"
+
+    with pytest.raises(Superseded):
+        sample_when(node, lambda sample: False)
+    assert time.monotonic() - begun >= 0.2
+
+
+def test_other_gpus_need_a_new_process(driver: Driver, node: Node) -> None:
+    """A GPU that the driver took on or let go of is counted by a new process, since NVML is not."""
+    driver.count = 1
+    sample_when(node, lambda sample: sample.gpus_visible == 1)
+    Bound.changed = True
+
+    with pytest.raises(Superseded):
+        node.sample()
+
+
+class AtOnce(Threads):
+    """Does the work when it is submitted."""
+
+    def submit(self, work: Callable[[], Any]) -> "Future[Any]":
+        future: Future[Any] = Future()
+        future.set_result(work())
+        return future
+
+
+class Fetched:
+    """XID events of a GPU, one more each time that they are fetched."""
+
+    def __init__(self) -> None:
+        self.counts = XidCounts()
+
+    def read(self) -> XidCounts:
+        self.counts.add(79)
+        return self.counts
+
+
+class LostGpu:
+    """A GPU that never answers."""
+
+    def read(self) -> GpuSample:
+        return self.down()
+
+    def down(self) -> GpuSample:
+        return GpuSample(0, up=False)
+
+    def read_slow(self) -> dict[str, Any]:
+        return {}
+
+
+def test_events_are_fetched_with_each_fifth_reading_and_told_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They wait in the driver; what was counted is told however old it is, of a lost GPU too."""
+    clock = SimpleNamespace(now=1000.0)
+    monkeypatch.setattr(time, "monotonic", lambda: clock.now)
+    jobs = GpuJobs(cast(Gpu, LostGpu()), AtOnce(), cast(XidEvents, Fetched()))
+    told = []
+    for _ in range(2 * EVENTS_EVERY + 1):
+        jobs.start()
+        jobs.start_slow()
+        clock.now += 3600.0
+        told.append(jobs.sample(5.0, None, {}))
+
+    assert [sample.xid_events for sample in told] == [*[1] * EVENTS_EVERY, *[2] * EVENTS_EVERY, 3]
+    assert told[0].xid_errors == {"79": 1}  # It was told, and is not counted up afterwards.
+    assert {(sample.up, sample.xid_source) for sample in told} == {(False, "nvml")}
+
+
+def test_hung_call_keeps_the_process(
+    driver: Driver, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While a call hangs, a change of the GPUs is left to the supervisor, who knows of the hang."""
+    driver.count = 1
+    stuck = sample_when(node, lambda sample: sample.gpus_visible == 1)
+    Bound.changed = True
+    monkeypatch.setattr(Calls, "stuck", lambda self: stuck)
+
+    assert node.sample().gpus_visible == 1

@@ -1,0 +1,174 @@
+"""An order reaches the ranks it is for, from those who may give it, for as long as they run."""
+
+import os
+
+import pytest
+
+from exporter.operator.levels import NobodyThere, Order, Orders, WrongOrder, parse_order
+from exporter.ranks.store import Forbidden, RankStore
+from rank_probe.snapshot import Snapshot
+from tests.exporter.snapshots import snapshot
+
+USER, OTHER = 1_000, 1_001
+
+
+class Node:
+    """A store with ranks in it, and the orders for them."""
+
+    def __init__(self) -> None:
+        self.now = 5_000.0
+        self.store = RankStore(clock=lambda: self.now)
+        self.orders = Orders(self.store)
+
+    def push(self, uid: int | None = USER, **changes: object) -> Snapshot:
+        """Take a snapshot in as the ingest does."""
+        pushed = snapshot(**changes)
+        self.orders.forget_ended()
+        self.store.put(pushed, uid)
+        return pushed
+
+    def level(self, uid: int | None = USER, **changes: object) -> str | None:
+        return self.orders.level_for(snapshot(**changes), uid)
+
+
+@pytest.fixture
+def node() -> Node:
+    """Return a node with ranks 0 and 1 of the user's job."""
+    node = Node()
+    node.push(rank=0)
+    node.push(rank=1)
+    return node
+
+
+def test_nothing_was_asked(node: Node) -> None:
+    """Without an order a rank is told nothing."""
+    assert node.level() is None
+
+
+def test_order_for_a_job_is_for_each_of_its_ranks(node: Node) -> None:
+    """All ranks of the job are told, also one that comes later, and no other job's."""
+    assert node.orders.give(Order("llama", "off"), USER) == 2
+
+    assert [node.level(rank=rank) for rank in (0, 1, 2)] == ["off"] * 3
+    assert node.level(job_id="other") is None
+
+
+def test_order_for_one_rank_leaves_the_others(node: Node) -> None:
+    """With a rank, only that one is told."""
+    assert node.orders.give(Order("llama", "detail", 1), USER) == 1
+
+    assert (node.level(rank=0), node.level(rank=1)) == (None, "detail")
+
+
+def test_last_order_counts(node: Node) -> None:
+    """A rank's own order is over the job's, until the job gets a new one."""
+    node.orders.give(Order("llama", "off"), USER)
+    node.orders.give(Order("llama", "detail", 1), USER)
+    assert (node.level(rank=0), node.level(rank=1)) == ("off", "detail")
+
+    node.orders.give(Order("llama", "stages"), USER)
+    assert (node.level(rank=0), node.level(rank=1)) == ("stages", "stages")
+
+
+@pytest.mark.parametrize(
+    ("order", "sentence"),
+    [
+        (
+            Order("nobody", "off"),
+            "No rank of job 'nobody' runs on this node; jobs that do: 'llama'.",
+        ),
+        (Order("llama", "off", 7), "Job 'llama' has no rank 7 on this node."),
+    ],
+)
+def test_order_for_nobody_is_refused(node: Node, order: Order, sentence: str) -> None:
+    """A mistyped job or rank is not kept for later, and the answer says what there is."""
+    with pytest.raises(NobodyThere) as refusal:
+        node.orders.give(order, USER)
+
+    assert str(refusal.value) == sentence
+
+
+@pytest.mark.parametrize("uid", [0, os.geteuid(), USER])
+def test_root_the_exporters_user_and_the_owner_may(node: Node, uid: int) -> None:
+    """Whoever answers for the node or for the job may control it."""
+    assert node.orders.give(Order("llama", "off"), uid) == 2
+    assert node.level() == "off"
+
+
+@pytest.mark.parametrize("uid", [OTHER, None])
+def test_other_users_may_not(node: Node, uid: int | None) -> None:
+    """Another user, or somebody over TCP, cannot turn a user's probe off."""
+    with pytest.raises(Forbidden, match="Job 'llama' belongs to another user of this node"):
+        node.orders.give(Order("llama", "off"), uid)
+
+    assert node.level() is None
+
+
+def test_ranks_that_report_over_tcp_are_controlled_over_tcp() -> None:
+    """Nobody knows whose they are, so whoever reaches that listener may control them."""
+    node = Node()
+    node.push(None)
+
+    assert node.orders.give(Order("llama", "off"), None) == 1
+    assert node.level(None) == "off"
+
+
+def test_owner_controls_only_his_own_part_of_a_name(node: Node) -> None:
+    """Two users with one job name do not control each other's ranks."""
+    node.push(OTHER, rank=2)
+
+    assert node.orders.give(Order("llama", "off"), OTHER) == 1
+    assert node.level(OTHER, rank=2) == "off"
+    assert node.level(USER, rank=0) is None
+
+
+def test_order_survives_a_restart_of_the_job(node: Node) -> None:
+    """A rank that crashed and came back is still at the level that was asked for."""
+    node.orders.give(Order("llama", "off"), USER)
+    node.push(rank=0, attempt=1)
+
+    assert node.level(rank=0, attempt=1) == "off"
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_new_run_of_the_name_starts_as_any_other(node: Node, finished: bool) -> None:
+    """Once the job has ended, cleanly or by silence, what was asked of it is forgotten."""
+    node.orders.give(Order("llama", "off"), USER)
+    if finished:
+        for rank in (0, 1):
+            node.push(rank=rank, sequence=2, finished=True)
+    else:
+        node.now += 3_601
+    node.push(attempt=1)
+
+    assert node.level(attempt=1) is None
+
+
+def test_order_survives_json() -> None:
+    """What the command sends is what the exporter reads."""
+    for order in (Order("llama", "off"), Order('a"ä', "detail", 3)):
+        assert parse_order(order.to_json()) == order
+
+
+@pytest.mark.parametrize(
+    ("body", "sentence"),
+    [
+        (b"", "The body is not JSON"),
+        (b"\xff", "The body is not JSON"),
+        (b"[" * 60_000, "The body is not JSON"),
+        (b"[]", "An order is a JSON object of"),
+        (b'{"job_id":"a","level":"off","colour":1}', "An order is a JSON object of"),
+        (b'{"level":"off"}', "Field job_id is not a job's name"),
+        (b'{"job_id":"a"}', "Field level is not a level; use one of off, stages, detail."),
+        (b'{"job_id":"a","level":["off"]}', "Field level is not a level"),
+        (b'{"job_id":"a","level":"off","rank":"0"}', "Field rank is not a rank"),
+        (b'{"job_id":"a","level":"off","rank":true}', "Field rank is not a rank"),
+    ],
+)
+def test_what_is_no_order_is_refused(body: bytes, sentence: str) -> None:
+    """Whatever is posted, the answer is one sentence that names what is wrong."""
+    with pytest.raises(WrongOrder) as refusal:
+        parse_order(body)
+
+    assert str(refusal.value).startswith(sentence)
+    assert str(refusal.value).endswith(".")

@@ -1,0 +1,236 @@
+"""Each rank is joined to one GPU: by its probe, or by the process that NVML lists there."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes.process import Process
+from exporter.processes.rank_gpus import RankJoin, RankOnGpu
+from exporter.ranks.store import RankLimits, RankStore
+from rank_probe.snapshot import Snapshot
+from tests.exporter.fake_proc import process, torchrun
+from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, node
+from tests.exporter.snapshots import snapshot
+
+MODEL = "NVIDIA H100 80GB HBM3"
+
+
+def gpu(index: int, *processes: tuple[int, int | None], **fields: Any) -> GpuSample:
+    """A GPU with *processes*, each its id and its bytes."""
+    listed = tuple(GpuProcess(pid, used) for pid, used in processes)
+    known = {"up": True, "uuid": f"GPU-{index}", "name": MODEL, "processes": listed, **fields}
+    return GpuSample(index, **known)
+
+
+def ranks(
+    nvml: FixedNvml,
+    *processes: Process,
+    held: Sequence[tuple[Snapshot, int | None]] = (),
+    limits: RankLimits | None = None,
+) -> list[RankOnGpu]:
+    """Return the ranks of a node where *processes* are seen and *held* was pushed, by user."""
+    store = RankStore(limits, clock=lambda: 2_000.0)
+    for each, uid in held:
+        store.put(each, uid)
+    return RankJoin(nvml, lambda: {each.pid: each for each in processes}, store).ranks()
+
+
+def where(found: list[RankOnGpu]) -> dict[int, tuple[str, str]]:
+    """Return the GPU of each rank, and who said so."""
+    assert len({(rank.job_id, rank.rank) for rank in found}) == len(found)
+    return {rank.rank: (rank.gpu_uuid, rank.source) for rank in found}
+
+
+def pushed(gpu_uuid: str = "", **changes: Any) -> Snapshot:
+    """What the probe of a rank reports."""
+    return snapshot(rank_info={"gpu_uuid": gpu_uuid, "local_rank": "0"}, **changes)
+
+
+@pytest.mark.parametrize("nvml", [NO_DRIVER, NO_SAMPLE, node(gpu(0)), node(GpuSample(0, up=False))])
+def test_node_where_nothing_runs_on_a_gpu_has_none(nvml: FixedNvml) -> None:
+    """No driver, no sample, no process, or a lost GPU: no rank, and no error."""
+    assert ranks(nvml, process(7, torchrun(0))) == []
+
+
+def test_ranks_without_the_probe_are_found() -> None:
+    """What torchrun set says who a process is; its peers are those on the same model, as always."""
+    found = ranks(
+        node(gpu(0, (11, 10**9)), gpu(1, (10, 10**9))),
+        process(10, torchrun(0)),
+        process(11, torchrun(1, RANKSKEW_PEER_GROUP="mine")),
+    )
+
+    assert where(found) == {0: ("GPU-1", "environ"), 1: ("GPU-0", "environ")}
+    assert [(rank.job_id, rank.local_rank) for rank in found] == [("llama", "0"), ("llama", "1")]
+    assert [rank.peer_group for rank in found] == [MODEL, "mine"]
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        None,
+        {},
+        {"RANK": "0"},
+        torchrun(4),
+        torchrun(0, RANK="9" * 5000),
+        torchrun(0, TORCHELASTIC_RUN_ID="x" * 129),
+        torchrun(0, RANKSKEW_PEER_GROUP="x" * 129),
+        {"RANK": "0", "WORLD_SIZE": "1", "HOSTNAME": "x" * 129},
+    ],
+)
+def test_process_that_says_no_valid_rank_is_none(environment: dict[str, str] | None) -> None:
+    """Unreadable, no rank, outside of the world, or names no label may hold: not a rank."""
+    assert ranks(node(gpu(0, (7, 1))), process(7, environment)) == []
+
+
+def test_rank_with_contexts_on_two_gpus_is_where_its_memory_is() -> None:
+    """A rank that forgot to set its device leaves a context on GPU 0; its work is elsewhere."""
+    nvml = node(gpu(0, (10, 9), (11, 5)), gpu(1, (11, 5)), gpu(2, (11, 9)))
+    found = ranks(nvml, process(10, torchrun(0)), process(11, torchrun(1)))
+
+    assert where(found) == {0: ("GPU-0", "environ"), 1: ("GPU-2", "environ")}
+
+
+def test_without_memory_the_local_rank_decides() -> None:
+    """Where NVML tells no process' memory, the GPU of the rank's own number is taken."""
+    nvml = node(gpu(0, (12, None)), gpu(2, (12, None)))
+
+    assert where(ranks(nvml, process(12, torchrun(2)))) == {2: ("GPU-2", "environ")}
+
+
+def test_helper_that_inherited_the_rank_does_not_double_it() -> None:
+    """A rank's own child on another GPU is not a second rank."""
+    nvml = node(gpu(0, (10, 9)), gpu(1, (20, 1)))
+    found = ranks(nvml, process(10, torchrun(0)), process(20, torchrun(0), ancestors=(10,)))
+
+    assert where(found) == {0: ("GPU-0", "environ")}
+
+
+def test_two_ranks_on_one_gpu_are_both_there() -> None:
+    """A GPU that is shared by mistake can be counted."""
+    nvml = node(gpu(0, (10, 5), (11, 5)))
+    found = ranks(nvml, process(10, torchrun(0)), process(11, torchrun(1)))
+
+    assert where(found) == {0: ("GPU-0", "environ"), 1: ("GPU-0", "environ")}
+
+
+def test_probe_wins_and_the_rank_is_there_once() -> None:
+    """The GPU that the probe names, its peer group, and its process by the container's pid."""
+    nvml = node(gpu(0, (10, 9)), gpu(1, (10, 1)))
+    rank = pushed("GPU-1", pid=7, peer_group="pp0", job_id="llama", rank=0)
+    found = ranks(nvml, process(10, torchrun(0), namespace_pid=7), held=[(rank, 1000)])
+
+    assert where(found) == {0: ("GPU-1", "probe")}
+    assert (found[0].peer_group, found[0].gpu, found[0].process) == (
+        "pp0",
+        nvml.sample.gpus[1] if nvml.sample else None,
+        process(10, torchrun(0), namespace_pid=7),
+    )
+
+
+def test_probe_serves_where_no_process_can_be_seen() -> None:
+    """Without the node's process ids a rank with the probe still has its GPU, but no process."""
+    found = ranks(node(gpu(0, (404, 1))), held=[(pushed("GPU-0"), None)])
+
+    assert where(found) == {0: ("GPU-0", "probe")}
+    assert found[0].process is None
+
+
+def test_probe_serves_where_nvml_does_not() -> None:
+    """A GPU that NVML does not list has no index, but the rank and its UUID are told."""
+    found = ranks(NO_SAMPLE, held=[(pushed("GPU-x"), None)])
+
+    assert where(found) == {0: ("GPU-x", "probe")}
+    assert found[0].gpu is None
+
+
+def test_process_names_the_gpu_until_the_probe_does() -> None:
+    """Before its first step the probe knows no GPU; the rank's names are the probe's already."""
+    rank = pushed("", pid=10, peer_group="all")
+    found = ranks(node(gpu(3, (10, 1))), process(10, torchrun(0)), held=[(rank, 1000)])
+
+    assert where(found) == {0: ("GPU-3", "environ")}
+    assert found[0].peer_group == "all"
+
+
+def test_process_names_the_gpu_where_the_probes_name_is_not_nvmls() -> None:
+    """CUDA calls a MIG instance otherwise than NVML does its GPU, whose readings are to be had."""
+    rank = pushed("GPU-of-an-instance", pid=10)
+    found = ranks(node(gpu(3, (10, 1))), process(10, torchrun(0)), held=[(rank, 1000)])
+
+    assert where(found) == {0: ("GPU-3", "environ")}
+
+
+def test_rank_that_nobody_places_is_left_out() -> None:
+    """A rank on the CPU, or before it uses its GPU, is on none."""
+    assert ranks(node(gpu(0)), held=[(pushed(""), 1000)]) == []
+
+
+def test_spawned_rank_is_found_by_its_process_id() -> None:
+    """Ranks that mp.spawn started have no variables; the probe's process id finds them."""
+    rank = pushed("GPU-0", pid=10)
+    found = ranks(
+        node(gpu(0, (9, 1), (10, 1))), process(9, {}), process(10, {}), held=[(rank, 1000)]
+    )
+
+    assert [each.process and each.process.pid for each in found] == [10]
+
+
+def test_later_run_without_the_probe_replaces_what_the_former_left() -> None:
+    """A snapshot of a process that is no more does not hide the one that trains now."""
+    rank = pushed("GPU-0", pid=10)
+    found = ranks(node(gpu(1, (20, 1))), process(20, torchrun(0)), held=[(rank, 1000)])
+
+    assert where(found) == {0: ("GPU-1", "environ")}
+
+
+def test_finished_rank_is_on_no_gpu() -> None:
+    """Neither what it reported last nor the rest of its process is training."""
+    rank = pushed("GPU-0", pid=10, finished=True)
+    found = ranks(node(gpu(0, (10, 1))), process(10, torchrun(0)), held=[(rank, 1000)])
+
+    assert found == []
+
+
+def test_next_run_is_found_while_the_finished_one_still_ends() -> None:
+    """A job that starts anew under its old name is on its GPU at once."""
+    rank = pushed("GPU-0", pid=10, finished=True)
+    both = (process(10, torchrun(0)), process(20, torchrun(0)))
+    found = ranks(node(gpu(0, (10, 1)), gpu(1, (20, 1))), *both, held=[(rank, 1000)])
+
+    assert where(found) == {0: ("GPU-1", "environ")}
+
+
+def test_nobody_takes_another_users_rank() -> None:
+    """Whoever was there first has the name; a later user's process cannot move the rank."""
+    nvml = node(gpu(0, (10, 1)), gpu(1, (20, 10**12)))
+    first, second = process(10, torchrun(0)), process(20, torchrun(0), uid=1001)
+    rank = pushed("", pid=10)
+
+    assert where(ranks(nvml, first, second)) == {0: ("GPU-0", "environ")}
+    assert where(ranks(nvml, first, second, held=[(rank, 1000)])) == {0: ("GPU-0", "environ")}
+    assert ranks(nvml, second, held=[(rank, 1000)]) == []
+
+
+@pytest.mark.parametrize(
+    ("limits", "shown"),
+    [
+        (RankLimits(ranks=2), 2),
+        (RankLimits(jobs=2), 2),
+        (RankLimits(peer_groups=2), 2),
+        (RankLimits(), 4),
+    ],
+)
+def test_ranks_are_bounded_and_those_that_report_come_first(
+    limits: RankLimits, shown: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Made-up environments cannot flood Prometheus nor displace a rank; the log says so once."""
+    jobs = [process(pid, torchrun(0, TORCHELASTIC_RUN_ID=f"a{pid}")) for pid in (11, 12, 13)]
+    nvml = node(gpu(0, (10, 1), (11, 1), (12, 1), (13, 1)))
+    found = ranks(nvml, *jobs, held=[(pushed("GPU-0"), None)], limits=limits)
+
+    assert len(found) == shown
+    assert "llama" in {rank.job_id for rank in found}
+    assert len(caplog.messages) == (1 if shown < 4 else 0)

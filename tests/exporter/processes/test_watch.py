@@ -1,0 +1,167 @@
+"""The listed processes are looked up once in a while, and who cannot see them is told so once."""
+
+import logging
+from pathlib import Path
+
+import pytest
+
+from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes.process import Proc
+from exporter.processes.watch import NOT_READABLE, NOT_THERE, ProcessWatch, WatchHangs
+from tests.exporter.fake_proc import TORCHRUN, FakeProc
+from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, node
+from tests.exporter.nvml.stub import wait_for
+
+
+def gpus_with(*pids: int) -> FixedNvml:
+    """Two GPUs, the second of which cannot tell, the first with *pids*."""
+    listed = tuple(GpuProcess(pid) for pid in pids)
+    return node(GpuSample(0, up=True, processes=listed), GpuSample(1, up=True))
+
+
+@pytest.fixture
+def fake(tmp_path: Path) -> FakeProc:
+    return FakeProc(tmp_path / "proc")
+
+
+@pytest.mark.parametrize("nvml", [NO_DRIVER, NO_SAMPLE, gpus_with()])
+def test_node_where_nothing_runs_on_a_gpu_is_not_looked_at(
+    fake: FakeProc, nvml: FixedNvml, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without a list of NVML's no process is read, whatever runs, and nothing is amiss."""
+    fake.add(7, TORCHRUN)
+    watch = ProcessWatch(nvml, Proc(fake.path))
+    for _ in range(5):
+        watch.look()
+
+    assert watch.processes() == {}
+    assert caplog.messages == []
+
+
+def test_listed_processes_are_found(fake: FakeProc) -> None:
+    """Those on a GPU are there, those that are gone or not listed are not."""
+    for pid in (7, 8, 9):
+        fake.add(pid, TORCHRUN)
+    watch = ProcessWatch(gpus_with(7, 8, 404), Proc(fake.path))
+    watch.look()
+
+    assert set(watch.processes()) == {7, 8}
+    assert watch.processes()[7].environment == TORCHRUN
+
+
+def test_environment_is_read_at_the_first_look(fake: FakeProc) -> None:
+    """Reading an environment may have to wait for its process, so it is not done every time."""
+    fake.add(7, TORCHRUN)
+    watch = ProcessWatch(gpus_with(7), Proc(fake.path))
+    watch.look()
+    fake.set_environment(7, {"RANK": "0"})
+    watch.look()
+
+    assert watch.processes()[7].environment == TORCHRUN
+
+
+def test_processes_are_remembered_while_nvml_does_not_answer(
+    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new worker, or one that hangs, does not make every environment be read again."""
+    fake.add(7, TORCHRUN)
+    fake.add(8, TORCHRUN)
+    watch = ProcessWatch(gpus_with(7, 8), Proc(fake.path))
+    watch.look()
+    monkeypatch.setattr(watch, "_nvml", NO_SAMPLE)
+    (fake.path / "8" / "stat").unlink()
+    watch.look()
+
+    assert set(watch.processes()) == {7}
+
+
+def test_exporter_that_sees_no_process_is_told_once(
+    fake: FakeProc, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In a container without the node's process namespace the log says what to do, once."""
+    watch = ProcessWatch(gpus_with(404, 405), Proc(fake.path))
+    watch.look()
+    watch.look()
+    before = list(caplog.messages)
+    for _ in range(3):
+        watch.look()
+    fake.add(404)
+    watch.look()
+    (fake.path / "404" / "stat").unlink()
+    for _ in range(5):
+        watch.look()
+
+    assert before == []
+    assert caplog.messages == [NOT_THERE]
+
+
+def test_exporter_that_may_read_no_environment_is_told_once(
+    fake: FakeProc, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without the right to read other users' processes the log says what to do, once."""
+    fake.add(7)
+    fake.hide_environment(7)
+    watch = ProcessWatch(gpus_with(7), Proc(fake.path))
+    for _ in range(10):
+        watch.look()
+
+    assert caplog.messages == [NOT_READABLE]
+
+
+def test_processes_that_end_before_the_look_are_no_reason_to_warn(
+    fake: FakeProc, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A list that is a little old is usual."""
+    nvml = gpus_with(7)
+    watch = ProcessWatch(nvml, Proc(fake.path))
+    for _ in range(3):
+        watch.look()
+        watch.look()
+        fake.add(7, TORCHRUN)
+        watch.look()
+        (fake.path / "7" / "stat").unlink()
+
+    assert caplog.messages == []
+
+
+def test_nothing_of_an_environment_is_logged(
+    fake: FakeProc, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Passwords stay where they are, at any level of the log."""
+    caplog.set_level(logging.DEBUG)
+    fake.add(7, {"RANK": "0", "AWS_SECRET_ACCESS_KEY": "hunter2"})
+    watch = ProcessWatch(gpus_with(7), Proc(fake.path))
+    watch.look()
+
+    assert "hunter2" not in caplog.text + repr(watch.processes())
+
+
+def test_look_that_does_not_return_is_an_error(
+    fake: FakeProc, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Old processes are not shown for new ones while reading /proc hangs."""
+    now = [100.0]
+    watch = ProcessWatch(gpus_with(7), Proc(fake.path), clock=lambda: now[0])
+    monkeypatch.setattr(watch, "look", lambda: None)
+    watch.start()
+    now[0] += 29
+    assert watch.processes() == {}
+    now[0] += 2
+    try:
+        with pytest.raises(WatchHangs):
+            watch.processes()
+    finally:
+        watch.stop()
+
+
+def test_watch_looks_by_itself_until_it_is_stopped(fake: FakeProc) -> None:
+    """Between start and stop a new process is found without being asked for."""
+    watch = ProcessWatch(gpus_with(7), Proc(fake.path), interval_seconds=0.01)
+    watch.start()
+    fake.add(7, TORCHRUN)
+    wait_for(lambda: 7 in watch.processes())
+    watch.stop()
+
+    thread = watch._thread
+    assert thread is not None
+    wait_for(lambda: not thread.is_alive())

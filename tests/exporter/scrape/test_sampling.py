@@ -1,0 +1,300 @@
+"""A scrape shows every collector's latest output, and no collector can spoil another's."""
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Iterable
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.base import NotAvailable
+from exporter.scrape.sampling import RETRY_SECONDS, STALE_SECONDS, Scrape
+from tests.exporter.running import wait_until
+
+
+class FakeCollector:
+    """Yields *read()* as one gauge named after it; counts its runs."""
+
+    def __init__(
+        self, name: str, read: Callable[[], object] = lambda: 1.0, interval_seconds: float = 0.0
+    ) -> None:
+        self.name = name
+        self.interval_seconds = interval_seconds
+        self.runs = 0
+        self._read = read
+
+    def collect(self) -> Iterable[Metric]:
+        self.runs += 1
+        yield GaugeMetricFamily(f"rankskew_{self.name}_half", "Made before the reading.", value=1)
+        family = GaugeMetricFamily(f"rankskew_{self.name}", "A reading.")
+        family.add_metric([], self._read())  # type: ignore[arg-type] # broken values on purpose
+        yield family
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.seconds = 1_000.0
+
+    def __call__(self) -> float:
+        return self.seconds
+
+
+class Reading:
+    """A reading that a test can make fail."""
+
+    def __init__(self) -> None:
+        self.error: Exception | None = None
+
+    def __call__(self) -> float:
+        if self.error is not None:
+            raise self.error
+        return 1.0
+
+
+def expose(scrape: Scrape) -> str:
+    registry = CollectorRegistry()
+    registry.register(scrape)
+    return generate_latest(registry).decode()
+
+
+def test_collector_is_exposed_with_how_it_did() -> None:
+    """A background collector's series come with its success, duration and last success."""
+    text = expose(Scrape([FakeCollector("fine", interval_seconds=1)], clock=lambda: 1_234.5))
+
+    assert "rankskew_fine 1.0" in text
+    assert 'rankskew_collector_success{collector="fine"} 1.0' in text
+    assert 'rankskew_collector_duration_seconds{collector="fine"} ' in text
+    assert 'rankskew_collector_last_success_timestamp_seconds{collector="fine"} 1234.5' in text
+
+
+def test_collector_that_only_reads_memory_is_listed_only_while_it_fails() -> None:
+    """Thirty collectors cost no series each to say that all is well; `success == 0` finds one."""
+    reading = Reading()
+    scrape = Scrape([FakeCollector("quick", reading)])
+    before = expose(scrape)
+    reading.error = OSError("gone")
+    during = expose(scrape)
+    reading.error = None
+
+    assert 'collector="quick"' not in before
+    assert re.findall(r'.*collector="quick".*', during) == [
+        'rankskew_collector_success{collector="quick"} 0.0'
+    ]
+    assert 'collector="quick"' not in expose(scrape)
+
+
+def broken_reading() -> float:
+    raise OSError("no such device")
+
+
+@pytest.mark.parametrize("reading", [broken_reading, lambda: None, lambda: "many"])
+def test_broken_collector_loses_all_it_made_and_hides_nobody(
+    reading: Callable[[], object],
+) -> None:
+    """A collector that raises or yields nonsense shows nothing but its failure."""
+    text = expose(Scrape([FakeCollector("broken", reading), FakeCollector("fine")]))
+
+    assert "rankskew_broken" not in text
+    assert "rankskew_fine 1.0" in text
+    assert 'rankskew_collector_success{collector="broken"} 0.0' in text
+    assert 'rankskew_collector_success{collector="fine"}' not in text
+    assert 'last_success_timestamp_seconds{collector="broken"}' not in text
+
+
+def test_label_value_that_is_not_text_is_a_failure_of_its_collector() -> None:
+    """A None among the labels cannot break the page."""
+
+    class Unlabelled(FakeCollector):
+        def collect(self) -> Iterable[Metric]:
+            family = GaugeMetricFamily("rankskew_unlabelled", "A reading.", labels=["gpu"])
+            family.add_metric([None], 1)  # type: ignore[list-item] # the mistake under test
+            yield family
+
+    text = expose(Scrape([Unlabelled("unlabelled"), FakeCollector("fine")]))
+
+    assert 'rankskew_collector_success{collector="unlabelled"} 0.0' in text
+    assert "rankskew_fine 1.0" in text
+
+
+def test_each_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """A collector that fails the same way every second fills no log; a new error is said."""
+    reading = Reading()
+    scrape = Scrape([FakeCollector("broken", reading)])
+    for message in ("first", "first", "second", "first"):
+        reading.error = OSError(message)
+        expose(scrape)
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "collector broken failed: OSError: first",
+        "collector broken failed: OSError: second",
+    ]
+
+
+def test_slow_collector_runs_in_the_background_only() -> None:
+    """Once started, a scrape renders the latest sample and reads nothing itself."""
+    slow, quick = FakeCollector("slow", interval_seconds=3_600), FakeCollector("quick")
+    scrape = Scrape([slow, quick])
+    scrape.start()
+    try:
+        wait_until(scrape.is_ready)
+        pages = [expose(scrape) for _ in range(3)]
+    finally:
+        scrape.stop()
+
+    assert all("rankskew_slow 1.0" in page for page in pages)
+    assert (slow.runs, quick.runs) == (1, 3)
+
+
+def test_failed_background_sample_drops_the_one_before() -> None:
+    """A value that can no longer be read is not shown as if it were."""
+    reading = Reading()
+    # The clock stands still: it is the failure that drops the series, not their age.
+    scrape = Scrape([FakeCollector("slow", reading, interval_seconds=0.001)], clock=Clock())
+    scrape.start()
+    try:
+        wait_until(lambda: "rankskew_slow 1.0" in expose(scrape))
+        reading.error = OSError("gone")
+        wait_until(lambda: 'success{collector="slow"} 0.0' in expose(scrape))
+        page = expose(scrape)
+    finally:
+        scrape.stop()
+
+    assert "rankskew_slow" not in page
+    assert 'last_success_timestamp_seconds{collector="slow"}' in page
+
+
+def test_hanging_collector_loses_its_series_and_holds_up_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A source that never returns fails after a while; the others go on and readiness comes."""
+    clock, released = Clock(), threading.Event()
+
+    def hang() -> float:
+        released.wait()
+        return 1.0
+
+    hanging = FakeCollector("hanging", hang, interval_seconds=0.001)
+    scrape = Scrape([hanging, FakeCollector("fine", interval_seconds=0.001)], clock=clock)
+    scrape.start()
+    try:
+        wait_until(lambda: 'success{collector="fine"} 1.0' in expose(scrape))
+        assert "hanging" not in expose(scrape)
+        assert not scrape.is_ready()
+        clock.seconds += STALE_SECONDS + 1
+        wait_until(lambda: 'success{collector="fine"} 1.0' in expose(scrape))
+        page = expose(scrape)
+        assert scrape.is_ready()
+    finally:
+        released.set()
+        scrape.stop()
+
+    assert 'rankskew_collector_success{collector="hanging"} 0.0' in page
+    assert caplog.messages.count("collector hanging hangs: its series are dropped") == 1
+
+
+def test_collector_this_node_lacks_is_tried_again_and_not_listed() -> None:
+    """A driver that loads later is picked up; until then nothing is said to have failed."""
+    clock, attempts = Clock(), []
+
+    def make() -> FakeCollector:
+        attempts.append(clock.seconds)
+        if len(attempts) < 2:
+            raise NotAvailable("no driver")
+        return FakeCollector("gpu")
+
+    scrape = Scrape(makers={"gpu": make}, clock=clock)
+    assert "gpu" not in expose(scrape)
+    clock.seconds += RETRY_SECONDS - 1
+    assert "gpu" not in expose(scrape)
+    clock.seconds += 1
+
+    assert "rankskew_gpu 1.0" in expose(scrape)
+    assert len(attempts) == 2
+
+
+def test_slow_collector_found_later_is_sampled_in_the_background() -> None:
+    """A collector that becomes available after the start gets its thread like the others."""
+    clock, slow = Clock(), FakeCollector("slow", interval_seconds=3_600)
+    available = False
+
+    def make() -> FakeCollector:
+        if not available:
+            raise NotAvailable("no driver")
+        return slow
+
+    scrape = Scrape(makers={"slow": make}, clock=clock)
+    scrape.start()
+    try:
+        available = True
+        clock.seconds += RETRY_SECONDS
+        wait_until(lambda: "rankskew_slow 1.0" in expose(scrape))
+    finally:
+        scrape.stop()
+
+    assert slow.runs == 1
+
+
+def test_collector_that_cannot_be_made_is_listed_as_failed(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A constructor's bug shows on the page and in one log line, and the rest is served."""
+    clock = Clock()
+
+    def make() -> FakeCollector:
+        raise ValueError("bug")
+
+    scrape = Scrape([FakeCollector("fine")], {"gpu": make}, clock)
+    text = expose(scrape)
+    clock.seconds += RETRY_SECONDS
+    expose(scrape)
+
+    assert 'rankskew_collector_success{collector="gpu"} 0.0' in text
+    assert "rankskew_fine 1.0" in text
+    assert caplog.record_tuples == [
+        ("exporter.scrape.sampling", logging.ERROR, "collector gpu cannot start: ValueError: bug")
+    ]
+
+
+def missing() -> FakeCollector:
+    raise NotAvailable("no driver")
+
+
+def test_some_collectors_can_be_asked_for() -> None:
+    """Only they are read, and only their failures are told; what a node lacks has a name too."""
+
+    def broken() -> FakeCollector:
+        raise ValueError("bug")
+
+    fine, failing = FakeCollector("fine"), FakeCollector("failing", broken_reading)
+    scrape = Scrape([fine, failing], {"gpu": missing, "broken": broken})
+    families = [family.name for family in scrape.collect({"fine", "gpu"}) if family.samples]
+    failed = [
+        sample.labels["collector"]
+        for family in scrape.collect({"failing", "broken"})
+        for sample in family.samples
+        if family.name == "rankskew_collector_success"
+    ]
+
+    assert scrape.names() == ["broken", "failing", "fine", "gpu"]
+    assert families == ["rankskew_fine_half", "rankskew_fine"]
+    assert fine.runs == 1
+    assert sorted(failed) == ["broken", "failing"]
+
+
+def test_collectors_after_the_deadline_are_not_read(caplog: pytest.LogCaptureFixture) -> None:
+    """What there is no time for is shown as failed, and said once in the log."""
+    seconds = 1_000.0
+    collector = FakeCollector("late")
+    scrape = Scrape([collector], monotonic=lambda: seconds)
+    pages = [[family for family in scrape.collect(deadline=999.0)] for _ in range(2)]
+
+    for page in pages:
+        assert [family.name for family in page if family.samples] == ["rankskew_collector_success"]
+    assert collector.runs == 0
+    assert caplog.messages == [
+        "collector late failed: TimeoutError: no time was left for it in the scrape"
+    ]
+    assert next(iter(scrape.collect(deadline=1_000.0))).name == "rankskew_late_half"

@@ -1,0 +1,183 @@
+"""The web listener shows metrics in the format asked for, the page, and how the exporter is."""
+
+import asyncio
+from collections.abc import Iterable
+
+import httpx
+import pytest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families
+
+from exporter.live.page import LiveView
+from exporter.ranks.store import RankStore
+from exporter.scrape.exposition import Exposition
+from exporter.scrape.sampling import Scrape
+from exporter.web.app import web_app
+from tests.exporter.snapshots import snapshot
+
+
+class Fixed:
+    """Yields one gauge, named after it."""
+
+    interval_seconds = 0.0
+
+    def __init__(self, name: str, value: float) -> None:
+        self.name = name
+        self._value = value
+
+    def collect(self) -> Iterable[Metric]:
+        yield GaugeMetricFamily(f"rankskew_{self.name}", "A reading.", value=self._value)
+
+
+class Web:
+    """The web application, called as a server would call it."""
+
+    def __init__(self) -> None:
+        self.store = RankStore()
+        self.gpus_visible: int | None = None
+        self.live = LiveView(self.store, lambda: self.gpus_visible)
+        self.live.sample(1_000.0, 1_000.0)
+        self.why_not_ready: str | None = "The first readings are not in yet."
+        self.why_not_healthy: str | None = None
+        # A clock that stands still: no page here is too late.
+        scrape = Scrape([Fixed("one", 4.5), Fixed("two", 2.0)], monotonic=lambda: 0.0)
+        self._app = web_app(
+            Exposition(scrape),
+            self.live,
+            lambda: self.why_not_ready,
+            lambda: self.why_not_healthy,
+        )
+
+    def get(self, path: str, method: str = "GET", **headers: str) -> httpx.Response:
+        return asyncio.run(self._send(method, path, headers))
+
+    async def _send(self, method: str, path: str, headers: dict[str, str]) -> httpx.Response:
+        transport = httpx.ASGITransport(self._app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+            client.headers.clear()
+            return await client.request(method, path, headers=headers)
+
+
+@pytest.fixture
+def web() -> Web:
+    return Web()
+
+
+def test_metrics_are_text_by_default(web: Web) -> None:
+    """A plain request gets the Prometheus text format, uncompressed."""
+    answer = web.get("/metrics")
+
+    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "content-encoding" not in answer.headers
+    assert "rankskew_one 4.5\n" in answer.text
+
+
+def test_metrics_are_openmetrics_when_asked(web: Web) -> None:
+    """What Prometheus sends as Accept is answered in OpenMetrics, which parses."""
+    accept = (
+        "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;"
+        "q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
+    )
+    answer = web.get("/metrics", accept=accept)
+
+    assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
+    assert answer.text.endswith("# EOF\n")
+    families = text_string_to_metric_families(answer.text)  # type: ignore[no-untyped-call] # upstream
+    values = {family.name: [sample.value for sample in family.samples] for family in families}
+    assert (values["rankskew_one"], values["rankskew_two"]) == ([4.5], [2.0])
+
+
+def test_metrics_are_compressed_when_asked(web: Web) -> None:
+    """A scraper that takes gzip gets the same page compressed."""
+    answer = web.get("/metrics", **{"accept-encoding": "gzip"})
+
+    assert answer.headers["content-encoding"] == "gzip"
+    assert answer.text == web.get("/metrics").text
+
+
+def test_exporter_is_healthy_before_it_is_ready(web: Web) -> None:
+    """Health says that the process answers; readiness says in a sentence what it waits for."""
+    assert web.get("/-/healthy").status_code == 200
+    waiting = web.get("/-/ready")
+    assert (waiting.status_code, waiting.text) == (503, "The first readings are not in yet.\n")
+    web.why_not_ready = None
+    assert web.get("/-/ready").status_code == 200
+
+
+def test_exporter_that_needs_a_restart_is_not_healthy(web: Web) -> None:
+    """Liveness fails with the reason, while metrics are served as before."""
+    web.why_not_healthy = "No GPU has answered."
+    answer = web.get("/-/healthy")
+
+    assert (answer.status_code, answer.text) == (503, "No GPU has answered.\n")
+    assert web.get("/metrics").status_code == 200
+
+
+def test_collectors_can_be_chosen(web: Web) -> None:
+    """`collect[]`, plain or percent-encoded, shows only what it names."""
+    one = web.get("/metrics?collect[]=one").text
+    both = web.get("/metrics?collect%5B%5D=one&collect[]=two&collect[]=one").text
+
+    assert "rankskew_one 4.5\n" in one
+    assert "rankskew_two" not in one
+    assert "rankskew_two 2.0\n" in both
+    assert both.count("# TYPE rankskew_one ") == 1
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "one,two"])
+def test_unknown_collector_is_one_sentence(web: Web, name: str) -> None:
+    """A name that is not known or switched off is a 400 that says which there are."""
+    answer = web.get(f"/metrics?collect[]=one&collect[]={name}")
+
+    assert answer.status_code == 400
+    assert answer.text == f"No collector here is called {name!r}; those that are on: one, two.\n"
+
+
+@pytest.mark.parametrize("timeout", ["", "soon", "nan", "inf", "-1", "0", "0.1", "10"])
+def test_any_scrape_timeout_gets_a_page(web: Web, timeout: str) -> None:
+    """A header that makes no sense is ignored, and a short one still leaves half of itself."""
+    answer = web.get("/metrics", **{"x-prometheus-scrape-timeout-seconds": timeout})
+
+    assert "rankskew_one 4.5\n" in answer.text
+
+
+def test_landing_page_is_the_live_page(web: Web) -> None:
+    """A browser gets a page that works, with a link to the metrics."""
+    answer = web.get("/")
+
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "/metrics" in answer.text
+    assert "api/v1/live" in answer.text
+
+
+def test_live_summary_shows_the_ranks(web: Web) -> None:
+    """What the live page asks for is JSON about the ranks held now, and is never cached."""
+    web.store.put(snapshot(job_id="llama"))
+    web.live.sample(1_001.0, 1_001.0)
+    answer = web.get("/api/v1/live")
+
+    assert [job["job_id"] for job in answer.json()["jobs"]] == ["llama"]
+    assert answer.headers["cache-control"] == "no-store"
+
+
+@pytest.mark.parametrize("visible", [None, 0, 8])
+def test_live_summary_counts_the_gpus(web: Web, visible: int | None) -> None:
+    """The page can tell a node without GPUs from one whose driver has not answered yet."""
+    web.gpus_visible = visible
+    web.live.sample(1_001.0, 1_001.0)
+
+    assert web.get("/api/v1/live").json()["gpus_visible"] == visible
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/", "/-/healthy"])
+def test_head_is_answered_without_a_body(web: Web, path: str) -> None:
+    """A load balancer may ask with HEAD."""
+    assert web.get(path, method="HEAD").status_code == 200
+
+
+@pytest.mark.parametrize("path", ["/v1/snapshots", "/docs", "/redoc", "/openapi.json"])
+def test_nothing_else_is_served(web: Web, path: str) -> None:
+    """Snapshots are not taken on a public address, and nothing describes the API to strangers."""
+    assert web.get(path).status_code == 404
+    assert web.get(path, method="POST").status_code == 404

@@ -1,0 +1,106 @@
+"""The web listener holds so many connections and no more, and none that says nothing for ever."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp
+
+from exporter.server import Listener
+from exporter.sockets import open_loopback
+from exporter.web.http import NO_ROOM, web_protocol
+from tests.exporter.running import PATIENCE_SECONDS
+
+# Short enough to wait for: for tests of the limit alone, a busy machine may take longer to answer.
+LIMIT_SECONDS = 0.3
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+
+Peer = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+@asynccontextmanager
+async def web(
+    app: ASGIApp, connections: int = 100, limit_seconds: float = PATIENCE_SECONDS
+) -> AsyncIterator[tuple[Listener, int]]:
+    """Serve *app* in the test's own event loop; yield the listener and its port."""
+    opened = open_loopback("127.0.0.1:0", "--web.listen-address")
+    port = opened.getsockname()[1]
+    listener = Listener([opened], web_protocol(connections, limit_seconds), app)
+    task = asyncio.create_task(listener.serve_until_told())
+    try:
+        while not listener.started:
+            await asyncio.sleep(0.01)
+        yield listener, port
+    finally:
+        listener.end()
+        await task
+
+
+async def head(peer: Peer) -> bytes:
+    return await asyncio.wait_for(peer[0].readuntil(b"\r\n"), PATIENCE_SECONDS)
+
+
+def test_connection_beyond_the_bound_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever comes too many gets a 503 and the end; the others go on, and places come free."""
+
+    async def crowd() -> tuple[bytes, bytes, bytes]:
+        async with web(PlainTextResponse("fine"), connections=2) as (listener, port):
+            inside = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            while len(listener.server_state.connections) < 2:
+                await asyncio.sleep(0)
+            refused = await asyncio.open_connection("127.0.0.1", port)
+            refusal = await asyncio.wait_for(refused[0].read(), PATIENCE_SECONDS)
+            inside[0][1].write(GET)
+            first = await head(inside[0])
+            inside[0][1].close()
+            while len(listener.server_state.connections) > 1:
+                await asyncio.sleep(0)
+            late = await asyncio.open_connection("127.0.0.1", port)
+            late[1].write(GET)
+            last = await head(late)
+            for peer in (inside[1], refused, late):
+                peer[1].close()
+            return refusal, first, last
+
+    refusal, first, last = asyncio.run(crowd())
+    assert refusal == NO_ROOM
+    assert first == last == b"HTTP/1.1 200 OK\r\n"
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET / HTT", GET + b"GET / HT"])
+def test_connection_that_ends_no_request_is_dropped(sent: bytes) -> None:
+    """Saying nothing, or half a request, holds a place for a limited time only."""
+
+    async def dawdle() -> float:
+        async with web(PlainTextResponse("fine"), limit_seconds=LIMIT_SECONDS) as (_, port):
+            started = time.monotonic()
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+            writer.close()
+            return time.monotonic() - started
+
+    assert LIMIT_SECONDS * 0.9 < asyncio.run(dawdle()) < LIMIT_SECONDS * 20
+
+
+def test_client_that_does_not_read_is_dropped() -> None:
+    """A large page that nobody takes is thrown away with its connection."""
+
+    async def ignore_the_answer() -> None:
+        page = PlainTextResponse(b"x" * 50_000_000)
+        async with web(page, limit_seconds=LIMIT_SECONDS) as (listener, port):
+            _, writer = await asyncio.open_connection("127.0.0.1", port, limit=1)
+            writer.write(GET)
+            while not listener.server_state.connections:
+                await asyncio.sleep(0)
+            deadline = time.monotonic() + PATIENCE_SECONDS
+            while listener.server_state.connections and time.monotonic() < deadline:
+                await asyncio.sleep(0.01)
+            assert not listener.server_state.connections
+            writer.close()
+
+    asyncio.run(ignore_the_answer())

@@ -13,8 +13,8 @@ import pytest
 from exporter.__main__ import main
 from tests.exporter.recorded import record
 
-RULES = Path(__file__).parents[2] / "alerts" / "rules"
-TRACES = Path(__file__).parents[1] / "fixtures" / "traces"
+RULES = Path(__file__).parents[3] / "alerts" / "rules"
+TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
 Capture = pytest.CaptureFixture[str]
 
 

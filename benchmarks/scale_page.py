@@ -25,6 +25,7 @@ from benchmarks.scale_job import (
 from benchmarks.scale_snapshot import FIRST_MARK, JOB, NO_RANK, WORLD_SIZE, Marks, snapshot, verdict
 from benchmarks.scale_verdict import LATE_SECONDS, Told
 from exporter.collectors.catalog import Sources, makers
+from exporter.ingest.app import IngestCounts
 from exporter.ranks.store import RankStore
 from exporter.scrape.sampling import Scrape
 from exporter.scrape.text_format import encode
@@ -78,9 +79,7 @@ def families(marks: Marks, shape: Shape, high: bool) -> Iterator[Metric]:
     for index in range(RANKS_PER_NODE):
         store.put(snapshot(index, marks, told))
     processes = {pid(index): process(index) for index in range(RANKS_PER_NODE)}
-    sources = Sources(
-        host, store, {"accepted": 1}, SimulatedNvml(high), processes=lambda: processes
-    )
+    sources = Sources(host, store, IngestCounts(), SimulatedNvml(high), processes=lambda: processes)
     yield from Scrape(makers=makers(sources)).collect()
 
 

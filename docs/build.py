@@ -15,6 +15,7 @@ from alerts.build_index import with_tables
 from docs import accuracy_table, figures, scale_table
 from docs.markdown import fill, table
 from exporter.collectors.catalog import COLLECTORS, Sources
+from exporter.ingest.app import IngestCounts
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.ranks.store import RankStore
 from exporter.scrape.sampling import Scrape
@@ -94,7 +95,7 @@ def families_by_collector() -> Iterator[tuple[str, str, list[Metric]]]:
     """Yield each collector's name, what it is for, and all it can expose."""
     # Of a host that has everything: what this machine has is no matter.
     host = Settings(path_procfs=str(FIXTURES / "proc"), path_sysfs=str(FIXTURES / "sys"))
-    sources = Sources(host, every_rank_reading(), {"accepted": 1}, EveryReading())
+    sources = Sources(host, every_rank_reading(), IngestCounts(), EveryReading())
     for entry in COLLECTORS:
         yield entry.name, entry.help, list(entry.make(sources).collect())
     yield "every collector", "How each collector is doing.", list(Scrape().collect())

@@ -6,7 +6,7 @@ from pathlib import Path
 from starlette.types import ASGIApp
 
 from exporter.collectors.catalog import Sources, enabled, makers
-from exporter.ingest.app import IngestApp, no_results
+from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.ingest.connections import Door
 from exporter.ingest.http import ingest_protocol
 from exporter.ingest.token_file import TokenFile
@@ -33,7 +33,7 @@ class Exporter:
     def __init__(self, settings: Settings, config: WebConfig) -> None:
         self._settings = settings
         self._config = config
-        self._results = no_results()
+        self._counts = IngestCounts()
         self._token = _token(settings)
         self._store = RankStore(_limits(settings))
         expected = _expected_gpus(settings)
@@ -42,7 +42,7 @@ class Exporter:
         self._gpu_control = GpuControl(self._nvml, expected) if self._needs_nvml else None
         self._watch = ProcessWatch(self._nvml, Proc(Path(settings.path_procfs)))
         seen = self._watch.processes
-        sources = Sources(settings, self._store, self._results, self._nvml, expected, seen)
+        sources = Sources(settings, self._store, self._counts, self._nvml, expected, seen)
         self._scrape = Scrape(makers=makers(sources))
         self.live = LiveView(self._store, self._gpus_visible)
         nvml = self._nvml if self._needs_nvml else None
@@ -74,9 +74,9 @@ class Exporter:
     def ingest_protocol(self) -> type[asyncio.Protocol]:
         """Return what serves the connections of the ingest listener."""
         limit = self._settings.ingest_max_body_bytes
-        app = IngestApp(self._store, self._results, limit, self._token, self._gpu_control)
+        app = IngestApp(self._store, self._counts, limit, self._token, self._gpu_control)
         wanted = self._settings.ingest_connections_per_rank * self._settings.ranks_max
-        return ingest_protocol(app, Door(wanted), self._results)
+        return ingest_protocol(app, Door(wanted), self._counts.results)
 
     def _gpus_visible(self) -> int | None:
         sample = self._nvml.latest()

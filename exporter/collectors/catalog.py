@@ -36,6 +36,7 @@ from exporter.collectors.rank.jobs import JobsCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
+from exporter.ingest.app import IngestCounts
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import NvmlSource
 from exporter.processes.process import Process
@@ -50,7 +51,7 @@ class Sources:
 
     settings: Settings
     ranks: RankStore
-    ingest_results: Mapping[str, int]
+    ingest: IngestCounts
     nvml: NvmlSource
     expected_gpus: ExpectedGpus = field(default_factory=ExpectedGpus)
     # Of ProcessWatch; by default nobody looks.
@@ -99,7 +100,7 @@ def _node_disk(sources: Sources) -> Collector:
 
 
 def _exporter_self(sources: Sources) -> Collector:
-    return ExporterSelfCollector(sources.ingest_results)
+    return ExporterSelfCollector(sources.ingest)
 
 
 COLLECTORS: Final = (

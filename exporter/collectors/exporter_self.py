@@ -1,26 +1,27 @@
 """The exporter itself: its version, what it took in and what it costs the node."""
 
 import platform
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from exporter.ingest.app import IngestCounts
 from rank_probe.version import __version__
 
 
 class ExporterSelfCollector:
-    """Expose the exporter's build, its ingest by result and its process_* series.
+    """Expose the exporter's build, its ingest and its process_* series.
 
-    *ingest_results* is read at each scrape: how many snapshots ended with which result.
+    *ingest* is read at each scrape.
     """
 
     name = "exporter_self"
     interval_seconds = 0.0
 
-    def __init__(self, ingest_results: Mapping[str, int]) -> None:
-        self._ingest_results = ingest_results
+    def __init__(self, ingest: IngestCounts) -> None:
+        self._ingest = ingest
         self._process = ProcessCollector(registry=None)
 
     def collect(self) -> Iterator[Metric]:
@@ -35,7 +36,12 @@ class ExporterSelfCollector:
             "Snapshots posted to this exporter, by what became of them.",
             labels=["result"],
         )
-        for result, count in self._ingest_results.items():
+        for result, count in self._ingest.results.items():
             snapshots.add_metric([result], count)
-        yield from (build, snapshots)
+        unknown = CounterMetricFamily(
+            "rankskew_ingest_unknown_fields_total",
+            "Fields left out of snapshots, because this exporter is older than the probe.",
+        )
+        unknown.add_metric([], self._ingest.unknown_fields)
+        yield from (build, snapshots, unknown)
         yield from self._process.collect()

@@ -1,6 +1,6 @@
 """The ingest listener: takes snapshots from training processes, and orders from the operator."""
 
-from collections.abc import MutableMapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from exporter.ingest.http import Answer, Request
@@ -12,13 +12,16 @@ from exporter.ranks.store import Forbidden, NoRoom, RankStore, Superseded
 from rank_probe.snapshot import SNAPSHOT_PATH
 
 
-def no_results() -> dict[str, int]:
-    """Return a count of 0 for every result, so that each series exists from the start."""
-    return dict.fromkeys(RESULTS, 0)
+@dataclass(slots=True)
+class IngestCounts:
+    """How many snapshots ended with each result, and how many fields were left out of them."""
+
+    results: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RESULTS, 0))
+    unknown_fields: int = 0
 
 
 class IngestApp:
-    """Puts snapshots into *store* and counts them in *results*. Call from the event loop only.
+    """Puts snapshots into *store* and counts them in *counts*. Call from the event loop only.
 
     With a *token*, who comes over TCP must show it; the Unix socket says itself who comes.
     """
@@ -26,14 +29,14 @@ class IngestApp:
     def __init__(
         self,
         store: RankStore,
-        results: MutableMapping[str, int],
+        counts: IngestCounts,
         max_body_bytes: int,
         token: TokenFile | None = None,
         gpus: GpuControl | None = None,
     ) -> None:
         self.max_body_bytes = max_body_bytes
         self._store = store
-        self._results = results
+        self._counts = counts
         self._token = token
         self._orders = Orders(store)
         self._handlers = {SNAPSHOT_PATH: self._take, CONTROL_PATH: self._control}
@@ -53,11 +56,12 @@ class IngestApp:
     def broken_off(self, request: Request) -> None:
         """Count a snapshot whose connection ended before its body."""
         if request.method == "POST" and request.path == SNAPSHOT_PATH:
-            self._results["malformed"] += 1
+            self._counts.results["malformed"] += 1
 
     def _take(self, request: Request) -> Answer:
         try:
-            snapshot = parse(self._body_of(request))
+            snapshot, unknown_fields = parse(self._body_of(request))
+            self._counts.unknown_fields += unknown_fields
             self._orders.forget_ended()  # Before this snapshot, which may begin a new run.
             is_news = self._store.put(snapshot, request.uid)
             level = self._orders.level_for(snapshot, request.uid)
@@ -70,7 +74,7 @@ class IngestApp:
             result, content = "superseded", _error(refusal)
         except NoRoom as refusal:
             result, content = "no_room", _error(refusal)
-        self._results[result] += 1
+        self._counts.results[result] += 1
         return Answer(RESULTS[result], content, _headers(result))
 
     def _control(self, request: Request) -> Answer:
@@ -104,7 +108,7 @@ class IngestApp:
     def _refusal(self, why: Refused) -> Answer:
         """Return the answer to an order that is not even read."""
         if why.result == "unauthorized":
-            self._results["unauthorized"] += 1
+            self._counts.results["unauthorized"] += 1
         return Answer(RESULTS[why.result], _error(why), _headers(why.result))
 
     def _body_of(self, request: Request) -> bytes:

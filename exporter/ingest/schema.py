@@ -2,16 +2,18 @@
 
 import dataclasses
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     StringConstraints,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     model_validator,
 )
 from pydantic.dataclasses import dataclass
@@ -87,13 +89,17 @@ def _one_of(what: str, names: tuple[str, ...]) -> AfterValidator:
     return AfterValidator(check)
 
 
-def _only(labels: tuple[str, ...]) -> AfterValidator:
-    def check(info: dict[str, str]) -> dict[str, str]:
-        if not info.keys() <= set(labels):
-            raise _wrong(f"has unknown keys; use only {', '.join(labels)}")
-        return info
+def _only(keys: tuple[str, ...]) -> BeforeValidator:
+    """Leave out other keys, which a newer probe may send, and name them in the context."""
+    known = set(keys)
 
-    return AfterValidator(check)
+    def keep(value: Any, context: ValidationInfo) -> Any:
+        if not isinstance(value, dict) or value.keys() <= known:
+            return value
+        cast(list[str], context.context).extend(value.keys() - known)
+        return {key: value[key] for key in value.keys() & known}
+
+    return BeforeValidator(keep)
 
 
 InfoValue = Annotated[
@@ -103,7 +109,6 @@ Label = Annotated[
     str, StringConstraints(min_length=1, max_length=LABEL_CHARACTERS), AfterValidator(_printable)
 ]
 Stage = Annotated[str, _one_of("a stage", STAGES)]
-Event = Annotated[str, _one_of("an event of a process's life", LIFECYCLE)]
 Level = Annotated[str, _one_of("a level", LEVELS)]
 LateKind = Annotated[str, _one_of("a way to be late", LATE_KINDS)]
 LostKind = Annotated[str, _one_of("what GPUs are lost to", LOST_KINDS)]
@@ -162,9 +167,12 @@ def _as_sent(verdict: VerdictBody) -> dict[str, Any]:
     return verdict.model_dump()
 
 
-@dataclass(config=ConfigDict(strict=True, extra="forbid"), frozen=True)
+@dataclass(config=ConfigDict(strict=True, extra="allow"), frozen=True)
 class SnapshotBody:
-    """rank_probe.snapshot.Snapshot with its limits; a test holds the two together."""
+    """rank_probe.snapshot.Snapshot with its limits; a test holds the two together.
+
+    Fields and keys may be added within a schema; a new stage, level or kind makes a new one.
+    """
 
     job_id: Label
     peer_group: Label
@@ -202,7 +210,7 @@ class SnapshotBody:
     cuda_memory_reserved_bytes: Count | None = None
     cuda_memory_peak_bytes: Count | None = None
     cuda_alloc_retries: Count | None = None
-    lifecycle_seconds: dict[Event, Seconds] = Field(default_factory=dict)
+    lifecycle_seconds: Annotated[dict[str, Seconds], _only(LIFECYCLE)] = Field(default_factory=dict)
     level: Level = DEFAULT_LEVEL
     paced_steps: dict[Stage, Count] = Field(default_factory=dict)
     wait_caused_seconds: dict[Stage, Seconds] = Field(default_factory=dict)
@@ -226,22 +234,27 @@ class SnapshotBody:
 
 
 _BODY: Final = TypeAdapter(SnapshotBody)
+_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Snapshot))
 _values: Final = attrgetter(*(field.name for field in dataclasses.fields(Snapshot)))
 
 
-def parse(body: bytes) -> Snapshot:
-    """Return the snapshot in *body*; raises Refused with one sentence for the caller."""
+def parse(body: bytes) -> tuple[Snapshot, int]:
+    """Return the snapshot in *body*, and how many fields it has that are not known here.
+
+    Raises Refused with one sentence for the caller.
+    """
     try:
         text = body.decode()
     except UnicodeDecodeError as error:
         raise Refused(
             "malformed", "The body is not UTF-8; send the snapshot as UTF-8 JSON."
         ) from error
+    unknown: list[str] = []
     try:
-        valid = _BODY.validate_json(text)
+        valid = _BODY.validate_json(text, context=unknown)
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False, include_input=False)[0]) from error
-    return Snapshot(*_values(valid))
+    return Snapshot(*_values(valid)), len(unknown) + len(vars(valid).keys() - _FIELDS)
 
 
 def _refusal(error: ErrorDetails) -> Refused:
@@ -253,8 +266,6 @@ def _refusal(error: ErrorDetails) -> Refused:
         return Refused("invalid", f"{where} {what}.")
     if kind == "missing":
         return Refused("invalid", f"{where} is missing; {SAME_RELEASE}.")
-    if kind == "unexpected_keyword_argument":
-        return Refused("invalid", f"{where} is not known here; {SAME_RELEASE}.")
     if kind == "literal_error":
         return Refused("invalid", f"This exporter reads schema {SCHEMA} only; {SAME_RELEASE}.")
     return Refused("invalid", f"{where} is wrong: {what[:1].lower()}{what[1:]}.")

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-from exporter.ingest.app import IngestApp, no_results
+from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.ingest.connections import Door
 from exporter.ingest.http import (
     Answer,
@@ -33,11 +33,12 @@ class Ingest:
     def __init__(
         self, directory: Path, connections: int, handler: Handler | None, limit_seconds: float
     ) -> None:
-        self.results = no_results()
+        counts = IngestCounts()
+        self.results = counts.results
         self._unix = UnixListener(directory / "e.sock", 0o666, FLAG)
         self._loopback = open_loopback("127.0.0.1:0", FLAG)
         self._path, self._port = directory / "e.sock", self._loopback.getsockname()[1]
-        handler = handler or IngestApp(RankStore(), self.results, MAX_BODY_BYTES)
+        handler = handler or IngestApp(RankStore(), counts, MAX_BODY_BYTES)
         self._listener = Listener(
             [self._unix.socket, self._loopback],
             ingest_protocol(handler, Door(connections), self.results, limit_seconds),

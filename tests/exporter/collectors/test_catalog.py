@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from exporter.collectors import catalog
 from exporter.collectors.catalog import COLLECTORS, Sources, makers
 from exporter.collectors.node.files import Mounts
-from exporter.ingest.app import no_results
+from exporter.ingest.app import IngestCounts
 from exporter.nvml.sample import NvmlSource
 from exporter.ranks.store import RankStore
 from exporter.scrape.sampling import Scrape
@@ -39,7 +39,7 @@ def on(host: Mounts) -> Settings:
 def page_of(settings: Settings, store: RankStore, nvml: NvmlSource = NO_SAMPLE) -> str:
     """Return what all collectors show together."""
     registry = CollectorRegistry()
-    sources = Sources(settings, store, no_results(), nvml)
+    sources = Sources(settings, store, IngestCounts(), nvml)
     registry.register(Scrape(makers=makers(sources)))
     return generate_latest(registry).decode()
 
@@ -64,7 +64,7 @@ def file_of(collector: str) -> Path:
 
 def test_switch_and_label_of_a_collector_are_the_same() -> None:
     """Who sees a collector fail on the page knows the flag that turns it off."""
-    sources = Sources(on(HOST), RankStore(), no_results(), NO_SAMPLE)
+    sources = Sources(on(HOST), RankStore(), IngestCounts(), NO_SAMPLE)
 
     assert {name: make().name for name, make in makers(sources).items()} == {
         entry.name: entry.name for entry in COLLECTORS

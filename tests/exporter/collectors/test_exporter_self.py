@@ -1,14 +1,14 @@
 """The exporter says which version it is, what it took in and what it costs."""
 
 from exporter.collectors.exporter_self import ExporterSelfCollector
-from exporter.ingest.app import no_results
+from exporter.ingest.app import IngestCounts
 from rank_probe.version import __version__
 from tests.exporter.collectors.expose import expose, series
 
 
 def test_version_is_exposed() -> None:
     """A fleet's releases can be compared by a label."""
-    page = expose(ExporterSelfCollector({}))
+    page = expose(ExporterSelfCollector(IngestCounts()))
 
     assert 'rankskew_exporter_build_info{python="3.' in page
     assert f'version="{__version__}"}} 1.0' in page
@@ -16,18 +16,21 @@ def test_version_is_exposed() -> None:
 
 def test_every_result_of_a_push_is_a_series_from_the_start() -> None:
     """A counter that begins at 0 lets rate() see the first refusal."""
-    results = no_results()
-    collector = ExporterSelfCollector(results)
-    assert series(expose(collector))[1 : 1 + len(results)] == [
-        f'rankskew_ingest_snapshots_total{{result="{result}"}} 0.0' for result in results
+    counts = IngestCounts()
+    collector = ExporterSelfCollector(counts)
+    assert series(expose(collector))[1 : 1 + len(counts.results)] == [
+        f'rankskew_ingest_snapshots_total{{result="{result}"}} 0.0' for result in counts.results
     ]
+    assert "rankskew_ingest_unknown_fields_total 0.0" in expose(collector)
 
-    results["oversized"] += 1
+    counts.results["oversized"] += 1
+    counts.unknown_fields += 2
     assert 'rankskew_ingest_snapshots_total{result="oversized"} 1.0' in expose(collector)
+    assert "rankskew_ingest_unknown_fields_total 2.0" in expose(collector)
 
 
 def test_cost_of_the_exporter_is_exposed() -> None:
     """The exporter's own CPU time and memory are there to be watched."""
-    names = {line.split()[0] for line in series(expose(ExporterSelfCollector({})))}
+    names = {line.split()[0] for line in series(expose(ExporterSelfCollector(IngestCounts())))}
 
     assert {"process_cpu_seconds_total", "process_resident_memory_bytes"} <= names

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.ingest.app import IngestApp, no_results
+from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.ingest.http import Answer, Request
 from exporter.ingest.token_file import TokenFile
 from exporter.nvml.expected import ExpectedGpus
@@ -27,8 +27,8 @@ class Listener:
         gpus: GpuControl | None = None,
     ) -> None:
         self.store = RankStore(limits)
-        self.results = no_results()
-        self.app = IngestApp(self.store, self.results, MAX_BODY_BYTES, token, gpus)
+        self.counts = IngestCounts()
+        self.app = IngestApp(self.store, self.counts, MAX_BODY_BYTES, token, gpus)
 
     def send(
         self,
@@ -47,7 +47,7 @@ class Listener:
         return self.send("POST", "/v1/control", content, uid, authorization)
 
     def counted(self) -> dict[str, int]:
-        return {result: count for result, count in self.results.items() if count}
+        return {result: count for result, count in self.counts.results.items() if count}
 
 
 def test_valid_snapshot_is_taken() -> None:
@@ -129,7 +129,7 @@ def test_snapshot_that_broke_off_is_counted(method: str, path: str, count: int) 
     listener = Listener()
     listener.app.broken_off(Request(None, method, path))
 
-    assert listener.results["malformed"] == count
+    assert listener.counts.results["malformed"] == count
 
 
 @pytest.mark.parametrize(

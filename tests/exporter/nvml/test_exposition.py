@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from exporter.collectors.catalog import COLLECTORS, Sources
-from exporter.ingest.app import no_results
+from exporter.ingest.app import IngestCounts
 from exporter.nvml.sample import GpuSample, MigDevice, NvmlSource
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.ranks.store import RankStore
@@ -61,7 +61,7 @@ WRAPPING = (
 
 def exposition(nvml: NvmlSource) -> str:
     """Return all GPU metrics, with what the clock decides replaced by TIME."""
-    sources = Sources(Settings(), RankStore(), no_results(), nvml)
+    sources = Sources(Settings(), RankStore(), IngestCounts(), nvml)
     text = expose(*(entry.make(sources) for entry in COLLECTORS if entry.needs_nvml))
     # A rate between two readings of a counter is as exact as the clock: it has many digits.
     timed = rf"^((?:{'|'.join(TIMED)})\S*) (?!0\.0$)\S+$|^(\S+pcie\S+_per_second\S+) \S{{13,}}$"

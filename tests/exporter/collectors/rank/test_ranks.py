@@ -173,7 +173,7 @@ def test_hostile_label_values_are_escaped() -> None:
 
 
 def write_golden(path: Path = GOLDEN) -> None:
-    """Write the fixture anew: python -m tests.exporter.collectors.test_ranks."""
+    """Write the fixture anew: python -m tests.exporter.collectors.rank.test_ranks."""
     registry = CollectorRegistry()
     registry.register(collector(snapshot(), COMPLETE, FINISHED))
     path.write_bytes(generate_latest(registry))

@@ -194,7 +194,7 @@ def test_rank_stays_within_its_series_budget(
 
 
 def write_golden(path: Path = GOLDEN) -> None:
-    """Write the fixture anew: python -m tests.exporter.collectors.test_rank_resources."""
+    """Write the fixture anew: python -m tests.exporter.collectors.rank.test_resources."""
     registry = CollectorRegistry()
     registry.register(RankResourcesCollector(store(snapshot(), COMPLETE)))
     path.write_bytes(generate_latest(registry))

@@ -144,9 +144,12 @@ def _remove_stale(path: Path, flag: str) -> None:
 def _bind(path: Path, mode: int) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        listener.bind(str(path))
-        # Before listen(): until then nobody can connect, whatever the umask made of the mode.
-        path.chmod(mode)
+        # Not chmod() afterwards: who may write to the directory could have put another file there.
+        umask = os.umask(~mode & 0o777)
+        try:
+            listener.bind(str(path))
+        finally:
+            os.umask(umask)
         listener.listen(BACKLOG)
     except OSError:
         listener.close()

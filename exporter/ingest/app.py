@@ -51,6 +51,8 @@ class IngestApp:
             return self._elsewhere(404)
         if request.method != "POST":
             return self._elsewhere(405, ("Allow", "POST"))
+        if request.origin:
+            return self._from_a_browser()
         return handle(request)
 
     def broken_off(self, request: Request) -> None:
@@ -98,6 +100,11 @@ class IngestApp:
         except Refused as refusal:
             return self._refusal(refusal)
         return Answer(*self._gpus.answer(body, request.uid))
+
+    def _from_a_browser(self) -> Answer:
+        """Return the answer to a page of any site: a browser here would post to loopback for it."""
+        self._counts.results["forbidden"] += 1
+        return Answer(403, {"error": "Web pages may not post here: leave out the Origin header."})
 
     def _elsewhere(self, status: int, *headers: tuple[str, str]) -> Answer:
         *paths, last = self._handlers

@@ -37,6 +37,7 @@ class Request:
     method: str = ""  # empty until the whole head is there
     path: str = ""
     authorization: str = ""
+    origin: str = ""
     content_length: int = 0
     body: bytearray = field(default_factory=bytearray)
     waits_for_continue: bool = False
@@ -247,6 +248,8 @@ class IngestConnection(asyncio.Protocol):
             request.content_length = int(value)
         elif name == b"authorization":
             request.authorization = value.decode("latin-1")
+        elif name == b"origin":
+            request.origin = value.decode("latin-1")
         elif name == b"expect":
             request.waits_for_continue = value.lower() == b"100-continue"
 

@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import stat
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,8 @@ logger = logging.getLogger(__name__)
 
 # More is no token but the wrong file.
 LARGEST_BYTES: Final = 4096
+# A group may read it: that of the trainers.
+OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
 
 
 class TokenFile:
@@ -29,6 +32,10 @@ class TokenFile:
             raise UsageError(f"{flag}: cannot read {path}: {reason(error)}") from error
         except ValueError as error:
             raise UsageError(f"{flag}: {path} {error}") from error
+        if path.stat().st_mode & OTHERS:
+            logger.warning(
+                "%s: other users of this node can read or change %s: chmod 0640 it", flag, path
+            )
 
     def is_shown_in(self, authorization: str) -> bool:
         """Whether *authorization*, the header's value, carries the token."""

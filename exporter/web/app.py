@@ -52,9 +52,12 @@ def web_app(
         "/-/healthy": healthy,
         "/-/ready": ready,
     }
-    return Starlette(
+    app = Starlette(
         routes=[Route(path, handler, methods=READABLE) for path, handler in handlers.items()]
     )
+    # A redirect from /metrics/ would lead to whatever the Host header says.
+    app.router.redirect_slashes = False
+    return app
 
 
 def _well(what: str, why_not: str | None) -> Response:

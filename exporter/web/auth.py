@@ -7,6 +7,7 @@ import hashlib
 import secrets
 from collections.abc import Mapping
 from typing import Final
+from weakref import WeakValueDictionary
 
 import bcrypt
 from starlette.datastructures import Headers, MutableHeaders
@@ -38,7 +39,8 @@ class BasicAuth:
     """Lets through to *app* who logs in as one of *users* (name to bcrypt hash); others get 401.
 
     bcrypt is slow on purpose, so a login that was right once is remembered, as a keyed hash, and
-    only one is checked at a time, off the event loop.
+    only one is checked at a time, off the event loop. The addresses that wait take turns: one that
+    guesses a hundred passwords holds up no other.
     """
 
     def __init__(self, app: ASGIApp, users: Mapping[str, bytes]) -> None:
@@ -47,10 +49,12 @@ class BasicAuth:
         self._cache_key = secrets.token_bytes(32)
         self._right_logins: set[bytes] = set()
         self._one_at_a_time = asyncio.Lock()
+        self._one_of_each_address: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         login = _login(Headers(scope=scope).get("authorization", ""))
-        if login is not None and await self._is_right(*login):
+        address, _ = scope.get("client") or ("", 0)
+        if login is not None and await self._is_right(*login, address):
             await self._app(scope, receive, send)
             return
         refusal = PlainTextResponse(
@@ -60,13 +64,14 @@ class BasicAuth:
         )
         await refusal(scope, receive, send)
 
-    async def _is_right(self, user: str, password: bytes) -> bool:
+    async def _is_right(self, user: str, password: bytes, address: str) -> bool:
         name = user.encode()
         text = b"%d:%b%b" % (len(name), name, password)
         digest = hashlib.blake2b(text, key=self._cache_key).digest()
         if digest in self._right_logins:
             return True
-        async with self._one_at_a_time:
+        turn = self._one_of_each_address.setdefault(address, asyncio.Lock())
+        async with turn, self._one_at_a_time:
             hashed = self._users.get(user, NOBODY)
             # bcrypt reads 72 bytes; newer releases raise on more, so no such password can be right.
             is_right = await asyncio.to_thread(bcrypt.checkpw, password[:72], hashed)

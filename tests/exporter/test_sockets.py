@@ -166,3 +166,14 @@ def test_place_that_cannot_hold_a_socket_is_explained(path: str, complaint: str)
     """A directory that is missing, not writable, or too deep ends in one line with a way out."""
     with pytest.raises(StartError, match=complaint):
         UnixListener(Path(path), 0o666, FLAG)
+
+
+def test_mode_is_set_on_the_socket_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may write to the directory cannot have the mode of another file changed."""
+    changed = []
+    monkeypatch.setattr(os, "chmod", lambda path, mode, **_: changed.append(path))
+    listener = UnixListener(tmp_path / "e.sock", 0o666, FLAG)
+
+    assert stat.S_IMODE((tmp_path / "e.sock").stat().st_mode) == 0o666
+    assert changed == []
+    listener.close()

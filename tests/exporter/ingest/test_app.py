@@ -263,3 +263,17 @@ def test_gpus_are_released_for_whom_the_kernel_knows(
 
     assert answer.status == status
     assert nvml.released == (status == 200)
+
+
+@pytest.mark.parametrize("path", ["/v1/snapshots", "/v1/control"])
+def test_web_page_may_not_post(path: str) -> None:
+    """A browser on the node reaches loopback on behalf of any site, and says of which."""
+    listener = Listener()
+    request = Request(None, "POST", path, origin="https://evil.example")
+    request.body += snapshot().to_json()
+    answer = listener.app.answer(request)
+
+    assert answer.status == 403
+    assert answer.content["error"].startswith("Web pages may not post here")
+    assert listener.store.ranks() == []
+    assert listener.counted() == {"forbidden": 1}

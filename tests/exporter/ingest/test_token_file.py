@@ -16,6 +16,7 @@ FLAG = "--ingest.token-file"
 def path(tmp_path: Path) -> Path:
     path = tmp_path / "token"
     path.write_text("s3cret\n")
+    path.chmod(0o600)
     return path
 
 
@@ -103,3 +104,15 @@ def test_file_without_a_token_ends_the_start(
 
     assert str(refusal.value).startswith(FLAG)
     assert "words" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(("mode", "warnings"), [(0o600, 0), (0o640, 0), (0o660, 1), (0o604, 1)])
+def test_token_that_others_can_read_is_warned_of(
+    path: Path, caplog: pytest.LogCaptureFixture, mode: int, warnings: int
+) -> None:
+    """A group of trainers may read it, nobody else may; the exporter starts all the same."""
+    path.chmod(mode)
+    with caplog.at_level(logging.WARNING):
+        TokenFile(path, FLAG)
+
+    assert caplog.text.count("chmod 0640 it") == warnings

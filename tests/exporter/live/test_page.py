@@ -480,6 +480,24 @@ def test_shrinking_counters_harm_nobody() -> None:
     assert job["ranks"][0]["stage_seconds"]["data"] == 0.0
 
 
+@pytest.mark.parametrize("number", [0.0, 5e-324, 1e-310, 1e15])
+def test_page_is_json_whatever_number_a_rank_reports(number: float) -> None:
+    """No sum, mean or ratio of what is taken in is infinite or not a number."""
+    node = Node(ranks=2)
+    node.said = verdict(
+        step_seconds=number,
+        slowdown=number,
+        gpus_lost={"persistent": number},
+        late=(late(ratio=number, gpus={"data": number}, since_seconds=number),),
+        changes=(replace(CHANGE, ratio=number, since_seconds=number),),
+    )
+    for _ in range(90):
+        node.step({"data": number, "sync": number})
+        node.push()
+
+    json.dumps(node.view.summary(), allow_nan=False)
+
+
 @pytest.mark.parametrize("hour", [3_600.0, -3_600.0])
 def test_step_of_the_wall_clock_names_nobody_silent(hour: float) -> None:
     """When the wall clock jumps an hour, no rank falls silent and the window stays full."""

@@ -181,3 +181,11 @@ def test_nothing_else_is_served(web: Web, path: str) -> None:
     """Snapshots are not taken on a public address, and nothing describes the API to strangers."""
     assert web.get(path).status_code == 404
     assert web.get(path, method="POST").status_code == 404
+
+
+def test_no_redirect_to_what_the_client_says(web: Web) -> None:
+    """/metrics/ is no page, and nobody is sent to another host by one."""
+    answer = web.get("/metrics/", host="evil.example")
+
+    assert answer.status_code == 404
+    assert "location" not in answer.headers

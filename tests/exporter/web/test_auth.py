@@ -113,3 +113,32 @@ def test_headers_are_on_every_response_the_refused_ones_too(guarded: BasicAuth) 
 
     assert get(app).headers["x-content-type-options"] == "nosniff"
     assert get(app, basic("prometheus:right")).headers["x-content-type-options"] == "nosniff"
+
+
+def test_guesses_from_one_address_hold_up_no_other(
+    guarded: BasicAuth, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty wrong logins wait in line; a right one from elsewhere does not wait behind them."""
+    checked: list[bytes] = []
+    monkeypatch.setattr(bcrypt, "checkpw", counting(checked))
+
+    async def flood() -> tuple[str, int]:
+        here = httpx.ASGITransport(guarded, client=("10.0.0.1", 1))
+        elsewhere = httpx.ASGITransport(guarded, client=("10.0.0.2", 1))
+        async with (
+            httpx.AsyncClient(transport=here, base_url="http://node") as guesser,
+            httpx.AsyncClient(transport=elsewhere, base_url="http://node") as scraper,
+            asyncio.TaskGroup() as guesses,
+        ):
+            for number in range(50):
+                guesses.create_task(guesser.get("/", headers=basic(f"prometheus:{number}")))
+            while not checked:
+                await asyncio.sleep(0)
+            answer = await scraper.get("/", headers=basic("prometheus:right"))
+            return answer.text, len(checked)
+
+    answer, checked_before = asyncio.run(flood())
+
+    assert answer == "inside"
+    assert checked_before <= 5
+    assert len(checked) == 51

@@ -149,7 +149,8 @@ def _configure_logging() -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    # It warns of each request that is no HTTP: anybody who can connect could fill the disk.
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 

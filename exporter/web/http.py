@@ -9,6 +9,7 @@ connection_lost and uvicorn's on_response_complete are extended.
 import asyncio
 from typing import ClassVar, Final
 
+import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 # Far more than some Prometheus replicas and open browsers need.
@@ -49,6 +50,19 @@ class WebConnection(H11Protocol):
         if not self.transport.is_closing():
             self._deadline.cancel()
             self._deadline = self._abort_later(self.transport)
+
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no HTTP; the request that it came with is not answered any more.
+
+        uvicorn's own does not look whether an answer has begun, and lets the application go on to
+        answer a connection that has ended: a traceback in the log for each.
+        """
+        if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            super().send_400_response(msg)
+        else:
+            self.transport.close()
+        if self.cycle is not None:
+            self.cycle.disconnected = True
 
     def _abort_later(self, transport: asyncio.Transport) -> asyncio.TimerHandle:
         # Not close(): that would wait for a peer that does not read its answer.

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from exporter.server import Listener
 from exporter.sockets import open_loopback
@@ -85,6 +85,58 @@ def test_connection_that_ends_no_request_is_dropped(sent: bytes) -> None:
             return time.monotonic() - started
 
     assert LIMIT_SECONDS * 0.9 < asyncio.run(dawdle()) < LIMIT_SECONDS * 20
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01 is no HTTP\r\n\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\naXX\r\n",
+    ],
+)
+def test_what_is_no_http_leaves_nothing_in_the_log(
+    sent: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody needs a password to send it, so it must not cost a traceback."""
+
+    async def garble() -> bytes:
+        async with web(PlainTextResponse("fine")) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent)
+            answer = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+            writer.close()
+            return answer
+
+    assert asyncio.run(garble()).startswith(b"HTTP/1.1 400 Bad Request\r\n")
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+def test_garbage_after_the_answer_has_begun_ends_the_connection(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A second answer cannot follow within the first."""
+    body = asyncio.Event()
+
+    async def slow(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"begun", "more_body": True})
+        await body.wait()
+        await send({"type": "http.response.body", "body": b"ended"})
+
+    async def garble() -> bytes:
+        async with web(slow) as (_, port):
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n")
+            begin = await asyncio.wait_for(reader.readuntil(b"begun"), PATIENCE_SECONDS)
+            writer.write(b"zz\r\n")
+            rest = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)
+            body.set()
+            writer.close()
+            return begin + rest
+
+    assert b"400" not in asyncio.run(garble())
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
 
 def test_client_that_does_not_read_is_dropped() -> None:

@@ -20,6 +20,7 @@ from exporter.live.page import LiveView
 from exporter.settings import Settings
 from exporter.sockets import BACKLOG, UnixListener, open_loopback, open_tcp
 from exporter.web.config import WebConfig, load_web_config
+from exporter.web.handshakes import HANDSHAKE_SECONDS, Handshakes, TlsListener
 from exporter.web.http import web_protocol
 from exporter.wiring import Exporter
 from rank_probe.version import __version__
@@ -73,6 +74,28 @@ class Listener(uvicorn.Server):
         """Have serve_until_told() return soon."""
         self._told_to_end.set()
 
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, as uvicorn does, which leaves a minute for a TLS handshake."""
+        loop = asyncio.get_running_loop()
+        config = self.config
+
+        def protocol() -> asyncio.Protocol:
+            return config.http_protocol_class(  # type: ignore[call-arg] # as uvicorn's
+                config=config, server_state=self.server_state, app_state={}, _loop=loop
+            )
+
+        self.servers = [
+            await loop.create_server(
+                protocol,
+                sock=each,
+                ssl=config.ssl,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if config.ssl else None,
+                backlog=BACKLOG,
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
+
     async def main_loop(self) -> None:
         """Wait; uvicorn's own loop wakes ten times a second to see whether it is told."""
         while not self._told_to_end.is_set():
@@ -95,9 +118,13 @@ def serve(settings: Settings) -> None:
     exporter = Exporter(settings, config)
     with ExitStack() as stack:
         web = open_tcp(settings.web_listen_address, "--web.listen-address")
+        handshakes = None if config.tls is None else Handshakes()
+        if handshakes is not None:
+            web = TlsListener(web, handshakes)
         stack.callback(web.close)
         ingest = _open_ingest(settings, stack)
-        listeners = [Listener([web], web_protocol(), exporter.web_app(), config.tls)]
+        protocol = web_protocol(begun=handshakes)
+        listeners = [Listener([web], protocol, exporter.web_app(), config.tls)]
         if ingest:
             listeners.append(Listener(ingest, exporter.ingest_protocol()))
         stack.callback(exporter.stop)

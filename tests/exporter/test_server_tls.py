@@ -2,13 +2,17 @@
 
 import base64
 import http.client
+import socket
 import ssl
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import bcrypt
+import psutil
 import pytest
 
+from exporter.web.handshakes import HANDSHAKES_MAX
 from tests.exporter.certificates import make_certificate
 from tests.exporter.running import PATIENCE_SECONDS, RunningExporter, running_exporter
 from tests.exporter.snapshots import snapshot
@@ -98,6 +102,22 @@ def test_plain_http_is_turned_away(exporter: RunningExporter) -> None:
     """A request without TLS is not answered."""
     with pytest.raises((http.client.HTTPException, ConnectionError)):
         exporter.get("/metrics")
+
+
+def test_crowd_that_begins_no_handshake_keeps_no_scraper_out(
+    exporter: RunningExporter, directory: Path
+) -> None:
+    """Of 400 silent connections few are kept, and a scraper at the same address gets in."""
+    process = psutil.Process(exporter.process.pid)
+    before = process.num_fds()
+    with ExitStack() as stack:
+        for _ in range(4):
+            for _ in range(100):
+                silent = socket.create_connection(("127.0.0.1", exporter.port))
+                stack.callback(silent.close)
+            assert get(exporter, directory, "scraper", LOGIN)[0] == 200
+            assert process.num_fds() < before + HANDSHAKES_MAX + 8
+    assert not [line for line in exporter.log if "ERROR" in line]
 
 
 def test_ranks_need_neither(exporter: RunningExporter) -> None:

@@ -43,32 +43,73 @@ async def head(peer: Peer) -> bytes:
     return await asyncio.wait_for(peer[0].readuntil(b"\r\n"), PATIENCE_SECONDS)
 
 
-def test_connection_beyond_the_bound_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
-    """Whoever comes too many gets a 503 and the end; the others go on, and places come free."""
+async def connect(port: int, address: str = "127.0.0.1", sent: bytes = b"") -> Peer:
+    peer = await asyncio.open_connection("127.0.0.1", port, local_addr=(address, 0))
+    peer[1].write(sent)
+    return peer
 
-    async def crowd() -> tuple[bytes, bytes, bytes]:
+
+class Held:
+    """An application that answers when it is let, and counts who waits."""
+
+    def __init__(self) -> None:
+        self.waiting = 0
+        self.let = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.waiting += 1
+        await self.let.wait()
+        await PlainTextResponse("fine")(scope, receive, send)
+
+    async def until_waiting(self, count: int) -> None:
+        while self.waiting < count:
+            await asyncio.sleep(0)
+
+
+def test_connection_beyond_the_bound_is_told_so(caplog: pytest.LogCaptureFixture) -> None:
+    """Whoever comes too many to a listener at work gets a 503; half of it is another address's."""
+
+    async def crowd() -> tuple[list[bytes], list[bytes]]:
+        held = Held()
+        async with web(held, connections=4) as (_, port):
+            first = [await connect(port, sent=GET) for _ in range(2)]
+            await held.until_waiting(2)
+            refused = [await connect(port, sent=GET)]
+            second = [await connect(port, "127.0.0.2", GET) for _ in range(2)]
+            await held.until_waiting(4)
+            refused += [await connect(port, "127.0.0.3", GET)]
+            refusals = [await asyncio.wait_for(r.read(), PATIENCE_SECONDS) for r, _ in refused]
+            held.let.set()
+            served = [await head(peer) for peer in first + second]
+            for _, writer in first + second + refused:
+                writer.close()
+            return refusals, served
+
+    refusals, served = asyncio.run(crowd())
+    assert refusals == [NO_ROOM] * 2
+    assert served == [b"HTTP/1.1 200 OK\r\n"] * 4
+    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
+def test_connection_that_has_been_idle_longest_gives_way(address: str) -> None:
+    """A crowd that says nothing keeps nobody out, not even a scraper at its own address."""
+
+    async def crowd() -> tuple[bytes, bytes, bool]:
         async with web(PlainTextResponse("fine"), connections=2) as (listener, port):
-            inside = [await asyncio.open_connection("127.0.0.1", port) for _ in range(2)]
+            idle = [await connect(port, one) for one in ("127.0.0.1", "127.0.0.2")]
             while len(listener.server_state.connections) < 2:
                 await asyncio.sleep(0)
-            refused = await asyncio.open_connection("127.0.0.1", port)
-            refusal = await asyncio.wait_for(refused[0].read(), PATIENCE_SECONDS)
-            inside[0][1].write(GET)
-            first = await head(inside[0])
-            inside[0][1].close()
-            while len(listener.server_state.connections) > 1:
-                await asyncio.sleep(0)
-            late = await asyncio.open_connection("127.0.0.1", port)
-            late[1].write(GET)
-            last = await head(late)
-            for peer in (inside[1], refused, late):
-                peer[1].close()
-            return refusal, first, last
+            scraper = await connect(port, address, GET)
+            answer = await head(scraper)
+            gone, stays = idle if address == "127.0.0.1" else reversed(idle)
+            last = await asyncio.wait_for(gone[0].read(), PATIENCE_SECONDS)
+            is_open = not stays[0].at_eof()
+            for _, writer in (*idle, scraper):
+                writer.close()
+            return answer, last, is_open
 
-    refusal, first, last = asyncio.run(crowd())
-    assert refusal == NO_ROOM
-    assert first == last == b"HTTP/1.1 200 OK\r\n"
-    assert [record for record in caplog.records if record.levelname == "ERROR"] == []
+    assert asyncio.run(crowd()) == (b"HTTP/1.1 200 OK\r\n", b"", True)
 
 
 @pytest.mark.parametrize("sent", [b"", b"GET / HTT", GET + b"GET / HT"])

@@ -1,0 +1,72 @@
+"""Bounds the connections that were accepted and have not finished their TLS handshake.
+
+No protocol knows of them yet, so nothing else counts them: a client that connects and says nothing
+would use up the exporter's files.
+"""
+
+import socket
+from collections import Counter
+from contextlib import suppress
+from typing import Any, Final
+
+# Far more than can be in a handshake at once, which takes a few milliseconds.
+HANDSHAKES_MAX: Final = 64
+# A scraper on the other side of the world needs one second.
+HANDSHAKE_SECONDS: Final = 5.0
+
+
+class Handshakes:
+    """Keeps *handshakes_max* connections; for one more, another is shut down.
+
+    It is the oldest of the address that has most of them.
+    """
+
+    def __init__(self, handshakes_max: int = HANDSHAKES_MAX) -> None:
+        self._handshakes_max = handshakes_max
+        # By file descriptor, the oldest first.
+        self._begun: dict[int, tuple[str, socket.socket]] = {}
+
+    def begin(self, connection: socket.socket, address: str) -> None:
+        """Count *connection* until end()."""
+        if len(self._begun) >= self._handshakes_max:
+            self._shut_one_down()
+        self._begun[connection.fileno()] = (address, connection)
+
+    def end(self, descriptor: int) -> None:
+        """Forget a connection whose handshake is done, or that is closed."""
+        self._begun.pop(descriptor, None)
+
+    def _shut_one_down(self) -> None:
+        ((crowd, _),) = Counter(address for address, _ in self._begun.values()).most_common(1)
+        oldest = next(fd for fd, (address, _) in self._begun.items() if address == crowd)
+        _, connection = self._begun.pop(oldest)
+        with suppress(OSError):  # The client may have gone.
+            connection.shutdown(socket.SHUT_RDWR)
+
+
+class TlsListener(socket.socket):
+    """A listening socket whose connections begin a handshake; it takes the place of *listening*."""
+
+    def __init__(self, listening: socket.socket, handshakes: Handshakes) -> None:
+        super().__init__(fileno=listening.detach())
+        self._handshakes = handshakes
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection and count it; raises as socket.accept()."""
+        accepted, address = super().accept()
+        connection = _Connection(accepted, self._handshakes)
+        self._handshakes.begin(connection, address[0])
+        return connection, address
+
+
+class _Connection(socket.socket):
+    """Tells *handshakes* when it is closed."""
+
+    def __init__(self, accepted: socket.socket, handshakes: Handshakes) -> None:
+        super().__init__(fileno=accepted.detach())
+        self._handshakes = handshakes
+
+    def close(self) -> None:
+        """Close the connection, and make room."""
+        self._handshakes.end(self.fileno())
+        super().close()

@@ -17,7 +17,8 @@ from exporter.nvml.timing import Timing
 from exporter.operator.gpus import GpuControl
 from exporter.processes.process import Proc
 from exporter.processes.watch import ProcessWatch
-from exporter.ranks.store import RankLimits, RankStore
+from exporter.ranks.limits import RankLimits
+from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings

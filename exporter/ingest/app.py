@@ -8,7 +8,8 @@ from exporter.ingest.schema import RESULTS, Refused, parse
 from exporter.ingest.token_file import TokenFile
 from exporter.operator.gpus import GPUS_PATH, GpuControl
 from exporter.operator.levels import CONTROL_PATH, NobodyThere, Orders, WrongOrder, parse_order
-from exporter.ranks.store import Forbidden, NoRoom, RankStore, Superseded
+from exporter.ranks.limits import NoRoom
+from exporter.ranks.store import Forbidden, RankStore, Superseded
 from rank_probe.snapshot import SNAPSHOT_PATH
 
 

@@ -1,10 +1,11 @@
 """The latest snapshot of every rank on this node, and which ranks are still worth showing."""
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from exporter.ranks.limits import Beginnings, Place, RankLimits, reached
 from rank_probe.snapshot import Snapshot
 
 # Ten missed pushes: a process this quiet is silent, and no longer defends its place against a
@@ -21,10 +22,6 @@ class Superseded(Exception):
 
 class Forbidden(Exception):
     """The rank belongs to another user, whose process still reports it."""
-
-
-class NoRoom(Exception):
-    """The node already holds as many ranks, jobs or peer groups as it may."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,17 +46,6 @@ class HeldRank:
         return not self.snapshot.finished and not self.is_silent(now)
 
 
-@dataclass(frozen=True, slots=True)
-class RankLimits:
-    """How much one node holds, and for how long; each is a flag of `rankskew exporter`."""
-
-    ranks: int = 64
-    jobs: int = 16
-    peer_groups: int = 32
-    finished_retention_seconds: float = 300.0
-    silent_retention_seconds: float = 3600.0
-
-
 class RankStore:
     """Holds one snapshot per (job_id, rank); nothing here survives a restart, nor needs to.
 
@@ -82,6 +68,7 @@ class RankStore:
         self._limits = limits or RankLimits()
         self._clock = clock or time.monotonic
         self._held: dict[RankKey, HeldRank] = {}
+        self._beginnings = Beginnings(self._limits.ranks)
 
     @property
     def limits(self) -> RankLimits:
@@ -99,8 +86,12 @@ class RankStore:
         held = self._held.get(key)
         if held is not None and not self._may_replace(held, snapshot, uid):
             return False
-        self._make_room(snapshot)
         now = self._clock()
+        if held is None:
+            self._beginnings.check(uid, now)
+        self._make_room(snapshot, uid)
+        if held is None:
+            self._beginnings.add(uid, now)
         if held is not None and _incarnation(held.snapshot) == _incarnation(snapshot):
             began = held.began_seconds  # Told once: a later step of the wall clock changes nothing.
         else:
@@ -148,29 +139,29 @@ class RankStore:
     def _is_gone(self, held: HeldRank) -> bool:
         return not held.is_beating(self._clock())
 
-    def _make_room(self, snapshot: Snapshot) -> None:
-        """Drop ranks that ended, the longest silent first, until *snapshot* fits."""
-        while (limit := self._limit_reached(snapshot)) is not None:
-            ended = [key for key, held in self._held.items() if self._has_ended(held)]
-            if not ended:
-                raise NoRoom(limit)
-            del self._held[min(ended, key=lambda key: self._held[key].received_seconds)]
+    def _make_room(self, snapshot: Snapshot, uid: int | None) -> None:
+        """Drop ranks until *snapshot* fits: that ended, the longest silent first, then a crowd's.
 
-    def _limit_reached(self, snapshot: Snapshot) -> str | None:
-        ranks = self._held.keys() | {(snapshot.job_id, snapshot.rank)}
-        groups = {(held.snapshot.job_id, held.snapshot.peer_group) for held in self._held.values()}
-        groups.add((snapshot.job_id, snapshot.peer_group))
-        for count, limit, what, flag in (
-            (len(ranks), self._limits.ranks, "ranks", "--ranks.max"),
-            (len({job for job, _ in ranks}), self._limits.jobs, "jobs", "--ranks.jobs-max"),
-            (len(groups), self._limits.peer_groups, "peer groups", "--ranks.peer-groups-max"),
-        ):
-            if count > limit:
-                return (
-                    f"This node already holds {limit} {what}; "
-                    f"stop what no longer needs watching, or raise {flag}."
-                )
-        return None
+        Of the user who has most, what began last gives way: a rank, or a whole job.
+        """
+        mine = Place(uid, snapshot.job_id, snapshot.peer_group, snapshot.rank)
+        while (limit := reached(self._limits, {mine, *self._places(snapshot)})) is not None:
+            ended = [key for key, held in self._held.items() if self._has_ended(held)]
+            if ended:
+                del self._held[min(ended, key=lambda key: self._held[key].received_seconds)]
+                continue
+            crowd = limit.crowd(uid)
+            theirs = [key for key, held in self._held.items() if held.uid == crowd]
+            last = max(theirs, key=lambda key: (self._held[key].began_seconds, key))
+            for key in theirs:
+                if key == last or (limit.is_of_jobs and key[0] == last[0]):
+                    del self._held[key]
+
+    def _places(self, snapshot: Snapshot) -> Iterator[Place]:
+        """Yield what all ranks but that of *snapshot* take up."""
+        for (job_id, rank), held in self._held.items():
+            if (job_id, rank) != (snapshot.job_id, snapshot.rank):
+                yield Place(held.uid, job_id, held.snapshot.peer_group, rank)
 
     def _has_ended(self, held: HeldRank) -> bool:
         silent_seconds = self._silent_seconds(held)

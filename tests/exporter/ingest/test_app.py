@@ -11,7 +11,8 @@ from exporter.ingest.token_file import TokenFile
 from exporter.nvml.expected import ExpectedGpus
 from exporter.operator.gpus import GpuControl, GpuOrder
 from exporter.operator.levels import Order
-from exporter.ranks.store import RankLimits, RankStore
+from exporter.ranks.limits import RankLimits
+from exporter.ranks.store import RankStore
 from tests.exporter.snapshots import snapshot
 
 MAX_BODY_BYTES = 2_000

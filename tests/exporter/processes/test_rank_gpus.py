@@ -8,7 +8,8 @@ import pytest
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu
-from exporter.ranks.store import RankLimits, RankStore
+from exporter.ranks.limits import RankLimits
+from exporter.ranks.store import RankStore
 from rank_probe.snapshot import Snapshot
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, node

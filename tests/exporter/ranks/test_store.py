@@ -6,14 +6,8 @@ from typing import Any
 
 import pytest
 
-from exporter.ranks.store import (
-    SILENT_SECONDS,
-    Forbidden,
-    NoRoom,
-    RankLimits,
-    RankStore,
-    Superseded,
-)
+from exporter.ranks.limits import NoRoom, RankLimits
+from exporter.ranks.store import SILENT_SECONDS, Forbidden, RankStore, Superseded
 from tests.exporter.clock import Clock
 from tests.exporter.snapshots import snapshot
 
@@ -367,3 +361,47 @@ def test_ranks_come_in_numeric_order(clock: Clock) -> None:
         store.put(snapshot(rank=rank, world_size=16))
 
     assert held(store) == [("llama", 1), ("llama", 9), ("llama", 10)]
+
+
+ALICE, BOB = 1000, 1001
+
+
+def test_user_without_a_place_gets_a_share_of_a_crowds(clock: Clock) -> None:
+    """Alice has all four jobs; Bob gets two of them, the last that began, and no more."""
+    store = RankStore(RankLimits(ranks=16, jobs=4), clock)
+    for number in range(4):
+        clock.seconds += 1
+        store.put(snapshot(job_id=f"alice-{number}"), ALICE)
+        store.put(snapshot(job_id=f"alice-{number}", rank=1), ALICE)
+    for number in range(2):
+        store.put(snapshot(job_id=f"bob-{number}"), BOB)
+    with pytest.raises(NoRoom, match="already holds 4 jobs"):
+        store.put(snapshot(job_id="bob-2"), BOB)
+    for sequence in range(2, 100):
+        with pytest.raises(NoRoom, match="already holds 4 jobs"):
+            store.put(snapshot(job_id="alice-3", sequence=sequence), ALICE)
+
+    assert {job for job, _ in held(store)} == {"alice-0", "alice-1", "bob-0", "bob-1"}
+
+
+def test_rank_gives_way_alone(clock: Clock) -> None:
+    """For one rank of Bob's, one of Alice's goes: the job that fills the node stays."""
+    store = RankStore(RankLimits(ranks=3), clock)
+    for rank in range(3):
+        store.put(snapshot(rank=rank), ALICE)
+    store.put(snapshot(job_id="bob"), BOB)
+
+    assert held(store) == [("bob", 0), ("llama", 0), ("llama", 1)]
+
+
+def test_ranks_that_begin_are_bounded_by_user(clock: Clock) -> None:
+    """Jobs that end as soon as they begin cannot fill a Prometheus with series."""
+    store = RankStore(RankLimits(ranks=2), clock)
+    for number in range(8):
+        store.put(snapshot(job_id=f"job-{number}", finished=True), ALICE)
+    with pytest.raises(NoRoom, match="8 ranks of this user began in the last minute"):
+        store.put(snapshot(job_id="job-8"), ALICE)
+    store.put(snapshot(job_id="bob"), BOB)
+    clock.seconds += 60.0
+
+    assert store.put(snapshot(job_id="job-8"), ALICE)

@@ -1,0 +1,101 @@
+"""How many ranks, jobs and peer groups a node holds, and how many of them each user may have."""
+
+from collections import Counter, deque
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+MINUTE_SECONDS: Final = 60.0
+# A job that is restarted every few seconds begins all its ranks anew each time.
+BEGINNINGS_A_MINUTE: Final = 4
+
+Uid = int | None
+
+
+class NoRoom(Exception):
+    """The node already holds as many ranks, jobs or peer groups as it may."""
+
+
+@dataclass(frozen=True, slots=True)
+class RankLimits:
+    """How much one node holds, and for how long; each is a flag of `rankskew exporter`."""
+
+    ranks: int = 64
+    jobs: int = 16
+    peer_groups: int = 32
+    finished_retention_seconds: float = 300.0
+    silent_retention_seconds: float = 3600.0
+
+
+class Place(NamedTuple):
+    """What one rank takes up."""
+
+    uid: Uid
+    job_id: str
+    peer_group: str
+    rank: int
+
+
+class Reached(NamedTuple):
+    """A limit that is reached: *held* has how many of it each user has, the newcomer counted."""
+
+    most: int
+    held: Counter[Uid]
+    is_of_jobs: bool
+    sentence: str
+
+    def crowd(self, uid: Uid) -> Uid:
+        """Return the user who has to give way to *uid*; raises NoRoom where nobody has.
+
+        A user has the whole node while no other wants any of it, and an equal share else.
+        """
+        share = max(1, self.most // len(self.held))
+        crowd, most = self.held.most_common(1)[0]
+        if crowd == uid or self.held[uid] > share or most <= share:
+            raise NoRoom(self.sentence)
+        return crowd
+
+
+def reached(limits: RankLimits, places: Iterable[Place]) -> Reached | None:
+    """Return the first limit that *places* exceed; None where all have room."""
+    all_of_them = set(places)
+    for units, most, what, flag in (
+        ({(p.uid, p.job_id, p.rank) for p in all_of_them}, limits.ranks, "ranks", "--ranks.max"),
+        ({(p.uid, p.job_id) for p in all_of_them}, limits.jobs, "jobs", "--ranks.jobs-max"),
+        (
+            {(p.uid, p.job_id, p.peer_group) for p in all_of_them},
+            limits.peer_groups,
+            "peer groups",
+            "--ranks.peer-groups-max",
+        ),
+    ):
+        if len(units) > most:
+            sentence = (
+                f"This node already holds {most} {what}; "
+                f"stop what no longer needs watching, or raise {flag}."
+            )
+            return Reached(most, Counter(unit[0] for unit in units), what == "jobs", sentence)
+    return None
+
+
+class Beginnings:
+    """Bounds how many ranks of one user begin in a minute: each makes series of its own."""
+
+    def __init__(self, ranks: int) -> None:
+        self._most = BEGINNINGS_A_MINUTE * ranks
+        self._times: dict[Uid, deque[float]] = {}
+
+    def check(self, uid: Uid, now: float) -> None:
+        """Raise NoRoom if one more of *uid* would be too many."""
+        times = self._times.get(uid, deque())
+        while times and times[0] <= now - MINUTE_SECONDS:
+            times.popleft()
+        if len(times) >= self._most:
+            raise NoRoom(
+                f"{self._most} ranks of this user began in the last minute; "
+                "wait, or raise --ranks.max."
+            )
+
+    def add(self, uid: Uid, now: float) -> None:
+        """Count one more."""
+        self._times.setdefault(uid, deque(maxlen=self._most)).append(now)

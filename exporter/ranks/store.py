@@ -89,7 +89,8 @@ class RankStore:
         now = self._clock()
         if held is None:
             self._beginnings.check(uid, now)
-        self._make_room(snapshot, uid)
+        if held is None or held.snapshot.peer_group != snapshot.peer_group or held.uid != uid:
+            self._make_room(snapshot, uid)
         if held is None:
             self._beginnings.add(uid, now)
         if held is not None and _incarnation(held.snapshot) == _incarnation(snapshot):

@@ -248,7 +248,9 @@ PAGES: dict[str, Callable[[str], str]] = {
         },
     ),
     "alerts/README.md": with_tables,
-    "README.md": lambda page: fill(page, {"costs": figures.costs()}),
+    "README.md": lambda page: fill(
+        page, {"evidence": figures.evidence(), "costs": figures.costs()}
+    ),
 }
 
 

@@ -1,9 +1,11 @@
 """The figures of the documentation, from what the benchmarks wrote."""
 
 import json
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.accuracy_plan import HEALTHY
 from docs.markdown import table
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
@@ -60,6 +62,62 @@ def costs() -> str:
         "the rows of a step are of one rank that trains alone."
     )
     return f"{about}\n\n{table(('what', 'median'), cells)}"
+
+
+def evidence() -> str:
+    """Return what was found of planted faults, how soon, and what it costs beside another tool."""
+    cells = [
+        *_accuracy(),
+        *(
+            (
+                f"from a fault in a running job to its alert, scraped every {seconds:g} s",
+                f"{_range([row['median, s'] for row in running])} s in the median, "
+                f"{max(row['max, s'] for row in running):.0f} s at most",
+            )
+            for seconds, running in _by_interval().items()
+        ),
+        (
+            "added to a training step: Rankskew, and TraceML in the same run",
+            " and ".join(
+                f"{_median(f'{ADDED}{tool}'):.0f} µs" for tool in ("probe, automatic", "traceml-ai")
+            ),
+        ),
+    ]
+    return table(("what", "measured"), cells)
+
+
+def _accuracy() -> Iterator[tuple[str, str]]:
+    cells = rows("accuracy")
+    to_find = [row for row in cells if row["found"] is not None]
+    for what, found in (
+        ("delays of 10 % of a step and more", [row for row in to_find if row["size"] >= 0.1]),
+        ("delays of 5 %", [row for row in to_find if row["size"] < 0.1]),
+    ):
+        right = sum(row["rank"] and row["stage"] for row in found)
+        yield (
+            f"{what}, planted in real training jobs",
+            f"rank and stage right in {right} of {len(found)} runs",
+        )
+    healthy = [row for row in cells if row["fault"] in HEALTHY]
+    accused = sum(row["false alarms"] > 0 for row in healthy)
+    yield "healthy runs in which somebody is accused", f"{accused} of {len(healthy)}"
+
+
+def _by_interval() -> dict[float, list[dict[str, Any]]]:
+    found: dict[float, list[dict[str, Any]]] = {}
+    for row in rows("latency"):
+        if row["healthy before, s"]:
+            found.setdefault(row["scrape, s"], []).append(row)
+    return found
+
+
+def _range(values: Sequence[float]) -> str:
+    return f"{min(values):.0f} to {max(values):.0f}"
+
+
+def _median(what: str) -> float:
+    found: float = next(row["median"] for row in rows("overhead") if row["what"] == what)
+    return found
 
 
 def overhead() -> str:

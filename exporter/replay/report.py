@@ -98,7 +98,7 @@ def _words(finding: Finding) -> str:
                 f"times as long as until {_clock(finding.onset_s)}"
             )
         case "rotating":
-            return f"now this rank, now that one is slow {doing}"
+            return f"a different rank is slow {doing} in each step"
         case "group":
             return f"peer group {finding.peer_group} has more work than the others"
         case "common":

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from exporter.__main__ import main
-from exporter.cli import parse_settings
+from exporter.commands.exporter import parse_settings
 from exporter.settings import Settings
 from rank_probe.version import __version__
 from tests.exporter.running import ROOT

@@ -52,8 +52,10 @@ def test_no_two_rooms_need_each_other() -> None:
 
 
 def test_what_serves_needs_nothing_of_replay() -> None:
-    """Only the command line knows both."""
+    """Only the commands know both."""
     taken = rooms()
 
-    assert {user for user, needs in taken.items() if "exporter.replay" in needs} == {"exporter.cli"}
+    assert {user for user, needs in taken.items() if "exporter.replay" in needs} == {
+        "exporter.commands"
+    }
     assert "exporter.server" not in taken["exporter.replay"] | taken["exporter.accounting"]

@@ -1,0 +1,30 @@
+"""`rankskew control`: change how much the probes of a running job time."""
+
+from collections.abc import Sequence
+
+from exporter.commands.arguments import Parser
+from exporter.operator.control_command import default_endpoint, give_order
+from exporter.operator.levels import Order
+from rank_probe.snapshot import LEVELS
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Change how much the probes of a job's ranks on this node time."""
+    parser = Parser(
+        prog="rankskew control",
+        description="Change how much the probes of a running job's ranks on this node time: "
+        "nothing but a heartbeat (off), the stages (stages), or also every step, into a trace file "
+        "(detail).",
+        allow_abbrev=False,
+    )
+    parser.add_argument("job_id")
+    parser.add_argument("level", choices=LEVELS)
+    parser.add_argument("--rank", type=int, help="only this rank (default: all on this node)")
+    parser.add_argument(
+        "--endpoint",
+        default=default_endpoint(),
+        help="where the exporter takes snapshots (default: %(default)s)",
+    )
+    options = parser.parse_args(arguments)
+    print(give_order(Order(options.job_id, options.level, options.rank), options.endpoint))
+    return 0

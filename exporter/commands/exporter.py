@@ -1,0 +1,55 @@
+"""`rankskew exporter`: serve."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Any, Final
+
+from exporter.collectors.catalog import COLLECTORS
+from exporter.commands.arguments import Parser
+from exporter.errors import UsageError
+from exporter.server import serve
+from exporter.settings import Settings, flags
+
+SWITCH: Final = "collector."
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve until SIGTERM or SIGINT."""
+    serve(parse_settings(arguments))
+    return 0
+
+
+def parse_settings(arguments: Sequence[str]) -> Settings:
+    """Return the settings that the flags in *arguments* ask for; raises UsageError."""
+    parser = Parser(
+        prog="rankskew exporter",
+        description="Serve the node's metrics and take in the snapshots of its ranks.",
+        allow_abbrev=False,
+    )
+    for setting, flag in flags():
+        help_text = f"{flag.help} (default: {flag.show(setting.default) or 'empty'})"
+        parser.add_argument(
+            flag.name, dest=setting.name, metavar="VALUE", help=help_text.replace("%", "%%")
+        )
+    for entry in COLLECTORS:
+        parser.add_argument(
+            f"--{SWITCH}{entry.name}",
+            dest=SWITCH + entry.name,
+            default=True,
+            action=argparse.BooleanOptionalAction,
+            help=entry.help,
+        )
+    return _settings(vars(parser.parse_args(arguments)))
+
+
+def _settings(options: dict[str, Any]) -> Settings:
+    values: dict[str, Any] = {}
+    for setting, flag in flags():
+        text = options[setting.name]
+        if text is not None:
+            try:
+                values[setting.name] = flag.parse(text)
+            except ValueError as error:
+                raise UsageError(f"{flag.name}: {error}") from error
+    off = {name.removeprefix(SWITCH) for name, on in options.items() if on is False}
+    return Settings(**values, collectors_off=frozenset(off))

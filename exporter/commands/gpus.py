@@ -1,0 +1,38 @@
+"""`rankskew gpus`: let go of the GPUs for a while, or forget those that were taken out."""
+
+from collections.abc import Sequence
+
+from exporter.commands.arguments import Parser, duration
+from exporter.operator.control_command import default_endpoint
+from exporter.operator.gpus_command import forget, release, resume
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Make the exporter let go of the GPUs for a while, or forget those that were taken out."""
+    parser = Parser(
+        prog="rankskew gpus",
+        description="As root: make the exporter of this node close the GPUs, so that they can be "
+        "reset or reconfigured or their driver reloaded (release), read them again (resume), or "
+        "expect no longer those that were taken out for good (forget).",
+        allow_abbrev=False,
+    )
+    parser.add_argument("action", choices=("release", "resume", "forget"))
+    parser.add_argument(
+        "--for",
+        dest="seconds",
+        metavar="DURATION",
+        type=duration,
+        default="10m",
+        help="when a release ends by itself (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--endpoint",
+        default=default_endpoint(),
+        help="the exporter's Unix socket (default: %(default)s)",
+    )
+    options = parser.parse_args(arguments)
+    if options.action == "release":
+        print(release(options.seconds, options.endpoint))
+    else:
+        print({"resume": resume, "forget": forget}[options.action](options.endpoint))
+    return 0

@@ -27,20 +27,24 @@ class Handshakes:
         self._begun: dict[int, tuple[str, socket.socket]] = {}
 
     def begin(self, connection: socket.socket, address: str) -> None:
-        """Count *connection* until end()."""
+        """Count *connection* until end().
+
+        One that ended on the way stays until its turn comes, and counts for its address alone.
+        """
+        self.end(connection.fileno())  # Of an earlier connection with this number.
         if len(self._begun) >= self._handshakes_max:
             self._shut_one_down()
         self._begun[connection.fileno()] = (address, connection)
 
     def end(self, descriptor: int) -> None:
-        """Forget a connection whose handshake is done, or that is closed."""
+        """Forget a connection whose handshake is done."""
         self._begun.pop(descriptor, None)
 
     def _shut_one_down(self) -> None:
         ((crowd, _),) = Counter(address for address, _ in self._begun.values()).most_common(1)
         oldest = next(fd for fd, (address, _) in self._begun.items() if address == crowd)
         _, connection = self._begun.pop(oldest)
-        with suppress(OSError):  # The client may have gone.
+        with suppress(OSError):  # It may have ended by itself.
             connection.shutdown(socket.SHUT_RDWR)
 
 
@@ -53,20 +57,6 @@ class TlsListener(socket.socket):
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection and count it; raises as socket.accept()."""
-        accepted, address = super().accept()
-        connection = _Connection(accepted, self._handshakes)
+        connection, address = super().accept()
         self._handshakes.begin(connection, address[0])
         return connection, address
-
-
-class _Connection(socket.socket):
-    """Tells *handshakes* when it is closed."""
-
-    def __init__(self, accepted: socket.socket, handshakes: Handshakes) -> None:
-        super().__init__(fileno=accepted.detach())
-        self._handshakes = handshakes
-
-    def close(self) -> None:
-        """Close the connection, and make room."""
-        self._handshakes.end(self.fileno())
-        super().close()

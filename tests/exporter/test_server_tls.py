@@ -5,14 +5,14 @@ import http.client
 import socket
 import ssl
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import bcrypt
 import psutil
 import pytest
 
-from exporter.web.handshakes import HANDSHAKES_MAX
+from exporter.web.handshakes import HANDSHAKE_SECONDS, HANDSHAKES_MAX
 from tests.exporter.certificates import make_certificate
 from tests.exporter.running import PATIENCE_SECONDS, RunningExporter, running_exporter
 from tests.exporter.snapshots import snapshot
@@ -50,16 +50,23 @@ def exporter(directory: Path) -> Iterator[RunningExporter]:
         yield running
 
 
-def get(
-    exporter: RunningExporter, directory: Path, client: str | None, headers: dict[str, str]
-) -> tuple[int, http.client.HTTPMessage, bytes]:
-    """Scrape with the certificate of *client*, trusting the server's."""
+def connect(
+    exporter: RunningExporter, directory: Path, client: str | None
+) -> http.client.HTTPSConnection:
+    """Return a connection with the certificate of *client* that trusts the server's."""
     context = ssl.create_default_context(cafile=str(directory / "server.crt"))
     if client is not None:
         context.load_cert_chain(directory / f"{client}.crt", directory / f"{client}.key")
-    connection = http.client.HTTPSConnection(
+    return http.client.HTTPSConnection(
         "localhost", exporter.port, timeout=PATIENCE_SECONDS, context=context
     )
+
+
+def get(
+    exporter: RunningExporter, directory: Path, client: str | None, headers: dict[str, str]
+) -> tuple[int, http.client.HTTPMessage, bytes]:
+    """Scrape with the certificate of *client*."""
+    connection = connect(exporter, directory, client)
     try:
         connection.request("GET", "/metrics", headers=headers)
         response = connection.getresponse()
@@ -107,16 +114,27 @@ def test_plain_http_is_turned_away(exporter: RunningExporter) -> None:
 def test_crowd_that_begins_no_handshake_keeps_no_scraper_out(
     exporter: RunningExporter, directory: Path
 ) -> None:
-    """Of 400 silent connections few are kept, and a scraper at the same address gets in."""
+    """Of 400 silent connections few are kept, and scrapers at the same address are served.
+
+    One has a connection of its own, the other begins a new one for each scrape.
+    """
     process = psutil.Process(exporter.process.pid)
     before = process.num_fds()
     with ExitStack() as stack:
+        kept = stack.enter_context(closing(connect(exporter, directory, "scraper")))
+        kept.connect()
+        own = kept.sock
         for _ in range(4):
             for _ in range(100):
                 silent = socket.create_connection(("127.0.0.1", exporter.port))
                 stack.callback(silent.close)
             assert get(exporter, directory, "scraper", LOGIN)[0] == 200
+            kept.request("GET", "/-/healthy", headers=LOGIN)
+            assert kept.getresponse().read() == b"The exporter is healthy.\n"
+            assert kept.sock is own  # Else it was ended, and http.client has connected again.
             assert process.num_fds() < before + HANDSHAKES_MAX + 8
+        silent.settimeout(HANDSHAKE_SECONDS + PATIENCE_SECONDS / 2)
+        assert silent.recv(1) == b""
     assert not [line for line in exporter.log if "ERROR" in line]
 
 

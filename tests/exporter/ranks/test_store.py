@@ -363,7 +363,7 @@ def test_ranks_come_in_numeric_order(clock: Clock) -> None:
     assert held(store) == [("llama", 1), ("llama", 9), ("llama", 10)]
 
 
-ALICE, BOB = 1000, 1001
+ALICE, BOB, CAROL = 1000, 1001, 1002
 
 
 def test_user_without_a_place_gets_a_share_of_a_crowds(clock: Clock) -> None:
@@ -405,3 +405,37 @@ def test_ranks_that_begin_are_bounded_by_user(clock: Clock) -> None:
     clock.seconds += 60.0
 
     assert store.put(snapshot(job_id="job-8"), ALICE)
+
+
+def test_nobody_gets_more_than_a_share_of_a_crowds(clock: Clock) -> None:
+    """Of three users each has a third for sure; Alice keeps what nobody has a right to."""
+    store = RankStore(RankLimits(jobs=9), clock)
+    for number in range(8):
+        clock.seconds += 1
+        store.put(snapshot(job_id=f"alice-{number}"), ALICE)
+    store.put(snapshot(job_id="carol"), CAROL)
+    for number in range(3):
+        store.put(snapshot(job_id=f"bob-{number}"), BOB)
+    with pytest.raises(NoRoom, match="already holds 9 jobs"):
+        store.put(snapshot(job_id="bob-3"), BOB)
+
+    assert len([job for job, _ in held(store) if job.startswith("alice")]) == 5
+
+
+def test_more_users_than_places_do_not_take_turns(clock: Clock) -> None:
+    """Who has the only place keeps it."""
+    store = RankStore(RankLimits(jobs=1), clock)
+    store.put(snapshot(job_id="alice"), ALICE)
+    with pytest.raises(NoRoom):
+        store.put(snapshot(job_id="bob"), BOB)
+
+    assert held(store) == [("alice", 0)]
+
+
+def test_known_rank_that_changes_its_group_needs_room_too(clock: Clock) -> None:
+    """Else one rank could name a new group with each push."""
+    store = RankStore(RankLimits(peer_groups=1), clock)
+    store.put(snapshot(rank=0, peer_group="a"))
+    store.put(snapshot(rank=1, peer_group="a"))
+    with pytest.raises(NoRoom, match=r"--ranks\.peer-groups-max"):
+        store.put(snapshot(rank=1, peer_group="b", sequence=2))

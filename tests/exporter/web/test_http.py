@@ -112,6 +112,28 @@ def test_connection_that_has_been_idle_longest_gives_way(address: str) -> None:
     assert asyncio.run(crowd()) == (b"HTTP/1.1 200 OK\r\n", b"", True)
 
 
+def test_connection_that_was_just_served_is_not_idle_longest() -> None:
+    """A scraper that keeps its connection keeps it, though another has connected since."""
+
+    async def crowd() -> tuple[bytes, bool]:
+        async with web(PlainTextResponse("fine"), connections=2) as (listener, port):
+            kept = await connect(port, "127.0.0.1")
+            silent = await connect(port, "127.0.0.2")
+            while len(listener.server_state.connections) < 2:
+                await asyncio.sleep(0)
+            kept[1].write(GET)
+            await asyncio.wait_for(kept[0].readuntil(b"fine"), PATIENCE_SECONDS)
+            scraper = await connect(port, "127.0.0.3", GET)
+            await head(scraper)
+            last = await asyncio.wait_for(silent[0].read(), PATIENCE_SECONDS)
+            is_open = not kept[0].at_eof()
+            for _, writer in (kept, silent, scraper):
+                writer.close()
+            return last, is_open
+
+    assert asyncio.run(crowd()) == (b"", True)
+
+
 @pytest.mark.parametrize("sent", [b"", b"GET / HTT", GET + b"GET / HT"])
 def test_connection_that_ends_no_request_is_dropped(sent: bytes) -> None:
     """Saying nothing, or half a request, holds a place for a limited time only."""

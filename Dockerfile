@@ -18,10 +18,11 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
 WORKDIR /opt/rankskew
 COPY --from=build /src/wheels wheels
 RUN pip install --no-cache-dir "$(ls wheels/rankskew-*.whl)[exporter]" && rm -r wheels
-# A number, so that Kubernetes can see that it is not root. Mount both directories: training
-# processes on the node find the ingest socket in the first one, and the second remembers its GPUs.
+# A number, so that Kubernetes can see that it is not root. Mount the first directory and the last:
+# training processes find the ingest socket in the one, and the other remembers the node's GPUs.
+# Orders are given in the container itself: docker exec CONTAINER rankskew gpus release.
 RUN useradd --system --uid 9917 --home-dir /opt/rankskew rankskew \
-    && install --directory --owner=rankskew /run/rankskew /var/lib/rankskew
+    && install --directory --owner=rankskew /run/rankskew /run/rankskew-operator /var/lib/rankskew
 USER 9917
 EXPOSE 9917
 # With TLS in --web.config.file, replace it: this asks over plain HTTP.

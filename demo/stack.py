@@ -67,6 +67,7 @@ class Exporter(Process):
         self.socket = directory / "exporter.sock"
         command = [sys.executable, "-m", "exporter", "exporter"]
         command += [f"--web.listen-address={self.address}", f"--ingest.socket={self.socket}"]
+        command += [f"--operator.socket={directory / 'operator.sock'}"]
         log = directory / "exporter.log"
         super().__init__("the exporter", [*command, *flags], log, environment)
 

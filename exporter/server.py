@@ -5,109 +5,27 @@ import gc
 import logging
 import signal
 import socket
-import ssl
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-import uvicorn
-from starlette.types import ASGIApp
-
+from exporter.errors import StartError
+from exporter.listeners.handshakes import Handshakes, TlsListener
+from exporter.listeners.listener import Listener
+from exporter.listeners.sockets import UnixListener, open_loopback, open_tcp
 from exporter.live.page import LiveView
 from exporter.settings import Settings
-from exporter.sockets import BACKLOG, UnixListener, open_loopback, open_tcp
 from exporter.web.config import WebConfig, load_web_config
-from exporter.web.handshakes import HANDSHAKE_SECONDS, Handshakes, TlsListener
-from exporter.web.http import web_protocol
 from exporter.wiring import Exporter
 from rank_probe.version import __version__
 
 logger = logging.getLogger(__name__)
 
-# What a request in flight gets when the exporter is told to end.
-SHUTDOWN_SECONDS: Final = 1
 LIVE_INTERVAL_SECONDS: Final = 1.0
-# How often the Date header of the web listener's answers is renewed.
-DATE_SECONDS: Final = 1.0
-
-
-class Listener(uvicorn.Server):
-    """Serves sockets that are open already; end() ends it, no signal does.
-
-    *protocol* serves a connection, made as uvicorn makes its own; *app* is what it asks, if it asks
-    an ASGI application.
-    """
-
-    def __init__(
-        self,
-        sockets: Sequence[socket.socket],
-        protocol: type[asyncio.Protocol],
-        app: ASGIApp | None = None,
-        tls: ssl.SSLContext | None = None,
-    ) -> None:
-        config = uvicorn.Config(
-            app,  # type: ignore[arg-type] # nothing but the protocol looks at it
-            http=protocol,
-            ws="none",
-            lifespan="off",
-            access_log=False,
-            log_config=None,
-            server_header=False,
-            proxy_headers=False,
-            backlog=BACKLOG,
-            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
-        )
-        config.load()
-        config.ssl = tls
-        super().__init__(config)
-        self._sockets = list(sockets)
-        self._told_to_end = asyncio.Event()
-
-    async def serve_until_told(self) -> None:
-        """Serve until end() is called, then let requests in flight finish."""
-        await self.serve(self._sockets)
-
-    def end(self) -> None:
-        """Have serve_until_told() return soon."""
-        self._told_to_end.set()
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, as uvicorn does, which leaves a minute for a TLS handshake."""
-        loop = asyncio.get_running_loop()
-        config = self.config
-
-        def protocol() -> asyncio.Protocol:
-            return config.http_protocol_class(  # type: ignore[call-arg] # as uvicorn's
-                config=config, server_state=self.server_state, app_state={}, _loop=loop
-            )
-
-        self.servers = [
-            await loop.create_server(
-                protocol,
-                sock=each,
-                ssl=config.ssl,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS if config.ssl else None,
-                backlog=BACKLOG,
-            )
-            for each in sockets or ()
-        ]
-        self.started = True
-
-    async def main_loop(self) -> None:
-        """Wait; uvicorn's own loop wakes ten times a second to see whether it is told."""
-        while not self._told_to_end.is_set():
-            await self.on_tick(0)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(DATE_SECONDS):
-                    await self._told_to_end.wait()
-
-    @contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to run_all()."""
-        yield
+OPERATOR_SOCKET_MODE: Final = 0o600
 
 
 def serve(settings: Settings) -> None:
@@ -123,10 +41,12 @@ def serve(settings: Settings) -> None:
             web = TlsListener(web, handshakes)
         stack.callback(web.close)
         ingest = _open_ingest(settings, stack)
-        protocol = web_protocol(begun=handshakes)
-        listeners = [Listener([web], protocol, exporter.web_app(), config.tls)]
+        operator = _open_operator(settings, stack)
+        listeners = [exporter.web_listener([web], handshakes)]
         if ingest:
-            listeners.append(Listener(ingest, exporter.ingest_protocol()))
+            listeners.append(exporter.ingest_listener(ingest))
+        if operator:
+            listeners.append(exporter.operator_listener(operator))
         stack.callback(exporter.stop)
         exporter.start()
         _log_start(web, ingest, config)
@@ -170,6 +90,21 @@ def _open_ingest(settings: Settings, stack: ExitStack) -> list[socket.socket]:
         stack.callback(tcp.close)
         sockets.append(tcp)
     return sockets
+
+
+def _open_operator(settings: Settings, stack: ExitStack) -> list[socket.socket]:
+    if not settings.operator_socket:
+        return []
+    try:
+        unix = UnixListener(
+            Path(settings.operator_socket), OPERATOR_SOCKET_MODE, "--operator.socket"
+        )
+    except StartError as error:
+        # The node is watched all the same, as by an exporter whose unit is older than this socket.
+        logger.warning("no orders are taken: %s", error)
+        return []
+    stack.callback(unix.close)
+    return [unix.socket]
 
 
 def _configure_logging() -> None:

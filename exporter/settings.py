@@ -119,6 +119,12 @@ class Settings:
         "Most ingest connections open at once, times --ranks.max; one user gets half of them.",
         positive,
     )
+    operator_socket: str = _flag(
+        "--operator.socket",
+        "/run/rankskew-operator/operator.sock",
+        "Unix socket, open to this user and to root only, on which rankskew gpus and rankskew "
+        "control give orders; keep its directory out of containers. '' turns it off.",
+    )
     ranks_max: int = _flag("--ranks.max", 64, "Most ranks held at once on this node.", positive)
     ranks_jobs_max: int = _flag(
         "--ranks.jobs-max", 16, "Most jobs held at once on this node.", positive

@@ -1,20 +1,27 @@
 """How the parts of the exporter are joined: store, collectors, NVML worker and applications."""
 
-import asyncio
+import logging
+import resource
+import socket
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from starlette.types import ASGIApp
 
 from exporter.collectors.catalog import Sources, enabled, makers
 from exporter.ingest.app import IngestApp, IngestCounts
-from exporter.ingest.connections import Door
-from exporter.ingest.http import ingest_protocol
 from exporter.ingest.token_file import TokenFile
+from exporter.listeners.connection import Bounds
+from exporter.listeners.handshakes import Handshakes
+from exporter.listeners.listener import Listener
 from exporter.live.page import LiveView
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
+from exporter.operator.app import operator_app
 from exporter.operator.gpus import GpuControl
+from exporter.operator.levels import Orders
 from exporter.processes.process import Proc
 from exporter.processes.watch import ProcessWatch
 from exporter.ranks.limits import RankLimits
@@ -27,6 +34,19 @@ from exporter.web.auth import BasicAuth, WithHeaders
 from exporter.web.config import WebConfig
 from exporter.web.health import GpusGone, Ready
 
+logger = logging.getLogger(__name__)
+
+# Far more than some Prometheus replicas and open browsers need.
+WEB_CONNECTIONS: Final = 128
+WEB_FULL: Final = b"Too many web connections are open on this exporter; try again later.\n"
+INGEST_FULL: Final = (
+    b'{"error": "Too many ingest connections are open on this node, in all or of this user; '
+    b'close idle ones, or raise --ingest.connections-per-rank."}'
+)
+OPERATOR_CONNECTIONS: Final = 16
+OPERATOR_FULL: Final = b'{"error": "Too many orders are being given; try again."}'
+TEXT, JSON = b"text/plain; charset=utf-8", b"application/json"
+
 
 class Exporter:
     """All parts for *settings*; only those between start() and stop() use a thread or process."""
@@ -37,6 +57,7 @@ class Exporter:
         self._counts = IngestCounts()
         self._token = _token(settings)
         self._store = RankStore(_limits(settings))
+        self._orders = Orders(self._store)
         expected = _expected_gpus(settings)
         self._nvml = NvmlSupervisor(_timing(settings), on_sample=expected.see)
         self._needs_nvml = any(entry.needs_nvml for entry in enabled(settings))
@@ -72,12 +93,31 @@ class Exporter:
             app = BasicAuth(app, self._config.users)
         return WithHeaders(app, self._config.headers) if self._config.headers else app
 
-    def ingest_protocol(self) -> type[asyncio.Protocol]:
-        """Return what serves the connections of the ingest listener."""
+    def web_listener(
+        self, sockets: Sequence[socket.socket], handshakes: Handshakes | None
+    ) -> Listener:
+        """Return what Prometheus and browsers connect to; *handshakes* are those with TLS."""
+        bounds = Bounds(WEB_CONNECTIONS, WEB_FULL, TEXT, handshakes=handshakes)
+        return Listener(sockets, self.web_app(), bounds, self._config.tls)
+
+    def ingest_listener(self, sockets: Sequence[socket.socket]) -> Listener:
+        """Return what training processes connect to. One that is connected stays so."""
         limit = self._settings.ingest_max_body_bytes
-        app = IngestApp(self._store, self._counts, limit, self._token, self._gpu_control)
+        app = IngestApp(self._store, self._counts, self._orders, limit, self._token)
         wanted = self._settings.ingest_connections_per_rank * self._settings.ranks_max
-        return ingest_protocol(app, Door(wanted), self._counts.results)
+        bounds = Bounds(
+            affordable(wanted),
+            INGEST_FULL,
+            JSON,
+            idle_gives_way=False,
+            turned_away=self._counts.turn_away,
+        )
+        return Listener(sockets, app, bounds)
+
+    def operator_listener(self, sockets: Sequence[socket.socket]) -> Listener:
+        """Return what `rankskew gpus` and `rankskew control` connect to."""
+        app = operator_app(self._orders, self._gpu_control)
+        return Listener(sockets, app, Bounds(OPERATOR_CONNECTIONS, OPERATOR_FULL, JSON))
 
     def _gpus_visible(self) -> int | None:
         sample = self._nvml.latest()
@@ -110,3 +150,17 @@ def _limits(settings: Settings) -> RankLimits:
         settings.ranks_finished_retention_seconds,
         settings.ranks_silent_retention_seconds,
     )
+
+
+def affordable(connections: int) -> int:
+    """Return *connections*, or half the files that this process may open if those are fewer."""
+    files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files == resource.RLIM_INFINITY or connections <= files // 2:
+        return connections
+    logger.warning(
+        "only %d of %d ingest connections can be open at once: "
+        "raise the limit on open files (LimitNOFILE=, ulimit -n)",
+        files // 2,
+        connections,
+    )
+    return files // 2

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from exporter.commands.arguments import Parser
-from exporter.operator.control_command import default_endpoint, give_order
-from exporter.operator.levels import Order
+from exporter.operator.control_command import control_endpoint, give_order
+from exporter.operator.orders import Order
 from rank_probe.snapshot import LEVELS
 
 
@@ -22,8 +22,9 @@ def run(arguments: Sequence[str]) -> int:
     parser.add_argument("--rank", type=int, help="only this rank (default: all on this node)")
     parser.add_argument(
         "--endpoint",
-        default=default_endpoint(),
-        help="where the exporter takes snapshots (default: %(default)s)",
+        default=control_endpoint(),
+        help="the exporter's --operator.socket, or for ranks of your own where they push "
+        "(default: %(default)s)",
     )
     options = parser.parse_args(arguments)
     print(give_order(Order(options.job_id, options.level, options.rank), options.endpoint))

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from exporter.commands.arguments import Parser, duration
-from exporter.operator.control_command import default_endpoint
+from exporter.operator.control_command import operator_endpoint
 from exporter.operator.gpus_command import forget, release, resume
 
 
@@ -27,8 +27,8 @@ def run(arguments: Sequence[str]) -> int:
     )
     parser.add_argument(
         "--endpoint",
-        default=default_endpoint(),
-        help="the exporter's Unix socket (default: %(default)s)",
+        default=operator_endpoint(),
+        help="the exporter's --operator.socket (default: %(default)s)",
     )
     options = parser.parse_args(arguments)
     if options.action == "release":

@@ -1,16 +1,30 @@
-"""The ingest listener: takes snapshots from training processes, and orders from the operator."""
+"""The ingest listener: takes snapshots from training processes, and orders from their owners."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
-from exporter.ingest.http import Answer, Request
+from fastapi import FastAPI, Request
+from starlette.types import Receive, Scope, Send
+
+from exporter.ingest.description import describe_snapshots
 from exporter.ingest.schema import RESULTS, Refused, parse
 from exporter.ingest.token_file import TokenFile
-from exporter.operator.gpus import GPUS_PATH, GpuControl
-from exporter.operator.levels import CONTROL_PATH, NobodyThere, Orders, WrongOrder, parse_order
+from exporter.listeners.peer import Peer
+from exporter.operator.levels import Orders, own
+from exporter.operator.orders import CONTROL_PATH, Order
+from exporter.operator.refusals import REFUSALS, Ordered, say_what_is_wrong
 from exporter.ranks.limits import NoRoom
 from exporter.ranks.store import Forbidden, RankStore, Superseded
 from rank_probe.snapshot import SNAPSHOT_PATH
+from rank_probe.version import __version__
+
+RESULT_OF: Final[Mapping[type[Exception], str]] = {
+    Forbidden: "forbidden",
+    Superseded: "superseded",
+    NoRoom: "no_room",
+}
 
 
 @dataclass(slots=True)
@@ -20,134 +34,161 @@ class IngestCounts:
     results: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RESULTS, 0))
     unknown_fields: int = 0
 
+    def turn_away(self) -> None:
+        """Count a connection that there was no room for."""
+        self.results["turned_away"] += 1
+
+
+class BrokenOff(Exception):
+    """The connection ended before the body did."""
+
 
 class IngestApp:
     """Puts snapshots into *store* and counts them in *counts*. Call from the event loop only.
 
-    With a *token*, who comes over TCP must show it; the Unix socket says itself who comes.
+    With a *token*, a client over TCP must send it; over the Unix socket the kernel says who it is.
+
+    A push does not go through FastAPI, which serves the rest: docs/decisions/0002-libraries.md has
+    what that would cost.
     """
 
     def __init__(
         self,
         store: RankStore,
         counts: IngestCounts,
+        orders: Orders,
         max_body_bytes: int,
         token: TokenFile | None = None,
-        gpus: GpuControl | None = None,
     ) -> None:
-        self.max_body_bytes = max_body_bytes
         self._store = store
         self._counts = counts
+        self._orders = orders
+        self._max_body_bytes = max_body_bytes
         self._token = token
-        self._orders = Orders(store)
-        self._handlers = {SNAPSHOT_PATH: self._take, CONTROL_PATH: self._control}
-        self._gpus = gpus
-        if gpus is not None:
-            self._handlers[GPUS_PATH] = self._gpu_order
+        self._api = _api(orders)
 
-    def answer(self, request: Request) -> Answer:
-        """Return the answer to *request*, whose body may be too large, and then is not whole."""
-        handle = self._handlers.get(request.path)
-        if handle is None:
-            return self._elsewhere(404)
-        if request.method != "POST":
-            return self._elsewhere(405, ("Allow", "POST"))
-        if request.origin:
-            return self._from_a_browser()
-        return handle(request)
-
-    def broken_off(self, request: Request) -> None:
-        """Count a snapshot whose connection ended before its body."""
-        if request.method == "POST" and request.path == SNAPSHOT_PATH:
-            self._counts.results["malformed"] += 1
-
-    def _take(self, request: Request) -> Answer:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["method"] != "POST":
+            await self._api(scope, receive, send)
+            return
+        is_push = scope["path"] == SNAPSHOT_PATH
         try:
-            snapshot, unknown_fields = parse(self._body_of(request))
-            self._counts.unknown_fields += unknown_fields
-            self._orders.forget_ended()  # Before this snapshot, which may begin a new run.
-            is_news = self._store.put(snapshot, request.uid)
-            level = self._orders.level_for(snapshot, request.uid)
-            result, content = ("accepted" if is_news else "ignored"), _asked(level)
+            self._admit(scope)
+            body = await self._body(scope, receive)
         except Refused as refusal:
-            result, content = refusal.result, _error(refusal)
-        except Forbidden as refusal:
-            result, content = "forbidden", _error(refusal)
-        except Superseded as refusal:
-            result, content = "superseded", _error(refusal)
-        except NoRoom as refusal:
-            result, content = "no_room", _error(refusal)
+            self._counts.results[refusal.result] += 1
+            await _respond(send, refusal.result, {"error": str(refusal)})
+        except BrokenOff:
+            self._counts.results["malformed"] += is_push
+        else:
+            if is_push:
+                await self._push(scope["state"]["peer"], body, send)
+            else:
+                await self._api(scope, _replay(body), send)
+
+    async def _push(self, peer: Peer | None, body: bytes, send: Send) -> None:
+        try:
+            result, content = self._take(peer, body)
+        except Refused as refusal:
+            result, content = refusal.result, {"error": str(refusal)}
+        except (Forbidden, Superseded, NoRoom) as refusal:
+            result, content = RESULT_OF[type(refusal)], {"error": str(refusal)}
         self._counts.results[result] += 1
-        return Answer(RESULTS[result], content, _headers(result))
+        await _respond(send, result, content)
 
-    def _control(self, request: Request) -> Answer:
-        try:
-            order = parse_order(self._body_of(request))
-            return Answer(200, {"ranks": self._orders.give(order, request.uid)})
-        except Refused as refusal:
-            return self._refusal(refusal)
-        except WrongOrder as refusal:
-            return Answer(422, _error(refusal))
-        except NobodyThere as refusal:
-            return Answer(404, _error(refusal))
-        except Forbidden as refusal:
-            return Answer(403, _error(refusal))
+    def _take(self, peer: Peer | None, body: bytes) -> tuple[str, dict[str, Any]]:
+        snapshot, unknown_fields = parse(body)
+        self._counts.unknown_fields += unknown_fields
+        self._orders.forget_ended()  # Before this snapshot, which may begin a new run.
+        is_news = self._store.put(snapshot, peer)
+        level = self._orders.level_for(snapshot, peer)
+        return "accepted" if is_news else "ignored", {} if level is None else {"level": level}
 
-    def _gpu_order(self, request: Request) -> Answer:
-        if self._gpus is None:
-            return self._elsewhere(404)
-        try:
-            body = self._body_of(request)
-        except Refused as refusal:
-            return self._refusal(refusal)
-        return Answer(*self._gpus.answer(body, request.uid))
-
-    def _from_a_browser(self) -> Answer:
-        """Return the answer to a page of any site: a browser here would post to loopback for it."""
-        self._counts.results["forbidden"] += 1
-        return Answer(403, {"error": "Web pages may not post here: leave out the Origin header."})
-
-    def _elsewhere(self, status: int, *headers: tuple[str, str]) -> Answer:
-        *paths, last = self._handlers
-        served = f"POST to {', '.join(paths)} and {last}"
-        sentence = f"Nothing is served here but {served}; use the web listener."
-        return Answer(status, {"error": sentence}, headers)
-
-    def _refusal(self, why: Refused) -> Answer:
-        """Return the answer to an order that is not even read."""
-        if why.result == "unauthorized":
-            self._counts.results["unauthorized"] += 1
-        return Answer(RESULTS[why.result], _error(why), _headers(why.result))
-
-    def _body_of(self, request: Request) -> bytes:
-        """Return the body of a request that may be answered; raises Refused for any other."""
-        if request.body_bytes > self.max_body_bytes:
+    def _admit(self, scope: Scope) -> None:
+        """Raise Refused for a request that may not post here."""
+        if _header(scope, b"origin"):
+            # A browser on the node reaches loopback on behalf of any site.
+            raise Refused("forbidden", "Web pages may not post here: leave out the Origin header.")
+        if self._token is None or scope["state"]["peer"] is not None:
+            return
+        if not self._token.is_shown_in(_header(scope, b"authorization").decode("latin-1")):
             raise Refused(
-                "oversized",
-                f"The body is larger than {self.max_body_bytes} bytes; a snapshot is far smaller, "
-                "so check what is sent, or raise --ingest.max-body-bytes.",
+                "unauthorized",
+                "This listener wants the token of its --ingest.token-file; "
+                "set RANKSKEW_TOKEN_FILE to a file with the same token.",
             )
-        if self._token is not None and request.uid is None:
-            _check(self._token, request)
-        return bytes(request.body)
 
+    async def _body(self, scope: Scope, receive: Receive) -> bytes:
+        """Return the body; raises Refused as soon as it is too large, or is announced to be."""
+        announced = _header(scope, b"content-length")
+        if announced and int(announced) > self._max_body_bytes:  # The parser takes digits only.
+            raise self._too_large()
+        body = bytearray()
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise BrokenOff
+            body += message["body"]
+            if len(body) > self._max_body_bytes:
+                raise self._too_large()
+            if not message["more_body"]:
+                return bytes(body)
 
-def _check(token: TokenFile, request: Request) -> None:
-    if not token.is_shown_in(request.authorization):
-        raise Refused(
-            "unauthorized",
-            "This listener wants the token of its --ingest.token-file; "
-            "set RANKSKEW_TOKEN_FILE to a file with the same token.",
+    def _too_large(self) -> Refused:
+        return Refused(
+            "oversized",
+            f"The body is larger than {self._max_body_bytes} bytes; a snapshot is far smaller, "
+            "so check what is sent, or raise --ingest.max-body-bytes.",
         )
 
 
-def _asked(level: str | None) -> dict[str, str]:
-    return {} if level is None else {"level": level}
+def _api(orders: Orders) -> FastAPI:
+    app = FastAPI(
+        title="rankskew ingest",
+        summary="Where ranks push their snapshots, and their owners control them.",
+        version=__version__,
+        docs_url=None,  # Not on a listener that takes what is posted; openapi.json is enough.
+        redoc_url=None,
+    )
+    app.router.redirect_slashes = False
+    say_what_is_wrong(
+        app,
+        f"POST to {SNAPSHOT_PATH} and {CONTROL_PATH}, and GET of /openapi.json; "
+        "the web listener serves the rest",
+    )
+    describe_snapshots(app)
+
+    @app.post(CONTROL_PATH, responses=REFUSALS)
+    async def control(order: Order, request: Request) -> Ordered:
+        """Change how much the probes of your own job's ranks on this node time."""
+        return Ordered(orders.give(order, own(request.state.peer)))
+
+    return app
 
 
-def _error(why: Exception) -> dict[str, Any]:
-    return {"error": str(why)}
+async def _respond(send: Send, result: str, content: Mapping[str, Any]) -> None:
+    body = json.dumps(content).encode()
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+    ]
+    if result == "unauthorized":
+        headers.append((b"www-authenticate", b"Bearer"))
+    await send({"type": "http.response.start", "status": RESULTS[result], "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
-def _headers(result: str) -> tuple[tuple[str, str], ...]:
-    return (("WWW-Authenticate", "Bearer"),) if result == "unauthorized" else ()
+def _header(scope: Scope, name: bytes) -> bytes:
+    """Return the last header of that *name*, which is lower case; empty for none."""
+    headers: list[tuple[bytes, bytes]] = scope["headers"]
+    return next((value for each, value in reversed(headers) if each == name), b"")
+
+
+def _replay(body: bytes) -> Receive:
+    """Return what an application receives of a request whose *body* is here."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return receive

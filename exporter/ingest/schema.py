@@ -17,8 +17,9 @@ from pydantic import (
     model_validator,
 )
 from pydantic.dataclasses import dataclass
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails
 
+from exporter.validation import NOT_JSON, SAME_RELEASE, OneOf, sentence, wrong
 from rank_probe.snapshot import (
     DEFAULT_LEVEL,
     LEVELS,
@@ -58,7 +59,6 @@ LABEL_CHARACTERS: Final = 128
 LARGEST_COUNT: Final = 2**53
 # Beyond any clock or run, and small enough that no sum or square of it overflows a double.
 LARGEST_SECONDS: Final = 1e15
-SAME_RELEASE: Final = "install the same release of rankskew for the probe and this exporter"
 
 
 class Refused(Exception):
@@ -69,24 +69,10 @@ class Refused(Exception):
         self.result = result
 
 
-def _wrong(what_and_what_to_do: str) -> PydanticCustomError:
-    # A context value, not the template itself: the text may hold braces.
-    return PydanticCustomError("rankskew", "{sentence}", {"sentence": what_and_what_to_do})
-
-
 def _printable(text: str) -> str:
     if not text.isprintable():
-        raise _wrong("has characters that cannot be printed; use plain text")
+        raise wrong("has characters that cannot be printed; use plain text")
     return text
-
-
-def _one_of(what: str, names: tuple[str, ...]) -> AfterValidator:
-    def check(name: str) -> str:
-        if name not in names:
-            raise _wrong(f"is not {what}; use one of {', '.join(names)}")
-        return name
-
-    return AfterValidator(check)
 
 
 def _only(keys: tuple[str, ...]) -> BeforeValidator:
@@ -108,11 +94,11 @@ InfoValue = Annotated[
 Label = Annotated[
     str, StringConstraints(min_length=1, max_length=LABEL_CHARACTERS), AfterValidator(_printable)
 ]
-Stage = Annotated[str, _one_of("a stage", STAGES)]
-Level = Annotated[str, _one_of("a level", LEVELS)]
-LateKind = Annotated[str, _one_of("a way to be late", LATE_KINDS)]
-LostKind = Annotated[str, _one_of("what GPUs are lost to", LOST_KINDS)]
-Reason = Annotated[str, _one_of("a reason why nobody can be judged", REASONS)]
+Stage = Annotated[str, OneOf("a stage", STAGES)]
+Level = Annotated[str, OneOf("a level", LEVELS)]
+LateKind = Annotated[str, OneOf("a way to be late", LATE_KINDS)]
+LostKind = Annotated[str, OneOf("what GPUs are lost to", LOST_KINDS)]
+Reason = Annotated[str, OneOf("a reason why nobody can be judged", REASONS)]
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
 Seconds = Annotated[float, Field(ge=0, le=LARGEST_SECONDS, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
@@ -226,7 +212,7 @@ class SnapshotBody:
     @model_validator(mode="after")
     def _rank_is_in_the_world(self) -> Self:
         if self.rank >= self.world_size:
-            raise _wrong(
+            raise wrong(
                 f"says rank {self.rank}, which is outside a world of {self.world_size}; "
                 "check RANK and WORLD_SIZE"
             )
@@ -259,19 +245,8 @@ def parse(body: bytes) -> tuple[Snapshot, int]:
 
 def _refusal(error: ErrorDetails) -> Refused:
     """Return the refusal for the first thing that pydantic found wrong."""
-    where, kind, what = _place(error), error["type"], error["msg"]
-    if kind == "json_invalid":
-        return Refused("malformed", "The body is not JSON; send the snapshot as one JSON object.")
-    if kind == "rankskew":
-        return Refused("invalid", f"{where} {what}.")
-    if kind == "missing":
-        return Refused("invalid", f"{where} is missing; {SAME_RELEASE}.")
-    if kind == "literal_error":
+    if error["type"] == "json_invalid":
+        return Refused("malformed", NOT_JSON)
+    if error["type"] == "literal_error":
         return Refused("invalid", f"This exporter reads schema {SCHEMA} only; {SAME_RELEASE}.")
-    return Refused("invalid", f"{where} is wrong: {what[:1].lower()}{what[1:]}.")
-
-
-def _place(error: ErrorDetails) -> str:
-    """Name where the error is. The caller chose the keys in it: shown short and escaped."""
-    parts = [ascii(str(part))[1:-1][:40] for part in error["loc"] if part != "[key]"]
-    return f"Field {'.'.join(parts)}" if parts else "The snapshot"
+    return Refused("invalid", sentence(error, "The snapshot"))

@@ -5,9 +5,9 @@ push to this exporter; the verdict is on the ranks of every node, and this only 
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Final
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
 from exporter.live.summary import JobVerdict, RankView, job_verdict, view_rank
 from exporter.ranks.jobs import NodeJob, node_jobs
@@ -36,6 +36,20 @@ class JobView:
     ranks: list[RankView]
 
 
+@dataclass(frozen=True, slots=True)
+class LiveSummary:
+    """What the page shows; *timestamp_seconds* is when, None before the first sample.
+
+    *gpus_visible* is how many GPUs the driver lists, None while that is not known.
+    """
+
+    version: str
+    timestamp_seconds: float | None
+    window_seconds: float
+    gpus_visible: int | None
+    jobs: list[JobView]
+
+
 class LiveView:
     """Watches the store and repeats who is late now. Call from the event loop only.
 
@@ -48,7 +62,10 @@ class LiveView:
         self._store = store
         self._gpus_visible = gpus_visible
         self._windows: dict[RankKey, RankWindow] = {}
-        self._summary: dict[str, Any] = _summary(None, None, [])
+        self._held: list[HeldRank] = []
+        self._sampled = 0.0
+        self._timestamp: float | None = None
+        self._summary: LiveSummary | None = None
 
     def sample(self, now: float, timestamp: float) -> None:
         """Take in the state of every rank; to be called once a second.
@@ -56,15 +73,23 @@ class LiveView:
         *now* is the store's clock, by which all ages are measured; *timestamp* is the same moment
         in Unix seconds.
         """
-        held = sorted(self._store.ranks(), key=_key)
+        held = self._store.ranks()
         self._windows = {_key(rank): self._windows.get(_key(rank)) or RankWindow() for rank in held}
         for rank in held:
             self._windows[_key(rank)].add(now, rank.snapshot)
-        jobs = [self._job(job) for job in node_jobs(held, now)]
-        self._summary = _summary(timestamp, self._gpus_visible(), jobs)
+        self._held, self._sampled, self._timestamp = held, now, timestamp
+        self._summary = None
 
-    def summary(self) -> dict[str, Any]:
-        """Return what the page shows, ready for JSON, as of the last sample."""
+    def summary(self) -> LiveSummary:
+        """Return what the page shows, as of the last sample; nobody may be there to look at it."""
+        if self._summary is None:
+            self._summary = LiveSummary(
+                version=__version__,
+                timestamp_seconds=self._timestamp,
+                window_seconds=WINDOW_SECONDS,
+                gpus_visible=self._gpus_visible(),
+                jobs=[self._job(job) for job in node_jobs(self._held, self._sampled)],
+            )
         return self._summary
 
     def _job(self, job: NodeJob) -> JobView:
@@ -131,15 +156,3 @@ def _key(rank: HeldRank) -> RankKey:
 
 def _process(snapshot: Snapshot) -> tuple[float, int]:
     return snapshot.started_timestamp_seconds, snapshot.pid
-
-
-def _summary(
-    sampled: float | None, gpus_visible: int | None, jobs: Sequence[JobView]
-) -> dict[str, Any]:
-    return {
-        "version": __version__,
-        "timestamp_seconds": sampled,
-        "window_seconds": WINDOW_SECONDS,
-        "gpus_visible": gpus_visible,
-        "jobs": [asdict(job) for job in jobs],
-    }

@@ -6,15 +6,23 @@ import os
 from typing import Any, Final
 
 from exporter.errors import UsageError, reason
-from exporter.operator.levels import CONTROL_PATH, Order
+from exporter.operator.orders import CONTROL_PATH, Order
+from exporter.settings import Settings
 from rank_probe.push import DEFAULT_ENDPOINT, Bearer, open_connection
 
 # A person waits: longer than a probe would.
 TIMEOUT_SECONDS: Final = 5.0
 
 
-def default_endpoint() -> str:
-    """Return where this node's exporter takes orders: where its ranks push."""
+def operator_endpoint() -> str:
+    """Return where this node's exporter takes orders of its operator."""
+    return f"unix:{Settings().operator_socket}"
+
+
+def control_endpoint() -> str:
+    """Return where this user can control ranks: all of them, or else where their own push."""
+    if os.access(Settings().operator_socket, os.W_OK):
+        return operator_endpoint()
     return os.environ.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT
 
 

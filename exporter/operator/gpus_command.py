@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from exporter.errors import StartError, UsageError
 from exporter.operator.control_command import post
-from exporter.operator.gpus import GPUS_PATH, GpuOrder
+from exporter.operator.orders import GPUS_PATH, GpuOrder
 from exporter.settings import duration_text
 
 # The worker ends in 4 s, or it hangs in the driver.
@@ -17,7 +17,10 @@ POLL_SECONDS: Final = 0.1
 
 def release(seconds: float, endpoint: str, sleep: Callable[[float], None] = time.sleep) -> str:
     """Return once no process of the exporter has the GPUs open; raises UsageError, StartError."""
-    asked = GpuOrder("release", seconds)
+    try:
+        asked = GpuOrder("release", seconds)
+    except ValueError as error:
+        raise UsageError(f"--for: {error}") from error
     give_up = time.monotonic() + LET_GO_SECONDS
     answer = _ask(asked, endpoint)
     while not answer.get("released"):

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
+from exporter import cgroups
+from exporter.cgroups import Cgroup
 from exporter.cpus import cpu_list
 from exporter.ingest.schema import LABEL_CHARACTERS
-from exporter.processes import cgroups
-from exporter.processes.cgroups import Cgroup
 from rank_probe import identity
 
 # All that is kept of an environment, which may hold passwords: neither shown nor remembered.

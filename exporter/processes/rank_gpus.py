@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from exporter.ingest.schema import LABEL_CHARACTERS
+from exporter.listeners.peer import Peer
 from exporter.nvml.sample import GpuSample, NvmlSource
 from exporter.processes.process import Process
-from exporter.ranks.store import ROOT, HeldRank, RankStore
+from exporter.ranks.store import HeldRank, RankStore
 from rank_probe import identity
 from rank_probe.identity import Identity
 from rank_probe.snapshot import Snapshot
@@ -123,7 +124,7 @@ def join(
     ranks: list[RankOnGpu] = []
     for each in held:
         key = (each.snapshot.job_id, each.snapshot.rank)
-        theirs = [claim for claim in claims.pop(key, []) if _may_be(claim.process, each.uid)]
+        theirs = [claim for claim in claims.pop(key, []) if _may_be(claim.process, each.owner)]
         ranks += _reported(each, theirs, gpus, processes)
     return ranks + [_started(_best(theirs)) for theirs in claims.values()]
 
@@ -202,15 +203,17 @@ def _process_on(
             for process in found
             if process is not None
             and process.namespace_pid == held.snapshot.pid
-            and _may_be(process, held.uid)
+            and _may_be(process, held.owner)
         ),
         None,
     )
 
 
-def _may_be(process: Process, uid: int | None) -> bool:
-    """Whether *process* can be a rank of user *uid*: anybody may write anybody's job_id."""
-    return uid in (None, ROOT, process.uid) or process.uid is None
+def _may_be(process: Process, owner: Peer | None) -> bool:
+    """Whether *process* can be a rank of *owner*: anybody may write anybody's job_id."""
+    if owner is None or process.uid is None:
+        return True
+    return owner.uid == process.uid and owner.container in ("", process.cgroup.container)
 
 
 def _best(claims: list[_Claim]) -> _Claim:

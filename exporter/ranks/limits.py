@@ -1,15 +1,17 @@
-"""How many ranks, jobs and peer groups a node holds, and how many of them each user may have."""
+"""How many ranks, jobs and peer groups a node holds, and how many of them each owner may have."""
 
 from collections import Counter, deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
+from exporter.listeners.peer import Peer
+
 MINUTE_SECONDS: Final = 60.0
 # A job that is restarted every few seconds begins all its ranks anew each time.
 BEGINNINGS_A_MINUTE: Final = 4
 
-Uid = int | None
+Owner = Peer | None
 
 
 class NoRoom(Exception):
@@ -30,28 +32,28 @@ class RankLimits:
 class Place(NamedTuple):
     """What one rank takes up."""
 
-    uid: Uid
+    owner: Owner
     job_id: str
     peer_group: str
     rank: int
 
 
 class Reached(NamedTuple):
-    """A limit that is reached: *held* has how many of it each user has, the newcomer counted."""
+    """A limit that is reached: *held* has how many of it each owner has, the newcomer counted."""
 
     most: int
-    held: Counter[Uid]
+    held: Counter[Owner]
     is_of_jobs: bool
     sentence: str
 
-    def crowd(self, uid: Uid) -> Uid:
-        """Return the user who has to give way to *uid*; raises NoRoom where nobody has.
+    def crowd(self, owner: Owner) -> Owner:
+        """Return the owner who has to give way to *owner*; raises NoRoom where nobody has.
 
-        A user has the whole node while no other wants any of it, and an equal share else.
+        An owner has the whole node while no other wants any of it, and an equal share else.
         """
         share = max(1, self.most // len(self.held))
         crowd, most = self.held.most_common(1)[0]
-        if crowd == uid or self.held[uid] > share or most <= share:
+        if crowd == owner or self.held[owner] > share or most <= share:
             raise NoRoom(self.sentence)
         return crowd
 
@@ -60,10 +62,10 @@ def reached(limits: RankLimits, places: Iterable[Place]) -> Reached | None:
     """Return the first limit that *places* exceed; None where all have room."""
     all_of_them = set(places)
     for units, most, what, flag in (
-        ({(p.uid, p.job_id, p.rank) for p in all_of_them}, limits.ranks, "ranks", "--ranks.max"),
-        ({(p.uid, p.job_id) for p in all_of_them}, limits.jobs, "jobs", "--ranks.jobs-max"),
+        ({(p.owner, p.job_id, p.rank) for p in all_of_them}, limits.ranks, "ranks", "--ranks.max"),
+        ({(p.owner, p.job_id) for p in all_of_them}, limits.jobs, "jobs", "--ranks.jobs-max"),
         (
-            {(p.uid, p.job_id, p.peer_group) for p in all_of_them},
+            {(p.owner, p.job_id, p.peer_group) for p in all_of_them},
             limits.peer_groups,
             "peer groups",
             "--ranks.peer-groups-max",
@@ -79,15 +81,15 @@ def reached(limits: RankLimits, places: Iterable[Place]) -> Reached | None:
 
 
 class Beginnings:
-    """Bounds how many ranks of one user begin in a minute: each makes series of its own."""
+    """Bounds how many ranks of one owner begin in a minute: each makes series of its own."""
 
     def __init__(self, ranks: int) -> None:
         self._most = BEGINNINGS_A_MINUTE * ranks
-        self._times: dict[Uid, deque[float]] = {}
+        self._times: dict[Owner, deque[float]] = {}
 
-    def check(self, uid: Uid, now: float) -> None:
-        """Raise NoRoom if one more of *uid* would be too many."""
-        times = self._times.get(uid, deque())
+    def check(self, owner: Owner, now: float) -> None:
+        """Raise NoRoom if one more of *owner* would be too many."""
+        times = self._times.get(owner, deque())
         while times and times[0] <= now - MINUTE_SECONDS:
             times.popleft()
         if len(times) >= self._most:
@@ -96,6 +98,6 @@ class Beginnings:
                 "wait, or raise --ranks.max."
             )
 
-    def add(self, uid: Uid, now: float) -> None:
+    def add(self, owner: Owner, now: float) -> None:
         """Count one more."""
-        self._times.setdefault(uid, deque(maxlen=self._most)).append(now)
+        self._times.setdefault(owner, deque(maxlen=self._most)).append(now)

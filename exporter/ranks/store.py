@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from exporter.listeners.peer import Peer
 from exporter.ranks.limits import Beginnings, Place, RankLimits, reached
 from rank_probe.snapshot import Snapshot
 
 # Ten missed pushes: a process this quiet is silent, and no longer defends its place against a
 # later one.
 SILENT_SECONDS: Final = 10.0
-ROOT: Final = 0
 
 RankKey = tuple[str, int]
 
@@ -28,13 +28,13 @@ class Forbidden(Exception):
 class HeldRank:
     """A rank's latest snapshot and when it arrived, in seconds of the store's clock.
 
-    *uid* is the user it belongs to, None when it came over loopback and nobody knows.
+    *owner* is whom it belongs to, None when it came over TCP and nobody knows.
     *began_seconds* is when its process started the probe, as its first snapshot here told it.
     """
 
     snapshot: Snapshot
     received_seconds: float
-    uid: int | None = None
+    owner: Peer | None = None
     began_seconds: float = 0.0
 
     def is_silent(self, now: float) -> bool:
@@ -49,8 +49,8 @@ class HeldRank:
 class RankStore:
     """Holds one snapshot per (job_id, rank); nothing here survives a restart, nor needs to.
 
-    A rank belongs to the user who first reported it, until it finishes or falls silent. Root may
-    report any rank; a rank of nobody's is anybody's.
+    A rank belongs to the user, in the container, who first reported it, until it finishes or falls
+    silent. A rank of nobody's is anybody's.
 
     What an earlier run of the job left behind (a restart with fewer ranks, or on other nodes) goes
     once a later run beats: a dead copy of a rank is neither silent nor missing.
@@ -75,8 +75,8 @@ class RankStore:
         """Return how much the node holds; ranks that are found without a push count too."""
         return self._limits
 
-    def put(self, snapshot: Snapshot, uid: int | None = None) -> bool:
-        """Keep *snapshot* of user *uid*; False when it is no newer than the one held: harmless.
+    def put(self, snapshot: Snapshot, owner: Peer | None = None) -> bool:
+        """Keep *snapshot* of *owner*; False when it is no newer than the one held: harmless.
 
         Raises Forbidden for a rank of another user, Superseded for an older process of the same
         rank, NoRoom at a limit.
@@ -84,20 +84,20 @@ class RankStore:
         self._forget_expired()
         key = (snapshot.job_id, snapshot.rank)
         held = self._held.get(key)
-        if held is not None and not self._may_replace(held, snapshot, uid):
+        if held is not None and not self._may_replace(held, snapshot, owner):
             return False
         now = self._clock()
         if held is None:
-            self._beginnings.check(uid, now)
-        if held is None or held.snapshot.peer_group != snapshot.peer_group or held.uid != uid:
-            self._make_room(snapshot, uid)
+            self._beginnings.check(owner, now)
+        if held is None or held.snapshot.peer_group != snapshot.peer_group or held.owner != owner:
+            self._make_room(snapshot, owner)
         if held is None:
-            self._beginnings.add(uid, now)
+            self._beginnings.add(owner, now)
         if held is not None and _incarnation(held.snapshot) == _incarnation(snapshot):
             began = held.began_seconds  # Told once: a later step of the wall clock changes nothing.
         else:
             began = now - _run_seconds(snapshot)
-        self._held[key] = HeldRank(snapshot, now, uid, began)
+        self._held[key] = HeldRank(snapshot, now, owner, began)
         return True
 
     def now(self) -> float:
@@ -109,15 +109,16 @@ class RankStore:
         self._forget_expired()
         return [self._held[key] for key in sorted(self._held)]
 
-    def _may_replace(self, held: HeldRank, snapshot: Snapshot, uid: int | None) -> bool:
-        if held.uid == uid:
+    def _may_replace(self, held: HeldRank, snapshot: Snapshot, owner: Peer | None) -> bool:
+        if held.owner == owner:
             return self._is_newer(snapshot, held)
         # Processes of two users are two jobs: which of them is newer says nothing.
-        if held.uid is None or uid == ROOT or self._is_gone(held):
+        if held.owner is None or self._is_gone(held):
             return True
         raise Forbidden(
-            f"Rank {snapshot.rank} of job {snapshot.job_id!r} belongs to another user of this node "
-            f"(uid {held.uid}); set RANKSKEW_JOB_ID to a name that is only yours."
+            f"Rank {snapshot.rank} of job {snapshot.job_id!r} belongs to another user or container "
+            f"of this node (uid {held.owner.uid}); "
+            "set RANKSKEW_JOB_ID to a name that is only yours."
         )
 
     def _is_newer(self, snapshot: Snapshot, held: HeldRank) -> bool:
@@ -140,19 +141,19 @@ class RankStore:
     def _is_gone(self, held: HeldRank) -> bool:
         return not held.is_beating(self._clock())
 
-    def _make_room(self, snapshot: Snapshot, uid: int | None) -> None:
+    def _make_room(self, snapshot: Snapshot, owner: Peer | None) -> None:
         """Drop ranks until *snapshot* fits: that ended, the longest silent first, then a crowd's.
 
-        Of the user who has most, what began last gives way: a rank, or a whole job.
+        Of the owner who has most, what began last gives way: a rank, or a whole job.
         """
-        mine = Place(uid, snapshot.job_id, snapshot.peer_group, snapshot.rank)
+        mine = Place(owner, snapshot.job_id, snapshot.peer_group, snapshot.rank)
         while (limit := reached(self._limits, {mine, *self._places(snapshot)})) is not None:
             ended = [key for key, held in self._held.items() if self._has_ended(held)]
             if ended:
                 del self._held[min(ended, key=lambda key: self._held[key].received_seconds)]
                 continue
-            crowd = limit.crowd(uid)
-            theirs = [key for key, held in self._held.items() if held.uid == crowd]
+            crowd = limit.crowd(owner)
+            theirs = [key for key, held in self._held.items() if held.owner == crowd]
             last = max(theirs, key=lambda key: (self._held[key].began_seconds, key))
             for key in theirs:
                 if key == last or (limit.is_of_jobs and key[0] == last[0]):
@@ -162,7 +163,7 @@ class RankStore:
         """Yield what all ranks but that of *snapshot* take up."""
         for (job_id, rank), held in self._held.items():
             if (job_id, rank) != (snapshot.job_id, snapshot.rank):
-                yield Place(held.uid, job_id, held.snapshot.peer_group, rank)
+                yield Place(held.owner, job_id, held.snapshot.peer_group, rank)
 
     def _has_ended(self, held: HeldRank) -> bool:
         silent_seconds = self._silent_seconds(held)
@@ -189,19 +190,19 @@ class RankStore:
 def _dead_copies(held: Mapping[RankKey, HeldRank], now: float) -> list[RankKey]:
     """Return the ranks that ended or fell silent in a run before the one that beats now.
 
-    Runs are one user's: nobody may make another's ranks disappear.
+    Runs are one owner's: nobody may make another's ranks disappear.
     """
-    beating: dict[tuple[str, int | None], list[HeldRank]] = {}
+    beating: dict[tuple[str, Peer | None], list[HeldRank]] = {}
     gone: list[tuple[RankKey, HeldRank]] = []
     for key, rank in held.items():
         if rank.is_beating(now):
-            beating.setdefault((rank.snapshot.job_id, rank.uid), []).append(rank)
+            beating.setdefault((rank.snapshot.job_id, rank.owner), []).append(rank)
         else:
             gone.append((key, rank))
     return [
         key
         for key, rank in gone
-        if _is_of_an_earlier_run(rank, beating.get((rank.snapshot.job_id, rank.uid), []))
+        if _is_of_an_earlier_run(rank, beating.get((rank.snapshot.job_id, rank.owner), []))
     ]
 
 

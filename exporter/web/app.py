@@ -1,62 +1,84 @@
-"""The web listener: /metrics, the live page and whether the exporter is well."""
+"""The web listener: /metrics, the live page and its JSON, and whether the exporter is well."""
 
 from collections.abc import Callable
 from importlib.resources import files
-from typing import Final
+from typing import Annotated, Any, Final
 
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from fastapi import FastAPI, Query, Request, Response
+from fastapi.responses import HTMLResponse, PlainTextResponse
 
-from exporter.live.page import LiveView
+from exporter.live.page import LiveSummary, LiveView
 from exporter.scrape.exposition import Exposition, wanted
-
-READABLE: Final = ["GET", "HEAD"]
+from rank_probe.version import __version__
 
 # Why something is not so, None when it is.
 Why = Callable[[], str | None]
 
+PAGE: Final[dict[int | str, dict[str, Any]]] = {
+    200: {
+        "description": "In the format that Accept asks for",
+        "content": {"text/plain": {}, "application/openmetrics-text": {}},
+    },
+    400: {"description": "No such collector", "content": {"text/plain": {}}},
+}
+WELL: Final[dict[int | str, dict[str, Any]]] = {
+    503: {"description": "It is not; the text says why", "content": {"text/plain": {}}}
+}
+
 
 def web_app(
     exposition: Exposition, live: LiveView, why_not_ready: Why, why_not_healthy: Why
-) -> Starlette:
+) -> FastAPI:
     """Return the application. Every handler runs in the event loop, where the rank store lives."""
     page = (files("exporter") / "live" / "index.html").read_text()
+    app = FastAPI(
+        title="rankskew exporter",
+        summary="Metrics and live state of the training ranks and GPUs of one node.",
+        version=__version__,
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+    )
+    # A redirect from /metrics/ would lead to whatever the Host header says.
+    app.router.redirect_slashes = False
 
-    async def metrics(request: Request) -> Response:
-        names = request.query_params.getlist("collect[]")
-        want = wanted(names, _headers(request))
+    @app.head("/metrics", include_in_schema=False)
+    @app.get("/metrics", response_class=PlainTextResponse, responses=PAGE)
+    async def metrics(
+        request: Request, collect: Annotated[list[str] | None, Query(alias="collect[]")] = None
+    ) -> Response:
+        """Return the metrics of this node, of all collectors or only of those in `collect[]`."""
+        want = wanted(collect or [], _headers(request))
         complaint = exposition.unknown(want)
         if complaint is not None:
             return PlainTextResponse(f"{complaint}\n", 400)
         body, headers = await exposition.page(want)
         return Response(body, headers=headers)
 
-    async def landing(_: Request) -> Response:
+    @app.head("/", include_in_schema=False)
+    @app.get("/", include_in_schema=False)
+    async def landing() -> HTMLResponse:
+        """Return the live page."""
         return HTMLResponse(page)
 
-    async def live_summary(_: Request) -> Response:
-        return JSONResponse(live.summary(), headers={"Cache-Control": "no-store"})
+    @app.head("/api/v1/live", include_in_schema=False)
+    @app.get("/api/v1/live")
+    async def live_summary(response: Response) -> LiveSummary:
+        """Return what the live page shows: each job's verdict, and the ranks on this node."""
+        response.headers["Cache-Control"] = "no-store"
+        return live.summary()
 
-    async def healthy(_: Request) -> Response:
+    @app.head("/-/healthy", include_in_schema=False)
+    @app.get("/-/healthy", response_class=PlainTextResponse, responses=WELL)
+    async def healthy() -> Response:
+        """Say whether the exporter works; 503 where a restart of its container would help."""
         return _well("healthy", why_not_healthy())
 
-    async def ready(_: Request) -> Response:
+    @app.head("/-/ready", include_in_schema=False)
+    @app.get("/-/ready", response_class=PlainTextResponse, responses=WELL)
+    async def ready() -> Response:
+        """Say whether the first readings are in."""
         return _well("ready", why_not_ready())
 
-    handlers = {
-        "/metrics": metrics,
-        "/": landing,
-        "/api/v1/live": live_summary,
-        "/-/healthy": healthy,
-        "/-/ready": ready,
-    }
-    app = Starlette(
-        routes=[Route(path, handler, methods=READABLE) for path, handler in handlers.items()]
-    )
-    # A redirect from /metrics/ would lead to whatever the Host header says.
-    app.router.redirect_slashes = False
     return app
 
 

@@ -6,17 +6,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
+
 from exporter.ingest.app import IngestApp, IngestCounts
-from exporter.ingest.connections import Door
-from exporter.ingest.http import (
-    Answer,
-    Handler,
-    Request,
-    ingest_protocol,
-)
+from exporter.listeners.connection import Bounds
+from exporter.listeners.listener import Listener
+from exporter.listeners.sockets import UnixListener, open_loopback
+from exporter.operator.levels import Orders
 from exporter.ranks.store import RankStore
-from exporter.server import Listener
-from exporter.sockets import UnixListener, open_loopback
 from tests.exporter.running import PATIENCE_SECONDS
 
 FLAG = "--ingest.socket"
@@ -31,18 +30,24 @@ class Ingest:
     """An ingest listener on a Unix socket and a loopback port, in the test's own event loop."""
 
     def __init__(
-        self, directory: Path, connections: int, handler: Handler | None, limit_seconds: float
+        self, directory: Path, connections: int, app: ASGIApp | None, limit_seconds: float
     ) -> None:
         counts = IngestCounts()
         self.results = counts.results
         self._unix = UnixListener(directory / "e.sock", 0o666, FLAG)
         self._loopback = open_loopback("127.0.0.1:0", FLAG)
         self._path, self._port = directory / "e.sock", self._loopback.getsockname()[1]
-        handler = handler or IngestApp(RankStore(), counts, MAX_BODY_BYTES)
-        self._listener = Listener(
-            [self._unix.socket, self._loopback],
-            ingest_protocol(handler, Door(connections), self.results, limit_seconds),
+        store = RankStore()
+        app = app or IngestApp(store, counts, Orders(store), MAX_BODY_BYTES)
+        bounds = Bounds(
+            connections,
+            b'{"error": "full"}',
+            b"application/json",
+            idle_gives_way=False,
+            seconds=limit_seconds,
+            turned_away=counts.turn_away,
         )
+        self._listener = Listener([self._unix.socket, self._loopback], app, bounds)
 
     @asynccontextmanager
     async def serving(self) -> AsyncIterator["Ingest"]:
@@ -75,10 +80,10 @@ class Ingest:
 async def ingest(
     directory: Path,
     connections: int = 100,
-    handler: Handler | None = None,
+    app: ASGIApp | None = None,
     limit_seconds: float = PATIENCE_SECONDS,
 ) -> AsyncIterator[Ingest]:
-    async with Ingest(directory, connections, handler, limit_seconds).serving() as running:
+    async with Ingest(directory, connections, app, limit_seconds).serving() as running:
         yield running
 
 
@@ -107,24 +112,24 @@ async def until_closed(peer: Peer, trickle: bytes = b"") -> None:
 
 
 class Echo:
-    """Answers with what it was asked, and notes what broke off."""
-
-    max_body_bytes = MAX_BODY_BYTES
+    """Answers with the path it was asked for, after the whole body, and notes what it got."""
 
     def __init__(self) -> None:
-        self.asked: list[Request] = []
+        self.asked: list[Scope] = []
+        self.bodies: list[bytes] = []
 
-    def answer(self, request: Request) -> Answer:
-        self.asked.append(request)
-        return Answer(200, {"uid": request.uid, "path": request.path})
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = Request(scope, receive)
+        self.asked.append(scope)
+        self.bodies.append(await request.body())
+        peer = scope["state"]["peer"]
+        content = {"uid": None if peer is None else peer.uid, "path": scope["path"]}
+        await JSONResponse(content)(scope, receive, send)
 
-    def broken_off(self, request: Request) -> None:
-        self.asked.append(request)
 
-
-async def exchange(directory: Path, sent: bytes, handler: Handler | None = None) -> bytes:
+async def exchange(directory: Path, sent: bytes, app: ASGIApp | None = None) -> bytes:
     """Send *sent* over the Unix socket; return all that comes back until it is closed."""
-    async with ingest(directory, handler=handler) as running:
+    async with ingest(directory, app=app) as running:
         reader, writer = await running.connect()
         writer.write(sent)
         back = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS)

@@ -40,12 +40,14 @@ class RunningExporter:
 
     def __init__(self, socket_path: Path, *flags: str) -> None:
         self.socket_path = socket_path
+        self.operator_path = socket_path.with_name("operator.sock")
         self.log: list[str] = []
         self.process = subprocess.Popen(
             [
                 *self.COMMAND,
                 "--web.listen-address=127.0.0.1:0",
                 f"--ingest.socket={socket_path}",
+                f"--operator.socket={self.operator_path}",
                 *flags,
             ],
             cwd=self.DIRECTORY,

@@ -26,6 +26,7 @@ def test_flags_reach_their_settings() -> None:
             "--ranks.finished-retention",
             "90s",
             "--ingest.socket=",
+            "--operator.socket=",
             "--no-collector.ranks",
         ]
     )
@@ -34,6 +35,7 @@ def test_flags_reach_their_settings() -> None:
         ranks_max=8,
         ranks_finished_retention_seconds=90.0,
         ingest_socket="",
+        operator_socket="",
         collectors_off=frozenset({"ranks"}),
     )
 

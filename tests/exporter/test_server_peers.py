@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from exporter.sockets import BACKLOG
+from exporter.listeners.sockets import BACKLOG
 from tests.exporter.running import (
     RunningExporter,
     UnixConnection,

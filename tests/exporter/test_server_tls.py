@@ -12,7 +12,7 @@ import bcrypt
 import psutil
 import pytest
 
-from exporter.web.handshakes import HANDSHAKE_SECONDS, HANDSHAKES_MAX
+from exporter.listeners.handshakes import HANDSHAKE_SECONDS, HANDSHAKES_MAX
 from tests.exporter.certificates import make_certificate
 from tests.exporter.running import PATIENCE_SECONDS, RunningExporter, running_exporter
 from tests.exporter.snapshots import snapshot

@@ -1,10 +1,15 @@
 """The parts of an exporter are joined as its settings say."""
 
+import resource
+from typing import Any
+
+import pytest
+
 from exporter.collectors.catalog import COLLECTORS
 from exporter.settings import Settings
 from exporter.web.auth import BasicAuth, WithHeaders
 from exporter.web.config import WebConfig
-from exporter.wiring import Exporter
+from exporter.wiring import Exporter, affordable
 
 ALL_OFF = frozenset(entry.name for entry in COLLECTORS)
 
@@ -19,3 +24,29 @@ def test_guards_are_put_around_the_web_app_only_when_asked_for() -> None:
     assert not isinstance(plain, BasicAuth | WithHeaders)
     assert isinstance(users, BasicAuth)
     assert isinstance(headers, WithHeaders)
+
+
+def limit_files(monkeypatch: pytest.MonkeyPatch, soft: int) -> None:
+    limits: Any = lambda _: (soft, soft)  # noqa: E731 - as short as what it replaces
+    monkeypatch.setattr(resource, "getrlimit", limits)
+
+
+def test_bound_leaves_files_for_the_rest_of_the_exporter(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """However high the flag is set, connections take half of the process's files at most."""
+    limit_files(monkeypatch, 16)
+
+    assert affordable(1_000) == 8
+    assert "only 8 of 1000 ingest connections" in caplog.text
+
+
+@pytest.mark.parametrize("soft", [16, resource.RLIM_INFINITY])
+def test_bound_that_fits_is_taken_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, soft: int
+) -> None:
+    """Nobody is warned of a limit that is not in the way."""
+    limit_files(monkeypatch, soft)
+
+    assert affordable(8) == 8
+    assert caplog.text == ""

@@ -107,10 +107,11 @@ def test_compose_mounts_what_exists() -> None:
 def test_compose_keeps_what_the_exporter_remembers() -> None:
     """The directories that the exporter writes by default are mounted, and made in the image."""
     written = {str(Path(Settings().ingest_socket).parent), Settings().path_state}
+    not_shared = {str(Path(Settings().operator_socket).parent)}
     dockerfile = (ROOT / "Dockerfile").read_text()
     [made] = re.findall(r"install --directory --owner=rankskew (.+)", dockerfile)
 
-    assert set(made.split()) == written
+    assert set(made.split()) == written | not_shared
     assert {volume.split(":")[1] for volume in services()["exporter"]["volumes"]} == written
 
 

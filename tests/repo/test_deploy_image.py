@@ -113,6 +113,7 @@ def test_image_starts_and_is_healthy(image: Image, tmp_path: Path) -> None:
     program = shutil.which(start[0], path=image.environment["PATH"])
     assert program is not None
     flags = [f"--web.listen-address={address}", f"--ingest.socket={tmp_path / 'exporter.sock'}"]
+    flags.append(f"--operator.socket={tmp_path / 'operator.sock'}")
     exporter = Process("the image's exporter", [program, *start[1:], *flags], tmp_path / "log")
     exporter.ready_url = f"http://{address}/-/ready"
     with exporter:

@@ -92,6 +92,7 @@ def test_installed_exporter_serves_metrics_and_page(full: Path, tmp_path: Path) 
     address = f"127.0.0.1:{free_port()}"
     command = [str(full / "rankskew"), "exporter", f"--web.listen-address={address}"]
     command.append(f"--ingest.socket={tmp_path / 'exporter.sock'}")
+    command.append(f"--operator.socket={tmp_path / 'operator.sock'}")
     exporter = Process("the installed exporter", command, tmp_path / "log")
     exporter.ready_url = f"http://{address}/-/ready"
     with exporter:

@@ -1,51 +1,54 @@
 """The ingest listener answers every push with the right status, one sentence, and a count."""
 
-import os
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from exporter.ingest.app import IngestApp, IngestCounts
-from exporter.ingest.http import Answer, Request
+from exporter.ingest.schema import RESULTS
 from exporter.ingest.token_file import TokenFile
-from exporter.nvml.expected import ExpectedGpus
-from exporter.operator.gpus import GpuControl, GpuOrder
-from exporter.operator.levels import Order
+from exporter.listeners.peer import Peer
+from exporter.operator.levels import Orders
+from exporter.operator.orders import Order
 from exporter.ranks.limits import RankLimits
 from exporter.ranks.store import RankStore
+from rank_probe.snapshot import Snapshot
+from rank_probe.stages import STAGES
+from tests.exporter.asgi import Answer, ask
 from tests.exporter.snapshots import snapshot
 
 MAX_BODY_BYTES = 2_000
+USER, OTHER = Peer(1000), Peer(1001)
 
 
 class Listener:
     """The ingest application, called as its listener would call it."""
 
-    def __init__(
-        self,
-        limits: RankLimits | None = None,
-        token: TokenFile | None = None,
-        gpus: GpuControl | None = None,
-    ) -> None:
+    def __init__(self, limits: RankLimits | None = None, token: TokenFile | None = None) -> None:
         self.store = RankStore(limits)
         self.counts = IngestCounts()
-        self.app = IngestApp(self.store, self.counts, MAX_BODY_BYTES, token, gpus)
+        orders = Orders(self.store)
+        self.app = IngestApp(self.store, self.counts, orders, MAX_BODY_BYTES, token)
 
     def send(
         self,
         method: str,
         path: str,
         content: bytes = b"",
-        uid: int | None = None,
-        authorization: str = "",
+        peer: Peer | None = None,
+        **headers: str,
     ) -> Answer:
-        return self.app.answer(Request(uid, method, path, authorization, body=bytearray(content)))
+        headers.setdefault("content_type", "application/json")
+        answer = ask(self.app, method, path, content, peer=peer, **headers)
+        assert answer is not None
+        return answer
 
-    def push(self, content: bytes, uid: int | None = None, authorization: str = "") -> Answer:
-        return self.send("POST", "/v1/snapshots", content, uid, authorization)
+    def push(self, content: bytes, peer: Peer | None = None, **headers: str) -> Answer:
+        return self.send("POST", "/v1/snapshots", content, peer, **headers)
 
-    def order(self, content: bytes, uid: int | None = None, authorization: str = "") -> Answer:
-        return self.send("POST", "/v1/control", content, uid, authorization)
+    def order(self, content: bytes, peer: Peer | None = None, **headers: str) -> Answer:
+        return self.send("POST", "/v1/control", content, peer, **headers)
 
     def counted(self) -> dict[str, int]:
         return {result: count for result, count in self.counts.results.items() if count}
@@ -95,112 +98,122 @@ def test_refusal_is_a_sentence_and_a_count(content: bytes, status: int, result: 
     assert [held.snapshot for held in listener.store.ranks()] == [snapshot()]
 
 
-def test_two_jobs_of_one_name_each_get_a_clear_answer() -> None:
-    """Of two users with a job `local`, one is seen and the other is told to name his."""
+@pytest.mark.parametrize("other", [OTHER, Peer(1000, "a-container"), None])
+def test_two_jobs_of_one_name_each_get_a_clear_answer(other: Peer | None) -> None:
+    """Of two users with a job `local`, or of two containers, one is told to name theirs."""
     listener = Listener()
     theirs, mine = snapshot(job_id="local"), snapshot(job_id="local", pid=1, attempt=7)
 
-    assert listener.push(theirs.to_json(), uid=1000).status == 200
-    refusal = listener.push(mine.to_json(), uid=1001)
+    assert listener.push(theirs.to_json(), peer=USER).status == 200
+    refusal = listener.push(mine.to_json(), peer=other)
     assert refusal.status == 403
     assert refusal.content == {
-        "error": "Rank 0 of job 'local' belongs to another user of this node (uid 1000); "
-        "set RANKSKEW_JOB_ID to a name that is only yours."
+        "error": "Rank 0 of job 'local' belongs to another user or container of this node "
+        "(uid 1000); set RANKSKEW_JOB_ID to a name that is only yours."
     }
-    assert listener.push(mine.to_json()).status == 403
-    assert listener.counted() == {"accepted": 1, "forbidden": 2}
+    assert listener.counted() == {"accepted": 1, "forbidden": 1}
     assert [held.snapshot for held in listener.store.ranks()] == [theirs]
 
 
 def test_body_announced_too_large_is_refused_without_it() -> None:
     """What the length says is enough: nothing of the body has to come."""
     listener = Listener()
-    request = Request(None, "POST", "/v1/snapshots", content_length=MAX_BODY_BYTES + 1)
+    length = str(MAX_BODY_BYTES + 1)
+    answer = ask(listener.app, "POST", "/v1/snapshots", content_length=length)
 
-    assert listener.app.answer(request).status == 413
+    assert answer is not None
+    assert answer.status == 413
     assert listener.counted() == {"oversized": 1}
 
 
-@pytest.mark.parametrize(
-    ("method", "path", "count"),
-    [("POST", "/v1/snapshots", 1), ("GET", "/v1/snapshots", 0), ("POST", "/v1/control", 0)],
-)
-def test_snapshot_that_broke_off_is_counted(method: str, path: str, count: int) -> None:
-    """A process killed in the middle of its push leaves a count."""
+@pytest.mark.parametrize(("path", "count"), [("/v1/snapshots", 1), ("/v1/control", 0)])
+def test_snapshot_that_broke_off_is_counted(path: str, count: int) -> None:
+    """A process killed in the middle of its push leaves a count, and gets no answer."""
     listener = Listener()
-    listener.app.broken_off(Request(None, method, path))
 
+    assert ask(listener.app, "POST", path) is None
     assert listener.counts.results["malformed"] == count
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/v1/snapshots", 405),
+        ("GET", "/v1/snapshots", 404),
         ("GET", "/v1/control", 405),
         ("GET", "/metrics", 404),
         ("GET", "/docs", 404),
         ("POST", "/v1/gpus", 404),
+        ("POST", "/v1/snapshots/", 404),
     ],
 )
 def test_nothing_else_is_served(method: str, path: str, status: int) -> None:
-    """The ingest listener takes snapshots and orders; it shows nothing."""
+    """The ingest listener takes snapshots and orders; it shows nothing of a job."""
     answer = Listener().send(method, path)
 
     assert answer.status == status
-    assert "POST to /v1/snapshots and /v1/control;" in answer.content["error"]
+    assert "POST to /v1/snapshots and /v1/control" in answer.content["error"]
 
 
-def test_wrong_path_is_told_that_gpus_are_released_here() -> None:
-    """Where GPUs can be released, the paths that are served include it."""
-    listener = Listener(gpus=GpuControl(FakeNvml(), ExpectedGpus()))
-    answer = listener.send("POST", "/v1/gpu")
+def test_description_has_what_is_posted() -> None:
+    """Who pushes without the probe finds every field, and what each status means."""
+    description = Listener().send("GET", "/openapi.json").content
+    push = description["paths"]["/v1/snapshots"]["post"]
+    body = push["requestBody"]["content"]["application/json"]["schema"]["$ref"]
+    fields = description["components"]["schemas"][body.rpartition("/")[2]]["properties"]
 
-    assert answer.status == 404
-    assert "POST to /v1/snapshots, /v1/control and /v1/gpus;" in answer.content["error"]
+    assert fields.keys() == {field.name for field in dataclasses.fields(Snapshot)}
+    assert fields["stage"]["enum"] == list(STAGES)
+    assert push["responses"].keys() == {str(status) for status in RESULTS.values()}
+    assert "/v1/control" in description["paths"]
+
+
+def test_oversized_order_is_refused() -> None:
+    """What is too large is not read, whatever it is."""
+    listener = Listener()
+
+    assert listener.order(b"x" * (MAX_BODY_BYTES + 1), USER).status == 413
 
 
 def test_order_is_the_answer_to_the_next_push() -> None:
     """What the operator asks for reaches the rank with its next push, and stays the answer."""
     listener = Listener()
-    listener.push(snapshot().to_json(), uid=1000)
-    given = listener.order(Order("llama", "off").to_json(), uid=1000)
+    listener.push(snapshot().to_json(), peer=USER)
+    given = listener.order(Order("llama", "off").to_json(), peer=USER)
 
     assert (given.status, given.content) == (200, {"ranks": 1})
     for sequence in (2, 3):
-        answer = listener.push(snapshot(sequence=sequence).to_json(), uid=1000)
+        answer = listener.push(snapshot(sequence=sequence).to_json(), peer=USER)
         assert (answer.status, answer.content) == (200, {"level": "off"})
 
 
 def test_order_for_a_run_that_ended_is_not_for_the_next() -> None:
     """A new run that takes the name of a finished one is told nothing."""
     listener = Listener()
-    listener.push(snapshot().to_json(), uid=1000)
-    listener.order(Order("llama", "off").to_json(), uid=1000)
-    listener.push(snapshot(sequence=2, finished=True).to_json(), uid=1000)
+    listener.push(snapshot().to_json(), peer=USER)
+    listener.order(Order("llama", "off").to_json(), peer=USER)
+    listener.push(snapshot(sequence=2, finished=True).to_json(), peer=USER)
 
-    assert listener.push(snapshot(attempt=1).to_json(), uid=1000).content == {}
+    assert listener.push(snapshot(attempt=1).to_json(), peer=USER).content == {}
 
 
 @pytest.mark.parametrize(
-    ("content", "uid", "status"),
+    ("content", "peer", "status"),
     [
-        (b"{", 1000, 422),
-        (b"x" * (MAX_BODY_BYTES + 1), 1000, 413),
-        (Order("nobody", "off").to_json(), 1000, 404),
-        (Order("llama", "off").to_json(), 1001, 403),
+        (b"{", USER, 422),
+        (Order("nobody", "off").to_json(), USER, 404),
+        (Order("llama", "off").to_json(), OTHER, 403),
         (Order("llama", "off").to_json(), None, 403),
     ],
 )
-def test_refused_order_is_a_sentence(content: bytes, uid: int | None, status: int) -> None:
+def test_refused_order_is_a_sentence(content: bytes, peer: Peer | None, status: int) -> None:
     """A wrong, aimless or forbidden order is answered with what is wrong, and changes nothing."""
     listener = Listener()
-    listener.push(snapshot().to_json(), uid=1000)
-    answer = listener.order(content, uid)
+    listener.push(snapshot().to_json(), peer=USER)
+    answer = listener.order(content, peer)
 
     assert answer.status == status
     assert answer.content["error"].endswith(".")
-    assert listener.push(snapshot(sequence=2).to_json(), uid=1000).content == {}
+    assert listener.push(snapshot(sequence=2).to_json(), peer=USER).content == {}
     assert listener.counted() == {"accepted": 2}
 
 
@@ -215,10 +228,10 @@ def guarded(tmp_path: Path) -> Listener:
 @pytest.mark.parametrize("path", ["/v1/snapshots", "/v1/control"])
 def test_tcp_needs_the_token(guarded: Listener, path: str, shown: str) -> None:
     """Without the right token nothing is taken: 401, one sentence, a count."""
-    answer = guarded.send("POST", path, snapshot().to_json(), None, shown)
+    answer = guarded.send("POST", path, snapshot().to_json(), authorization=shown)
 
     assert answer.status == 401
-    assert answer.headers == (("WWW-Authenticate", "Bearer"),)
+    assert answer.headers["www-authenticate"] == "Bearer"
     assert answer.content["error"].endswith(
         "set RANKSKEW_TOKEN_FILE to a file with the same token."
     )
@@ -236,43 +249,14 @@ def test_right_token_opens_tcp(guarded: Listener) -> None:
 
 def test_unix_socket_needs_no_token(guarded: Listener) -> None:
     """There the kernel says who comes."""
-    assert guarded.push(snapshot().to_json(), uid=1000).status == 200
-
-
-class FakeNvml:
-    """A supervisor of which is only known that it was released."""
-
-    released = False
-
-    def release(self, seconds: float) -> None:
-        self.released = True
-
-    def resume(self) -> None:
-        self.released = False
-
-
-@pytest.mark.parametrize(("uid", "status"), [(os.geteuid(), 200), (4711, 403), (None, 401)])
-def test_gpus_are_released_for_whom_the_kernel_knows(
-    tmp_path: Path, uid: int | None, status: int
-) -> None:
-    """The order reaches the GPUs of the exporter's own user, and of nobody else."""
-    (tmp_path / "token").write_text("s3cret")
-    nvml = FakeNvml()
-    token = TokenFile(tmp_path / "token", "--ingest.token-file")
-    listener = Listener(token=token, gpus=GpuControl(nvml, ExpectedGpus()))
-    answer = listener.send("POST", "/v1/gpus", GpuOrder("release").to_json(), uid)
-
-    assert answer.status == status
-    assert nvml.released == (status == 200)
+    assert guarded.push(snapshot().to_json(), peer=USER).status == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/snapshots", "/v1/control"])
 def test_web_page_may_not_post(path: str) -> None:
     """A browser on the node reaches loopback on behalf of any site, and says of which."""
     listener = Listener()
-    request = Request(None, "POST", path, origin="https://evil.example")
-    request.body += snapshot().to_json()
-    answer = listener.app.answer(request)
+    answer = listener.send("POST", path, snapshot().to_json(), origin="https://evil.example")
 
     assert answer.status == 403
     assert answer.content["error"].startswith("Web pages may not post here")

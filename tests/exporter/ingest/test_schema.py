@@ -227,12 +227,12 @@ def test_invalid_field_is_refused_by_name(changes: dict[str, Any], sentence: str
     ("content", "result", "sentence"),
     [
         (b"\xff\xfe", "malformed", "The body is not UTF-8; send the snapshot as UTF-8 JSON."),
-        (b"", "malformed", "The body is not JSON; send the snapshot as one JSON object."),
+        (b"", "malformed", "The body is not JSON; send one JSON object."),
         (b'{"job_id":', "malformed", "The body is not JSON; send"),
         (b"[" * 60_000, "malformed", "The body is not JSON; send"),
         (body(job_id="\ud800"), "malformed", "The body is not JSON; send"),
-        (b"[]", "invalid", "The snapshot is wrong: input should be an object."),
-        (b"null", "invalid", "The snapshot is wrong: input should be an object."),
+        (b"[]", "invalid", "The snapshot must be a JSON object, sent as application/json."),
+        (b"null", "invalid", "The snapshot must be a JSON object, sent as application/json."),
     ],
 )
 def test_body_that_is_no_snapshot_is_refused(content: bytes, result: str, sentence: str) -> None:

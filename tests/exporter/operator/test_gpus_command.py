@@ -11,7 +11,7 @@ from tests.exporter.running import RunningExporter, wait_until
 
 
 def gpus(exporter: RunningExporter, *arguments: str) -> int:
-    return main(["gpus", *arguments, f"--endpoint=unix:{exporter.socket_path}"])
+    return main(["gpus", *arguments, f"--endpoint=unix:{exporter.operator_path}"])
 
 
 def test_release_and_resume(exporter: RunningExporter, capsys: pytest.CaptureFixture[str]) -> None:
@@ -56,7 +56,7 @@ def test_mistake_is_one_line(
     exporter: RunningExporter, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """A wrong action or time, nobody there, or another listener: one clear sentence each."""
-    where = f"--endpoint=unix:{exporter.socket_path}"
+    where = f"--endpoint=unix:{exporter.operator_path}"
 
     assert "invalid choice: 'reset'" in complaint(capsys, "reset")
     assert "'soon' is not a duration" in complaint(capsys, "release", "--for", "soon", where)
@@ -65,8 +65,8 @@ def test_mistake_is_one_line(
     assert "no exporter answers at" in nobody
     web = complaint(capsys, "resume", f"--endpoint=http://127.0.0.1:{exporter.port}")
     assert "answers 404: it takes no orders there" in web
-    tcp = complaint(capsys, "resume", f"--endpoint=http://127.0.0.1:{exporter.tcp_port()}")
-    assert "Only root and the exporter's own user" in tcp
+    ingest = complaint(capsys, "resume", f"--endpoint=unix:{exporter.socket_path}")
+    assert "Not Found: this serves POST to /v1/snapshots" in ingest
 
 
 def test_worker_that_does_not_end_is_no_release(

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
+from exporter.cgroups import Cgroup
 from exporter.nvml.sample import GpuSample
-from exporter.processes.cgroups import Cgroup
 from exporter.processes.foreign import foreign_processes
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import join

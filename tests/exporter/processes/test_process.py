@@ -108,9 +108,7 @@ def test_process_that_is_replaced_while_it_is_read_is_none(
 ) -> None:
     """Half of one process and half of another are neither."""
     fake.add(PID, start=1000)
-    monkeypatch.setattr(
-        "exporter.processes.cgroups.parse", lambda _: fake.add(PID, TORCHRUN, start=2000)
-    )
+    monkeypatch.setattr("exporter.cgroups.parse", lambda _: fake.add(PID, TORCHRUN, start=2000))
 
     assert Proc(fake.path).process(PID) is None
 

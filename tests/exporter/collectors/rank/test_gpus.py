@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
+from exporter.cgroups import Cgroup
 from exporter.collectors.rank.gpus import LEVELS, RankGpusCollector, longest_way, numa_local
 from exporter.nvml.readings import placement
 from exporter.nvml.sample import GpuProcess, GpuSample
-from exporter.processes.cgroups import Cgroup
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.store import RankStore

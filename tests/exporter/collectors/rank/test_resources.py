@@ -9,13 +9,13 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 
+from exporter.cgroups import Cgroup
 from exporter.collectors.rank.blocks import RankBlocksCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
 from exporter.nvml.sample import GpuProcess, GpuSample
-from exporter.processes.cgroups import Cgroup
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.store import RankStore
 from rank_probe.snapshot import LIFECYCLE, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot

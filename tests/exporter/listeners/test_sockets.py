@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.errors import StartError, UsageError
-from exporter.sockets import UnixListener, host_and_port, open_loopback, open_tcp
+from exporter.listeners.sockets import UnixListener, host_and_port, open_loopback, open_tcp
 
 FLAG = "--some.address"
 
@@ -156,9 +156,9 @@ def test_file_that_is_no_socket_is_not_removed(tmp_path: Path) -> None:
     [
         (
             "/proc/nowhere/e.sock",
-            "cannot create /proc/nowhere for the ingest socket: .* turn ingest",
+            "cannot create /proc/nowhere for a socket: .* turn it",
         ),
-        ("/proc/e.sock", "cannot open the ingest socket /proc/e.sock: .* writable or choose"),
+        ("/proc/e.sock", "cannot open the socket /proc/e.sock: .* writable or choose"),
         (f"/tmp/{'x' * 200}", "AF_UNIX path too long; "),
     ],
 )

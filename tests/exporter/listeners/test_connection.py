@@ -1,17 +1,20 @@
-"""The web listener holds so many connections and no more, and none that says nothing for ever."""
+"""A listener holds so many connections and no more, and none that says nothing for ever."""
 
 import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from exporter.server import Listener
-from exporter.sockets import open_loopback
-from exporter.web.http import NO_ROOM, web_protocol
+from exporter.listeners import connection
+from exporter.listeners.connection import HEAD_BYTES, MOST_PIPELINED, Bounds
+from exporter.listeners.listener import Listener
+from exporter.listeners.peer import Peer as Owner
+from exporter.listeners.sockets import UnixListener, open_loopback
 from tests.exporter.running import PATIENCE_SECONDS
 
 # Short enough to wait for: for tests of the limit alone, a busy machine may take longer to answer.
@@ -28,7 +31,8 @@ async def web(
     """Serve *app* in the test's own event loop; yield the listener and its port."""
     opened = open_loopback("127.0.0.1:0", "--web.listen-address")
     port = opened.getsockname()[1]
-    listener = Listener([opened], web_protocol(connections, limit_seconds), app)
+    bounds = Bounds(connections, b"full", b"text/plain", seconds=limit_seconds)
+    listener = Listener([opened], app, bounds)
     task = asyncio.create_task(listener.serve_until_told())
     try:
         while not listener.started:
@@ -86,7 +90,8 @@ def test_connection_beyond_the_bound_is_told_so(caplog: pytest.LogCaptureFixture
             return refusals, served
 
     refusals, served = asyncio.run(crowd())
-    assert refusals == [NO_ROOM] * 2
+    assert refusals == [Bounds(4, b"full", b"text/plain").refusal()] * 2
+    assert refusals[0].endswith(b"Content-Length: 4\r\nConnection: close\r\n\r\nfull")
     assert served == [b"HTTP/1.1 200 OK\r\n"] * 4
     assert [record for record in caplog.records if record.levelname == "ERROR"] == []
 
@@ -219,3 +224,80 @@ def test_client_that_does_not_read_is_dropped() -> None:
             writer.close()
 
     asyncio.run(ignore_the_answer())
+
+
+def test_one_user_cannot_keep_the_others_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of the places is the most that one user gets; whoever leaves makes room."""
+    comers = iter([*[Owner(1000)] * 3, Owner(1001), Owner(1002, "pod"), Owner(1003), Owner(1003)])
+    monkeypatch.setattr(connection, "peer_of", lambda _: next(comers))
+    turned_away = []
+
+    async def crowd() -> list[bytes]:
+        unix = UnixListener(tmp_path / "e.sock", 0o666, "--ingest.socket")
+        bounds = Bounds(
+            4,
+            b"full",
+            b"text/plain",
+            idle_gives_way=False,
+            turned_away=lambda: turned_away.append(1),
+        )
+        listener = Listener([unix.socket], PlainTextResponse("fine"), bounds)
+        task = asyncio.create_task(listener.serve_until_told())
+        answers, peers = [], []
+        for number in range(7):
+            if number == 6:
+                peers[0][1].close()
+                while len(listener.server_state.connections) > 3:
+                    await asyncio.sleep(0)
+            peers.append(await asyncio.open_unix_connection(str(tmp_path / "e.sock")))
+            peers[-1][1].write(GET)
+            answers.append((await head(peers[-1]))[9:12])
+        for _, writer in peers:
+            writer.close()
+        listener.end()
+        await task
+        unix.close()
+        return answers
+
+    assert asyncio.run(crowd()) == [b"200", b"200", b"503", b"200", b"200", b"503", b"200"]
+    assert len(turned_away) == 2
+
+
+# Several reads of asyncio, which takes 256 KiB at once.
+MUCH = 16 * HEAD_BYTES
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * MUCH,
+        b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * (MUCH // 6),
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1;" + b"x" * MUCH,
+        b"POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n"
+        + b"X: y\r\n" * (MUCH // 6),
+        GET * (MOST_PIPELINED + 2),
+        b"\r\n" * (MUCH // 2),
+    ],
+)
+def test_head_without_end_is_cut_off(sent: bytes) -> None:
+    """Neither one request nor many of them can fill the memory, with headers or with trailers."""
+
+    async def after_the_body(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive()).get("more_body"):
+            continue
+        await PlainTextResponse("fine")(scope, receive, send)
+
+    async def flood() -> int:
+        async with web(after_the_body) as (listener, port):
+            reader, writer = await connect(port, sent=sent)
+            try:
+                answers = await asyncio.wait_for(reader.read(), PATIENCE_SECONDS / 2)
+            except ConnectionResetError:  # The rest of it was not read.
+                answers = b""
+            writer.close()
+            assert not listener.server_state.connections
+            return answers.count(b"HTTP/1.1 ")
+
+    assert asyncio.run(flood()) <= 1

@@ -13,7 +13,7 @@ from typing import Final
 from exporter.errors import StartError, UsageError, reason
 
 # How many connections may queue. asyncio accepts as many at once before it can close any of them:
-# a flood costs that many file descriptors beyond the bound in exporter/ingest/connections.py.
+# a flood costs that many file descriptors beyond the bounds in exporter/wiring.py.
 BACKLOG: Final = 128
 
 
@@ -80,7 +80,7 @@ class UnixListener:
                 self.socket = _bind(path, mode)
         except OSError as error:
             raise StartError(
-                f"cannot open the ingest socket {path}: {reason(error)}; "
+                f"cannot open the socket {path}: {reason(error)}; "
                 f"make its directory writable or choose another {flag}"
             ) from error
         self._file = _identity(path)
@@ -105,8 +105,8 @@ def _make_directory(directory: Path, flag: str) -> None:
             directory.chmod(0o755)  # Whatever the umask: trainers of any user must get in.
     except OSError as error:
         raise StartError(
-            f"cannot create {directory} for the ingest socket: {reason(error)}; "
-            f"create it for this user, choose another {flag}, or turn ingest off with {flag}="
+            f"cannot create {directory} for a socket: {reason(error)}; "
+            f"create it for this user, choose another {flag}, or turn it off with {flag}="
         ) from error
 
 

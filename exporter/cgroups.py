@@ -18,12 +18,18 @@ _SLURM_STEP: Final = re.compile(r"/job_\d+/step_(\w{1,15})")
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """What the path says, '' for what it does not. Unlike a variable, no process can make it up."""
+    """What the path says, '' for what it does not. Unlike a variable, no process can make it up.
+
+    *container* tells apart pods, else containers, else batch jobs. It names all of them that there
+    are, one in another, the outermost first: who may make cgroups, as in a privileged container,
+    can give one any name, but can only add to those.
+    """
 
     pod_uid: str = ""
     container_id: str = ""
     slurm_job_id: str = ""
     slurm_step_id: str = ""
+    container: str = ""
 
 
 def parse(text: str) -> Cgroup:
@@ -33,6 +39,7 @@ def parse(text: str) -> Cgroup:
         container_id=_last(_CONTAINER, text),
         slurm_job_id=_last(_SLURM_JOB, text),
         slurm_step_id=_last(_SLURM_STEP, text),
+        container=_all(_POD, text) or _all(_CONTAINER, text) or _all(_SLURM_JOB, text),
     )
 
 
@@ -40,3 +47,7 @@ def _last(pattern: re.Pattern[str], text: str) -> str:
     """Return the innermost match: a cluster in a container (kind, k3d) has two of each."""
     found = [match for line in text.splitlines() for match in pattern.findall(line)]
     return str(found[-1]) if found else ""
+
+
+def _all(pattern: re.Pattern[str], text: str) -> str:
+    return " ".join(dict.fromkeys(pattern.findall(text)))

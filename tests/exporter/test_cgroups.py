@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.processes.cgroups import Cgroup, parse
+from exporter.cgroups import Cgroup, parse
 
 POD = "12345678-9abc-def0-1234-56789abcdef0"
 STATIC_POD = "0123456789abcdef0123456789abcdef"

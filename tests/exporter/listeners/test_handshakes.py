@@ -3,7 +3,7 @@
 import socket
 from contextlib import ExitStack
 
-from exporter.web.handshakes import Handshakes, TlsListener
+from exporter.listeners.handshakes import Handshakes, TlsListener
 
 
 def is_shut(client: socket.socket) -> bool:

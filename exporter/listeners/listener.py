@@ -1,0 +1,94 @@
+"""Serves sockets that are open already, in the event loop that all listeners share."""
+
+import asyncio
+import math
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import Final
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from exporter.listeners.connection import Bounds, bounded
+from exporter.listeners.handshakes import HANDSHAKE_SECONDS
+from exporter.listeners.sockets import BACKLOG
+
+# What a request in flight gets when the exporter is told to end.
+SHUTDOWN_SECONDS: Final = 1
+# How often the Date header of the answers is renewed.
+DATE_SECONDS: Final = 1.0
+
+
+class Listener(uvicorn.Server):
+    """Serves *app* to the connections of *sockets*, within *bounds*, until end() is called."""
+
+    def __init__(
+        self,
+        sockets: Sequence[socket.socket],
+        app: ASGIApp,
+        bounds: Bounds,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        config = uvicorn.Config(
+            app,
+            http=bounded(bounds),
+            ws="none",
+            lifespan="off",
+            access_log=False,
+            log_config=None,
+            server_header=False,
+            proxy_headers=False,
+            timeout_keep_alive=math.ceil(bounds.seconds),  # The bounds end it by then.
+            backlog=BACKLOG,
+            timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        )
+        config.load()
+        config.ssl = tls
+        super().__init__(config)
+        self._sockets = list(sockets)
+        self._told_to_end = asyncio.Event()
+
+    async def serve_until_told(self) -> None:
+        """Serve until end() is called, then let requests in flight finish."""
+        await self.serve(self._sockets)
+
+    def end(self) -> None:
+        """Have serve_until_told() return soon."""
+        self._told_to_end.set()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listen, as uvicorn does, which leaves a minute for a TLS handshake."""
+        loop = asyncio.get_running_loop()
+        config = self.config
+
+        def protocol() -> asyncio.Protocol:
+            return config.http_protocol_class(  # type: ignore[call-arg] # as uvicorn's
+                config=config, server_state=self.server_state, app_state={}, _loop=loop
+            )
+
+        self.servers = [
+            await loop.create_server(
+                protocol,
+                sock=each,
+                ssl=config.ssl,
+                ssl_handshake_timeout=HANDSHAKE_SECONDS if config.ssl else None,
+                backlog=BACKLOG,
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
+
+    async def main_loop(self) -> None:
+        """Wait; uvicorn's own loop wakes ten times a second to see whether it is told."""
+        while not self._told_to_end.is_set():
+            await self.on_tick(0)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(DATE_SECONDS):
+                    await self._told_to_end.wait()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signals to whoever runs the loop."""
+        yield

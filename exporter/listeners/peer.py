@@ -1,0 +1,57 @@
+"""Who is at the other end of a Unix socket: the kernel's word, not the client's."""
+
+import os
+import socket
+import struct
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from exporter import cgroups
+
+# struct ucred of unix(7): pid, uid, gid.
+CREDENTIALS: Final = struct.Struct("iII")
+CGROUP_BYTES: Final = 65536
+
+
+class Peer(NamedTuple):
+    """A user, in the pod, container or batch job that *container* identifies, '' for none.
+
+    In a container without a user namespace, root has the user id of the node's root.
+    """
+
+    uid: int
+    container: str = ""
+
+    def may_act_for(self, owner: "Peer | None") -> bool:
+        """Say whether what belongs to *owner* is also this peer's to control.
+
+        A user who is in no container controls what the same user runs in one.
+        """
+        return owner is not None and (self == owner or self == Peer(owner.uid))
+
+
+def peer_of(connection: socket.socket, procfs: Path = Path("/proc")) -> Peer | None:
+    """Return who opened *connection*; None over TCP, where the kernel does not tell.
+
+    Users that this user namespace does not know are all one. A process that this process id
+    namespace does not know is in no container. *procfs* must be of this process's own namespace.
+    """
+    if connection.family != socket.AF_UNIX:
+        return None
+    credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
+    pid, uid, _ = CREDENTIALS.unpack(credentials)
+    return Peer(uid, _container(procfs / str(pid) / "cgroup") if pid else "")
+
+
+def _container(file: Path) -> str:
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:  # It has ended, or /proc is mounted with hidepid.
+        return ""
+    try:
+        text = os.read(descriptor, CGROUP_BYTES).decode(errors="replace")
+    except OSError:
+        return ""
+    finally:
+        os.close(descriptor)
+    return cgroups.parse(text).container

@@ -1,0 +1,39 @@
+"""What the operator's socket serves: orders for every rank of the node, and for its GPUs."""
+
+from fastapi import FastAPI
+
+from exporter.operator.gpus import GpuAnswer, GpuControl
+from exporter.operator.levels import Orders, everybodys
+from exporter.operator.orders import CONTROL_PATH, GPUS_PATH, GpuOrder, Order
+from exporter.operator.refusals import REFUSALS, Ordered, say_what_is_wrong
+from rank_probe.version import __version__
+
+
+def operator_app(orders: Orders, gpus: GpuControl | None) -> FastAPI:
+    """Return the application. *gpus* is None where no collector needs them.
+
+    Whoever can open the socket may do all of it.
+    """
+    app = FastAPI(
+        title="rankskew operator",
+        summary="Orders of the node's operator. Not for programs of others.",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+    )
+    app.router.redirect_slashes = False
+    say_what_is_wrong(app, f"POST to {CONTROL_PATH} and {GPUS_PATH}")
+
+    @app.post(CONTROL_PATH, responses=REFUSALS)
+    async def control(order: Order) -> Ordered:
+        """Change how much the probes of a job's ranks on this node time."""
+        return Ordered(orders.give(order, everybodys))
+
+    if gpus is not None:
+
+        @app.post(GPUS_PATH, responses=REFUSALS)
+        async def gpu_order(order: GpuOrder) -> GpuAnswer:
+            """Release the GPUs for a while, read them again, or forget those taken out."""
+            return gpus.do(order)
+
+    return app

@@ -1,0 +1,83 @@
+"""Asks an ASGI application as its listener would."""
+
+import asyncio
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.types import ASGIApp, Message
+
+from exporter.listeners.peer import Peer
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back; *content* is its JSON."""
+
+    status: int
+    content: Any
+    headers: dict[str, str]
+
+
+def ask(
+    app: ASGIApp,
+    method: str,
+    path: str,
+    *parts: bytes,
+    peer: Peer | None = None,
+    **headers: str,
+) -> Answer | None:
+    """Return the answer, None without one. The body comes in *parts*; None of them breaks it off.
+
+    Headers are written with _ for -.
+    """
+    return asyncio.run(_ask(app, method, path, parts, peer, headers))
+
+
+async def _ask(
+    app: ASGIApp,
+    method: str,
+    path: str,
+    parts: tuple[bytes, ...],
+    peer: Peer | None,
+    headers: dict[str, str],
+) -> Answer | None:
+    scope = {
+        "type": "http",
+        "asgi": {"version": "3.0", "spec_version": "2.3"},
+        "http_version": "1.1",
+        "method": method,
+        "scheme": "http",
+        "path": path,
+        "raw_path": path.encode(),
+        "root_path": "",
+        "query_string": b"",
+        "headers": [
+            (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()
+        ],
+        "client": None,
+        "server": None,
+        "state": {"peer": peer},
+    }
+    coming: list[Message] = [
+        {"type": "http.request", "body": part, "more_body": True} for part in parts
+    ]
+    if coming:
+        coming[-1]["more_body"] = False
+    sent: list[Message] = []
+
+    async def receive() -> Message:
+        return coming.pop(0) if coming else {"type": "http.disconnect"}
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    if not sent:
+        return None
+    start, *bodies = sent
+    return Answer(
+        start["status"],
+        json.loads(b"".join(body["body"] for body in bodies)),
+        {name.decode(): value.decode() for name, value in start["headers"]},
+    )

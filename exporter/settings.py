@@ -3,26 +3,9 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
-UNIT_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-DURATION_PATTERN: Final = re.compile(r"(?:\d+(?:ms|s|m|h|d))+")
-
-
-def duration_seconds(text: str) -> float:
-    """Return the seconds of a Prometheus-style duration such as 5m, 1h30m or 500ms."""
-    if not DURATION_PATTERN.fullmatch(text):
-        raise ValueError(f"{text!r} is not a duration such as 5m, 1h30m or 500ms")
-    parts = re.findall(r"(\d+)(ms|s|m|h|d)", text)
-    return sum(int(number) * UNIT_SECONDS[unit] for number, unit in parts)
-
-
-def duration_text(seconds: float) -> str:
-    """Return *seconds* the way a flag takes them, in the largest unit that fits."""
-    for unit in ("d", "h", "m", "s"):
-        if seconds >= UNIT_SECONDS[unit] and seconds % UNIT_SECONDS[unit] == 0:
-            return f"{seconds / UNIT_SECONDS[unit]:.0f}{unit}"
-    return f"{seconds * 1000:.0f}ms"
+from exporter import durations
 
 
 def positive(text: str) -> int:
@@ -136,15 +119,15 @@ class Settings:
         "--ranks.finished-retention",
         300.0,
         "How long a rank's series stay after it ended cleanly.",
-        duration_seconds,
-        duration_text,
+        durations.parse,
+        durations.show,
     )
     ranks_silent_retention_seconds: float = _flag(
         "--ranks.silent-retention",
         3600.0,
         "How long a rank's series stay after its last snapshot, when it did not end cleanly.",
-        duration_seconds,
-        duration_text,
+        durations.parse,
+        durations.show,
     )
     path_procfs: str = _flag(
         "--path.procfs", "/proc", "Where the node's proc file system is mounted."
@@ -179,15 +162,15 @@ class Settings:
         "--nvml.interval",
         1.0,
         "How often the GPUs are read.",
-        duration_seconds,
-        duration_text,
+        durations.parse,
+        durations.show,
     )
     nvml_window_seconds: float = _flag(
         "--nvml.window",
         15.0,
         "How far back means and minima of GPU readings look: one scrape interval or more.",
-        duration_seconds,
-        duration_text,
+        durations.parse,
+        durations.show,
     )
     collectors_off: frozenset[str] = frozenset()
 

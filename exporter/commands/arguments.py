@@ -4,8 +4,8 @@ import argparse
 from math import isfinite
 from typing import NoReturn
 
+from exporter import durations
 from exporter.errors import UsageError
-from exporter.settings import duration_seconds
 
 
 class Parser(argparse.ArgumentParser):
@@ -17,7 +17,7 @@ class Parser(argparse.ArgumentParser):
 
 def duration(text: str) -> float:
     try:
-        return duration_seconds(text)
+        return durations.parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
 

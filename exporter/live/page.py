@@ -65,6 +65,7 @@ class LiveView:
         self._held: list[HeldRank] = []
         self._sampled = 0.0
         self._timestamp: float | None = None
+        self._gpus_there: int | None = None
         self._summary: LiveSummary | None = None
 
     def sample(self, now: float, timestamp: float) -> None:
@@ -78,6 +79,7 @@ class LiveView:
         for rank in held:
             self._windows[_key(rank)].add(now, rank.snapshot)
         self._held, self._sampled, self._timestamp = held, now, timestamp
+        self._gpus_there = self._gpus_visible()
         self._summary = None
 
     def summary(self) -> LiveSummary:
@@ -87,7 +89,7 @@ class LiveView:
                 version=__version__,
                 timestamp_seconds=self._timestamp,
                 window_seconds=WINDOW_SECONDS,
-                gpus_visible=self._gpus_visible(),
+                gpus_visible=self._gpus_there,
                 jobs=[self._job(job) for job in node_jobs(self._held, self._sampled)],
             )
         return self._summary

@@ -5,10 +5,10 @@ import time
 from collections.abc import Callable
 from typing import Any, Final
 
+from exporter import durations
 from exporter.errors import StartError, UsageError
 from exporter.operator.control_command import post
 from exporter.operator.orders import GPUS_PATH, GpuOrder
-from exporter.settings import duration_text
 
 # The worker ends in 4 s, or it hangs in the driver.
 LET_GO_SECONDS: Final = 10.0
@@ -32,8 +32,8 @@ def release(seconds: float, endpoint: str, sleep: Callable[[float], None] = time
         sleep(POLL_SECONDS)
         answer = _ask(GpuOrder("status"), endpoint)
     return (
-        f"the exporter has closed the GPUs for {duration_text(seconds)}: reset or reconfigure them,"
-        " then run rankskew gpus resume"
+        f"the exporter has closed the GPUs for {durations.show(seconds)}: reset or reconfigure "
+        "them, then run rankskew gpus resume"
     )
 
 

@@ -15,22 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from exporter import durations
 from exporter.errors import UsageError, reason
 
 # Asked last and always answered: without this answer, promtool did not come so far.
 SENTINEL: Final = "vector(42)"
 # Its queries hold 10,000 samples, and no flag changes that (promql/test.go, LazyLoader).
 TOO_MANY: Final = "too many samples"
-UNITS: Final = {
-    "ms": 0.001,
-    "s": 1.0,
-    "m": 60.0,
-    "h": 3600.0,
-    "d": 86400.0,
-    "w": 604800.0,
-    "y": 31536000.0,
-}
-
 _GROUP: Final = re.compile(r"^ *- *name: *[\"']?([\w:.-]+).*$", re.MULTILINE)
 _RECORD: Final = re.compile(r"\brecord: *[\"']?([\w:]+)")
 _ANSWER: Final = re.compile(r'^ *expr: "((?:[^"\\]|\\.)*)", time: (\S+),$')
@@ -71,9 +62,9 @@ def evaluate(
     are evaluated as often. Each group is, whatever interval it states. UsageError where promtool is
     missing, does not accept the rules or cannot hold so many series.
     """
-    interval = _duration(interval_seconds)
-    asked = [{"expr": expression, "eval_time": _duration(time)} for time in times]
-    asked.append({"expr": SENTINEL, "eval_time": _duration(times[-1])})
+    interval = durations.show(interval_seconds)
+    asked = [{"expr": expression, "eval_time": durations.show(time)} for time in times]
+    asked.append({"expr": SENTINEL, "eval_time": durations.show(times[-1])})
     tests = {
         "rule_files": [str(path) for path in rules],
         "group_eval_order": group_order(rules),
@@ -102,7 +93,7 @@ def parse(said: str) -> dict[str, dict[float, list[Sample]]]:
     for line in said.splitlines():
         if match := _ANSWER.match(line):
             at = answers.setdefault(ast.literal_eval(f'"{match[1]}"'), {})
-            time = _seconds(match[2])
+            time = round(durations.parse(match[2]), 3)
         elif line.lstrip().startswith("got: {"):
             at[time] = [_sample(match) for match in _SAMPLE.finditer(line)]
     return answers
@@ -180,12 +171,3 @@ def _needs(name: str, reads: Mapping[str, set[str]]) -> set[str]:
         found |= new
         new = {other for each in new for other in reads[each]} - found
     return found
-
-
-def _duration(seconds: float) -> str:
-    return f"{round(seconds * 1000)}ms"
-
-
-def _seconds(duration: str) -> float:
-    parts = re.findall(r"([\d.]+)(ms|[smhdwy])", duration)
-    return round(sum(float(number) * UNITS[unit] for number, unit in parts), 3)

@@ -31,7 +31,10 @@ def test_process_of_nobody_in_particular_says_nothing(text: str) -> None:
 )
 def test_pod_and_container_are_told(path: str) -> None:
     """Either version of cgroups, either driver and each runtime give the same."""
-    assert parse(path) == Cgroup(pod_uid=POD, container_id=CONTAINER)
+    cgroup = parse(path)
+
+    assert (cgroup.pod_uid, cgroup.container_id) == (POD, CONTAINER)
+    assert cgroup.container.replace("_", "-") == POD
 
 
 def test_static_pod_has_a_uid_without_dashes() -> None:
@@ -49,7 +52,7 @@ def test_static_pod_has_a_uid_without_dashes() -> None:
 )
 def test_slurm_job_and_step_are_told(path: str) -> None:
     """Either version of cgroups gives job and step."""
-    assert parse(path) == Cgroup(slurm_job_id="4711", slurm_step_id="0")
+    assert parse(path) == Cgroup(slurm_job_id="4711", slurm_step_id="0", container="4711")
 
 
 def test_job_elsewhere_is_not_slurms() -> None:

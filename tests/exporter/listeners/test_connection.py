@@ -245,7 +245,8 @@ def test_one_user_cannot_keep_the_others_out(
         )
         listener = Listener([unix.socket], PlainTextResponse("fine"), bounds)
         task = asyncio.create_task(listener.serve_until_told())
-        answers, peers = [], []
+        answers: list[bytes] = []
+        peers: list[Peer] = []
         for number in range(7):
             if number == 6:
                 peers[0][1].close()

@@ -5,8 +5,9 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
-from exporter.live.page import LiveView
+from exporter.live.page import LiveSummary, LiveView
 from exporter.ranks.store import RankStore
 from rank_probe.snapshot import Snapshot
 from rank_probe.version import __version__
@@ -17,6 +18,12 @@ STAGES = {"data": 0.05, "forward": 0.1, "backward": 0.2, "sync": 0.15}
 
 
 EVEN = verdict(late=(), slowdown=1.0, gpus_lost={"common": 0.5}, rotating={})
+
+
+def served(view: LiveView) -> dict[str, Any]:
+    """Return what the page gets."""
+    summary: dict[str, Any] = json.loads(TypeAdapter(LiveSummary).dump_json(view.summary()))
+    return summary
 
 
 class Node:
@@ -84,7 +91,7 @@ class Node:
                 )
                 self.store.put(self.states[rank])
         self.view.sample(self.now, self.now)
-        jobs: list[dict[str, Any]] = json.loads(json.dumps(self.view.summary()))["jobs"]
+        jobs: list[dict[str, Any]] = served(self.view)["jobs"]
         return jobs[0]
 
     def run(self, seconds: int) -> dict[str, Any]:
@@ -109,9 +116,9 @@ def test_node_without_ranks_has_no_jobs() -> None:
     """Before anything reported the page has nothing to draw, and says so by an empty list."""
     view = LiveView(RankStore())
 
-    assert view.summary()["jobs"] == []
+    assert view.summary().jobs == []
     view.sample(START, START)
-    assert view.summary() == {
+    assert served(view) == {
         "version": __version__,
         "timestamp_seconds": START,
         "window_seconds": 60.0,
@@ -124,10 +131,10 @@ def test_gpus_are_counted_once_the_driver_was_asked() -> None:
     """Not known yet, none at all and some are three different things to say."""
     answers = iter([None, 0, 8])
     view = LiveView(RankStore(), lambda: next(answers))
-    said = [view.summary()["gpus_visible"]]
+    said = [view.summary().gpus_visible]
     for _ in range(3):
         view.sample(START, START)
-        said.append(view.summary()["gpus_visible"])
+        said.append(view.summary().gpus_visible)
 
     assert said == [None, None, 0, 8]
 
@@ -270,7 +277,7 @@ def test_newest_verdict_is_repeated() -> None:
     node.store.put(replace(node.states[3], sequence=999, verdict=newer, verdict_age_seconds=1.0))
     node.view.sample(node.now, node.now)
 
-    assert node.view.summary()["jobs"][0]["verdict"]["state"] == "late"
+    assert served(node.view)["jobs"][0]["verdict"]["state"] == "late"
 
 
 def test_wrong_clock_makes_nobody_silent() -> None:
@@ -495,7 +502,7 @@ def test_page_is_json_whatever_number_a_rank_reports(number: float) -> None:
         node.step({"data": number, "sync": number})
         node.push()
 
-    json.dumps(node.view.summary(), allow_nan=False)
+    json.dumps(served(node.view), allow_nan=False)
 
 
 @pytest.mark.parametrize("hour", [3_600.0, -3_600.0])
@@ -504,7 +511,7 @@ def test_step_of_the_wall_clock_names_nobody_silent(hour: float) -> None:
     node = Node()
     before = node.run(70)
     node.view.sample(node.now, node.now + hour)
-    (after,) = node.view.summary()["jobs"]
+    (after,) = served(node.view)["jobs"]
 
     assert not any(rank["silent"] for rank in after["ranks"])
     assert after["step_seconds"] == before["step_seconds"]
@@ -517,4 +524,4 @@ def test_forgotten_rank_leaves_the_page() -> None:
     node.now += 4000
     node.view.sample(node.now, node.now)
 
-    assert node.view.summary()["jobs"] == []
+    assert served(node.view)["jobs"] == []

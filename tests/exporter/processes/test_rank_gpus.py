@@ -5,6 +5,8 @@ from typing import Any
 
 import pytest
 
+from exporter.cgroups import Cgroup
+from exporter.listeners.peer import Peer
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu
@@ -18,6 +20,9 @@ from tests.exporter.snapshots import snapshot
 MODEL = "NVIDIA H100 80GB HBM3"
 
 
+USER = Peer(1000)
+
+
 def gpu(index: int, *processes: tuple[int, int | None], **fields: Any) -> GpuSample:
     """A GPU with *processes*, each its id and its bytes."""
     listed = tuple(GpuProcess(pid, used) for pid, used in processes)
@@ -28,13 +33,13 @@ def gpu(index: int, *processes: tuple[int, int | None], **fields: Any) -> GpuSam
 def ranks(
     nvml: FixedNvml,
     *processes: Process,
-    held: Sequence[tuple[Snapshot, int | None]] = (),
+    held: Sequence[tuple[Snapshot, Peer | None]] = (),
     limits: RankLimits | None = None,
 ) -> list[RankOnGpu]:
-    """Return the ranks of a node where *processes* are seen and *held* was pushed, by user."""
+    """Return the ranks of a node where *processes* are seen and *held* was pushed, by whom."""
     store = RankStore(limits, clock=lambda: 2_000.0)
-    for each, uid in held:
-        store.put(each, uid)
+    for each, owner in held:
+        store.put(each, owner)
     return RankJoin(nvml, lambda: {each.pid: each for each in processes}, store).ranks()
 
 
@@ -121,7 +126,7 @@ def test_probe_wins_and_the_rank_is_there_once() -> None:
     """The GPU that the probe names, its peer group, and its process by the container's pid."""
     nvml = node(gpu(0, (10, 9)), gpu(1, (10, 1)))
     rank = pushed("GPU-1", pid=7, peer_group="pp0", job_id="llama", rank=0)
-    found = ranks(nvml, process(10, torchrun(0), namespace_pid=7), held=[(rank, 1000)])
+    found = ranks(nvml, process(10, torchrun(0), namespace_pid=7), held=[(rank, USER)])
 
     assert where(found) == {0: ("GPU-1", "probe")}
     assert (found[0].peer_group, found[0].gpu, found[0].process) == (
@@ -150,7 +155,7 @@ def test_probe_serves_where_nvml_does_not() -> None:
 def test_process_names_the_gpu_until_the_probe_does() -> None:
     """Before its first step the probe knows no GPU; the rank's names are the probe's already."""
     rank = pushed("", pid=10, peer_group="all")
-    found = ranks(node(gpu(3, (10, 1))), process(10, torchrun(0)), held=[(rank, 1000)])
+    found = ranks(node(gpu(3, (10, 1))), process(10, torchrun(0)), held=[(rank, USER)])
 
     assert where(found) == {0: ("GPU-3", "environ")}
     assert found[0].peer_group == "all"
@@ -159,21 +164,21 @@ def test_process_names_the_gpu_until_the_probe_does() -> None:
 def test_process_names_the_gpu_where_the_probes_name_is_not_nvmls() -> None:
     """CUDA calls a MIG instance otherwise than NVML does its GPU, whose readings are to be had."""
     rank = pushed("GPU-of-an-instance", pid=10)
-    found = ranks(node(gpu(3, (10, 1))), process(10, torchrun(0)), held=[(rank, 1000)])
+    found = ranks(node(gpu(3, (10, 1))), process(10, torchrun(0)), held=[(rank, USER)])
 
     assert where(found) == {0: ("GPU-3", "environ")}
 
 
 def test_rank_that_nobody_places_is_left_out() -> None:
     """A rank on the CPU, or before it uses its GPU, is on none."""
-    assert ranks(node(gpu(0)), held=[(pushed(""), 1000)]) == []
+    assert ranks(node(gpu(0)), held=[(pushed(""), USER)]) == []
 
 
 def test_spawned_rank_is_found_by_its_process_id() -> None:
     """Ranks that mp.spawn started have no variables; the probe's process id finds them."""
     rank = pushed("GPU-0", pid=10)
     found = ranks(
-        node(gpu(0, (9, 1), (10, 1))), process(9, {}), process(10, {}), held=[(rank, 1000)]
+        node(gpu(0, (9, 1), (10, 1))), process(9, {}), process(10, {}), held=[(rank, USER)]
     )
 
     assert [each.process and each.process.pid for each in found] == [10]
@@ -182,7 +187,7 @@ def test_spawned_rank_is_found_by_its_process_id() -> None:
 def test_later_run_without_the_probe_replaces_what_the_former_left() -> None:
     """A snapshot of a process that is no more does not hide the one that trains now."""
     rank = pushed("GPU-0", pid=10)
-    found = ranks(node(gpu(1, (20, 1))), process(20, torchrun(0)), held=[(rank, 1000)])
+    found = ranks(node(gpu(1, (20, 1))), process(20, torchrun(0)), held=[(rank, USER)])
 
     assert where(found) == {0: ("GPU-1", "environ")}
 
@@ -190,7 +195,7 @@ def test_later_run_without_the_probe_replaces_what_the_former_left() -> None:
 def test_finished_rank_is_on_no_gpu() -> None:
     """Neither what it reported last nor the rest of its process is training."""
     rank = pushed("GPU-0", pid=10, finished=True)
-    found = ranks(node(gpu(0, (10, 1))), process(10, torchrun(0)), held=[(rank, 1000)])
+    found = ranks(node(gpu(0, (10, 1))), process(10, torchrun(0)), held=[(rank, USER)])
 
     assert found == []
 
@@ -199,7 +204,7 @@ def test_next_run_is_found_while_the_finished_one_still_ends() -> None:
     """A job that starts anew under its old name is on its GPU at once."""
     rank = pushed("GPU-0", pid=10, finished=True)
     both = (process(10, torchrun(0)), process(20, torchrun(0)))
-    found = ranks(node(gpu(0, (10, 1)), gpu(1, (20, 1))), *both, held=[(rank, 1000)])
+    found = ranks(node(gpu(0, (10, 1)), gpu(1, (20, 1))), *both, held=[(rank, USER)])
 
     assert where(found) == {0: ("GPU-1", "environ")}
 
@@ -211,8 +216,19 @@ def test_nobody_takes_another_users_rank() -> None:
     rank = pushed("", pid=10)
 
     assert where(ranks(nvml, first, second)) == {0: ("GPU-0", "environ")}
-    assert where(ranks(nvml, first, second, held=[(rank, 1000)])) == {0: ("GPU-0", "environ")}
-    assert ranks(nvml, second, held=[(rank, 1000)]) == []
+    assert where(ranks(nvml, first, second, held=[(rank, USER)])) == {0: ("GPU-0", "environ")}
+    assert ranks(nvml, second, held=[(rank, USER)]) == []
+
+
+def test_no_container_takes_anothers_rank() -> None:
+    """The process must be in the container that pushed, though both run as the same user."""
+    nvml = node(gpu(0, (10, 1)))
+    theirs = process(10, torchrun(0), cgroup=Cgroup(container="theirs"))
+    rank = pushed("", pid=10)
+
+    assert ranks(nvml, theirs, held=[(rank, Peer(1000, "mine"))]) == []
+    for owner in (Peer(1000, "theirs"), USER):
+        assert where(ranks(nvml, theirs, held=[(rank, owner)])) == {0: ("GPU-0", "environ")}
 
 
 @pytest.mark.parametrize(

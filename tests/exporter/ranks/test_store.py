@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from exporter.listeners.peer import Peer
 from exporter.ranks.limits import NoRoom, RankLimits
 from exporter.ranks.store import SILENT_SECONDS, Forbidden, RankStore, Superseded
 from tests.exporter.clock import Clock
@@ -111,42 +112,37 @@ def test_requeued_job_follows_a_finished_one_at_once(clock: Clock) -> None:
     assert store.put(snapshot(attempt=0, started_timestamp_seconds=2_000.0))
 
 
+USER, OTHER = Peer(1000), Peer(1001)
 NEWER = {"started_timestamp_seconds": 2_000.0, "attempt": 1}
 
 
-@pytest.mark.parametrize("uid", [1001, None])
-def test_rank_belongs_to_the_user_who_first_reported_it(clock: Clock, uid: int | None) -> None:
-    """Another user, or nobody in particular, cannot replace it, however new his process is."""
+@pytest.mark.parametrize("other", [OTHER, None, Peer(0), Peer(USER.uid, "a-container")])
+def test_rank_belongs_to_whom_first_reported_it(clock: Clock, other: Peer | None) -> None:
+    """Not another user, nor root, nor the same user in a container, nor nobody in particular
+    can replace it, however new their process is.
+    """
     store = RankStore(clock=clock)
-    store.put(snapshot(job_id="local"), 1000)
+    store.put(snapshot(job_id="local"), USER)
 
-    with pytest.raises(Forbidden, match="Rank 0 of job 'local' belongs to another user") as refusal:
-        store.put(snapshot(job_id="local", sequence=2, **NEWER), uid)
+    with pytest.raises(
+        Forbidden, match="Rank 0 of job 'local' belongs to another user or container"
+    ) as refusal:
+        store.put(snapshot(job_id="local", sequence=2, **NEWER), other)
     assert str(refusal.value).endswith(
         "(uid 1000); set RANKSKEW_JOB_ID to a name that is only yours."
     )
-    assert store.put(snapshot(job_id="local", sequence=2), 1000)
-    assert store.put(snapshot(job_id="mine"), uid)
+    assert store.put(snapshot(job_id="local", sequence=2), USER)
+    assert store.put(snapshot(job_id="mine"), other)
 
 
 def test_owner_may_restart_his_rank(clock: Clock) -> None:
     """For one user the order of his processes decides, as it does over loopback."""
     store = RankStore(clock=clock)
-    store.put(snapshot(), 1000)
+    store.put(snapshot(), USER)
 
-    assert store.put(snapshot(**NEWER), 1000)
+    assert store.put(snapshot(**NEWER), USER)
     with pytest.raises(Superseded):
-        store.put(snapshot(sequence=9), 1000)
-
-
-def test_root_may_report_any_rank(clock: Clock) -> None:
-    """Root takes over at once, whatever the other process claims to be, and keeps its place."""
-    store = RankStore(clock=clock)
-    store.put(snapshot(**NEWER), 1000)
-
-    assert store.put(snapshot(), 0)
-    with pytest.raises(Forbidden, match=r"uid 0"):
-        store.put(snapshot(sequence=2, **NEWER), 1000)
+        store.put(snapshot(sequence=9), USER)
 
 
 def test_rank_of_nobody_is_not_protected(clock: Clock) -> None:
@@ -154,40 +150,40 @@ def test_rank_of_nobody_is_not_protected(clock: Clock) -> None:
     store = RankStore(clock=clock)
     store.put(snapshot(attempt=9, started_timestamp_seconds=1e15))
 
-    assert store.put(snapshot(), 1000)
+    assert store.put(snapshot(), USER)
     with pytest.raises(Forbidden):
         store.put(snapshot(attempt=9, started_timestamp_seconds=1e15, sequence=2))
-    assert [rank.uid for rank in store.ranks()] == [1000]
+    assert [rank.owner for rank in store.ranks()] == [USER]
 
 
-@pytest.mark.parametrize("uid", [1001, None])
-def test_rank_that_finished_belongs_to_nobody(clock: Clock, uid: int | None) -> None:
+@pytest.mark.parametrize("other", [OTHER, None])
+def test_rank_that_finished_belongs_to_nobody(clock: Clock, other: Peer | None) -> None:
     """Whoever comes next gets the place at once, even with a process that started earlier."""
     store = RankStore(clock=clock)
-    store.put(snapshot(finished=True, **NEWER), 1000)
+    store.put(snapshot(finished=True, **NEWER), USER)
 
-    assert store.put(snapshot(), uid)
-    assert [rank.uid for rank in store.ranks()] == [uid]
+    assert store.put(snapshot(), other)
+    assert [rank.owner for rank in store.ranks()] == [other]
 
 
 def test_silent_rank_goes_to_the_next_user(clock: Clock) -> None:
     """A user whose rank fell silent loses it, and is told whose it is when he comes back."""
     store = RankStore(clock=clock)
-    store.put(snapshot(**NEWER), 1000)
+    store.put(snapshot(**NEWER), USER)
     clock.seconds += SILENT_SECONDS - 0.1
     with pytest.raises(Forbidden):
-        store.put(snapshot(), 1001)
+        store.put(snapshot(), OTHER)
 
     clock.seconds += 0.1
-    assert store.put(snapshot(), 1001)
+    assert store.put(snapshot(), OTHER)
     with pytest.raises(Forbidden, match="uid 1001"):
-        store.put(snapshot(sequence=2, **NEWER), 1000)
+        store.put(snapshot(sequence=2, **NEWER), USER)
 
 
-def run(store: RankStore, ranks: Iterable[int], uid: int | None = None, **changes: Any) -> None:
+def run(store: RankStore, ranks: Iterable[int], owner: Peer | None = None, **changes: Any) -> None:
     """Let the processes of *ranks* push, as they do a minute after they began."""
     for rank in ranks:
-        store.put(snapshot(**({"rank": rank, "world_size": 4} | changes)), uid)
+        store.put(snapshot(**({"rank": rank, "world_size": 4} | changes)), owner)
 
 
 def test_restart_with_fewer_ranks_leaves_no_dead_copies(clock: Clock) -> None:
@@ -258,9 +254,9 @@ def test_silent_rank_of_this_run_stays(clock: Clock) -> None:
 def test_restart_makes_nobody_elses_ranks_disappear(clock: Clock) -> None:
     """Another user's job of the same name is another run, however new it is."""
     store = RankStore(clock=clock)
-    run(store, [3], uid=1000)
+    run(store, [3], owner=USER)
     clock.seconds += 600.0
-    run(store, [0], uid=1001, attempt=9, world_size=1)
+    run(store, [0], owner=OTHER, attempt=9, world_size=1)
 
     assert held(store) == [("llama", 0), ("llama", 3)]
 
@@ -363,7 +359,7 @@ def test_ranks_come_in_numeric_order(clock: Clock) -> None:
     assert held(store) == [("llama", 1), ("llama", 9), ("llama", 10)]
 
 
-ALICE, BOB, CAROL = 1000, 1001, 1002
+ALICE, BOB, CAROL = Peer(1000), Peer(1001), Peer(1002)
 
 
 def test_user_without_a_place_gets_a_share_of_a_crowds(clock: Clock) -> None:

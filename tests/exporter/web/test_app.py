@@ -1,6 +1,7 @@
 """The web listener shows metrics in the format asked for, the page, and how the exporter is."""
 
 import asyncio
+import dataclasses
 from collections.abc import Iterable
 
 import httpx
@@ -9,7 +10,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from exporter.live.page import LiveView
+from exporter.live.page import JobView, LiveSummary, LiveView
+from exporter.live.sentences import LateView
+from exporter.live.summary import JobVerdict, RankView
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
@@ -176,11 +179,23 @@ def test_head_is_answered_without_a_body(web: Web, path: str) -> None:
     assert web.get(path, method="HEAD").status_code == 200
 
 
-@pytest.mark.parametrize("path", ["/v1/snapshots", "/docs", "/redoc", "/openapi.json"])
+@pytest.mark.parametrize("path", ["/v1/snapshots", "/v1/control", "/v1/gpus", "/redoc"])
 def test_nothing_else_is_served(web: Web, path: str) -> None:
-    """Snapshots are not taken on a public address, and nothing describes the API to strangers."""
+    """Neither snapshots nor orders are taken on a public address."""
     assert web.get(path).status_code == 404
     assert web.get(path, method="POST").status_code == 404
+
+
+def test_live_summary_is_described(web: Web) -> None:
+    """Who builds on it finds each field of a job and of a rank, and a page to try it on."""
+    description = web.get("/openapi.json").json()
+    schemas = description["components"]["schemas"]
+
+    assert "/openapi.json" in web.get("/docs").text
+    assert description["paths"].keys() == {"/metrics", "/api/v1/live", "/-/healthy", "/-/ready"}
+    for each in (LiveSummary, JobView, JobVerdict, RankView, LateView):
+        names = {field.name for field in dataclasses.fields(each)}
+        assert schemas[each.__name__]["properties"].keys() == names
 
 
 def test_no_redirect_to_what_the_client_says(web: Web) -> None:

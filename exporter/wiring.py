@@ -3,6 +3,7 @@
 import asyncio
 from pathlib import Path
 
+import psutil
 from starlette.types import ASGIApp
 
 from exporter.collectors.catalog import Sources, enabled, makers
@@ -32,6 +33,7 @@ class Exporter:
     """All parts for *settings*; only those between start() and stop() use a thread or process."""
 
     def __init__(self, settings: Settings, config: WebConfig) -> None:
+        psutil.PROCFS_PATH = settings.path_procfs  # For all of this process: psutil knows one.
         self._settings = settings
         self._config = config
         self._counts = IngestCounts()

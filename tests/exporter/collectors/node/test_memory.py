@@ -3,11 +3,18 @@
 from pathlib import Path
 
 import psutil
+import pytest
 
-from exporter.collectors.node.files import Mounts
+from exporter.collectors.node.files import Mounts, bytes_by_name
 from exporter.collectors.node.memory import NodeMemoryCollector
 from tests.exporter.collectors.expose import expose, series
 from tests.exporter.collectors.host import HOST, copy_of_host, write
+
+
+@pytest.fixture(autouse=True)
+def procfs_of_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let psutil read the node's /proc, as --path.procfs does."""
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(HOST.procfs))
 
 
 def test_machine_without_numa_has_the_memory_of_the_node_only(tmp_path: Path) -> None:
@@ -41,11 +48,12 @@ def test_numa_node_without_memory_costs_no_series(tmp_path: Path) -> None:
     assert 'numa_node="3"' not in page
 
 
-def test_memory_of_this_node_is_exposed_in_bytes() -> None:
+def test_memory_of_this_node_is_exposed_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Total memory is the node's, and some of it, not more than all, is available."""
+    monkeypatch.setattr(psutil, "PROCFS_PATH", "/proc")
     page = expose(NodeMemoryCollector(Mounts(Path("/proc"), Path("/sys"))))
     values = dict(line.split() for line in series(page))
     total = float(values["rankskew_node_memory_total_bytes"])
 
-    assert total == psutil.virtual_memory().total
+    assert total == bytes_by_name(Path("/proc/meminfo").read_text())["MemTotal"]
     assert 0 < float(values["rankskew_node_memory_available_bytes"]) <= total

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import psutil
 from starlette.types import ASGIApp
 
 from exporter.collectors.catalog import Sources, enabled, makers
@@ -52,6 +53,7 @@ class Exporter:
     """All parts for *settings*; only those between start() and stop() use a thread or process."""
 
     def __init__(self, settings: Settings, config: WebConfig) -> None:
+        psutil.PROCFS_PATH = settings.path_procfs  # For all of this process: psutil knows one.
         self._settings = settings
         self._config = config
         self._counts = IngestCounts()

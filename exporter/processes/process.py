@@ -25,7 +25,7 @@ KEPT_VARIABLES: Final = identity.VARIABLES | {
 }
 # A list of sixteen GPUs by their full UUIDs; it is shortened before it becomes a label.
 VALUE_CHARACTERS: Final = 1024
-# Far beyond a launcher's environment; the kernel would allow megabytes.
+# Far beyond a launcher's environment; any user can make one of any length, and psutil reads it all.
 FILE_BYTES: Final = 1 << 18
 ANCESTORS: Final = 32
 
@@ -96,6 +96,7 @@ class Proc:
         return frozenset(int(number) for number in numbers if number.isdecimal())
 
     def _with_status(self, process: Process, online: frozenset[int]) -> Process:
+        # psutil knows no NSpid, and takes pid for one of our own namespace to tell the affinity.
         lines = (line.partition(":\t") for line in self._text(process.pid, "status").splitlines())
         status = {name: value.strip() for name, _, value in lines}
         allowed = frozenset(cpu_list(status.get("Cpus_allowed_list", "")))
@@ -128,7 +129,8 @@ class Proc:
         return own != of_node
 
     def _stat(self, pid: int) -> "_Stat | None":
-        # The name is in parentheses and may hold anything, parentheses too.
+        # Not psutil: its name() may read a command line of any length, and its create_time() moves
+        # with the clock. The name is in parentheses and may hold anything, parentheses too.
         before, _, after = self._text(pid, "stat").rpartition(")")
         fields = after.split()
         try:

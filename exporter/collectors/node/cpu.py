@@ -44,6 +44,7 @@ class NodeCpuCollector:
         yield cpu
 
     def _read_stat(self) -> None:
+        # Not psutil: it does not say which CPU is which, so not on which NUMA node either.
         with (self._mounts.procfs / "stat").open() as file:
             for line in takewhile(lambda line: line.startswith("cpu"), file):
                 name, *columns = line.split()

@@ -4,14 +4,13 @@ import re
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+import psutil
 from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.base import NotAvailable
 from exporter.collectors.node.files import Mounts
 
-# What /proc/diskstats counts in, whatever the disk's own sectors are.
-SECTOR_BYTES: Final = 512
 # One path to an NVMe disk of several ports: nvme0c1n1 leads to nvme0n1.
 NVME_PATH: Final = re.compile(r"(nvme\d+)c\d+(n\d+)")
 
@@ -36,12 +35,11 @@ class NodeDiskCollector:
     interval_seconds = 5.0
 
     def __init__(self, mounts: Mounts, device_exclude: str) -> None:
-        self._file = mounts.procfs / "diskstats"
         self._folder = mounts.sysfs / "block"
         self._excluded = re.compile(device_exclude)
         self._last: dict[str, Bytes] = {}
         self._total = Bytes(0, 0)
-        if not (self._file.exists() and self._folder.exists()):
+        if not ((mounts.procfs / "diskstats").exists() and self._folder.exists()):
             raise NotAvailable("this node shows no diskstats in /proc or no block in /sys")
 
     def collect(self) -> Iterator[Metric]:
@@ -82,11 +80,10 @@ class NodeDiskCollector:
         return disks
 
     def _devices(self) -> Iterator[tuple[str, Bytes]]:
-        for line in self._file.read_text().splitlines():
-            columns = line.split()
-            device = columns[2]
+        # nowrap=True would not do for _increase: it forgets a disk that goes.
+        for device, count in psutil.disk_io_counters(perdisk=True, nowrap=False).items():
             if self._is_physical(device) and not self._excluded.fullmatch(device):
-                yield device, Bytes(int(columns[5]) * SECTOR_BYTES, int(columns[9]) * SECTOR_BYTES)
+                yield device, Bytes(count.read_bytes, count.write_bytes)
 
     def _is_physical(self, device: str) -> bool:
         return (self._folder / device.replace("/", "!") / "device").exists()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import psutil
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
@@ -18,17 +19,17 @@ class NodeMemoryCollector:
         self._mounts = mounts
 
     def collect(self) -> Iterator[Metric]:
-        memory = bytes_by_name((self._mounts.procfs / "meminfo").read_text())
+        memory = psutil.virtual_memory()
         yield GaugeMetricFamily(
             "rankskew_node_memory_total_bytes",
             "Memory of the node, in bytes (/proc/meminfo, read every 5 s).",
-            value=memory["MemTotal"],
+            value=memory.total,
         )
         yield GaugeMetricFamily(
             "rankskew_node_memory_available_bytes",
             "Memory that programs can take without swapping, in bytes (MemAvailable of "
             "/proc/meminfo, read every 5 s).",
-            value=memory["MemAvailable"],
+            value=memory.available,
         )
         yield from self._numa_families()
 

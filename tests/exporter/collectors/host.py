@@ -4,6 +4,9 @@ import shutil
 from pathlib import Path
 from typing import Final
 
+import psutil
+import pytest
+
 from exporter.collectors.node.files import Mounts
 
 FIXTURES: Final = Path(__file__).parents[2] / "fixtures"
@@ -16,6 +19,12 @@ def copy_of_host(folder: Path) -> Mounts:
     return Mounts(
         shutil.copytree(HOST.procfs, folder / "proc"), shutil.copytree(HOST.sysfs, folder / "sys")
     )
+
+
+def mounted(host: Mounts, monkeypatch: pytest.MonkeyPatch) -> Mounts:
+    """Return *host* with its /proc where psutil reads, as --path.procfs does."""
+    monkeypatch.setattr(psutil, "PROCFS_PATH", str(host.procfs))
+    return host
 
 
 def write(path: Path, text: str) -> None:

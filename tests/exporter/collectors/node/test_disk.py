@@ -9,12 +9,18 @@ from exporter.collectors.node.disk import NodeDiskCollector
 from exporter.collectors.node.files import Mounts
 from exporter.settings import Settings
 from tests.exporter.collectors.expose import expose, series
-from tests.exporter.collectors.host import HOST, add_disk, copy_of_host
+from tests.exporter.collectors.host import HOST, add_disk, copy_of_host, mounted
 
 EXCLUDED = Settings().node_disk_device_exclude
 # Sectors of the fixture's disks: nvme0n1, nvme1n1 by its path, and sda.
 READ = 512 * (1000 + 3000 + 50)
 WRITTEN = 512 * (400 + 600 + 10)
+
+
+@pytest.fixture
+def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mounts:
+    """A node for a test to change, whose /proc psutil reads here."""
+    return mounted(copy_of_host(tmp_path / "host"), monkeypatch)
 
 
 def total(collector: NodeDiskCollector) -> list[float]:
@@ -29,9 +35,9 @@ def test_node_without_disk_statistics_turns_collector_off(missing: str, tmp_path
         NodeDiskCollector(HOST._replace(**{missing: tmp_path}), "")
 
 
-def test_bytes_are_summed_over_the_physical_disks() -> None:
+def test_bytes_are_summed_over_the_physical_disks(host: Mounts) -> None:
     """Partitions, RAID, volumes, loop devices and optical drives add nothing to it."""
-    page = expose(NodeDiskCollector(HOST, EXCLUDED))
+    page = expose(NodeDiskCollector(host, EXCLUDED))
 
     assert [line.split()[0] for line in series(page)] == [
         "rankskew_node_disk_read_bytes_total",
@@ -41,9 +47,8 @@ def test_bytes_are_summed_over_the_physical_disks() -> None:
 
 
 @pytest.mark.parametrize("counted_by_disk", [0, 5000])
-def test_nvme_disk_of_several_paths_counts_once(counted_by_disk: int, tmp_path: Path) -> None:
+def test_nvme_disk_of_several_paths_counts_once(counted_by_disk: int, host: Mounts) -> None:
     """Older kernels count at the paths only, newer ones at the disk as well."""
-    host = copy_of_host(tmp_path)
     add_disk(host, "nvme5n1", counted_by_disk)
     add_disk(host, "nvme5c1n1", 2000)
     add_disk(host, "nvme5c2n1", 3000)
@@ -51,16 +56,15 @@ def test_nvme_disk_of_several_paths_counts_once(counted_by_disk: int, tmp_path: 
     assert total(NodeDiskCollector(host, EXCLUDED)) == [READ + 512 * 5000, WRITTEN + 512 * 5000]
 
 
-def test_disk_left_out_by_name_is_not_in_the_sum() -> None:
+def test_disk_left_out_by_name_is_not_in_the_sum(host: Mounts) -> None:
     """The flag takes whole names."""
-    collector = NodeDiskCollector(HOST, r"sda|sr\d+|nvme1")
+    collector = NodeDiskCollector(host, r"sda|sr\d+|nvme1")
 
     assert total(collector) == [READ - 512 * 50, WRITTEN - 512 * 10]
 
 
-def test_disk_that_goes_and_comes_back_does_not_move_the_sum_back(tmp_path: Path) -> None:
+def test_disk_that_goes_and_comes_back_does_not_move_the_sum_back(host: Mounts) -> None:
     """A sum that fell would look like a reset of all disks, and show bytes that nobody read."""
-    host = copy_of_host(tmp_path)
     without = (host.procfs / "diskstats").read_text()
     add_disk(host, "sdb", 100)
     collector = NodeDiskCollector(host, EXCLUDED)
@@ -73,8 +77,9 @@ def test_disk_that_goes_and_comes_back_does_not_move_the_sum_back(tmp_path: Path
     assert sums == [READ + 512 * 100, READ + 512 * 100, READ + 512 * 101]
 
 
-def test_this_node_can_be_read() -> None:
+def test_this_node_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """The real files of this machine are understood."""
-    page = expose(NodeDiskCollector(Mounts(Path("/proc"), Path("/sys")), EXCLUDED))
+    this = mounted(Mounts(Path("/proc"), Path("/sys")), monkeypatch)
+    page = expose(NodeDiskCollector(this, EXCLUDED))
 
     assert 'rankskew_collector_success{collector="node_disk"} 1.0' in page

@@ -2,25 +2,31 @@
 
 from pathlib import Path
 
-import psutil
+import pytest
 
-from exporter.collectors.node.files import Mounts
+from exporter.collectors.node.files import Mounts, bytes_by_name
 from exporter.collectors.node.memory import NodeMemoryCollector
 from tests.exporter.collectors.expose import expose, series
-from tests.exporter.collectors.host import HOST, copy_of_host, write
+from tests.exporter.collectors.host import HOST, copy_of_host, mounted, write
 
 
-def test_machine_without_numa_has_the_memory_of_the_node_only(tmp_path: Path) -> None:
+@pytest.fixture(autouse=True)
+def host(monkeypatch: pytest.MonkeyPatch) -> Mounts:
+    """The node whose /proc psutil reads here."""
+    return mounted(HOST, monkeypatch)
+
+
+def test_machine_without_numa_has_the_memory_of_the_node_only(host: Mounts, tmp_path: Path) -> None:
     """Where the kernel tells no NUMA nodes, none is made up."""
-    assert series(expose(NodeMemoryCollector(Mounts(HOST.procfs, tmp_path)))) == [
+    assert series(expose(NodeMemoryCollector(host._replace(sysfs=tmp_path)))) == [
         "rankskew_node_memory_total_bytes 4.096e+09",
         "rankskew_node_memory_available_bytes 2.56e+09",
     ]
 
 
-def test_memory_of_each_numa_node_is_exposed_in_bytes() -> None:
+def test_memory_of_each_numa_node_is_exposed_in_bytes(host: Mounts) -> None:
     """Total and free are the NUMA node's; its page cache is not free."""
-    assert series(expose(NodeMemoryCollector(HOST)))[2:] == [
+    assert series(expose(NodeMemoryCollector(host)))[2:] == [
         'rankskew_node_numa_memory_total_bytes{numa_node="0"} 2.048e+09',
         'rankskew_node_numa_memory_total_bytes{numa_node="1"} 2.048e+09',
         'rankskew_node_numa_memory_free_bytes{numa_node="0"} 2.048e+08',
@@ -41,11 +47,12 @@ def test_numa_node_without_memory_costs_no_series(tmp_path: Path) -> None:
     assert 'numa_node="3"' not in page
 
 
-def test_memory_of_this_node_is_exposed_in_bytes() -> None:
+def test_memory_of_this_node_is_exposed_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Total memory is the node's, and some of it, not more than all, is available."""
-    page = expose(NodeMemoryCollector(Mounts(Path("/proc"), Path("/sys"))))
+    this = mounted(Mounts(Path("/proc"), Path("/sys")), monkeypatch)
+    page = expose(NodeMemoryCollector(this))
     values = dict(line.split() for line in series(page))
     total = float(values["rankskew_node_memory_total_bytes"])
 
-    assert total == psutil.virtual_memory().total
+    assert total == bytes_by_name(Path("/proc/meminfo").read_text())["MemTotal"]
     assert 0 < float(values["rankskew_node_memory_available_bytes"]) <= total

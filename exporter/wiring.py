@@ -31,8 +31,8 @@ from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
 from exporter.web.app import web_app
-from exporter.web.auth import BasicAuth, WithHeaders
 from exporter.web.config import WebConfig
+from exporter.web.headers import WithHeaders
 from exporter.web.health import GpusGone, Ready
 
 logger = logging.getLogger(__name__)
@@ -92,6 +92,8 @@ class Exporter:
         exposition = Exposition(self._scrape)
         app: ASGIApp = web_app(exposition, self.live, self._ready, self._gpus_gone)
         if self._config.users:
+            from exporter.web.auth import BasicAuth  # Here: bcrypt takes 0.4 MiB.
+
             app = BasicAuth(app, self._config.users)
         return WithHeaders(app, self._config.headers) if self._config.headers else app
 

@@ -1,4 +1,4 @@
-"""What the web configuration puts around the web application: headers and basic auth."""
+"""Basic auth around the web application, as the web configuration file asks for it."""
 
 import asyncio
 import base64
@@ -10,29 +10,13 @@ from typing import Final
 from weakref import WeakValueDictionary
 
 import bcrypt
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 # Checked when the user is unknown, so that the time an answer takes tells nobody which names exist.
 NOBODY: Final = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(10))
 CACHED_LOGINS: Final = 100
-
-
-class WithHeaders:
-    """Adds *headers* to every response of *app*."""
-
-    def __init__(self, app: ASGIApp, headers: Mapping[str, str]) -> None:
-        self._app = app
-        self._headers = headers
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(self._headers)
-            await send(message)
-
-        await self._app(scope, receive, send_with_headers)
 
 
 class BasicAuth:

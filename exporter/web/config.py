@@ -6,8 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-import yaml
-
 from exporter.errors import UsageError, reason
 
 FLAG: Final = "--web.config.file"
@@ -48,6 +46,8 @@ def load_web_config(path: Path) -> WebConfig:
 
     It is read once, at the start. Relative paths in it are relative to its directory.
     """
+    import yaml  # Here: most exporters have no such file, and it takes 1 MiB.
+
     try:
         content = yaml.safe_load(path.read_text())
     except OSError as error:

@@ -1,14 +1,17 @@
 """The parts of an exporter are joined as its settings say."""
 
 import resource
+import subprocess
+import sys
 from typing import Any
 
 import pytest
 
 from exporter.collectors.catalog import COLLECTORS
 from exporter.settings import Settings
-from exporter.web.auth import BasicAuth, WithHeaders
+from exporter.web.auth import BasicAuth
 from exporter.web.config import WebConfig
+from exporter.web.headers import WithHeaders
 from exporter.wiring import Exporter, affordable
 
 ALL_OFF = frozenset(entry.name for entry in COLLECTORS)
@@ -50,3 +53,15 @@ def test_bound_that_fits_is_taken_as_it_is(
 
     assert affordable(8) == 8
     assert caplog.text == ""
+
+
+def test_exporter_leaves_out_what_it_does_not_need() -> None:
+    """Each takes memory on every node: pynvml is the worker's; yaml and bcrypt are for a file."""
+    names = "pynvml", "yaml", "bcrypt", "rank_probe.judge", "exporter.replay"
+    loaded = f"import sys, exporter.commands.exporter; print({names!r} & sys.modules.keys())"
+    script = loaded.replace(repr(names), repr(set(names)))
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+
+    assert ended.stdout == "set()\n"

@@ -6,8 +6,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.gpu.families import GPU_LABELS
-from exporter.nvml.readings.throttle import REASON_BITS
 from exporter.nvml.sample import NvmlSource
+from exporter.nvml.throttle_reasons import REASON_BITS
 
 
 class GpuThrottleCollector:

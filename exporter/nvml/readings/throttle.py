@@ -7,18 +7,7 @@ import pynvml
 
 from exporter.nvml.readings.fields import Field, FieldValues
 from exporter.nvml.readings.query import Ask
-
-# nvml.h, nvmlClocksEventReason*: every value the `reason` label can take, in the bits' order.
-# Left out are gpu_idle (0x1) and display_clock_setting (0x100), which slow no training down.
-REASON_BITS: Final = {
-    "applications_clocks_setting": 0x2,
-    "sw_power_cap": 0x4,
-    "hw_slowdown": 0x8,
-    "sync_boost": 0x10,
-    "sw_thermal_slowdown": 0x20,
-    "hw_thermal_slowdown": 0x40,
-    "hw_power_brake_slowdown": 0x80,
-}
+from exporter.nvml.throttle_reasons import REASON_BITS
 
 # The field values in which the driver counts nanoseconds under a reason. Three reasons have 251 to
 # 253 in the headers of CUDA 12.9 and 13.0, and 269 to 271 since 13.1; in the other header, and in

@@ -10,7 +10,8 @@ import pytest
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
-from exporter.web.auth import BasicAuth, WithHeaders
+from exporter.web.auth import BasicAuth
+from exporter.web.headers import WithHeaders
 
 # 4 is bcrypt's least cost: the tests need a true hash, not a slow one.
 USERS = {

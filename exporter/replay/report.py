@@ -57,7 +57,7 @@ def _report(one: Replay) -> Iterator[str]:
     if one.alerts is not None:
         yield from _alerts(one.alerts)
     if one.found is None or one.kinds is None:
-        yield "  no step has all ranks, so none can be accounted for"
+        yield "  no step has all ranks, so the loss is not known"
         return
     yield from _lost(one, one.found, one.kinds)
     yield from _groups(one.found, one.run.peer_groups)
@@ -68,9 +68,9 @@ def _report(one: Replay) -> Iterator[str]:
 
 def _stretches(one: Replay) -> Iterator[str]:
     if one.left_out:
-        yield f"  {_ranks(one.left_out)} left out, with too few rows to be judged"
+        yield f"  {_ranks(one.left_out)} left out: too few rows to judge"
     if len(one.stretches) > 1:
-        yield "  ranks come and go; judged one by one:"
+        yield "  ranks come and go; each period with the same ranks is judged separately:"
         for part in one.stretches[:MOST_STRETCHES]:
             yield (
                 f"    {_period(part.begin, part.end)}: {_count(len(part.steps), 'step')} of "
@@ -84,7 +84,7 @@ def _finding(finding: Finding) -> str:
     said = _words(finding)
     if finding.gpus_lost is not None:
         said += f"; {finding.gpus_lost:.2f} GPUs lost"
-    return f"{said} ({finding.severity}, told at {_clock(finding.named_s)})"
+    return f"{said} ({finding.severity}, named at {_clock(finding.named_s)})"
 
 
 def _words(finding: Finding) -> str:
@@ -102,7 +102,7 @@ def _words(finding: Finding) -> str:
         case "group":
             return f"peer group {finding.peer_group} has more work than the others"
         case "common":
-            return "all ranks wait together, for communication"
+            return "all ranks wait for communication"
         case "node":
             return f"{finding.instance} is slow {doing}, by {more}: {_ranks(finding.ranks)}"
         case "pauses":
@@ -130,12 +130,12 @@ def _alerts(fired: Sequence[Alert]) -> Iterator[str]:
 def _lost(one: Replay, found: Account, split: Kinds) -> Iterator[str]:
     """Yield what was lost, and where it comes from; the four kinds add up to it."""
     computed = sum(found.waited.values())
-    what = "lost to waiting" if one.synced else "if all waited for the slowest, lost"
+    what = "lost to waiting" if one.synced else "lost, if all ranks waited for the slowest"
     total = split.lost if one.synced else computed
     yield f"  {what}: {_cost(total, found)} of {len(found.waited)}"
-    yield f"    for ranks that are late (persistent): {_cost(split.persistent, found)}"
+    yield f"    for late ranks (persistent): {_cost(split.persistent, found)}"
     yield from _caused(found, one.named, computed)
-    yield f"    for now one rank, now another (rotating): {_cost(split.rotating, found)}"
+    yield f"    for a different rank each time (rotating): {_cost(split.rotating, found)}"
     others = found.waited.keys() - one.named
     yield from list(_caused(found, others, computed))[:MOST_IN_TURN]
     yield f"    for heavier peer groups (group): {_cost(split.group, found)}"

@@ -26,7 +26,7 @@ DOING: Final = {
     "optimizer": "in the optimizer step",
     "checkpoint": "writing checkpoints",
     "eval": "evaluating",
-    "other": "between the stages that are timed",
+    "other": "outside the timed stages",
 }
 
 

@@ -98,7 +98,7 @@ def families_by_collector() -> Iterator[tuple[str, str, list[Metric]]]:
     sources = Sources(host, every_rank_reading(), IngestCounts(), EveryReading())
     for entry in COLLECTORS:
         yield entry.name, entry.help, list(entry.make(sources).collect())
-    yield "every collector", "How each collector is doing.", list(Scrape().collect())
+    yield "every collector", "Status of each collector.", list(Scrape().collect())
 
 
 def metrics() -> str:

@@ -1,33 +1,21 @@
-"""Replays as text for people: who was slow when, one line each, and what the waiting cost."""
+"""Replays as text: which ranks were slow and when, one line each, and the cost of waiting."""
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
 from exporter.accounting.run import Account, Kinds
-from exporter.live.sentences import listed
+from exporter.live.sentences import DOING, listed
 from exporter.replay.alerts import Alert
 from exporter.replay.findings import Finding
 from exporter.replay.replay import Replay
 
-# What a rank causes in a stage now and then is noise below this part of the whole loss.
+# Below this share of the whole loss, the loss that a rank causes in a stage is noise.
 SMALLEST_PART: Final = 0.01
-# So many of the ranks that take turns are worth a line each.
+# How many of the ranks that are late in turn get a line each.
 MOST_IN_TURN: Final = 5
 MOST_STRETCHES: Final = 8
 MOST_RANKS: Final = 8
-# A rank that is slow is slow ...
-DOING: Final = {
-    "data": "loading data",
-    "h2d": "copying its batches to the GPU",
-    "forward": "in the forward pass",
-    "backward": "in the backward pass",
-    "compute": "computing",
-    "optimizer": "in the optimizer step",
-    "checkpoint": "writing checkpoints",
-    "eval": "evaluating",
-    "other": "outside the timed stages",
-}
 
 
 def report(replays: Sequence[Replay]) -> str:

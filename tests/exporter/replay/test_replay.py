@@ -381,10 +381,10 @@ def test_loss_that_nobody_can_account_for_is_null(tmp_path: Path, capsys: Captur
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--time-scale=0"], "'0' is no number above 0"),
-        (["--time-scale=inf"], "'inf' is no number above 0"),
-        (["--time-scale=fast"], "'fast' is no number above 0"),
-        (["--scrape-interval=0s"], "'0s' is no time to wait"),
+        (["--time-scale=0"], "'0' is not a number above 0"),
+        (["--time-scale=inf"], "'inf' is not a number above 0"),
+        (["--time-scale=fast"], "'fast' is not a number above 0"),
+        (["--scrape-interval=0s"], "'0s' is not a duration above 0"),
         (["--scrape-interval=15"], "'15' is not a duration such as 5m"),
         (["--format=xml"], "invalid choice: 'xml'"),
         (["--rules=/nowhere"], "/nowhere has no rule file"),

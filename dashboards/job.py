@@ -22,7 +22,7 @@ def job_dashboard() -> dashboard.Dashboard:
         dashboard.Dashboard("Rankskew / Job")
         .uid("rankskew-job")
         .description(
-            "Which rank a training job waits for, in which stage, since when, at what cost."
+            "Which rank a training job waits for, in which stage, since when, and at what cost."
         )
         .tags(["rankskew"])
         .time("now-30m", "now")

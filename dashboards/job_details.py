@@ -74,15 +74,15 @@ def gpu_panels() -> Sequence[timeseries.Panel]:
     return (
         _gpu_panel(
             "GPU utilisation",
-            "Share of the time in which a kernel ran. A rank late in data leaves its GPU idle; "
-            "a waiting GPU spins in the collective and looks busy.",
+            "Share of the time in which a kernel ran. A rank that is slow loading data leaves "
+            "its GPU idle; a waiting GPU spins in the collective and looks busy.",
             "percentunit",
             gpu_mean("rankskew_gpu_utilization_ratio"),
             "bottomk",
         ).max(1),
         _gpu_panel(
             "GPU memory used",
-            "Share of the GPU's memory in use. Peers hold equal shares; one that holds more may "
+            "Share of the GPU's memory in use. Peers use equal shares; a rank that uses more may "
             "be retrying allocations or sharing its GPU.",
             "percentunit",
             lambda at: f"({memory_used(at)} / rankskew_gpu_memory_total_bytes{at})",
@@ -91,8 +91,8 @@ def gpu_panels() -> Sequence[timeseries.Panel]:
         _throttle(),
         _gpu_panel(
             "PCIe traffic",
-            "Bytes a second received and sent over PCIe. A rank late in h2d with less traffic "
-            "than its peers has a narrow link.",
+            "Bytes per second received and sent over PCIe. A rank that is slow in h2d and has "
+            "less traffic than its peers has a slow link.",
             "Bps",
             lambda at: f"({received(at)} + {sent(at)})",
             "bottomk",
@@ -118,14 +118,14 @@ def _against_peers(panel: timeseries.Panel, series: Series, choose: str) -> time
 def _late_stage() -> timeseries.Panel:
     stage = "on (cluster, peer_group, stage)"
     panel = time_panel(
-        "The late stage: late rank against its peers",
-        "Seconds a step in the stage where each late rank began to fall behind, beside the median "
-        "of those in its peer group that are not late. Drawn only while somebody is late.",
+        "Late stage: late rank and its peers",
+        "Seconds per step in the stage in which each late rank fell behind, and the median of "
+        "the ranks in its peer group that are not late. Drawn only while a rank is late.",
         "s",
         span=12,
     )
     return (
-        panel.no_value("Nobody is late")
+        panel.no_value("No rank is late")
         .with_target(
             query(
                 f"{stages()} and on (cluster, peer_group, rank, stage) {LATE}",
@@ -149,14 +149,14 @@ def _stage_by_stage() -> table.Panel:
     group = f"({stages()} and on (cluster, peer_group) {costliest})"
     panel = (
         table_panel(
-            "Stage by stage: the costliest late rank",
-            "Every stage of a step in the rank that costs most, beside the median of its peers "
-            "that are not late. The stage that is most over it is where to look.",
+            "The costliest late rank, by stage",
+            "Every stage of a step of the rank that costs most, and the median of its peers that "
+            "are not late. Start with the stage that exceeds the median most.",
             "none",
             span=12,
         )
         .height(8)
-        .no_value("Nobody is late")
+        .no_value("No rank is late")
         .with_target(rows(f"sum by (cluster, stage) ({stages()} and {RANK} {costliest})", "A"))
         .with_target(rows(f"sum by (cluster, stage) ({peers(group, ', stage')})", "B"))
         .with_target(rows(f"sum by (cluster, stage) ({LOST_BY_STAGE} and {RANK} {costliest})", "C"))
@@ -177,8 +177,8 @@ def _stage_by_stage() -> table.Panel:
 def _busy() -> timeseries.Panel:
     panel = time_panel(
         "Own work per step",
-        "Time a step without the wait in collectives: ranks late in the last hour, the slowest of "
-        "the others, and the median. The late rank works longest.",
+        "Time per step without the wait in collectives: ranks that were late in the last hour, "
+        "the slowest of the others, and the median. The late rank works longest.",
         "s",
         span=12,
     )
@@ -188,7 +188,7 @@ def _busy() -> timeseries.Panel:
 def _wait() -> timeseries.Panel:
     panel = time_panel(
         "Wait per step",
-        "Time a step in which a rank waits in collectives: ranks late in the last hour, those of "
+        "Time per step that a rank waits in collectives: ranks that were late in the last hour, "
         "the others that wait least, and the median. The culprit waits least.",
         "s",
         span=12,
@@ -200,14 +200,14 @@ def _ranks_by_stage() -> timeseries.Panel:
     return (
         stacked_panel(
             "Where the ranks are stuck",
-            "How many ranks have been in one stage for ten seconds and more, or are silent. In a "
-            "hang all but the culprit are in sync.",
+            "Number of ranks that have been in one stage for ten seconds or more, or are silent. "
+            "In a hang, all ranks except the culprit are in sync.",
             "none",
             span=7,
             colours={f"^{stage}$": colour for stage, colour in STAGE_COLOURS.items()},
         )
         .decimals(0)
-        .no_value("Every rank moves on")
+        .no_value("Every rank makes progress")
         .with_target(query(f"count by (cluster, stage) ({STUCK})", "{{stage}}"))
         .with_target(query(f"count by (cluster) ({SILENT})", "silent", "B"))
         .override_by_query("B", [fixed(PEERS_COLOUR)])
@@ -221,8 +221,8 @@ def _outside_sync() -> table.Panel:
     panel = (
         table_panel(
             "Stuck outside sync",
-            "Ranks that have been in a stage other than sync for ten seconds and more, or are "
-            "silent, and how long the job has hung on their account. A stopped process is only "
+            "Ranks that have been in a stage other than sync for ten seconds or more, or are "
+            "silent, and how long the job has hung because of them. A stopped process is only "
             "silent.",
             "none",
             span=10,
@@ -249,14 +249,14 @@ def _outside_sync() -> table.Panel:
 def _quiet() -> timeseries.Panel:
     return (
         time_panel(
-            "Time since the last sign of life",
-            "Since any rank finished a step, and since the most silent rank was heard from, each "
-            "measured on its own node.",
+            "Time since the last activity",
+            "Time since any rank finished a step, and since the last report of the rank that has "
+            "been silent longest, each measured on its own node.",
             "s",
             span=7,
         )
         .with_target(query(SINCE_LAST_STEP, "last step of any rank", "A"))
-        .with_target(query(f"max by (cluster) ({SILENT})", "most silent rank", "B"))
+        .with_target(query(f"max by (cluster) ({SILENT})", "longest silent rank", "B"))
         .override_by_query("A", [fixed(LATE_COLOUR), *line(2)])
         .override_by_query("B", [fixed(WAIT_COLOUR), *line(2)])
     )
@@ -272,14 +272,14 @@ def _gpu_panel(
 def _throttle() -> timeseries.Panel:
     return (
         time_panel(
-            "GPU clocks held down",
-            "Share of the time in which heat, power or a slowdown signal kept a GPU's clocks down, "
-            "worst first. Idle clocks and clocks set by hand are left out.",
+            "GPU clocks throttled",
+            "Share of the time in which heat, power or a slowdown signal throttled a GPU, worst "
+            "first. Idle clocks and manually set clocks are left out.",
             "percentunit",
             span=6,
         )
         .max(1)
-        .no_value("No GPU of this job is held down, or none is measured")
+        .no_value("No GPU of this job is throttled, or none is measured")
         .with_target(
             query(
                 f"topk(6, ({THROTTLED} and on (cluster, instance, gpu_uuid) {RANK_GPU}) > 0.001)",

@@ -47,8 +47,8 @@ def _gpus_lost() -> stat.Panel:
     return (
         stat_panel(
             "GPUs lost now",
-            "GPUs that do nothing but wait, as a mean of the last minute: for late ranks, and for "
-            "any reason (communication included), of all GPUs of the job.",
+            "GPUs that do nothing but wait, mean of the last minute: for late ranks, and for any "
+            "reason (including communication), out of all GPUs of the job.",
             "none",
             span=4,
         )
@@ -72,29 +72,29 @@ def _lost_cost() -> stat.Panel:
     return (
         stat_panel(
             "Cost",
-            "US$ an hour for GPUs that do nothing but wait, for any reason: GPUs lost times the "
-            "price of a GPU hour, which is a usual one until yours is recorded.",
+            "US$ per hour for GPUs that do nothing but wait, for any reason: GPUs lost times the "
+            "price of a GPU hour, a default price until you record your own.",
             "currencyUSD",
             span=2,
         )
         .decimals(2)
         .no_value("–")
-        .with_target(instant(f"job:rankskew_lost_cost_per_hour:sum{{{JOB}}}", "lost an hour"))
+        .with_target(instant(f"job:rankskew_lost_cost_per_hour:sum{{{JOB}}}", "lost per hour"))
     )
 
 
 def _who() -> stat.Panel:
     return (
         stat_panel(
-            "Who is late",
-            "The ranks that the job waits for, each with the stage in which it began to fall "
-            "behind its peers and the GPUs it keeps waiting; the two most costly.",
+            "Late ranks now",
+            "The two costliest ranks that the job waits for, each with the stage in which it "
+            "fell behind its peers and the number of GPUs that wait for it.",
             "none",
             span=4,
         )
         .decimals(1)
         .thresholds(steps((LATE_COLOUR, None)))
-        .no_value("Nobody")
+        .no_value("None")
         .with_target(
             instant(
                 f"{COSTLIEST} * {RANK} group_left (stage)"
@@ -109,8 +109,8 @@ def _since() -> stat.Panel:
     return (
         stat_panel(
             "Late since",
-            "When these ranks began to be late, by their nodes' clocks. Only ranks that compare "
-            "their steps know it.",
+            "When these ranks became late, by their nodes' clocks. Only known if the ranks "
+            "compare their steps.",
             "dateTimeFromNow",
             span=3,
         )
@@ -124,9 +124,10 @@ def _step_time() -> stat.Panel:
     return (
         stat_panel(
             "Step",
-            "Mean time from one release to the next, how many times as long that is as without "
-            "the late ranks, and since any rank finished its last step. A step takes every rank "
-            "equally long, so it says that the job is slow, never who slows it.",
+            "Mean time from one release to the next, that time divided by the time without the "
+            "late ranks, and the time since any rank finished a step. A step takes equally long "
+            "on every rank, so the step time shows that a job is slow, but never which rank "
+            "causes it.",
             "s",
             span=5,
         )
@@ -153,10 +154,10 @@ def _judged() -> stat.Panel:
     return (
         stat_panel(
             "Ranks judged",
-            "Share of the job's ranks that can be judged, and the reason where they cannot. By "
+            "Share of the job's ranks that can be judged, and the reason if they cannot. By "
             "join: the ranks compare their steps one by one. By block: means over half a minute "
-            "and more are compared, which shows little but a rank that is late all the time. "
-            "Without either, no alert does not mean that nobody is late.",
+            "or more are compared, which shows little except a rank that is late all the time. "
+            "Without either, the absence of alerts does not mean that no rank is late.",
             "percentunit",
             span=3,
         )
@@ -190,8 +191,8 @@ def _firing() -> stat.Panel:
     return (
         stat_panel(
             "Alerts firing",
-            "Alerts of this job that fire now, without their prefix Rankskew. The runbook of each "
-            "is linked above.",
+            "Firing alerts of this job, without their prefix Rankskew. The link above leads to "
+            "the runbooks.",
             "none",
             span=3,
         )

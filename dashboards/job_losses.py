@@ -48,11 +48,11 @@ NOT_TOLD_APART: Final = "any other wait"
 def lost_by_kind() -> timeseries.Panel:
     """Return all waiting over time; the kinds add up."""
     panel = stacked_panel(
-        "GPUs lost, by kind of waiting",
-        "Late ranks: the same ranks most of the time. No stable leader: another one each step, as "
-        "with uneven sequence lengths. Unequal peer groups: a heavier pipeline stage. "
-        "Communication: what even the luckiest rank waits. While a job hangs, all its GPUs. Only "
-        "ranks that compare their steps tell all of these apart.",
+        "GPUs lost, by kind",
+        "Late ranks: the same ranks most of the time. No stable leader: a different rank in each "
+        "step, as with uneven sequence lengths. Unequal peer groups: a heavier pipeline stage. "
+        "Communication: the wait that even the rank with the least wait has. While a job hangs, "
+        "all its GPUs are lost. The kinds are only known if the ranks compare their steps.",
         "none",
         span=12,
         colours=dict(KINDS.values()) | {NOT_TOLD_APART: PEERS_COLOUR},
@@ -71,14 +71,14 @@ def lost_by_rank_and_stage() -> timeseries.Panel:
     return (
         stacked_panel(
             "GPUs lost, by rank and stage",
-            "What each late rank costs, in the stage where it falls behind: its colour is the "
-            "stage, as everywhere. Pale: what is lost while another rank is late in each step; "
-            "only ranks that compare their steps know it.",
+            "The cost of each late rank, in the stage in which it falls behind; the colour shows "
+            "the stage, as in the other panels. Pale: the loss to a different rank in each step; "
+            "only known if the ranks compare their steps.",
             "none",
             span=12,
             colours={f" {stage}$": colour for stage, colour in STAGE_COLOURS.items()},
         )
-        .no_value("Nobody is late")
+        .no_value("No rank is late")
         .with_target(
             query(
                 f"sum by (cluster, rank, stage) ({LOST_BY_STAGE}"
@@ -106,15 +106,15 @@ def late_ranks() -> table.Panel:
     panel = (
         table_panel(
             "Late ranks",
-            "Every rank that is late: where it runs, in which stage it began to fall behind, how "
-            "it is late and by how much of its peers' time, what explains it, what it costs, and "
-            "its own work and wait per step against the median of its peers. The late rank works "
+            "Every late rank: where it runs, in which stage it fell behind, the kind of lateness "
+            "and its size as a share of its peers' time, the cause, the cost, and its own work "
+            "and wait per step compared with the median of its peers. The late rank works "
             "longest and waits least.",
             "none",
             span=24,
         )
         .height(5)
-        .no_value("Nobody is late")
+        .no_value("No rank is late")
         .with_target(rows(LATE, "A"))
         .with_target(rows(f"sum by (cluster, rank) ({LOST})", "B"))
         .with_target(rows(f"sum by (cluster, rank) ({late_now(busy())})", "C"))

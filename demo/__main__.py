@@ -34,7 +34,7 @@ def main() -> int:
     """Run the demo; return its exit status."""
     fault = os.environ.get("DEMO_FAULT") or "data"
     if fault not in FAULTS:
-        print(f"DEMO_FAULT={fault} is none of {', '.join(FAULTS)}", file=sys.stderr)
+        print(f"DEMO_FAULT={fault} is not one of {', '.join(FAULTS)}", file=sys.stderr)
         return 2
     # Without a terminal there is nobody to press Ctrl-C.
     once = os.environ.get("DEMO_ONCE", "") not in ("", "0") or not sys.stdout.isatty()
@@ -58,9 +58,9 @@ def run(scenario: Scenario, directory: Path) -> int:
     missing = missing_programs(PROMETHEUS, ALERTMANAGER)
     if missing:
         print(
-            f"Not installed: {' and '.join(missing)}. To see the rules and the page as well:\n"
+            f"Not installed: {' and '.join(missing)}. To see the rules and the alert as well:\n"
             f"    sudo apt-get install {' '.join(missing)}\n"
-            "Until then: the exporter and its built-in page alone.\n"
+            "Without them the demo shows only the exporter and its built-in page.\n"
         )
     demonstrate = page_only.demonstrate if missing else paged.demonstrate
     wrong = demonstrate(scenario, directory)

@@ -39,7 +39,7 @@ def faults() -> str:
 
 def _all(rows: Sequence[Row]) -> str:
     right = sum(not is_miss(row) for row in rows)
-    return f"{right} of {len(rows)} runs were judged rightly"
+    return f"{right} of {len(rows)} runs were judged correctly"
 
 
 def _commits(rows: Sequence[Row]) -> str:
@@ -109,7 +109,7 @@ def _misses(rows: Sequence[Row]) -> str:
         )
         for row in rows
     ]
-    header = ("run", "fault", "size as it took effect", "said, right", "said, wrong")
+    header = ("run", "fault", "measured size", "right findings", "wrong findings")
     return f"Misses:\n\n{table(header, cells)}"
 
 
@@ -127,7 +127,7 @@ def crosscheck() -> str:
                 *(_percent(max(row[kind] for row in mine), 0) for kind in KINDS),
             )
         )
-    return table(("jobs", "source", "ranks", "named rightly", *KINDS), cells)
+    return table(("jobs", "source", "ranks", "named correctly", *KINDS), cells)
 
 
 def latency() -> str:
@@ -157,7 +157,7 @@ def ways() -> str:
     named = sum(row["named"] for row in rows)
     machine = found["machine"]
     sentence = (
-        f"{named} of {len(rows)} delays were named with their rank and stage, "
+        f"For {named} of {len(rows)} delays the right rank and stage were named, "
         f"on {machine['cpus']} CPUs with torch {machine['torch']}."
     )
     return f"{sentence}\n\n{table(('training', *places, 'sync: late rank, its peers'), cells)}"

@@ -98,7 +98,7 @@ def families_by_collector() -> Iterator[tuple[str, str, list[Metric]]]:
     sources = Sources(host, every_rank_reading(), IngestCounts(), EveryReading())
     for entry in COLLECTORS:
         yield entry.name, entry.help, list(entry.make(sources).collect())
-    yield "every collector", "How each collector is doing.", list(Scrape().collect())
+    yield "every collector", "Status of each collector.", list(Scrape().collect())
 
 
 def metrics() -> str:
@@ -106,15 +106,14 @@ def metrics() -> str:
     lines = [
         "# Metrics",
         "",
-        "Everything the exporter exposes, generated from the code by `make docs`.",
+        "This page lists everything the exporter exposes; `make docs` generates it from the code.",
         "These names are public API: a rename is a breaking change.",
-        "A reading that does not exist is an absent series, never a zero.",
-        "Descriptive labels live on the `_info` series; join them with `* on (...) group_left`.",
+        "If there is no reading, the series is absent; it is never zero instead.",
+        "Descriptive labels are on the `_info` series; join them with `* on (...) group_left`.",
         "",
         "A rank has at most 48 series, a GPU [64](hardware.md#gpu) and the rest of a node "
-        "[120](hardware.md#host); tests hold each.",
-        "A rank that is named late has up to 10 more, and so has one whose join does not cover "
-        "its job.",
+        "[120](hardware.md#host); tests check these limits.",
+        "A late rank has up to 10 more, and so has a rank whose join does not cover its job.",
         figures.series(),
     ]
     for name, purpose, families in families_by_collector():
@@ -138,14 +137,14 @@ def configuration() -> str:
     lines = [
         "# Configuration",
         "",
-        "The flags of `rankskew exporter`, generated from the code by `make docs`.",
+        "The flags of `rankskew exporter`; `make docs` generates this page from the code.",
         "",
         table(
             ("flag", "default", "meaning"),
             flag_rows(),
         ),
         "",
-        "The probe is configured by the environment of the training process.",
+        "Environment variables of the training process configure the probe.",
         "",
         table(
             ("variable", "default", "meaning"),
@@ -154,51 +153,52 @@ def configuration() -> str:
                 (
                     "`RANKSKEW_EXPORTER`",
                     "`unix:/run/rankskew/exporter.sock`",
-                    "Where the node's exporter takes snapshots; or `http://127.0.0.1:PORT`.",
+                    "Where to send snapshots: the socket of the node's exporter, or "
+                    "`http://127.0.0.1:PORT`.",
                 ),
                 (
                     "`RANKSKEW_TOKEN_FILE`",
                     "none",
-                    "A file with the token of the exporter's `--ingest.token-file`, shown over "
-                    "`http:` only; read again when the exporter refuses it.",
+                    "A file with the token of the exporter's `--ingest.token-file`, sent over "
+                    "`http:` only; read again when the exporter rejects it.",
                 ),
                 (
                     "`RANKSKEW_JOB_ID`",
                     "the scheduler's or launcher's name",
                     "The `job_id` label: SLURM_JOB_ID, TORCHELASTIC_RUN_ID, JOBSET_NAME, "
-                    "RAY_JOB_ID or the pod's name without its index, in Kubernetes with the "
-                    "namespace before it (`POD_NAMESPACE`, or the service account's); without any "
-                    "of them `local-` and MASTER_ADDR, or the node's name where that is missing or "
-                    "a loopback address. What is set here stays as it is.",
+                    "RAY_JOB_ID or the pod's name without its index; in Kubernetes prefixed with "
+                    "the namespace (`POD_NAMESPACE`, or the service account's). Without any of "
+                    "them `local-` and MASTER_ADDR, or the node's name if MASTER_ADDR is missing "
+                    "or a loopback address. A name that is set here is used as it is.",
                 ),
                 (
                     "`RANKSKEW_PEER_GROUP`",
                     "`pp` and the pipeline stage, and the GPU model, as far as they are known; "
                     "else `all`",
-                    "The `peer_group` label: ranks that ought to do equal work.",
+                    "The `peer_group` label: ranks that should do equal work.",
                 ),
                 (
                     "`RANK_PROBE_CONTROL`",
                     "none",
-                    "A file that holds `off`, `stages` or `detail`, read once a second: how much "
-                    "is timed. It wins over what `rankskew control` asks for.",
+                    "A file that contains `off`, `stages` or `detail`, read once a second: how "
+                    "much is timed. It overrides `rankskew control`.",
                 ),
                 (
                     "`RANK_PROBE_JOIN`",
                     "`1`",
-                    "`0` keeps the ranks from comparing their steps through the job's own store; "
-                    "then no judge speaks for the job, only the fallback in the rules.",
+                    "`0` turns off the comparison of steps through the job's own store; the judge "
+                    "then does not run, and only the fallback in the rules covers the job.",
                 ),
                 (
                     "`RANK_PROBE_TRACE`",
                     "none",
                     "A directory in which each rank writes the stages of every step to "
-                    "`JOB_ID-ATTEMPT-RANK.csv`, for `rankskew replay`.",
+                    "`JOB_ID-ATTEMPT-RANK.csv`, as input for `rankskew replay`.",
                 ),
                 (
                     "`RANK_PROBE_TRACE_MAX_MIB`",
                     "`1024`",
-                    "Where such a file ends, in MiB.",
+                    "Largest size of such a file, in MiB.",
                 ),
             ],
         ),

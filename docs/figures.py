@@ -59,7 +59,7 @@ def costs() -> str:
     ]
     about = (
         f"On {result('overhead')['machine']['cpus']} CPUs without a GPU; "
-        "the rows of a step are of one rank that trains alone."
+        "figures per step are of a single rank training alone."
     )
     return f"{about}\n\n{table(('what', 'median'), cells)}"
 
@@ -70,14 +70,14 @@ def evidence() -> str:
         *_accuracy(),
         *(
             (
-                f"from a fault in a running job to its alert, scraped every {seconds:g} s",
-                f"{_range([row['median, s'] for row in running])} s in the median, "
-                f"{max(row['max, s'] for row in running):.0f} s at most",
+                f"time from a fault in a running job to its alert, scraped every {seconds:g} s",
+                f"median {_range([row['median, s'] for row in running])} s, "
+                f"at most {max(row['max, s'] for row in running):.0f} s",
             )
             for seconds, running in _by_interval().items()
         ),
         (
-            "added to a training step: Rankskew, and TraceML in the same run",
+            "time added to a training step: Rankskew, and TraceML in the same run",
             " and ".join(
                 f"{_median(f'{ADDED}{tool}'):.0f} µs" for tool in ("probe, automatic", "traceml-ai")
             ),
@@ -100,7 +100,7 @@ def _accuracy() -> Iterator[tuple[str, str]]:
         )
     healthy = [row for row in cells if row["fault"] in HEALTHY]
     accused = sum(row["false alarms"] > 0 for row in healthy)
-    yield "healthy runs in which somebody is accused", f"{accused} of {len(healthy)}"
+    yield "healthy runs with a false alarm", f"{accused} of {len(healthy)}"
 
 
 def _by_interval() -> dict[float, list[dict[str, Any]]]:
@@ -126,7 +126,7 @@ def overhead() -> str:
     cells = [
         (row["what"], _spread(row), _percent(row), _times(row, ours)) for row in rows("overhead")
     ]
-    header = ("what", "median", "of a step of 100 ms", "times the probe, automatic")
+    header = ("what", "median", "share of a 100 ms step", "times the probe, automatic")
     return f"{_measured_with('overhead')}\n{_beside_goals()}\n\n{table(header, cells)}"
 
 
@@ -150,7 +150,7 @@ def join() -> str:
         )
         for row in rows("join")
     ]
-    header = ("ranks", "what", "median", "of the time from round to round")
+    header = ("ranks", "what", "median", "share of the time between rounds")
     return f"{_measured_with('join')}\n\n{table(header, cells)}"
 
 

@@ -9,6 +9,7 @@ from docs.markdown import table
 
 DEAREST = 5
 SOURCE_NAMES = {"join": "join", "block": "blocks"}
+LONG_NAMES = {"join": "the join", "block": "blocks"}
 
 
 def scale() -> str:
@@ -18,7 +19,7 @@ def scale() -> str:
         (
             f"{row['ranks']:,}",
             _source(row),
-            f"{row['rules CPU s of 15']:.2f} s (most {row['rules CPU s of 15, max']:.2f})",
+            f"{row['rules CPU s of 15']:.2f} s (max {row['rules CPU s of 15, max']:.2f})",
             f"{row['CPU s of 15 without rules']:.2f} s",
             str(row["missed"]),
             f"{row['head series'] / 1e3:,.0f}k",
@@ -30,14 +31,14 @@ def scale() -> str:
     ]
     header = (
         "ranks",
-        "rules go by",
-        "CPU of the rules, of each 15 s",
+        "rules use",
+        "CPU of the rules per 15 s",
         "without rules",
-        "missed",
+        "missed evaluations",
         "series",
         "memory",
         "cores of the nodes, of others",
-        "the one, and only it, named",
+        "only the late rank named",
     )
     machine = result("scale")["machine"]
     return f"Prometheus {found[0]['Prometheus']}, {machine['cpus']} CPUs.\n\n{table(header, cells)}"
@@ -50,13 +51,13 @@ def outcome() -> str:
     for ranks in dict.fromkeys(row["ranks"] for row in found):
         mine = [row for row in found if row["ranks"] == ranks]
         taken = [
-            f"{row['rules CPU s of 15']:.1f} CPU seconds by the {SOURCE_NAMES[row['source']]} "
+            f"{row['rules CPU s of 15']:.1f} CPU seconds with {LONG_NAMES[row['source']]} "
             f"({_verdict(row)} the goal of {LIMITS[row['source']]:g})"
             for row in mine
         ]
         missed = sum(row["missed"] for row in mine)
         sentences.append(
-            f"With {ranks:,} ranks the rules take {' and '.join(taken)} of each 15 s, "
+            f"For {ranks:,} ranks the rules take {' and '.join(taken)} per 15 s, "
             f"and {missed or 'no'} evaluation{'s were' if missed > 1 else ' was'} missed."
         )
     return "\n".join(sentences)
@@ -75,7 +76,7 @@ def rules() -> str:
     for source in SOURCE_NAMES:
         mine = [row for row in found if (row["ranks"], row["source"]) == (most, source)]
         cells += [_rule(row) for row in _dearest(mine)]
-    return table(("ranks", "rules go by", "rule", "seconds of each 15, by the clock"), cells)
+    return table(("ranks", "rules use", "rule", "wall time per 15 s, in seconds"), cells)
 
 
 def _dearest(found: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:

@@ -57,22 +57,23 @@ def _flag(
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What the exporter does; durations are seconds, '' turns a path or address off."""
+    """The exporter's settings; durations are in seconds, '' turns a path or address off."""
 
     web_listen_address: str = _flag(
         "--web.listen-address",
         ":9917",
-        "Address of /metrics and the live page; ':9917' is every address of the node.",
+        "Listen address for /metrics and the live page; ':9917' listens on all addresses.",
     )
     web_config_file: str = _flag(
         "--web.config.file",
         "",
-        "Web configuration in Prometheus exporter-toolkit format: TLS, basic auth, headers.",
+        "Web configuration file in the Prometheus exporter-toolkit format: TLS, basic auth, "
+        "headers.",
     )
     ingest_socket: str = _flag(
         "--ingest.socket",
         "/run/rankskew/exporter.sock",
-        "Unix socket on which training processes post snapshots; '' turns it off.",
+        "Unix socket to which training processes post snapshots; '' turns it off.",
     )
     ingest_socket_mode: int = _flag(
         "--ingest.socket-mode",
@@ -84,22 +85,23 @@ class Settings:
     ingest_listen_address: str = _flag(
         "--ingest.listen-address",
         "",
-        "host:port that takes snapshots too, where a socket cannot be shared; '' is off. "
-        "Loopback only, unless there is a token.",
+        "host:port that also accepts snapshots, for when a socket cannot be shared; '' turns it "
+        "off. Only loopback addresses are allowed without a token.",
     )
     ingest_token_file: str = _flag(
         "--ingest.token-file",
         "",
-        "File with the token that each request to --ingest.listen-address must carry; '' is none. "
-        "It is read again when it changes. The listener has no TLS: use a network that you trust.",
+        "File with the token that every request to --ingest.listen-address must send; '' means "
+        "none. It is read again when it changes. The listener has no TLS: use a trusted network.",
     )
     ingest_max_body_bytes: int = _flag(
-        "--ingest.max-body-bytes", 65536, "Largest snapshot taken, in bytes.", positive
+        "--ingest.max-body-bytes", 65536, "Maximum size of a snapshot, in bytes.", positive
     )
     ingest_connections_per_rank: int = _flag(
         "--ingest.connections-per-rank",
         4,
-        "Most ingest connections open at once, times --ranks.max; one user gets half of them.",
+        "Maximum number of open ingest connections, as a multiple of --ranks.max; one user gets "
+        "at most half of them.",
         positive,
     )
     operator_socket: str = _flag(
@@ -108,67 +110,66 @@ class Settings:
         "Unix socket, open to this user and to root only, on which rankskew gpus and rankskew "
         "control give orders; keep its directory out of containers. '' turns it off.",
     )
-    ranks_max: int = _flag("--ranks.max", 64, "Most ranks held at once on this node.", positive)
+    ranks_max: int = _flag("--ranks.max", 64, "Maximum number of ranks on this node.", positive)
     ranks_jobs_max: int = _flag(
-        "--ranks.jobs-max", 16, "Most jobs held at once on this node.", positive
+        "--ranks.jobs-max", 16, "Maximum number of jobs on this node.", positive
     )
     ranks_peer_groups_max: int = _flag(
-        "--ranks.peer-groups-max", 32, "Most peer groups held at once on this node.", positive
+        "--ranks.peer-groups-max", 32, "Maximum number of peer groups on this node.", positive
     )
     ranks_finished_retention_seconds: float = _flag(
         "--ranks.finished-retention",
         300.0,
-        "How long a rank's series stay after it ended cleanly.",
+        "How long to keep a rank's series after it has ended cleanly.",
         durations.parse,
         durations.show,
     )
     ranks_silent_retention_seconds: float = _flag(
         "--ranks.silent-retention",
         3600.0,
-        "How long a rank's series stay after its last snapshot, when it did not end cleanly.",
+        "How long to keep a rank's series after its last snapshot if it did not end cleanly.",
         durations.parse,
         durations.show,
     )
-    path_procfs: str = _flag(
-        "--path.procfs", "/proc", "Where the node's proc file system is mounted."
-    )
-    path_sysfs: str = _flag("--path.sysfs", "/sys", "Where the node's sysfs is mounted.")
+    path_procfs: str = _flag("--path.procfs", "/proc", "Mount point of the node's procfs.")
+    path_sysfs: str = _flag("--path.sysfs", "/sys", "Mount point of the node's sysfs.")
     node_network_device_exclude: str = _flag(
         "--collector.node_network.device-exclude",
         r"lo|ifb.*|dummy.*|veth.*|cali.*|cni.*|docker.*|br-.*|flannel.*|virbr.*|tap.*|"
         r"lxc.*|cilium.*|eni[0-9a-f]{11}|azv.*|gke[0-9a-f]{11}|vxlan.*|tunl.*|kube-.*",
-        "Network devices left out, a regular expression that matches the whole name.",
+        "Regular expression of network devices to exclude; it must match the whole name.",
         regular_expression,
     )
     node_disk_device_exclude: str = _flag(
         "--collector.node_disk.device-exclude",
         r"(fd|sr)\d+",
-        "Physical disks left out, a regular expression that matches the whole name.",
+        "Regular expression of physical disks to exclude; it must match the whole name.",
         regular_expression,
     )
     path_state: str = _flag(
         "--path.state",
         "/var/lib/rankskew",
-        "Existing directory in which the GPUs of this node are remembered over a restart; "
-        "'' turns it off.",
+        "Existing directory in which the list of this node's GPUs is stored across restarts; '' "
+        "turns it off.",
     )
     gpus_expected: int = _flag(
         "--gpus.expected",
         0,
-        "How many GPUs this node should have; 0: all it ever had, less exchanged or forgotten.",
+        "Number of GPUs that this node should have; 0 means all GPUs ever seen, minus those "
+        "replaced or forgotten.",
         whole,
     )
     nvml_interval_seconds: float = _flag(
         "--nvml.interval",
         1.0,
-        "How often the GPUs are read.",
+        "Interval at which the GPUs are read.",
         durations.parse,
         durations.show,
     )
     nvml_window_seconds: float = _flag(
         "--nvml.window",
         15.0,
-        "How far back means and minima of GPU readings look: one scrape interval or more.",
+        "Window for means and minima of GPU readings: one scrape interval or more.",
         durations.parse,
         durations.show,
     )

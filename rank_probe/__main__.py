@@ -1,4 +1,4 @@
-"""The trainer's command: run a script with its stages timed, or check the set-up.
+"""The `rank-probe` command: run a script with its stages timed, or check the set-up.
 
 `torchrun ... -m rank_probe train.py --its --arguments`, or `rank-probe run train.py ...`.
 """
@@ -15,11 +15,11 @@ from rank_probe.version import __version__
 
 USAGE = """usage: rank-probe run SCRIPT [ARGUMENT ...]     run a script with its stages timed
        rank-probe run -m MODULE [ARGUMENT ...]  run a module with its stages timed
-       rank-probe check                         who this rank is, and does an exporter answer
+       rank-probe check                         show this rank, and whether an exporter answers
        rank-probe --version
 
 Under a launcher: torchrun --nproc-per-node 8 -m rank_probe SCRIPT [ARGUMENT ...]
-RANK_PROBE=0 turns it off; RANKSKEW_EXPORTER says where the exporter listens."""
+RANK_PROBE=0 turns the probe off; RANKSKEW_EXPORTER sets the address of the exporter."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -49,7 +49,7 @@ def run(command: Sequence[str]) -> None:
     module = command[0] == "-m"
     target = list(command[1:] if module else command)
     if not target or (not module and not Path(target[0]).is_file()):
-        missing = "-m needs a module" if module else f"there is no script {target[0]!r}"
+        missing = "-m needs a module" if module else f"no such script: {target[0]!r}"
         print(f"rank-probe: {missing}", file=sys.stderr)
         sys.exit(2)
     sys.argv = target
@@ -68,10 +68,10 @@ def run(command: Sequence[str]) -> None:
 
 
 def check() -> int:
-    """Print who this rank is and whether the exporter answers; return 1 if it does not."""
+    """Print this rank's identity and whether the exporter answers; return 1 if it does not."""
     me = identity.from_environment(os.environ)
     if me is None:
-        print("rank: none given by the environment (torchrun, SLURM and MPI set one)")
+        print("rank: not set in the environment (torchrun, SLURM and MPI set it)")
     else:
         print(f"rank: {me.rank} of {me.world_size} in job {me.job_id!r}, attempt {me.attempt}")
     endpoint = os.environ.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT

@@ -104,44 +104,57 @@ def _exporter_self(sources: Sources) -> Collector:
 
 
 COLLECTORS: Final = (
-    Entry("ranks", "What the training ranks report.", lambda s: RanksCollector(s.ranks)),
+    Entry(
+        "ranks",
+        "Steps and stages that the training ranks report.",
+        lambda s: RanksCollector(s.ranks),
+    ),
     Entry(
         "rank_resources",
-        "What the ranks work on, their memory and pauses.",
+        "Samples, tokens, memory and pauses of the ranks.",
         lambda s: RankResourcesCollector(s.ranks),
     ),
     Entry(
-        "jobs", "What is judged of each job, and its ranks here.", lambda s: JobsCollector(s.ranks)
+        "jobs",
+        "The verdict on each job, and its ranks on this node.",
+        lambda s: JobsCollector(s.ranks),
     ),
     Entry("late_ranks", "The late ranks and their cost.", lambda s: LateRanksCollector(s.ranks)),
     Entry(
         "rank_blocks",
-        "Mean steps of the ranks that no judge speaks for.",
+        "Mean steps of ranks in jobs without a judge.",
         lambda s: RankBlocksCollector(s.ranks),
     ),
     _joined("rank_gpus", "The GPU, CPUs, pod and Slurm job of the ranks.", RankGpusCollector),
-    Entry("gpu_devices", "Which GPUs there are and which answer.", _gpu_devices, needs_nvml=True),
+    Entry(
+        "gpu_devices",
+        "Which GPUs the node has and which of them answer.",
+        _gpu_devices,
+        needs_nvml=True,
+    ),
     _gpu("gpu_utilization", "How busy the GPUs and their memory are.", GpuUtilizationCollector),
     _gpu("gpu_memory", "Memory of the GPUs.", GpuMemoryCollector),
-    _gpu("gpu_activity", "What the GPUs' SMs, tensor cores and memory do.", GpuActivityCollector),
+    _gpu(
+        "gpu_activity", "Activity of the GPUs' SMs, tensor cores and memory.", GpuActivityCollector
+    ),
     _gpu("gpu_pcie", "Throughput and state of the GPUs' PCIe links.", GpuPcieCollector),
     _gpu("gpu_nvlink", "Throughput, errors and state of the GPUs' NVLinks.", GpuNvlinkCollector),
     _gpu("gpu_clocks", "Clocks of the GPUs.", GpuClocksCollector),
-    _gpu("gpu_throttle", "Why the GPUs' clocks are held down.", GpuThrottleCollector),
+    _gpu("gpu_throttle", "Why the GPUs' clocks are throttled.", GpuThrottleCollector),
     _gpu("gpu_power", "Power and energy of the GPUs.", GpuPowerCollector),
     _gpu("gpu_temperature", "Temperatures of the GPUs.", GpuTemperatureCollector),
     _gpu("gpu_ecc", "Errors of the GPUs' memories.", GpuEccCollector),
     _gpu("gpu_remapped_rows", "Replaced rows of the GPUs' memories.", GpuRemappedRowsCollector),
     _gpu("gpu_xid", "XID errors of the GPUs.", GpuXidCollector),
     _gpu("gpu_mig", "MIG devices of the GPUs and their memory.", GpuMigCollector),
-    _gpu("gpu_recovery", "What the driver advises to do with the GPUs.", GpuRecoveryCollector),
+    _gpu("gpu_recovery", "Recovery actions that the driver advises.", GpuRecoveryCollector),
     _joined("gpu_processes", "Processes on the GPUs, and foreign ones.", GpuProcessesCollector),
     _node("node_cpu", "CPU time by mode and NUMA node.", NodeCpuCollector),
     _node("node_pressure", "How long tasks wait for CPU, memory, I/O.", NodePressureCollector),
     _node("node_memory", "Memory of the node and its NUMA nodes.", NodeMemoryCollector),
     Entry("node_network", "Bytes and drops of the node's network devices.", _node_network),
     _node("node_infiniband", "The node's InfiniBand and RoCE ports.", NodeInfinibandCollector),
-    Entry("node_disk", "Bytes from and to the node's disks.", _node_disk),
+    Entry("node_disk", "Bytes read from and written to the node's disks.", _node_disk),
     Entry("exporter_self", "The exporter's version, ingest and process.", _exporter_self),
 )
 

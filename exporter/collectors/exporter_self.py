@@ -27,20 +27,20 @@ class ExporterSelfCollector:
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily(
             "rankskew_exporter_build_info",
-            "Version of this exporter and of the Python that runs it; always 1.",
+            "Versions of this exporter and of its Python; always 1.",
             labels=["version", "python"],
         )
         build.add_metric([__version__, platform.python_version()], 1)
         snapshots = CounterMetricFamily(
             "rankskew_ingest_snapshots_total",
-            "Snapshots posted to this exporter, by what became of them.",
+            "Snapshots posted to this exporter, by result.",
             labels=["result"],
         )
         for result, count in self._ingest.results.items():
             snapshots.add_metric([result], count)
         unknown = CounterMetricFamily(
             "rankskew_ingest_unknown_fields_total",
-            "Fields left out of snapshots, because this exporter is older than the probe.",
+            "Snapshot fields that were ignored because this exporter is older than the probe.",
         )
         unknown.add_metric([], self._ingest.unknown_fields)
         yield from (build, snapshots, unknown)

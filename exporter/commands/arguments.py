@@ -1,4 +1,4 @@
-"""What the commands' arguments have in common: complaints of one line, durations, numbers."""
+"""Argument parsing that the commands share: one-line errors, durations, numbers."""
 
 import argparse
 from math import isfinite
@@ -9,7 +9,7 @@ from exporter.errors import UsageError
 
 
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose complaints are one line, not a page of usage."""
+    """An ArgumentParser that reports errors in one line instead of a page of usage."""
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
@@ -25,7 +25,7 @@ def duration(text: str) -> float:
 def interval(text: str) -> float:
     seconds = duration(text)
     if not seconds:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time to wait")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0")
     return seconds
 
 
@@ -35,5 +35,5 @@ def positive(text: str) -> float:
     except ValueError:
         number = 0.0
     if not (isfinite(number) and number > 0):
-        raise argparse.ArgumentTypeError(f"{text!r} is no number above 0")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
     return number

@@ -12,9 +12,9 @@ def run(arguments: Sequence[str]) -> int:
     """Change how much the probes of a job's ranks on this node time."""
     parser = Parser(
         prog="rankskew control",
-        description="Change how much the probes of a running job's ranks on this node time: "
-        "nothing but a heartbeat (off), the stages (stages), or also every step, into a trace file "
-        "(detail).",
+        description="Change what the probes of a running job's ranks on this node time: nothing "
+        "except a heartbeat (off), the stages (stages), or also every step, written to a trace "
+        "file (detail).",
         allow_abbrev=False,
     )
     parser.add_argument("job_id")

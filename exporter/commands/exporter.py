@@ -23,7 +23,7 @@ def parse_settings(arguments: Sequence[str]) -> Settings:
     """Return the settings that the flags in *arguments* ask for; raises UsageError."""
     parser = Parser(
         prog="rankskew exporter",
-        description="Serve the node's metrics and take in the snapshots of its ranks.",
+        description="Serve the node's metrics and accept the snapshots of its ranks.",
         allow_abbrev=False,
     )
     for setting, flag in flags():

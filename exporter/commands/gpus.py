@@ -1,4 +1,4 @@
-"""`rankskew gpus`: let go of the GPUs for a while, or forget those that were taken out."""
+"""`rankskew gpus`: release the GPUs for a while, or forget those that were removed."""
 
 from collections.abc import Sequence
 
@@ -8,12 +8,12 @@ from exporter.operator.gpus_command import forget, release, resume
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Make the exporter let go of the GPUs for a while, or forget those that were taken out."""
+    """Make the exporter release the GPUs for a while, or forget those that were removed."""
     parser = Parser(
         prog="rankskew gpus",
-        description="As root: make the exporter of this node close the GPUs, so that they can be "
-        "reset or reconfigured or their driver reloaded (release), read them again (resume), or "
-        "expect no longer those that were taken out for good (forget).",
+        description="Run as root. Make the exporter of this node close the GPUs, so that they can "
+        "be reset or reconfigured or their driver reloaded (release), read them again (resume), or "
+        "no longer expect GPUs that were removed for good (forget).",
         allow_abbrev=False,
     )
     parser.add_argument("action", choices=("release", "resume", "forget"))
@@ -23,7 +23,7 @@ def run(arguments: Sequence[str]) -> int:
         metavar="DURATION",
         type=duration,
         default="10m",
-        help="when a release ends by itself (default: %(default)s)",
+        help="time after which a release ends by itself (default: %(default)s)",
     )
     parser.add_argument(
         "--endpoint",

@@ -16,12 +16,13 @@ SHIPPED: Final = object()
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Judge recorded traces, and account for the waiting in them."""
+    """Judge recorded traces, and account for the time lost to waiting."""
     parser = Parser(
         prog="rankskew replay",
-        description="Judge recorded traces as the join judges a running job, and say who was slow: "
-        "rank, stage, kind, onset, end, GPUs lost. The slowdown is the time of the run over its "
-        "time if every named rank had needed no longer than its peers, communication unchanged.",
+        description="Judge recorded traces as the join judges a running job, and print each "
+        "finding: rank, stage, kind, onset, end, GPUs lost. The slowdown is the time of the run "
+        "divided by the time it would have taken with every named rank as fast as its peers and "
+        "the same communication.",
         allow_abbrev=False,
     )
     parser.add_argument("path", type=Path, nargs="+", help="a CSV file, or a directory of them")
@@ -30,7 +31,7 @@ def run(arguments: Sequence[str]) -> int:
         metavar="K",
         type=positive,
         default=1.0,
-        help="make the clock and every stage K times slower; a trace of a few seconds needs it "
+        help="make the clock and every stage K times slower, for traces of only a few seconds "
         "(default: 1)",
     )
     parser.add_argument(
@@ -39,8 +40,8 @@ def run(arguments: Sequence[str]) -> int:
         type=Path,
         nargs="?",
         const=SHIPPED,
-        help="also evaluate alert rules, with promtool, over what the judge says, and list the "
-        "alerts that fire: the rules in DIR, or the shipped ones where --rules comes last",
+        help="also evaluate alert rules on the verdicts, with promtool, and list the alerts that "
+        "fire: the rules in DIR, or the shipped rules if --rules is the last argument",
     )
     parser.add_argument(
         "--scrape-interval",

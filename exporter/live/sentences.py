@@ -1,4 +1,4 @@
-"""The words for what a job's judge says: who is late and how, at what cost, and what changed."""
+"""A job's verdict in words: which ranks are late and how, at what cost, and what changed."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,19 +7,31 @@ from typing import Final
 
 from rank_probe.verdict import MILD, NODE, PAUSES, UNSYNCED, Change, Late, Verdict
 
-# Above this share of a step the wait that all ranks have in common is worth a word.
+# Above this share of a step, the wait that all ranks have in common is mentioned.
 COMMON_WAIT_RATIO: Final = 0.25
-# Fewer GPUs, and a smaller share of steps and of their time, are not.
+# Fewer GPUs lost, or a smaller share of steps or of their time, are not mentioned.
 WORTH_A_WORD: Final = 0.005
-# Of each list, so that a job of thousands of ranks still has a page.
+# Length of each list, so that the page of a job with thousands of ranks stays readable.
 MOST_NAMES: Final = 3
 
-# What GPUs are lost to, as it is said after "0.84 ".
+# The reason for a loss, to be put after "0.84 ".
 LOST_TO: Final = {
     "persistent": "to late ranks",
     "rotating": "to ranks that are late in turn",
     "group": "to heavier peer groups",
-    "common": "to waiting that all have in common",
+    "common": "to waits that all ranks have in common",
+}
+# "is slow ...", as in the alerts (rankskew:stage:text).
+DOING: Final = {
+    "data": "loading data",
+    "h2d": "copying its batches to the GPU",
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "compute": "computing",
+    "optimizer": "in the optimizer step",
+    "checkpoint": "writing checkpoints",
+    "eval": "evaluating",
+    "other": "outside the timed stages",
 }
 ELSEWHERE: Final = " (not on this node)"
 
@@ -61,36 +73,36 @@ def view_late(late: Late, age_seconds: float, here: set[int]) -> LateView:
 
 
 def late_sentence(late: Sequence[LateView], world_size: int) -> str:
-    """Name the *late* ranks, those that are late alike in one breath, the costliest first."""
+    """Name the *late* ranks, grouped by kind and stage, the costliest first."""
     alike = [list(those) for _, those in groupby(sorted(late, key=_likeness), key=_likeness)]
     alike.sort(key=lambda those: -sum(each.gpus_lost for each in those))
     phrases = [_alike(those) for those in alike[:MOST_NAMES]]
     if rest := sum(map(len, alike[MOST_NAMES:])):
         phrases.append(f"{rest} more {_be(rest)} late")
-    cost = f"{_few(sum(each.gpus_lost for each in late))} of {world_size} GPUs are waiting"
-    return sentence(f"{listed(phrases)}: {cost} for {_them(late)}.")
+    cost = f"{_few(sum(each.gpus_lost for each in late))} of {world_size} GPUs wait"
+    return sentence(f"{listed(phrases)}; {cost} for {_them(late)}.")
 
 
 def even_sentence(verdict: Verdict, late: Sequence[LateView]) -> str:
-    """Say that nobody is late, or only ranks that need wake nobody."""
+    """Say that no rank is late, or only ranks that raise no page."""
     if any(each.kind == UNSYNCED for each in late):
-        return f"No rank is known to be waited for: {_longer(late)}, but no wait was measured."
+        return f"It is not known whether a rank is late: {_longer(late)}, but no wait was measured."
     if late:
-        return f"No rank is late enough to wake anybody: {_longer(late)}."
+        return f"No rank is late enough for an alert: {_longer(late)}."
     judged = sum(verdict.ranks.values())
     even = f"No rank is late: the {judged} ranks of the job need the same time for their work."
     common = verdict.gpus_lost.get("common", 0.0) / max(judged, 1)
     if common < COMMON_WAIT_RATIO:
         return even
-    return f"{even} All wait {common:.0%} of each step, for the network."
+    return f"{even} All ranks wait for the network for {common:.0%} of each step."
 
 
 def details(
     verdict: Verdict, late: Sequence[LateView], age_seconds: float, joined: float | None
 ) -> list[str]:
-    """Return what else is to be said of a *verdict* of *age_seconds*, in sentences.
+    """Return further sentences about a *verdict* that is *age_seconds* old.
 
-    *joined* is the share of the steps that it is on.
+    *joined* is the share of the steps that it is based on.
     """
     return [
         *(_lateness(each) for each in late[:MOST_NAMES]),
@@ -106,12 +118,15 @@ def _likeness(late: LateView) -> tuple[str, str]:
 
 
 def _alike(late: Sequence[LateView]) -> str:
-    """Say how ranks are late that are so in the same way and stage."""
+    """Describe *late* ranks of the same kind and stage."""
     kind, stage = _likeness(late[0])
     if kind == PAUSES:
         return f"{_ranks(late)} {'pauses' if len(late) == 1 else 'pause'} now and then in {stage}"
-    node = f", like most of {_their(late)} node," if kind == NODE else ""
-    return f"{_ranks(late)}{node} {_be(len(late))} late in {stage}"
+    node = f", like most ranks of {_their(late)} node," if kind == NODE else ""
+    doing = DOING.get(stage, f"in {stage}")
+    if len(late) > 1:
+        doing = doing.replace(" its ", " their ")
+    return f"{_ranks(late)}{node} {_be(len(late))} slow {doing}"
 
 
 def _ranks(late: Sequence[LateView]) -> str:
@@ -135,8 +150,8 @@ def _longer(late: Sequence[LateView]) -> str:
 def _lateness(late: LateView) -> str:
     cost = f"; {_few(late.gpus_lost)} GPUs wait for it" if late.kind != UNSYNCED else ""
     return (
-        f"Rank {late.rank} needs {late.ratio:.0%} more time than its peers, for "
-        f"{duration(late.late_for_seconds)} now, most of it in {late.stage}{cost}."
+        f"Rank {late.rank} has needed {late.ratio:.0%} more time than its peers for "
+        f"{duration(late.late_for_seconds)}, mostly in {late.stage}{cost}."
     )
 
 
@@ -161,15 +176,18 @@ def _lost(verdict: Verdict) -> Iterator[str]:
 def _changed(change: Change, age_seconds: float) -> str:
     since = duration(change.since_seconds + age_seconds)
     return sentence(
-        f"{change.stage} of peer group {change.peer_group} takes {change.ratio:.1f} times as long "
-        f"as before, for {since} now."
+        f"{change.stage} of peer group {change.peer_group} has taken {change.ratio:.1f} times as "
+        f"long as before for {since}."
     )
 
 
 def _covered(verdict: Verdict, joined: float | None) -> Iterator[str]:
     if verdict.absent:
         all_ranks = verdict.absent + sum(verdict.ranks.values())
-        yield f"{verdict.absent} of {all_ranks} ranks have finished no step that all others have."
+        yield (
+            f"{verdict.absent} of {all_ranks} ranks have not finished any step that all "
+            "others have finished."
+        )
     if joined is not None and joined <= 1 - WORTH_A_WORD:
         yield f"The ranks compared {joined:.0%} of their steps."
 
@@ -187,17 +205,17 @@ def _be(count: int) -> str:
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return *names* as a sentence has them."""
+    """Return *names* as an enumeration."""
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
 def sentence(text: str) -> str:
-    """Return *text* with its first letter large."""
+    """Return *text* with a capital first letter."""
     return text[0].upper() + text[1:]
 
 
 def duration(seconds: float) -> str:
-    """Return *seconds* in a unit that a reader grasps."""
+    """Return *seconds* in a readable unit."""
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

@@ -1,6 +1,7 @@
-"""What the live page says of a job: one state, one sentence, and the figures behind it.
+"""The live page's summary of a job: one state, one sentence, and the figures behind it.
 
-Who is late is the job's own judge's word (rank_probe.verdict), which this only puts into sentences.
+The job's own judge decides which ranks are late (rank_probe.verdict); this module only puts its
+verdict into sentences.
 """
 
 from collections.abc import Sequence
@@ -22,21 +23,21 @@ from exporter.ranks.store import HeldRank
 from rank_probe.snapshot import LEVEL_OFF
 from rank_probe.verdict import NO_BUSY_TIME, NO_PEERS, NO_SYNC, WARMING_UP
 
-# A job stands still when no rank has ended a step for this long and for this many steps' time.
+# A job is stalled if no rank has finished a step for this long and for the time of this many steps.
 STALLED_SECONDS: Final = 30.0
 STALLED_STEPS: Final = 10.0
-# The join begins with the first step: a rank that is further and has none will have none.
+# The join begins with the first step: a rank with more steps and no join will not get one.
 BEGUN_STEPS: Final = 5
 
 OFF, NO_JOIN = "off", "no_join"
 REASONS: Final = {
-    OFF: "the probe of a rank here is turned off; rankskew control JOB_ID stages turns it on",
-    NO_JOIN: "the ranks here do not compare their steps; Prometheus' fallback rules can still name "
-    "a rank that is 10 % late",
-    WARMING_UP: "the ranks must first finish a few tens of steps that can be compared",
-    NO_PEERS: "no rank has a peer to be compared with",
+    OFF: "the probe of a rank on this node is off; rankskew control JOB_ID stages turns it on",
+    NO_JOIN: "the ranks on this node do not compare their steps; Prometheus' fallback rules can "
+    "still name a rank that is 10 % late",
+    WARMING_UP: "the ranks must first finish a few dozen steps that can be compared",
+    NO_PEERS: "no rank has a peer to compare with",
     NO_SYNC: "no wait in collectives was measured, so a rank that waits looks like a late one",
-    NO_BUSY_TIME: "the ranks report steps without any time of their own",
+    NO_BUSY_TIME: "the ranks report steps that contain nothing but waiting",
 }
 
 
@@ -65,7 +66,7 @@ class RankView:
 class JobVerdict:
     """*state*: finished, silent, stalled, not_judgeable, late or even. *sentence* is for people.
 
-    So are *details*, whole sentences too. The rest is the judge's, empty where none speaks:
+    *details* are more such sentences. The rest comes from the judge and is empty without one:
     *gpus_lost* by kind, *slowdown*, and the *coverage* of the job's ranks and steps.
     """
 
@@ -102,13 +103,13 @@ def view_rank(rank: HeldRank, stage_seconds: dict[str, float] | None, now: float
 
 
 def job_verdict(job: NodeJob, ranks: Sequence[RankView]) -> JobVerdict:
-    """Say the most urgent thing that is true of *job*; *ranks* are its ranks here, as drawn."""
+    """Return the most urgent statement about *job*; *ranks* are its ranks on this node."""
     running = [rank for rank in ranks if not rank.finished]
     if not running:
         return JobVerdict("finished", f"Finished after {max(r.steps for r in ranks)} steps.")
     if all(rank.silent for rank in running):
         return JobVerdict("silent", _silent(running))
-    if any(rank.level == LEVEL_OFF for rank in running):  # It counts no steps, and hangs nobody.
+    if any(rank.level == LEVEL_OFF for rank in running):  # It counts no steps, so it cannot stall.
         return _not_judgeable(OFF)
     if stalled := _stalled(running):
         return JobVerdict("stalled", stalled)
@@ -118,7 +119,7 @@ def job_verdict(job: NodeJob, ranks: Sequence[RankView]) -> JobVerdict:
 
 def _not_judgeable(reason: str) -> JobVerdict:
     yet = " yet" if reason == WARMING_UP else ""
-    return JobVerdict("not_judgeable", f"Nobody can be named{yet}: {REASONS[reason]}.", reason)
+    return JobVerdict("not_judgeable", f"Cannot judge this job{yet}: {REASONS[reason]}.", reason)
 
 
 def _why_no_verdict(job: NodeJob) -> str:
@@ -133,7 +134,7 @@ def _why_no_verdict(job: NodeJob) -> str:
 
 
 def _judged(job: NodeJob, spoken: Spoken) -> JobVerdict:
-    """Repeat what the job's judge says."""
+    """Repeat the verdict of the job's judge."""
     verdict = spoken.verdict
     here = {rank.snapshot.rank for rank in job.ranks}
     late = [view_late(each, spoken.age_seconds, here) for each in verdict.late]
@@ -156,14 +157,14 @@ def _judged(job: NodeJob, spoken: Spoken) -> JobVerdict:
 
 
 def _stalled(running: Sequence[RankView]) -> str | None:
-    """Say who holds the job up, if no rank has ended a step for long."""
+    """Say which ranks hold the job up, if no rank has finished a step for a long time."""
     stepping = [rank for rank in running if rank.last_step_age_seconds is not None]
     ages = [rank.last_step_age_seconds or 0.0 for rank in stepping]
     steps = [rank.step_seconds for rank in running if rank.step_seconds]
     limit = max(STALLED_SECONDS, STALLED_STEPS * max(steps, default=0.0))
     if not ages or min(ages) < limit:
         return None
-    # One that has never stepped may be no part of the training: an evaluator, a rollout server.
+    # A rank that has never stepped may not train at all: an evaluator, a rollout server.
     waiting = [rank for rank in stepping if rank.stage == "sync" and not rank.silent]
     holding = [rank for rank in stepping if rank not in waiting]
     since = f"No step for {duration(min(ages))}"
@@ -177,19 +178,17 @@ def _stalled(running: Sequence[RankView]) -> str | None:
 
 def _nobody_here_holds(running: Sequence[RankView], stepping: Sequence[RankView]) -> str:
     if len(stepping) == len(running):
-        return "every rank here waits in sync, so what holds the job up is not on this node"
+        return "every rank on this node waits in sync, so the cause is not on this node"
     never = [_whereabouts(rank) for rank in running if rank not in stepping]
     return (
-        "every rank here that has finished a step waits in sync; of those that have not, "
+        "every rank on this node that has finished a step waits in sync; of those that have not, "
         f"{listed(never[:MOST_NAMES])}"
     )
 
 
 def _silent(running: Sequence[RankView]) -> str:
     quiet = duration(min(rank.heartbeat_age_seconds for rank in running))
-    return (
-        f"Nothing heard for {quiet}: the job was killed, or its ranks cannot reach this exporter."
-    )
+    return f"No report for {quiet}: the job was killed, or its ranks cannot reach this exporter."
 
 
 def _whereabouts(rank: RankView) -> str:

@@ -1,33 +1,21 @@
-"""Replays as text for people: who was slow when, one line each, and what the waiting cost."""
+"""Replays as text: which ranks were slow and when, one line each, and the cost of waiting."""
 
 from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
 from exporter.accounting.run import Account, Kinds
-from exporter.live.sentences import listed
+from exporter.live.sentences import DOING, listed
 from exporter.replay.alerts import Alert
 from exporter.replay.findings import Finding
 from exporter.replay.replay import Replay
 
-# What a rank causes in a stage now and then is noise below this part of the whole loss.
+# Below this share of the whole loss, the loss that a rank causes in a stage is noise.
 SMALLEST_PART: Final = 0.01
-# So many of the ranks that take turns are worth a line each.
+# How many of the ranks that are late in turn get a line each.
 MOST_IN_TURN: Final = 5
 MOST_STRETCHES: Final = 8
 MOST_RANKS: Final = 8
-# A rank that is slow is slow ...
-DOING: Final = {
-    "data": "loading data",
-    "h2d": "copying its batches to the GPU",
-    "forward": "in the forward pass",
-    "backward": "in the backward pass",
-    "compute": "computing",
-    "optimizer": "in the optimizer step",
-    "checkpoint": "writing checkpoints",
-    "eval": "evaluating",
-    "other": "between the stages that are timed",
-}
 
 
 def report(replays: Sequence[Replay]) -> str:
@@ -57,7 +45,7 @@ def _report(one: Replay) -> Iterator[str]:
     if one.alerts is not None:
         yield from _alerts(one.alerts)
     if one.found is None or one.kinds is None:
-        yield "  no step has all ranks, so none can be accounted for"
+        yield "  no step has all ranks, so the loss is not known"
         return
     yield from _lost(one, one.found, one.kinds)
     yield from _groups(one.found, one.run.peer_groups)
@@ -68,9 +56,9 @@ def _report(one: Replay) -> Iterator[str]:
 
 def _stretches(one: Replay) -> Iterator[str]:
     if one.left_out:
-        yield f"  {_ranks(one.left_out)} left out, with too few rows to be judged"
+        yield f"  {_ranks(one.left_out)} left out: too few rows to judge"
     if len(one.stretches) > 1:
-        yield "  ranks come and go; judged one by one:"
+        yield "  ranks come and go; each period with the same ranks is judged separately:"
         for part in one.stretches[:MOST_STRETCHES]:
             yield (
                 f"    {_period(part.begin, part.end)}: {_count(len(part.steps), 'step')} of "
@@ -84,7 +72,7 @@ def _finding(finding: Finding) -> str:
     said = _words(finding)
     if finding.gpus_lost is not None:
         said += f"; {finding.gpus_lost:.2f} GPUs lost"
-    return f"{said} ({finding.severity}, told at {_clock(finding.named_s)})"
+    return f"{said} ({finding.severity}, named at {_clock(finding.named_s)})"
 
 
 def _words(finding: Finding) -> str:
@@ -102,7 +90,7 @@ def _words(finding: Finding) -> str:
         case "group":
             return f"peer group {finding.peer_group} has more work than the others"
         case "common":
-            return "all ranks wait together, for communication"
+            return "all ranks wait for communication"
         case "node":
             return f"{finding.instance} is slow {doing}, by {more}: {_ranks(finding.ranks)}"
         case "pauses":
@@ -130,12 +118,12 @@ def _alerts(fired: Sequence[Alert]) -> Iterator[str]:
 def _lost(one: Replay, found: Account, split: Kinds) -> Iterator[str]:
     """Yield what was lost, and where it comes from; the four kinds add up to it."""
     computed = sum(found.waited.values())
-    what = "lost to waiting" if one.synced else "if all waited for the slowest, lost"
+    what = "lost to waiting" if one.synced else "lost, if all ranks waited for the slowest"
     total = split.lost if one.synced else computed
     yield f"  {what}: {_cost(total, found)} of {len(found.waited)}"
-    yield f"    for ranks that are late (persistent): {_cost(split.persistent, found)}"
+    yield f"    for late ranks (persistent): {_cost(split.persistent, found)}"
     yield from _caused(found, one.named, computed)
-    yield f"    for now one rank, now another (rotating): {_cost(split.rotating, found)}"
+    yield f"    for a different rank each time (rotating): {_cost(split.rotating, found)}"
     others = found.waited.keys() - one.named
     yield from list(_caused(found, others, computed))[:MOST_IN_TURN]
     yield f"    for heavier peer groups (group): {_cost(split.group, found)}"

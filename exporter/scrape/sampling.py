@@ -226,20 +226,20 @@ class _Health:
     def __init__(self) -> None:
         self._success = GaugeMetricFamily(
             "rankskew_collector_success",
-            "Whether the collector's latest run succeeded (1) or failed and lost its series (0). A "
-            "collector that only reads memory is listed only while it fails.",
+            "1 if the collector's latest run succeeded, 0 if it failed and its series are "
+            "missing. A collector that only reads memory is listed only while it fails.",
             labels=["collector"],
         )
         self._duration = GaugeMetricFamily(
             "rankskew_collector_duration_seconds",
-            "How long the collector's latest run took, in seconds; only of collectors that run in "
+            "Duration of the collector's latest run, in seconds; only for collectors that run in "
             "the background.",
             labels=["collector"],
         )
         self._last_success = GaugeMetricFamily(
             "rankskew_collector_last_success_timestamp_seconds",
-            "When the collector last succeeded, in Unix seconds; absent until it has, and only of "
-            "collectors that run in the background.",
+            "Time at which the collector last succeeded, in Unix seconds; absent until then, and "
+            "only for collectors that run in the background.",
             labels=["collector"],
         )
 

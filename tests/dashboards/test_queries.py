@@ -22,13 +22,13 @@ LATE_WITHOUT_JOIN = Fault(late_after=120.0, gpus=False, join=False)
 HUNG = Fault(hung_after=60.0)
 FROZEN = Fault(hung_after=60.0, frozen=True)
 
-GPU_PANELS = {"GPU utilisation", "GPU memory used", "GPU clocks held down", "PCIe traffic"}
+GPU_PANELS = {"GPU utilisation", "GPU memory used", "GPU clocks throttled", "PCIe traffic"}
 LATE_PANELS = {
-    "Who is late",
+    "Late ranks now",
     "Late since",
     "Late ranks",
-    "The late stage: late rank against its peers",
-    "Stage by stage: the costliest late rank",
+    "Late stage: late rank and its peers",
+    "The costliest late rank, by stage",
     "Alerts firing",
     "annotation Alerts",
 }
@@ -41,22 +41,22 @@ LATE_LINES = {
 # What only a job that hangs shows, and the last two only if a rank gives no sign of life:
 STUCK = {
     ("Ranks judged", "B"),
-    ("GPUs lost, by kind of waiting", "A"),
+    ("GPUs lost, by kind", "A"),
     ("Where the ranks are stuck", "A"),
     ("Stuck outside sync", "A"),
     ("Stuck outside sync", "B"),
 }
 HANGING = STUCK | {
     ("Where the ranks are stuck", "B"),
-    ("Time since the last sign of life", "B"),
+    ("Time since the last activity", "B"),
 }
 # What only ranks know that compare their steps, and what is left of the wait where they do not:
-JOINED = {("GPUs lost, by kind of waiting", ref) for ref in "CDE"} | {
+JOINED = {("GPUs lost, by kind", ref) for ref in "CDE"} | {
     ("GPUs lost, by rank and stage", "B"),
     ("Late since", "A"),
     ("Late ranks", "G"),
 }
-NOT_TOLD_APART = ("GPUs lost, by kind of waiting", "F")
+NOT_TOLD_APART = ("GPUs lost, by kind", "F")
 
 
 def promtool(*arguments: str) -> None:
@@ -149,13 +149,15 @@ def test_every_panel_shows_a_late_job(tmp_path: Path) -> None:
     """With a late rank and GPUs every query has a result but those for a hang or no verdict."""
     expected = all_but(set(), HANGING | {NOT_TOLD_APART})
     # Beside its peers it is late where it was made so, by what was planted; not elsewhere.
-    late, usual = (t for t in TARGETS if t.panel.startswith("Stage by stage") and t.ref in "AB")
+    late, usual = (
+        t for t in TARGETS if t.panel.startswith("The costliest late rank") and t.ref in "AB"
+    )
     over = f"{late.expr} - on (stage) {usual.expr} > {0.8 * LATE.late_seconds}"
     in_data = "label_replace(vector(1), 'stage', 'data', '', '')"
     expected[replace(late, expr=f"{over} and on (stage) {in_data}")] = True
     expected[replace(late, expr=f"{over} unless on (stage) {in_data}")] = False
     # What it costs is what is charged to it: most of the wait, and less than its seven peers.
-    who = next(t for t in TARGETS if t.panel == "Who is late")
+    who = next(t for t in TARGETS if t.panel == "Late ranks now")
     expected[replace(who, expr=f"({who.expr}) > 1.5 < 7")] = True
 
     check_results(input_series(LATE), expected, tmp_path)
@@ -178,7 +180,7 @@ def test_job_without_join_shows_who_is_late(tmp_path: Path) -> None:
 def test_jobs_of_one_name_in_two_clusters_do_not_meet(tmp_path: Path) -> None:
     """Where one data source holds two clusters, no query fails, and only the late job is late."""
     series = input_series(LATE, cluster="a") + input_series(HEALTHY, cluster="b")
-    who = next(t for t in TARGETS if t.panel == "Who is late")
+    who = next(t for t in TARGETS if t.panel == "Late ranks now")
     expected = all_but(set(), HANGING | {NOT_TOLD_APART})
     in_a = "label_replace(vector(1), 'cluster', 'a', '', '')"
     expected[replace(who, expr=f"({who.expr}) and on (cluster) {in_a}")] = True

@@ -44,7 +44,7 @@ def test_unknown_fault_is_one_line() -> None:
         said, _ = demo.communicate(timeout=60)
 
     assert demo.returncode == 2
-    assert said == "DEMO_FAULT=gpu is none of data, forward, backward, optimizer, none\n"
+    assert said == "DEMO_FAULT=gpu is not one of data, forward, backward, optimizer, none\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -24,11 +24,11 @@ def test_page_is_repeated_when_it_says_something_else(
     said: Iterator[dict[str, Any] | None] = iter(
         [
             None,
-            job("not_judgeable", "Nobody can be named yet.", reason="warming_up"),
-            job("not_judgeable", "Nobody can be named yet.", reason="warming_up"),
-            job("late", "Rank 2 is late in data: 0.9 GPUs.", 2),
-            job("late", "Rank 2 is late in data: 1.0 GPUs.", 2),
-            job("late", "Ranks 2 and 3 are late in data.", 2, 3),
+            job("not_judgeable", "Cannot judge this job yet.", reason="warming_up"),
+            job("not_judgeable", "Cannot judge this job yet.", reason="warming_up"),
+            job("late", "Rank 2 is slow loading data: 0.9 GPUs.", 2),
+            job("late", "Rank 2 is slow loading data: 1.0 GPUs.", 2),
+            job("late", "Ranks 2 and 3 are slow loading data.", 2, 3),
         ]
     )
     answers = iter([None] * 5 + [Health("demo", 0.0, 1.0, "none", 1.0)])
@@ -37,7 +37,7 @@ def test_page_is_repeated_when_it_says_something_else(
 
     assert isinstance(found, Health)
     assert [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()] == [
-        "Nobody can be named yet.",
-        "Rank 2 is late in data: 0.9 GPUs.",
-        "Ranks 2 and 3 are late in data.",
+        "Cannot judge this job yet.",
+        "Rank 2 is slow loading data: 0.9 GPUs.",
+        "Ranks 2 and 3 are slow loading data.",
     ]

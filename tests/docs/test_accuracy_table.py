@@ -42,7 +42,7 @@ def test_all_right_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     """Right names and silence count, and no miss is listed."""
     text = page([row("data", 0), row("none")], tmp_path, monkeypatch)
 
-    assert "2 of 2 runs were judged rightly" in text
+    assert "2 of 2 runs were judged correctly" in text
     assert "| 25 % | 1 | 1 | 1 | 1 | 1 | 1 | 0 | 30 | 0.0% | 0.0% |" in text
     assert text.endswith("Nothing was missed.")
 
@@ -52,7 +52,7 @@ def test_misses_are_listed_one_by_one(tmp_path: Path, monkeypatch: pytest.Monkey
     rows = [row("data", 3), row("forward"), row("none", 2)]
     text = page(rows, tmp_path, monkeypatch)
 
-    assert "0 of 3 runs were judged rightly" in text
+    assert "0 of 3 runs were judged correctly" in text
     assert "| 25 % | 2 | 2 | **0** |" in text
     assert "| ddp, 4 ranks, seed 1 | data | 26.0% | nobody | persistent rank 3" in text
     assert "| ddp, 4 ranks, seed 1 | forward | 26.0% | nobody |  |" in text

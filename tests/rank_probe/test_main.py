@@ -85,7 +85,7 @@ def test_missing_script_is_one_sentence(tmp_path: Path) -> None:
     """A wrong path is said, without a traceback."""
     done = run("absent.py", cwd=tmp_path)
 
-    assert done.stderr == "rank-probe: there is no script 'absent.py'\n"
+    assert done.stderr == "rank-probe: no such script: 'absent.py'\n"
     assert done.returncode == 2
 
 

@@ -24,28 +24,28 @@ class GpuActivityCollector:
         sample = self._nvml.latest()
         yield gauge(
             "rankskew_gpu_sm_active_ratio",
-            "Share of the SMs that were busy, 0 to 1: mean over the last --nvml.window seconds and "
-            "over all SMs, of counters that miss nothing (GPM, nvmlGpmMetricsGet).",
+            "Share of the SMs that were busy, 0 to 1: mean over the last --nvml.window seconds "
+            "and over all SMs, from continuous counters (GPM, nvmlGpmMetricsGet).",
             sample,
             lambda gpu: scaled(gpu.sm_active_percent, over=100),
         )
         yield gauge(
             "rankskew_gpu_sm_occupancy_ratio",
-            "Warps that were active, as a share of the most the SMs can hold, 0 to 1: mean over "
-            "the last --nvml.window seconds (GPM).",
+            "Active warps as a share of the maximum that the SMs can hold, 0 to 1: mean over the "
+            "last --nvml.window seconds (GPM).",
             sample,
             lambda gpu: scaled(gpu.sm_occupancy_percent, over=100),
         )
         yield gauge(
             "rankskew_gpu_tensor_active_ratio",
-            "Share of the time in which the SMs did tensor operations of any kind, 0 to 1: mean "
-            "over the last --nvml.window seconds (GPM).",
+            "Share of the time in which the SMs performed tensor operations of any kind, 0 to 1: "
+            "mean over the last --nvml.window seconds (GPM).",
             sample,
             lambda gpu: scaled(gpu.tensor_active_percent, over=100),
         )
         yield gauge(
             "rankskew_gpu_dram_active_ratio",
-            "Share of the memory's greatest bandwidth that was used, 0 to 1: mean over the last "
+            "Share of the peak memory bandwidth that was used, 0 to 1: mean over the last "
             "--nvml.window seconds (GPM).",
             sample,
             lambda gpu: scaled(gpu.dram_active_percent, over=100),

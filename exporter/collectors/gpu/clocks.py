@@ -24,7 +24,7 @@ class GpuClocksCollector:
         sample = self._nvml.latest()
         clock = GaugeMetricFamily(
             "rankskew_gpu_clock_hertz",
-            "Clock of the GPU's SMs (read about once a second) or memory (each 5 s), in hertz "
+            "Clock of the GPU's SMs (read about once a second) or memory (every 5 s), in hertz "
             "(nvmlDeviceGetClockInfo).",
             labels=(*GPU_LABELS, "clock"),
         )

@@ -36,25 +36,25 @@ class GpuDevicesCollector:
 def _worker(nvml: NvmlSource) -> Iterator[Metric]:
     yield GaugeMetricFamily(
         "rankskew_nvml_worker_up",
-        "1 if the process that reads the GPUs is running and was heard in the last seconds.",
+        "1 if the process that reads the GPUs is running and has reported within the last seconds.",
         value=float(nvml.worker_up),
     )
     yield CounterMetricFamily(
         "rankskew_nvml_worker_restarts_total",
-        "Times the process that reads the GPUs was replaced: it crashed, or the driver hung. "
-        "Counters that it keeps itself then start anew at 0.",
+        "Times that the process that reads the GPUs was replaced because it crashed or the "
+        "driver hung. Counters that it keeps itself then restart at 0.",
         value=nvml.worker_restarts,
     )
     yield GaugeMetricFamily(
         "rankskew_nvml_released",
-        "1 while `rankskew gpus release` keeps the exporter away from the GPUs: no process of it "
+        "1 while the GPUs are released by `rankskew gpus release`: no process of the exporter "
         "has the driver's files open, and no GPU has a series.",
         value=float(nvml.released),
     )
     stuck = GaugeMetricFamily(
         "rankskew_nvml_call_stuck_seconds",
-        "How long the NVML call that hangs longest has not returned; absent when none hangs. "
-        "The gpu is empty for a call that is on none.",
+        "How long the longest hanging NVML call has been running, in seconds; absent if none "
+        "hangs. gpu is empty for a call that concerns no single GPU.",
         labels=["function", "gpu"],
     )
     call = nvml.stuck_call
@@ -66,15 +66,15 @@ def _worker(nvml: NvmlSource) -> Iterator[Metric]:
 def _counts(sample: NodeSample | None, expected: ExpectedGpus) -> Iterator[Metric]:
     visible = GaugeMetricFamily(
         "rankskew_gpus_visible",
-        "GPUs that the driver lists, lost ones included; 0 on a node without GPU or driver.",
+        "GPUs that the driver lists, including lost ones; 0 on a node without GPU or driver.",
     )
     if sample is not None and sample.gpus_visible is not None:
         visible.add_metric([], sample.gpus_visible)
     yield visible
     number = GaugeMetricFamily(
         "rankskew_gpus_expected",
-        "GPUs this node should have: --gpus.expected, else all that it was ever seen to have, "
-        "remembered in --path.state.",
+        "GPUs that this node should have: --gpus.expected, else all GPUs ever seen on it, stored "
+        "in --path.state.",
     )
     if expected.number is not None:
         number.add_metric([], expected.number)
@@ -84,8 +84,8 @@ def _counts(sample: NodeSample | None, expected: ExpectedGpus) -> Iterator[Metri
 def _up(sample: NodeSample | None, expected: ExpectedGpus) -> Metric:
     family = GaugeMetricFamily(
         "rankskew_gpu_up",
-        "1 if the GPU answers, 0 if it is lost, needs a reset, hangs in the driver, or, with an "
-        "empty gpu, is expected but no longer listed.",
+        "1 if the GPU answers; 0 if it is lost, needs a reset, hangs in the driver, or (with an "
+        "empty gpu) is expected but no longer listed.",
         labels=GPU_LABELS,
     )
     if sample is None or sample.gpus_visible is None:
@@ -103,8 +103,9 @@ def _up(sample: NodeSample | None, expected: ExpectedGpus) -> Metric:
 def _info(sample: NodeSample | None) -> Metric:
     info = GaugeMetricFamily(
         "rankskew_gpu_info",
-        "The GPU's model, its place, and where readings come from; always 1. minor_number is that "
-        "of /dev/nvidia*, pcie_source gpm, byte_counter or sampled, xid_source kmsg or nvml.",
+        "The GPU's model and location, and the sources of its readings; always 1. minor_number "
+        "is the number of /dev/nvidia*, pcie_source is gpm, byte_counter or sampled, xid_source "
+        "is kmsg or nvml.",
         labels=(*GPU_LABELS, *ABOUT),
     )
     for gpu in () if sample is None else sample.gpus:
@@ -118,18 +119,19 @@ def _info(sample: NodeSample | None) -> Metric:
 def _driver(sample: NodeSample | None) -> Iterator[Metric]:
     info = GaugeMetricFamily(
         "rankskew_nvml_info",
-        "Versions of the NVIDIA driver and of its NVML library; always 1.",
+        "Versions of the NVIDIA driver and its NVML library; always 1.",
         labels=["driver_version", "nvml_version"],
     )
     error = GaugeMetricFamily(
         "rankskew_nvml_error_info",
-        "Why no GPU can be read; always 1, absent while GPUs are read. The log says what to do. "
-        "The reason no_library is normal on a node without an NVIDIA GPU.",
+        "Reason why no GPU can be read; always 1, absent while GPUs are read. The log says what "
+        "to do. The reason no_library is normal on a node without an NVIDIA GPU.",
         labels=["reason"],
     )
     timestamp = GaugeMetricFamily(
         "rankskew_nvml_sample_timestamp_seconds",
-        "When the GPUs were last read, as Unix time; they are read about once a second.",
+        "Time at which the GPUs were last read, in Unix seconds; they are read about once a "
+        "second.",
     )
     if sample is not None:
         timestamp.add_metric([], sample.timestamp_seconds)

@@ -22,8 +22,8 @@ class GpuEccCollector:
         sample = self._nvml.latest()
         errors = CounterMetricFamily(
             "rankskew_gpu_ecc_errors_total",
-            "ECC errors in all of the GPU's memories over its life, corrected or not "
-            "(nvmlDeviceGetTotalEccErrors, aggregate; read each 30 s).",
+            "ECC errors in all of the GPU's memories over its life, corrected or uncorrected "
+            "(nvmlDeviceGetTotalEccErrors, aggregate; read every 30 s).",
             labels=(*GPU_LABELS, "type"),
         )
         per_gpu(errors, sample, lambda gpu: gpu.ecc_corrected_errors, "corrected")

@@ -21,14 +21,15 @@ class GpuMemoryCollector:
         sample = self._nvml.latest()
         yield gauge(
             "rankskew_gpu_memory_total_bytes",
-            "Memory of the GPU, in bytes, with what the driver reserves (nvmlDeviceGetMemoryInfo).",
+            "Memory of the GPU, in bytes, including what the driver reserves "
+            "(nvmlDeviceGetMemoryInfo).",
             sample,
             lambda gpu: gpu.memory_total_bytes,
         )
         yield gauge(
             "rankskew_gpu_memory_used_bytes",
-            "Memory allocated by processes, in bytes; on drivers before 510 what the driver "
-            "reserves is counted in.",
+            "Memory allocated by processes, in bytes; with drivers before 510 it includes what "
+            "the driver reserves.",
             sample,
             lambda gpu: gpu.memory_used_bytes,
         )

@@ -28,24 +28,25 @@ class GpuMigCollector:
     def collect(self) -> Iterator[Metric]:
         info = GaugeMetricFamily(
             "rankskew_gpu_mig_info",
-            "A MIG device of the GPU, the numbers of its instances and its profile, as NVML names "
-            "them; always 1.",
+            "A MIG device of the GPU, with its instance IDs and its profile, as NVML names them; "
+            "always 1.",
             labels=IDENTITY,
         )
         total = GaugeMetricFamily(
             "rankskew_gpu_mig_memory_total_bytes",
-            "Memory of the MIG device's GPU instance, by NVML about once a second.",
+            "Memory of the MIG device's GPU instance, in bytes (NVML, read about once a second).",
             labels=LABELS,
         )
         used = GaugeMetricFamily(
             "rankskew_gpu_mig_memory_used_bytes",
-            "Memory in use on the MIG device's GPU instance, by NVML about once a second.",
+            "Memory in use on the MIG device's GPU instance, in bytes (NVML, read about once a "
+            "second).",
             labels=LABELS,
         )
         active = GaugeMetricFamily(
             "rankskew_gpu_mig_sm_active_ratio",
-            "Share of the time and of the processors of the MIG device's GPU instance in which "
-            "one had work: NVML's GPM, the mean over --nvml.window. Hopper and newer.",
+            "Share of the SMs of the MIG device's GPU instance that were busy, 0 to 1: mean over "
+            "the last --nvml.window seconds (GPM; Hopper and newer).",
             labels=LABELS,
         )
         sample = self._nvml.latest()

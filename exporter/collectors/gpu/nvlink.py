@@ -28,8 +28,8 @@ class GpuNvlinkCollector:
 def _throughput(sample: NodeSample | None) -> Iterator[Metric]:
     yield counter(
         "rankskew_gpu_nvlink_transmit_bytes_total",
-        "Bytes from the GPU over all its NVLinks, without the protocol where the driver tells them "
-        "apart (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX; on NVLink 5 "
+        "Bytes from the GPU over all its NVLinks, without protocol overhead if the driver counts "
+        "it separately (NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX; on NVLink 5 "
         "NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES), read every 5 s.",
         sample,
         lambda gpu: gpu.nvlink_transmit_bytes,
@@ -47,8 +47,8 @@ def _errors(sample: NodeSample | None) -> CounterMetricFamily:
     family = CounterMetricFamily(
         "rankskew_gpu_nvlink_errors_total",
         "Errors on all of the GPU's NVLinks (NVML_FI_DEV_NVLINK_ERROR_DL_*), read every 30 s: "
-        "packets sent again (replay), links trained anew (recovery; on NVLink 5 the only one), "
-        "checksums that did not match (crc).",
+        "retransmitted packets (replay), retrained links (recovery; on NVLink 5 the only type), "
+        "checksum mismatches (crc).",
         labels=(*GPU_LABELS, "type"),
     )
     for gpu in () if sample is None else sample.gpus:
@@ -60,7 +60,7 @@ def _errors(sample: NodeSample | None) -> CounterMetricFamily:
 def _links(sample: NodeSample | None) -> Iterator[Metric]:
     yield gauge(
         "rankskew_gpu_nvlink_links",
-        "NVLinks that the GPU has, connected or not (those with a nvmlDeviceGetNvLinkState).",
+        "NVLinks that the GPU has, connected or not (those that have an nvmlDeviceGetNvLinkState).",
         sample,
         lambda gpu: gpu.nvlink_links,
     )

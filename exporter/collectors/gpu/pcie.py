@@ -26,7 +26,7 @@ class GpuPcieCollector:
         yield from _link(sample)
         yield counter(
             "rankskew_gpu_pcie_replays_total",
-            "Packets sent again over the GPU's PCIe link because they arrived damaged "
+            "Packets retransmitted over the GPU's PCIe link because they arrived damaged "
             "(nvmlDeviceGetPcieReplayCounter).",
             sample,
             lambda gpu: gpu.pcie_replays,
@@ -36,16 +36,16 @@ class GpuPcieCollector:
 def _throughput(sample: NodeSample | None) -> Iterator[Metric]:
     yield gauge(
         "rankskew_gpu_pcie_transmit_bytes_per_second",
-        "Bytes a second from the GPU over PCIe, mean over the last --nvml.window seconds. Of the "
-        "source that rankskew_gpu_info names: gpm and byte_counter count all of the time, sampled "
-        "(nvmlDeviceGetPcieThroughput) is 20 ms about every other second.",
+        "Bytes per second from the GPU over PCIe, mean over the last --nvml.window seconds. "
+        "rankskew_gpu_info names the source: gpm and byte_counter count continuously, sampled "
+        "(nvmlDeviceGetPcieThroughput) measures 20 ms about every other second.",
         sample,
         lambda gpu: gpu.pcie_transmit_bytes_per_second,
     )
     yield gauge(
         "rankskew_gpu_pcie_receive_bytes_per_second",
-        "Bytes a second to the GPU over PCIe, mean over the last --nvml.window seconds; the source "
-        "is that of rankskew_gpu_pcie_transmit_bytes_per_second.",
+        "Bytes per second to the GPU over PCIe, mean over the last --nvml.window seconds; same "
+        "source as rankskew_gpu_pcie_transmit_bytes_per_second.",
         sample,
         lambda gpu: gpu.pcie_receive_bytes_per_second,
     )
@@ -54,8 +54,8 @@ def _throughput(sample: NodeSample | None) -> Iterator[Metric]:
 def _link(sample: NodeSample | None) -> Iterator[Metric]:
     yield gauge(
         "rankskew_gpu_pcie_link_generation",
-        "PCIe generation the link ran at when the GPU was last at work; absent where it was idle "
-        "for --nvml.window seconds, for then power management may slow the link "
+        "PCIe generation of the link when the GPU was last busy; absent if it was idle for "
+        "--nvml.window seconds, because power management may then slow down the link "
         "(nvmlDeviceGetCurrPcieLinkGeneration).",
         sample,
         lambda gpu: gpu.pcie_link_generation,

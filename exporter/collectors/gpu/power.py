@@ -21,19 +21,19 @@ class GpuPowerCollector:
         sample = self._nvml.latest()
         yield gauge(
             "rankskew_gpu_power_watts",
-            "Power the GPU draws, in watts; a mean over one second on most GPUs since Ampere.",
+            "Power draw of the GPU, in watts; a mean over one second on most GPUs since Ampere.",
             sample,
             lambda gpu: scaled(gpu.power_milliwatts, over=1000),
         )
         yield gauge(
             "rankskew_gpu_power_limit_watts",
-            "Power the GPU may draw, in watts: the lowest of all limits that are in force.",
+            "Power limit of the GPU, in watts: the lowest of all limits in force.",
             sample,
             lambda gpu: scaled(gpu.power_limit_milliwatts, over=1000),
         )
         yield counter(
             "rankskew_gpu_energy_joules_total",
-            "Energy the GPU has drawn since its driver was loaded, in joules; read each 5 s.",
+            "Energy that the GPU has drawn since its driver was loaded, in joules; read every 5 s.",
             sample,
             lambda gpu: scaled(gpu.energy_millijoules, over=1000),
         )

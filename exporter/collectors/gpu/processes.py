@@ -28,10 +28,11 @@ class GpuProcessesCollector:
         )
         foreign = GaugeMetricFamily(
             "rankskew_gpu_foreign_processes",
-            "Processes on the GPU that are not of the job whose rank runs on it: neither named so "
-            "by their environment, nor in its container or Slurm job, nor its ancestor or "
-            "descendant, nor part of the driver or a desktop. Absent on a GPU without a rank and "
-            "where /proc shows none of them (NVML's process lists and /proc, read every 5 s).",
+            "Processes on the GPU that do not belong to the job of the rank on it: they do not "
+            "have its environment, are not in its container or Slurm job, are neither its "
+            "ancestors nor its descendants, and are not part of the driver or a desktop. Absent "
+            "for a GPU without a rank, or if /proc shows none of the processes (NVML's process "
+            "lists and /proc, read every 5 s).",
             labels=GPU_LABELS,
         )
         ranks, processes = self._join.ranks(), self._join.processes()

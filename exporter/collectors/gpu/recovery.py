@@ -20,9 +20,10 @@ class GpuRecoveryCollector:
     def collect(self) -> Iterator[Metric]:
         yield gauge(
             "rankskew_gpu_recovery_action",
-            "What the driver advises to do, by NVML's number: 0 nothing, 1 reset the GPU, 2 reboot "
-            "the node, 3 drain its peer-to-peer traffic, 4 drain and reset, 5 recover the IMEX "
-            "domain, 6 reset the bus, 7 reboot the system (field 230; read each 30 s).",
+            "Recovery action that the driver advises, by NVML's number: 0 nothing, 1 reset the "
+            "GPU, 2 reboot the node, 3 drain its peer-to-peer traffic, 4 drain and reset, 5 "
+            "recover the IMEX domain, 6 reset the bus, 7 reboot the system (field 230; read "
+            "every 30 s).",
             self._nvml.latest(),
             lambda gpu: gpu.recovery_action,
         )

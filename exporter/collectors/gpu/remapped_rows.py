@@ -22,8 +22,8 @@ class GpuRemappedRowsCollector:
         sample = self._nvml.latest()
         rows = CounterMetricFamily(
             "rankskew_gpu_remapped_rows_total",
-            "Rows of the GPU's memory that were replaced over its life, by the kind of error that "
-            "caused it (nvmlDeviceGetRemappedRows; read each 30 s).",
+            "Rows of the GPU's memory that were replaced over its life, by the type of error "
+            "that caused it (nvmlDeviceGetRemappedRows; read every 30 s).",
             labels=(*GPU_LABELS, "type"),
         )
         per_gpu(rows, sample, lambda gpu: gpu.remapped_rows_corrected, "corrected")
@@ -31,14 +31,14 @@ class GpuRemappedRowsCollector:
         yield rows
         yield gauge(
             "rankskew_gpu_row_remap_pending",
-            "1 if a row waits for the GPU's next reset to be replaced (nvmlDeviceGetRemappedRows).",
+            "1 if a row will be replaced at the GPU's next reset (nvmlDeviceGetRemappedRows).",
             sample,
             lambda gpu: gpu.row_remap_pending,
         )
         yield gauge(
             "rankskew_gpu_row_remap_failed",
-            "1 if a row could not be replaced, as when no spare one was left: the GPU is to be "
-            "exchanged (nvmlDeviceGetRemappedRows).",
+            "1 if a row could not be replaced, for example because no spare row was left: the "
+            "GPU must be replaced (nvmlDeviceGetRemappedRows).",
             sample,
             lambda gpu: gpu.row_remap_failed,
         )

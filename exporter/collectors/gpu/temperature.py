@@ -22,7 +22,7 @@ class GpuTemperatureCollector:
         sample = self._nvml.latest()
         temperature = GaugeMetricFamily(
             "rankskew_gpu_temperature_celsius",
-            "Temperature of the GPU's die (read about once a second) or memory (each 5 s), in "
+            "Temperature of the GPU's die (read about once a second) or memory (every 5 s), in "
             "degrees Celsius.",
             labels=(*GPU_LABELS, "sensor"),
         )
@@ -31,9 +31,9 @@ class GpuTemperatureCollector:
         yield temperature
         yield gauge(
             "rankskew_gpu_temperature_margin_celsius",
-            "Degrees Celsius left until the GPU's clocks are lowered, negative beyond "
-            "(nvmlDeviceGetMarginTemperature; where it is not supported, the die's slowdown "
-            "threshold less its temperature; read each 5 s).",
+            "Degrees Celsius left until the GPU is throttled, negative beyond that "
+            "(nvmlDeviceGetMarginTemperature; if not supported, the die's slowdown threshold "
+            "minus its temperature; read every 5 s).",
             sample,
             lambda gpu: gpu.temperature_margin_celsius,
         )

@@ -22,17 +22,18 @@ class GpuThrottleCollector:
     def collect(self) -> Iterator[Metric]:
         active = GaugeMetricFamily(
             "rankskew_gpu_throttle_active",
-            "1 while the GPU's clocks are held down for this reason "
+            "1 while the GPU's clocks are throttled for this reason "
             "(nvmlDeviceGetCurrentClocksEventReasons, read about once a second). hw_slowdown "
-            "stands for all that the hardware does, also on changes of the clock.",
+            "covers all hardware reasons, and can also appear while the clock changes.",
             labels=(*GPU_LABELS, "reason"),
         )
         seconds = CounterMetricFamily(
             "rankskew_gpu_throttle_seconds_total",
-            "Time with the GPU's clocks held down for this reason, in seconds since its readings "
-            "began: from the driver's own counters of nanoseconds where it has them (sw_power_cap, "
-            "sync_boost; drivers since 575 also *_thermal_slowdown and hw_power_brake_slowdown), "
-            "else added up from about one reading of the active reasons a second.",
+            "Time for which the GPU's clocks were throttled for this reason, in seconds since "
+            "its readings began: from the driver's own nanosecond counters if it has them "
+            "(sw_power_cap, sync_boost; since driver 575 also *_thermal_slowdown and "
+            "hw_power_brake_slowdown), else summed from about one reading of the active reasons "
+            "per second.",
             labels=(*GPU_LABELS, "reason"),
         )
         sample = self._nvml.latest()

@@ -21,16 +21,16 @@ class GpuUtilizationCollector:
         sample = self._nvml.latest()
         yield gauge(
             "rankskew_gpu_utilization_ratio",
-            "Share of the last --nvml.window seconds in which at least one kernel ran, 0 to 1: the "
-            "mean of the driver's own samples, each over 1/6 to 1 s (nvmlDeviceGetSamples; where "
-            "it is not supported, nvmlDeviceGetUtilizationRates once a second). A kernel that "
-            "waits in a collective counts as running.",
+            "Share of the last --nvml.window seconds in which at least one kernel ran, 0 to 1: "
+            "the mean of the driver's own samples, each over 1/6 to 1 s (nvmlDeviceGetSamples; "
+            "if not supported, nvmlDeviceGetUtilizationRates once a second). A kernel that waits "
+            "in a collective counts as running.",
             sample,
             lambda gpu: scaled(gpu.gpu_busy_percent, over=100),
         )
         yield gauge(
             "rankskew_gpu_utilization_min_ratio",
-            "Lowest of the samples of which rankskew_gpu_utilization_ratio is the mean, 0 to 1.",
+            "Minimum of the samples that rankskew_gpu_utilization_ratio is the mean of, 0 to 1.",
             sample,
             lambda gpu: scaled(gpu.gpu_busy_min_percent, over=100),
         )

@@ -22,17 +22,17 @@ class GpuXidCollector:
         sample = self._nvml.latest()
         yield counter(
             "rankskew_gpu_xid_events_total",
-            "XID errors of the GPU, of every kind, since the process that reads the GPUs started: "
-            "from /dev/kmsg where the exporter may read it, else NVML's events, which lack some "
-            "kinds. A lost GPU keeps it.",
+            "XID errors of the GPU, of every kind, since the process that reads the GPUs "
+            "started: from /dev/kmsg if the exporter may read it, else from NVML's events, which "
+            "lack some kinds. A lost GPU keeps this series.",
             sample,
             lambda gpu: gpu.xid_events,
         )
         errors = CounterMetricFamily(
             "rankskew_gpu_xid_errors_total",
-            "XID errors of the GPU by number, counted as rankskew_gpu_xid_events_total: at most 3 "
-            "kinds, of which one that programs bring about (13, 31, 43, 45, 68, 109); the rest is "
-            "only in rankskew_gpu_xid_events_total.",
+            "XID errors of the GPU by number, counted like rankskew_gpu_xid_events_total: at "
+            "most 3 kinds, at most one of them caused by programs (13, 31, 43, 45, 68, 109); all "
+            "others are only in rankskew_gpu_xid_events_total.",
             labels=(*GPU_LABELS, "xid"),
         )
         for gpu in () if sample is None else sample.gpus:

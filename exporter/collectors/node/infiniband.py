@@ -121,8 +121,8 @@ def _families() -> tuple[
         ),
         CounterMetricFamily(
             "rankskew_infiniband_errors_total",
-            "Link faults and lost packets of the port, summed over "
-            f"{', '.join(Path(file).name for file in ERRORS)} as far as it has them (/sys, read "
+            "Link errors and lost packets of the port: the sum of the counters "
+            f"{', '.join(Path(file).name for file in ERRORS)}, if the port has them (/sys, read "
             "every 5 s).",
             labels=labels,
         ),

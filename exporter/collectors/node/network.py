@@ -58,8 +58,8 @@ def _families() -> tuple[CounterMetricFamily, ...]:
         ),
         CounterMetricFamily(
             "rankskew_node_network_receive_drops_total",
-            "Packets that arrived and were dropped or missed by the network device (/proc/net/dev, "
-            "read every 5 s).",
+            "Received packets that the network device dropped or missed (/proc/net/dev, read "
+            "every 5 s).",
             labels=["device"],
         ),
         CounterMetricFamily(

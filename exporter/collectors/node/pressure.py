@@ -38,8 +38,8 @@ class NodePressureCollector:
         )
         stalled = CounterMetricFamily(
             "rankskew_node_pressure_stalled_seconds_total",
-            "Time in which every task of the node that had work waited for the resource, in "
-            "seconds (full in /proc/pressure, read every 5 s).",
+            "Time in which all non-idle tasks of the node waited for the resource, in seconds "
+            "(full in /proc/pressure, read every 5 s).",
             labels=["resource"],
         )
         for family, (word, resources) in ((waiting, WAITING), (stalled, STALLED)):

@@ -26,20 +26,20 @@ class RankBlocksCollector:
     def collect(self) -> Iterator[Metric]:
         busy = GaugeMetricFamily(
             "rankskew_block_busy_seconds",
-            "Seconds of a mean step of this rank's last whole block of steps in which it did not "
-            "wait for others; only while no judge speaks for its job (probe).",
+            "Mean time per step in which this rank did not wait for others, in seconds, over its "
+            "last whole block of steps; only while no judge covers its job (probe).",
             labels=IDENTITY,
         )
         step = GaugeMetricFamily(
             "rankskew_block_step_seconds",
-            "Seconds of a mean step of this rank's last whole block of steps; absent where no wait "
-            "was measured; only while no judge speaks for its job (probe).",
+            "Mean step time, in seconds, over this rank's last whole block of steps; absent if "
+            "no wait was measured; only while no judge covers its job (probe).",
             labels=IDENTITY,
         )
         stages = GaugeMetricFamily(
             "rankskew_block_stage_seconds",
-            "Seconds of a mean step of this rank's last whole block of steps, by stage without "
-            "sync; only while no judge speaks for its job (probe).",
+            "Mean time per step and stage (without sync), in seconds, over this rank's last "
+            "whole block of steps; only while no judge covers its job (probe).",
             labels=[*IDENTITY, "stage"],
         )
         for snapshot in self._unjudged():

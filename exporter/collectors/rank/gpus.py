@@ -44,11 +44,12 @@ def _identity(rank: RankOnGpu) -> list[str]:
 def _gpu_rank_info(ranks: Sequence[RankOnGpu]) -> Metric:
     family = GaugeMetricFamily(
         "rankskew_gpu_rank_info",
-        "The GPU that the rank runs on; always 1, to be joined. source: probe when the rank's "
-        "probe named it; environ when NVML lists a process there that was started as this rank, "
-        "which is then where that holds most memory. visible_devices and device_order are what "
-        "CUDA_VISIBLE_DEVICES (else NVIDIA_VISIBLE_DEVICES) and CUDA_DEVICE_ORDER were when the "
-        "process was started (NVML's process lists and /proc/<pid>/environ, read every 5 s).",
+        "The GPU that the rank runs on, as labels to join; always 1. source is probe if the "
+        "rank's probe named the GPU, and environ if NVML lists a process on it that was started "
+        "as this rank; with several GPUs, the one on which that process holds most memory. "
+        "visible_devices and device_order are CUDA_VISIBLE_DEVICES (else NVIDIA_VISIBLE_DEVICES) "
+        "and CUDA_DEVICE_ORDER at the start of the process (NVML's process lists and "
+        "/proc/<pid>/environ, read every 5 s).",
         labels=[
             "gpu",
             "gpu_uuid",
@@ -77,9 +78,10 @@ def _device_order(environment: Mapping[str, str]) -> tuple[str, str]:
 def _numa_local(ranks: Sequence[RankOnGpu]) -> Metric:
     family = GaugeMetricFamily(
         "rankskew_rank_numa_local",
-        "Share of the CPUs that the rank's main thread may run on that are on its GPU's NUMA node, "
-        "0 to 1: 1 is bound to it, 0 bound elsewhere, 0.5 not bound at all on a node with two. "
-        "Absent where the GPU's NUMA node is not known (/proc/<pid>/status, read every 5 s).",
+        "Share of the CPUs allowed for the rank's main thread that are on its GPU's NUMA node, 0 "
+        "to 1: 1 means bound to it, 0 bound elsewhere, 0.5 not bound at all on a node with two "
+        "NUMA nodes. Absent if the GPU's NUMA node is not known (/proc/<pid>/status, read every "
+        "5 s).",
         labels=IDENTITY,
     )
     for rank in ranks:
@@ -102,15 +104,16 @@ def _workload(ranks: Sequence[RankOnGpu]) -> Iterator[Metric]:
     """Yield the Slurm job or the pod of each rank: one of them, a rank's series are counted."""
     slurm = GaugeMetricFamily(
         "rankskew_rank_slurm_info",
-        "The Slurm job of the rank; always 1, to be joined (/proc/<pid>/cgroup, else its SLURM_ "
-        "variables).",
+        "The Slurm job of the rank, as labels to join; always 1 (/proc/<pid>/cgroup, else its "
+        "SLURM_ variables).",
         labels=[*IDENTITY, "slurm_job_id", "slurm_step_id", "partition", "user"],
     )
     pod = GaugeMetricFamily(
         "rankskew_rank_pod_info",
-        "The Kubernetes pod of the rank; always 1, to be joined; not for a rank that Slurm started "
-        "inside of a pod. namespace needs POD_NAMESPACE in the container's environment, from the "
-        "downward API; pod is POD_NAME, else the host name (/proc/<pid>/cgroup and environ).",
+        "The Kubernetes pod of the rank, as labels to join; always 1; absent for a rank that "
+        "Slurm started inside a pod. namespace needs POD_NAMESPACE in the container's "
+        "environment, from the downward API; pod is POD_NAME, else the host name "
+        "(/proc/<pid>/cgroup and environ).",
         labels=[*IDENTITY, "namespace", "pod", "pod_uid", "container_id"],
     )
     for rank in ranks:
@@ -151,9 +154,9 @@ def _pod(process: Process) -> tuple[str, ...] | None:
 def _topology(ranks: Sequence[RankOnGpu]) -> Metric:
     family = GaugeMetricFamily(
         "rankskew_job_gpu_topology_info",
-        "The longest way over PCIe between any two GPUs of the job on this node; always 1. level, "
-        f"from near to far: {', '.join(LEVELS)} (NVML's common ancestor; NVLink is not looked at). "
-        "Absent with fewer than two GPUs, or when the level of a pair is not known.",
+        "The longest PCIe path between any two GPUs of the job on this node; always 1. level, "
+        f"from near to far: {', '.join(LEVELS)} (NVML's common ancestor; NVLink is not "
+        "considered). Absent with fewer than two GPUs, or if the level of a pair is not known.",
         labels=["job_id", "level"],
     )
     for job_id in sorted({rank.job_id for rank in ranks}):

@@ -37,15 +37,15 @@ Said = Sequence[tuple[NodeJob, Verdict]]
 def _lost(said: Said) -> Iterator[Metric]:
     lost = GaugeMetricFamily(
         "rankskew_job_gpus_lost",
-        "GPUs of the whole job that wait, by what for: unequal peer groups, persistently late "
-        "ranks, ranks that are late in rotation, or what all wait for in common; a mean of the "
-        "last minute (probe, judge of the job).",
+        "GPUs of the whole job that do nothing but wait, by reason: unequal peer groups, "
+        "persistently late ranks, ranks that are late in turn, or a wait that all ranks have in "
+        "common; mean of the last minute (probe, judge of the job).",
         labels=["job_id", "kind"],
     )
     rotating = GaugeMetricFamily(
         "rankskew_job_stage_gpus_lost",
-        "GPUs of the whole job that wait for ranks that are late in rotation, by the stage in "
-        "which those are late; a mean of the last minute (probe, judge of the job).",
+        "GPUs of the whole job that wait for ranks that are late in turn, by the stage in which "
+        "those are late; mean of the last minute (probe, judge of the job).",
         labels=["job_id", "stage"],
     )
     for job, verdict in said:
@@ -61,13 +61,14 @@ def _lost(said: Said) -> Iterator[Metric]:
 def _steps(said: Said) -> Iterator[Metric]:
     slowdown = GaugeMetricFamily(
         "rankskew_job_slowdown_ratio",
-        "How many times as long the job's steps take as without its late ranks; a mean of the "
+        "Length of the job's steps divided by their length without the late ranks; mean of the "
         "last minute (probe, judge of the job).",
         labels=["job_id"],
     )
     step = GaugeMetricFamily(
         "rankskew_job_step_seconds",
-        "Seconds of a step of the job; a mean of the last minute (probe, judge of the job).",
+        "Length of a step of the job, in seconds; mean of the last minute (probe, judge of the "
+        "job).",
         labels=["job_id"],
     )
     for job, verdict in said:
@@ -80,8 +81,7 @@ def _steps(said: Said) -> Iterator[Metric]:
 def _judged(said: Said) -> Iterator[Metric]:
     ranks = GaugeMetricFamily(
         "rankskew_job_ranks",
-        "Ranks of each peer group of the job, on all nodes, that are judged (probe, judge of the "
-        "job).",
+        "Judged ranks in each peer group of the job, on all nodes (probe, judge of the job).",
         labels=["job_id", "peer_group"],
     )
     coverage = GaugeMetricFamily(
@@ -101,7 +101,7 @@ def _judged(said: Said) -> Iterator[Metric]:
 def _reasons(said: Said) -> Metric:
     reasons = GaugeMetricFamily(
         "rankskew_job_not_judgeable",
-        "Why nobody in the job can be judged; always 1, absent while the job is judged (probe, "
+        "Reason why the job cannot be judged; always 1, absent while the job is judged (probe, "
         "judge of the job).",
         labels=["job_id", "reason"],
     )
@@ -120,12 +120,12 @@ def _ranks(jobs: Sequence[NodeJob]) -> Iterator[Metric]:
     )
     world_size = GaugeMetricFamily(
         "rankskew_node_world_size",
-        "Ranks of the job on all nodes, as those that beat on this node say (probe).",
+        "Ranks of the job on all nodes, according to the reporting ranks on this node (probe).",
         labels=["job_id"],
     )
     stepping = GaugeMetricFamily(
         "rankskew_node_stepping_ranks",
-        "Ranks of the job that beat on this node and have finished a step (probe).",
+        "Reporting ranks of the job on this node that have finished a step (probe).",
         labels=["job_id"],
     )
     for job in jobs:
@@ -141,15 +141,13 @@ def _ranks(jobs: Sequence[NodeJob]) -> Iterator[Metric]:
 def _ages(jobs: Sequence[NodeJob]) -> Iterator[Metric]:
     run = GaugeMetricFamily(
         "rankskew_node_run_seconds",
-        "How long ago the first process of the job that beats on this node began, in seconds "
-        "(probe).",
+        "Age of the oldest reporting process of the job on this node, in seconds (probe).",
         labels=["job_id"],
     )
     last_step = GaugeMetricFamily(
         "rankskew_node_last_step_age_seconds",
-        "How long ago a rank of the job that beats on this node finished a step, in seconds, by "
-        "whichever was the last to; absent before the first step and while the probes are off "
-        "(probe).",
+        "Time since any reporting rank of the job on this node last finished a step, in seconds; "
+        "absent before the first step and while the probes are off (probe).",
         labels=["job_id"],
     )
     for job in jobs:

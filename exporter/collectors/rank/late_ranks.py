@@ -34,20 +34,20 @@ class LateRanksCollector:
     def collect(self) -> Iterator[Metric]:
         ratio = GaugeMetricFamily(
             "rankskew_late_ratio",
-            "Own time of this late rank over its peers', less 1; kind is how it is late, stage "
-            "where that began (probe, judge of the job).",
+            "Own time of this late rank divided by that of its peers, minus 1; kind is the way "
+            "in which it is late, stage the one in which that began (probe, judge of the job).",
             labels=[*IDENTITY, "kind", "stage"],
         )
         gpus = GaugeMetricFamily(
             "rankskew_late_gpus",
-            "GPUs that wait for this late rank, by the stage in which it is over its peers; absent "
-            "where no wait was measured (probe, judge of the job).",
+            "GPUs that wait for this late rank, by the stage in which it exceeds its peers; "
+            "absent if no wait was measured (probe, judge of the job).",
             labels=[*IDENTITY, "stage"],
         )
         since = GaugeMetricFamily(
             "rankskew_late_since_timestamp_seconds",
-            "When this late rank began to be late, in Unix seconds of the node's clock (probe, "
-            "judge of the job).",
+            "Time at which this late rank became late, in Unix seconds of the node's clock "
+            "(probe, judge of the job).",
             labels=IDENTITY,
         )
         now = self._store.now()

@@ -45,13 +45,13 @@ def identity(snapshot: Snapshot) -> list[str]:
 def _steps(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     total = CounterMetricFamily(
         "rankskew_steps_total",
-        "Whole training steps this rank has finished since its process started (probe).",
+        "Whole training steps that this rank has finished since its process started (probe).",
         labels=IDENTITY,
     )
     finished_at = GaugeMetricFamily(
         "rankskew_last_step_timestamp_seconds",
-        "When this rank finished its last step, in Unix seconds of the node's clock; absent while "
-        "its probe is off (probe).",
+        "Time at which this rank finished its last step, in Unix seconds of the node's clock; "
+        "absent while its probe is off (probe).",
         labels=IDENTITY,
     )
     for snapshot in snapshots:
@@ -65,24 +65,26 @@ def _steps(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
 def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     stages = CounterMetricFamily(
         "rankskew_stage_seconds_total",
-        "Seconds of whole steps this rank spent in each stage; the stages add up to its wall time "
-        "(probe).",
+        "Time of whole steps that this rank spent in each stage, in seconds; the stages add up "
+        "to the wall time (probe).",
         labels=[*IDENTITY, "phase", "stage"],
     )
     busy = CounterMetricFamily(
         "rankskew_busy_seconds_total",
-        "Seconds of whole steps this rank was not waiting for others: step minus sync (probe).",
+        "Time of whole steps in which this rank did not wait for others, in seconds: step minus "
+        "sync (probe).",
         labels=IDENTITY,
     )
     squared = CounterMetricFamily(
         "rankskew_busy_seconds_squared_total",
-        "Sum over steps of the squared busy time, in seconds squared: step-to-step noise (probe).",
+        "Sum over whole steps of the squared busy time, in seconds squared; it shows "
+        "step-to-step noise (probe).",
         labels=IDENTITY,
     )
     floor = GaugeMetricFamily(
         "rankskew_sync_floor_seconds",
-        "Lowest 2 % of this rank's exposed waits over the last minute, in seconds: what "
-        "communication alone costs (probe).",
+        "2 % quantile of this rank's exposed waits over the last minute, in seconds: the cost of "
+        "communication alone (probe).",
         labels=IDENTITY,
     )
     for snapshot in snapshots:
@@ -101,31 +103,33 @@ def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
 def _joined(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     paced = CounterMetricFamily(
         "rankskew_paced_steps_total",
-        "Joined steps that waited for this rank, of all ranks the slowest (probe, per-step join).",
+        "Joined steps in which this rank was the slowest, so that the others waited for it "
+        "(probe, per-step join).",
         labels=IDENTITY,
     )
     caused = CounterMetricFamily(
         "rankskew_wait_caused_seconds_total",
-        "GPU-seconds of joined steps that the other ranks waited on this rank's account, by the "
-        "stage in which it was over its peers (probe, per-step join).",
+        "GPU-seconds of joined steps that the other ranks waited because of this rank, by the "
+        "stage in which it exceeded its peers (probe, per-step join).",
         labels=[*IDENTITY, "stage"],
     )
     group_wait = CounterMetricFamily(
         "rankskew_group_wait_seconds_total",
-        "Seconds of joined steps this rank waited because its peer group has less work than the "
-        "heaviest; only where there are several groups (probe, per-step join).",
+        "Time of joined steps that this rank waited because its peer group has less work than "
+        "the heaviest one, in seconds; only in jobs with several peer groups (probe, per-step "
+        "join).",
         labels=IDENTITY,
     )
     joined = CounterMetricFamily(
         "rankskew_joined_seconds_total",
-        "This rank's wall time of the joined steps, in seconds: what the other counters of the "
-        "join are shares of (probe, per-step join).",
+        "Wall time of this rank's joined steps, in seconds; divide the other counters of the "
+        "join by it (probe, per-step join).",
         labels=IDENTITY,
     )
     coverage = GaugeMetricFamily(
         "rankskew_join_coverage_ratio",
-        "Share of the steps this rank offered to the per-step join in the last minute that was "
-        "joined with all ranks; absent where no join began (probe).",
+        "Share of the steps that this rank offered to the per-step join in the last minute and "
+        "that were joined with all ranks; absent if no join has begun (probe).",
         labels=IDENTITY,
     )
     for snapshot in snapshots:
@@ -148,19 +152,19 @@ def _joined(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
 def _now(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     heartbeat = GaugeMetricFamily(
         "rankskew_heartbeat_timestamp_seconds",
-        "When this rank's probe last reported, in Unix seconds of the node's clock; absent once "
-        "it ended cleanly (probe).",
+        "Time of the last report of this rank's probe, in Unix seconds of the node's clock; "
+        "absent once the rank has ended cleanly (probe).",
         labels=IDENTITY,
     )
     elapsed = GaugeMetricFamily(
         "rankskew_stage_elapsed_seconds",
-        "How long this rank has been in the stage it is in now, in seconds at the heartbeat; "
-        "absent before 10 s, while its probe is off and once it ended cleanly (probe).",
+        "How long this rank has been in its current stage, in seconds at the last heartbeat; "
+        "absent before 10 s, while its probe is off, and once it has ended cleanly (probe).",
         labels=[*IDENTITY, "stage"],
     )
     finished = GaugeMetricFamily(
         "rankskew_rank_finished",
-        "1 once this rank ended cleanly; absent until then (probe).",
+        "1 once this rank has ended cleanly; absent until then (probe).",
         labels=IDENTITY,
     )
     for snapshot in snapshots:
@@ -181,8 +185,8 @@ def _is_long(snapshot: Snapshot) -> bool:
 def _silent(held: Sequence[HeldRank], now: float) -> Metric:
     silent = GaugeMetricFamily(
         "rankskew_rank_silent_seconds",
-        "How long this rank has not reported, in seconds by the exporter's clock; absent while it "
-        "does (at least each 10 s), and once it ended cleanly (exporter).",
+        "Time since this rank's last report, in seconds by the exporter's clock; absent while it "
+        "reports (at least every 10 s), and once it has ended cleanly (exporter).",
         labels=IDENTITY,
     )
     for rank in held:
@@ -199,17 +203,19 @@ def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     )
     errors = CounterMetricFamily(
         "rankskew_probe_errors_total",
-        "Failures inside the probe that it kept away from training (probe).",
+        "Failures inside the probe that did not affect training (probe).",
         labels=IDENTITY,
     )
     dropped = CounterMetricFamily(
         "rankskew_probe_dropped_steps_total",
-        "Whole steps whose times on the GPU were given up, because it was too far behind (probe).",
+        "Whole steps whose GPU times were discarded, for example because the GPU was too far "
+        "behind (probe).",
         labels=IDENTITY,
     )
     failures = CounterMetricFamily(
         "rankskew_probe_push_failures_total",
-        "Snapshots that the probe could not deliver; the next one made up for each (probe).",
+        "Snapshots that the probe could not deliver; the next snapshot contains the same data "
+        "(probe).",
         labels=IDENTITY,
     )
     for snapshot in snapshots:
@@ -224,12 +230,12 @@ def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
 def _info(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     rank = GaugeMetricFamily(
         "rankskew_rank_info",
-        "Where this rank sits and how it is timed; always 1, to be joined (probe).",
+        "Where this rank runs and how it is timed, as labels to join; always 1 (probe).",
         labels=[*IDENTITY, *RANK_INFO_LABELS],
     )
     runtime = GaugeMetricFamily(
         "rankskew_runtime_info",
-        "Versions of what this rank runs; always 1, to be joined (probe).",
+        "Software versions of this rank, as labels to join; always 1 (probe).",
         labels=[*IDENTITY, *RUNTIME_INFO_LABELS],
     )
     for snapshot in snapshots:

@@ -15,27 +15,28 @@ Read = Callable[[Snapshot], float | None]
 COUNTERS: Final[tuple[tuple[str, str, Read], ...]] = (
     (
         "rankskew_samples_total",
-        "Samples this rank has trained on (probe).",
+        "Samples that this rank has trained on (probe).",
         lambda snapshot: snapshot.samples,
     ),
     (
         "rankskew_tokens_total",
-        "Tokens this rank has trained on, padding included (probe).",
+        "Tokens that this rank has trained on, padding included (probe).",
         lambda snapshot: snapshot.tokens,
     ),
     (
         "rankskew_padding_tokens_total",
-        "Tokens of padding this rank has trained on: work that teaches nothing (probe).",
+        "Padding tokens that this rank has trained on: computed, but useless for training (probe).",
         lambda snapshot: snapshot.padding_tokens,
     ),
     (
         "rankskew_gc_pause_seconds_total",
-        "Seconds this rank's Python stood still to collect garbage (probe).",
+        "Time for which Python's garbage collection paused this rank, in seconds (probe).",
         lambda snapshot: snapshot.gc_pause_seconds,
     ),
     (
         "rankskew_cuda_alloc_retries_total",
-        "Times this rank's CUDA allocator had to free its cache and try again (probe, from torch).",
+        "Times that this rank's CUDA allocator had to free its cache and retry (probe, from "
+        "torch).",
         lambda snapshot: snapshot.cuda_alloc_retries,
     ),
 )
@@ -47,7 +48,7 @@ GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     ),
     (
         "rankskew_cuda_memory_peak_bytes",
-        "Most bytes that tensors of this rank have held at once (probe, from torch).",
+        "Peak number of bytes held by tensors of this rank (probe, from torch).",
         lambda snapshot: snapshot.cuda_memory_peak_bytes,
     ),
 )
@@ -84,9 +85,9 @@ def _filled(
 def _lifecycle(snapshots: Sequence[Snapshot]) -> Metric:
     family = GaugeMetricFamily(
         "rankskew_lifecycle_seconds",
-        "Seconds this rank's process took to start (init), to find its peers (rendezvous), to its "
-        "first step (first_step), in torch.compile so far (compile) and from the first step to a "
-        "clean end (end) (probe).",
+        "Time that this rank's process took to start (init), to find its peers (rendezvous), "
+        "until its first step (first_step), in torch.compile so far (compile) and from the first "
+        "step to a clean end (end), in seconds (probe).",
         labels=[*IDENTITY, "event"],
     )
     for snapshot in snapshots:

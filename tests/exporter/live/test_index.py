@@ -52,7 +52,7 @@ LATE = {
     "late_for_seconds": 35.0,
     "is_here": True,
 }
-SENTENCE = "Rank 2 is late in data: 0.84 of 4 GPUs are waiting for it."
+SENTENCE = "Rank 2 is slow loading data; 0.84 of 4 GPUs wait for it."
 
 
 DETAILS = ["Steps take 1.39 times as long as without it.", "GPUs lost: 0.84 to <late> ranks."]
@@ -154,7 +154,7 @@ def test_late_rank_is_what_the_page_says_first(tmp_path: Path) -> None:
     assert f'<p class="verdict">{SENTENCE}</p>' in dom
     assert '<tr class="late"><th scope="row">rank 2 · late</th>' in dom
     assert dom.count("culprit") == 1
-    assert 'class="data culprit" title="data: 190 ms a step" style="width: 38%;"' in dom
+    assert 'class="data culprit" title="data: 190 ms per step" style="width: 38%;"' in dom
     assert "late for 35 s" in dom
     assert "version 9.8.7" in dom
 
@@ -202,4 +202,4 @@ def test_silent_exporter_is_admitted(tmp_path: Path) -> None:
     """When the exporter stops answering the page says that it is old."""
     dom = dump(None, tmp_path)
 
-    assert "the exporter cannot be asked: it answers 500" in dom
+    assert "the exporter does not answer: HTTP status 500" in dom

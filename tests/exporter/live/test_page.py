@@ -143,7 +143,7 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
     """Who is late, where and at what cost is one sentence; the figures stand beside it."""
     said = Node().judged(verdict())
 
-    assert said["sentence"] == "Rank 2 is late in data: 1.00 of 4 GPUs are waiting for it."
+    assert said["sentence"] == "Rank 2 is slow loading data; 1.00 of 4 GPUs wait for it."
     assert said["state"] == "late"
     assert said["reason"] is None
     assert said["late"] == [
@@ -159,11 +159,11 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
         }
     ]
     assert said["details"] == [
-        "Rank 2 needs 45% more time than its peers, for 30 s now, most of it in data; "
+        "Rank 2 has needed 45% more time than its peers for 30 s, mostly in data; "
         "1.00 GPUs wait for it.",
         "Steps take 1.44 times as long as without it.",
         "GPUs lost: 1.00 to late ranks; 0.25 to ranks that are late in turn, mostly in data; "
-        "0.50 to waiting that all have in common.",
+        "0.50 to waits that all ranks have in common.",
     ]
     assert said["slowdown"] == 1.44
     assert said["gpus_lost"]["persistent"] == 1.0
@@ -175,7 +175,7 @@ def test_late_rank_of_another_node_is_named_here_too() -> None:
     said = node.judged(verdict(late=(late(rank=17),), ranks={"all": 64}))
 
     assert said["sentence"] == (
-        "Rank 17 (not on this node) is late in data: 1.00 of 64 GPUs are waiting for it."
+        "Rank 17 (not on this node) is slow loading data; 1.00 of 64 GPUs wait for it."
     )
     assert [each["is_here"] for each in said["late"]] == [False]
 
@@ -195,11 +195,11 @@ def test_lateness_grows_between_verdicts() -> None:
     [
         (
             "mild",
-            "No rank is late enough to wake anybody: rank 2 needs 45% more time than its peers.",
+            "No rank is late enough for an alert: rank 2 needs 45% more time than its peers.",
         ),
         (
             "unsynced",
-            "No rank is known to be waited for: rank 2 needs 45% more time than its peers, "
+            "It is not known whether a rank is late: rank 2 needs 45% more time than its peers, "
             "but no wait was measured.",
         ),
     ],
@@ -217,7 +217,7 @@ def test_ranks_that_wake_come_first() -> None:
     said = Node().judged(verdict(late=(late(rank=1, kind="mild"), late(gpus={"data": 0.5}))))
 
     assert [each["rank"] for each in said["late"]] == [2, 1]
-    assert said["sentence"] == "Rank 2 is late in data: 0.50 of 4 GPUs are waiting for it."
+    assert said["sentence"] == "Rank 2 is slow loading data; 0.50 of 4 GPUs wait for it."
 
 
 def test_change_of_a_group_is_told() -> None:
@@ -226,7 +226,7 @@ def test_change_of_a_group_is_told() -> None:
 
     assert said["state"] == "even"
     assert said["details"] == [
-        "Forward of peer group pp1 takes 2.0 times as long as before, for 5 min now."
+        "Forward of peer group pp1 has taken 2.0 times as long as before for 5 min."
     ]
 
 
@@ -236,7 +236,7 @@ def test_judges_reason_is_told(reason: str) -> None:
     said = Node().judged(verdict(reason=reason, late=()))
 
     assert (said["state"], said["reason"]) == ("not_judgeable", reason)
-    assert said["sentence"].startswith("Nobody can be named")
+    assert said["sentence"].startswith("Cannot judge this job")
     assert ("yet" in said["sentence"]) is (reason == "warming_up")
 
 
@@ -246,8 +246,8 @@ def test_job_without_a_join_says_so() -> None:
 
     assert (said["state"], said["reason"], said["late"]) == ("not_judgeable", "no_join", [])
     assert said["sentence"] == (
-        "Nobody can be named: the ranks here do not compare their steps; Prometheus' fallback "
-        "rules can still name a rank that is 10 % late."
+        "Cannot judge this job: the ranks on this node do not compare their steps; Prometheus' "
+        "fallback rules can still name a rank that is 10 % late."
     )
 
 
@@ -325,7 +325,7 @@ def test_common_wait_points_elsewhere() -> None:
     said = Node().judged(EVEN | {"gpus_lost": {"common": 1.2}})
 
     assert said["state"] == "even"
-    assert said["sentence"].endswith("All wait 30% of each step, for the network.")
+    assert said["sentence"].endswith("All ranks wait for the network for 30% of each step.")
 
 
 def test_first_steps_are_not_drawn() -> None:
@@ -399,8 +399,8 @@ def test_rank_that_never_steps_hides_no_hang() -> None:
         job = node.push()
 
     assert job["verdict"]["sentence"] == (
-        "No step for 41 s: every rank here that has finished a step waits in sync; of those that "
-        "have not, rank 3 is in eval."
+        "No step for 41 s: every rank on this node that has finished a step waits in sync; "
+        "of those that have not, rank 3 is in eval."
     )
 
 

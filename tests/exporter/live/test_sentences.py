@@ -17,34 +17,34 @@ def views(*ranks: dict[str, Any]) -> list[LateView]:
 
 def named(*ranks: dict[str, Any]) -> str:
     """Return who is late of 64 ranks, without the cost."""
-    return late_sentence(views(*ranks), 64).split(":")[0]
+    return late_sentence(views(*ranks), 64).split(";")[0]
 
 
 @pytest.mark.parametrize(
     ("ranks", "sentence"),
     [
-        ([{}], "Rank 2 is late in data"),
+        ([{}], "Rank 2 is slow loading data"),
         ([{"kind": "pauses"}], "Rank 2 pauses now and then in data"),
-        ([{"kind": "node"}], "Rank 2, like most of its node, is late in data"),
-        ([{}, {"rank": 5}], "Ranks 2 and 5 are late in data"),
+        ([{"kind": "node"}], "Rank 2, like most ranks of its node, is slow loading data"),
+        ([{}, {"rank": 5}], "Ranks 2 and 5 are slow loading data"),
         (
             [{"rank": rank, "kind": "node"} for rank in range(8)],
-            "Ranks 0, 1, 2 and 5 more, like most of their node, are late in data",
+            "Ranks 0, 1, 2 and 5 more, like most ranks of their node, are slow loading data",
         ),
-        ([{"rank": 17}, {"rank": 18}], "Ranks 17 and 18 (not on this node) are late in data"),
-        ([{}, {"rank": 17}], "Ranks 2 and 17 (not on this node) are late in data"),
-        ([{"rank": 17}, {}], "Ranks 17 (not on this node) and 2 are late in data"),
+        ([{"rank": 17}, {"rank": 18}], "Ranks 17 and 18 (not on this node) are slow loading data"),
+        ([{}, {"rank": 17}], "Ranks 2 and 17 (not on this node) are slow loading data"),
+        ([{"rank": 17}, {}], "Ranks 17 (not on this node) and 2 are slow loading data"),
         (
             [{"gpus": {"data": 0.5}}, {"rank": 3, "stage": "forward", "gpus": {"forward": 2.0}}],
-            "Rank 3 is late in forward and rank 2 is late in data",
+            "Rank 3 is slow in the forward pass and rank 2 is slow loading data",
         ),
         (
             [
                 {"stage": stage}
                 for stage in ("data", "forward", "backward", "optimizer", "checkpoint")
             ],
-            "Rank 2 is late in backward, rank 2 is late in checkpoint, rank 2 is late in data and "
-            "2 more are late",
+            "Rank 2 is slow in the backward pass, rank 2 is slow writing checkpoints, "
+            "rank 2 is slow loading data and 2 more are late",
         ),
     ],
 )
@@ -56,7 +56,7 @@ def test_late_ranks_are_named(ranks: list[dict[str, Any]], sentence: str) -> Non
 def test_cost_is_that_of_all() -> None:
     """All late ranks together cost what is said, of all of the job's GPUs."""
     assert late_sentence(views({}, {"rank": 3, "gpus": {"data": 0.5}}), 64).endswith(
-        ": 1.50 of 64 GPUs are waiting for them."
+        "; 1.50 of 64 GPUs wait for them."
     )
 
 
@@ -72,7 +72,7 @@ def test_several_mild_ranks_are_told_by_the_latest() -> None:
     mild = views({"kind": "mild", "ratio": 0.03}, {"rank": 3, "kind": "mild", "ratio": 0.04})
 
     assert even_sentence(VERDICT, mild) == (
-        "No rank is late enough to wake anybody: "
+        "No rank is late enough for an alert: "
         "ranks 2 and 3 need up to 4% more time than their peers."
     )
 
@@ -82,7 +82,7 @@ def test_what_the_verdict_is_not_on_is_told() -> None:
     some = type(VERDICT)(step=1, ranks={"all": 60}, absent=4)
 
     assert details(some, [], 0.0, 0.93) == [
-        "4 of 64 ranks have finished no step that all others have.",
+        "4 of 64 ranks have not finished any step that all others have finished.",
         "The ranks compared 93% of their steps.",
     ]
     assert details(type(VERDICT)(step=1, ranks={"all": 64}), [], 0.0, 1.0) == []
@@ -93,5 +93,5 @@ def test_rank_that_nobody_may_wait_for_costs_nothing() -> None:
     unsynced = views({"kind": "unsynced"})
 
     assert details(type(VERDICT)(step=1, ranks={}, late=(LATE,)), unsynced, 0.0, None) == [
-        "Rank 2 needs 45% more time than its peers, for 30 s now, most of it in data."
+        "Rank 2 has needed 45% more time than its peers for 30 s, mostly in data."
     ]

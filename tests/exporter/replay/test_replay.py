@@ -254,7 +254,7 @@ def test_wait_that_was_not_measured_is_told_as_such(tmp_path: Path, capsys: Capt
     )
     said = replay(capsys, path)
     assert "but no wait was measured" in said
-    assert "if all waited for the slowest, lost" in said
+    assert "lost, if all ranks waited for the slowest" in said
 
 
 def test_ranks_may_come_and_go(tmp_path: Path, capsys: Capture) -> None:
@@ -279,7 +279,8 @@ def test_ranks_may_come_and_go(tmp_path: Path, capsys: Capture) -> None:
     assert (finding["rank"], finding["onset_s"], finding["cleared_s"]) == (3, 0, None)
     said = replay(capsys, path)
     assert "(37 more lack a rank and are left out)" in said
-    assert "ranks come and go; judged one by one:\n    0:00:00 to 0:05:0" in said
+    said_of_periods = "each period with the same ranks is judged separately:\n"
+    assert f"ranks come and go; {said_of_periods}    0:00:00 to 0:05:0" in said
 
 
 def test_rank_with_few_rows_does_not_blind_the_others(tmp_path: Path, capsys: Capture) -> None:
@@ -292,7 +293,7 @@ def test_rank_with_few_rows_does_not_blind_the_others(tmp_path: Path, capsys: Ca
 
     assert (found["left_out"], found["whole_steps"]) == ([7], 300)
     assert named(found) == {3: "backward"}
-    assert "  rank 7 left out, with too few rows to be judged\n" in replay(capsys, path)
+    assert "  rank 7 left out: too few rows to judge\n" in replay(capsys, path)
 
 
 def test_rules_say_which_alerts_fire(tmp_path: Path, capsys: Capture) -> None:
@@ -339,7 +340,7 @@ def test_text_says_who_was_slow_and_what_it_cost(tmp_path: Path, capsys: Capture
     assert said[1].startswith(
         "  0:00:00 to the end: rank 3 of peer group pp0 on node1 is slow in the backward pass, by 5"
     )
-    assert "GPUs lost (critical, told at 0:00:" in said[1]
+    assert "GPUs lost (critical, named at 0:00:" in said[1]
     assert "times what it would take with rank 3 as fast as its peers" in said[2]
     kinds = ("persistent", "rotating", "group", "common")
     lines = [[line for line in said if f"({kind}): " in line] for kind in kinds]
@@ -380,10 +381,10 @@ def test_loss_that_nobody_can_account_for_is_null(tmp_path: Path, capsys: Captur
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--time-scale=0"], "'0' is no number above 0"),
-        (["--time-scale=inf"], "'inf' is no number above 0"),
-        (["--time-scale=fast"], "'fast' is no number above 0"),
-        (["--scrape-interval=0s"], "'0s' is no time to wait"),
+        (["--time-scale=0"], "'0' is not a number above 0"),
+        (["--time-scale=inf"], "'inf' is not a number above 0"),
+        (["--time-scale=fast"], "'fast' is not a number above 0"),
+        (["--scrape-interval=0s"], "'0s' is not a duration above 0"),
         (["--scrape-interval=15"], "'15' is not a duration such as 5m"),
         (["--format=xml"], "invalid choice: 'xml'"),
         (["--rules=/nowhere"], "/nowhere has no rule file"),

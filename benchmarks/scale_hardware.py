@@ -4,8 +4,8 @@ from typing import Final
 
 from benchmarks.scale_job import RANKS_PER_NODE
 from exporter.cgroups import Cgroup
-from exporter.nvml.readings.throttle import REASON_BITS
 from exporter.nvml.sample import GpuProcess, GpuSample, NodeSample
+from exporter.nvml.throttle_reasons import REASON_BITS
 from exporter.processes.process import Process
 
 # Marks, exchanged for each node's own: the node's name, and the numbers of its ranks.

@@ -22,8 +22,8 @@ from exporter.collectors.gpu.temperature import GpuTemperatureCollector
 from exporter.collectors.gpu.throttle import GpuThrottleCollector
 from exporter.collectors.gpu.utilization import GpuUtilizationCollector
 from exporter.collectors.gpu.xid import GpuXidCollector
-from exporter.nvml.readings.throttle import REASON_BITS
 from exporter.nvml.sample import GpuProcess, GpuSample, MigDevice, NvmlSource
+from exporter.nvml.throttle_reasons import REASON_BITS
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.store import RankStore
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, expose, node, series

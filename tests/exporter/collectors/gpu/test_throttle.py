@@ -1,8 +1,8 @@
 """Each reason to hold a GPU's clocks down has its series, active or not."""
 
 from exporter.collectors.gpu.throttle import GpuThrottleCollector
-from exporter.nvml.readings.throttle import REASON_BITS
 from exporter.nvml.sample import GpuSample
+from exporter.nvml.throttle_reasons import REASON_BITS
 from tests.exporter.nvml.fixed import expose, node, series
 
 

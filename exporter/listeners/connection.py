@@ -118,18 +118,16 @@ class Connection(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Count anew: what follows is a body."""
+        """Count anew: what follows is a body, or not HTTP if the client wants another protocol."""
         self._head_bytes = 0
         super().on_headers_complete()
+        if self.parser.should_upgrade():
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """Count anew: only trailers and chunk extensions follow without a body's bytes."""
         self._head_bytes = 0
         super().on_body(body)
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """End the connection with its answer: what a client that upgrades sends next is no HTTP."""
-        self.cycle.keep_alive = False
 
     def on_response_complete(self) -> None:
         """Give the connection the same time again for its next request."""

@@ -57,4 +57,9 @@ class Control:
         if source not in self._complained:
             self._complained.add(source)
             levels = ", ".join(LEVELS)
-            log.warning("rank_probe: %s names no level: %s; the levels are %s", source, why, levels)
+            log.warning(
+                "rank_probe: %s does not contain a level: %s; the levels are %s",
+                source,
+                why,
+                levels,
+            )

@@ -126,7 +126,7 @@ class Join:
             finally:
                 steps.forget(kept)
         except RuntimeError as error:
-            log.info("rank_probe joins no more steps: %s", error)
+            log.info("rank_probe stops joining steps: %s", error)
         finally:
             if not self._stop.is_set():
                 self._is_over = True

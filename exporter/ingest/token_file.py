@@ -54,7 +54,7 @@ class TokenFile:
             self._token = _token(self._path)
         except (OSError, ValueError) as error:
             why = reason(error) if isinstance(error, OSError) else f"it {error}"
-            logger.warning("%s: %s; the token read before stays good", self._path, why)
+            logger.warning("%s: %s; the previous token stays valid", self._path, why)
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

@@ -16,6 +16,7 @@ logger = logging.getLogger(__name__)
 # In the directory of --path.state, which is not made here: only the operator knows whether what
 # lies there outlives a reboot.
 FILE_NAME: Final = "gpus.json"
+STARTS_OVER: Final = "the list of expected GPUs starts over"
 
 
 class ExpectedGpus:
@@ -85,8 +86,8 @@ class ExpectedGpus:
             new.replace(self._file)
         except OSError as error:
             self._log(
-                f"cannot write {self._file}: {reason(error)}; after a restart nobody notices "
-                "a GPU that is missing then, unless --gpus.expected says how many there are"
+                f"cannot write {self._file}: {reason(error)}; after a restart a missing GPU "
+                "is not noticed unless --gpus.expected is set"
             )
 
     def _load(self) -> dict[str, str]:
@@ -97,9 +98,9 @@ class ExpectedGpus:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            self._log(f"cannot read {self._file}: {reason(error)}; expected GPUs are learnt anew")
+            self._log(f"cannot read {self._file}: {reason(error)}; {STARTS_OVER}")
         except ValueError:
-            self._log(f"{self._file} is damaged; expected GPUs are learnt anew")
+            self._log(f"{self._file} is damaged; {STARTS_OVER}")
         return {}
 
     def _log(self, sentence: str) -> None:

@@ -71,8 +71,8 @@ def reached(limits: RankLimits, places: Iterable[Place]) -> Reached | None:
     ):
         if len(units) > most:
             sentence = (
-                f"This node already holds {most} {what}; "
-                f"stop what no longer needs watching, or raise {flag}."
+                f"This node already has {most} {what}; "
+                f"stop those that are no longer needed, or raise {flag}."
             )
             return Reached(most, Counter(unit[0] for unit in units), what == "jobs", sentence)
     return None
@@ -92,7 +92,7 @@ class Beginnings:
             times.popleft()
         if len(times) >= self._most:
             raise NoRoom(
-                f"{self._most} ranks of this user began in the last minute; "
+                f"{self._most} ranks of this user started in the last minute; "
                 "wait, or raise --ranks.max."
             )
 

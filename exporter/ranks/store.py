@@ -117,7 +117,7 @@ class RankStore:
             return True
         raise Forbidden(
             f"Rank {snapshot.rank} of job {snapshot.job_id!r} belongs to another user of this node "
-            f"(uid {held.uid}); set RANKSKEW_JOB_ID to a name that is only yours."
+            f"(uid {held.uid}); set RANKSKEW_JOB_ID to a unique name."
         )
 
     def _is_newer(self, snapshot: Snapshot, held: HeldRank) -> bool:

@@ -40,14 +40,14 @@ class Ready:
     def __call__(self) -> str | None:
         self._had_first_readings = self._had_first_readings or self._has_first_readings()
         if not self._had_first_readings:
-            return "The first readings are not in yet."
+            return "The first readings are not available yet."
         if self._nvml is None or self._nvml.released:
             return None
         sample = self._nvml.latest()
         if sample is None:
-            return "The NVML worker is not heard: it is starting, or stuck and being replaced."
+            return "The NVML worker does not report: it is starting, or stuck and being replaced."
         if sample.gpus_visible is None:
-            return "The driver has not said yet which GPUs there are."
+            return "The driver has not listed the GPUs yet."
         return None
 
 
@@ -84,6 +84,6 @@ class GpusGone:
         if seconds < GONE_SECONDS:
             return None
         return (
-            f"No GPU has answered for {seconds / 60:.0f} minutes though this process had some; "
-            "a new container may see them again."
+            f"No GPU has answered for {seconds / 60:.0f} minutes, although this process has seen "
+            "GPUs; a restarted container may see them again."
         )

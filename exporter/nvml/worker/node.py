@@ -211,7 +211,7 @@ class Node:
         if self._calls.stuck() is not None:
             return  # A new process might only join this one, asleep in the driver.
         if bound is not None and bound.have_changed():
-            print("rankskew: the driver has other GPUs now; NVML is opened anew", file=sys.stderr)
+            print("rankskew: the driver's GPUs have changed; NVML is reopened", file=sys.stderr)
             raise Superseded
 
     def _open(self) -> None:

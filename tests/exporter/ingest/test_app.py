@@ -105,7 +105,7 @@ def test_two_jobs_of_one_name_each_get_a_clear_answer() -> None:
     assert refusal.status == 403
     assert refusal.content == {
         "error": "Rank 0 of job 'local' belongs to another user of this node (uid 1000); "
-        "set RANKSKEW_JOB_ID to a name that is only yours."
+        "set RANKSKEW_JOB_ID to a unique name."
     }
     assert listener.push(mine.to_json()).status == 403
     assert listener.counted() == {"accepted": 1, "forbidden": 2}

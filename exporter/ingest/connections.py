@@ -1,4 +1,4 @@
-"""Who is connected to the ingest listener: as which user, and how many at once."""
+"""Connections to the ingest listener: the user of each, and how many are open."""
 
 import logging
 import resource
@@ -14,9 +14,9 @@ CREDENTIALS: Final = struct.Struct("iII")
 
 
 def peer_uid(connection: socket.socket) -> int | None:
-    """Return who opened *connection*, None over loopback: there the kernel does not tell.
+    """Return the user who opened *connection*; None over loopback, where the kernel cannot tell.
 
-    Users that this user namespace does not know are all one.
+    Users that are unknown in this user namespace count as one.
     """
     if connection.family != socket.AF_UNIX:
         return None
@@ -26,9 +26,9 @@ def peer_uid(connection: socket.socket) -> int | None:
 
 
 class Door:
-    """Lets in *connections_max* connections, and of one user half of them: others need room too.
+    """Allows *connections_max* connections, and half of them for one user.
 
-    All that come over loopback count as one user.
+    All connections over loopback count as one user.
     """
 
     def __init__(self, connections_max: int) -> None:
@@ -36,7 +36,7 @@ class Door:
         self._inside: Counter[int | None] = Counter()
 
     def enter(self, uid: int | None) -> bool:
-        """Count one more connection of *uid*; False, and not counted, when there is no room."""
+        """Count one more connection of *uid*; return False, and do not count it, at a limit."""
         share = max(1, self._connections_max // 2)
         if self._inside.total() >= self._connections_max or self._inside[uid] >= share:
             return False
@@ -44,7 +44,7 @@ class Door:
         return True
 
     def leave(self, uid: int | None) -> None:
-        """Count one connection of *uid* less."""
+        """Count one connection of *uid* fewer."""
         self._inside[uid] -= 1
         if not self._inside[uid]:
             del self._inside[uid]

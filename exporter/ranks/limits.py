@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 MINUTE_SECONDS: Final = 60.0
-# A job that is restarted every few seconds begins all its ranks anew each time.
+# A job that restarts every few seconds starts all its ranks each time.
 BEGINNINGS_A_MINUTE: Final = 4
 
 Uid = int | None
@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """A limit that is reached: *held* has how many of it each user has, the newcomer counted."""
+    """A limit that is reached: *held* has each user's count, the new rank included."""
 
     most: int
     held: Counter[Uid]
@@ -45,9 +45,9 @@ class Reached(NamedTuple):
     sentence: str
 
     def crowd(self, uid: Uid) -> Uid:
-        """Return the user who has to give way to *uid*; raises NoRoom where nobody has.
+        """Return the user that must make room for *uid*; raises NoRoom if there is none.
 
-        A user has the whole node while no other wants any of it, and an equal share else.
+        A user may use the whole node while no other user needs it, and otherwise an equal share.
         """
         share = max(1, self.most // len(self.held))
         crowd, most = self.held.most_common(1)[0]
@@ -79,7 +79,7 @@ def reached(limits: RankLimits, places: Iterable[Place]) -> Reached | None:
 
 
 class Beginnings:
-    """Bounds how many ranks of one user begin in a minute: each makes series of its own."""
+    """Limits how many ranks of one user start in a minute, since each creates new series."""
 
     def __init__(self, ranks: int) -> None:
         self._most = BEGINNINGS_A_MINUTE * ranks

@@ -8,8 +8,7 @@ from typing import Final
 from exporter.ranks.limits import Beginnings, Place, RankLimits, reached
 from rank_probe.snapshot import Snapshot
 
-# Ten missed pushes: a process this quiet is silent, and no longer defends its place against a
-# later one.
+# Ten missed pushes: such a process is silent, and a newer process may replace it.
 SILENT_SECONDS: Final = 10.0
 ROOT: Final = 0
 
@@ -28,8 +27,8 @@ class Forbidden(Exception):
 class HeldRank:
     """A rank's latest snapshot and when it arrived, in seconds of the store's clock.
 
-    *uid* is the user it belongs to, None when it came over loopback and nobody knows.
-    *began_seconds* is when its process started the probe, as its first snapshot here told it.
+    *uid* is the user it belongs to, None if it came over loopback, where the user is unknown.
+    *began_seconds* is when its process started the probe, according to its first snapshot here.
     """
 
     snapshot: Snapshot
@@ -38,7 +37,7 @@ class HeldRank:
     began_seconds: float = 0.0
 
     def is_silent(self, now: float) -> bool:
-        """Say whether it has stopped to push without a clean end."""
+        """Whether it has stopped pushing without a clean end."""
         return not self.snapshot.finished and now - self.received_seconds >= SILENT_SECONDS
 
     def is_beating(self, now: float) -> bool:
@@ -47,16 +46,16 @@ class HeldRank:
 
 
 class RankStore:
-    """Holds one snapshot per (job_id, rank); nothing here survives a restart, nor needs to.
+    """Holds one snapshot per (job_id, rank); nothing here survives a restart or needs to.
 
-    A rank belongs to the user who first reported it, until it finishes or falls silent. Root may
-    report any rank; a rank of nobody's is anybody's.
+    A rank belongs to the user who first reported it, until it finishes or becomes silent. Root may
+    report any rank, and any user may report a rank without an owner.
 
-    What an earlier run of the job left behind (a restart with fewer ranks, or on other nodes) goes
-    once a later run beats: a dead copy of a rank is neither silent nor missing.
+    Ranks of an earlier run of the job (before a restart with fewer ranks, or on other nodes) are
+    dropped once a later run reports: a dead copy of a rank is neither silent nor missing.
 
-    *clock* measures silence and retention. The default is monotonic: a step of the wall clock
-    neither drops a rank nor keeps one for ever.
+    *clock* measures silence and retention. The default is monotonic, so a jump of the wall clock
+    neither drops a rank nor keeps one forever.
 
     Not thread-safe on purpose: ingest, scrape and live page all run in the event loop, so
     there is no lock that a scrape could wait on.
@@ -76,7 +75,7 @@ class RankStore:
         return self._limits
 
     def put(self, snapshot: Snapshot, uid: int | None = None) -> bool:
-        """Keep *snapshot* of user *uid*; False when it is no newer than the one held: harmless.
+        """Keep *snapshot* of user *uid*; False if it is not newer than the one held (harmless).
 
         Raises Forbidden for a rank of another user, Superseded for an older process of the same
         rank, NoRoom at a limit.
@@ -94,7 +93,7 @@ class RankStore:
         if held is None:
             self._beginnings.add(uid, now)
         if held is not None and _incarnation(held.snapshot) == _incarnation(snapshot):
-            began = held.began_seconds  # Told once: a later step of the wall clock changes nothing.
+            began = held.began_seconds  # Set once: a later jump of the wall clock changes nothing.
         else:
             began = now - _run_seconds(snapshot)
         self._held[key] = HeldRank(snapshot, now, uid, began)
@@ -112,7 +111,7 @@ class RankStore:
     def _may_replace(self, held: HeldRank, snapshot: Snapshot, uid: int | None) -> bool:
         if held.uid == uid:
             return self._is_newer(snapshot, held)
-        # Processes of two users are two jobs: which of them is newer says nothing.
+        # Processes of two users are two jobs, so it does not matter which of them is newer.
         if held.uid is None or uid == ROOT or self._is_gone(held):
             return True
         raise Forbidden(
@@ -141,9 +140,9 @@ class RankStore:
         return not held.is_beating(self._clock())
 
     def _make_room(self, snapshot: Snapshot, uid: int | None) -> None:
-        """Drop ranks until *snapshot* fits: that ended, the longest silent first, then a crowd's.
+        """Drop ranks until *snapshot* fits: ended ones, then the longest silent, then a user's.
 
-        Of the user who has most, what began last gives way: a rank, or a whole job.
+        The user who has the most loses what started last: a rank, or a whole job.
         """
         mine = Place(uid, snapshot.job_id, snapshot.peer_group, snapshot.rank)
         while (limit := reached(self._limits, {mine, *self._places(snapshot)})) is not None:
@@ -187,9 +186,9 @@ class RankStore:
 
 
 def _dead_copies(held: Mapping[RankKey, HeldRank], now: float) -> list[RankKey]:
-    """Return the ranks that ended or fell silent in a run before the one that beats now.
+    """Return the ranks that ended or became silent in a run before the one that reports now.
 
-    Runs are one user's: nobody may make another's ranks disappear.
+    A run belongs to one user, so no user can make another user's ranks disappear.
     """
     beating: dict[tuple[str, int | None], list[HeldRank]] = {}
     gone: list[tuple[RankKey, HeldRank]] = []
@@ -212,7 +211,7 @@ def _is_of_an_earlier_run(gone: HeldRank, beating: Sequence[HeldRank]) -> bool:
     return (
         gone.snapshot.rank >= newest.world_size
         or gone.snapshot.attempt < newest.attempt
-        # A requeued job counts its attempts anew: but nobody who beats now was there yet.
+        # A requeued job restarts its attempt count, but no rank that reports now existed then.
         or gone.received_seconds < min(rank.began_seconds for rank in beating)
     )
 

@@ -1,12 +1,12 @@
 """HTTP/1.1 of the web listener: uvicorn's, with bounds on the connections and on their time.
 
 uvicorn's limit_concurrency counts idle connections but refuses only requests, and its
-timeout_keep_alive runs only between an answer and the next byte: a connection that says nothing, or
-never ends its request, stays for ever, until the exporter is out of files. So connection_made,
-connection_lost and uvicorn's on_response_complete are extended.
+timeout_keep_alive runs only between a response and the next byte: a connection that sends nothing,
+or never completes its request, stays open until the exporter runs out of file descriptors. So
+connection_made, connection_lost and uvicorn's on_response_complete are extended.
 
-Whoever comes when there is no room takes the place of the connection that has been idle longest:
-a crowd that says nothing keeps no scraper out.
+When all connections are in use, a new one replaces the one that has been idle longest, so idle
+clients cannot keep a scraper out.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ from exporter.web.handshakes import Handshakes
 
 # Far more than some Prometheus replicas and open browsers need.
 CONNECTIONS_MAX: Final = 128
-# Of one address: others need room too, whatever it asks for.
+# The limit for one address, so that others can connect too.
 SHARE: Final = 0.5
 # Longer than any scrape may take.
 REQUEST_SECONDS: Final = 30.0
@@ -45,7 +45,7 @@ class WebConnection(H11Protocol):
         self._address = transport.get_extra_info("peername")[0]
         self._idle_since = asyncio.get_running_loop().time()
         if not self._find_room():
-            transport.set_protocol(asyncio.Protocol())  # Nobody serves it any more.
+            transport.set_protocol(asyncio.Protocol())  # It is no longer served.
             transport.write(NO_ROOM)
             transport.close()
             return
@@ -53,7 +53,7 @@ class WebConnection(H11Protocol):
         super().connection_made(transport)
 
     def _find_room(self) -> bool:
-        """Say whether there is room, after idle connections have given way."""
+        """Whether another connection fits, after closing an idle one if necessary."""
         share = max(1, int(self.connections_max * SHARE))
         for same_address, most in ((True, share), (False, self.connections_max)):
             crowd = [
@@ -83,10 +83,10 @@ class WebConnection(H11Protocol):
             self._deadline = self._abort_later(self.transport)
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is no HTTP; the request that it came with is not answered any more.
+        """Answer 400 to data that is not HTTP, and drop the request that came with it.
 
-        uvicorn's own does not look whether an answer has begun, and lets the application go on to
-        answer a connection that has ended: a traceback in the log for each.
+        uvicorn's own method does not check whether a response has begun, and lets the application
+        write to a connection that has ended, which logs a traceback each time.
         """
         if self.conn.our_state in (h11.IDLE, h11.SEND_RESPONSE):
             super().send_400_response(msg)
@@ -101,7 +101,7 @@ class WebConnection(H11Protocol):
 
 
 def _give_way(crowd: Collection[WebConnection]) -> bool:
-    """End the connection of *crowd* that has been idle longest; False where all are at work."""
+    """Close the connection of *crowd* that has been idle longest; False if all are busy."""
     idle = [each for each in crowd if each._is_idle()]
     if not idle:
         return False
@@ -118,8 +118,8 @@ def web_protocol(
 ) -> type[WebConnection]:
     """Return the protocol for one listener.
 
-    It holds *connections* at most, and drops one that completes no request for *seconds*. With TLS,
-    *begun* are those that have yet to get here.
+    It serves at most *connections*, and closes one that completes no request for *seconds*. With
+    TLS, *begun* are the connections that are still in their handshake.
     """
 
     class Bounded(WebConnection):

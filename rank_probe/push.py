@@ -144,7 +144,7 @@ class Pusher:
 
     @never_raise
     def push(self) -> None:
-        """Post the current snapshot; count the failure if nobody takes it."""
+        """Post the current snapshot; count the failure if it is not accepted."""
         answer = self._deliver() or {}
         if self._on_answer is not None:
             self._on_answer(answer)

@@ -20,7 +20,7 @@ STARTS_OVER: Final = "the list of expected GPUs starts over"
 
 
 class ExpectedGpus:
-    """The GPUs that the driver ever listed, by UUID, less those known to be gone for good.
+    """All GPUs that the driver has ever listed, by UUID, minus those known to be gone for good.
 
     A GPU is gone for good when another one sits at its place on the PCI bus, or when the operator
     says forget(). *directory* None keeps them in memory only; *number* overrules how many are
@@ -38,11 +38,11 @@ class ExpectedGpus:
 
     @property
     def number(self) -> int | None:
-        """How many GPUs this node should have, None when it never had one and nobody said."""
+        """How many GPUs this node should have; None if it never had one and none was specified."""
         return self._number or len(self._known) or None
 
     def see(self, sample: NodeSample) -> None:
-        """Learn from *sample*: what it lists is expected from now on."""
+        """Expect the GPUs that *sample* lists from now on."""
         seen = {gpu.uuid: gpu.pci_bus_id for gpu in sample.gpus if gpu.uuid}
         places = {place for place in seen.values() if place}
         with self._lock:
@@ -64,7 +64,7 @@ class ExpectedGpus:
         return missing
 
     def forget(self) -> int:
-        """Expect no longer what the driver does not list; return how many GPUs that are."""
+        """Stop expecting GPUs that the driver does not list; return how many these are."""
         with self._lock:
             known = {uuid: place for uuid, place in self._known.items() if uuid in self._listed}
             forgotten = len(self._known) - len(known)

@@ -19,9 +19,9 @@ logger = logging.getLogger(__name__)
 # Imports alone can take this long on a busy node whose packages lie on a network file system.
 FIRST_LINE_SECONDS: Final = 30.0
 RESTART_CAP_SECONDS: Final = 60.0
-# A worker that was well for this long starts the back-off anew.
+# After a worker has run without a fault for this long, the back-off starts over.
 WELL_SECONDS: Final = 60.0
-# What a worker that is well gets to shut NVML down before it is killed: more than its own limit.
+# How long a healthy worker may take to shut NVML down before it is killed: more than its own limit.
 LET_GO_SECONDS: Final = 2.5
 # How often a worker that SIGKILL did not end is looked at.
 ABANDONED_POLL_SECONDS: Final = 1.0
@@ -246,7 +246,7 @@ class NvmlSupervisor:
         return sample
 
     def _log_error(self, sample: NodeSample) -> None:
-        """Say once why there is no GPU, though each of many workers finds that out anew."""
+        """Log the reason why there is no GPU once, although every new worker finds it again."""
         if sample.gpus_visible is None or sample.error == self._logged_error:
             return
         self._logged_error = sample.error

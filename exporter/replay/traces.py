@@ -1,4 +1,4 @@
-"""Traces: what each rank wrote of each step, in CSV files, each mistake with its place."""
+"""Traces: the steps of each rank, read from CSV files; errors name the file and line."""
 
 import csv
 import re

@@ -1,4 +1,4 @@
-"""Why no GPU can be read on this node: a closed set of reasons, each with what to do about it."""
+"""Reasons why no GPU can be read on this node: a closed set, each with what to do about it."""
 
 from dataclasses import dataclass
 from typing import Final

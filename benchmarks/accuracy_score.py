@@ -1,4 +1,4 @@
-"""What is right and wrong in the findings of a replay, by what was planted."""
+"""Which findings of a replay are right and wrong, given the planted fault."""
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence

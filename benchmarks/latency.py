@@ -54,7 +54,7 @@ class Fired:
 def segments(runs: int, sizes: list[float]) -> list[Segment]:
     """Return a segment for each run and size, and one that is late from its first step on.
 
-    The stage is now this one, now that one.
+    The stage changes from run to run.
     """
     stages = list(SHARES)
     healthy = round(HEALTHY_SECONDS / STEP_SECONDS / MORE)

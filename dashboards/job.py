@@ -1,4 +1,4 @@
-"""The job dashboard: who is late, in which stage, since when, at what cost."""
+"""The job dashboard: which ranks are late, in which stage, since when, at what cost."""
 
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models import dashboard as models

@@ -1,4 +1,4 @@
-"""Without Prometheus: the exporter's built-in page alone says who is late."""
+"""Without Prometheus: only the exporter's built-in page names the late rank."""
 
 import time
 from collections.abc import Callable

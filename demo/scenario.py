@@ -1,4 +1,4 @@
-"""What the demo plants, how long it waits to be told, and what it says meanwhile."""
+"""The demo's planted fault, how long it waits for the alert, and what it prints meanwhile."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -73,8 +73,8 @@ class Scenario:
     ) -> Conclusion | None:
         """Return the first answer of *ask*, or None when none came in time.
 
-        Meanwhile print what the built-in page says of the *live* job, each time that it says
-        something else. Raises StackError when one of *parts* ends.
+        Meanwhile print the built-in page's sentence about the *live* job whenever it changes.
+        Raises StackError when one of *parts* ends.
         """
         said = what_it_says(None)
         while self.elapsed_seconds < WAIT_SECONDS:

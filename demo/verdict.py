@@ -10,7 +10,7 @@ STRAGGLER = "RankskewStraggler"
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The rank that was named, where it is late, what it costs, and who said so."""
+    """The named rank, the stage in which it is late, its cost, and the alert that named it."""
 
     job_id: str
     rank: str

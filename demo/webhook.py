@@ -1,4 +1,4 @@
-"""Who gets paged: a local webhook that keeps what Alertmanager sends it."""
+"""The receiver of pages: a local webhook that keeps what Alertmanager sends it."""
 
 import json
 import threading

@@ -12,7 +12,7 @@ from rank_probe.version import __version__
 COMMANDS: Final = ("exporter", "files", "control", "gpus", "replay")
 WHAT_THEY_DO: Final = (
     "exporter: serve; files: write rules, runbooks, dashboards; control: change what ranks time; "
-    "gpus: let go of them for a reset; replay: judge recorded traces"
+    "gpus: release them for a reset; replay: judge recorded traces"
 )
 
 

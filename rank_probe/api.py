@@ -191,7 +191,7 @@ class _Stage:
 def _other(name: str) -> AbstractContextManager[None]:
     """Time a misspelt stage as `other`, and say so the first time."""
     log.warning(
-        "rank_probe: %r is no stage, so it is timed as other; the stages are %s",
+        "rank_probe: %r is not a stage, so it is timed as other; the stages are %s",
         name,
         ", ".join(STAGES),
     )

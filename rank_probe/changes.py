@@ -1,4 +1,4 @@
-"""Changes: peer groups that take longer than they did, although no rank is late among its peers."""
+"""Changes: peer groups that take longer than before, although none of their ranks is late."""
 
 import math
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from rank_probe.windows import (
     change_point,
 )
 
-# A hiccup of the whole job is none.
+# A hiccup of the whole job is not a change.
 LEAST_SECONDS: Final = 30.0
 CHANGE_RATIO, BACK_RATIO = 1.15, 1.07
 # Standard errors; what all ranks have in common is not independent from step to step.

@@ -17,7 +17,7 @@ class Control:
     """The level that is asked for now; to be used from the pusher thread alone.
 
     The file that RANK_PROBE_CONTROL names holds one word, a level, and wins over what the exporter
-    answers. Content that is missing, unreadable or no level is no opinion, and is logged once.
+    answers. Content that is missing, unreadable or not a level is ignored, and logged once.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -57,4 +57,9 @@ class Control:
         if source not in self._complained:
             self._complained.add(source)
             levels = ", ".join(LEVELS)
-            log.warning("rank_probe: %s names no level: %s; the levels are %s", source, why, levels)
+            log.warning(
+                "rank_probe: %s does not contain a level: %s; the levels are %s",
+                source,
+                why,
+                levels,
+            )

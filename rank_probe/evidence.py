@@ -11,9 +11,9 @@ from rank_probe.windows import Group, Standing, Window
 LEAVE_RATIO: Final = 0.03
 # Standard errors of the mean, of noise that is neither normal nor independent.
 ENTER_ERRORS: Final = 6.0
-# Of few steps the variance is a guess itself.
+# With few steps the variance itself is a guess.
 ERRORS_OF_FEW: Final = 8.0
-# More says no more, and is no number where nothing varies.
+# Larger values add nothing, and are infinite if nothing varies.
 MOST_TIMES: Final = 1000.0
 # Times the spread of the peers.
 SPREADS: Final = 5.0
@@ -33,7 +33,7 @@ class Seen:
 
     @property
     def before(self) -> float:
-        """Return its excess until then, had it changed as its peers did."""
+        """Return its earlier excess, adjusted for how its peers have changed."""
         return (self.standing.before + self.group.rise) / self.group.baseline
 
     @property
@@ -50,10 +50,10 @@ class Seen:
         return self._level(self.error)
 
     def jump_score(self) -> float:
-        """Return the same of a window in which it is late all the time.
+        """Return the same for a window in which it is late all the time.
 
-        Noise is also what the rank was like before: where now this one is late, now that, a run of
-        late steps comes by chance.
+        The noise includes the rank's earlier steps: if a different rank is late each time, a run of
+        late steps can happen by chance.
         """
         return self._level(self._error(max(self.standing.variance, self.standing.variance_before)))
 
@@ -86,14 +86,14 @@ class Seen:
 
     @property
     def paces(self) -> bool:
-        """Whether the job goes at its pace: later than the heaviest group, about as late as any."""
+        """Whether it sets the job's pace: later than the heaviest group, about as late as any."""
         heaviest = max(group.baseline for group in self.window.groups)
         furthest = (self.window.longest + self.window.median) / 2
         return self.standing.busy > max(heaviest * (1 + LEAVE_RATIO / 2), furthest)
 
 
 def seen_in(windows: Sequence[Window]) -> Iterator[Seen]:
-    """Yield who stands out among its peers, or is watched."""
+    """Yield the ranks that stand out among their peers, or are watched."""
     for window in windows:
         for group in window.groups:
             if group.ranks > 1:
@@ -102,7 +102,7 @@ def seen_in(windows: Sequence[Window]) -> Iterator[Seen]:
 
 
 def errors(steps: int) -> float:
-    """Return how many standard errors of a mean of so many *steps* are no chance."""
+    """Return how many standard errors rule out chance for a mean of so many *steps*."""
     return ENTER_ERRORS * (1 + ERRORS_OF_FEW / steps)
 
 

@@ -59,7 +59,7 @@ class Identity:
 def from_environment(environment: Mapping[str, str]) -> Identity | None:
     """Return the identity that torchrun, SLURM, MPI or Kubernetes gave; None if none gave a rank.
 
-    A rank without a world size, or one that is no number, counts as not given.
+    A rank without a world size, or one that is not a number, counts as missing.
     """
     rank, world_size = _number(environment, _RANK), _number(environment, _WORLD_SIZE)
     if rank is None or world_size is None or not 0 <= rank < world_size:
@@ -91,7 +91,7 @@ def peer_group(coordinates: Mapping[str, str], gpu_model: str) -> str:
 
 
 def job_id(environment: Mapping[str, str]) -> str:
-    """Return the name of the run; where nobody named it, `local-` and the node that leads it.
+    """Return the name of the run; if it has none, `local-` and the node of its rank 0.
 
     Thus runs on several nodes are several jobs, and one run of several nodes is one.
     """

@@ -13,7 +13,7 @@ from rank_probe.guard import never_raise
 def when_imported(name: str, call: Callable[[ModuleType], object]) -> Callable[[], None]:
     """Give *call* the module *name* once it is imported, at once if it is; return what cancels.
 
-    What *call* raises is counted, never seen by whoever imports.
+    Exceptions of *call* are counted and never reach the importing code.
     """
     call = never_raise(call)
     if (module := sys.modules.get(name)) is not None:

@@ -18,34 +18,34 @@ from rank_probe.windows import (
     change_point,
 )
 
-# A rank costs what it costs since its onset, or in the last minutes.
+# A rank's cost is measured since its onset, or over the last minutes.
 COST_SECONDS: Final = 300.0
 
-# Over its peers by so much: where all are within 2 % of the usual for good, two differ by 4 %.
+# Least excess over the peers: if all ranks are within 2 % of the baseline, two can differ by 4 %.
 ENTER_RATIO: Final = 0.043
-# In a window that one hiccup of the machine can fill.
+# The same in a window that a single hiccup of the machine can fill.
 ENTER_SHORT_RATIO, SHORT_SECONDS = 0.08, 30.0
-# Of a rank that never was otherwise, until minutes have shown that it stays so.
+# The same for a rank that has always been slower, until minutes have confirmed it.
 ENTER_STATIC_RATIO, STATIC_SECONDS = 0.05, 300.0
 MILD_RATIO, MILD_SECONDS = 0.025, 300.0
-# Where no wait is measured; times of steps that nobody waits for differ by more.
+# The same if no wait is measured: step times differ more if no rank waits for them.
 UNSYNCED_RATIO: Final = 0.1
 
-# Standard errors by which a window must be below what the incident was.
+# Standard errors by which a window must be below the incident's earlier excess.
 LEAVE_ERRORS: Final = 4.5
-# Over so many errors a mean is known to a tenth.
+# If a mean is this many errors large, it is known to a tenth.
 SURE_ERRORS: Final = 10.0
-# Steps after which a large jump can be told, if none of them is as before, and seconds.
+# Steps and seconds after which a large jump is reported, if none of the steps is as before.
 JUMP_RATIO, JUMP_STEPS, JUMP_SECONDS = 0.15, 8, 5.0
-# The share of its ranks that makes it the node's fault.
+# Share of a node's ranks that must be late for the node to be named.
 NODE_SHARE: Final = 0.6
-# The share of a rank's cost below which a stage is not told.
+# Stages with a smaller share of a rank's cost are not reported.
 STAGE_SHARE: Final = 0.1
 
 
 @dataclass(slots=True)
 class Incident:
-    """One rank's lateness from its *onset* on; *reference* is its excess ratio until then."""
+    """One rank's lateness since its *onset*; *reference* is its excess ratio before that."""
 
     rank: int
     group: str
@@ -58,7 +58,7 @@ class Incident:
 
 
 class Incidents:
-    """Finds who is late, follows each until it is back with its peers."""
+    """Finds late ranks, and tracks each until it has caught up with its peers."""
 
     def __init__(self, reduction: Reduction, history: History) -> None:
         self._reduction = reduction
@@ -88,7 +88,7 @@ class Incidents:
         return self._late(end)
 
     def _enter(self, windows: Sequence[Window], pausing: Collection[int], *, synced: bool) -> None:
-        # A longer window may still hold what is over.
+        # A longer window may still contain an incident that is over.
         now = next((each for each in windows if each.elapsed >= SHORT_SECONDS), windows[0])
         late_now = {each.standing.rank for each in seen_in([now]) if each.excess > LEAVE_RATIO}
         for seen in seen_in(windows):
@@ -117,16 +117,16 @@ class Incidents:
             rise = seen.rise_score()
             if rise > 1 and seen.excess - seen.before > least and seen.excess > LEAVE_RATIO:
                 return self._incident(seen, PERSISTENT, seen.before, rise)
-        # Of few peers nobody knows how far healthy ones lie apart.
+        # With few peers it is not known how much healthy ranks differ.
         is_known = seen.group.spread and seen.window.elapsed >= MILD_SECONDS
         if is_known and level > 1 and seen.excess > MILD_RATIO and seen.is_alone:
             return self._incident(seen, MILD, 0.0, level)
         return None
 
     def _jumped(self, seen: Seen) -> Incident | None:
-        """Return that of a rank that is far over its peers in all of the last few steps.
+        """Return the incident of a rank that far exceeds its peers in all of the last few steps.
 
-        A window that holds what was before, too, takes the jump itself for noise.
+        A window that also contains earlier steps would take the jump itself for noise.
         """
         if not seen.paces or seen.excess < ENTER_RATIO:
             return None
@@ -147,7 +147,7 @@ class Incidents:
         return next(each for each in seen_in([window]) if each.standing.rank == rank)
 
     def _is_static(self, incident: Incident, seen: Seen) -> bool:
-        """Whether the rank may always have been so, and by too little to be believed so soon."""
+        """Whether the rank may always have been slower, by too little to be sure so soon."""
         return (
             incident.onset is self._history.marks[0]
             and seen.excess < ENTER_STATIC_RATIO
@@ -164,7 +164,7 @@ class Incidents:
 
     def _incident(self, seen: Seen, kind: str, reference: float, score: float) -> Incident:
         rank, group = seen.standing.rank, seen.group
-        # What it was like in an earlier incident is no part of this one.
+        # Its excess in an earlier incident does not count for this one.
         over = self._over.get(rank, -math.inf)
         marks = [mark for mark in self._history.marks[:-1] if mark.at >= over]
         marks = [*(marks or self._history.marks[-2:-1]), self._history.marks[-1]]
@@ -181,7 +181,7 @@ class Incidents:
     def _leave(self, windows: Sequence[Window]) -> None:
         for seen in seen_in(windows):
             incident = self._incidents.get(seen.standing.rank)
-            # Only a window within the incident shows that it is over, and no short one.
+            # Only a window within the incident can show that it is over, and not a short one.
             if incident is None or seen.window.elapsed < SHORT_SECONDS or not incident.ratio:
                 continue
             if seen.window.begin.at < incident.onset.at:

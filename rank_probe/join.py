@@ -1,4 +1,4 @@
-"""The per-step join: who is late and at what cost, through the store of the job itself.
+"""The per-step join: late ranks and their cost, found through the job's own store.
 
 Each rank overwrites one key with its latest steps every second or so; rank 0 merges the steps that
 all ranks have posted, judges them, and overwrites a key for each rank with what that rank has
@@ -22,7 +22,7 @@ from rank_probe.steps import Steps
 log = logging.getLogger("rank_probe")
 
 JITTER: Final = 0.1
-# Share of the steps that must be joined to be believed; the threshold of the rules is the same.
+# Share of the steps that must be joined for a valid verdict; the rules use the same threshold.
 ENOUGH_COVERAGE: Final = 0.9
 # Much longer than any round takes: the store has stopped answering.
 STUCK_SECONDS: Final = 60.0
@@ -73,7 +73,7 @@ class Join:
         self._thread.start()
 
     def give_up(self) -> None:
-        """Join no more: from here on this rank's steps have other numbers than its peers'."""
+        """Stop joining: from now on this rank's step numbers differ from its peers'."""
         self._is_over = True
         self._stop.set()
 
@@ -126,7 +126,7 @@ class Join:
             finally:
                 steps.forget(kept)
         except RuntimeError as error:
-            log.info("rank_probe joins no more steps: %s", error)
+            log.info("rank_probe stops joining steps: %s", error)
         finally:
             if not self._stop.is_set():
                 self._is_over = True

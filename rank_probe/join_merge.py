@@ -19,7 +19,7 @@ CHUNK: Final = 32_768
 
 
 class Merger:
-    """Charges the merged steps and judges them; anew where other ranks or groups take part."""
+    """Charges the merged steps and judges them; starts over if ranks or groups change."""
 
     def __init__(self, world_size: int) -> None:
         self.totals = Totals(world_size)

@@ -1,4 +1,4 @@
-"""What rank 0 tells a rank of the join: all that this rank has caused so far."""
+"""The join's result for one rank: everything that this rank has caused so far."""
 
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -7,7 +7,7 @@ from rank_probe.stages import STAGES, SYNC
 
 
 class Result(NamedTuple):
-    """What one rank is told, all of it since the join began; seconds, in the order of STAGES.
+    """The result for one rank since the join began; in seconds, in the order of STAGES.
 
     *steps* were joined, of which *last_step* has the highest number; *groups* are the peer groups
     that took part in the last merge; *stride* is that of rank 0's ring. The rest is described at

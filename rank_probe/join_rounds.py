@@ -29,8 +29,8 @@ PERIODS: tuple[tuple[int, float], ...] = (
 # for the interpreter meanwhile makes no single step late.
 BATCH: Final = 256
 PAUSE_SECONDS: Final = 0.002
-# A rank that has not posted after so many rounds of rank 0 takes no part, an evaluator say; it is
-# looked for again every so often.
+# A rank that has not posted after this many rounds of rank 0, such as an evaluator, is left out;
+# rank 0 looks for it again from time to time.
 PATIENT_ROUNDS: Final = 10
 
 VERDICT_KEY: Final = "verdict"
@@ -139,7 +139,7 @@ class Rounds:
 
 
 class Merging:
-    """Rank 0's part: reads what the ranks have posted, tells them what came of it."""
+    """Rank 0's part: reads what the ranks have posted, and publishes the results."""
 
     def __init__(self, store: Store, place: Place, stop: threading.Event) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""The counters that rank 0 keeps for every rank, and tells it."""
+"""The counters that rank 0 keeps for every rank and sends to it."""
 
 from collections.abc import Sequence
 from typing import Final

@@ -1,7 +1,7 @@
 """The judge: which ranks of a job are late, in which stage, since when, and at what cost.
 
-One place decides, from the statistics of rank_probe/windows.py: in rank 0's join while the job
-runs, in `rankskew replay` afterwards. It holds what it has found, so that one incident has one
+It decides from the statistics of rank_probe/windows.py: in rank 0's join while the job runs, in
+`rankskew replay` afterwards. It keeps the state of each incident, so that an incident has one
 onset, one stage and one end.
 """
 
@@ -59,7 +59,7 @@ class Judge:
         """Return the verdict after the steps up to *mark*.
 
         *leaders* are those of the steps since the last call, *step* is the number of the last one;
-        *absent* ranks of the job take no part.
+        *absent* is how many ranks of the job are not judged.
         """
         if mark.steps >= WARMUP_STEPS:
             self._history.add(mark)
@@ -199,7 +199,7 @@ def _take(rotating: dict[str, float], late: Late, seconds: float) -> None:
 
 
 def _reason(window: Window) -> str | None:
-    """Return why nobody can be judged."""
+    """Return the reason why the job cannot be judged."""
     if all(group.ranks == 1 for group in window.groups):
         return NO_PEERS
     if any(group.baseline <= 0 for group in window.groups):

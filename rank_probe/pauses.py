@@ -1,4 +1,4 @@
-"""Pauses: a rank that halts the others now and then, told from pauses that strike any rank."""
+"""Pauses: find a rank that delays the others now and then, as opposed to random pauses."""
 
 import math
 from collections import deque
@@ -11,25 +11,25 @@ from typing import Final
 from rank_probe.stages import CHECKPOINT, EVAL, STAGES
 from rank_probe.windows import Leader, Window
 
-# A pause is this share of a step, and so many times the usual lead of whoever is slowest.
+# A pause is at least this share of a step, and this many times the usual lead of the slowest rank.
 PAUSE_RATIO: Final = 0.2
 PAUSE_LEADS: Final = 4.0
-# Steps whose leads tell what is usual.
+# Number of steps whose leads define the usual lead.
 LEADS, FEWEST_LEADS = 200, 20
-# Pauses that are remembered, of all ranks, and of one rank those that are looked at.
+# How many pauses of all ranks are kept, and how many of one rank are examined.
 EVENTS: Final = 256
 MOST_EVENTS: Final = 16
 # Three could be chance, whatever else they have in common.
 FEWEST_EVENTS: Final = 3
-# More often than every fourth step is no pause.
+# Delays more often than every fourth step are not pauses.
 FEWEST_STEPS_APART: Final = 4
-# How unlikely chance must be: e ** -7 is 1 in 1,100. Some duties are one rank's by design.
+# How unlikely chance must be: e ** -7 is 1 in 1,100. Some duties belong to one rank by design.
 SURPRISE: Final = 7.0
 SURPRISE_OF_DUTIES: Final = 3.0
 DUTIES: Final = (CHECKPOINT, EVAL)
-# Intervals are equal, or multiples of one, to so many parts.
+# Intervals are regular if they are multiples of the shortest one, within 1 / REGULAR_PARTS of it.
 REGULAR_PARTS: Final = 50
-# A pause that is overdue by three intervals comes no more.
+# If the next pause is overdue by three intervals, the pauses have ended.
 OVERDUE_INTERVALS: Final = 3.0
 
 
@@ -46,7 +46,7 @@ class Paused:
 
 
 class Pauses:
-    """Looks at the leader of each step; holds the pauses of the last steps."""
+    """Examines the leader of each step, and keeps the pauses of the last steps."""
 
     def __init__(self) -> None:
         self._leads: deque[float] = deque(maxlen=LEADS)
@@ -64,7 +64,7 @@ class Pauses:
     ) -> list[Paused]:
         """Return the ranks that pause, given the *leaders* of the new steps.
 
-        *window* tells what is usual now, *steady* ranks are late all the time.
+        *window* gives the current baselines; *steady* ranks are late all the time.
         """
         self._note(leaders, window, frozenset(steady))
         ranks = sum(group.ranks for group in window.groups)
@@ -80,13 +80,13 @@ class Pauses:
         self._leads.extend(each.lead for each in leaders)
         if len(self._leads) < FEWEST_LEADS:
             return
-        # Steps in which a rank was late all the time are no pauses, once it no longer is.
+        # The steps of a rank that was late all the time do not become pauses afterwards.
         self._events = deque((e for e in self._events if e.rank not in steady), maxlen=EVENTS)
         least = max(PAUSE_RATIO * heaviest, PAUSE_LEADS * median(self._leads))
         self._events.extend(
             each
             for each in leaders
-            # Where all pause, the one that takes longest does no more than the others.
+            # If all ranks pause, the one that takes longest does the same as the others.
             if each.lead > max(least, each.baseline - heaviest) and each.rank not in steady
         )
 
@@ -101,11 +101,11 @@ class Pauses:
                 return
 
     def _surprise(self, own: Sequence[Leader], ranks: int) -> float:
-        """Return how unlikely it is that chance gave these pauses to one rank, in nats.
+        """Return how unlikely it is that one rank has these pauses by chance, in nats.
 
-        That of all pauses since the first so many are its, each strikes every rank alike; and
-        that they come at equal intervals, or multiples of one. Among many pauses chance had many
-        tries.
+        It combines the probability that so many of all pauses since the first belong to this rank,
+        if each strikes any rank equally, with the regularity of their intervals. It corrects for
+        the number of pauses, because many pauses give chance many tries.
         """
         everybody = [each for each in self._events if own[0].step <= each.step <= own[-1].step]
         others = len(everybody) - 1
@@ -113,7 +113,7 @@ class Pauses:
             math.comb(others, mine) * (1 / ranks) ** mine * (1 - 1 / ranks) ** (others - mine)
             for mine in range(len(own) - 1, others + 1)
         )
-        # What is as regular whoever it strikes is no sign of one rank.
+        # If the pauses of all ranks together are regular, that does not point to one rank.
         is_everybodys = others >= len(own) and _regularity(everybody) > 0
         regularity = 0.0 if is_everybodys else _regularity(own)
         return -math.log(chance * len(self._events)) + regularity

@@ -144,7 +144,7 @@ class Pusher:
 
     @never_raise
     def push(self) -> None:
-        """Post the current snapshot; count the failure if nobody takes it."""
+        """Post the current snapshot; count the failure if it is not accepted."""
         answer = self._deliver() or {}
         if self._on_answer is not None:
             self._on_answer(answer)
@@ -158,7 +158,7 @@ class Pusher:
             return self._post(snapshot.to_json())
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
-            self._failed(f"{self._endpoint} did not take it ({error})")
+            self._failed(f"{self._endpoint} did not accept it ({error})")
             return {}
 
     def _run(self) -> None:
@@ -197,8 +197,8 @@ class Pusher:
         if not self._complained:
             self._complained = True
             log.warning(
-                "rank_probe could not push a snapshot: %s. Training goes on; "
-                "it tries again every second and only counts from here.",
+                "rank_probe could not push a snapshot: %s. Training continues; the probe retries "
+                "every second, and further failures are only counted.",
                 why,
             )
 
@@ -223,12 +223,12 @@ def _answer(connection: socket.socket) -> tuple[int, bytes, bool]:
         is_last = version != b"http/1.1" or fields.get(b"connection", b"").strip() == b"close"
         return int(status), body[:length], is_last
     except (KeyError, ValueError) as error:
-        raise http.client.HTTPException("what answers is no exporter") from error
+        raise http.client.HTTPException("the server is not an exporter") from error
 
 
 def _more(connection: socket.socket, received: bytes) -> bytes:
     if len(received) > LARGEST_ANSWER_BYTES:
-        raise http.client.HTTPException("what answers is no exporter: it does not end")
+        raise http.client.HTTPException("the server is not an exporter: its response does not end")
     more = connection.recv(LARGEST_ANSWER_BYTES)
     if not more:
         raise ConnectionResetError("the exporter closed the connection")

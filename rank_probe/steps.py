@@ -66,7 +66,7 @@ class Vectors:
 class Steps:
     """Counts steps that run from one release to the next.
 
-    The *release* is the end of the last collective of a step, when all ranks are let go together.
+    The *release* is the end of the last collective of a step, when all ranks continue together.
     It is only known afterwards: each candidate is marked, and the mark that the next step has
     visibly begun commits up to the last one. What came after it belongs to the next step, so that
     a delay after the collective is not charged to those who wait for it.
@@ -153,7 +153,7 @@ class Steps:
     def floor_seconds(self) -> float | None:
         """Return the 2 % quantile of the exposed wait of the last minute's steps.
 
-        That is what communication alone costs: a rank that is last to arrive waits for nobody.
+        That is the cost of communication alone: the last rank to arrive waits for no other rank.
         None while no step of the last minute is known. May be a few seconds old.
         """
         now = self._now()

@@ -105,7 +105,7 @@ class Timeline:
     def enter_part(self, stage: int) -> bool:
         """A patch finds that *stage* begins; False where it goes on already, or a wait does.
 
-        Counting does not begin with it: what lies before the first batch is no step's.
+        Counting does not begin with it: the time before the first batch belongs to no step.
         """
         if get_ident() != self._owner or self.clock.stage in (stage, SYNC):
             return False
@@ -123,7 +123,7 @@ class Timeline:
 
     @never_raise
     def leave_wait(self, release: bool = True) -> None:
-        """End the wait; *release* says that all ranks were let go together."""
+        """End the wait; *release* means that all ranks continue together."""
         self.clock.leave(RELEASE if release else 0)
 
     def enter_fetch(self) -> bool:

@@ -74,7 +74,7 @@ def _root_forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
 
 
 def _stream_wait(timeline: Timeline, original: Callable[..., Any]) -> Any:
-    """Time a wait of the compute stream, if FSDP asks for it: a copy's is no wait for others."""
+    """Time a wait of the compute stream, if FSDP asks for it: waiting for a copy does not count."""
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         asked_by = sys._getframe(1).f_globals.get("__name__", "")

@@ -143,7 +143,7 @@ class TraceFile:
         header = "" if self._bytes else ",".join(COLUMNS) + "\n"
         rows = (header + text).encode()
         if self._bytes + len(rows) > self._max_bytes:
-            self._stop("it has reached RANK_PROBE_TRACE_MAX_MIB; it stops")
+            self._stop("it has reached RANK_PROBE_TRACE_MAX_MIB; recording stops")
             return
         self._write(rows)
 
@@ -163,7 +163,7 @@ class TraceFile:
             rows = rows[written:]
 
     def _stop(self, why: str) -> None:
-        log.warning("rank_probe: the trace in %s: %s. Training goes on.", self._directory, why)
+        log.warning("rank_probe: the trace in %s: %s. Training continues.", self._directory, why)
         self.close()
 
 
@@ -173,7 +173,7 @@ def own_directory() -> str:
     path.mkdir(mode=0o700, exist_ok=True)
     found = path.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-        raise FileExistsError(f"{path} is somebody else's; set RANK_PROBE_TRACE")
+        raise FileExistsError(f"{path} belongs to another user; set RANK_PROBE_TRACE")
     return str(path)
 
 

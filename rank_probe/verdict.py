@@ -1,4 +1,4 @@
-"""What the judge says of a job: who is late, in which stage, since when, and what it costs.
+"""The judge's verdict on a job: which ranks are late, in which stage, since when, at what cost.
 
 One Verdict is made in one place (rank 0, or `rankskew replay`) and repeated everywhere. It travels
 as JSON: through the job's store to every rank, in each rank's snapshot to its exporter.
@@ -8,16 +8,16 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
-# How a rank can be late. persistent: step after step, for good or from a moment on. pauses: now and
-# then, for long. node: as most ranks of its node are. mild: too little to wake anybody.
-# unsynced: its time stands out, but no wait was measured, so nobody knows whether anyone waits.
+# How a rank can be late. persistent: step after step, always or since some moment. pauses: long
+# delays now and then. node: like most ranks of its node. mild: too little for a page.
+# unsynced: its time stands out, but no wait was measured, so perhaps no rank waits for it.
 PERSISTENT, PAUSES, NODE, MILD, UNSYNCED = "persistent", "pauses", "node", "mild", "unsynced"
 LATE_KINDS: Final = (PERSISTENT, PAUSES, NODE, MILD, UNSYNCED)
 
 # What GPUs are lost to. They add up to all exposed waiting.
 LOST_KINDS: Final = ("group", "persistent", "rotating", "common")
 
-# Why nothing can be said.
+# Reasons why a job cannot be judged.
 WARMING_UP, NO_SYNC, NO_PEERS, NO_BUSY_TIME = "warming_up", "no_sync", "no_peers", "no_busy_time"
 REASONS: Final = (WARMING_UP, NO_SYNC, NO_PEERS, NO_BUSY_TIME)
 
@@ -33,8 +33,8 @@ class Late:
 
     *ratio* is its own time over its peers', less 1, a mean since it began to be late (of the last
     five minutes at most); *gpus* what that costs by stage, *stage* the one in which it began.
-    *since_seconds* is how long ago that was, *steps* how many steps ago. *confidence* is how many
-    times the evidence exceeds what is asked of it.
+    *since_seconds* is how long ago that was, *steps* how many steps ago. *confidence* is the
+    evidence divided by the evidence required.
     """
 
     rank: int
@@ -55,7 +55,7 @@ class Late:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A peer group that takes longer than it did: *stage* *ratio* times as long, since then."""
+    """A peer group that takes longer than before: *stage* takes *ratio* times as long."""
 
     peer_group: str
     stage: str

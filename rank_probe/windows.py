@@ -1,7 +1,7 @@
-"""What the judge looks at: windows of steps, and what stands out in them.
+"""The judge's input: windows of steps, and the ranks that stand out in them.
 
 The reduction from step vectors to these statistics exists twice, in torch (join_windows.py, for
-the join) and in plain Python (exporter/accounting/windows.py); a test holds the two together.
+the join) and in plain Python (exporter/accounting/windows.py); a test checks that the two agree.
 """
 
 import math
@@ -11,15 +11,15 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from rank_probe.stages import STAGES, SYNC
 
-# Fewer steps say nothing, however long they take.
+# Fewer steps are not enough for a verdict, however long they take.
 LEAST_STEPS: Final = 20
-# A third of the way up the peers; it stays with the healthy while up to two thirds are late.
+# The 1/3 quantile of the peers: it stays among the healthy ranks while up to two thirds are late.
 BASELINE_QUANTILE: Final = 1 / 3
-# The lower end of the peers: late ranks do not reach it, so it shows how far healthy ones differ.
+# A lower quantile, which late ranks do not affect: it shows how much healthy ranks differ.
 LOWER_QUANTILE: Final = 1 / 12
-# Fewer peers show no spread.
+# With fewer peers the spread is unknown.
 SPREAD_PEERS: Final = 5
-# Ranks of one group that are looked at closely; the furthest out.
+# How many ranks of one group, the furthest from the baseline, are examined.
 MOST_STANDING: Final = 48
 # Over its group's baseline by less than this share, a rank does not stand out.
 STANDS_OUT_RATIO: Final = 0.02
@@ -31,27 +31,27 @@ MOST_STEPS: Final = 120
 
 WORK_STAGES: Final = STAGES[:SYNC]
 
-# Columns of what a rank adds up: its distance from the group's baseline, that squared, the GPU time
-# that others waited on its account, and the time of each stage of WORK_STAGES.
+# Columns of a rank's sums: its distance from the group's baseline, the square of that, the GPU time
+# that others waited because of it, and the time of each stage of WORK_STAGES.
 DISTANCE, DISTANCE_SQUARED, CAUSED, FIRST_STAGE = range(4)
 
 
 def spread_scale(ranks: int) -> float:
-    """Return what makes a standard deviation of the distance between the two quantiles.
+    """Return the factor from the distance between the two quantiles to a standard deviation.
 
-    Those of a normal distribution are 0.95 standard deviations apart, of a few ranks by chance
-    less. Of thousands of ranks some lie far out.
+    In a normal distribution they are 0.95 standard deviations apart, with few ranks less by chance.
+    With thousands of ranks some lie far out.
     """
     return 1.05 * (1 + 3 / ranks) * max(1.0, 1 + 0.1 * math.log(ranks / 64))
 
 
 class Standing(NamedTuple):
-    """A rank that stands out of its peer group, or is watched; all in seconds a step.
+    """A rank that stands out from its peer group, or is watched; all in seconds per step.
 
-    *excess* is its own time over the group's baseline, *variance* of it from step to step in
-    seconds squared, *stages* the same excess by stage (of WORK_STAGES). *before* and
-    *variance_before* are those of the earlier window. *caused* is the GPU time that the others
-    waited for it, in seconds a step.
+    *excess* is its own time minus the group's baseline, *variance* its variance from step to step
+    in seconds squared, *stages* the same excess by stage (of WORK_STAGES). *before* and
+    *variance_before* are excess and variance in the earlier window. *caused* is the GPU time that
+    the others waited for it, in seconds per step.
     """
 
     rank: int
@@ -65,13 +65,13 @@ class Standing(NamedTuple):
 
 
 class Group(NamedTuple):
-    """A peer group in a window; seconds a step.
+    """A peer group in a window; in seconds per step.
 
-    *baseline* is the usual own time, *stages* by stage. *spread* is how far the lower peers are
-    apart, 0 of too few; *variance* that of a usual rank's distance from the baseline, step to
-    step. *rise* and *rise_spread* are the usual change since the earlier window and its spread,
-    *baseline_before* and *stages_before* what was usual then; *baseline_variance* is that of the
-    baseline itself from step to step.
+    *baseline* is the usual own time, *stages* the same by stage. *spread* is that of the faster
+    peers, 0 if there are too few; *variance* is the step-to-step variance of a usual rank's
+    distance from the baseline, *baseline_variance* that of the baseline itself. *rise* and
+    *rise_spread* are the usual change since the earlier window and its spread; *baseline_before*
+    and *stages_before* are the baselines of that window.
     """
 
     name: str
@@ -92,10 +92,10 @@ class Window(NamedTuple):
     """The steps between two marks. *seconds* is the time of all its steps, of a mean rank.
 
     *steps* were joined, over *elapsed* seconds of the clock. *longest* and *median* are the own
-    time of the slowest and the middle rank, seconds a step. In GPU-seconds: *sync* was measured
-    as waiting, *waited* of it for the slowest rank of each step, *unequal* of that for heavier
-    groups, and the rest on some rank's account: *caused*, by stage. *steps_before* were in the
-    earlier window.
+    time of the slowest and the median rank, in seconds per step. In GPU-seconds: *sync* is the
+    measured wait, *waited* the part for the slowest rank of each step, *unequal* the part of that
+    for heavier groups, and *caused* the rest by stage, which single ranks caused. *steps_before*
+    were in the earlier window.
     """
 
     begin: "Mark"
@@ -115,7 +115,7 @@ class Window(NamedTuple):
 class Leader(NamedTuple):
     """The slowest rank of one step: *lead* seconds over the heaviest *baseline*, most in *stage*.
 
-    *caused* is what the others waited on its account, in GPU-seconds; *at* the end of the step.
+    *caused* is what the others waited because of it, in GPU-seconds; *at* is the end of the step.
     """
 
     step: int
@@ -200,9 +200,10 @@ class History:
 
 
 def change_point(marks: Sequence[Mark], path: Sequence[float], middle: float) -> Mark:
-    """Return since when the steps add more than *middle* each to *path*, a sum at each mark.
+    """Return the mark since which the steps add more than *middle* each to *path*.
 
-    It is the mark after which most is added beyond that (Page's CUSUM, backwards); never the last.
+    *path* has a sum per mark. The result is the mark after which most is added beyond *middle*
+    (Page's CUSUM, backwards); never the last.
     """
     end, whole = marks[-1], path[-1]
     beyond = [

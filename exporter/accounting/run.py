@@ -1,7 +1,7 @@
 """Reference accounting of a run: the charges of its steps, added up, by kind, and as a what-if.
 
-Pure functions over exporter/accounting/step.py, which accounts for one step. Given the ranks that
-somebody has named, they say what those cost; they name nobody.
+Pure functions over exporter/accounting/step.py, which accounts for one step. They compute the cost
+of the named ranks they are given; they do not name ranks.
 """
 
 from collections import Counter
@@ -27,7 +27,7 @@ class Account:
 
     *waited*, *unequal* and *caused* are those of Charges, summed over the steps: the sum of
     *waited* is that of *unequal* and *caused*, to rounding. *measured* [rank] is the exposed wait
-    as it was timed, and as in *waited* where it was not; the rest of it is no rank's doing. *paced*
+    as it was timed, or as in *waited* if it was not; no rank caused the rest of it. *paced*
     [rank, stage] counts the steps that waited for that rank. *seconds* is the time of all steps,
     each as long as its longest rank's.
     """
@@ -46,9 +46,9 @@ class Kinds:
 
     It is what was measured, and what each rank waited for the slowest where nothing was.
 
-    *group*: for heavier peer groups. *persistent*: for the named ranks. *rotating*: for the others,
-    now this one, now that. *common*: beyond the waiting for the slowest rank, that is for the
-    network; below 0 where ranks waited less than that, so the steps were not synchronous.
+    *group*: for heavier peer groups. *persistent*: for the named ranks. *rotating*: for the other
+    ranks, a different one each time. *common*: beyond the wait for the slowest rank, that is for
+    the network; below 0 if ranks waited less than that, so the steps were not synchronous.
     """
 
     group: float

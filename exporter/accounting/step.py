@@ -1,4 +1,4 @@
-"""Reference accounting of one synchronous step: its frontier, and who waited on whose account.
+"""Reference accounting of one synchronous step: its frontier, and which ranks caused which waits.
 
 Pure functions. A step is the seconds that each rank spent in each stage, from one release to the
 next: local durations, so no clock is compared between machines. Frontier, advance, leader and
@@ -74,7 +74,7 @@ def frontier(ranks: Mapping[int, StageSeconds]) -> Frontier:
 
 @dataclass(frozen=True, slots=True)
 class Charges:
-    """Who waited in one step, and on whose account; all in seconds of one GPU each.
+    """The waits of one step and the ranks that caused them; all in seconds of one GPU each.
 
     *waited* [rank]: f - busy, how long the rank waits for the slowest one. *unequal* [rank]: the
     part of it that its peer group is lighter than the heaviest. *caused* [rank, stage]: what the

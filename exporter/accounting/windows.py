@@ -1,6 +1,6 @@
-"""Statistics of windows of steps in plain Python, for whoever holds steps and has no torch.
+"""Statistics of windows of steps in plain Python, for code that must not need torch.
 
-The formulas are those of rank_probe/join_windows.py; a test holds the two together.
+The formulas are those of rank_probe/join_windows.py; a test checks that the two agree.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""The token that a client of the ingest's TCP listener must show; never logged, never answered."""
+"""The token that clients of the ingest's TCP listener must send; never logged or sent back."""
 
 import logging
 import secrets
@@ -10,17 +10,17 @@ from exporter.errors import UsageError, reason
 
 logger = logging.getLogger(__name__)
 
-# More is no token but the wrong file.
+# A larger file is not a token file.
 LARGEST_BYTES: Final = 4096
-# A group may read it: that of the trainers.
+# A group may read it: the group of the training users.
 OTHERS: Final = stat.S_IRWXO | stat.S_IWGRP
 
 
 class TokenFile:
     """The token in the file *path*, read at the start and whenever the file changes.
 
-    A file that is missing or unusable raises UsageError at the start; later the token that was
-    read last stays good, so that a half-made rotation locks nobody out.
+    A file that is missing or unusable raises UsageError at startup; later, the last token that was
+    read stays valid, so that an incomplete rotation does not lock clients out.
     """
 
     def __init__(self, path: Path, flag: str) -> None:
@@ -41,7 +41,7 @@ class TokenFile:
         """Whether *authorization*, the header's value, carries the token."""
         self._follow_the_file()
         scheme, _, token = authorization.partition(" ")
-        # In constant time: how long it takes tells nobody how much of a guess was right.
+        # In constant time, so that the duration does not reveal how much of a guess was right.
         is_right = secrets.compare_digest(token.strip().encode(errors="replace"), self._token)
         return scheme.lower() == "bearer" and is_right
 
@@ -49,12 +49,12 @@ class TokenFile:
         stamp = _stamp(self._path)
         if stamp == self._stamp:
             return
-        self._stamp = stamp  # Also of a file that is no good: it is said once.
+        self._stamp = stamp  # Also for an unusable file, so that it is logged only once.
         try:
             self._token = _token(self._path)
         except (OSError, ValueError) as error:
             why = reason(error) if isinstance(error, OSError) else f"it {error}"
-            logger.warning("%s: %s; the token read before stays good", self._path, why)
+            logger.warning("%s: %s; the previous token stays valid", self._path, why)
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

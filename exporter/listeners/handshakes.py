@@ -1,7 +1,7 @@
-"""Bounds the connections that were accepted and have not finished their TLS handshake.
+"""Limits the accepted connections that have not finished their TLS handshake.
 
-No protocol knows of them yet, so nothing else counts them: a client that connects and says nothing
-would use up the exporter's files.
+They have no protocol yet, so nothing else counts them: clients that connect and send nothing would
+use up the exporter's file descriptors.
 """
 
 import socket
@@ -16,9 +16,9 @@ HANDSHAKE_SECONDS: Final = 5.0
 
 
 class Handshakes:
-    """Keeps *handshakes_max* connections; for one more, another is shut down.
+    """Allows *handshakes_max* handshakes; one more shuts another down.
 
-    It is the oldest of the address that has most of them.
+    That is the oldest one from the address that has the most.
     """
 
     def __init__(self, handshakes_max: int = HANDSHAKES_MAX) -> None:
@@ -29,7 +29,7 @@ class Handshakes:
     def begin(self, connection: socket.socket, address: str) -> None:
         """Count *connection* until end().
 
-        One that ended on the way stays until its turn comes, and counts for its address alone.
+        A connection that ended during its handshake stays in the list until its turn comes.
         """
         self.end(connection.fileno())  # Of an earlier connection with this number.
         if len(self._begun) >= self._handshakes_max:
@@ -49,7 +49,7 @@ class Handshakes:
 
 
 class TlsListener(socket.socket):
-    """A listening socket whose connections begin a handshake; it takes the place of *listening*."""
+    """A listening socket that counts the handshakes of its connections; it replaces *listening*."""
 
     def __init__(self, listening: socket.socket, handshakes: Handshakes) -> None:
         super().__init__(fileno=listening.detach())

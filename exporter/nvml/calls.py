@@ -1,4 +1,4 @@
-"""The one place that calls pynvml: each call is watched, and each failure has our own type."""
+"""The only place that calls pynvml: each call is watched, and failures have their own types."""
 
 import threading
 import time

@@ -16,10 +16,11 @@ logger = logging.getLogger(__name__)
 # In the directory of --path.state, which is not made here: only the operator knows whether what
 # lies there outlives a reboot.
 FILE_NAME: Final = "gpus.json"
+STARTS_OVER: Final = "the list of expected GPUs starts over"
 
 
 class ExpectedGpus:
-    """The GPUs that the driver ever listed, by UUID, less those known to be gone for good.
+    """All GPUs that the driver has ever listed, by UUID, minus those known to be gone for good.
 
     A GPU is gone for good when another one sits at its place on the PCI bus, or when the operator
     says forget(). *directory* None keeps them in memory only; *number* overrules how many are
@@ -37,11 +38,11 @@ class ExpectedGpus:
 
     @property
     def number(self) -> int | None:
-        """How many GPUs this node should have, None when it never had one and nobody said."""
+        """How many GPUs this node should have; None if it never had one and none was specified."""
         return self._number or len(self._known) or None
 
     def see(self, sample: NodeSample) -> None:
-        """Learn from *sample*: what it lists is expected from now on."""
+        """Expect the GPUs that *sample* lists from now on."""
         seen = {gpu.uuid: gpu.pci_bus_id for gpu in sample.gpus if gpu.uuid}
         places = {place for place in seen.values() if place}
         with self._lock:
@@ -63,7 +64,7 @@ class ExpectedGpus:
         return missing
 
     def forget(self) -> int:
-        """Expect no longer what the driver does not list; return how many GPUs that are."""
+        """Stop expecting GPUs that the driver does not list; return how many these are."""
         with self._lock:
             known = {uuid: place for uuid, place in self._known.items() if uuid in self._listed}
             forgotten = len(self._known) - len(known)
@@ -85,8 +86,8 @@ class ExpectedGpus:
             new.replace(self._file)
         except OSError as error:
             self._log(
-                f"cannot write {self._file}: {reason(error)}; after a restart nobody notices "
-                "a GPU that is missing then, unless --gpus.expected says how many there are"
+                f"cannot write {self._file}: {reason(error)}; after a restart a missing GPU "
+                "is not noticed unless --gpus.expected is set"
             )
 
     def _load(self) -> dict[str, str]:
@@ -97,9 +98,9 @@ class ExpectedGpus:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            self._log(f"cannot read {self._file}: {reason(error)}; expected GPUs are learnt anew")
+            self._log(f"cannot read {self._file}: {reason(error)}; {STARTS_OVER}")
         except ValueError:
-            self._log(f"{self._file} is damaged; expected GPUs are learnt anew")
+            self._log(f"{self._file} is damaged; {STARTS_OVER}")
         return {}
 
     def _log(self, sentence: str) -> None:

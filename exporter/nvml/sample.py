@@ -165,7 +165,7 @@ class NodeSample:
         """Read what to_json wrote; raise ValueError or TypeError on anything else."""
         layout, values = json.loads(line)
         if layout != LAYOUT:
-            raise ValueError(f"a sample of layout {layout}, and not {LAYOUT}")
+            raise ValueError(f"a sample with layout {layout}, and not {LAYOUT}")
         sample = cls(*values)
         return replace(
             sample,

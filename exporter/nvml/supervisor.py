@@ -19,14 +19,14 @@ logger = logging.getLogger(__name__)
 # Imports alone can take this long on a busy node whose packages lie on a network file system.
 FIRST_LINE_SECONDS: Final = 30.0
 RESTART_CAP_SECONDS: Final = 60.0
-# A worker that was well for this long starts the back-off anew.
+# After a worker has run without a fault for this long, the back-off starts over.
 WELL_SECONDS: Final = 60.0
-# What a worker that is well gets to shut NVML down before it is killed: more than its own limit.
+# How long a healthy worker may take to shut NVML down before it is killed: more than its own limit.
 LET_GO_SECONDS: Final = 2.5
 # How often a worker that SIGKILL did not end is looked at.
 ABANDONED_POLL_SECONDS: Final = 1.0
 
-FOREIGN: Final = "as after an upgrade without a restart of the exporter"
+FOREIGN: Final = "for example after an upgrade without a restart of the exporter"
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,9 @@ class NvmlSupervisor:
         self._worker = None
         status = worker.end(LET_GO_SECONDS if failure is None else END_SECONDS)
         if status is None:
-            logger.error("NVML worker %d cannot be killed: no other until it is gone", worker.pid)
+            logger.error(
+                "NVML worker %d cannot be killed: no new one starts until it is gone", worker.pid
+            )
             while worker.is_running() and not self._stopping.wait(ABANDONED_POLL_SECONDS):
                 continue
         self._stuck = None
@@ -222,11 +224,13 @@ class NvmlSupervisor:
                 try:
                     stuck = self._take(line).stuck_call
                 except (ValueError, TypeError, KeyError) as error:
-                    return _Failure(f"wrote what this exporter cannot read, {FOREIGN}: {error!r}")
+                    return _Failure(
+                        f"wrote data that this exporter cannot read, {FOREIGN}: {error!r}"
+                    )
                 quiet_until = time.monotonic() + self._timing.patience_seconds
                 if stuck is not None and self._may_replace(worker, stuck):
                     return _Failure("is stuck", at_once=True)
-        return _Failure("said nothing for too long")
+        return _Failure("has not reported for too long")
 
     def _take(self, line: bytes) -> NodeSample:
         sample = NodeSample.from_json(line)
@@ -242,7 +246,7 @@ class NvmlSupervisor:
         return sample
 
     def _log_error(self, sample: NodeSample) -> None:
-        """Say once why there is no GPU, though each of many workers finds that out anew."""
+        """Log the reason why there is no GPU once, although every new worker finds it again."""
         if sample.gpus_visible is None or sample.error == self._logged_error:
             return
         self._logged_error = sample.error
@@ -273,7 +277,7 @@ class NvmlSupervisor:
 
 def _ended(status: int) -> _Failure:
     if status == SUPERSEDED_STATUS:
-        return _Failure("makes way for a new one", planned=True, log_level=logging.DEBUG)
+        return _Failure("is stopped for a new one", planned=True, log_level=logging.DEBUG)
     # Status 0: somebody sent SIGTERM, as systemd does to all of a service's processes.
     level = logging.INFO if status == 0 else logging.WARNING
     return _Failure(f"ended with status {status}", log_level=level)

@@ -1,1 +1,1 @@
-"""What the ranks of this node reported last, and what the node knows of each job by that."""
+"""The last reports of this node's ranks, and what the node knows about each job from them."""

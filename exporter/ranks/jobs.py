@@ -1,7 +1,7 @@
-"""What one node knows of each job: which of its ranks beat, how old their news is, what is judged.
+"""What one node knows about each job: its reporting ranks, the age of their reports, the verdict.
 
-Ages are differences of one clock, the exporter's or the rank's own, so a wrong wall clock harms
-nothing.
+Ages are differences on one clock, the exporter's or the rank's own, so a wrong wall clock does no
+harm.
 """
 
 from collections.abc import Iterable, Sequence
@@ -13,9 +13,9 @@ from exporter.ranks.store import HeldRank
 from rank_probe.snapshot import LEVEL_OFF, Snapshot
 from rank_probe.verdict import Late, Verdict, from_json
 
-# Of the steps that the ranks offered, how many must have been joined for the verdict to be on all.
+# Share of the offered steps that must have been joined for the verdict to cover the job.
 COVERED_RATIO: Final = 0.9
-# A verdict is no longer news after this long and this many steps; slow steps make few verdicts.
+# A verdict expires after this long and this many steps; slow steps give few verdicts.
 STALE_SECONDS: Final = 60.0
 STALE_STEPS: Final = 4.0
 
@@ -89,13 +89,13 @@ class NodeJob:
         return Spoken(from_json(verdict), age)
 
     def is_judged(self) -> bool:
-        """Say whether the verdict speaks for the job; where not, the fallback's series do."""
+        """Whether the verdict covers the job; if not, the fallback's series are exposed."""
         spoken = self.spoken()
         coverage = self.join_coverage
         if spoken is None or (coverage is not None and coverage < COVERED_RATIO):
             return False
         step = spoken.verdict.step_seconds
-        if step is None:  # Not told while warming up, and long steps warm up for long.
+        if step is None:  # Unknown during warm-up, which takes long with long steps.
             step = max(sum(rank.snapshot.block_seconds.values()) for rank in self.beating)
         return spoken.age_seconds <= STALE_SECONDS + STALE_STEPS * step
 

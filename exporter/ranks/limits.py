@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from exporter.listeners.peer import Peer
 
 MINUTE_SECONDS: Final = 60.0
-# A job that is restarted every few seconds begins all its ranks anew each time.
+# A job that restarts every few seconds starts all its ranks each time.
 BEGINNINGS_A_MINUTE: Final = 4
 
 Owner = Peer | None
@@ -39,7 +39,7 @@ class Place(NamedTuple):
 
 
 class Reached(NamedTuple):
-    """A limit that is reached: *held* has how many of it each owner has, the newcomer counted."""
+    """A limit that is reached: *held* has each owner's count, the new rank included."""
 
     most: int
     held: Counter[Owner]
@@ -47,9 +47,9 @@ class Reached(NamedTuple):
     sentence: str
 
     def crowd(self, owner: Owner) -> Owner:
-        """Return the owner who has to give way to *owner*; raises NoRoom where nobody has.
+        """Return the owner that must make room for *owner*; raises NoRoom if there is none.
 
-        An owner has the whole node while no other wants any of it, and an equal share else.
+        An owner may use the whole node while no other needs it, and otherwise an equal share.
         """
         share = max(1, self.most // len(self.held))
         crowd, most = self.held.most_common(1)[0]
@@ -73,15 +73,15 @@ def reached(limits: RankLimits, places: Iterable[Place]) -> Reached | None:
     ):
         if len(units) > most:
             sentence = (
-                f"This node already holds {most} {what}; "
-                f"stop what no longer needs watching, or raise {flag}."
+                f"This node already has {most} {what}; "
+                f"stop those that are no longer needed, or raise {flag}."
             )
             return Reached(most, Counter(unit[0] for unit in units), what == "jobs", sentence)
     return None
 
 
 class Beginnings:
-    """Bounds how many ranks of one owner begin in a minute: each makes series of its own."""
+    """Limits how many ranks of one owner start in a minute, since each creates new series."""
 
     def __init__(self, ranks: int) -> None:
         self._most = BEGINNINGS_A_MINUTE * ranks
@@ -94,7 +94,7 @@ class Beginnings:
             times.popleft()
         if len(times) >= self._most:
             raise NoRoom(
-                f"{self._most} ranks of this user began in the last minute; "
+                f"{self._most} ranks of this user started in the last minute; "
                 "wait, or raise --ranks.max."
             )
 

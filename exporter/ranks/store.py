@@ -9,8 +9,7 @@ from exporter.listeners.peer import Peer
 from exporter.ranks.limits import Beginnings, Place, RankLimits, reached
 from rank_probe.snapshot import Snapshot
 
-# Ten missed pushes: a process this quiet is silent, and no longer defends its place against a
-# later one.
+# Ten missed pushes: such a process is silent, and a newer process may replace it.
 SILENT_SECONDS: Final = 10.0
 
 RankKey = tuple[str, int]
@@ -28,8 +27,8 @@ class Forbidden(Exception):
 class HeldRank:
     """A rank's latest snapshot and when it arrived, in seconds of the store's clock.
 
-    *owner* is whom it belongs to, None when it came over TCP and nobody knows.
-    *began_seconds* is when its process started the probe, as its first snapshot here told it.
+    *owner* is None if it came over TCP, where the user is unknown.
+    *began_seconds* is when its process started the probe, according to its first snapshot here.
     """
 
     snapshot: Snapshot
@@ -38,7 +37,7 @@ class HeldRank:
     began_seconds: float = 0.0
 
     def is_silent(self, now: float) -> bool:
-        """Say whether it has stopped to push without a clean end."""
+        """Whether it has stopped pushing without a clean end."""
         return not self.snapshot.finished and now - self.received_seconds >= SILENT_SECONDS
 
     def is_beating(self, now: float) -> bool:
@@ -47,16 +46,16 @@ class HeldRank:
 
 
 class RankStore:
-    """Holds one snapshot per (job_id, rank); nothing here survives a restart, nor needs to.
+    """Holds one snapshot per (job_id, rank); nothing here survives a restart or needs to.
 
-    A rank belongs to the user, in the container, who first reported it, until it finishes or falls
-    silent. A rank of nobody's is anybody's.
+    A rank belongs to the user and container that first reported it, until it finishes or becomes
+    silent. Anyone may report a rank without an owner.
 
-    What an earlier run of the job left behind (a restart with fewer ranks, or on other nodes) goes
-    once a later run beats: a dead copy of a rank is neither silent nor missing.
+    Ranks of an earlier run of the job (before a restart with fewer ranks, or on other nodes) are
+    dropped once a later run reports: a dead copy of a rank is neither silent nor missing.
 
-    *clock* measures silence and retention. The default is monotonic: a step of the wall clock
-    neither drops a rank nor keeps one for ever.
+    *clock* measures silence and retention. The default is monotonic, so a jump of the wall clock
+    neither drops a rank nor keeps one forever.
 
     Not thread-safe on purpose: ingest, scrape and live page all run in the event loop, so
     there is no lock that a scrape could wait on.
@@ -76,7 +75,7 @@ class RankStore:
         return self._limits
 
     def put(self, snapshot: Snapshot, owner: Peer | None = None) -> bool:
-        """Keep *snapshot* of *owner*; False when it is no newer than the one held: harmless.
+        """Keep *snapshot* of *owner*; False if it is not newer than the one held (harmless).
 
         Raises Forbidden for a rank of another user, Superseded for an older process of the same
         rank, NoRoom at a limit.
@@ -94,7 +93,7 @@ class RankStore:
         if held is None:
             self._beginnings.add(owner, now)
         if held is not None and _incarnation(held.snapshot) == _incarnation(snapshot):
-            began = held.began_seconds  # Told once: a later step of the wall clock changes nothing.
+            began = held.began_seconds  # Set once: a later jump of the wall clock changes nothing.
         else:
             began = now - _run_seconds(snapshot)
         self._held[key] = HeldRank(snapshot, now, owner, began)
@@ -112,13 +111,13 @@ class RankStore:
     def _may_replace(self, held: HeldRank, snapshot: Snapshot, owner: Peer | None) -> bool:
         if held.owner == owner:
             return self._is_newer(snapshot, held)
-        # Processes of two users are two jobs: which of them is newer says nothing.
+        # Processes of two owners are two jobs, so it does not matter which of them is newer.
         if held.owner is None or self._is_gone(held):
             return True
         raise Forbidden(
             f"Rank {snapshot.rank} of job {snapshot.job_id!r} belongs to another user or container "
             f"of this node (uid {held.owner.uid}); "
-            "set RANKSKEW_JOB_ID to a name that is only yours."
+            "set RANKSKEW_JOB_ID to a unique name."
         )
 
     def _is_newer(self, snapshot: Snapshot, held: HeldRank) -> bool:
@@ -142,9 +141,9 @@ class RankStore:
         return not held.is_beating(self._clock())
 
     def _make_room(self, snapshot: Snapshot, owner: Peer | None) -> None:
-        """Drop ranks until *snapshot* fits: that ended, the longest silent first, then a crowd's.
+        """Drop ranks until *snapshot* fits: ended ones, then the longest silent, then an owner's.
 
-        Of the owner who has most, what began last gives way: a rank, or a whole job.
+        The owner with the most loses what started last: a rank, or a whole job.
         """
         mine = Place(owner, snapshot.job_id, snapshot.peer_group, snapshot.rank)
         while (limit := reached(self._limits, {mine, *self._places(snapshot)})) is not None:
@@ -188,9 +187,9 @@ class RankStore:
 
 
 def _dead_copies(held: Mapping[RankKey, HeldRank], now: float) -> list[RankKey]:
-    """Return the ranks that ended or fell silent in a run before the one that beats now.
+    """Return the ranks that ended or became silent in a run before the one that reports now.
 
-    Runs are one owner's: nobody may make another's ranks disappear.
+    A run belongs to one owner, so nobody can make the ranks of another disappear.
     """
     beating: dict[tuple[str, Peer | None], list[HeldRank]] = {}
     gone: list[tuple[RankKey, HeldRank]] = []
@@ -213,7 +212,7 @@ def _is_of_an_earlier_run(gone: HeldRank, beating: Sequence[HeldRank]) -> bool:
     return (
         gone.snapshot.rank >= newest.world_size
         or gone.snapshot.attempt < newest.attempt
-        # A requeued job counts its attempts anew: but nobody who beats now was there yet.
+        # A requeued job restarts its attempt count, but no rank that reports now existed then.
         or gone.received_seconds < min(rank.began_seconds for rank in beating)
     )
 

@@ -1,4 +1,4 @@
-"""Which alerts fire while rules are evaluated over what the judge says of a run."""
+"""Which alerts fire when rules are evaluated on the verdicts of a run."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ class Alert:
 
 
 def alerts(evaluations: Evaluations) -> list[Alert]:
-    """Return what fired, in the order in which it began; one missed evaluation is no end."""
+    """Return the alerts in the order in which they fired; one missing evaluation ends none."""
     times = sorted(evaluations)
     fired: dict[frozenset[tuple[str, str]], dict[int, Sample]] = defaultdict(dict)
     for number, time in enumerate(times):

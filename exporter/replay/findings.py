@@ -15,7 +15,7 @@ from rank_probe.verdict import MILD, NODE, PAUSES, PERSISTENT, UNSYNCED, WARMING
 # Findings of these kinds name ranks that others wait for.
 NAMING: Final = (PERSISTENT, PAUSES, NODE, MILD)
 CHANGE: Final = "change"
-# What a job loses to nobody in particular, and the threshold above which the rules tell it.
+# Kinds of loss without a culprit, and the threshold above which the rules report each.
 OF_THE_JOB: Final = {
     "rotating": "rotating_lost_ratio",
     "group": "group_lost_ratio",
@@ -30,7 +30,7 @@ _THRESHOLD: Final = re.compile(r"\{name: (\w+)\}, expr: \"([\d.]+) \*")
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Who or what was slow; times are scaled seconds of the run.
+    """A rank, node, group or job that was slow; times are scaled seconds of the run.
 
     *kind* is one of LATE_KINDS, CHANGE or one of OF_THE_JOB; *severity* what the shipped rules make
     of its cost: critical, warning or info. *rank* is None where a node or the job is meant, *ranks*

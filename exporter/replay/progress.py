@@ -5,13 +5,13 @@ import time
 from collections.abc import Callable
 from typing import Final, TextIO
 
-# Nobody waits for what is done sooner.
+# Shorter work needs no progress line.
 QUIET_SECONDS: Final = 1.0
 EVERY_SECONDS: Final = 0.2
 
 
 class ProgressLine:
-    """Overwrites its line with the share that is done; writes nothing where nobody watches."""
+    """Overwrites its line with the share that is done; silent unless the stream is a terminal."""
 
     def __init__(
         self,

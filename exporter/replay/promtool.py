@@ -150,7 +150,7 @@ def group_order(rules: Sequence[Path]) -> list[str]:
     reads = {
         name: {o for o in bodies if o != name and words[name] & recorded[o]} for name in bodies
     }
-    # Whoever needs less, all in all, comes first; groups that read each other need as much.
+    # Groups that need fewer others come first; groups that read each other need equally many.
     return sorted(bodies, key=lambda name: (len(_needs(name, reads)), name))
 
 

@@ -1,4 +1,4 @@
-"""`rankskew replay`: judge recorded traces, say who was slow, and what it cost.
+"""`rankskew replay`: judge recorded traces, and report which ranks were slow and the cost.
 
 With rules, also which alerts would have fired on what the judge says.
 """
@@ -25,7 +25,7 @@ NO_WHOLE_STEPS: Final = "join_incomplete"
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """What came of one run: who was slow, and what its waiting cost.
+    """The result of one run: which ranks were slow, and the cost of waiting.
 
     *seconds*, how long it took, and the times of *findings*, *alerts* and *stretches* are *scale*
     times what they were; *begin_s* is the time_s at which it begins, unscaled. *found* and *kinds*

@@ -107,7 +107,7 @@ class _Spoken:
         self._verdict = verdict
 
     def on_rank(self, rank: int) -> Iterator[Sample]:
-        """Yield what a late rank's exporter shows."""
+        """Yield the series of a late rank's exporter."""
         for late in self._verdict.late if self._verdict else ():
             if late.rank == rank:
                 yield (
@@ -119,7 +119,7 @@ class _Spoken:
                     yield f"rankskew_late_gpus{{{_labels(stage=stage)}}}", gpus
 
     def on_job(self) -> Iterator[Sample]:
-        """Yield what every node shows of the job."""
+        """Yield the series of the job that every node exposes."""
         verdict = self._verdict
         if verdict is None:
             return

@@ -1,4 +1,4 @@
-"""Traces: what each rank wrote of each step, in CSV files, each mistake with its place."""
+"""Traces: the steps of each rank, read from CSV files; errors name the file and line."""
 
 import csv
 import re
@@ -48,7 +48,7 @@ class Run:
         if (step > last_step and time < last_time) or (step < last_step and time > last_time):
             raise ValueError(
                 f"time_s goes backwards for rank {rank} of job {self.job_id!r}: step {last_step} "
-                f"was at {last_time:g}, step {step} is at {time:g}; expected later steps later"
+                f"was at {last_time:g}, step {step} is at {time:g}; expected increasing times"
             )
         self._last[rank] = step, time
 
@@ -69,7 +69,7 @@ def read_traces(paths: Iterable[Path]) -> list[Run]:
         except UnicodeDecodeError as error:
             raise UsageError(f"{path} is not UTF-8 text") from error
     if not runs:
-        raise UsageError("there is no step in these files; RANK_PROBE_TRACE says where ranks write")
+        raise UsageError("these files contain no step; RANK_PROBE_TRACE sets where ranks write")
     return [runs[key] for key in sorted(runs)]
 
 
@@ -102,7 +102,7 @@ def _whole_lines(path: Path, file: TextIO) -> Iterator[str]:
         if line.endswith(("\n", "\r")):
             yield line
         else:
-            print(f"rankskew: {path}: its last row has no end and is left out", file=sys.stderr)
+            print(f"rankskew: {path}: its last row has no newline and is left out", file=sys.stderr)
 
 
 def _columns(names: list[str]) -> list[str]:
@@ -113,7 +113,7 @@ def _columns(names: list[str]) -> list[str]:
     stages = [name for name in names if name not in (*IDENTITY, NODE)]
     for name in stages:
         if name not in STAGE_OF:
-            raise ValueError(f"column {name[:40]!r} is no stage; use {', '.join(STAGE_OF)}")
+            raise ValueError(f"column {name[:40]!r} is not a stage; use {', '.join(STAGE_OF)}")
     if len(set(names)) < len(names) or not stages:
         raise ValueError("the header needs columns of stages, each once")
     return names

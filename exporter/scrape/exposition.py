@@ -71,8 +71,8 @@ class Exposition:
         if not unknown:
             return None
         return (
-            f"No collector here is called {unknown[0][:40]!a}; "
-            f"those that are on: {', '.join(known) or 'none'}."
+            f"No collector is called {unknown[0][:40]!a}; "
+            f"enabled collectors: {', '.join(known) or 'none'}."
         )
 
     async def page(self, wanted: Wanted) -> tuple[bytes, dict[str, str]]:

@@ -1,4 +1,4 @@
-"""What a scrape returns: every collector's latest output, and how each collector is doing."""
+"""What a scrape returns: every collector's latest output, and each collector's status."""
 
 import logging
 import threading
@@ -90,9 +90,9 @@ class Scrape(RegistryCollector):
     """Runs collectors and renders them; register it in a CollectorRegistry.
 
     A collector with *interval_seconds* 0 is read at every scrape. Each of the others has its own
-    background thread from start() to stop(), so one that hangs holds up nobody; until start() is
-    called they too are read at the scrape. *makers* construct, by name, the collectors that this
-    node may lack: one that raises NotAvailable is tried again every minute and is not listed.
+    background thread from start() to stop(), so one that hangs does not block the others; until
+    start() is called they too are read at the scrape. *makers* construct, by name, the collectors
+    that this node may lack: one that raises NotAvailable is retried every minute and not listed.
     """
 
     def __init__(
@@ -137,10 +137,10 @@ class Scrape(RegistryCollector):
     def collect(
         self, names: Collection[str] | None = None, deadline: float | None = None
     ) -> Iterator[Metric]:
-        """Yield every collector's families, then how each collector is doing.
+        """Yield every collector's families, then each collector's status.
 
-        Only of *names* if there are any. Those whose turn comes after *deadline*, in seconds of
-        monotonic(), are left out and count as failed.
+        If *names* is given, only those collectors. A collector that would start after *deadline*,
+        in seconds of monotonic(), is left out and counts as failed.
         """
         self._make_missing()
         health = _Health()
@@ -217,10 +217,10 @@ def _renderable(family: Metric) -> Metric:
 
 
 class _Health:
-    """How each collector is doing, as metric families.
+    """Each collector's status, as metric families.
 
-    The many that only read memory have no series of their own unless they fail: what they read has
-    its own freshness, and three series each would be most of what a node may cost.
+    Collectors that only read memory have status series only while they fail: their data has its own
+    freshness, and three series for each would use up most of a node's budget.
     """
 
     def __init__(self) -> None:

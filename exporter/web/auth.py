@@ -1,4 +1,4 @@
-"""Basic auth around the web application, as the web configuration file asks for it."""
+"""Middleware that requires basic auth, if the web configuration has users."""
 
 import asyncio
 import base64
@@ -14,17 +14,17 @@ from starlette.datastructures import Headers
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-# Checked when the user is unknown, so that the time an answer takes tells nobody which names exist.
+# Checked when the user is unknown, so that response times do not reveal which names exist.
 NOBODY: Final = bcrypt.hashpw(secrets.token_bytes(16), bcrypt.gensalt(10))
 CACHED_LOGINS: Final = 100
 
 
 class BasicAuth:
-    """Lets through to *app* who logs in as one of *users* (name to bcrypt hash); others get 401.
+    """Requires a login as one of *users* (name to bcrypt hash) for *app*; answers 401 otherwise.
 
-    bcrypt is slow on purpose, so a login that was right once is remembered, as a keyed hash, and
-    only one is checked at a time, off the event loop. The addresses that wait take turns: one that
-    guesses a hundred passwords holds up no other.
+    bcrypt is slow on purpose, so valid logins are cached, as a keyed hash, and only one login is
+    checked at a time, off the event loop. Waiting client addresses take turns, so many guesses
+    from one address do not delay logins from others.
     """
 
     def __init__(self, app: ASGIApp, users: Mapping[str, bytes]) -> None:

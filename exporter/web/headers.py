@@ -1,4 +1,4 @@
-"""The headers that the web configuration file adds to every answer."""
+"""Middleware that adds the headers of the web configuration to every response."""
 
 from collections.abc import Mapping
 

@@ -11,7 +11,7 @@ GONE_SECONDS: Final = 600.0
 
 
 class Nvml(Protocol):
-    """The part of the supervisor that is asked."""
+    """The part of the supervisor that health checks use."""
 
     @property
     def released(self) -> bool:
@@ -26,10 +26,10 @@ class Nvml(Protocol):
 class Ready:
     """Says why the exporter is not ready, None when it is.
 
-    The first readings are waited for once: a collector that hangs later has a series that says so,
-    and a node that is taken out for it would lose all others. The NVML worker counts at any time.
-    A GPU that is lost, a driver that is not there, and a release by the operator do not count: what
-    can be said about them is being said. *nvml* is None where no collector needs it.
+    The first readings are awaited only once: a collector that hangs later has a series for that,
+    and an unready node would lose the series of all others. The NVML worker must always be up. A
+    lost GPU, a missing driver and a release by the operator do not make the node unready, because
+    their series are exposed. *nvml* is None if no collector needs it.
     """
 
     def __init__(self, has_first_readings: Callable[[], bool], nvml: Nvml | None) -> None:
@@ -40,14 +40,14 @@ class Ready:
     def __call__(self) -> str | None:
         self._had_first_readings = self._had_first_readings or self._has_first_readings()
         if not self._had_first_readings:
-            return "The first readings are not in yet."
+            return "The first readings are not available yet."
         if self._nvml is None or self._nvml.released:
             return None
         sample = self._nvml.latest()
         if sample is None:
-            return "The NVML worker is not heard: it is starting, or stuck and being replaced."
+            return "The NVML worker does not report: it is starting, or stuck and being replaced."
         if sample.gpus_visible is None:
-            return "The driver has not said yet which GPUs there are."
+            return "The driver has not listed the GPUs yet."
         return None
 
 
@@ -55,9 +55,9 @@ class GpusGone:
     """Says that this process had GPUs and has had none for GONE_SECONDS, else None; for liveness.
 
     A container can lose its access to every GPU while the node keeps them, for example when systemd
-    is reloaded on the host, or its driver is upgraded: only a new container helps. One that does
-    not help is not repeated: the new process never had a GPU. *nvml* is None where no collector
-    needs it. Counts from the first time it is asked.
+    is reloaded on the host, or its driver is upgraded: only a new container helps. If it does not
+    help, there is no second restart, because the new process never had a GPU. *nvml* is None if no
+    collector needs it. The time counts from the first call.
     """
 
     def __init__(self, nvml: Nvml | None, clock: Callable[[], float] = time.monotonic) -> None:
@@ -68,7 +68,7 @@ class GpusGone:
 
     def __call__(self) -> str | None:
         sample = None if self._nvml is None else self._nvml.latest()
-        # A worker that is not heard says nothing of the GPUs, and may hang where no kill reaches.
+        # A silent worker tells nothing about the GPUs, and may hang where it cannot be killed.
         is_silent = sample is None or sample.gpus_visible is None
         if sample is not None and any(gpu.up for gpu in sample.gpus):
             self._had_gpus = True
@@ -84,6 +84,6 @@ class GpusGone:
         if seconds < GONE_SECONDS:
             return None
         return (
-            f"No GPU has answered for {seconds / 60:.0f} minutes though this process had some; "
-            "a new container may see them again."
+            f"No GPU has answered for {seconds / 60:.0f} minutes, although this process has seen "
+            "GPUs; a restarted container may see them again."
         )

@@ -9,7 +9,7 @@ from rank_probe import api
 from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
 
-# The Trainer tells its callbacks when these are over, not when they begin.
+# The Trainer calls its callbacks when these end, not when they begin.
 _STAGE_OF = {"_evaluate": "eval", "evaluate": "eval", "_save_checkpoint": "checkpoint"}
 
 
@@ -27,7 +27,7 @@ class RankskewCallback(TrainerCallback):  # type: ignore[misc]  # transformers' 
 
     @never_raise
     def attach(self) -> None:
-        """Start the probe if nobody has, and name the Trainer's evaluations and checkpoints."""
+        """Start the probe if it is not running, and mark evaluations and checkpoints."""
         self._patches.undo()  # A training that raised never came to its end.
         if api.timeline() is None:
             api.start(automatic=True, job_id=self._job_id, peer_group=self._peer_group)

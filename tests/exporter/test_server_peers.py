@@ -71,7 +71,7 @@ def test_rank_of_one_user_is_safe_from_another(tmp_path: Path) -> None:
 
     refusal = {
         "error": "Rank 0 of job 'local' belongs to another user or container of this node "
-        f"(uid {NOBODY_UID}); set RANKSKEW_JOB_ID to a name that is only yours."
+        f"(uid {NOBODY_UID}); set RANKSKEW_JOB_ID to a unique name."
     }
     assert (first, owner) == ((200, {}), (200, {}))
     assert (other, nobody, root) == ((403, refusal), (403, refusal), (403, refusal))

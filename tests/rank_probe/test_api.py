@@ -91,7 +91,7 @@ def test_misspelt_stage_is_said_and_timed_as_other(
                 assert api._probe.timeline.clock.stage == OTHER
 
     assert len(caplog.records) == 1
-    assert "'forwrad' is no stage" in caplog.text
+    assert "'forwrad' is not a stage" in caplog.text
     assert all(stage in caplog.text for stage in STAGES)
 
 

@@ -34,7 +34,7 @@ def test_only_the_first_failure_is_logged(
         broken()
 
     assert len(caplog.records) == 1
-    assert "training goes on" in caplog.text
+    assert "training continues" in caplog.text
 
 
 @pytest.mark.parametrize("theirs", [KeyboardInterrupt, SystemExit])

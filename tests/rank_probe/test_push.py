@@ -279,7 +279,7 @@ def test_answer_without_an_end_is_not_held(caplog: pytest.LogCaptureFixture) -> 
             pusher.push()
 
     assert pusher.failed_pushes == 1
-    assert "it does not end" in caplog.text
+    assert "does not end" in caplog.text
 
 
 def test_answer_may_come_in_pieces_and_end_the_connection() -> None:

@@ -224,7 +224,7 @@ def test_directory_of_somebody_else_is_not_used(
     for _ in range(3):
         trace.write(ME, on_demand=True)
         loop.step()
-    assert caplog.text.count("somebody else's") == 1
+    assert caplog.text.count("belongs to another user") == 1
     assert list((tmp_path / "theirs").iterdir()) == []
 
 

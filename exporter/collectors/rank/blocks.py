@@ -1,4 +1,4 @@
-"""Rank blocks: a mean step of each rank's last whole block, for jobs whose judge does not speak."""
+"""Rank blocks: the mean step of each rank's last whole block, for jobs without a verdict."""
 
 from collections.abc import Iterator
 

@@ -50,7 +50,7 @@ class FieldValues:
 
 
 def field_values(handle: object, fields: Sequence[Field]) -> dict[Field, int | float | None]:
-    """Ask the GPU for *fields*: None is "not supported", and what it cannot tell now is left out.
+    """Read *fields* from the GPU: None is "not supported"; currently unavailable ones are left out.
 
     Raises pynvml.NVMLError if there is no value at all, and when the GPU is lost.
     """

@@ -23,7 +23,7 @@ METRICS: Final = (*ACTIVITY, *PCIE)
 REFRESH_SECONDS: Final = 0.1
 # All of the time is covered however seldom it is asked, so it is asked as often as a scrape needs.
 SAMPLE_SECONDS: Final = 5.0
-# But nobody waits that long for the first reading. Twice the pace: a call may come late.
+# The first reading must not take that long. Twice the interval, because a call may be late.
 FIRST_SECONDS: Final = 2 * REFRESH_SECONDS
 
 
@@ -35,7 +35,7 @@ class Memory:
 
 
 class Gpm:
-    """Takes a sample of a GPU's counters now and then; what grew since the one before is told.
+    """Samples a GPU's counters at intervals, and returns what they gained since the last sample.
 
     So all of the time is covered, and no load is too short to be seen. Where MIG is on, and in a
     virtual machine with a part of a GPU, NVML refuses: sometimes only when a sample is taken.

@@ -133,7 +133,7 @@ class NvLink:
 
 
 class Sum:
-    """Adds up counters, and goes on where one of them is gone for a while or begins anew.
+    """Adds up counters, and continues if one of them is missing for a while or restarts.
 
     Their plain sum would fall then, which rate() takes for a restart of all of them.
     """
@@ -161,7 +161,7 @@ def link_state(handle: object, link: int) -> int:
 def byte_counts(handle: object, fields: Sequence[Field]) -> dict[Field, int | float]:
     """Return those of *fields* that are told now.
 
-    None at all is no failure, which would be remembered for an hour: links come up in seconds.
+    No link at all is not a failure, which would be cached for an hour: links come up in seconds.
     """
     try:
         answers = field_values(handle, fields)

@@ -1,4 +1,4 @@
-"""What a GPU tells in one call: each NVML function, and the fields of GpuSample that it fills."""
+"""Readings of one call each: the NVML function, and the fields of GpuSample that it fills."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A GPU's PCIe link: what goes over it, from the best source there is, and how fast it runs."""
+"""A GPU's PCIe link: its traffic, from the best available source, and its speed."""
 
 from typing import Any, Final, Protocol
 
@@ -24,7 +24,7 @@ LINK_SECONDS: Final = 5.0
 
 
 class Source(Protocol):
-    """One way to learn what goes over the link; *name* is what the label `pcie_source` can be."""
+    """One source of the link's traffic; *name* is a value of the label `pcie_source`."""
 
     @property
     def name(self) -> str: ...
@@ -34,7 +34,7 @@ class Source(Protocol):
         ...
 
     def may_tell(self, ask: Ask) -> bool:
-        """Whether a source that just told nothing is worth waiting for."""
+        """Whether to keep waiting for a source that just gave no value."""
         ...
 
 
@@ -51,8 +51,8 @@ class PcieThroughput:
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
         """Return the source and its means over the window, in bytes a second.
 
-        A source that has told nothing but 0 since the GPU was opened may be broken, as on some
-        kinds of GPU: the next one is asked too, and 0 is believed only if that has no more to tell.
+        A source that has returned only 0 since the GPU was opened may be broken, as on some GPU
+        models: the next source is read too, and 0 is accepted only if that one shows no traffic.
         """
         if ask is not self._ask:
             self._begin(ask)
@@ -66,7 +66,7 @@ class PcieThroughput:
         return silent
 
     def _begin(self, ask: Ask) -> None:
-        """Begin anew with a GPU that was opened, maybe after a reset."""
+        """Start over with a GPU that was opened, perhaps after a reset."""
         timing = self._timing
         window = timing.window_seconds
         counters = PcieByteCounters(timing.interval_seconds, max(window, timing.patience_seconds))
@@ -79,7 +79,7 @@ class PcieThroughput:
 
 
 class _Reader:
-    """A source, and whether it ever told of traffic."""
+    """A source, and whether it has ever shown traffic."""
 
     def __init__(self, source: Source) -> None:
         self.source = source
@@ -98,7 +98,7 @@ class _Reader:
 
 
 class Averaged:
-    """The means over the window of a source that tells something new each time."""
+    """The means over the window, for a source that gives a new value each time."""
 
     def __init__(self, source: Source, window_seconds: float) -> None:
         self.name = source.name
@@ -121,7 +121,7 @@ class Averaged:
 
 
 class GpmRates:
-    """What GPM has counted: all of the time, at no cost of its own."""
+    """What GPM has counted: continuous, and without extra cost."""
 
     name = "gpm"
 
@@ -139,7 +139,7 @@ class GpmRates:
 
 
 class SampledRates:
-    """NVML's own measurement: it blocks for 20 ms, and sees no more than those.
+    """NVML's own measurement: it blocks for 20 ms, and measures only those.
 
     The two directions take turns, for each keeps a thread and maybe the driver busy meanwhile.
     """
@@ -165,13 +165,13 @@ class SampledRates:
         return transmit, receive
 
     def may_tell(self, ask: Ask) -> bool:
-        return False  # There is no other to be asked instead.
+        return False  # There is no other source to read instead.
 
 
 class PcieLink:
     """Tells the generation that the link runs at while the GPU works, and not that at rest.
 
-    Power management slows the link of an idle GPU, which is no fault.
+    Power management slows down the link of an idle GPU, which is not a fault.
     """
 
     def __init__(self, window_seconds: float) -> None:
@@ -203,7 +203,7 @@ class PcieLink:
 def _is_busy(ask: Ask) -> bool:
     """Whether the GPU works, in a performance state that does not save power.
 
-    With MIG there is no utilization, and what holds the clocks down says if the GPU is idle.
+    With MIG there is no utilization; the throttle reasons then show whether the GPU is idle.
     """
     if ask(pynvml.nvmlDeviceGetPerformanceState) in SAVING_STATES:
         return False

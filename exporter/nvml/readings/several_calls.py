@@ -1,4 +1,4 @@
-"""What a GPU tells that takes more than one call, or the memory of the one before: the list."""
+"""The list of readings that take several calls, or need the previous reading."""
 
 from pathlib import Path
 from typing import Any, Protocol

@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         _serve(node, _take_stdout(), end, timing.interval_seconds)
     except CallFailed as failure:
-        print(f"rankskew: the NVML worker starts anew: {failure}", file=sys.stderr, flush=True)
+        print(f"rankskew: the NVML worker restarts: {failure}", file=sys.stderr, flush=True)
         status = 1
     except Superseded:
         status = SUPERSEDED_STATUS

@@ -1,4 +1,4 @@
-"""Why no GPU can be read on this node: a closed set of reasons, each with what to do about it."""
+"""Reasons why no GPU can be read on this node: a closed set, each with what to do about it."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -23,7 +23,7 @@ ADVICE: Final = {
     Reason.VERSION_MISMATCH: "the driver was upgraded or downgraded: "
     "reload its kernel modules, or reboot",
     Reason.NO_PERMISSION: "let the exporter's user open /dev/nvidia*",
-    Reason.NO_GPU: "see lspci and the kernel's log, or what this container may see",
+    Reason.NO_GPU: "check lspci and the kernel's log, or which devices this container can access",
     Reason.OTHER: "see the kernel's log (dmesg | grep NVRM); "
     "in a container that lost its devices, restart the container",
 }

@@ -1,4 +1,4 @@
-"""One GPU: opens it, reads all it can tell, and keeps apart "never", "not now" and "lost"."""
+"""One GPU: opens it, reads it, and distinguishes "not supported", "not now" and "lost"."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -43,10 +43,10 @@ class Gpu:
         self._quick = quick
         self._slow = slow
         self._ask: Ask | None = None
-        # What is left to tell when it is lost.
+        # What is still reported when it is lost.
         self._down = GpuSample(index, up=False)
         self._open_again_at = 0.0
-        # What READINGS told when they were last due, and by their fields when that is next.
+        # The last values of READINGS, and when each is due next, by its fields.
         self._kept: dict[str, Any] = {}
         self._due: dict[tuple[str, ...], float] = {}
 
@@ -63,7 +63,7 @@ class Gpu:
             ask.forget_answers()
             values = self._table(ask, time.monotonic()) | _read_all(self._quick, ask)
             if ask.failure is not None and not ask.has_answered:
-                raise ask.failure  # A GPU that has only errors to tell is not up.
+                raise ask.failure  # A GPU that returns only errors is not up.
         except CallFailed as failure:
             if failure.code in PROCESS_OBSOLETE:
                 raise

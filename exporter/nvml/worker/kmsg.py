@@ -29,7 +29,7 @@ class Kmsg:
     """Counts the XID errors that the kernel writes from now on. One thread uses it."""
 
     def __init__(self, path: str) -> None:
-        """Open the log at its end; raise OSError where this user may not, or it is no log."""
+        """Open the log at its end; raise OSError if this user may not, or if it is not the log."""
         self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._half_line = b""
         self._counts: dict[BusId, XidCounts] = {}
@@ -41,7 +41,7 @@ class Kmsg:
             os.lseek(self._file, 0, os.SEEK_END)
 
     def read(self) -> None:
-        """Take in what was written since, without waiting."""
+        """Read what was written since the last call, without waiting."""
         for _ in range(RECORDS):
             try:
                 chunk = os.read(self._file, RECORD_BYTES)

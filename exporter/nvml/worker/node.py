@@ -1,4 +1,4 @@
-"""All GPUs of a node: a driver call that blocks or hangs holds up no other GPU."""
+"""All GPUs of a node: a driver call that blocks or hangs does not delay the other GPUs."""
 
 import math
 import sys
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 # Events wait in the driver, so they are fetched with each fifth reading only.
 EVENTS_EVERY: Final = 5
-# Also how long a process whose library does not fit the driver stays, to say so.
+# Also how long a process stays to report that its library does not match the driver.
 NO_DRIVER_CAP_SECONDS: Final = 60.0
 
 
@@ -64,7 +64,7 @@ class Job(Generic[T]):
 
 
 class GpuJobs:
-    """The jobs of one GPU: what answers at once, what takes longer, and, if need be, its events."""
+    """The jobs of one GPU: quick readings, slow readings and, if needed, its events."""
 
     def __init__(self, gpu: Gpu, threads: Threads, events: XidEvents | None) -> None:
         self._gpu = gpu
@@ -91,7 +91,7 @@ class GpuJobs:
     def sample(
         self, stale_seconds: float, kmsg: Kmsg | None, levels: Mapping[int, dict[str, str]]
     ) -> GpuSample:
-        """Put together what the jobs brought home lately, with what is known of all GPUs at once.
+        """Combine the latest results of the jobs with what is known about all GPUs together.
 
         *kmsg* is the kernel's log, if that tells of XID errors; *levels* are Topology's.
         """
@@ -142,7 +142,7 @@ class Node:
         self._calls = Calls(timing.patience_seconds, timing.slow_seconds)
         self._threads = Threads()
         self._opening = Job(self._threads, self._open)
-        # It tells all that NVML's events tell, and more: with it nothing is counted twice.
+        # It has everything that NVML's events have, and more; using only it counts nothing twice.
         self._kmsg = open_kmsg(timing.path_kmsg)
         self._backoff = Backoff(timing.retry_seconds, NO_DRIVER_CAP_SECONDS)
         self._open_again_at = 0.0
@@ -202,7 +202,7 @@ class Node:
         return self._driver is None or not self._driver.gpus
 
     def _compare_with_driver(self) -> None:
-        """Raise Superseded when the driver took on or let go of a GPU: NVML would not notice.
+        """Raise Superseded when the driver has added or removed a GPU: NVML would not notice.
 
         That, and no timer, replaces the process for the sake of a lost GPU: it costs the counters
         of the healthy ones, and nvmlInit beside a sick GPU can hang, which hides them too.
@@ -211,7 +211,7 @@ class Node:
         if self._calls.stuck() is not None:
             return  # A new process might only join this one, asleep in the driver.
         if bound is not None and bound.have_changed():
-            print("rankskew: the driver has other GPUs now; NVML is opened anew", file=sys.stderr)
+            print("rankskew: the driver's GPUs have changed; NVML is reopened", file=sys.stderr)
             raise Superseded
 
     def _open(self) -> None:
@@ -242,7 +242,7 @@ class Node:
         except CallFailed as failure:
             if failure.code in PROCESS_OBSOLETE:
                 raise
-            return None  # A version that cannot be told costs no GPU.
+            return None  # An unknown version must not make a GPU count as lost.
 
     def _gpu(self, index: int) -> Gpu:
         timing = self._timing

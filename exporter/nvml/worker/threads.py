@@ -18,9 +18,9 @@ Work = tuple[Future[Any], Callable[[], Any]]
 class Threads:
     """Runs work in the order in which it is submitted, in as few threads as can keep up.
 
-    Handing each piece to a thread of its own takes longer than most of the work itself. So another
-    thread joins in only when work waits and all the threads there are have been held up. They end
-    with the process: nothing else ends one that hangs in the driver. One thread submits.
+    A separate thread for each piece would take longer than most of the work itself. So another
+    thread is added only when work waits and all existing threads are held up. Threads end with the
+    process, because nothing else ends one that hangs in the driver. Only one thread submits.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Threads:
         return future
 
     def relieve(self) -> None:
-        """Start a thread if work waits and nobody is going to take it soon."""
+        """Start a thread if work waits and no thread is going to take it soon."""
         soon = time.monotonic() - HELD_UP_SECONDS
         held_up = (since is not None and since < soon for since in self._busy_since.values())
         if not self._queue.empty() and all(held_up):

@@ -13,7 +13,7 @@ NAMED_KINDS_OF_APPLICATIONS: Final = 1
 
 
 class XidSource(StrEnum):
-    """Who tells of the errors; never both, or each would count twice."""
+    """The source of the errors; never both, or each error would count twice."""
 
     KMSG = "kmsg"
     NVML = "nvml"

@@ -77,7 +77,7 @@ def test_half_made_rotation_locks_nobody_out(
         path.write_text("next")
         assert token.is_shown_in("Bearer next")
 
-    assert "the token read before stays good" in caplog.text
+    assert "the previous token stays valid" in caplog.text
     assert "two words" not in caplog.text
 
 

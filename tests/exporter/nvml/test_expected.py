@@ -97,7 +97,9 @@ def test_damaged_file_is_one_sentence(
     expected = seen(tmp_path, gpu(A))
 
     assert expected.number == 1
-    assert caplog.messages == [f"{tmp_path}/{FILE_NAME} is damaged; expected GPUs are learnt anew"]
+    assert caplog.messages == [
+        f"{tmp_path}/{FILE_NAME} is damaged; the list of expected GPUs starts over"
+    ]
     assert ExpectedGpus(tmp_path).number == 1
 
 

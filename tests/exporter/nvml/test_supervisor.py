@@ -263,7 +263,7 @@ def test_line_of_another_version_is_a_failure_not_a_crash(
     finally:
         supervisor.stop()
 
-    assert "as after an upgrade without a restart of the exporter" in caplog.text
+    assert "for example after an upgrade without a restart of the exporter" in caplog.text
     assert supervisor.latest() is None
 
 

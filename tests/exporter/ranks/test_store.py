@@ -128,9 +128,7 @@ def test_rank_belongs_to_whom_first_reported_it(clock: Clock, other: Peer | None
         Forbidden, match="Rank 0 of job 'local' belongs to another user or container"
     ) as refusal:
         store.put(snapshot(job_id="local", sequence=2, **NEWER), other)
-    assert str(refusal.value).endswith(
-        "(uid 1000); set RANKSKEW_JOB_ID to a name that is only yours."
-    )
+    assert str(refusal.value).endswith("(uid 1000); set RANKSKEW_JOB_ID to a unique name.")
     assert store.put(snapshot(job_id="local", sequence=2), USER)
     assert store.put(snapshot(job_id="mine"), other)
 
@@ -311,13 +309,13 @@ def test_step_of_the_wall_clock_changes_nothing(
 @pytest.mark.parametrize(
     ("limits", "first", "second", "sentence"),
     [
-        (RankLimits(ranks=1), {}, {"rank": 1}, "already holds 1 ranks; .* --ranks.max"),
-        (RankLimits(jobs=1), {}, {"job_id": "b"}, "already holds 1 jobs; .* --ranks.jobs-max"),
+        (RankLimits(ranks=1), {}, {"rank": 1}, "already has 1 ranks; .* --ranks.max"),
+        (RankLimits(jobs=1), {}, {"job_id": "b"}, "already has 1 jobs; .* --ranks.jobs-max"),
         (
             RankLimits(peer_groups=1),
             {},
             {"rank": 1, "peer_group": "b"},
-            "already holds 1 peer groups; .* --ranks.peer-groups-max",
+            "already has 1 peer groups; .* --ranks.peer-groups-max",
         ),
     ],
 )
@@ -371,10 +369,10 @@ def test_user_without_a_place_gets_a_share_of_a_crowds(clock: Clock) -> None:
         store.put(snapshot(job_id=f"alice-{number}", rank=1), ALICE)
     for number in range(2):
         store.put(snapshot(job_id=f"bob-{number}"), BOB)
-    with pytest.raises(NoRoom, match="already holds 4 jobs"):
+    with pytest.raises(NoRoom, match="already has 4 jobs"):
         store.put(snapshot(job_id="bob-2"), BOB)
     for sequence in range(2, 100):
-        with pytest.raises(NoRoom, match="already holds 4 jobs"):
+        with pytest.raises(NoRoom, match="already has 4 jobs"):
             store.put(snapshot(job_id="alice-3", sequence=sequence), ALICE)
 
     assert {job for job, _ in held(store)} == {"alice-0", "alice-1", "bob-0", "bob-1"}
@@ -395,7 +393,7 @@ def test_ranks_that_begin_are_bounded_by_user(clock: Clock) -> None:
     store = RankStore(RankLimits(ranks=2), clock)
     for number in range(8):
         store.put(snapshot(job_id=f"job-{number}", finished=True), ALICE)
-    with pytest.raises(NoRoom, match="8 ranks of this user began in the last minute"):
+    with pytest.raises(NoRoom, match="8 ranks of this user started in the last minute"):
         store.put(snapshot(job_id="job-8"), ALICE)
     store.put(snapshot(job_id="bob"), BOB)
     clock.seconds += 60.0
@@ -412,7 +410,7 @@ def test_nobody_gets_more_than_a_share_of_a_crowds(clock: Clock) -> None:
     store.put(snapshot(job_id="carol"), CAROL)
     for number in range(3):
         store.put(snapshot(job_id=f"bob-{number}"), BOB)
-    with pytest.raises(NoRoom, match="already holds 9 jobs"):
+    with pytest.raises(NoRoom, match="already has 9 jobs"):
         store.put(snapshot(job_id="bob-3"), BOB)
 
     assert len([job for job, _ in held(store) if job.startswith("alice")]) == 5

@@ -67,7 +67,7 @@ def test_row_cut_off_by_a_kill_is_left_out_and_said(
 
     assert sorted(run.steps) == [0, 1, 2, 3]
     assert capsys.readouterr().err == (
-        f"rankskew: {path}: its last row has no end and is left out\n"
+        f"rankskew: {path}: its last row has no newline and is left out\n"
     )
 
 
@@ -149,7 +149,7 @@ def test_bad_row_is_named_with_file_and_line(tmp_path: Path, row: str, complaint
     ("header", "complaint"),
     [
         ("rank,peer_group,step,time_s,data_s", "line 1: the header has no column job_id; expected"),
-        (HEADER + ",lunch_s", "line 1: column 'lunch_s' is no stage; use optimizer_s"),
+        (HEADER + ",lunch_s", "line 1: column 'lunch_s' is not a stage; use optimizer_s"),
         (HEADER + ",data_s", "line 1: the header needs columns of stages, each once"),
         ("job_id,rank,peer_group,step,time_s,node", "line 1: the header needs columns of stages"),
     ],
@@ -169,8 +169,8 @@ def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
             read_traces([tmp_path / "a.csv" if "cannot" in complaint else tmp_path])
     path = tmp_path / "a.csv"
     for content, complaint in (
-        (b"", "there is no step in these files"),
-        (f"{HEADER}\n".encode(), "there is no step in these files"),
+        (b"", "these files contain no step"),
+        (f"{HEADER}\n".encode(), "these files contain no step"),
         (b"\xff\xfe\n", "is not UTF-8 text"),
     ):
         path.write_bytes(content)

@@ -41,7 +41,7 @@ class Web:
         self.gpus_visible: int | None = None
         self.live = LiveView(self.store, lambda: self.gpus_visible)
         self.live.sample(1_000.0, 1_000.0)
-        self.why_not_ready: str | None = "The first readings are not in yet."
+        self.why_not_ready: str | None = "The first readings are not available yet."
         self.why_not_healthy: str | None = None
         # A clock that stands still: no page here is too late.
         scrape = Scrape([Fixed("one", 4.5), Fixed("two", 2.0)], monotonic=lambda: 0.0)
@@ -103,7 +103,10 @@ def test_exporter_is_healthy_before_it_is_ready(web: Web) -> None:
     """Health says that the process answers; readiness says in a sentence what it waits for."""
     assert web.get("/-/healthy").status_code == 200
     waiting = web.get("/-/ready")
-    assert (waiting.status_code, waiting.text) == (503, "The first readings are not in yet.\n")
+    assert (waiting.status_code, waiting.text) == (
+        503,
+        "The first readings are not available yet.\n",
+    )
     web.why_not_ready = None
     assert web.get("/-/ready").status_code == 200
 
@@ -134,7 +137,7 @@ def test_unknown_collector_is_one_sentence(web: Web, name: str) -> None:
     answer = web.get(f"/metrics?collect[]=one&collect[]={name}")
 
     assert answer.status_code == 400
-    assert answer.text == f"No collector here is called {name!r}; those that are on: one, two.\n"
+    assert answer.text == f"No collector is called {name!r}; enabled collectors: one, two.\n"
 
 
 @pytest.mark.parametrize("timeout", ["", "soon", "nan", "inf", "-1", "0", "0.1", "10"])

@@ -34,7 +34,7 @@ def test_node_without_nvml_waits_for_the_first_readings_once() -> None:
     has_readings = False
     ready = Ready(lambda: has_readings, None)
 
-    assert ready() == "The first readings are not in yet."
+    assert ready() == "The first readings are not available yet."
     has_readings = True
     assert ready() is None
     has_readings = False
@@ -50,8 +50,8 @@ def test_whatever_the_driver_says_the_exporter_is_ready(sample: NodeSample) -> N
 @pytest.mark.parametrize(
     ("sample", "why"),
     [
-        (None, "The NVML worker is not heard: it is starting, or stuck and being replaced."),
-        (STILL_ASKED, "The driver has not said yet which GPUs there are."),
+        (None, "The NVML worker does not report: it is starting, or stuck and being replaced."),
+        (STILL_ASKED, "The driver has not listed the GPUs yet."),
     ],
 )
 def test_exporter_is_not_ready_while_it_knows_nothing_of_the_gpus(
@@ -96,8 +96,8 @@ def test_gpus_that_are_all_gone_for_long_ask_for_a_restart(sample: NodeSample) -
     assert gone() is None
     clock.seconds += 1
 
-    sentence = "No GPU has answered for 10 minutes though this process had some; "
-    assert gone() == sentence + "a new container may see them again."
+    sentence = "No GPU has answered for 10 minutes, although this process has seen GPUs; "
+    assert gone() == sentence + "a restarted container may see them again."
     nvml.sample = FINE
     assert gone() is None
 

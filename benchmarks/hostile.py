@@ -28,9 +28,9 @@ from benchmarks.report import write
 
 CASES: Final = {"body": body, "request": request}
 # The exporter's caches and the allocator's pools have their size by then.
-WARM_UP_SHARE: Final = 0.1
-# 100,000 cases that leave 100 bytes each are over it.
-MOST_GROWTH_MIB: Final = 8.0
+WARM_UP_CASES: Final = 10_000
+# 100,000 cases that leave 42 bytes each are over it.
+MOST_GROWTH_MIB: Final = 4.0
 # The NVML child comes and goes by itself.
 MOST_NEW_FILES: Final = 3
 # The live page is made once a second: what breaks it shows by then.
@@ -88,12 +88,14 @@ def harm_of(victim: Victim, cases: Iterable[Case]) -> str | None:
 
 def _blame(victim: Victim, plan: Plan, recent: tuple[Case, ...], broken: Broken) -> str:
     """Return what broke, the fewest of the *recent* cases that do it, and their shortest bytes."""
-    last = recent[-1:]
-    cases = last if harm_of(victim, last) else recent
-    if len(cases) > 1:
-        cases = shortest(cases, lambda some: harm_of(victim, some) is not None)
-    repeat = f"python -m benchmarks.hostile --seed {plan.seed} --repeat"
-    lines = [f"{cases[-1].name}: {broken}", f"{repeat} {' '.join(case.name for case in cases)}"]
+    again = f"python -m benchmarks.hostile --seed {plan.seed}"
+    cases = next((some for some in (recent[-1:], recent) if harm_of(victim, some)), None)
+    if cases is None:
+        again += f" --bodies {plan.bodies} --requests {plan.requests}"
+        return f"{recent[-1].name}: {broken}\nonly after all that came before it: {again}"
+    cases = shortest(cases, lambda some: harm_of(victim, some) is not None)
+    again += f" --repeat {' '.join(case.name for case in cases)}"
+    lines = [f"{cases[-1].name}: {broken}", again]
     if len(cases) == 1:
         (case,) = cases
         data = shortest(
@@ -149,7 +151,7 @@ def run(directory: Path, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _warm_up(numbers: range) -> int:
-    return int(len(numbers) * WARM_UP_SHARE)
+    return min(WARM_UP_CASES, len(numbers) // 2)
 
 
 def _all(numbers: dict[str, range]) -> int:

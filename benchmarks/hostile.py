@@ -14,7 +14,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +26,8 @@ from benchmarks.hostile_requests import request
 from benchmarks.hostile_victim import MOST_LOG_BYTES, MOST_SERIES, Broken, Victim
 from benchmarks.report import write
 
-CASES: Final = {"body": body, "request": request}
+Make = Callable[[int, int], Case]
+CASES: Final[dict[str, Make]] = {"body": body, "request": request}
 # The exporter's caches and the allocator's pools have their size by then.
 WARM_UP_CASES: Final = 10_000
 # 100,000 cases that leave 42 bytes each are over it.
@@ -68,20 +69,23 @@ def attack(victim: Victim, plan: Plan, kind: str, numbers: range) -> list[float]
             if number % plan.every == plan.every - 1 or number == numbers[-1]:
                 victim.check_service()
         except Broken as broken:
+            victim.is_harmed = True
             raise Harm(_blame(victim, plan, recent, broken)) from broken
     return times
 
 
 def harm_of(victim: Victim, cases: Iterable[Case]) -> str | None:
-    """Say what goes wrong when *cases* come upon a new exporter; None if nothing does."""
-    victim.stop()
-    victim.start()
+    """Say what goes wrong when *cases* come upon an unharmed exporter; None if nothing does."""
+    if victim.is_harmed:
+        victim.stop()
+        victim.start()
     try:
         for case in cases:
             victim.suffer(case)
         time.sleep(LIVE_SECONDS)
         victim.check_service()
     except Broken as broken:
+        victim.is_harmed = True
         return str(broken)
     return None
 

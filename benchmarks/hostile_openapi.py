@@ -32,20 +32,28 @@ def try_descriptions(directory: Path, seed: int) -> list[dict[str, Any]]:
             if not _is_described(base):
                 print(f"{base}{DESCRIPTION} is not served: the {name} listener is not tried")
                 continue
-            try_description(base, seed)
+            try_description(base, seed, directory)
             victim.check_service()
             what = f"examples of each operation, {name} listener (schemathesis)"
             rows.append({"what": what, "measured": EXAMPLES, "most allowed": None})
     return rows
 
 
-def try_description(base: str, seed: int, examples: int = EXAMPLES) -> None:
-    """Run schemathesis on the description at *base*; raises Broken with what it found."""
+def try_description(base: str, seed: int, directory: Path, examples: int = EXAMPLES) -> None:
+    """Run schemathesis on the description at *base*; raises Broken with what it found.
+
+    It leaves a cache in *directory*.
+    """
     command = [sys.executable, "-m", "schemathesis.cli", "run", f"{base}{DESCRIPTION}"]
     command += [f"--max-examples={examples}", f"--seed={seed}", "--no-color"]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, check=False, timeout=MOST_SECONDS
+            command,
+            cwd=directory,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=MOST_SECONDS,
         )
     except subprocess.TimeoutExpired as error:
         raise Broken(

@@ -34,12 +34,12 @@ NEXT_SECONDS: Final = 0.003
 MOST_LOG_BYTES: Final = 16 * 1024
 # Ranks are forgotten so soon: one that an attack has put out of order makes room for the next. Four
 # times RANKS_MAX may begin in a minute; with the usual 64 nearly all would be refused.
-RETENTION_SECONDS: Final = 1.0
+RETENTION_SECONDS: Final = 0.5
 RANKS_MAX: Final = 128
 # A rank has at most 68 series; 16 jobs, the node and itself.
 MOST_SERIES: Final = RANKS_MAX * 68 + 16 * 100 + 600
 # So often a proper rank pushes, which is never forgotten.
-WATCH_SECONDS: Final = 0.4
+WATCH_SECONDS: Final = 0.2
 FLAGS: Final = (
     f"--ranks.max={RANKS_MAX}",
     f"--ranks.silent-retention={RETENTION_SECONDS * 1e3:.0f}ms",
@@ -63,6 +63,7 @@ class Victim(Exporter):
         self.answers: dict[str, Counter[int]] = {"body": Counter(), "web": Counter()}
         self.answers["ingest"] = Counter()
         self.turned_away = 0
+        self.is_harmed = False
         self.pages = 0
         self.most_series = 0
         self._watched = 0
@@ -76,6 +77,7 @@ class Victim(Exporter):
         super().start()
         self._log_read = self._log_began = self.log.stat().st_size
         self._pushes = None
+        self.is_harmed = False
 
     @property
     def log_bytes(self) -> int:

@@ -35,6 +35,8 @@ CROWD_ADDRESS: Final = "127.0.0.1"
 OTHER_ADDRESS: Final = "127.0.0.2"
 NOBODY_UID: Final = 65534
 BACK_SECONDS: Final = 1.0
+# Some megabytes of answers.
+PIPELINED: Final = 200
 # By then all of the crowd have come, and been thrown out or not.
 CROWD_SECONDS: Final = 5.0
 BESIDE: Final = "beside slow clients of another address and user"
@@ -66,9 +68,9 @@ async def _a_byte_a_second(connection: socket.socket, request: bytes) -> None:
 
 
 async def _never_read(connection: socket.socket, request: bytes) -> None:
-    """Ask, more and more, and read no answer."""
+    """Ask for more than the sockets hold, and then more and more, and read no answer."""
     while True:
-        await asyncio.get_running_loop().sock_sendall(connection, request * 20)
+        await asyncio.get_running_loop().sock_sendall(connection, request * PIPELINED)
         await asyncio.sleep(1)
 
 
@@ -116,8 +118,8 @@ def be_slow(web: str, ingest: str, clients: int, uid: int | None) -> None:
 def watch(exporter: Exporter, what: str, source: str, seconds: float) -> dict[str, Any]:
     """Scrape once a second from *source* for that long; return how it went."""
     process = psutil.Process(exporter.pid)
-    times, unheard, files = [], 0, 0
-    failed = newcomers_refused = 0
+    times = []
+    failed = most_unheard = newcomers_refused = files = 0
     began = time.monotonic()
     for second in range(round(seconds)):
         time.sleep(max(0.0, began + second - time.monotonic()))
@@ -125,7 +127,7 @@ def watch(exporter: Exporter, what: str, source: str, seconds: float) -> dict[st
         try:
             page = scrape(exporter.address, source=source)
             times.append((time.perf_counter() - started) * 1e3)
-            unheard = max(unheard, _unheard(page))
+            most_unheard = max(most_unheard, unheard(page))
         except OSError:
             failed += 1
         newcomers_refused += not _newcomer_is_taken(exporter, second)
@@ -137,7 +139,7 @@ def watch(exporter: Exporter, what: str, source: str, seconds: float) -> dict[st
         "p50 ms": statistics.median(times) if times else None,
         "p99 ms": _p99(times),
         "longest ms": max(times, default=None),
-        "ranks unheard": unheard,
+        "ranks unheard": most_unheard,
         "new ranks refused": newcomers_refused,
         "most open files": files,
     }
@@ -148,7 +150,7 @@ def _p99(times: list[float]) -> float | None:
     return statistics.quantiles(times, n=100, method="inclusive")[98] if len(times) > 1 else None
 
 
-def _unheard(page: bytes) -> int:
+def unheard(page: bytes) -> int:
     """Return how many of the ranks that push are not on *page*, or are silent."""
     heard = page.count(b'rankskew_steps_total{job_id="bench"')
     return RANKS - heard + page.count(b'rankskew_rank_silent_seconds{job_id="bench"')
@@ -170,7 +172,7 @@ def measure(directory: Path, plan: Plan) -> Iterator[dict[str, Any]]:
     """Yield a row undisturbed, one beside a crowd, and one for who has its address and user."""
     directory.chmod(0o755)  # The crowd is another user's, if this is root.
     with Exporter(directory) as exporter, pushing(exporter):
-        if wait_for(lambda: None if _unheard(_page(exporter)) else True, 20) is None:
+        if wait_for(lambda: None if unheard(_page(exporter)) else True, 20) is None:
             raise exporter.failure(f"did not show {RANKS} ranks in 20 s")
         yield watch(exporter, "undisturbed", OTHER_ADDRESS, plan.undisturbed_seconds)
         crowd = (be_slow, exporter.address, str(exporter.socket), plan.clients)

@@ -45,7 +45,7 @@ class Plan:
     bodies: int = 1_000_000
     requests: int = 100_000
     seed: int = 1
-    every: int = 500
+    every: int = 100
 
 
 class Harm(Exception):
@@ -98,6 +98,8 @@ def _blame(victim: Victim, plan: Plan, recent: tuple[Case, ...], broken: Broken)
         again += f" --bodies {plan.bodies} --requests {plan.requests}"
         return f"{recent[-1].name}: {broken}\nonly after all that came before it: {again}"
     cases = shortest(cases, lambda some: harm_of(victim, some) is not None)
+    if not cases:
+        return f"{recent[-1].name}: {broken}\nand it breaks without any hostile case too"
     again += f" --repeat {' '.join(case.name for case in cases)}"
     lines = [f"{cases[-1].name}: {broken}", again]
     if len(cases) == 1:
@@ -143,7 +145,7 @@ def run(directory: Path, plan: Plan) -> list[dict[str, Any]]:
             _row("turned away for want of room (503)", victim.turned_away),
             _row("tracebacks in the log", 0, 0),
             _row("bytes logged", victim.log_bytes, MOST_LOG_BYTES),
-            _row("times that both pages were read", victim.pages),
+            _row("times that the pages were read", victim.pages),
             _row("most series on a page", victim.most_series, MOST_SERIES),
             _row("resident memory before, MiB", before[0]),
             _row("growth of resident memory, MiB", growth, MOST_GROWTH_MIB),

@@ -116,7 +116,8 @@ def _soup(random: Random, door: str) -> bytes:
     target = random.choice(TARGETS if random.random() < 0.3 else PATHS[door])
     lines = [b"%b %b %b" % (method, target, random.choice(VERSIONS))]
     lines += [b"Host: x"] * (random.random() < 0.9)
-    lines += random.choices(HEADERS, k=random.choice((0, 1, 1, 2, 3, 8)))
+    for header in random.choices(HEADERS, k=random.choice((0, 1, 1, 2, 3, 8))):
+        lines.append(spoiled(random, header) if random.random() < 0.1 else header)
     body = random.choice((b"", b"", b"hello", b"{}", random.choice(CHUNKS)))
     return b"\r\n".join(lines) + random.choice((b"\r\n\r\n",) * 9 + (b"\n\n",)) + body
 

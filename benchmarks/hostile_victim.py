@@ -8,11 +8,13 @@ import socket
 import struct
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
 import psutil
+from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics import parser as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -21,12 +23,13 @@ from benchmarks.hostile_case import Case
 from benchmarks.scrape import scrape
 from demo.process import get
 from demo.stack import Exporter
-from exporter.ingest.schema import RESULTS
 from rank_probe.push import open_connection
 from rank_probe.snapshot import SNAPSHOT_PATH
 
 # Twenty times what the slowest case needs, on a machine that has other work too.
 LONGEST_SECONDS: Final = 5.0
+# What a push may be answered; written out, because the exporter could change its own list.
+PUSH_STATUSES: Final = {200, 400, 403, 409, 413, 422, 429}
 PIECE_SECONDS: Final = 0.001
 # How long an answer is waited for that may not come, and the next one after it.
 LOOK_SECONDS: Final = 0.03
@@ -45,7 +48,11 @@ FLAGS: Final = (
     f"--ranks.silent-retention={RETENTION_SECONDS * 1e3:.0f}ms",
     f"--ranks.finished-retention={RETENTION_SECONDS * 1e3:.0f}ms",
 )
-OPENMETRICS: Final = "application/openmetrics-text;version=1.0.0"
+# Each in turn: what it is asked as, and Prometheus' own parser of it.
+FORMATS: Final[tuple[tuple[str, Callable[[str], Iterable[Metric]]], ...]] = (
+    ("text/plain", text_string_to_metric_families),
+    ("application/openmetrics-text;version=1.0.0", openmetrics.text_string_to_metric_families),
+)
 RESET: Final = struct.pack("ii", 1, 0)
 STATUS: Final = re.compile(rb"^HTTP/1\.1 (\d{3}) [^\r\n]*\r$", re.MULTILINE)
 NO_ROOM: Final = b"connections are open on this"
@@ -76,8 +83,14 @@ class Victim(Exporter):
         """Start it; what its log says from here on is judged."""
         super().start()
         self._log_read = self._log_began = self.log.stat().st_size
-        self._pushes = None
         self.is_harmed = False
+
+    def stop(self) -> None:
+        """End it, and the connection to it."""
+        if self._pushes is not None:
+            self._pushes.close()
+        self._pushes = None
+        super().stop()
 
     @property
     def log_bytes(self) -> int:
@@ -144,10 +157,9 @@ class Victim(Exporter):
         self._watched_seconds = time.monotonic()
 
     def _check_page(self) -> None:
-        page = scrape(self.address).decode()
-        samples = [s for family in text_string_to_metric_families(page) for s in family.samples]
-        again = scrape(self.address, OPENMETRICS).decode()
-        list(openmetrics.text_string_to_metric_families(again))  # type: ignore[no-untyped-call] # upstream
+        accept, parsed = FORMATS[self.pages % len(FORMATS)]
+        page = scrape(self.address, accept).decode()
+        samples = [sample for family in parsed(page) for sample in family.samples]
         series = Counter((s.name, *sorted(s.labels.items())) for s in samples)
         self.most_series = max(self.most_series, len(series))
         name, most = series.most_common(1)[0]
@@ -172,14 +184,16 @@ class Victim(Exporter):
             answer = connection.getresponse()
             said = answer.read()
         except TimeoutError:
+            connection.close()
             raise
         except (OSError, http.client.HTTPException) as error:
             connection.close()
             raise Broken(f"gave no answer: {error!r}") from error
         if answer.status == 503 and NO_ROOM in said:
+            connection.close()
             self.turned_away += 1
             return 429  # By design; counted apart.
-        if answer.status not in RESULTS.values():
+        if answer.status not in PUSH_STATUSES:
             raise Broken(f"answered {answer.status}: {said[:200]!r}")
         self._pushes = connection
         return answer.status

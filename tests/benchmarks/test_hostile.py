@@ -107,8 +107,8 @@ def test_pages_are_read(
     victim: Victim, page: str, live: bytes, complaint: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A page that a scraper or a browser could not use is noticed."""
-    pages = [page.encode(), b"# EOF\n"]
-    monkeypatch.setattr(hostile_victim, "scrape", lambda *_: pages.pop(0))
+    monkeypatch.setattr(victim, "pages", 1)
+    monkeypatch.setattr(hostile_victim, "scrape", lambda *_: page.encode())
     monkeypatch.setattr(hostile_victim, "get", lambda *_: live)
 
     with pytest.raises(Broken, match=complaint):

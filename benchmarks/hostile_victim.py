@@ -35,14 +35,14 @@ PIECE_SECONDS: Final = 0.001
 LOOK_SECONDS: Final = 0.03
 NEXT_SECONDS: Final = 0.003
 MOST_LOG_BYTES: Final = 16 * 1024
-# Ranks are forgotten so soon: one that an attack has put out of order makes room for the next. Four
-# times RANKS_MAX may begin in a minute; with the usual 64 nearly all would be refused.
-RETENTION_SECONDS: Final = 0.5
+# Ranks are forgotten so soon, once the live page has seen them: one that an attack has put out of
+# order makes room for the next. Four times RANKS_MAX may begin in a minute.
+RETENTION_SECONDS: Final = 1.1
 RANKS_MAX: Final = 128
 # A rank has at most 68 series; 16 jobs, the node and itself.
 MOST_SERIES: Final = RANKS_MAX * 68 + 16 * 100 + 600
 # So often a proper rank pushes, which is never forgotten.
-WATCH_SECONDS: Final = 0.2
+WATCH_SECONDS: Final = 0.4
 FLAGS: Final = (
     f"--ranks.max={RANKS_MAX}",
     f"--ranks.silent-retention={RETENTION_SECONDS * 1e3:.0f}ms",
@@ -99,7 +99,7 @@ class Victim(Exporter):
 
     def resources(self) -> tuple[float, int]:
         """Return resident MiB and open files, once all ranks are forgotten."""
-        until = time.monotonic() + RETENTION_SECONDS + 1.2  # The live page samples once a second.
+        until = time.monotonic() + RETENTION_SECONDS + 1.1  # The live page samples once a second.
         while time.monotonic() < until:
             self._watch()
             time.sleep(WATCH_SECONDS / 4)

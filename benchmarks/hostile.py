@@ -82,6 +82,7 @@ def harm_of(victim: Victim, cases: Iterable[Case]) -> str | None:
     try:
         for case in cases:
             victim.suffer(case)
+        victim.check_service()
         time.sleep(LIVE_SECONDS)
         victim.check_service()
     except Broken as broken:

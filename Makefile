@@ -58,7 +58,7 @@ bench-scrape: ## a scrape with 8 stub GPUs and 8 ranks: time, CPU, memory (5 min
 bench-scale: ## rules of a real Prometheus over 1,024 to 16,384 simulated ranks (45 minutes, 10 GiB)
 	$(PYTHON) -m benchmarks.scale
 
-fuzz: ## hostile snapshots and requests against a real exporter (half an hour; FUZZ="--bodies 100000 --seed 2")
+fuzz: ## hostile snapshots and requests against a real exporter (three quarters of an hour; FUZZ="--bodies 100000 --seed 2")
 	$(PYTHON) -m benchmarks.hostile $(FUZZ)
 
 bench-slow-clients: ## a scrape a second beside 1,000 slow clients (4 minutes)

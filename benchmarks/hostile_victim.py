@@ -54,7 +54,8 @@ FORMATS: Final[tuple[tuple[str, Callable[[str], Iterable[Metric]]], ...]] = (
     ("application/openmetrics-text;version=1.0.0", openmetrics.text_string_to_metric_families),
 )
 RESET: Final = struct.pack("ii", 1, 0)
-STATUS: Final = re.compile(rb"^HTTP/1\.1 (\d{3}) [^\r\n]*\r$", re.MULTILINE)
+# Not at the beginning of a line only: an answer's body may end without one.
+STATUS: Final = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n")
 NO_ROOM: Final = b"connections are open on this"
 
 

@@ -57,10 +57,13 @@ def test_shortest_harm_is_found() -> None:
 
 def test_server_error_is_noticed(victim: Victim, monkeypatch: pytest.MonkeyPatch) -> None:
     """A 5xx that is not for want of room breaks the exporter's promise, also in a pipeline."""
-    ok, error = b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.1 500 Internal Server Error\r\n\r\n"
+    ok, error = (
+        b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}",
+        b"HTTP/1.1 500 Internal Server Error\r\n\r\n",
+    )
     answering(victim, ok, monkeypatch)
     victim.suffer(REQUEST)
-    answering(victim, ok + b"\r\n" + error, monkeypatch)
+    answering(victim, ok + error, monkeypatch)
 
     with pytest.raises(Broken, match="answered 500"):
         victim.suffer(REQUEST)

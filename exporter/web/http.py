@@ -6,7 +6,7 @@ never ends its request, stays for ever, until the exporter is out of files. So c
 connection_lost and uvicorn's on_response_complete are extended.
 
 Whoever comes when there is no room takes the place of the connection that has been idle longest:
-a crowd that says nothing keeps no scraper out.
+a crowd that says nothing, or takes no answers, keeps no scraper out.
 """
 
 import asyncio
@@ -67,7 +67,9 @@ class WebConnection(H11Protocol):
         return True
 
     def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+        # While the client takes no answer there is no work that could be lost on it.
+        is_at_work = self.cycle is not None and not self.cycle.response_complete
+        return not is_at_work or self.flow.write_paused
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the deadline."""

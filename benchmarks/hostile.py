@@ -28,9 +28,9 @@ from benchmarks.report import write
 
 Make = Callable[[int, int], Case]
 CASES: Final[dict[str, Make]] = {"body": body, "request": request}
-# The exporter's caches and the allocator's pools have their size by then.
-WARM_UP_CASES: Final = 10_000
-# 100,000 cases that leave 42 bytes each are over it.
+# By then the live page's minute is full, and the allocator's pools have their size.
+WARM_UP_CASES: Final = 50_000
+# 50,000 cases that leave 84 bytes each are over it, a million that leave 4.
 MOST_GROWTH_MIB: Final = 4.0
 # The NVML child comes and goes by itself.
 MOST_NEW_FILES: Final = 3

@@ -1,16 +1,18 @@
 """The live view repeats whom the job's judge names, and says when nobody can be named."""
 
+import gc
 import json
+import weakref
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from exporter.live.page import LiveView
+from exporter.live.page import LiveView, RankWindow
 from exporter.ranks.store import RankStore
 from rank_probe.snapshot import Snapshot
 from rank_probe.version import __version__
-from tests.exporter.snapshots import CHANGE, late, verdict
+from tests.exporter.snapshots import CHANGE, late, snapshot, verdict
 
 START = 1_700_000_000.0
 STAGES = {"data": 0.05, "forward": 0.1, "backward": 0.2, "sync": 0.15}
@@ -518,3 +520,21 @@ def test_forgotten_rank_leaves_the_page() -> None:
     node.view.sample(node.now, node.now)
 
     assert node.view.summary()["jobs"] == []
+
+
+class Watched(dict[str, Any]):
+    """A verdict of which one can tell when it is forgotten."""
+
+
+def test_minute_of_a_rank_holds_no_old_verdicts() -> None:
+    """Of the snapshots in the window only steps and stages stay: all else is most of their size."""
+    window = RankWindow()
+    old = Watched(verdict())
+    forgotten = weakref.ref(old)
+    window.add(1.0, snapshot(steps=10, stage_seconds={"data": 1.0}, verdict=old))
+    del old
+    window.add(2.0, snapshot(steps=20, stage_seconds={"data": 2.0}))
+    gc.collect()
+
+    assert window.stage_seconds() == {"data": 0.1}
+    assert forgotten() is None

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale docs dashboards clean
+.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale fuzz bench-slow-clients bench-restarts docs dashboards clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -57,6 +57,15 @@ bench-scrape: ## a scrape with 8 stub GPUs and 8 ranks: time, CPU, memory (5 min
 
 bench-scale: ## rules of a real Prometheus over 1,024 to 16,384 simulated ranks (45 minutes, 10 GiB)
 	$(PYTHON) -m benchmarks.scale
+
+fuzz: ## hostile snapshots and requests against a real exporter (three quarters of an hour; FUZZ="--bodies 100000 --seed 2")
+	$(PYTHON) -m benchmarks.hostile $(FUZZ)
+
+bench-slow-clients: ## a scrape a second beside 1,000 slow clients (4 minutes)
+	$(PYTHON) -m benchmarks.slow_clients
+
+bench-restarts: ## 64 ranks push while their exporter is killed nine times: every step counted once (10 minutes)
+	$(PYTHON) -m benchmarks.restarts
 
 docs: ## regenerate what the documentation lists: metrics, flags, alerts, figures
 	$(PYTHON) -m docs.build

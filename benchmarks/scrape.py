@@ -10,8 +10,8 @@ import socket
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from rank_probe.stages import STAGES
 from tests import nvmlstub
 
 GPUS = RANKS = 8
+STEPS_A_PUSH = 10
 
 RANK = Snapshot(
     job_id="bench",
@@ -65,12 +66,18 @@ class Plan:
 class Rank:
     """A rank that steps: each push is a new snapshot."""
 
-    def __init__(self, rank: int) -> None:
-        self._snapshot = replace(RANK, rank=rank)
+    def __init__(self, rank: int, ranks: int = RANKS) -> None:
+        self._snapshot = replace(RANK, rank=rank, world_size=ranks)
+
+    @property
+    def steps(self) -> int:
+        """How many steps it has counted."""
+        return self._snapshot.steps
 
     def __call__(self) -> Snapshot:
         before = self._snapshot
-        self._snapshot = replace(before, sequence=before.sequence + 1, steps=before.steps + 10)
+        steps = before.steps + STEPS_A_PUSH
+        self._snapshot = replace(before, sequence=before.sequence + 1, steps=steps)
         return self._snapshot
 
 
@@ -82,17 +89,20 @@ def push_for_ever(endpoint: str) -> None:
 
 
 @contextmanager
-def pushing(exporter: Exporter) -> Iterator[None]:
-    """Have ranks push while the block runs, in a process of their own: they disturb no timing."""
-    ranks = multiprocessing.get_context("spawn").Process(
-        target=push_for_ever, args=[exporter.target], daemon=True
-    )
-    ranks.start()
+def beside(work: Callable[..., None], *arguments: object) -> Iterator[None]:
+    """Have a process of its own do *work* while the block runs: it disturbs no timing."""
+    process = multiprocessing.get_context("spawn").Process(target=work, args=arguments, daemon=True)
+    process.start()
     try:
         yield
     finally:
-        ranks.terminate()
-        ranks.join()
+        process.terminate()
+        process.join()
+
+
+def pushing(exporter: Exporter) -> AbstractContextManager[None]:
+    """Have ranks push while the block runs."""
+    return beside(push_for_ever, exporter.target)
 
 
 class Family:
@@ -122,14 +132,17 @@ def _resident(process: psutil.Process) -> int:
     return resident
 
 
-def scrape(address: str) -> bytes:
+def scrape(address: str, accept: str = "*/*", source: str = "") -> bytes:
     """Return the page at *address*, over a new connection, as Prometheus scrapes every 15 s.
 
+    The connection comes from the address *source* where that is given.
     Written out: the parsing in http.client takes a fifth of the time that is measured here.
     """
     host, _, port = address.rpartition(":")
-    with socket.create_connection((host, int(port)), timeout=10) as connection:
-        connection.sendall(b"GET /metrics HTTP/1.1\r\nHost: node\r\nConnection: close\r\n\r\n")
+    source_address = (source, 0) if source else None
+    with socket.create_connection((host, int(port)), 10, source_address) as connection:
+        wanted = f"Host: node\r\nAccept: {accept}\r\nConnection: close\r\n\r\n"
+        connection.sendall(f"GET /metrics HTTP/1.1\r\n{wanted}".encode())
         answer = bytearray()
         while part := connection.recv(2**20):
             answer += part

@@ -12,7 +12,7 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric
 
 from alerts.build_index import with_tables
-from docs import accuracy_table, figures, scale_table
+from docs import accuracy_table, figures, robustness_table, scale_table
 from docs.markdown import fill, table
 from exporter.collectors.catalog import COLLECTORS, Sources
 from exporter.ingest.app import IngestCounts
@@ -246,6 +246,16 @@ PAGES: dict[str, Callable[[str], str]] = {
             "scale": scale_table.scale(),
             "scale_rules": scale_table.rules(),
         },
+    ),
+    "docs/security.md": lambda page: fill(
+        page,
+        {
+            "hostile": robustness_table.measured("hostile"),
+            "slow_clients": robustness_table.slow_clients(),
+        },
+    ),
+    "docs/operating.md": lambda page: fill(
+        page, {"restarts": robustness_table.measured("restarts")}
     ),
     "alerts/README.md": with_tables,
     "README.md": lambda page: fill(

@@ -97,7 +97,8 @@ class Connection(HttpToolsProtocol):
         return True
 
     def _is_idle(self) -> bool:
-        return self.cycle is None or self.cycle.response_complete
+        # A client that does not read its answer gives way too: no work of the exporter is lost.
+        return self.cycle is None or self.cycle.response_complete or self.flow.write_paused
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the deadline."""
@@ -137,7 +138,7 @@ class Connection(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:
         """Refuse what is not HTTP; within another answer there is no place for this one."""
-        if self._is_idle() or not self.cycle.response_started:
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             super().send_400_response(msg)
         else:
             self.transport.close()

@@ -5,9 +5,9 @@ push to this exporter; the verdict is on the ranks of every node, and this only 
 """
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from exporter.live.summary import JobVerdict, RankView, job_verdict, view_rank
 from exporter.ranks.jobs import NodeJob, node_jobs
@@ -112,20 +112,30 @@ class LiveView:
         )
 
 
+class Moment(NamedTuple):
+    """What a window keeps of a snapshot: a whole one, with its verdict, is many times as large."""
+
+    sampled: float
+    steps: int
+    stage_seconds: Mapping[str, float]
+
+
 class RankWindow:
-    """The last minute of one rank, as the snapshots in which its step count moved."""
+    """The last minute of one rank, as the moments in which its step count had moved."""
 
     def __init__(self) -> None:
-        self._samples: deque[tuple[float, Snapshot]] = deque()
+        self._samples: deque[Moment] = deque()
+        self._process: tuple[float, int] | None = None
 
     def add(self, now: float, snapshot: Snapshot) -> None:
         """Take in the rank's state at *now*; a new process of the rank starts the window anew."""
-        if self._samples and _process(self._samples[-1][1]) != _process(snapshot):
+        if self._process != _process(snapshot):
             self._samples.clear()
+            self._process = _process(snapshot)
         if snapshot.steps < WARMUP_STEPS:
             return
-        if not self._samples or self._samples[-1][1].steps < snapshot.steps:
-            self._samples.append((now, snapshot))
+        if not self._samples or self._samples[-1].steps < snapshot.steps:
+            self._samples.append(Moment(now, snapshot.steps, snapshot.stage_seconds))
         while self._second_is_enough(now):
             self._samples.popleft()
 
@@ -133,7 +143,7 @@ class RankWindow:
         """Return the mean seconds a step spends in each stage; None while the window is short."""
         if not self._samples or self._steps() < MINIMUM_STEPS:
             return None
-        first, last = self._samples[0][1].stage_seconds, self._samples[-1][1].stage_seconds
+        first, last = self._samples[0].stage_seconds, self._samples[-1].stage_seconds
         return {
             # Never below zero, whatever a rank reports: a bar has no negative width.
             stage: max(0.0, last[stage] - first.get(stage, 0.0)) / self._steps()
@@ -142,14 +152,14 @@ class RankWindow:
         }
 
     def _steps(self) -> int:
-        return self._samples[-1][1].steps - self._samples[0][1].steps
+        return self._samples[-1].steps - self._samples[0].steps
 
     def _second_is_enough(self, now: float) -> bool:
         if len(self._samples) < 3:
             return False
-        sampled, second = self._samples[1]
-        steps_left = self._samples[-1][1].steps - second.steps
-        return sampled <= now - WINDOW_SECONDS and steps_left >= MINIMUM_STEPS
+        second = self._samples[1]
+        steps_left = self._samples[-1].steps - second.steps
+        return second.sampled <= now - WINDOW_SECONDS and steps_left >= MINIMUM_STEPS
 
 
 def _key(rank: HeldRank) -> RankKey:

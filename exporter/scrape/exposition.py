@@ -98,4 +98,7 @@ class Exposition:
 
 def _content_type(wanted: Wanted) -> str:
     # Its encoder too depends on what was asked for, but only for names that need escaping.
-    return choose_encoder(wanted.accept)[1]
+    try:
+        return choose_encoder(wanted.accept)[1]
+    except (TypeError, ValueError):  # Of a version that is no number.
+        return choose_encoder("")[1]

@@ -117,6 +117,38 @@ def test_connection_that_has_been_idle_longest_gives_way(address: str) -> None:
     assert asyncio.run(crowd()) == (b"HTTP/1.1 200 OK\r\n", b"", True)
 
 
+def test_client_that_does_not_read_gives_way() -> None:
+    """Clients that ask and ask and take no answer keep no scraper out, from several addresses."""
+    asked = 0
+
+    async def large(scope: Scope, receive: Receive, send: Send) -> None:
+        nonlocal asked
+        asked += 1
+        is_scraper = scope["client"][0] == "127.0.0.3"
+        page = PlainTextResponse(b"fine" if is_scraper else b"x" * 20_000_000)
+        await page(scope, receive, send)
+
+    async def crowd() -> bytes:
+        async with web(large, connections=2) as (_, port):
+            deaf = []
+            for address in ("127.0.0.1", "127.0.0.2"):
+                deaf.append(
+                    await asyncio.open_connection(
+                        "127.0.0.1", port, local_addr=(address, 0), limit=1
+                    )
+                )
+                deaf[-1][1].write(GET * 2)
+            while asked < 4:
+                await asyncio.sleep(0)
+            scraper = await connect(port, "127.0.0.3", GET)
+            answer = await head(scraper)
+            for _, writer in (*deaf, scraper):
+                writer.close()
+            return answer
+
+    assert asyncio.run(crowd()) == b"HTTP/1.1 200 OK\r\n"
+
+
 def test_connection_that_was_just_served_is_not_idle_longest() -> None:
     """A scraper that keeps its connection keeps it, though another has connected since."""
 

@@ -1,17 +1,19 @@
 """The live view repeats whom the job's judge names, and says when nobody can be named."""
 
+import gc
 import json
+import weakref
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from pydantic import TypeAdapter
 
-from exporter.live.page import LiveSummary, LiveView
+from exporter.live.page import LiveSummary, LiveView, RankWindow
 from exporter.ranks.store import RankStore
 from rank_probe.snapshot import Snapshot
 from rank_probe.version import __version__
-from tests.exporter.snapshots import CHANGE, late, verdict
+from tests.exporter.snapshots import CHANGE, late, snapshot, verdict
 
 START = 1_700_000_000.0
 STAGES = {"data": 0.05, "forward": 0.1, "backward": 0.2, "sync": 0.15}
@@ -525,3 +527,21 @@ def test_forgotten_rank_leaves_the_page() -> None:
     node.view.sample(node.now, node.now)
 
     assert served(node.view)["jobs"] == []
+
+
+class Watched(dict[str, Any]):
+    """A verdict that can be weakly referenced."""
+
+
+def test_minute_of_a_rank_holds_no_old_verdicts() -> None:
+    """The window keeps only the steps and stages of snapshots, which are the smaller part."""
+    window = RankWindow()
+    old = Watched(verdict())
+    forgotten = weakref.ref(old)
+    window.add(1.0, snapshot(steps=10, stage_seconds={"data": 1.0}, verdict=old))
+    del old
+    window.add(2.0, snapshot(steps=20, stage_seconds={"data": 2.0}))
+    gc.collect()
+
+    assert window.stage_seconds() == {"data": 0.1}
+    assert forgotten() is None

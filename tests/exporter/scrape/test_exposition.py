@@ -55,6 +55,16 @@ def test_scrape_after_an_answer_is_read_anew() -> None:
     assert collector.reads == 3
 
 
+@pytest.mark.parametrize("version", ["x", "1.x", "1.\xb2", "1.0.0;escaping=x", "..", "=", "\xb2"])
+def test_format_that_makes_no_sense_gets_a_page(version: str) -> None:
+    """Who asks for a version that is no number is given a page, not an error."""
+    asked = wanted([], {"accept": f"application/openmetrics-text;version={version}"})
+    body, headers = asyncio.run(Exposition(Scrape([Counting()])).page(asked))
+
+    assert b"rankskew_counting_reads 1.0" in body
+    assert headers["Content-Type"]
+
+
 def test_different_questions_get_their_own_pages() -> None:
     """Format, compression and collectors are as each asked."""
     exposition = Exposition(Scrape([Counting("one"), Counting("two")]))

@@ -1,5 +1,6 @@
 """Tests of how slow clients are judged, and one short run with a real exporter."""
 
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,11 @@ def test_missing_and_silent_ranks_are_unheard() -> None:
 
 
 @pytest.mark.e2e
-def test_crowd_is_not_noticed(tmp_path: Path) -> None:
+def test_crowd_is_not_noticed() -> None:
     """Beside 100 slow clients on each listener of a real exporter no scrape fails."""
-    rows = list(measure(tmp_path, Plan(100, 3.0, 5.0, 3.0)))
+    # Not pytest's directory: the crowd, another user, could not get to the socket in it.
+    with tempfile.TemporaryDirectory() as directory:
+        rows = list(measure(Path(directory), Plan(100, 3.0, 5.0, 3.0)))
 
     assert is_kept(rows), rows
     assert rows[1]["most open files"] > rows[0]["most open files"] + 100

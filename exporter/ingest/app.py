@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from exporter.ingest.description import describe_snapshots
@@ -25,6 +26,10 @@ RESULT_OF: Final[Mapping[type[Exception], str]] = {
     Superseded: "superseded",
     NoRoom: "no_room",
 }
+
+ONLY_POST: Final = JSONResponse(
+    {"error": f"Method Not Allowed: {SNAPSHOT_PATH} takes POST only."}, 405, {"Allow": "POST"}
+)
 
 
 @dataclass(slots=True)
@@ -69,10 +74,10 @@ class IngestApp:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["method"] != "POST":
-            await self._api(scope, receive, send)
-            return
         is_push = scope["path"] == SNAPSHOT_PATH
+        if scope["method"] != "POST":
+            await (ONLY_POST if is_push else self._api)(scope, receive, send)
+            return
         try:
             self._admit(scope)
             body = await self._body(scope, receive)

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final, Literal, Self, cast
 from pydantic import (
     AfterValidator,
     BaseModel,
-    BeforeValidator,
     ConfigDict,
     Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
     StringConstraints,
     TypeAdapter,
     ValidationError,
@@ -17,7 +18,7 @@ from pydantic import (
     model_validator,
 )
 from pydantic.dataclasses import dataclass
-from pydantic_core import ErrorDetails
+from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
 from exporter.validation import NOT_JSON, SAME_RELEASE, OneOf, sentence, wrong
 from rank_probe.snapshot import (
@@ -75,17 +76,28 @@ def _printable(text: str) -> str:
     return text
 
 
-def _only(keys: tuple[str, ...]) -> BeforeValidator:
-    """Leave out other keys, which a newer probe may send, and name them in the context."""
-    known = set(keys)
+@dataclasses.dataclass(frozen=True, slots=True)
+class Only:
+    """Ignores keys that a newer probe may send, and adds their names to the context."""
 
-    def keep(value: Any, context: ValidationInfo) -> Any:
-        if not isinstance(value, dict) or value.keys() <= known:
+    keys: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.with_info_before_validator_function(self._keep, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        value = handler(schema)["additionalProperties"]
+        return {"type": "object", "properties": dict.fromkeys(self.keys, value)}
+
+    def _keep(self, value: Any, context: ValidationInfo) -> Any:
+        if not isinstance(value, dict) or value.keys() <= set(self.keys):
             return value
-        cast(list[str], context.context).extend(value.keys() - known)
-        return {key: value[key] for key in value.keys() & known}
-
-    return BeforeValidator(keep)
+        cast(list[str], context.context).extend(value.keys() - set(self.keys))
+        return {key: value[key] for key in value.keys() & set(self.keys)}
 
 
 InfoValue = Annotated[
@@ -180,10 +192,8 @@ class SnapshotBody:
     last_step_timestamp_seconds: Seconds | None = None
     probe_errors: Count = 0
     push_failures: Count = 0
-    rank_info: Annotated[dict[str, InfoValue], _only(RANK_INFO_LABELS)] = Field(
-        default_factory=dict
-    )
-    runtime_info: Annotated[dict[str, InfoValue], _only(RUNTIME_INFO_LABELS)] = Field(
+    rank_info: Annotated[dict[str, InfoValue], Only(RANK_INFO_LABELS)] = Field(default_factory=dict)
+    runtime_info: Annotated[dict[str, InfoValue], Only(RUNTIME_INFO_LABELS)] = Field(
         default_factory=dict
     )
     stage_host_seconds: dict[Stage, Seconds] = Field(default_factory=dict)
@@ -196,7 +206,7 @@ class SnapshotBody:
     cuda_memory_reserved_bytes: Count | None = None
     cuda_memory_peak_bytes: Count | None = None
     cuda_alloc_retries: Count | None = None
-    lifecycle_seconds: Annotated[dict[str, Seconds], _only(LIFECYCLE)] = Field(default_factory=dict)
+    lifecycle_seconds: Annotated[dict[str, Seconds], Only(LIFECYCLE)] = Field(default_factory=dict)
     level: Level = DEFAULT_LEVEL
     paced_steps: dict[Stage, Count] = Field(default_factory=dict)
     wait_caused_seconds: dict[Stage, Seconds] = Field(default_factory=dict)

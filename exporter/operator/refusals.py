@@ -28,7 +28,7 @@ class Refusal:
 
 
 REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": Refusal} for status in (403, 404, 422)
+    status: {"model": Refusal} for status in (400, 403, 404, 422)
 }
 
 

@@ -36,7 +36,8 @@ def test_missing_and_silent_ranks_are_unheard() -> None:
 @pytest.mark.e2e
 def test_crowd_is_not_noticed() -> None:
     """Beside 100 slow clients on each listener of a real exporter no scrape fails."""
-    with tempfile.TemporaryDirectory() as directory:  # Not pytest's: others may not enter that.
+    # Not pytest's directory: the crowd, another user, could not get to the socket in it.
+    with tempfile.TemporaryDirectory() as directory:
         rows = list(measure(Path(directory), Plan(100, 3.0, 5.0, 3.0)))
 
     assert is_kept(rows), rows

@@ -13,7 +13,7 @@ from exporter.operator.levels import Orders
 from exporter.operator.orders import Order
 from exporter.ranks.limits import RankLimits
 from exporter.ranks.store import RankStore
-from rank_probe.snapshot import Snapshot
+from rank_probe.snapshot import LIFECYCLE, Snapshot
 from rank_probe.stages import STAGES
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.snapshots import snapshot
@@ -138,7 +138,7 @@ def test_snapshot_that_broke_off_is_counted(path: str, count: int) -> None:
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/v1/snapshots", 404),
+        ("GET", "/v1/snapshots", 405),
         ("GET", "/v1/control", 405),
         ("GET", "/metrics", 404),
         ("GET", "/docs", 404),
@@ -151,7 +151,8 @@ def test_nothing_else_is_served(method: str, path: str, status: int) -> None:
     answer = Listener().send(method, path)
 
     assert answer.status == status
-    assert "POST to /v1/snapshots and /v1/control" in answer.content["error"]
+    assert "POST" in answer.content["error"]
+    assert (answer.headers.get("allow") == "POST") is (status == 405)
 
 
 def test_description_has_what_is_posted() -> None:
@@ -163,6 +164,7 @@ def test_description_has_what_is_posted() -> None:
 
     assert fields.keys() == {field.name for field in dataclasses.fields(Snapshot)}
     assert fields["stage"]["enum"] == list(STAGES)
+    assert fields["lifecycle_seconds"]["properties"].keys() == set(LIFECYCLE)
     assert push["responses"].keys() == {str(status) for status in RESULTS.values()}
     assert "/v1/control" in description["paths"]
 

@@ -152,7 +152,7 @@ def test_answer_to_head_has_no_body(tmp_path: Path) -> None:
     sent = b"HEAD /v1/snapshots HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
     back = asyncio.run(exchange(tmp_path, sent))
 
-    assert back.startswith(b"HTTP/1.1 404 Not Found\r\n")
+    assert back.startswith(b"HTTP/1.1 405 Method Not Allowed\r\n")
     assert back.endswith(b"\r\n\r\n")
 
 

@@ -17,7 +17,10 @@ ENV NVIDIA_VISIBLE_DEVICES=all \
     PYTHONUNBUFFERED=1
 WORKDIR /opt/rankskew
 COPY --from=build /src/wheels wheels
-RUN pip install --no-cache-dir "$(ls wheels/rankskew-*.whl)[exporter]" && rm -r wheels
+COPY deploy/image/requirements.txt .
+RUN pip install --no-cache-dir --require-hashes -r requirements.txt \
+    && pip install --no-cache-dir --no-deps wheels/rankskew-*.whl \
+    && rm -r wheels requirements.txt
 # A number, so that Kubernetes can see that it is not root. Mount the first directory and the last:
 # training processes find the ingest socket in the one, and the other remembers the node's GPUs.
 # Orders are given in the container itself: docker exec CONTAINER rankskew gpus release.

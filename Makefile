@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale fuzz bench-slow-clients bench-restarts docs dashboards clean
+.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale fuzz bench-slow-clients bench-restarts docs dashboards lock clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -72,6 +72,12 @@ docs: ## regenerate what the documentation lists: metrics, flags, alerts, figure
 
 dashboards: ## regenerate dashboards/json
 	$(PYTHON) -m dashboards.build
+
+lock: ## pin what the image installs, with hashes
+	@$(PYTHON) -m pip install -q --disable-pip-version-check 'pip-tools>=7,<8'
+	$(PYTHON) -m piptools compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra exporter \
+		-o deploy/image/requirements.txt pyproject.toml
 
 clean: ## remove what the commands above made
 	rm -rf .venv .demo .accuracy dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

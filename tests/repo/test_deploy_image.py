@@ -5,15 +5,18 @@ import os
 import re
 import shutil
 import subprocess
+import tomllib
 import venv
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
 
 from demo.process import Process, free_port, get
 
 ROOT = Path(__file__).parents[2]
+PINNED = "deploy/image/requirements.txt"
 
 
 @dataclass(frozen=True)
@@ -92,8 +95,9 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
     [wheel] = values(build, "RUN")
     run(wheel, source, environment)
 
-    assert values(final, "COPY") == ["--from=build /src/wheels wheels"]
+    assert values(final, "COPY") == ["--from=build /src/wheels wheels", f"{PINNED} ."]
     shutil.copytree(source / "wheels", installed / "wheels")
+    shutil.copy(source / PINNED, installed)
     install, _user = values(final, "RUN")  # The second makes a user of the image's own.
     run(install, installed, environment)
     return Image(installed, environment)
@@ -152,3 +156,12 @@ def test_image_runs_a_supported_python() -> None:
 
     assert version is not None
     assert int(version[1]) >= 11
+
+
+def test_pinned_packages_are_those_of_the_extra() -> None:
+    """Each package that the exporter asks for is pinned, to a version that it allows."""
+    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    pinned = dict(re.findall(r"^(\S+)==(\S+) ", (ROOT / PINNED).read_text(), re.MULTILINE))
+
+    for wanted in map(Requirement, extra["exporter"]):
+        assert wanted.specifier.contains(pinned[wanted.name]), f"make lock: {wanted}"

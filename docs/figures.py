@@ -206,3 +206,15 @@ def _times(row: dict[str, Any], ours: float) -> str:
 
 def _short(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
+
+
+def ingest_costs() -> str:
+    """Return what a push costs, in each way that was tried."""
+    found = rows("ingest_costs")
+    header = tuple(key.replace("CPU µs a push", "CPU of a push") for key in found[0])
+    cells = [
+        (row["way"], f"{pushes:.0f} µs", f"{share:.2%} of a core")
+        for row in found
+        for pushes, share in [[row[key] for key in list(row)[1:]]]
+    ]
+    return f"On {result('ingest_costs')['machine']['cpus']} CPUs.\n\n{table(header, cells)}"

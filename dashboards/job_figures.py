@@ -52,7 +52,7 @@ def _gpus_lost() -> stat.Panel:
             "none",
             span=4,
         )
-        .decimals(1)
+        .decimals(2)
         .no_value("No rank judged")
         .with_target(
             instant(
@@ -92,7 +92,7 @@ def _who() -> stat.Panel:
             "none",
             span=4,
         )
-        .decimals(1)
+        .decimals(2)
         .thresholds(steps((LATE_COLOUR, None)))
         .no_value("None")
         .with_target(

@@ -116,7 +116,7 @@ class RankStore:
             return True
         raise Forbidden(
             f"Rank {snapshot.rank} of job {snapshot.job_id!r} belongs to another user or container "
-            f"of this node (uid {held.owner.uid}); "
+            f"on this node (uid {held.owner.uid}); "
             "set RANKSKEW_JOB_ID to a unique name."
         )
 

@@ -70,7 +70,7 @@ def test_rank_of_one_user_is_safe_from_another(tmp_path: Path) -> None:
         root = e.push(snapshot(job_id="local", steps=10, sequence=3).to_json())
 
     refusal = {
-        "error": "Rank 0 of job 'local' belongs to another user or container of this node "
+        "error": "Rank 0 of job 'local' belongs to another user or container on this node "
         f"(uid {NOBODY_UID}); set RANKSKEW_JOB_ID to a unique name."
     }
     assert (first, owner) == ((200, {}), (200, {}))

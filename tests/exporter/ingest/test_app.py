@@ -108,7 +108,7 @@ def test_two_jobs_of_one_name_each_get_a_clear_answer(other: Peer | None) -> Non
     refusal = listener.push(mine.to_json(), peer=other)
     assert refusal.status == 403
     assert refusal.content == {
-        "error": "Rank 0 of job 'local' belongs to another user or container of this node "
+        "error": "Rank 0 of job 'local' belongs to another user or container on this node "
         "(uid 1000); set RANKSKEW_JOB_ID to a unique name."
     }
     assert listener.counted() == {"accepted": 1, "forbidden": 1}

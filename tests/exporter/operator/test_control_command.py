@@ -64,7 +64,7 @@ def test_mistake_is_one_line(
     assert "No such file or directory" in nobody
     assert "it must be unix:/path" in complaint(capsys, "mistaken", "off", "--endpoint=host")
     web = complaint(capsys, "m", "off", f"--endpoint=http://127.0.0.1:{exporter.port}")
-    assert "answers 404: it takes no orders there" in web
+    assert "answers 404: it takes no orders" in web
 
 
 def test_what_is_no_http_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:

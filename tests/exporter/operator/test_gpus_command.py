@@ -40,7 +40,7 @@ def test_forget_says_how_many(
 ) -> None:
     """On a node where nothing is missing nothing is forgotten."""
     assert gpus(exporter, "forget") == 0
-    assert capsys.readouterr().out == "0 GPUs are expected no longer\n"
+    assert capsys.readouterr().out == "0 GPUs are no longer expected\n"
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 2) -> str:
@@ -64,7 +64,7 @@ def test_mistake_is_one_line(
     nobody = complaint(capsys, "release", f"--endpoint=unix:{tmp_path}/absent")
     assert "no exporter answers at" in nobody
     web = complaint(capsys, "resume", f"--endpoint=http://127.0.0.1:{exporter.port}")
-    assert "answers 404: it takes no orders there" in web
+    assert "answers 404: it takes no orders" in web
     ingest = complaint(capsys, "resume", f"--endpoint=unix:{exporter.socket_path}")
     assert "Not Found: this serves POST to /v1/snapshots" in ingest
 

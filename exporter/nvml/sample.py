@@ -106,7 +106,7 @@ class GpuSample:
     sm_occupancy_percent: float | None = None
     tensor_active_percent: float | None = None
     dram_active_percent: float | None = None
-    # Sums over its NVLinks; all None if it has none.
+    # All its NVLinks together; None if it has none.
     nvlink_links: int | None = None
     nvlink_links_up: int | None = None
     nvlink_speed_min_megabytes_per_second: int | None = None

@@ -10,7 +10,7 @@ from exporter.nvml.sample import NodeSample, NvmlSource
 
 
 class GpuNvlinkCollector:
-    """Expose the sums over a GPU's links; a GPU without NVLink has no series."""
+    """Expose all links of a GPU together; a GPU without NVLink has no series."""
 
     name = "gpu_nvlink"
     interval_seconds = 0.0

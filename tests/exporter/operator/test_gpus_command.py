@@ -38,7 +38,7 @@ def test_release_and_resume(exporter: RunningExporter, capsys: pytest.CaptureFix
 def test_forget_says_how_many(
     exporter: RunningExporter, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a node where nothing is missing nothing is forgotten."""
+    """On a node without missing GPUs, none is forgotten."""
     assert gpus(exporter, "forget") == 0
     assert capsys.readouterr().out == "0 GPUs are no longer expected\n"
 
@@ -55,7 +55,7 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str, status: int =
 def test_mistake_is_one_line(
     exporter: RunningExporter, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A wrong action or time, nobody there, or another listener: one clear sentence each."""
+    """A wrong action or time, no exporter, or another listener: one clear sentence each."""
     where = f"--endpoint=unix:{exporter.operator_path}"
 
     assert "invalid choice: 'reset'" in complaint(capsys, "reset")
@@ -72,7 +72,7 @@ def test_mistake_is_one_line(
 def test_worker_that_does_not_end_is_no_release(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody is told to reset a GPU that a process of the exporter still has open."""
+    """The command never asks for a reset while a process of the exporter has a GPU open."""
 
     def post(path: str, body: bytes, endpoint: str) -> tuple[int, dict[str, Any]]:
         return 200, {"released": False}

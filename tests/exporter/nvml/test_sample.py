@@ -35,7 +35,7 @@ def test_sample_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -
     line = NodeSample(1.0, 0).to_json()
     monkeypatch.setattr(sample_module, "LAYOUT", 1)
 
-    with pytest.raises(ValueError, match="a sample of layout"):
+    with pytest.raises(ValueError, match="a sample with layout"):
         NodeSample.from_json(line)
 
 

@@ -1,4 +1,4 @@
-# The commands of the README. Everything runs in .venv, which scripts/setup.sh makes.
+# The commands of the README. Everything runs in .venv, which scripts/setup.sh creates.
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
@@ -15,14 +15,14 @@ test: ## set up, then everything: lint, types, unit tests, promtool, end-to-end
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory check unit e2e
 
-check: ## lint, types, and that generated files are fresh
+check: ## lint, types, and whether generated files are up to date
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
 	$(PYTHON) -m dashboards.build --check
 	$(PYTHON) -m docs.build --check
 
-unit: ## all tests but the end-to-end ones (with promtool's)
+unit: ## all tests except end-to-end ones, promtool tests included
 	$(PYTHON) -m pytest -q -m "not e2e"
 
 e2e: ## real Prometheus, Alertmanager and torch ranks
@@ -30,32 +30,32 @@ e2e: ## real Prometheus, Alertmanager and torch ranks
 
 bench: bench-overhead bench-scrape ## measure what the probe and a scrape cost
 
-bench-overhead: ## what the probe adds to a step, beside other tools in the same run
+bench-overhead: ## what the probe adds to a step, compared with other tools in the same run
 	@$(PYTHON) -m pip install -q --disable-pip-version-check -r benchmarks/requirements.txt
 	$(PYTHON) -m benchmarks.overhead
 
-bench-accuracy: ## planted faults on 2, 4 and 8 ranks through the rules: who is named (hours, resumes; ACCURACY="--ranks 4")
+bench-accuracy: ## planted faults on 2, 4 and 8 ranks: which ranks are named (hours, resumes; ACCURACY="--ranks 4")
 	$(PYTHON) -m benchmarks.accuracy $(ACCURACY)
 
-bench-crosscheck: ## what both sources say on a real Prometheus, beside the reference (5 minutes)
+bench-crosscheck: ## both sources on a real Prometheus, compared with the reference (5 minutes)
 	$(PYTHON) -m benchmarks.crosscheck
 
 bench-latency: ## from the onset of a fault to its alert, real ranks and Prometheus (30 minutes)
 	$(PYTHON) -m benchmarks.latency
 
-bench-ways: ## a rank slowed in each stage, under each way to train: what the probe says (10 minutes)
+bench-ways: ## a rank slowed in each stage, under each way to train: the numbers of the probe (10 minutes)
 	$(PYTHON) -m benchmarks.ways
 
 bench-endurance: ## memory over ten million steps
 	$(PYTHON) -m benchmarks.endurance
 
-bench-join: ## the per-step join with up to 8,192 ranks on one store, and beside live training
+bench-join: ## the per-step join with up to 8,192 ranks on one store, and with live training
 	$(PYTHON) -m benchmarks.join
 
 bench-scrape: ## a scrape with 8 stub GPUs and 8 ranks: time, CPU, memory (5 minutes)
 	$(PYTHON) -m benchmarks.scrape
 
-bench-scale: ## rules of a real Prometheus over 1,024 to 16,384 simulated ranks (45 minutes, 10 GiB)
+bench-scale: ## the rules on a real Prometheus, with 1,024 to 16,384 simulated ranks (45 minutes, 10 GiB)
 	$(PYTHON) -m benchmarks.scale
 
 fuzz: ## hostile snapshots and requests against a real exporter (three quarters of an hour; FUZZ="--bodies 100000 --seed 2")
@@ -79,5 +79,5 @@ lock: ## pin what the image installs, with hashes
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra exporter \
 		-o deploy/image/requirements.txt pyproject.toml
 
-clean: ## remove what the commands above made
+clean: ## remove what the commands above created
 	rm -rf .venv .demo .accuracy dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

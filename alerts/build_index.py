@@ -1,4 +1,4 @@
-"""Write the tables of alerts/README.md: run `python alerts/build_index.py` after a change."""
+"""Writes the tables of alerts/README.md: run `python alerts/build_index.py` after a change."""
 
 import re
 from pathlib import Path
@@ -22,7 +22,7 @@ def rule_files() -> list[Path]:
 
 
 def alerts() -> dict[str, list[dict[str, Any]]]:
-    """Return the rules of each alert by its name: more than one where severities differ."""
+    """Return the rules of each alert by name: more than one if severities differ."""
     found: dict[str, list[dict[str, Any]]] = {}
     for rule in (rule for path in rule_files() for rule in rules(path) if "alert" in rule):
         found.setdefault(rule["alert"], []).append(rule)
@@ -30,7 +30,7 @@ def alerts() -> dict[str, list[dict[str, Any]]]:
 
 
 def alerts_table() -> str:
-    """Return one row an alert, with the first sentence of its runbook."""
+    """Return one row per alert, with the first sentence of its runbook."""
     rows = []
     for name, found in alerts().items():
         runbook = (ALERTS / "runbooks" / f"{name}.md").read_text()
@@ -43,7 +43,7 @@ def alerts_table() -> str:
 
 
 def files_table() -> str:
-    """Return one row a rule file, with its first line."""
+    """Return one row per rule file, with its first line."""
     rows = []
     for path in rule_files():
         topic = path.read_text().split("\n")[0].removeprefix("# ")
@@ -52,14 +52,14 @@ def files_table() -> str:
 
 
 def thresholds() -> list[tuple[str, str, str]]:
-    """Return the name, the default and the reason of each threshold; the reason stands above it."""
+    """Return the name, default and reason of each threshold; the reason is the comment above it."""
     text = (ALERTS / "rules" / "thresholds.yaml").read_text()
     line = re.compile(r'# (.+)\n.*threshold:default.*\{name: (\w+)\}, expr: "([\d.]+) \*')
     return [(name, value, reason) for reason, name, value in line.findall(text)]
 
 
 def thresholds_table() -> str:
-    """Return one row a threshold."""
+    """Return one row per threshold."""
     rows = [f"| `{name}` | {value} | {reason} |" for name, value, reason in thresholds()]
     return _table("| threshold | default | reason |", rows)
 

@@ -1,12 +1,12 @@
-"""Which rank, which stage, how much: what the judge says of faults planted in real ranks.
+"""The judge's verdicts on planted faults in real ranks: is rank, stage and cost right?
 
-Real gloo ranks train one segment after the other, each with a fault of its own. Their probes write
-every step, and what `rankskew replay` says of these traces is compared with what was planted.
+Real gloo ranks train one segment after the other, each with its own fault. Their probes record
+every step, and the findings of `rankskew replay` on these traces are compared with the faults.
 
     python -m benchmarks.accuracy [--ranks 4] [--ways ddp] [--seeds 1] [--faults data] [--sizes 10]
 
-What is recorded stays in .accuracy and is not recorded again, so a grid can be done in pieces, and
-judged again when the judge has changed; what was judged is merged into results/accuracy.json.
+Recorded traces stay in .accuracy and are not recorded again, so a grid can be done in pieces, and
+judged again after the judge has changed. New results are merged into results/accuracy.json.
 """
 
 import argparse
@@ -36,13 +36,13 @@ from exporter.replay.traces import read_traces
 ROOT = Path(__file__).parents[1]
 TRACES = ROOT / ".accuracy"
 RESULT = RESULTS / "accuracy.json"
-# As long as a step of a real training; the ranks here take one in a thirtieth of it.
+# A step of a real training takes this long; a step here takes a thirtieth of it.
 REPLAYED_STEP_SECONDS = 2.0
 
-# Segments of one launch: starting ranks takes 20 s, and an interruption loses a launch.
+# Segments per launch: starting ranks takes 20 s, and an interruption loses a launch.
 AT_ONCE = 12
 
-# Takes a trace and a time scale, returns what `rankskew replay --format json` prints.
+# Takes a trace and a time scale, returns the output of `rankskew replay --format json`.
 Replay = Callable[[Path, float], dict[str, Any]]
 
 
@@ -90,7 +90,7 @@ def _keep(
         "commit": commit(),
         "delayed": {rank: of_rank[segment.key] for rank, of_rank in delayed.items()},
     }
-    # Last: a trace without its notes is recorded again.
+    # Written last: a trace without notes is recorded again.
     (traces / f"{segment.key}.json").write_text(json.dumps(notes))
 
 
@@ -100,7 +100,7 @@ def _raw_rows(raw: Path, segment: Segment, rank: int) -> list[dict[str, str]]:
 
 
 def replay(path: Path, scale: float) -> dict[str, Any]:
-    """Return what `rankskew replay --format json` says of the trace *path*."""
+    """Return the output of `rankskew replay --format json` for the trace *path*."""
     try:
         return {"jobs": [job(replay_run(run, scale)) for run in read_traces([path])]}
     except UsageError as error:
@@ -122,7 +122,7 @@ def judge(segment: Segment, traces: Path, ask: Replay = replay) -> Row:
 
 
 def commit() -> str:
-    """Return the commit of the checkout, with a plus where files differ from it."""
+    """Return the commit of the checkout, with a plus if files differ from it."""
     git = shutil.which("git")
     if git is None:
         return "unknown"
@@ -161,7 +161,7 @@ def tell(rows: Sequence[Row]) -> None:
 def work(
     jobs: Iterator[list[Segment]], traces: Path, result: Path, *, only_judge: bool
 ) -> list[Row]:
-    """Record what *traces* lacks, judge all, store as it goes in *result*; return the rows."""
+    """Record what *traces* lacks, judge all, store progress in *result*; return the rows."""
     traces.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     for segments in jobs:
@@ -186,7 +186,7 @@ def _timed(what: str) -> Iterator[None]:
 
 
 def main() -> None:
-    """Record, judge, tell."""
+    """Record, judge, print."""
     parser = argparse.ArgumentParser(description="Does the judge name the planted straggler?")
     parser.add_argument("--ways", type=_words(WAYS), default=WAYS)
     parser.add_argument("--ranks", type=_numbers, default=RANKS)

@@ -1,9 +1,9 @@
-"""One rank of the accuracy benchmark: trains segment after segment, each a job of its own.
+"""One rank of the accuracy benchmark: trains segment after segment, each as its own job.
 
     torchrun --nproc-per-node 4 -m benchmarks.accuracy_job PLAN.json DIRECTORY
 
-RANK_PROBE_TRACE says where the probe writes the steps; what the rank was really delayed by goes to
-DIRECTORY/RANK.json, in seconds by job_id and step. A late rank prints when it begins to be.
+The probe writes the steps to RANK_PROBE_TRACE. The rank's real delays go to DIRECTORY/RANK.json, in
+seconds by job_id and step. A late rank prints when its delay begins.
 """
 
 import gc
@@ -35,7 +35,7 @@ WARM_UP_SEGMENT = Segment("", 1, 0, "none", 0.0, 0, 30)
 
 
 class Pace:
-    """Spends the time that each place in a step takes now, and notes what was a delay."""
+    """Spends the time for each place in a step, and records which part was a delay."""
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
@@ -45,13 +45,13 @@ class Pace:
         self.begin(Segment("", 1, 0, "none"))
 
     def begin(self, segment: Segment) -> None:
-        """Go on with the first step of *segment*."""
+        """Continue with the first step of *segment*."""
         self._segment = segment
         self.delayed = {}
         self._step = -1
 
     def next_step(self) -> None:
-        """Go on with the next step; called where a step's batch is asked for."""
+        """Continue with the next step; called when a step's batch is requested."""
         self._step += 1
         noise = self._segment.noise(self._rank, self._step)
         factors = zip(SHARES.items(), noise, self._segment.paces(self._rank), strict=True)
@@ -59,7 +59,7 @@ class Pace:
         self._delay = self._segment.delay(self._rank, self._step)
 
     def spend(self, place: str) -> None:
-        """Take the time of *place* in this step."""
+        """Spend the time for *place* in this step."""
         self.work(self._usual.get(place, 0.0))
         if self._delay is not None and self._delay[0] == place:
             if not self.delayed:
@@ -79,24 +79,24 @@ class Pace:
         return self._delay is not None and self._delay[0] == CHECKPOINT
 
     def at_collection(self, phase: str, _info: dict[str, int]) -> None:
-        """Make a collection as long as one of millions of objects: one of gc's callbacks."""
+        """Simulate a collection of millions of objects: one of gc's callbacks."""
         if phase == "start" and self.collects:
             self.spend(GARBAGE)
 
 
 class Matrices:
-    """Work in matrix products, as many as take that long where this process runs now."""
+    """Work as matrix products, as many as take the given time in this process now."""
 
     def __init__(self) -> None:
         self._matrix = torch.rand(128, 128) / 128
         self._seconds_each = 1.0
         self._asked = self._spent = 0.0
-        for _ in range(3):  # The first is slow, and its answer rough.
+        for _ in range(3):  # The first call is slow, and its estimate rough.
             self(200 * self._seconds_each)
             self.calibrate()
 
     def __call__(self, seconds: float) -> None:
-        """Multiply for *seconds*, if nobody else wants the core."""
+        """Multiply for *seconds* of an idle core."""
         started = time.perf_counter()
         for _ in range(round(seconds / self._seconds_each)):
             torch.mm(self._matrix, self._matrix)
@@ -104,13 +104,13 @@ class Matrices:
         self._spent += time.perf_counter() - started
 
     def calibrate(self) -> None:
-        """Take as long as was asked for, if the calls since the last time were usual ones."""
+        """Adjust the estimate, if the calls since the last time were usual ones."""
         self._seconds_each *= self._spent / self._asked
         self._asked = self._spent = 0.0
 
 
 class Busy(torch.autograd.Function):
-    """Pass a tensor on, and take the time of forward, and of backward on the way back."""
+    """Pass a tensor on, and spend the time of forward, and of backward on the way back."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, pace: Pace) -> Tensor:
@@ -139,7 +139,7 @@ class Block(nn.Module):
 
 
 class Batches(Dataset[tuple[Tensor, Tensor]]):
-    """So many batches, each of which takes the time of `data`."""
+    """Batches, each of which takes the time of `data`."""
 
     def __init__(self, count: int, pace: Pace) -> None:
         self._count, self._pace = count, pace
@@ -169,13 +169,13 @@ class Optimizer(torch.optim.SGD):
 
 
 class SlowFile:
-    """A file on a slow disk, that nobody reads."""
+    """A file on a slow disk that nobody reads."""
 
     def __init__(self, pace: Pace) -> None:
         self._pace: Pace | None = pace
 
     def write(self, data: Any) -> int:
-        """Forget *data*, which takes the time of a checkpoint at the first write."""
+        """Discard *data*; the first write takes the time of a checkpoint."""
         if self._pace is not None:
             self._pace.spend(CHECKPOINT)
         self._pace = None
@@ -205,12 +205,12 @@ WAYS: dict[str, Callable[[Pace], nn.Module]] = {"ddp": ddp, "fsdp2": fsdp2}
 
 
 def train(model: nn.Module, segment: Segment, pace: Pace, job_id: str) -> float:
-    """Train *segment* as *job_id*, with nothing of the probe in the loop; return its seconds."""
+    """Train *segment* as *job_id*, without probe calls in the loop; return its seconds."""
     pace.begin(segment)
     optimizer = Optimizer(model.parameters(), pace)
     loader = DataLoader(Batches(segment.steps, pace), batch_size=None)
     dist.barrier()
-    # The probe's own listener comes after this one, but what it counts is not asked for here.
+    # The probe's own listener comes after this one, but its counts are not used here.
     rank_probe.start(automatic=True, job_id=job_id)
     started = time.perf_counter()
     for step, (inputs, targets) in enumerate(loader):
@@ -235,7 +235,7 @@ class Hogs:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self, segment: Segment) -> None:
-        """Begin to take from rank 0, at the niceness that the segment's size stands for."""
+        """Start competing with rank 0, at the niceness for the segment's size."""
         if dist.get_rank() != 0:
             return
         self._process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
@@ -271,7 +271,7 @@ def main() -> None:
     segments = [Segment(**each) for each in json.loads(plan.read_text())]
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    gc.disable()  # Each collection here is planted, and has nothing of its own to search.
+    gc.disable()  # Each collection here is simulated, and has nothing to collect.
     pace = Pace(dist.get_rank())
     gc.callbacks.append(pace.at_collection)
     model = WAYS[segments[0].way](pace)
@@ -292,7 +292,7 @@ def main() -> None:
 
 
 def _train_beside_a_hog(model: nn.Module, segment: Segment, pace: Pace) -> None:
-    """Only rank 0 multiplies: more ranks than cores would be in each other's way without a hog."""
+    """Only rank 0 multiplies: more ranks than cores would disturb each other even without a hog."""
     with pinned():
         if dist.get_rank() == 0:
             pace.work = work = Matrices()
@@ -303,7 +303,7 @@ def _train_beside_a_hog(model: nn.Module, segment: Segment, pace: Pace) -> None:
 
 
 def _calibrate(model: nn.Module, pace: Pace) -> None:
-    """Measure a whole healthy step: sizes are parts of it."""
+    """Measure a whole healthy step: sizes are fractions of it."""
     train(model, WARM_UP_SEGMENT, pace, WARM_UP)
     seconds = torch.tensor([train(model, WARM_UP_SEGMENT, pace, WARM_UP) / WARM_UP_SEGMENT.steps])
     dist.broadcast(seconds, src=0)

@@ -1,11 +1,11 @@
-"""What the accuracy benchmark plants: which rank is late, where, when and by how much."""
+"""The faults that the accuracy benchmark plants: which rank is late, where, when, by how much."""
 
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
-# Shares of a step that a healthy rank takes, and where else a delay may be.
+# Shares of a step for a healthy rank, and where else a delay may be.
 SHARES: Final = {"data": 0.2, "forward": 0.3, "backward": 0.4, "optimizer": 0.1}
 CHECKPOINT, GARBAGE = "checkpoint", "garbage"
 PLACES: Final = (*SHARES, CHECKPOINT, GARBAGE)
@@ -24,9 +24,9 @@ EVERY: Final = 10
 # Random collections: how often, and how long in steps.
 GARBAGE_CHANCE, GARBAGE_STEPS = 0.02, 0.5
 NOISE: Final = 0.2
-# No rank is further than this from the usual, for good.
+# No rank permanently differs by more than this from the usual.
 SPREAD: Final = 0.02
-# A process at such a niceness leaves about 1/1.1, 1/1.3 and half of its core to the rank.
+# A process at these nicenesses leaves about 1/1.1, 1/1.3 and half of its core to the rank.
 NICENESS: Final = {0.1: 10, 0.25: 5, 1.0: 0}
 
 HEALTHY: Final = ("none", "noise", "noise_together", "spread", "garbage")
@@ -43,7 +43,7 @@ FAULTS: Final = (
     *HEALTHY,
 )
 
-# The kind of finding that is right; None: nothing is to be found.
+# The right kind of finding; None: nothing should be found.
 KIND: Final = {"rotating": "rotating", "node": "node"} | dict.fromkeys(HEALTHY)
 
 Late = tuple[int, str]  # a rank and the stage in which it is late
@@ -53,7 +53,7 @@ Late = tuple[int, str]  # a rank and the stage in which it is late
 class Segment:
     """A run of one job: first healthy, then with one *fault*.
 
-    *size* is a rank's delay in parts of a healthy step, on average over the faulty steps; 0 in
+    *size* is a rank's delay as a fraction of a healthy step, averaged over the faulty steps; 0 in
     healthy segments. Steps count from 0.
     """
 
@@ -72,7 +72,7 @@ class Segment:
 
     @property
     def fault_steps(self) -> int:
-        """For how many steps there is the fault."""
+        """How many steps the fault lasts."""
         return self.fault_ends - self.healthy_steps
 
     @property
@@ -87,14 +87,14 @@ class Segment:
 
     @property
     def kind(self) -> str | None:
-        """The kind of finding that is right, None where nobody is to be found."""
+        """The right kind of finding, None if there should be none."""
         return KIND.get(self.fault, "persistent")
 
     def late(self) -> list[Late]:
-        """Return the late ranks with their stages; empty where it is another one in each step."""
+        """Return the late ranks with their stages; empty if it is another one in each step."""
         usual = (self.seed - 1) % self.ranks
         if self.fault in (CHECKPOINT, "hog"):
-            # The hog is where rank 0 is pinned, and backward is most of what it computes.
+            # The hog runs on rank 0's core, and backward is most of what rank 0 computes.
             return [(0, "backward" if self.fault == "hog" else CHECKPOINT)]
         if self.fault in SHARES:
             return [(usual, self.fault)]
@@ -108,18 +108,18 @@ class Segment:
 
     @property
     def stage(self) -> str | None:
-        """The one stage in which time is lost, None for several or none."""
+        """The only stage in which time is lost, None for several or none."""
         stages = {stage for _, stage in self.late()} or {"forward"}
         return stages.pop() if self.kind is not None and len(stages) == 1 else None
 
     def node(self, rank: int) -> int:
-        """Return the node of *rank*: two of them from four ranks on."""
+        """Return the node of *rank*: with four or more ranks there are two."""
         return rank * 2 // self.ranks if self.ranks > 2 else 0
 
     def paces(self, rank: int) -> list[float]:
-        """Return by which factor *rank*'s own work differs from the usual in each stage, as SHARES.
+        """Return by which factors *rank*'s own work differs from the usual, by stage, as SHARES.
 
-        It is the same in every step.
+        They are the same in every step.
         """
         if self.fault != "spread":
             return [1.0] * len(SHARES)
@@ -136,7 +136,7 @@ class Segment:
         return [1.0] * len(SHARES)
 
     def delay(self, rank: int, step: int) -> tuple[str, float] | None:
-        """Return where and by how many healthy steps *rank* is late in *step*, None: it is not."""
+        """Return where *rank* is late in *step* and by how many healthy steps; None: it is not."""
         if self.fault == "garbage":
             pauses = random.Random(f"{self.key} {rank} {step}").random() < GARBAGE_CHANCE
             return (GARBAGE, GARBAGE_STEPS) if pauses else None
@@ -154,7 +154,7 @@ class Segment:
         return stage, self.size
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `Segment(**json)` makes one of again."""
+        """Return JSON that `Segment(**json)` reads."""
         return asdict(self)
 
 
@@ -188,7 +188,7 @@ def _faulty_steps(fault: str) -> int:
 
 
 def _makes_sense(way: str, fault: str, ranks: int) -> bool:
-    """Two of two ranks, or one node alone, have no peers; more matrices than cores are no test."""
+    """Two of two ranks, or a single node, have no peers; more multiplying ranks than cores fail."""
     if fault in ("two", "node"):
         return ranks > 2
     return fault != "compute" or (ranks == 2 and way == "ddp")

@@ -10,24 +10,24 @@ from benchmarks.accuracy_trace import Truth
 Finding = Mapping[str, Any]
 Row = dict[str, Any]
 
-# These say that somebody is late; the others may be true beside a planted fault.
+# These accuse somebody; other findings may be true next to a planted fault.
 NAMING: Final = ("persistent", "pauses", "mild", "node", "rotating", "group")
-# A rank that is late now and then may be called either.
+# A rank that is late now and then may be reported as either.
 RIGHT_KINDS: Final = {"persistent": ("persistent", "pauses")}
-# From here on the shipped rules tell of a loss to everybody and nobody; below it they may not.
+# From here on the shipped rules must report a loss without a culprit; below it they may.
 COMMON_SHARE: Final = 0.25
 ROTATING_SHARE: Final = 0.1
-# A process beside a rank may cost it nothing, whatever its niceness: then nobody is late.
+# A process beside a rank may cost it nothing, whatever its niceness: then no rank is late.
 EFFECT: Final = 0.02
 
 
 def score(segment: Segment, truth: Truth, job: Mapping[str, Any], scale: float) -> Row:
-    """Return the row of one segment: what was planted, what was said, and what of it is right.
+    """Return the row of one segment: what was planted, what was found, and whether it is right.
 
-    *job* is one of the jobs in what `rankskew replay --format json` prints. Its findings are taken
-    in the order in which they were named, of those at one time the most costly first. *onset s* is
-    from the fault's begin to that, *onset error s* to the onset that was told. None: does not
-    apply; a slowdown is estimated only where somebody is late for long.
+    *job* is one of the jobs in the output of `rankskew replay --format json`. Its findings are
+    taken in the order in which they were named, at equal times the most costly first. *onset s* is
+    the time from the beginning of the fault to that, *onset error s* to the reported onset. None:
+    does not apply; a slowdown is estimated only if a rank is late for long.
     """
     begin = truth.begin_seconds * scale
     findings = sorted(
@@ -36,7 +36,7 @@ def score(segment: Segment, truth: Truth, job: Mapping[str, Any], scale: float) 
     right = [each for each in findings if _right(segment, each, begin)]
     kinds = [each for each in findings if _kind_right(segment, each, begin)]
     first = kinds[0] if kinds else None
-    # Below its threshold a rotating loss is in the dashboards, and no alert is wanted.
+    # A rotating loss below its threshold shows on the dashboards, and should not alert.
     planted = segment.kind is not None and (
         truth.gpus_lost >= ROTATING_SHARE * segment.ranks
         if segment.kind == "rotating"
@@ -73,12 +73,12 @@ def score(segment: Segment, truth: Truth, job: Mapping[str, Any], scale: float) 
 
 
 def is_false(segment: Segment, truth: Truth, finding: Finding, begin: float) -> bool:
-    """Say whether *finding* is a false alarm: it names somebody else, or what is not so.
+    """Return whether *finding* is a false alarm: it names another rank, or is not true.
 
-    That everybody waits for the wire, or for another rank in each step, is no false alarm where it
-    is true by the trace: a share of COMMON_SHARE of the step, ROTATING_SHARE of the GPUs. A rank
-    that is late all the time may be told before it is paged, and one may be told without a page
-    where ranks do differ for good.
+    It is no false alarm that all ranks wait for the network, or for another rank in each step, if
+    the trace confirms it: COMMON_SHARE of the step, or ROTATING_SHARE of the GPUs. A rank that is
+    always late may be reported before it pages, and a rank may be reported without a page if ranks
+    differ permanently.
     """
     kind = finding["kind"]
     if _right(segment, finding, begin):
@@ -126,7 +126,7 @@ def _all_found(segment: Segment, right: Sequence[Finding]) -> bool:
 
 
 def _cleared(truth: Truth, right: Sequence[Finding], scale: float) -> float | None:
-    """Return how long after its end the fault was still told, None where it did not end."""
+    """Return how long after its end the fault was still reported, None if it did not end."""
     if truth.end_seconds is None or not right or any(one["cleared_s"] is None for one in right):
         return None
     latest: float = max(one["cleared_s"] for one in right)
@@ -134,7 +134,7 @@ def _cleared(truth: Truth, right: Sequence[Finding], scale: float) -> float | No
 
 
 def _lost(job: Mapping[str, Any]) -> float:
-    """Return the GPUs lost to ranks; what all wait for the wire is nobody's."""
+    """Return the GPUs lost to ranks, without what all wait for the network."""
     kinds: Mapping[str, float] = job["gpus_lost_by_kind"]
     return sum(gpus for kind, gpus in kinds.items() if kind != "common")
 
@@ -155,7 +155,7 @@ def _short(finding: Finding) -> str:
 def summary(rows: Iterable[Row], by: Sequence[str]) -> list[Row]:
     """Return one row for each combination of the columns *by*: shares of cells, medians.
 
-    *slowdown error* and *loss error* are the medians of what they are without their sign.
+    *slowdown error* and *loss error* are the medians of the absolute values.
     """
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
@@ -191,7 +191,7 @@ def _median(values: Sequence[float | None]) -> float | None:
 
 
 def is_miss(row: Row) -> bool:
-    """Say whether something in *row* is not as it should be."""
+    """Return whether something in *row* is not as it should be."""
     return bool(row["false alarms"]) or False in (
         row[name] for name in ("found", "rank", "stage", "kind", "all found")
     )

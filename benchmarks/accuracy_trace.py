@@ -1,4 +1,4 @@
-"""The recorded trace of one segment: put together from all ranks, and what is true of it."""
+"""The recorded trace of one segment: merged from all ranks, with the true values of it."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -16,17 +16,17 @@ IDENTITY: Final = ("job_id", "rank", "peer_group", "step", "time_s", "node")
 Row = dict[str, str]
 # Seconds of every rank in one step, by column, and when it ended for the last of them.
 Step = dict[int, dict[str, float]]
-# What each rank was delayed by, in seconds by step from 0.
+# Each rank's delays, in seconds by step from 0.
 Delayed = Mapping[int, Mapping[int, float]]
 
 
 class TraceError(Exception):
-    """The ranks did not record what they were told to train."""
+    """The ranks did not record the planned training."""
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What really happened in a segment; *_run*: over the whole of it, not its faulty part alone.
+    """What really happened in a segment; *_run*: over the whole of it, not only its faulty part.
 
     *slowdown* is the mean faulty step over the mean healthy one, *slowdown_run* the time of the run
     over what it would have been without the delays (of a hog: over healthy steps). *size* is the
@@ -49,7 +49,7 @@ class Truth:
     seconds: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `Truth(**json)` makes one of again."""
+        """Return JSON that `Truth(**json)` reads."""
         return asdict(self)
 
 
@@ -68,7 +68,7 @@ def merge(segment: Segment, rows_of: Mapping[int, Sequence[Row]]) -> list[Row]:
 
 
 def truth(segment: Segment, rows: Sequence[Row], delayed: Delayed) -> Truth:
-    """Return what is true of *rows*, the merged ones.
+    """Return the true values of *rows*, the merged ones.
 
     A delay after the release (optimizer, checkpoint) is in the row after that of its step.
     """
@@ -144,7 +144,7 @@ def _gpus_lost(steps: Sequence[Step]) -> float:
 
 
 def _slowdown_run(segment: Segment, steps: Sequence[Step], usual: float, delayed: Delayed) -> float:
-    """Return it; ranks that are delayed in the same step delay it once."""
+    """Return the delay of the job; ranks that are delayed in the same step delay it once."""
     if segment.fault == "hog":
         return _step_seconds(steps[WARM_STEPS:]) / usual
     seconds = _step_seconds(steps) * len(steps)
@@ -159,9 +159,9 @@ def _planned(segment: Segment, delayed: Delayed) -> float:
 def _size(
     segment: Segment, healthy: Sequence[Step], faulty: Sequence[Step], delayed: Delayed
 ) -> float:
-    """Return the seconds a step by which a late rank was delayed, the mean of several late ones."""
+    """Return a late rank's delay in seconds per step, the mean of several late ones."""
     late = [rank for rank, _ in segment.late()]
-    if segment.fault == "hog":  # Nobody but the trace knows what it cost.
+    if segment.fault == "hog":  # Only the trace shows its cost.
         mine = [[_busy(step)[late[0]] for step in steps] for steps in (faulty, healthy)]
         return sum(mine[0]) / len(mine[0]) - sum(mine[1]) / len(mine[1])
     seconds = sum(sum(of_rank.values()) for of_rank in delayed.values())

@@ -1,11 +1,11 @@
-"""What the rules say on a real Prometheus, beside the reference accounting of the same steps.
+"""The rules on a real Prometheus, compared with the reference accounting of the same steps.
 
 python -m benchmarks.crosscheck
 
-Simulated jobs of 2 to 64 ranks, with the judge's verdict (join) or with blocks of steps alone (the
-fallback), are scraped as they go on: from the exporter of each node, each at a moment of its own.
-After four minutes each job has been asked several times who is late, in which stage and what it
-costs; exporter/accounting/run.py says what is right.
+Simulated jobs of 2 to 64 ranks, with the judge's verdict (join) or with only blocks of steps (the
+fallback), are scraped while they run: from the exporter of each node, each at its own moment.
+For four minutes, Prometheus is asked several times who is late, in which stage and at what cost;
+exporter/accounting/run.py has the right answers.
 """
 
 import statistics
@@ -32,13 +32,13 @@ from tests.rank_probe.judged import vectors
 RANKS: Final = (2, 4, 8, 16, 32, 64)
 INTERVAL_SECONDS: Final = 15.0
 ASKED_SECONDS: Final = (225.0, 240.0, 255.0)
-# What a rule has seen when it is asked: a minute that ended some scrapes ago.
+# What a rule has seen at a query: a minute that ended some scrapes ago.
 WINDOW_SECONDS: Final = (90.0, 15.0)
-# Of the GPUs that are lost, or a hundredth of the job's, whichever is more. Means cannot tell what
-# the late rank costs from what the noise of all costs beside it.
+# Of the lost GPUs, or a hundredth of the job's, whichever is more. Means cannot separate the cost
+# of the late rank from that of everyone's noise.
 TOLERANCE: Final = {"join": 0.1, "block": 0.15}
 SMALL: Final = 0.01
-# The fallback tells these alone.
+# The fallback reports only these.
 KINDS: Final = ("all", "persistent")
 JUDGED_KINDS: Final = (*KINDS, "rotating", "group", "common")
 ASK: Final = {
@@ -51,7 +51,7 @@ ASK: Final = {
 
 @dataclass(frozen=True)
 class Case:
-    """A job, and the rank and stage that are to be named in it, if any."""
+    """A job, and the rank and stage that should be named in it, if any."""
 
     fault: str
     job: Job
@@ -59,7 +59,7 @@ class Case:
 
     @property
     def source(self) -> str:
-        """Who speaks for the job."""
+        """The source that should report the job."""
         return "join" if self.job.join else "block"
 
     @property
@@ -69,7 +69,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Yield what is simulated."""
+    """Yield the simulated jobs."""
     seconds = ASKED_SECONDS[-1] + INTERVAL_SECONDS
     for ranks in RANKS:
         for join in (True, False):
@@ -92,7 +92,7 @@ def nodes(case: Case, steps: list[Step]) -> dict[str, Node]:
 
 
 def page(node: Node, now: float) -> str:
-    """Return what *node* shows *now*, in seconds since its job's start."""
+    """Return the page of *node* at *now*, in seconds since its job's start."""
     lines = []
     for (name, labels), value in node.page(now).items():
         text = ",".join(f'{label}="{of}"' for label, of in labels)
@@ -123,7 +123,7 @@ def served(fleet: Mapping[str, Node], now: Callable[[], float]) -> Iterator[int]
 
 
 def reference(case: Case, steps: Sequence[Step], asked_seconds: float) -> Account:
-    """Return the account of what the rules can have seen when asked."""
+    """Return the account of what the rules can have seen at a query."""
     first, last = (asked_seconds - ago for ago in WINDOW_SECONDS)
     groups = {rank: str(case.job.group(rank)) for rank in range(case.job.ranks)}
     seen = [step for step in steps if first < step.end_seconds <= last]
@@ -135,8 +135,8 @@ def compare(
 ) -> dict[str, Any]:
     """Return a row: what was named, and by how much each of KINDS differs from the reference.
 
-    The difference is in parts of what is lost; it is the median of the times that were asked.
-    *wrong* is all that is not as it ought to be.
+    The difference is relative to the loss, and is the median over the queries. *wrong* lists
+    everything that is not as it should be.
     """
     named: set[tuple[int, str]] = set()
     sources: set[str] = set()
@@ -175,7 +175,7 @@ def compare(
 
 
 def main() -> int:
-    """Simulate, scrape, ask, compare; 1 if anything is wrong."""
+    """Simulate, scrape, query, compare; return 1 if anything is wrong."""
     asked = list(cases())
     steps = {case.name: simulate(case.job) for case in asked}
     fleet = {name: node for case in asked for name, node in nodes(case, steps[case.name]).items()}

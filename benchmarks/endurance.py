@@ -1,8 +1,8 @@
 """Ten million steps through one timeline: the probe's memory does not grow with the job.
 
-The calls are those that torch's hooks make, with no work between them. Beside them a thread reads
-the totals once a second, as the pusher does; since a second holds more steps here than in any
-job, the training thread also has to tidy up on its own. Exits 1 when the process grew.
+The calls are those of torch's hooks, without any work in between. A second thread reads the totals
+once a second, as the pusher does. A second holds more steps here than in any job, so the training
+thread also has to tidy up on its own. Exits 1 if the process grew.
 """
 
 import sys
@@ -20,12 +20,12 @@ from rank_probe.timeline import Timeline
 
 MILLION = 1_000_000
 MILLIONS = 10
-# From the end of the first million to the end of the last: allocators keep some change.
+# From the end of the first million to the end of the last; allocators keep a little.
 MOST_GROWTH_MIB = 1.0
 
 
 def train(timeline: Timeline, steps: int) -> None:
-    """Make *steps* steps' worth of hook calls."""
+    """Make the hook calls of *steps* steps."""
     for _ in range(steps):
         timeline.enter_fetch()
         timeline.leave_fetch(forward_follows=True)
@@ -79,7 +79,7 @@ def measure() -> Iterator[dict[str, Any]]:
 
 
 def main() -> int:
-    """Measure, tell, and say whether memory stayed as it was."""
+    """Measure, print, and return whether memory stayed constant."""
     rows = list(measure())
     write("endurance", rows)
     growth = rows[-1]["RSS MiB"] - rows[0]["RSS MiB"]

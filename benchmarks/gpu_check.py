@@ -1,9 +1,9 @@
 """Check the device clock on a CUDA device: one command, a table, exit 1 when a check fails.
 
-The stages of a DDP loop are compared with what torch.profiler saw the device do, in a plain run and
-with each fault planted: a late peer, a slow backward, a late loader, a loop that never waits for
-the device. Then what the events add to a step, and CUDA graphs. Writes results/gpu_check.json;
-without a CUDA device it says so and exits 2.
+The stages of a DDP loop are compared with the device work that torch.profiler saw, in a plain run
+and with each fault planted: a late peer, a slow backward, a late loader, a loop that never waits
+for the device. Then come the cost of events per step, and CUDA graphs. Writes
+results/gpu_check.json; without a CUDA device it prints that and exits 2.
 """
 
 import copy
@@ -34,14 +34,14 @@ Stages = dict[str, float]
 WITHIN: Final = 0.03
 # What the gaps between kernels at a stage's two ends may add, whatever its length.
 SLACK_MS: Final = 0.05
-# 0.1 % of a step of 100 ms: ten boundaries at twice what an event is said to cost.
+# 0.1 % of a step of 100 ms: ten boundaries at twice the reported cost of an event.
 OVERHEAD_LIMIT_US: Final = 100.0
 WARM_UP: Final = 5
 STEPS: Final = 40
 NO_DEVICE = "gpu_check needs a CUDA device, and torch sees none here."
 
 
-# What a check says, and what the profiler saw; nothing of it needs a GPU.
+# A check's row, and what the profiler saw; none of this needs a GPU.
 
 
 def near(what: str, found: float, expected: float) -> Row:
@@ -84,16 +84,16 @@ def _row(
 
 
 def exit_code(rows: Sequence[Row]) -> int:
-    """Return 1 when a check failed, or when there was none."""
+    """Return 1 if a check failed, or if there was none."""
     return 0 if rows and all(row["passed"] == "yes" for row in rows) else 1
 
 
 def profiled_ms(trace: dict[str, Any]) -> Stages:
     """Return ms of device work by stage in a chrome *trace* of torch.profiler.
 
-    A kernel belongs to the `stage:` range of the CPU in which it was launched, by whichever thread,
-    and one on another stream than the first to `sync`. A range's work is from the begin of its
-    first kernel to the end of its last one.
+    A kernel belongs to the `stage:` range of the CPU in which it was launched, by any thread; one
+    on another stream than the first belongs to `sync`. A range's work lasts from the beginning of
+    its first kernel to the end of its last one.
     """
     events = trace["traceEvents"]
     ranges = [each for each in events if each.get("name", "").startswith(RANGE)]
@@ -124,7 +124,7 @@ def profiled_ms(trace: dict[str, Any]) -> Stages:
 
 
 def per_step(before: Totals, after: Totals) -> Stages:
-    """Return ms a step by stage between two readings of a clock."""
+    """Return ms per step by stage between two readings of a clock."""
     steps = max(after.steps - before.steps, 1)
     return {
         stage: (late - early) / 1e6 / steps
@@ -136,7 +136,7 @@ def per_step(before: Totals, after: Totals) -> Stages:
 
 
 def run(training: Training, clocks: Clocks, steps: int = STEPS) -> tuple[Stages, Stages, Stages]:
-    """Return ms a step by stage of the profiler, the device's clock and the host's."""
+    """Return ms per step by stage, from the profiler, the device's clock and the host's."""
     training.run(WARM_UP)
     host_before, device_before = clocks.read()
     with profiler.profile(activities=profiler.supported_activities()) as profile:
@@ -154,7 +154,7 @@ def run(training: Training, clocks: Clocks, steps: int = STEPS) -> tuple[Stages,
 
 
 def stages(name: str, faults: Faults) -> Iterator[Row]:
-    """Yield each stage of a run with *faults*, the profiler's against the device clock's."""
+    """Yield each stage of a run with *faults*: the profiler's time against the device clock's."""
     before = failures.count
     with probed() as clocks:
         seen, device, host = run(Training(faults), clocks)
@@ -171,7 +171,7 @@ def stages(name: str, faults: Faults) -> Iterator[Row]:
 
 
 def back_pressure() -> Iterator[Row]:
-    """Yield whether every step and all time is counted while the launch queue is full."""
+    """Yield whether all steps and all time are counted while the launch queue is full."""
     with probed() as clocks:
         training = Training(Faults())
         training.run(WARM_UP)
@@ -181,13 +181,13 @@ def back_pressure() -> Iterator[Row]:
         _, after = clocks.read()
         wall_ms = (time.perf_counter() - began) * 1e3
     yield equal("full queue: steps counted", after.steps - before.steps, 3 * STEPS)
-    # Both from one release to another; the loop and the reading around it are the difference.
+    # Both from one release to another; they differ by the loop and the reading around it.
     found = sum(per_step(before, after).values())
     yield near("full queue: all stages, against the wall clock", found, wall_ms / (3 * STEPS))
 
 
 def overhead(blocks: int = 20, steps: int = 200) -> Iterator[Row]:
-    """Yield what the events add to a step that the host, not the device, is the limit of."""
+    """Yield the cost of events in a step that is limited by the host, not the device."""
     added = []
     with probed() as clocks:
         clock = clocks.timeline.clock
@@ -201,7 +201,7 @@ def overhead(blocks: int = 20, steps: int = 200) -> Iterator[Row]:
 
 
 def _microseconds(training: Training, steps: int) -> float:
-    """Return what a step costs the host."""
+    """Return the host time of a step."""
     training.run(WARM_UP)
     torch.cuda.synchronize()
     began = time.perf_counter()
@@ -229,7 +229,7 @@ def whole_graph(replays: int = 20) -> Iterator[Row]:
 
 
 def _by_graph(net: Net, batch: torch.Tensor, clocks: Clocks, replays: int) -> None:
-    """Train WARM_UP steps on a side stream as captures want it, then capture and replay."""
+    """Train WARM_UP steps on a side stream, as captures require, then capture and replay."""
     optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
 
     def step() -> None:
@@ -289,19 +289,19 @@ CHECKS: dict[str, Callable[[], Iterator[Row]]] = {
 
 
 def made(name: str, check: Callable[[], Iterator[Row]]) -> list[Row]:
-    """Return the rows of *check*, those before a failure and the failure's included."""
+    """Return the rows of *check*; after an error, those before it and one for the error."""
     rows = []
     try:
         for row in check():
             rows.append(row)
-    except RuntimeError as error:  # torch's for CUDA errors; the other checks still tell.
+    except RuntimeError as error:  # torch's for CUDA errors; the other checks still run.
         rows.append(told(f"{name}: {error}", passed=False))
     gc.collect()  # a DDP model and its hook hold each other
     return rows
 
 
 def every_row() -> list[Row]:
-    """Make every check, as a DDP job of one rank."""
+    """Run every check, as a DDP job of one rank."""
     backend = "nccl" if distributed.is_nccl_available() else "gloo"
     rows = [told(f"device: {torch.cuda.get_device_name()}", passed=True)]
     with tempfile.TemporaryDirectory() as directory:
@@ -315,7 +315,7 @@ def every_row() -> list[Row]:
 
 
 def main() -> int:
-    """Tell, and return the exit code."""
+    """Print, and return the exit code."""
     if not torch.cuda.is_available():
         print(NO_DEVICE, file=sys.stderr)
         return 2

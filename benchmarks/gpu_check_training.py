@@ -1,4 +1,4 @@
-"""What `gpu_check` runs on the device: a DDP loop whose stages are long kernels, with faults."""
+"""The training of `gpu_check`: a DDP loop with stages of long kernels, and faults."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,14 +17,14 @@ from rank_probe.device_clock import DeviceClock
 from rank_probe.steps import Totals
 from rank_probe.timeline import Timeline
 
-# What a stage's range is called in the profiler.
+# The name of a stage's range in the profiler.
 RANGE = "stage:"
 DEVICE = "cuda"
 
 
 @dataclass
 class Faults:
-    """What is wrong with a run; *item* asks for the loss after every step, as a log would."""
+    """The faults of a run; *item* reads the loss after every step, as a log would."""
 
     late_peer_ms: float = 0.0
     slow_backward_ms: float = 0.0
@@ -50,7 +50,7 @@ class Net(nn.Module):
 
 
 class Loader(Dataset[torch.Tensor]):
-    """The same batch, on the device, again and again, late by so much."""
+    """The same batch, on the device, again and again, with a delay."""
 
     def __init__(self, batch: torch.Tensor, steps: int, late_ms: float) -> None:
         self._batch, self._steps, self._late_seconds = batch, steps, late_ms / 1e3
@@ -99,7 +99,7 @@ def probed() -> Iterator[Clocks]:
 
 
 class Training:
-    """A DDP loop of one rank; its one bucket's exchange takes as long as a late peer would."""
+    """A DDP loop of one rank; the exchange of its one bucket takes as long as a late peer would."""
 
     def __init__(self, faults: Faults, width: int = 4096, layers: int = 16) -> None:
         self.faults = faults
@@ -146,7 +146,7 @@ class Training:
 
 
 def devices() -> list[int | str | torch.device]:
-    """Return the devices whose streams a future of the exchange is about."""
+    """Return the devices that a future of the exchange covers."""
     return [torch.cuda.current_device()]
 
 

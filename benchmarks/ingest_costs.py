@@ -1,8 +1,8 @@
-"""What a push costs the exporter: as it is taken now, and through a route of FastAPI's.
+"""What a push costs the exporter: as it is now, and through a FastAPI route.
 
-Each way is an ingest listener in a process of its own, side by side in one run. First one
-client pushes to each without a pause. Then ranks push to each once a second, as on a node: a
-process that is idle between pushes takes each in with cold caches.
+Each way is an ingest listener in its own process, side by side in one run. First one client pushes
+to each without a pause. Then ranks push to each once a second, as on a node: a process that is
+idle between pushes handles each one with cold caches.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ PACKAGES = ("fastapi", "starlette", "uvicorn", "httptools", "pydantic")
 
 
 def as_it_is() -> ASGIApp:
-    """Return what the exporter serves: pushes are plain ASGI, FastAPI has the rest."""
+    """Return the exporter's application: pushes are plain ASGI, FastAPI has the rest."""
     store = RankStore()
     return IngestApp(store, IngestCounts(), Orders(store), 65_536)
 
 
 def by_a_route() -> ASGIApp:
-    """Return an application that does the same work in a route of FastAPI's."""
+    """Return an application that does the same work in a FastAPI route."""
     app = FastAPI()
     store = RankStore()
     orders = Orders(store)
@@ -67,7 +67,7 @@ def serve(make: Callable[[], ASGIApp], path: Path) -> None:
 
 
 class Way:
-    """One way to take pushes in, running."""
+    """One way to take pushes, running."""
 
     def __init__(self, make: Callable[[], ASGIApp], directory: Path) -> None:
         path = directory / f"{make.__name__}.sock"
@@ -80,7 +80,7 @@ class Way:
         self._process = psutil.Process(self.served.pid)
 
     def cpu_seconds(self) -> float:
-        """Return what it has used so far."""
+        """Return the CPU time that it has used so far."""
         return sum(self._process.cpu_times()[:2])
 
     def push(self, pushes: int) -> float:
@@ -96,7 +96,7 @@ class Way:
 
 
 def main() -> None:
-    """Measure and tell."""
+    """Measure and print."""
     with tempfile.TemporaryDirectory() as directory:
         makers = {"plain ASGI, as it is": as_it_is, "a route of FastAPI": by_a_route}
         ways = {name: Way(make, Path(directory)) for name, make in makers.items()}

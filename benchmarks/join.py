@@ -1,15 +1,15 @@
 """What the per-step join costs: one store and rank 0 with up to 8,192 ranks, and live training.
 
-The store is a real TCPStore in a process of its own. Two other processes are all ranks but the
-first, over 64 connections (join_ranks.py); each rank's ring is full, as in a fast loop, which is
-the most that the join takes. Rank 0 is this process: its round runs in a thread, beside a main
-thread that works without a pause, as training does. What that thread does less meanwhile than
-alone is what a round makes rank 0 late; the thread's CPU time bounds it.
+The store is a real TCPStore in its own process. Two other processes act as all ranks but the first,
+over 64 connections (join_ranks.py); each rank's ring is full, as in a fast loop, which is the most
+that the join handles. Rank 0 is this process: its round runs in a thread, beside a main thread
+that works without a pause, as training does. A round makes rank 0 late by the work that the main
+thread loses meanwhile; the round's CPU time bounds that.
 
-Live: four gloo DDP ranks in which blocks with and without the join take turns at random, at ten
-times the real pace of rounds (join_live.py).
+Live: four gloo DDP ranks run blocks with and without the join in random order, with rounds at ten
+times the real pace (join_live.py).
 
-`--quick` checks that it runs: few ranks, few blocks, nothing written.
+`--quick` only checks that it works: few ranks, few blocks, nothing written.
 """
 
 import argparse
@@ -59,14 +59,14 @@ QUICK = Size(worlds=(64,), rounds=2, blocks=2, steps=10)
 def row(
     ranks: int, what: str, unit: str, values: Sequence[float], period: float | None = None
 ) -> dict[str, Any]:
-    """Return a row of the result; *period* makes *values*, in ms, a share of a round's seconds."""
+    """Return a row of the result; *period* also gives *values*, in ms, as a share of a round."""
     found = quartiles(values)
     percent = None if period is None else found["median"] / (10 * period)
     return {"ranks": ranks, "what": what, "unit": unit} | found | {"% of a round": percent}
 
 
 class Helper:
-    """A process that is some of the ranks; each command is answered with the seconds it took."""
+    """A process that acts as some of the ranks; it answers each command with its seconds."""
 
     def __init__(self, port: int, ranks: int, number: int) -> None:
         numbers = [port, ranks, number, HELPERS, CONNECTIONS // HELPERS]
@@ -78,7 +78,7 @@ class Helper:
         )
 
     def tell(self, command: str) -> None:
-        """Have the process begin with *command*."""
+        """Start *command* in the process."""
         assert self.process.stdin is not None
         self.process.stdin.write(command + "\n")
         self.process.stdin.flush()
@@ -90,14 +90,14 @@ class Helper:
 
 
 def together(helpers: Sequence[Helper], command: str) -> float:
-    """Have all *helpers* do *command*; return the milliseconds of the longest."""
+    """Run *command* in all *helpers*; return the milliseconds of the longest."""
     for helper in helpers:
         helper.tell(command)
     return 1e3 * max(helper.answer() for helper in helpers)
 
 
 def work() -> None:
-    """Do a piece of what a training's main thread does: Python and small operations."""
+    """Do a piece of a training's main thread: Python and small operations."""
     product = _MATRIX
     for _ in range(4):
         product = torch.mm(product, _MATRIX)
@@ -108,14 +108,14 @@ _MATRIX = torch.eye(64)
 
 
 class Beside:
-    """Runs a function in a thread while this one works; what was seen is in milliseconds.
+    """Runs a function in a thread while this one works; results are in milliseconds.
 
     *late*: how long this thread slept meanwhile, which it only does to wait for the interpreter.
-    What it waited for a CPU is not in it, so that another program's load is not either.
+    Waiting for a CPU does not count, so another program's load does not either.
     """
 
     def __init__(self) -> None:
-        self._thread = ThreadPoolExecutor(1)  # The same one each time, as it is in a rank.
+        self._thread = ThreadPoolExecutor(1)  # The same thread each time, as in a rank.
         self.wall: list[float] = []
         self.cpu: list[float] = []
         self.late: list[float] = []
@@ -127,7 +127,7 @@ class Beside:
         while not done.done():
             work()
         done.result()
-        awake = awake_seconds() - awake  # Within what `elapsed` spans, whatever comes between.
+        awake = awake_seconds() - awake  # Inside `elapsed`, so that nothing can lie between.
         elapsed = time.perf_counter() - started
         self.wall.append(elapsed * 1e3)
         self.late.append((elapsed - awake) * 1e3)
@@ -149,7 +149,7 @@ def awake_seconds() -> float:
 
 
 def world_rows(ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
-    """Yield what a round of *ranks* takes, the whole of it and rank 0's part."""
+    """Yield what a round with *ranks* takes, in total and in rank 0."""
     place = Place(0, ranks)
     kept = Vectors(lambda: None)
     me = Identity("bench", "all", 0, ranks, "0", "0", attempt=0)
@@ -176,7 +176,7 @@ def world_rows(ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
         raise RuntimeError(f"{ranks} ranks: the late one was told {result}, not {expected} s")
     period = place.period_seconds
     for each in (posts, reads, beside.wall, beside.cpu, beside.late):
-        del each[0]  # It imports, and the rings are not full.
+        del each[0]  # It includes imports, and the rings are not full.
     yield row(ranks, "all ranks post", "ms", posts)
     yield row(ranks, "rank 0: post, collect, merge, publish (wall)", "ms", beside.wall)
     yield row(ranks, "rank 0: the same, CPU of the thread", "ms", beside.cpu, period)
@@ -186,7 +186,7 @@ def world_rows(ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def store_process() -> Iterator[int]:
-    """Serve a store from a process of its own while the block runs; yields its port."""
+    """Serve a store from its own process while the block runs; yields its port."""
     code = (
         "import sys; from torch.distributed import TCPStore; "
         "store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False); "
@@ -221,7 +221,7 @@ def live_rows(blocks: int, steps: int) -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Measure and tell."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description="What the per-step join costs.")
     parser.add_argument("--quick", action="store_true", help="see that it runs; keep nothing")
     quick = parser.parse_args().quick

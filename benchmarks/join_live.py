@@ -1,7 +1,7 @@
-"""One gloo DDP rank whose blocks of steps run with and without the join in turns; see join.py.
+"""One gloo DDP rank that runs blocks of steps with and without the join; see join.py.
 
 join_live.py BLOCKS STEPS, under torchrun. Rank 0 prints the medians of each pair of blocks, in
-milliseconds a step, as JSON: [[without, with], ...].
+milliseconds per step, as JSON: [[without, with], ...].
 """
 
 import json

@@ -1,8 +1,8 @@
-"""Many simulated ranks of the join in one process, told over a pipe what to do; see join.py.
+"""Many simulated ranks of the join in one process, controlled over a pipe; see join.py.
 
-join_ranks.py PORT RANKS NUMBER OF CONNECTIONS: this is process NUMBER of OF, with the ranks above 0
-that are NUMBER modulo OF. Lines in: `post ROUND` (each rank posts its ring as of that round) or
-`read` (each rank reads what it caused). Lines out: the seconds that it took.
+join_ranks.py PORT RANKS NUMBER OF CONNECTIONS: this is process NUMBER of OF, and acts as the ranks
+above 0 that are NUMBER modulo OF. Lines in: `post ROUND` (each rank posts its ring as of that
+round) or `read` (each rank reads its result). Lines out: the seconds that it took.
 """
 
 import sys
@@ -34,7 +34,7 @@ def steps_of_round(number: int, late: bool) -> list[StepVector]:
 
 
 def messages(ranks: int, number: int) -> tuple[bytes, bytes]:
-    """Return what a late and a healthy rank have in their rings at round *number*."""
+    """Return the rings of a late and a healthy rank at round *number*."""
     period = Place(0, ranks).period_seconds
     found = []
     for late in (True, False):
@@ -46,7 +46,7 @@ def messages(ranks: int, number: int) -> tuple[bytes, bytes]:
 
 
 def main() -> None:
-    """Do as told until the pipe is closed."""
+    """Carry out commands until the pipe is closed."""
     port, ranks, number, of, connections = map(int, sys.argv[1:])
     own = [rank for rank in range(1, ranks) if rank % of == number]
     stores: list[Any] = [
@@ -57,7 +57,7 @@ def main() -> None:
     def post(store: Any, mine: list[int], late: bytes, healthy: bytes) -> None:
         for rank in mine:
             store.set(f"steps/{rank}", late if rank == LATE_RANK else healthy)
-        store.check([f"steps/{mine[-1]}"])  # A set is not answered: this is, after all of them.
+        store.check([f"steps/{mine[-1]}"])  # A set has no answer; this one follows all sets.
 
     def read(store: Any, mine: list[int]) -> None:
         for rank in mine:

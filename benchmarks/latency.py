@@ -1,8 +1,8 @@
-"""How long after a rank begins to be late its alert fires, on real ranks and a real Prometheus.
+"""How long after a rank becomes late its alert fires, on real ranks and a real Prometheus.
 
-Real gloo ranks train; after a healthy while, or from its job's first step, one of them is late. Two
-servers with the shipped rules scrape the same exporter, one every 15 s and one every 5 s, and
-evaluate as often. What the alert says when it fires first is held against what was planted.
+Real gloo ranks train. After a healthy period, or from the job's first step, one of them is late.
+Two servers with the shipped rules scrape the same exporter, one every 15 s and one every 5 s, and
+evaluate as often. The alert, as it first fires, is compared with the planted fault.
 
     python -m benchmarks.latency [--runs 3] [--sizes 10,25,100]
 """
@@ -30,13 +30,13 @@ INTERVALS_SECONDS: Final = (15.0, 5.0)
 RANKS: Final = 4
 # Hundreds of steps: a past that a rank can be compared with.
 HEALTHY_SECONDS: Final = 40.0
-# Of a rank that is late from the first step on: as much as in the demo.
+# For a rank that is late from the first step on: the same as in the demo.
 START_SIZE: Final = 0.5
-# Later than this it counts as not fired.
+# If it fires later than this, it counts as not fired.
 LONGEST_SECONDS: Final = 120.0
 # What a stage says by itself; nothing that is measured explains the other delays.
 CAUSES: Final = {"data": "input"}
-# What a step needs beside the emulated compute, roughly: gloo, the loop.
+# The time of a step besides the emulated compute, roughly: gloo, the loop.
 MORE: Final = 1.1
 
 
@@ -77,7 +77,7 @@ def segments(runs: int, sizes: list[float]) -> list[Segment]:
 
 
 def watch(plan: list[Segment]) -> tuple[dict[str, float], dict[float, list[Fired]]]:
-    """Train *plan*; return when each segment's rank began to be late, and what fired, by interval.
+    """Train *plan*; return when each segment's rank became late, and what fired, by interval.
 
     Raises StackError when a part ends that should not.
     """
@@ -115,7 +115,7 @@ def watch(plan: list[Segment]) -> tuple[dict[str, float], dict[float, list[Fired
 
 
 def _firing(prometheus: Prometheus) -> Iterator[Fired]:
-    """Yield the stragglers that are named now, by the clock of now."""
+    """Yield the stragglers that are named now, with the current time."""
     for alert in prometheus.active_alerts():
         labels: Mapping[str, str] = alert["labels"]
         if alert["state"] == "firing" and labels["alertname"] == STRAGGLER:
@@ -126,10 +126,10 @@ def _firing(prometheus: Prometheus) -> Iterator[Fired]:
 def row(
     seconds: float, mine: list[Segment], began: Mapping[str, float], fired: list[Fired]
 ) -> dict[str, Any]:
-    """Return what the runs of one kind, *mine*, say at one interval.
+    """Return the results of the runs of one kind, *mine*, at one interval.
 
-    Times are from the onset to the alert; *cost off by* is the largest difference of its first
-    value from what is planned: that the others wait for the delay in each step.
+    Times are from the onset to the alert; *cost off by* is the largest difference between its first
+    value and the planned cost: the others wait for the delay in each step.
     """
     right, wrong = [], 0
     for segment in mine:
@@ -158,7 +158,7 @@ def row(
 
 
 def main() -> None:
-    """Measure and tell."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description="How soon does the alert fire?")
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--sizes", default="10,25,100", help="percent of a healthy step")

@@ -1,7 +1,7 @@
-"""Why naive numbers blame the victims: one slow rank of four, seen the naive way and ours.
+"""Why naive numbers blame the victims: one slow rank of four, in naive numbers and in ours.
 
-Real gloo ranks run demo/train.py with a delay of half a step on rank 2, planted in turn in each
-stage; the figures are read off the exporter's /metrics when the run is over.
+Real gloo ranks run demo/train.py with a delay of half a step on rank 2, planted in each stage in
+turn; the figures come from the exporter's /metrics at the end of the run.
 """
 
 import statistics
@@ -20,7 +20,7 @@ from rank_probe.stages import STAGES
 RANKS, STEPS, LATE, DELAY = 4, 60, 2, 0.1
 FAULTS = ("none", "data", "forward", "backward", "optimizer", "after_optimizer")
 
-# Per rank: milliseconds a step in each stage.
+# Per rank: milliseconds per step in each stage.
 Job = Mapping[int, Mapping[str, float]]
 
 
@@ -51,7 +51,7 @@ def _stages_of(text: str) -> Job:
 
 
 def row(fault: str, job: Job) -> dict[str, Any]:
-    """Return what a dashboard of step times, one of whole backwards, and ours say of *job*."""
+    """Return what a dashboard of step times, one of whole backwards, and ours show of *job*."""
     step = {rank: sum(stages.values()) for rank, stages in job.items()}
     wait = {rank: stages["sync"] for rank, stages in job.items()}
     naive = {rank: stages["backward"] + stages["sync"] for rank, stages in job.items()}
@@ -76,7 +76,7 @@ def row(fault: str, job: Job) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure and tell."""
+    """Measure and print."""
     write("masking", [row(fault, measure(fault)) for fault in FAULTS])
 
 

@@ -1,7 +1,7 @@
-"""What each NVML call costs on this node's driver, and whether nvidia-smi says the same.
+"""What each NVML call costs on this node's driver, and whether nvidia-smi agrees.
 
 Reads every GPU as the exporter's worker does, for ROUNDS seconds, and times each call. Writes
-results/nvml_costs.json; without a driver it says so and exits 2.
+results/nvml_costs.json; without a driver it prints that and exits 2.
 """
 
 import shutil
@@ -25,13 +25,13 @@ from exporter.nvml.worker.gpu import Gpu
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# So many that what is asked once a minute is asked twice.
+# Enough that what is read once a minute is read twice.
 ROUNDS: Final = 70
 PAUSE_SECONDS: Final = 1.0
 PATIENCE_SECONDS: Final = 60.0
 NO_DRIVER: Final = "nvml_costs needs an NVIDIA driver, and NVML finds none here"
 
-# What nvidia-smi calls a reading, the reading, and by how much two looks at it may differ.
+# nvidia-smi's name for a reading, the reading, and by how much two readings of it may differ.
 SAME: Final[Sequence[tuple[str, Callable[[GpuSample], float | None], float]]] = (
     ("memory.total", lambda gpu: _mebibytes(gpu.memory_total_bytes), 1),
     ("memory.used", lambda gpu: _mebibytes(gpu.memory_used_bytes), 64),
@@ -47,7 +47,7 @@ SAME: Final[Sequence[tuple[str, Callable[[GpuSample], float | None], float]]] = 
 
 
 class TimedCalls(Calls):
-    """Keeps how long each call took, failed ones included, by the name of its function."""
+    """Records how long each call took, including failed ones, by the name of its function."""
 
     def __init__(self) -> None:
         super().__init__(PATIENCE_SECONDS, PATIENCE_SECONDS)
@@ -64,7 +64,7 @@ class TimedCalls(Calls):
             self.seconds[function.__name__].append(time.perf_counter() - started)
 
     def rows(self, gpus: int, rounds: int) -> Iterator[dict[str, Any]]:
-        """Yield a row for each function, the one that takes most of a second first."""
+        """Yield a row for each function, the most time per second first."""
         for name, seconds in sorted(self.seconds.items(), key=lambda item: -sum(item[1])):
             yield {
                 "call": name,
@@ -99,7 +99,7 @@ def read(calls: TimedCalls, rounds: int, pause_seconds: float) -> list[GpuSample
 
 
 def compared(sample: GpuSample, told: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each reading: ours, what nvidia-smi *told*, and whether they agree."""
+    """Yield a row for each reading: ours, nvidia-smi's in *told*, and whether they agree."""
     for (name, reading, allowed), text in zip(SAME, told, strict=True):
         ours = reading(sample)
         theirs = float(text) if _is_number(text) else None
@@ -114,7 +114,7 @@ def compared(sample: GpuSample, told: Sequence[str]) -> Iterator[dict[str, Any]]
 
 
 def ask_nvidia_smi(index: int) -> list[str]:
-    """Return what nvidia-smi says of one GPU, in the order of SAME."""
+    """Return nvidia-smi's readings of one GPU, in the order of SAME."""
     query = "--query-gpu=" + ",".join(name for name, _, _ in SAME)
     command = ["nvidia-smi", query, "--format=csv,noheader,nounits", f"--id={index}"]
     told = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -122,7 +122,7 @@ def ask_nvidia_smi(index: int) -> list[str]:
 
 
 def main(rounds: int = ROUNDS, pause_seconds: float = PAUSE_SECONDS) -> int:
-    """Measure and tell; 1 when nvidia-smi disagrees, 2 without a driver."""
+    """Measure and print; return 1 if nvidia-smi disagrees, 2 without a driver."""
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError as error:

@@ -1,4 +1,4 @@
-"""A Prometheus that takes many simulated nodes from one port, each as a target of its own."""
+"""A Prometheus that scrapes many simulated nodes from one port, each as its own target."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +11,8 @@ from demo.stack import RULES, Prometheus
 class OnePortPrometheus(Prometheus):
     """Prometheus with *rules* whose target NODE is the page /node/NODE on the loopback *port*.
 
-    The path has what the first group of *part* matches of a node's name, all of it by default.
+    The path has the part of a node's name that the first group of *part* matches, by default all of
+    it.
     """
 
     def __init__(

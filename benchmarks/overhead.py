@@ -1,13 +1,13 @@
-"""What the probe costs, beside other tools on the same loop in the same run.
+"""What the probe costs, compared with other tools on the same loop in the same run.
 
-A figure "added to a step" is a paired difference: blocks with and without the tool take turns at
-random within a process (overhead_blocks.py), and the processes take turns in shuffled rounds.
-Tools that attach and detach cleanly share a process. torch.profiler has one to itself, because it
-leaves its memory behind; so has traceml-ai, which cannot be detached and whose patches are
-swapped out by hand for its bare blocks (overhead_traceml.py).
+A figure "added to a step" is a paired difference: blocks with and without the tool run in random
+order within a process (overhead_blocks.py), and the processes run in shuffled rounds. Tools that
+attach and detach cleanly share a process. torch.profiler has its own, because it keeps its memory;
+so has traceml-ai, which cannot be detached: its patches are swapped out by hand for its bare
+blocks (overhead_traceml.py).
 
-Needs benchmarks/requirements.txt. `--quick` checks that it runs: no traceml-ai, too few blocks to
-trust, nothing written.
+Needs benchmarks/requirements.txt. `--quick` only checks that it works: no traceml-ai, too few
+blocks to trust, nothing written.
 """
 
 import argparse
@@ -51,7 +51,7 @@ QUICK = Size(rounds=1, blocks=2, steps=20, hot_calls=500, pushes=3, groups=(TOGE
 
 
 def row(what: str, values: Sequence[float], *, share: float | None = None) -> dict[str, Any]:
-    """Return a row of the result; *share* is the µs that are 1 % of what they are a share of."""
+    """Return a row of the result; *share* is the µs that make up 1 %."""
     found = quartiles(values)
     percent = None if share is None else found["median"] / share
     return {"what": what, "unit": "µs"} | found | {"% of a 100 ms step": percent}
@@ -87,7 +87,7 @@ def hot_rows(calls: int) -> Iterator[dict[str, Any]]:
 
 
 def _hot(move: Callable[[], None], timeline: Timeline, calls: int) -> list[float]:
-    """Return µs a call, what is done later with its notes included."""
+    """Return µs per call, including what is done later with its records."""
     costs = []
     for _ in range(9):
         started = time.perf_counter_ns()
@@ -114,7 +114,7 @@ def arm_rows(size: Size) -> Iterator[dict[str, Any]]:
 
 
 def _process(arms: Sequence[str], size: Size) -> dict[str, list[float]]:
-    """Measure *arms* in a process of their own; raises RuntimeError with what it said last."""
+    """Measure *arms* in their own process; raises RuntimeError with its last words."""
     amount = ["--steps", str(size.steps), "--blocks", str(size.blocks)]
     command = [sys.executable, "-m", "benchmarks.overhead_blocks", *amount, *arms]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -125,14 +125,14 @@ def _process(arms: Sequence[str], size: Size) -> dict[str, list[float]]:
 
 
 def push_row(pushes: int) -> dict[str, Any]:
-    """Return the CPU time of a push, of which there is one a second."""
+    """Return the CPU time of a push; there is one per second."""
     with tempfile.TemporaryDirectory() as directory:
         costs = overhead_push.microseconds(Path(directory), pushes)
     return row("CPU of a push, one a second", costs)
 
 
 def main() -> None:
-    """Measure and tell."""
+    """Measure and print."""
     parser = argparse.ArgumentParser(description="What the probe costs, beside other tools.")
     parser.add_argument("--quick", action="store_true", help="see that it runs; keep nothing")
     quick = parser.parse_args().quick

@@ -1,8 +1,8 @@
 """One training loop, written as a user of each tool would write it.
 
 Each arm is a context manager that attaches its tool, yields the loop as a function of the batches,
-and detaches. Attaching and detaching are not timed; what a tool does once a step, or once every
-few steps, is.
+and detaches. Attaching and detaching are not timed; a tool's work per step, or every few steps,
+is.
 """
 
 import math
@@ -56,7 +56,7 @@ class Training:
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
 
     def run(self, loader: Batches) -> None:
-        """Train as anybody would; nothing in here knows of a tool."""
+        """Train as usual; nothing in here knows of a tool."""
         for rows, labels in loader:
             self.optimizer.zero_grad()
             self.loss(self.model(rows), labels).backward()
@@ -83,14 +83,14 @@ def automatic(training: Training) -> Iterator[Train]:
 
 @contextmanager
 def automatic_at_root(training: Training) -> Iterator[Train]:
-    """As `automatic`, for the jobs where one parameter's hook cannot cut backward: FSDP, say."""
+    """Like `automatic`, for jobs in which a parameter's hook cannot cut backward, such as FSDP."""
     with patch.object(torch_backward, "ROOT_CUTS", math.inf), automatic(training) as train:
         yield train
 
 
 @contextmanager
 def manual(training: Training) -> Iterator[Train]:
-    """The probe with the stages and the step named by hand; it finds backward by itself."""
+    """The probe with the stages and the step named by hand; it detects backward by itself."""
 
     def train(loader: Batches) -> None:
         for rows, labels in rank_probe.wrap(loader):
@@ -118,15 +118,15 @@ def _probe(*, automatic: bool) -> Iterator[None]:
 
 
 def assert_it_works() -> None:
-    """Raise RuntimeError when the probe failed in this process: a broken one costs less."""
+    """Raise RuntimeError if the probe failed in this process: a broken one costs less."""
     if failures.count:
         raise RuntimeError(f"the probe failed {failures.count} times, so its cost says nothing")
 
 
 def _fold() -> None:
-    """Turn what was noted of the block's steps into totals, as the pusher does once a second.
+    """Sum up the records of the block's steps, as the pusher does once a second.
 
-    It holds the interpreter's lock wherever it runs, so it belongs to the price of a step.
+    It holds the interpreter's lock wherever it runs, so it is part of the cost of a step.
     """
     timeline = api.timeline()
     if timeline is not None:

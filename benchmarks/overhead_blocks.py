@@ -1,7 +1,7 @@
-"""Blocks of training steps with and without a tool, paired: what the tool adds to a step.
+"""Paired blocks of training steps with and without a tool: what the tool adds to a step.
 
 `python -m benchmarks.overhead_blocks --steps 100 --blocks 60 ARM...` measures the arms in one
-process and prints a list of µs a step for each, as JSON. In every round each arm and the bare
+process and prints a list of µs per step for each, as JSON. In every round, each arm and the bare
 loop run once, in random order; a figure is the difference to the bare block of the same round,
 because the speed of the machine drifts.
 """
@@ -33,7 +33,7 @@ WARM_UP = overhead_arms.batches(10)
 
 
 def measure(arms: Mapping[str, Arm], *, steps: int, blocks: int) -> dict[str, list[float]]:
-    """Return µs a step: of the bare loop, and what each of *arms* adds to it, a figure a block."""
+    """Return µs per step: of the bare loop, and what each of *arms* adds to it, one per block."""
     training, loader = Training(), overhead_arms.batches(steps)
     every: dict[str, Arm] = {BARE: overhead_arms.bare, **arms}
     found: dict[str, list[float]] = {name: [] for name in every}
@@ -47,22 +47,22 @@ def measure(arms: Mapping[str, Arm], *, steps: int, blocks: int) -> dict[str, li
 
 
 def block(arm: Arm, training: Training, loader: Batches, steps: int) -> float:
-    """Attach *arm*, train for a block, detach; return µs a step of the training."""
+    """Attach *arm*, train for a block, detach; return µs per step of the training."""
     with arm(training) as train:
-        train(WARM_UP)  # What a tool does at its first step is not the price of a step.
+        train(WARM_UP)  # A tool's work at its first step is not part of the cost of a step.
         started = time.perf_counter_ns()
         train(loader)
         return (time.perf_counter_ns() - started) / steps / 1e3
 
 
 def other_threads_seconds() -> float:
-    """Return the CPU time that the process has taken, less that of the calling thread."""
+    """Return the CPU time of the process, minus that of the calling thread."""
     return time.process_time() - time.thread_time()
 
 
 def main() -> None:
     """Measure the arms that the arguments name."""
-    # Nobody listens: a block is over before the first push, and the last one fails at once.
+    # Nobody listens: a block ends before the first push, and the last push fails at once.
     logging.getLogger("rank_probe").setLevel(logging.ERROR)
     parser = argparse.ArgumentParser(description="Blocks of steps with and without a tool.")
     parser.add_argument("arms", nargs="+", choices=[*ARMS, TRACEML], metavar="ARM")
@@ -76,7 +76,7 @@ def main() -> None:
         }
         before = other_threads_seconds()
         found = measure(arms, steps=arguments.steps, blocks=arguments.blocks)
-        if TRACEML in arms:  # No other arm's threads live on between the blocks.
+        if TRACEML in arms:  # No other arm's threads survive its blocks.
             traced = (arguments.blocks + 1) * (arguments.steps + len(WARM_UP))
             found[THREADS] = [(other_threads_seconds() - before) / traced * 1e6]
     print(json.dumps(found))

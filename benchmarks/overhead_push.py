@@ -15,9 +15,9 @@ RANK = {"RANKSKEW_JOB_ID": "overhead", "RANK": "3", "LOCAL_RANK": "3", "WORLD_SI
 def microseconds(directory: Path, pushes: int) -> list[float]:
     """Return the CPU time of each of *pushes* pushes to a server on a socket in *directory*.
 
-    Between two pushes the timed loop does a second's worth of steps and then as much untimed work
-    again tenfold, so that a push finds its code and data as cold as in a job. The server is a
-    thread of this process; what it takes is on its own account.
+    Between two pushes the timed loop does the steps of a second, and then ten times as much untimed
+    work, so that a push finds its code and data as cold as in a job. The server is a thread of this
+    process; its CPU time is not included.
     """
     training = overhead_arms.Training()
     timed = overhead_arms.batches(STEPS_A_SECOND)

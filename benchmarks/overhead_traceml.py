@@ -1,7 +1,7 @@
-"""traceml-ai on the same loop: `traceml.init` and `trace_step`, with `traceml serve` beside it.
+"""traceml-ai on the same loop: `traceml.init` and `trace_step`, with `traceml serve` running.
 
-It has no detach. Its patches and its optimizer hooks are swapped for torch's own functions while
-another arm runs. Its sampler and sender threads go on meanwhile, so what they take is in the bare
+It has no detach. While another arm runs, its patches and optimizer hooks are replaced by torch's
+own functions. Its sampler and sender threads continue meanwhile, so their cost is in the bare
 blocks too and not in the difference: the figure is a lower bound.
 """
 
@@ -29,7 +29,7 @@ PATCHED: tuple[tuple[Any, str], ...] = (
     (torch.Tensor, "to"),
     (torch.autograd, "backward"),
 )
-# Its queue holds 2,048 steps and drops what comes then; the default of 2 s suits longer steps.
+# Its queue holds 2,048 steps and drops the rest; the default of 2 s suits longer steps.
 INTERVAL_SECONDS = 0.5
 
 
@@ -37,7 +37,7 @@ INTERVAL_SECONDS = 0.5
 def serving() -> Iterator[Arm]:
     """Start traceml-ai in this process and its aggregator on the loopback; yield the arm.
 
-    Raises ModuleNotFoundError where it is not installed, RuntimeError when it does not start.
+    Raises ModuleNotFoundError if it is not installed, RuntimeError if it does not start.
     """
     traceml = importlib.import_module("traceml_ai")  # It carries no types.
     originals = [getattr(owner, name) for owner, name in PATCHED]

@@ -1,4 +1,4 @@
-"""How a benchmark tells: a table on the terminal, the same rows as JSON."""
+"""How benchmarks report: a table on the terminal, the same rows as JSON."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
 
 
 def write(name: str, rows: Sequence[dict[str, Any]], packages: Sequence[str] = ()) -> None:
-    """Show *rows* and keep them as results/*name*.json, with the versions of *packages*."""
+    """Show *rows* and write them to results/*name*.json, with the versions of *packages*."""
     show(rows)
     machine = {"cpus": os.cpu_count(), "python": platform.python_version()}
     machine |= {package: metadata.version(package) for package in packages}

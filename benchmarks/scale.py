@@ -1,9 +1,9 @@
-"""How many ranks a Prometheus carries: simulated nodes, real Prometheus, all shipped rules.
+"""How many ranks one Prometheus handles: simulated nodes, real Prometheus, all shipped rules.
 
 python -m benchmarks.scale [--ranks N ...] [--source join|block ...] [--jobs N] [--series read|all]
 
-What rules cost is the CPU time of Prometheus, less that of one without rules over the same nodes.
-The nodes are one process beside it, and both have to do with two cores.
+The cost of rules is the CPU time of Prometheus, minus that of one without rules over the same
+nodes. The nodes are one process beside it, and both share two cores.
 """
 
 import argparse
@@ -33,22 +33,22 @@ from demo.stack import RULES
 
 SIZES: Final = (1_024, 4_096, 16_384)
 SOURCES: Final = ("join", "block")
-# CPU seconds of 15 that rules of a source may take with the largest size.
+# CPU seconds of 15 that the rules of a source may take at the largest size.
 LIMITS: Final = {"join": 3.0, "block": 6.0}
 SLOWEST: Final = 10
-# Without rules there is nothing to fill: every series has been made and scraped again.
+# Without rules there is nothing to fill: every series has been created and scraped again.
 BARE_WARMUP_SECONDS: Final = 45.0
 
 
 @dataclass
 class Seen:
-    """What each evaluation of a rule took, in seconds by the clock, by group and name."""
+    """The wall time of each evaluation of a rule, in seconds, by group and name."""
 
     rules: dict[tuple[str, str], list[float]] = field(default_factory=dict)
     intervals: dict[str, float] = field(default_factory=dict)
 
     def note_rules(self, groups: Sequence[dict[str, Any]]) -> None:
-        """Keep how long each rule took."""
+        """Record how long each rule took."""
         for group in groups:
             self.intervals[group["name"]] = group["interval"]
             for position, rule in enumerate(group["rules"]):
@@ -113,9 +113,9 @@ def measure(plan: Plan) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 def baseline(plan: Plan) -> tuple[float, int]:
-    """Return what scraping alone takes, in CPU seconds of each 15, and how many nodes were down.
+    """Return the cost of scraping alone, in CPU seconds of each 15, and how many nodes were down.
 
-    The same nodes, and not one rule file.
+    The same nodes, without any rule file.
     """
     with tempfile.TemporaryDirectory() as empty:
         bare = replace(plan, rules=Path(empty))
@@ -128,7 +128,7 @@ def baseline(plan: Plan) -> tuple[float, int]:
 def cpu_seconds(
     prometheus: ScalePrometheus, evaluations: int, seen: Seen | None = None
 ) -> list[float]:
-    """Return what Prometheus takes in each of so many turns of 15 s; *seen* notes the rules."""
+    """Return the CPU of Prometheus in each of so many periods of 15 s; *seen* records the rules."""
     taken = []
     before, then = prometheus.cpu_seconds(), time.monotonic()
     deadline = then
@@ -144,7 +144,7 @@ def cpu_seconds(
 
 
 def state(prometheus: ScalePrometheus) -> dict[str, Any]:
-    """Return missed evaluations, memory and load; raises LookupError where a rule fails."""
+    """Return missed evaluations, memory and load; raises LookupError if a rule fails."""
     metrics = prometheus.metrics()
     broken = [
         f"{rule['name']}: {rule['lastError']}"
@@ -174,11 +174,11 @@ def nodes_down(prometheus: ScalePrometheus) -> int:
 
 
 def named(prometheus: ScalePrometheus, plan: Plan) -> dict[str, Any]:
-    """Return whether the planted straggler fires with its stage, and who else is accused."""
+    """Return whether the planted straggler fires with its stage, and which others are accused."""
     first = simulated_jobs(plan.ranks, plan.jobs)[0]
     late = (first.name, str(planted(first.ranks)))
     firing = [alert["labels"] for alert in prometheus.active_alerts() if alert["state"] == "firing"]
-    # One that is dear warns and pages: two alerts, one rank.
+    # A costly one warns and pages: two alerts, one rank.
     pages = {
         (*_who(labels), labels.get("stage"))
         for labels in firing
@@ -197,13 +197,13 @@ def _who(labels: dict[str, str]) -> tuple[str | None, str | None]:
 
 
 def source_that_spoke(prometheus: ScalePrometheus) -> str:
-    """Return what the rules say they went by: join, block, or both for different jobs."""
+    """Return the rules' sources: join, block, or both for different jobs."""
     found = prometheus.query("job_source:rankskew_gpus_lost:info")
     return " ".join(sorted({series.labels["source"] for series in found}))
 
 
 def failures(row: dict[str, Any]) -> list[str]:
-    """Return what of *row* is not as promised."""
+    """Return what in *row* is not as promised."""
     which = f"{row['ranks']} ranks, {row['source']}"
     found = []
     if row["missed"]:
@@ -222,7 +222,7 @@ def failures(row: dict[str, Any]) -> list[str]:
 
 
 def merged(name: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return *rows* and those of the last result that are about other sizes or sources."""
+    """Return *rows* and those of the last result for other sizes or sources."""
     path = RESULTS / f"{name}.json"
     before = json.loads(path.read_text())["rows"] if path.exists() else []
     measured = {_about(row) for row in rows}
@@ -239,7 +239,7 @@ def _place(row: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def plans(arguments: Sequence[str] | None = None) -> list[Plan]:
-    """Return what the command line asks for."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description="How many ranks a Prometheus carries.")
     parser.add_argument("--ranks", type=int, nargs="+", default=SIZES)
     parser.add_argument("--source", choices=SOURCES, nargs="+", default=SOURCES)
@@ -274,7 +274,7 @@ def plans(arguments: Sequence[str] | None = None) -> list[Plan]:
 
 
 def main() -> int:
-    """Measure and tell, after each size; return 1 where something is not as promised."""
+    """Measure and print, after each size; return 1 if something is not as promised."""
     found = []
     for plan in plans():
         row, rules = measure(plan)

@@ -1,4 +1,4 @@
-"""What simulated nodes have: eight GPUs, and the processes of ranks that Slurm started."""
+"""The hardware of simulated nodes: eight GPUs, and the processes of ranks that Slurm started."""
 
 from typing import Final
 
@@ -8,13 +8,13 @@ from exporter.nvml.sample import GpuProcess, GpuSample, NodeSample
 from exporter.nvml.throttle_reasons import REASON_BITS
 from exporter.processes.process import Process
 
-# Marks, exchanged for each node's own: the node's name, and the numbers of its ranks.
+# Marks that each node replaces with its own: the node's name, and the numbers of its ranks.
 NODE: Final = "@node@"
 FIRST_RANK: Final = 700_000
 
 
 class SimulatedNvml:
-    """Eight GPUs; a *high* sample shows more than a low one in all that moves."""
+    """Eight GPUs; a *high* sample is above a low one in everything that changes."""
 
     worker_up = True
     worker_restarts = 0

@@ -25,20 +25,20 @@ STAGE_SHARES: Final = {
 SYNC: Final = STAGES[SYNC_POSITION]
 BUSY_SECONDS: Final = 0.5
 COMMUNICATION_SECONDS: Final = 0.03
-# Step-to-step noise of a stage, and what ranks differ by for good: standard deviations.
+# Standard deviations of a stage's noise from step to step, and of permanent rank differences.
 NOISE: Final = 0.02
 STATIC_SPREAD: Final = 0.005
-# What the planted straggler takes longer, in each step, as a share of its own usual time.
+# The planted straggler's extra time in each step, as a share of its own usual time.
 FAULT_STAGE: Final = "forward"
 FAULT_RATIO: Final = 0.15
 TOKENS_A_STEP: Final = 32_768
 FIRST_STEPS: Final = 1_000
-# How long a block lasts at least, of whose mean step a rank tells where no join judges.
+# Minimum length of a block; a rank reports its mean step if no join judges the job.
 BLOCK_SECONDS: Final = 30.0
-# Steps that are accounted for in full, to know what a rank is charged in a mean step.
+# Steps that are accounted for in full, to know a rank's charge in a mean step.
 SAMPLE_STEPS: Final = 2
 
-# What the exporter makes of block_seconds: all but sync, and all.
+# What the exporter derives from block_seconds: all but sync, and all.
 BLOCK_BUSY: Final = "block_busy"
 BLOCK_STEP: Final = "block_step"
 
@@ -55,11 +55,11 @@ class Job:
 
     @cached_property
     def step_seconds(self) -> float:
-        """Length of every step: that of the rank which is usually last, and the collective."""
+        """Length of every step: that of the usual slowest rank, and the collective."""
         if self.straggler is not None:
             return BUSY_SECONDS * (1 + FAULT_RATIO) + COMMUNICATION_SECONDS
         noise = NOISE * math.hypot(*STAGE_SHARES.values())
-        last = noise * math.sqrt(2 * math.log(self.ranks))  # Of so many normal numbers.
+        last = noise * math.sqrt(2 * math.log(self.ranks))  # The largest of so many normal numbers.
         return BUSY_SECONDS * (1 + last) + COMMUNICATION_SECONDS
 
     @cached_property
@@ -69,7 +69,7 @@ class Job:
 
     @cached_property
     def charges(self) -> "MeanCharges":
-        """What a rank is charged in a mean step."""
+        """A rank's charge in a mean step."""
         draw = random.Random(self.ranks)
         steps = [self._step(draw) for _ in range(SAMPLE_STEPS)]
         groups = dict.fromkeys(range(self.ranks), "all")
@@ -85,7 +85,7 @@ class Job:
         }
 
     def usual(self, rank: int, draw: random.Random) -> dict[str, float]:
-        """Return the mean seconds a step of *rank* in each stage but sync."""
+        """Return the mean seconds per step of *rank* in each stage but sync."""
         seconds = {
             stage: BUSY_SECONDS * share * draw.gauss(1, STATIC_SPREAD)
             for stage, share in STAGE_SHARES.items()
@@ -97,7 +97,7 @@ class Job:
 
 @dataclass(frozen=True)
 class MeanCharges:
-    """GPU-seconds a step by stage that the straggler is charged, and each of the others."""
+    """GPU-seconds per step by stage that the straggler is charged, and each of the others."""
 
     straggler: Mapping[str, float]
     others: Mapping[str, float]
@@ -117,7 +117,7 @@ class MeanCharges:
 
 
 class Rank:
-    """What the probe of one rank knows; *state* has a value for each field or field.key."""
+    """The probe of one rank; *state* has a value for each field or field.key."""
 
     def __init__(self, job: Job, rank: int) -> None:
         self._job = job
@@ -185,7 +185,7 @@ class Rank:
 
 
 def fields() -> list[str]:
-    """Return the names of all that moves: a field of Snapshot, or field.key for one of a dict."""
+    """Return the names of everything that changes: a field of Snapshot, or field.key for a dict."""
     timed = [*STAGE_SHARES, SYNC]
     return [
         "steps",
@@ -211,5 +211,5 @@ def join_fields() -> list[str]:
 
 
 def block_fields() -> list[str]:
-    """Return what moves at the end of each block, shown by a rank without the join only."""
+    """Return what changes at the end of each block, exposed only by a rank without the join."""
     return [f"block_seconds.{stage}" for stage in STAGE_SHARES]

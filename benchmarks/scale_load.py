@@ -26,12 +26,12 @@ def simulated_jobs(ranks: int, jobs: int) -> list[Job]:
 
 
 def planted(ranks: int) -> int:
-    """Return the rank that is late in a job of *ranks*: neither at an end nor first of a node."""
+    """Return the late rank in a job of *ranks*: neither at an end nor first on a node."""
     return ranks // 3
 
 
 class Fleet:
-    """The nodes, and the time since they began."""
+    """The nodes, and the time since they started."""
 
     def __init__(self, nodes: list[Node], clock: Callable[[], float] = time.time) -> None:
         self._nodes = nodes
@@ -53,7 +53,7 @@ class Fleet:
 
 
 class Connection(asyncio.Protocol):
-    """One kept-alive connection of a scraper, which waits for an answer before it asks again."""
+    """One keep-alive connection of a scraper, which waits for an answer before it asks again."""
 
     def __init__(self, fleet: Fleet) -> None:
         self._fleet = fleet
@@ -83,7 +83,7 @@ async def serve(port: int, fleet: Fleet) -> None:
 
 
 def main() -> None:
-    """Serve what the command line says."""
+    """Serve as the command line specifies."""
     port, ranks, jobs, source, series = sys.argv[1:]
     nodes = fleet(simulated_jobs(int(ranks), int(jobs)), source == "join", series == "all")
     asyncio.run(serve(int(port), Fleet(nodes)))

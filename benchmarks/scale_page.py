@@ -1,6 +1,6 @@
 """Pages of simulated nodes, from the exporter's own collectors and encoder, rendered once.
 
-A page of a node with marked values and names becomes a template; a scrape fills in what has moved.
+A page with marked values and names becomes a template; a scrape fills in what has changed.
 """
 
 import random
@@ -38,7 +38,7 @@ FIXTURES: Final = ROOT / "tests" / "fixtures"
 RANK: Final = re.compile(r'[{,]rank="(\d+)"')
 MARK: Final = re.compile(r" (8\d{5})\.25$")
 
-# Series whose value the exporter works out, so no mark comes through: of a rank, or of the node.
+# Series that the exporter computes, so no mark appears: those of a rank, or of the node.
 OF_A_RANK: Final = {
     "rankskew_block_busy_seconds": BLOCK_BUSY,
     "rankskew_block_step_seconds": BLOCK_STEP,
@@ -51,7 +51,7 @@ OF_THE_NODE: Final = {
 
 
 def read_by_rules() -> set[str]:
-    """Return every name of ours that a shipped rule mentions."""
+    """Return every metric name of ours that a shipped rule mentions."""
     return {
         name
         for path in RULES.glob("*.yaml")
@@ -61,9 +61,9 @@ def read_by_rules() -> set[str]:
 
 @dataclass(frozen=True)
 class Shape:
-    """What a page shows: *everything*, or else of GPUs and host what rules read.
+    """What a page shows: *everything*, or of GPUs and host only what rules read.
 
-    *late* is the position on its node of the rank that the verdict names, where it is on this one.
+    *late* is the position of the named late rank on its node, if it is on this one.
     """
 
     joined: bool
@@ -72,7 +72,7 @@ class Shape:
 
 
 def families(marks: Marks, shape: Shape, high: bool) -> Iterator[Metric]:
-    """Yield all that the exporter of a node shows: ranks with *marks*, GPUs low or *high*."""
+    """Yield everything a node's exporter shows: ranks with *marks*, GPUs low or *high*."""
     host = Settings(path_procfs=str(FIXTURES / "proc"), path_sysfs=str(FIXTURES / "sys"))
     store = RankStore(clock=lambda: 1.0)
     told = verdict(shape.late, marks) if shape.joined else None
@@ -101,7 +101,7 @@ def _page(marks: Marks, shape: Shape, high: bool) -> list[str]:
 
 
 class Template:
-    """A node's page with gaps for all that moves."""
+    """A node's page with gaps for everything that changes."""
 
     def __init__(self, shape: Shape) -> None:
         marks, same = Marks(), Marks()
@@ -131,7 +131,7 @@ class Template:
         return plain.rpartition(" ")[0] + " %r"
 
     def of(self, job: Job, first_rank: int, node: int) -> str:
-        """Return the text for one node, the numbers still missing."""
+        """Return the text for one node, with gaps for the numbers."""
         text = self._text.replace(JOB, job.name).replace(str(WORLD_SIZE), str(job.ranks))
         for index in range(RANKS_PER_NODE):
             text = text.replace(str(FIRST_RANK + index), str(first_rank + index))
@@ -141,7 +141,7 @@ class Template:
 
 
 def _worked_out(line: str) -> tuple[int, str] | None:
-    """Return whose value *line* needs, and which, where the exporter makes it of several."""
+    """Return whose value *line* needs, and which, if the exporter computes it from several."""
     name = line.partition("{")[0]
     if name in OF_THE_NODE:
         return NO_RANK, OF_THE_NODE[name]
@@ -185,7 +185,7 @@ class Node:
         }
 
     def _gpu_value(self, is_counter: bool, low: float, high: float, elapsed: float) -> float:
-        """A gauge is between the two samples, a counter grows by their difference each second."""
+        """A gauge is between the two samples; a counter grows by their difference each second."""
         share = elapsed if is_counter else self._draw.random()
         return low + (high - low) * share
 
@@ -204,5 +204,5 @@ def fleet(jobs: Sequence[Job], joined: bool, everything: bool) -> list[Node]:
 
 
 def _position(rank: int | None, first: int) -> int | None:
-    """Return where *rank* is on the node whose ranks begin with *first*, None if elsewhere."""
+    """Return the position of *rank* on the node that begins with *first*, None if elsewhere."""
     return rank - first if rank is not None and 0 <= rank - first < RANKS_PER_NODE else None

@@ -1,4 +1,4 @@
-"""A Prometheus with all of the simulated nodes to scrape, on two cores, and what CPU each takes."""
+"""A Prometheus that scrapes all simulated nodes, on two cores, and the CPU of each process."""
 
 import json
 import os
@@ -22,14 +22,14 @@ CORES: Final = 2
 INTERVAL_SECONDS: Final = 15.0
 # Fills the windows of a minute, and the two minutes for which an alert of the fallback waits.
 WARMUP_SECONDS: Final = 120.0
-# Whole turns of the groups that run every minute or two.
+# Whole periods of the groups that run every minute or two.
 EVALUATIONS: Final = 8
 URGENT_NICENESS: Final = -15
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is simulated and how long."""
+    """What is simulated, and how long."""
 
     ranks: int
     source: str
@@ -42,7 +42,7 @@ class Plan:
 
     @property
     def about(self) -> dict[str, Any]:
-        """Return what tells this measurement from others."""
+        """Return what distinguishes this measurement from others."""
         return {
             "ranks": self.ranks,
             "source": self.source,
@@ -65,9 +65,9 @@ class Load(Process):
 
 
 class ScalePrometheus(OnePortPrometheus):
-    """Prometheus with *rules* and every node as a target of its own on one port."""
+    """Prometheus with *rules* and every node as its own target on one port."""
 
-    # To end in order it writes all it holds to disk, which nobody reads.
+    # A clean stop would write everything it holds to disk, and nobody reads that.
     grace_seconds = 1.0
 
     def __init__(self, directory: Path, port: int, nodes: int, rules: Path) -> None:
@@ -81,22 +81,22 @@ class ScalePrometheus(OnePortPrometheus):
         )
 
     def metrics(self) -> dict[str, float]:
-        """Return what Prometheus says of itself, by name and labels."""
+        """Return Prometheus's own metrics, by name and labels."""
         lines = get(f"{self.url}/metrics", timeout_seconds=30).decode().splitlines()
         pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
         return {name: float(value) for name, _, value in pairs}
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time that Prometheus has taken since it was started."""
+        """Return the CPU time of Prometheus since its start."""
         return self.metrics()["process_cpu_seconds_total"]
 
     def version(self) -> str:
-        """Return which Prometheus this is."""
+        """Return the version of this Prometheus."""
         answer = json.loads(get(f"{self.url}/api/v1/status/buildinfo"))
         return str(answer["data"]["version"])
 
     def rule_groups(self) -> list[dict[str, Any]]:
-        """Return the groups with their rules and how long each took last, in seconds."""
+        """Return the groups with their rules and the last duration of each, in seconds."""
         answer = json.loads(get(f"{self.url}/api/v1/rules", timeout_seconds=60))
         groups: list[dict[str, Any]] = answer["data"]["groups"]
         return groups
@@ -123,9 +123,9 @@ class Usage:
 
 
 def go_first(pid: int) -> None:
-    """Let the process come before others of this machine; takes root.
+    """Give the process priority over others on this machine; needs root.
 
-    Where the kernel groups processes by session, niceness counts within a session only.
+    If the kernel groups processes by session, niceness only counts within a session.
     """
     os.setpriority(os.PRIO_PROCESS, pid, URGENT_NICENESS)
     group = Path(f"/proc/{pid}/autogroup")
@@ -135,7 +135,7 @@ def go_first(pid: int) -> None:
 
 @contextmanager
 def running(plan: Plan) -> Iterator[tuple[Load, ScalePrometheus]]:
-    """Run the nodes and Prometheus on two cores, with nothing left of them afterwards."""
+    """Run the nodes and Prometheus on two cores, and remove everything afterwards."""
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(allowed)[:CORES])
     try:

@@ -1,4 +1,4 @@
-"""What simulated probes report, marked wherever it moves, so that it is found on the page again."""
+"""Simulated probes' reports, with marks on everything that changes, to find it on the page."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
@@ -19,7 +19,7 @@ from benchmarks.scale_verdict import LATE_SECONDS
 from rank_probe.snapshot import Snapshot
 from rank_probe.verdict import LOST_KINDS, PERSISTENT, Late, Verdict
 
-# A mark is this and more, a value that no reading has, or a name that is each node's own.
+# A mark is at least this, a value that no reading has; or a name that each node replaces.
 FIRST_MARK: Final = 800_000
 JOB, WORLD_SIZE = "@job@", 999_983
 # What belongs to no rank: the verdict, the GPUs and the node.
@@ -49,7 +49,7 @@ class Marks:
 
 
 def verdict(index: int | None, marks: Marks) -> dict[str, Any]:
-    """Return a judge's words, marked; *index* is the late rank on this node, if it is here."""
+    """Return a marked verdict; *index* is the late rank's on this node, if it is here."""
 
     def marked(field: str, keys: Sequence[str]) -> dict[str, float]:
         return {key: marks(NO_RANK, f"{field}.{key}") for key in keys}
@@ -78,11 +78,11 @@ def verdict(index: int | None, marks: Marks) -> dict[str, Any]:
         rotating=marked("rotating", list(STAGE_SHARES)),
         late=late,
     )
-    return asdict(said)  # Not to_json(), which shortens numbers, and a mark is longer.
+    return asdict(said)  # Not to_json(), which shortens numbers to fewer digits than a mark has.
 
 
 def snapshot(index: int, marks: Marks, told: dict[str, Any] | None) -> Snapshot:
-    """Return what the rank at *index* of its node reports; *told* is the verdict, if any."""
+    """Return the report of the rank at *index* of its node; *told* is the verdict, if any."""
     hidden = join_fields() if told is None else []
     names = [name for name in moving_fields() if name not in hidden]
     if told is None:
@@ -136,7 +136,7 @@ def snapshot(index: int, marks: Marks, told: dict[str, Any] | None) -> Snapshot:
     if unknown := sorted(values.keys() - known):
         raise LookupError(f"a snapshot has no {', '.join(unknown)}")
     found = replace(plain, **values)
-    # All ranks know their last block, and what they waited in it.
+    # All ranks know their last block, and their waits in it.
     found.block_seconds[SYNC] = COMMUNICATION_SECONDS
     if told is None:
         return found

@@ -1,4 +1,4 @@
-"""What the join's judge says of a simulated job: the same on all of its nodes, anew each round."""
+"""The judge's verdict on a simulated job: the same on all of its nodes, new in each round."""
 
 import random
 from dataclasses import replace
@@ -12,7 +12,7 @@ from benchmarks.scale_job import (
     State,
 )
 
-# How often rank 0 judges, and what its figures, means of the last minute, move by between rounds.
+# How often rank 0 judges, and how much its figures, means of the last minute, vary between rounds.
 ROUND_SECONDS: Final = 5.0
 NOISE: Final = 0.02
 # The straggler was late long before the first scrape.
@@ -35,9 +35,9 @@ class Told:
             self._round = number
             draw = random.Random(f"{self._job.name} {number}")
             found = {name: mean * draw.gauss(1, NOISE) for name, mean in self._usual.items()}
-            # A ratio of 1 and a bit more: only what is over 1 is uncertain.
+            # For a ratio slightly above 1, only the part above 1 is uncertain.
             found["slowdown"] = 1 + (self._usual["slowdown"] - 1) * draw.gauss(1, NOISE)
-            # As many digits as the judge tells.
+            # As many digits as in the judge's verdict.
             self._state = {name: float(f"{value:.6g}") for name, value in found.items()}
         return self._state
 

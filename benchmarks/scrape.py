@@ -1,7 +1,7 @@
-"""What a scrape costs: 8 stub GPUs whose PCIe call blocks 20 ms a direction, 8 ranks pushing.
+"""What a scrape costs: 8 stub GPUs with PCIe calls that block 20 ms per direction, 8 ranks pushing.
 
-Three phases of one exporter: its answers at 20 scrapes a second, its share of a core at one scrape
-every 15 s, and its memory over thousands of scrapes.
+Three phases of one exporter: its responses at 20 scrapes per second, its share of a core at one
+scrape every 15 s, and its memory over thousands of scrapes.
 """
 
 import multiprocessing
@@ -52,13 +52,13 @@ RANK = Snapshot(
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How much is measured; the numbers are those of the promise that this keeps."""
+    """How much is measured; the defaults are those that the documented promise needs."""
 
     timed_scrapes: int = 1_000
     pause_seconds: float = 0.05
     idle_seconds: float = 90.0
     interval_seconds: float = 15.0
-    # Memory is compared between these; by the first, whatever is made once has been made.
+    # Memory is compared between these; by the first one, everything that is cached has been cached.
     scrapes_before: int = 2_000
     scrapes_after: int = 20_000
 
@@ -82,7 +82,7 @@ class Rank:
 
 
 def push_for_ever(endpoint: str) -> None:
-    """Be RANKS ranks, each of which pushes once a second as real ones do."""
+    """Act as RANKS ranks that each push once a second, as real ones do."""
     for rank in range(RANKS):
         Pusher(endpoint, Rank(rank)).start()
     signal.pause()
@@ -90,7 +90,7 @@ def push_for_ever(endpoint: str) -> None:
 
 @contextmanager
 def beside(work: Callable[..., None], *arguments: object) -> Iterator[None]:
-    """Have a process of its own do *work* while the block runs: it disturbs no timing."""
+    """Run *work* in its own process while the block runs, so that it disturbs no timing."""
     process = multiprocessing.get_context("spawn").Process(target=work, args=arguments, daemon=True)
     process.start()
     try:
@@ -113,14 +113,14 @@ class Family:
         self._parts = {"exporter": [parent], "NVML child": children}
 
     def cpu_seconds(self) -> dict[str, float]:
-        """Return what each has used so far."""
+        """Return the CPU time that each has used so far."""
         return {
             name: sum(sum(process.cpu_times()[:2]) for process in processes)
             for name, processes in self._parts.items()
         }
 
     def memory_mebibytes(self) -> dict[str, float]:
-        """Return how much of each is resident."""
+        """Return the resident memory of each."""
         return {
             name: sum(_resident(process) for process in processes) / 2**20
             for name, processes in self._parts.items()
@@ -135,8 +135,8 @@ def _resident(process: psutil.Process) -> int:
 def scrape(address: str, accept: str = "*/*", source: str = "") -> bytes:
     """Return the page at *address*, over a new connection, as Prometheus scrapes every 15 s.
 
-    The connection comes from the address *source* where that is given.
-    Written out: the parsing in http.client takes a fifth of the time that is measured here.
+    The connection comes from the address *source* if there is one.
+    Parsed by hand: http.client's parsing takes a fifth of the measured time.
     """
     host, _, port = address.rpartition(":")
     source_address = (source, 0) if source else None
@@ -153,7 +153,7 @@ def scrape(address: str, accept: str = "*/*", source: str = "") -> bytes:
 
 
 def answers(address: str, plan: Plan) -> dict[str, Any]:
-    """Scrape as often as several impatient scrapers would; return sizes and times."""
+    """Scrape as several impatient scrapers would; return sizes and times."""
     times = []
     body = b""
     for _ in range(plan.timed_scrapes):
@@ -171,7 +171,7 @@ def answers(address: str, plan: Plan) -> dict[str, Any]:
 
 
 def shares(address: str, plan: Plan, family: Family) -> dict[str, float]:
-    """Scrape as Prometheus would; return the share of a core and the memory of each process."""
+    """Scrape as Prometheus does; return the share of a core and the memory of each process."""
     before = family.cpu_seconds()
     started = time.monotonic()
     while time.monotonic() < started + plan.idle_seconds:
@@ -203,7 +203,7 @@ def growth(address: str, plan: Plan, family: Family) -> dict[str, float]:
 def measure(directory: Path, plan: Plan, is_pcie_sampled: bool) -> dict[str, Any]:
     """Measure an exporter under that load and return the figures.
 
-    The GPUs know what goes over PCIe from GPM, as from Hopper on, or from a call that blocks.
+    The GPUs' PCIe throughput comes from GPM, as from Hopper on, or from a call that blocks.
     """
     stub = nvmlstub.environment(nvmlstub.build(directory), gpus=GPUS)
     environment = stub | {"STUB_SAMPLED_PCIE": str(int(is_pcie_sampled))}
@@ -216,7 +216,7 @@ def measure(directory: Path, plan: Plan, is_pcie_sampled: bool) -> dict[str, Any
             "gpus": GPUS,
             "ranks": RANKS,
             "PCIe": "blocking call" if is_pcie_sampled else "GPM",
-            # The share of a core first: what comes later warms caches and fills memory.
+            # The share of a core first: the other phases warm caches and fill memory.
             **shares(address, plan, family),
             **answers(address, plan),
             **growth(address, plan, family),
@@ -228,7 +228,7 @@ def _shows_all(page: bytes) -> bool | None:
 
 
 def main() -> None:
-    """Measure and tell."""
+    """Measure and print."""
     rows = []
     for is_pcie_sampled in (True, False):
         with tempfile.TemporaryDirectory() as directory:

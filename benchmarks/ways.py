@@ -1,6 +1,6 @@
-"""Which rank, which stage, how much: what the probe says of a delay planted in each stage in turn.
+"""The probe's numbers for a delay planted in each stage in turn: rank, stage and size.
 
-For every way to train, real gloo ranks run a small training whose compute is sleeping, one job for
+For every way to train, real gloo ranks run a small training that computes by sleeping, one job for
 each place of the delay. The figures are the last ones that each rank's probe pushed.
 
     python -m benchmarks.ways [--only ARM]
@@ -23,7 +23,7 @@ from tests.rank_probe.parallel_job import DELAY, PLACES
 
 STEPS = 12
 
-# Milliseconds a step, by stage.
+# Milliseconds per step, by stage.
 Stages = Mapping[str, float]
 
 
@@ -31,9 +31,9 @@ Stages = Mapping[str, float]
 class Arm:
     """A way to train: Python's arguments, to which the places of the delay are added.
 
-    Each place is a job named *prefix* and the place. *peers* are the ranks that do as much work as
-    the late one, which is the last of them. *delay* is seconds a step. *ends_released* says that
-    the ranks meet once more after the last step, so that all of it is counted.
+    Each place is a job named *prefix* and the place. *peers* are the ranks with as much work as the
+    late one, which is the last of them. *delay* is seconds per step. *ends_released* means that the
+    ranks meet once more after the last step, so that all of it is counted.
     """
 
     name: str
@@ -80,13 +80,13 @@ ARMS = (
 
 
 def per_step(snapshot: Mapping[str, Any]) -> Stages:
-    """Return the milliseconds a step that *snapshot* counts in each stage."""
+    """Return the milliseconds per step that *snapshot* counts in each stage."""
     seconds: Mapping[str, float] = snapshot["stage_seconds"]
     return {stage: 1e3 * seconds.get(stage, 0.0) / snapshot["steps"] for stage in STAGES}
 
 
 def verdict(arm: Arm, place: str, job: Ranks) -> dict[str, Any]:
-    """Name the rank that waits least, the stage in which it is furthest ahead of its peers."""
+    """Name the rank that waits least, and the stage in which it is furthest ahead of its peers."""
     ranks = {rank: per_step(snapshot) for rank, snapshot in job.items()}
     late = min(ranks, key=lambda rank: ranks[rank]["sync"])
     peers = [ranks[rank] for rank in arm.peers if rank != late]
@@ -121,14 +121,14 @@ def measure(arm: Arm, steps: int = STEPS) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory() as folder:
         os.environ["CHECKPOINTS"] = folder  # Two of the frameworks' jobs write there.
         words = {"STEPS": str(steps), "FOLDER": folder}
-        # The first job of a process also pays for whatever torch does once.
+        # The first job of a process also pays for torch's one-time work.
         command = [*(words.get(word, word) for word in arm.command), "warm-up", *PLACES]
         jobs = run(Path(folder), command)
     return [verdict(arm, place, jobs[arm.prefix + place]) for place in PLACES]
 
 
 def main() -> None:
-    """Measure and tell; with --only keep the other arms' rows of the last time."""
+    """Measure and print; with --only keep the other arms' rows of the last run."""
     parser = argparse.ArgumentParser(description="Does the probe name the planted straggler?")
     parser.add_argument("--only", choices=[arm.name for arm in ARMS])
     parser.add_argument("--steps", type=int, default=STEPS)

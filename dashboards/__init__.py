@@ -6,4 +6,4 @@ import warnings
 with warnings.catch_warnings():
     warnings.filterwarnings("ignore", "Prefer using dashboardv2", DeprecationWarning)
     import grafana_foundation_sdk.builders.dashboard
-    import grafana_foundation_sdk.builders.stat  # noqa: F401 - both are imported to be quiet later
+    import grafana_foundation_sdk.builders.stat  # noqa: F401 - imported here without their warning

@@ -12,11 +12,11 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from dashboards.job import job_dashboard
 
-# Grafana 10's: newer servers migrate it when they load it, older ones cannot migrate down.
+# That of Grafana 10: newer servers migrate it when they load it, older ones cannot migrate down.
 SCHEMA_VERSION: Final = 39
 JSON: Final = Path(__file__).parent / "json"
 
-# A new dashboard is a file beside this one and a line here.
+# A new dashboard is a file in this directory and a line here.
 DASHBOARDS: Final = {
     "job.json": job_dashboard,
 }
@@ -48,7 +48,7 @@ def stale() -> list[str]:
 
 
 def main() -> int:
-    """Write the files, or with --check say which ones differ; return the exit status."""
+    """Write the files, or with --check print which ones differ; return the exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if stale")
     if not parser.parse_args().check:

@@ -44,12 +44,12 @@ from dashboards.panels import (
 
 NO_GPU: Final = "No GPU telemetry for the ranks of this job"
 
-# Only exposed from ten seconds in one stage on. What a silent rank said last is old.
+# Only exposed after ten seconds in one stage. A silent rank's last report is outdated.
 STUCK: Final = f"rankskew_stage_elapsed_seconds{{{JOB}}} unless {RANK} {SILENT}"
 OUTSIDE_SYNC: Final = (
     f'rankskew_stage_elapsed_seconds{{stage!="sync",{JOB}}} unless {RANK} {SILENT}'
 )
-# Reasons that slow a GPU down against anybody's wish.
+# Reasons that slow a GPU down without anyone's intent.
 THROTTLED: Final = (
     "rate(rankskew_gpu_throttle_seconds_total"
     '{reason=~"sw_power_cap|sync_boost|.+_slowdown"}[$__rate_interval])'
@@ -57,7 +57,7 @@ THROTTLED: Final = (
 
 
 def difference_panels() -> Sequence[timeseries.Panel | table.Panel]:
-    """Return the panels that set the late ranks beside their peers."""
+    """Return the panels that compare the late ranks with their peers."""
     return (_late_stage(), _stage_by_stage(), _busy(), _wait())
 
 
@@ -67,7 +67,7 @@ def hang_panels() -> Sequence[timeseries.Panel | table.Panel]:
 
 
 def gpu_panels() -> Sequence[timeseries.Panel]:
-    """Return the panels that put the GPU of a late rank beside its peers'."""
+    """Return the panels that compare a late rank's GPU with its peers'."""
     memory_used = gpu_mean("rankskew_gpu_memory_used_bytes")
     received = gpu_mean("rankskew_gpu_pcie_receive_bytes_per_second")
     sent = gpu_mean("rankskew_gpu_pcie_transmit_bytes_per_second")
@@ -103,7 +103,7 @@ def gpu_panels() -> Sequence[timeseries.Panel]:
 def _against_peers(panel: timeseries.Panel, series: Series, choose: str) -> timeseries.Panel:
     """Draw late ranks red, the next ones to become late in blue and the median dashed.
 
-    *choose* is the end on which a late rank lies, topk or bottomk.
+    *choose* is the end at which late ranks are: topk or bottomk.
     """
     return (
         panel.with_target(query(late_lately(series), "rank {{rank}} (late)", "A"))

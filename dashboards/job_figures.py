@@ -1,4 +1,4 @@
-"""The figures at the top of the job dashboard: how bad it is, who, since when."""
+"""The figures at the top of the job dashboard: how bad it is, which ranks, since when."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -26,7 +26,7 @@ from dashboards.panels import (
     steps,
 )
 
-# The late ranks that the figures at the top have room for.
+# The figures at the top have room for this many late ranks.
 COSTLIEST: Final = f"topk(2, {LOST})"
 
 

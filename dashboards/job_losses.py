@@ -1,4 +1,4 @@
-"""What the job loses: by kind of waiting, by rank and stage, and each late rank."""
+"""The job's loss: by kind of waiting, by rank and stage, and for each late rank."""
 
 from typing import Final
 
@@ -34,7 +34,7 @@ from dashboards.panels import (
     table_panel,
 )
 
-# By kind: what the panel calls it, and its colour.
+# By kind: its name on the panel, and its colour.
 KINDS: Final = {
     "hung": ("job hangs", "#8F1D2C"),
     "persistent": ("late ranks", LATE_COLOUR),
@@ -67,7 +67,7 @@ def lost_by_kind() -> timeseries.Panel:
 
 
 def lost_by_rank_and_stage() -> timeseries.Panel:
-    """Return what each late rank costs over time, in the colour of its stage."""
+    """Return the cost of each late rank over time, in the colour of its stage."""
     return (
         stacked_panel(
             "GPUs lost, by rank and stage",

@@ -9,7 +9,7 @@ Series = Callable[[str], str]
 AT_END: Final = " @ end()"
 
 JOB: Final = 'job_id="$job_id"'
-# Two clusters behind one data source may have jobs of one name; without clusters it is empty.
+# Two clusters behind one data source may have jobs of one name; it is empty without clusters.
 RANK: Final = "on (cluster, peer_group, rank)"
 
 # How much slower than its peers each late rank is, with the kind and the stage of its lateness.
@@ -17,9 +17,9 @@ LATE: Final = f"rank:rankskew_late:ratio{{{JOB}}}"
 LATE_SINCE: Final = f"(rankskew_late_since_timestamp_seconds{{{JOB}}} * 1000)"
 LOST: Final = f"rank:rankskew_gpus_lost:sum{{{JOB}}}"
 LOST_BY_STAGE: Final = f"rank_stage:rankskew_gpus_lost:sum{{{JOB}}}"
-# What is lost while another rank is late in each step, by the stage in which it is.
+# The loss while a different rank is late in each step, by the stage in which that rank is late.
 ROTATING_BY_STAGE: Final = f"job_stage:rankskew_gpus_lost:sum{{{JOB}}}"
-# Whether the ranks compare their steps one by one (join), or means over many are compared (block).
+# Whether the ranks compare their steps one by one (join), or means over many steps (block).
 SOURCE: Final = f"job_source:rankskew_gpus_lost:info{{{JOB}}}"
 CAUSE: Final = f"rank:rankskew_cause:info{{{JOB}}}"
 # Each rank with the GPU it runs on now; recorded from rankskew_gpu_rank_info.
@@ -87,12 +87,12 @@ def beside_late(series: str) -> str:
 
 
 def gpu_mean(gauge: str) -> Series:
-    """Return the mean of *gauge*, one a GPU, over the last scrapes: single readings are coarse."""
+    """Return the mean of *gauge*, per GPU, over the last scrapes: single readings are coarse."""
     return lambda at: f"avg_over_time({gauge}[$__rate_interval]{at})"
 
 
 def of_rank(gpu_series: Series) -> Series:
-    """Return *gpu_series*, one a GPU, of the GPUs that this job's ranks report as theirs."""
+    """Return *gpu_series*, per GPU, for the GPUs that this job's ranks report as theirs."""
     return lambda at: (
         f"{RANK_GPU}{at} * on (cluster, instance, gpu_uuid) group_left () {gpu_series(at)}"
     )

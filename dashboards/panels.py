@@ -1,6 +1,6 @@
-"""The few shapes and colours that all dashboards are built from.
+"""The few shapes and colours of all dashboards.
 
-Late is red, waiting is blue, in every panel; a stage has one colour, as on the live page.
+Late is red and waiting is blue in every panel; a stage has one colour, as on the live page.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ def _query(expr: str, ref: str) -> prometheus.Dataquery:
 
 
 def stat_panel(title: str, description: str, unit: str, span: int) -> stat.Panel:
-    """Return a big figure a series, each with its name."""
+    """Return a big figure per series, each with its name."""
     return (
         stat.Panel()
         .title(title)
@@ -109,7 +109,7 @@ def time_panel(title: str, description: str, unit: str, span: int) -> timeseries
 def stacked_panel(
     title: str, description: str, unit: str, span: int, colours: Mapping[str, str]
 ) -> timeseries.Panel:
-    """Return areas that add up, one of *colours* a series name that matches its pattern."""
+    """Return areas that add up, with one of *colours* for the series that match its pattern."""
     panel = (
         time_panel(title, description, unit, span)
         .fill_opacity(70)
@@ -138,7 +138,7 @@ def table_panel(title: str, description: str, unit: str, span: int) -> table.Pan
 def join_rows(panel: table.Panel, label: str, fields: Mapping[str, Sequence[Override]]) -> None:
     """Join a panel's queries on *label* and show exactly *fields*, in that order.
 
-    Values are called "Value #" and the query's letter. Names are given by overrides, because a
+    Values are called "Value #" and the query's letter. Overrides set the names, because a
     rename would make every other override depend on it.
     """
     names = {"names": list(fields)}
@@ -171,7 +171,7 @@ def column(
 ) -> list[Override]:
     """Return the overrides that make a field a column with a *title*.
 
-    *colour* is for values that are worth a look, from 0.05 on.
+    *colour* is for values that deserve attention, from 0.05 on.
     """
     overrides = [Override(id_val="displayName", value=title)]
     if unit is not None:

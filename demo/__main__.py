@@ -1,4 +1,4 @@
-"""`make demo`: plant a straggler, wait until it is named, and say so in one line."""
+"""`make demo`: plant a straggler, wait until it is named, and print one line about it."""
 
 import os
 import shutil
@@ -17,7 +17,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Interrupted(BaseException):
-    """Somebody wants the demo to end; like KeyboardInterrupt, but it knows the signal."""
+    """Somebody wants to end the demo; like KeyboardInterrupt, but with the signal's number."""
 
     def __init__(self, signal_number: int) -> None:
         self.signal_number = signal_number
@@ -36,7 +36,7 @@ def main() -> int:
     if fault not in FAULTS:
         print(f"DEMO_FAULT={fault} is not one of {', '.join(FAULTS)}", file=sys.stderr)
         return 2
-    # Without a terminal there is nobody to press Ctrl-C.
+    # Without a terminal nobody can press Ctrl-C.
     once = os.environ.get("DEMO_ONCE", "") not in ("", "0") or not sys.stdout.isatty()
     for each in SIGNALS:
         signal.signal(each, interrupt)
@@ -54,7 +54,7 @@ def main() -> int:
 
 
 def run(scenario: Scenario, directory: Path) -> int:
-    """Run *scenario* with all that is installed; return 0, or 1 when the verdict is wrong."""
+    """Run *scenario* with everything installed; return 0, or 1 if the verdict is wrong."""
     missing = missing_programs(PROMETHEUS, ALERTMANAGER)
     if missing:
         print(

@@ -12,7 +12,7 @@ from demo.scenario import HEALTHY_SECONDS, JOB_ID, RANK, WAIT_SECONDS, Scenario,
 from demo.verdict import Conclusion, Health, Verdict
 
 ALERT: Final = "none(page)"
-# The judge has already waited for enough steps: this only shows that its word stands.
+# The judge has already waited for enough steps: this only checks that its verdict lasts.
 LATE_SECONDS: Final = 5.0
 
 
@@ -47,7 +47,7 @@ def what_is_wrong(scenario: Scenario, verdict: Conclusion) -> str | None:
 
 
 class PageWatch:
-    """Reads the page's data until it has said the same for long enough."""
+    """Reads the page's data until it has stayed the same for long enough."""
 
     def __init__(self, scenario: Scenario, live: Callable[[], dict[str, Any] | None]) -> None:
         self._scenario, self._live = scenario, live
@@ -55,7 +55,7 @@ class PageWatch:
         self._since = 0.0
 
     def verdict(self) -> Conclusion | None:
-        """Return the page's verdict once it has stood for a while."""
+        """Return the page's verdict once it has lasted a while."""
         job = self._live()
         if job is None:
             return None
@@ -72,7 +72,7 @@ class PageWatch:
         return None
 
     def _same_for(self, said: tuple[str, str, str]) -> float:
-        """Return for how long the page has said this: the state, and who is late in what."""
+        """Return how long state and late ranks have been the same on the page."""
         now = time.monotonic()
         if said != self._said:
             self._said, self._since = said, now

@@ -22,7 +22,7 @@ from demo.stack import Alertmanager, Exporter, Prometheus
 from demo.verdict import STRAGGLER, Conclusion, Health, Verdict, verdict_of, wrong_names
 from demo.webhook import Page, Webhook
 
-# The usual ports, taken when they are free.
+# The usual ports, if they are free.
 PROMETHEUS_PORT: Final = 9090
 ALERTMANAGER_PORT: Final = 9093
 
@@ -65,13 +65,13 @@ def demonstrate(scenario: Scenario, directory: Path) -> str | None:
 
 
 def graph(prometheus: Prometheus, expression: str) -> str:
-    """Return the address of Prometheus' graph of *expression* over the last ten minutes."""
+    """Return the address of Prometheus's graph of *expression* over the last ten minutes."""
     query = urllib.parse.urlencode({"g0.expr": expression, "g0.tab": 0, "g0.range_input": "10m"})
     return f"{prometheus.url}/graph?{query}"
 
 
 class Watch:
-    """Waits for the page, or for a quiet time long enough to be an answer."""
+    """Waits for the page, or for a quiet period that is long enough to count."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class Watch:
         return verdict, wrong
 
     def healthy(self) -> tuple[Conclusion, str | None]:
-        """Wait until the job was judged for long enough with no page; a page is wrong."""
+        """Wait until the job was judged for long enough without a page; a page is wrong."""
         verdict = self._scenario.watch(self._parts, self._paged_or_healthy, self._live)
         if verdict is None:
             raise StackError(f"the job could not be judged, because of {self.diagnosis()}")
@@ -143,7 +143,7 @@ class Watch:
         return verdict_of(page, self._prometheus.active_alerts(), self._after_seconds(page))
 
     def diagnosis(self) -> str:
-        """Say which part of the path kept the page from coming."""
+        """Return which part of the path kept the page from coming."""
         prometheus = self._prometheus
         if prometheus.value('up{job="rankskew"}') != 1:
             return "the exporter: Prometheus cannot scrape it"
@@ -159,5 +159,5 @@ class Watch:
 
 
 def is_straggler(labels: dict[str, str]) -> bool:
-    """Say whether *labels* are those of the demo's straggler alert."""
+    """Return whether *labels* are those of the demo's straggler alert."""
     return labels.get("alertname") == STRAGGLER and labels.get("job_id") == JOB_ID

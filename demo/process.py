@@ -1,4 +1,4 @@
-"""Start a program, wait until it answers, and stop it together with everything it started."""
+"""Starts a program, waits until it answers, and stops it with everything that it started."""
 
 import os
 import shutil
@@ -22,7 +22,7 @@ Answer = TypeVar("Answer")
 
 
 class StackError(Exception):
-    """A part of the stack failed; the message says which part, and what its log ends with."""
+    """A part of the stack failed; the message has the part, and the end of its log."""
 
 
 def wait_for(ask: Callable[[], Answer | None], seconds: float, every: float = 0.1) -> Answer | None:
@@ -34,7 +34,7 @@ def wait_for(ask: Callable[[], Answer | None], seconds: float, every: float = 0.
 
 
 def free_port(preferred: int = 0) -> int:
-    """Return a loopback port that nobody listens on: *preferred* when it is free."""
+    """Return a loopback port that nobody listens on: *preferred* if it is free."""
     for port in (preferred, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -46,7 +46,7 @@ def free_port(preferred: int = 0) -> int:
     raise StackError("no free port on 127.0.0.1")
 
 
-# Loopback only: a proxy named in the environment must not get in between.
+# Loopback only: a proxy named in the environment must not interfere.
 _opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -58,7 +58,7 @@ def get(url: str, timeout_seconds: float = 10) -> bytes:
 
 
 def answers(url: str) -> bool:
-    """Say whether *url* answers with a success."""
+    """Return whether *url* answers with a success."""
     try:
         get(url, timeout_seconds=2)
     except OSError:
@@ -69,8 +69,8 @@ def answers(url: str) -> bool:
 class Process:
     """A program in its own session, its output in *log*; as a context manager, started and stopped.
 
-    Stopping reaches descendants in sessions of their own too, because all inherit a mark in their
-    environment. Where setpriv(1) exists the program also ends when this process is killed.
+    Stopping also reaches descendants in their own sessions, because all inherit a mark in their
+    environment. If setpriv(1) exists, the program also ends when this process is killed.
     """
 
     ready_url: str | None = None
@@ -92,7 +92,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """Return the process id; raises StackError when it was never started."""
+        """Return the process id; raises StackError if it was never started."""
         if self._process is None:
             raise StackError(f"{self.name} was not started")
         return self._process.pid
@@ -103,7 +103,7 @@ class Process:
         return self._process.poll() if self._process else None
 
     def start(self) -> None:
-        """Start it and wait until it is ready; raises StackError when it is not in time."""
+        """Start it and wait until it is ready; raises StackError if that takes too long."""
         tie = ["setpriv", "--pdeathsig", "TERM", "--"] if shutil.which("setpriv") else []
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -112,7 +112,7 @@ class Process:
                 stdout=log,
                 stderr=log,
                 env=self._environment,
-                start_new_session=True,  # A Ctrl-C is ours to handle, in order.
+                start_new_session=True,  # We handle Ctrl-C, in order.
             )
         self._wait_until_ready()
 
@@ -143,7 +143,7 @@ class Process:
         return "\n".join(f"    {line}" for line in lines[-count:]) or "    (empty)"
 
     def family(self) -> list[psutil.Process]:
-        """Return what runs of it, itself and its descendants, by the mark they inherited."""
+        """Return its running processes, descendants included, by the mark that they inherited."""
         return [process for process in psutil.process_iter() if self._is_ours(process)]
 
     def _is_ours(self, process: psutil.Process) -> bool:

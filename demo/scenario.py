@@ -18,9 +18,9 @@ RANKS: Final = 4
 STEP_SECONDS: Final = 0.2
 DELAY_SECONDS: Final = 0.1
 WAIT_SECONDS: Final = 300.0
-# A straggler pages within seconds of being judgeable, so a quiet minute after that is an answer.
+# A straggler pages within seconds once the job can be judged, so a quiet minute is an answer.
 HEALTHY_SECONDS: Final = 60.0
-# Its usual port, taken when it is free.
+# Its usual port, if it is free.
 EXPORTER_PORT: Final = 9917
 
 
@@ -45,7 +45,7 @@ class Scenario:
         return exporter
 
     def start_training(self, stack: ExitStack, directory: Path, exporter: Exporter) -> Training:
-        """Start the training with its fault until *stack* closes; from here the time counts."""
+        """Start the training with its fault until *stack* closes; time counts from here."""
         arguments = [f"--fault={self.fault}", f"--fault-rank={RANK}", f"--delay={DELAY_SECONDS}"]
         arguments += [f"--step-seconds={STEP_SECONDS}", "--steps=10000000"]
         training = Training(
@@ -102,7 +102,7 @@ class Scenario:
             print(f"  {place}", flush=True)
 
     def hold(self, parts: Sequence[Process], meanwhile: Callable[[], None]) -> None:
-        """Go on until somebody interrupts, when this is not to end with the verdict."""
+        """Continue until interrupted, unless the demo ends with the verdict."""
         while not self.once:
             for part in parts:
                 part.check_alive()
@@ -111,7 +111,7 @@ class Scenario:
 
 
 def what_it_says(job: dict[str, Any] | None) -> tuple[object, ...]:
-    """Return what matters of the page's verdict on *job*; its figures move all the time."""
+    """Return the lasting part of the page's verdict on *job*; its figures change all the time."""
     if job is None:
         return ()
     verdict = job["verdict"]
@@ -125,5 +125,5 @@ def sentence(job: dict[str, Any] | None) -> str:
 
 
 def say_started(part: str, what: str) -> None:
-    """Say that *part* runs now."""
+    """Print that *part* is running now."""
     print(f"  {part:<13} {what}", flush=True)

@@ -1,6 +1,6 @@
 """The real stack on loopback ports: exporter, Prometheus, Alertmanager and a torch training.
 
-Each is a context manager over a directory of its own; tests/e2e build on these too.
+Each is a context manager with its own directory; tests/e2e use them too.
 """
 
 import json
@@ -73,7 +73,7 @@ class Exporter(Process):
 
     @property
     def target(self) -> str:
-        """Return what RANKSKEW_EXPORTER must say for ranks to find it."""
+        """Return the value of RANKSKEW_EXPORTER for ranks to find it."""
         return f"unix:{self.socket}"
 
     def live(self) -> dict[str, Any]:
@@ -82,7 +82,7 @@ class Exporter(Process):
         return summary
 
     def live_job(self, job_id: str) -> dict[str, Any] | None:
-        """Return what the built-in page shows of *job_id*; None while it does not know the job."""
+        """Return the page's entry for *job_id*; None while it does not know the job."""
         return next((job for job in self.live()["jobs"] if job["job_id"] == job_id), None)
 
 
@@ -147,7 +147,7 @@ class Prometheus(Process):
         super().__init__("Prometheus", command, directory / "prometheus.log")
 
     def query(self, expression: str) -> list[Series]:
-        """Return the instant vector that *expression* gives now."""
+        """Return the current instant vector of *expression*."""
         answer = _get_json(
             f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
         )
@@ -157,7 +157,7 @@ class Prometheus(Process):
         ]
 
     def value(self, expression: str) -> float | None:
-        """Return the value of *expression* when it gives exactly one series."""
+        """Return the value of *expression* if it has exactly one series."""
         result = self.query(expression)
         return result[0].value if len(result) == 1 else None
 
@@ -181,7 +181,7 @@ def override_rules(overrides: Mapping[tuple[str, str], float]) -> dict[str, Any]
 
 
 class Alertmanager(Process):
-    """Alertmanager with the shipped routes and inhibition, that pages *webhook_url* at once."""
+    """Alertmanager with the shipped routes and inhibition; it pages *webhook_url* at once."""
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class Alertmanager(Process):
 
 
 def paging(config: dict[str, Any], webhook_url: str) -> dict[str, Any]:
-    """Return *config* with every receiver at *webhook_url*, and no waiting in any route."""
+    """Return *config* with *webhook_url* as every receiver, and no waiting in any route."""
     receivers = [
         {
             "name": receiver["name"],
@@ -248,8 +248,8 @@ class Training(Process):
         self.job_id = job_id
         command = [sys.executable, "-m", "torch.distributed.run"]
         command += ["--nproc-per-node", str(ranks)]
-        command += ["--log-dir", str(directory / "torchrun")]  # Else it leaves one in /tmp.
-        # Its own rendezvous on a free port: two trainings at once must not meet.
+        command += ["--log-dir", str(directory / "torchrun")]  # Otherwise it leaves one in /tmp.
+        # Its own rendezvous on a free port: two simultaneous trainings must not meet.
         command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0"]
         command += [*script, *arguments]
         setting = {
@@ -262,11 +262,11 @@ class Training(Process):
         super().__init__("the training", command, directory / "training.log", setting)
 
     def rank_pid(self, rank: int) -> int:
-        """Return the process id of *rank*, to stop or kill it; raises StackError when not found."""
+        """Return the process id of *rank*, to stop or kill it; raises StackError if not found."""
         for process in self.family():
             try:
                 if process.environ().get("RANK") == str(rank):
                     return int(process.pid)
-            except psutil.Error:  # Ended while we looked.
+            except psutil.Error:  # Ended meanwhile.
                 continue
         raise self.failure(f"has no rank {rank} running")

@@ -1,10 +1,10 @@
-"""A small data-parallel training: torch DDP over gloo on the CPU, with nothing of Rankskew in it.
+"""A small data-parallel training: torch DDP over gloo on the CPU, without any Rankskew code.
 
     torchrun --nproc-per-node 4 demo/train.py
     torchrun --nproc-per-node 4 -m rank_probe demo/train.py --fault data
 
-What a GPU would compute is emulated by sleeping, so four ranks fit on two cores; --real-compute
-multiplies matrices instead. --fault makes one stage of one rank slower by --delay seconds a step.
+Sleeping emulates what a GPU would compute, so four ranks fit on two cores; --real-compute
+multiplies matrices instead. --fault makes one stage of one rank slower by --delay seconds per step.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-# Share of a healthy step that each stage takes; a fault may also sit after the optimizer.
+# Share of a healthy step for each stage; a fault may also come after the optimizer.
 SHARE = {"data": 0.2, "forward": 0.3, "backward": 0.4, "optimizer": 0.1, "after_optimizer": 0.0}
 VARIANTS = ("plain", "accumulate", "batchnorm")
 FEATURES, BATCH, BLOCKS = 64, 32, 2
@@ -61,13 +61,13 @@ def seconds_by_stage(options: argparse.Namespace, rank: int) -> dict[str, float]
 
 
 def sleep(seconds: float) -> None:
-    """Emulate a device at work for *seconds*."""
+    """Emulate a busy device for *seconds*."""
     if seconds > 0:
         time.sleep(seconds)
 
 
 def matrix_work() -> Work:
-    """Return work in matrix products, as many on every rank as take rank 0 that long alone."""
+    """Return work in matrix products, on every rank as many as take rank 0 that long alone."""
     matrix = torch.rand(128, 128) / 128
     each = torch.zeros(1)
     if dist.get_rank() == 0:
@@ -85,7 +85,7 @@ def matrix_work() -> Work:
 
 
 class Batches(Dataset[Batch]):
-    """Batches of a learnable task, each read in *seconds*."""
+    """Batches of a learnable task; each takes *seconds* to read."""
 
     def __init__(self, count: int, work: Work, seconds: float) -> None:
         self._count, self._work, self._seconds = count, work, seconds
@@ -117,7 +117,7 @@ class EmulatedCompute(torch.autograd.Function):
 
 
 class Block(nn.Module):
-    """One layer, whose compute takes the given seconds forward and backward."""
+    """One layer, with compute that takes the given seconds forward and backward."""
 
     def __init__(self, work: Work, forward_s: float, backward_s: float, normalize: bool) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the demo concludes: one line, made of what the page says."""
+"""The demo's conclusion: one line, based on the page."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ class Verdict:
     after_seconds: float
 
     def line(self) -> str:
-        """Return the one line that the demo ends with."""
+        """Return the last line of the demo."""
         return (
             f"verdict: job={self.job_id} rank={self.rank} stage={self.stage} "
             f"gpus_lost={self.gpus_lost:.2f} alert={self.alert} after={self.after_seconds:.0f}s"
@@ -29,7 +29,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Nobody was named, though the job could be judged for this long."""
+    """No rank was named, although the job could be judged for this long."""
 
     job_id: str
     gpus_lost: float
@@ -38,7 +38,7 @@ class Health:
     after_seconds: float
 
     def line(self) -> str:
-        """Return the one line that the demo ends with."""
+        """Return the last line of the demo."""
         return (
             f"verdict: job={self.job_id} no straggler gpus_lost={self.gpus_lost:.2f} "
             f"judged={self.judged_seconds:.0f}s alert={self.alert} after={self.after_seconds:.0f}s"
@@ -49,7 +49,7 @@ Conclusion = Verdict | Health
 
 
 def verdict_of(page: Page, active_alerts: list[dict[str, Any]], after_seconds: float) -> Verdict:
-    """Return the verdict that *page* gives; the cost is the value of its alert in Prometheus."""
+    """Return the verdict in *page*; its cost is the value of its alert in Prometheus."""
     cost = [float(alert["value"]) for alert in active_alerts if alert["labels"] == page.labels]
     return Verdict(
         job_id=page.labels.get("job_id", "?"),
@@ -62,7 +62,7 @@ def verdict_of(page: Page, active_alerts: list[dict[str, Any]], after_seconds: f
 
 
 def wrong_names(pages: list[Page], rank: str, stage: str) -> list[str]:
-    """Return who else than *rank* in *stage* the straggler alert named."""
+    """Return which others than *rank* in *stage* the straggler alert named."""
     named = [page.labels for page in pages if page.alert == STRAGGLER and page.status == "firing"]
     return [
         f"rank {labels.get('rank')} in {labels.get('stage')}"

@@ -26,7 +26,7 @@ class Page:
         return self.labels.get("alertname", "")
 
     def matches(self, alert: str | None, status: str | None, labels: dict[str, str]) -> bool:
-        """Say whether this is *alert* in *status* with at least *labels*; None matches any."""
+        """Return whether this is *alert* in *status* with at least *labels*; None matches any."""
         return (
             alert in (None, self.alert)
             and status in (None, self.status)
@@ -58,7 +58,7 @@ class Webhook:
                 self.end_headers()
 
             def log_message(self, format: str, *args: Any) -> None:
-                """Keep the terminal for the pages themselves."""
+                """Print nothing: the terminal is for the pages themselves."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -88,7 +88,7 @@ class Webhook:
     def wait_for_alert(
         self, alert: str, seconds: float, status: str = "firing", **labels: str
     ) -> Page:
-        """Return the first page that matches; raises StackError when none comes in *seconds*."""
+        """Return the first page that matches; raises StackError if none comes in *seconds*."""
 
         def first() -> Page | None:
             return next(iter(self.pages(alert, status, **labels)), None)

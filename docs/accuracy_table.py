@@ -1,4 +1,4 @@
-"""The tables of docs/accuracy.md: what is said of planted faults, and ways to train."""
+"""The tables of docs/accuracy.md: verdicts on planted faults, and ways to train."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ SHOWN = (
 
 
 def faults() -> str:
-    """Return what the judge said of planted faults, by size and by fault, and every miss."""
+    """Return the judge's results on planted faults, by size and by fault, and every miss."""
     if not (RESULTS / "accuracy.json").exists():
         return "Not measured yet."
     found = result("accuracy")
@@ -114,7 +114,7 @@ def _misses(rows: Sequence[Row]) -> str:
 
 
 def crosscheck() -> str:
-    """Return how far the rules on a real Prometheus are from the reference, at most."""
+    """Return by how much, at most, the rules on a real Prometheus differ from the reference."""
     rows: list[Row] = result("crosscheck")["rows"]
     cells = []
     for fault, source in dict.fromkeys((row["fault"], row["source"]) for row in rows):
@@ -146,7 +146,7 @@ def latency() -> str:
 
 
 def ways() -> str:
-    """Return which delays were named, with the excess that was measured of what was planted."""
+    """Return which delays were named, with the measured excess as a share of the planted one."""
     found = result("ways")
     rows: Sequence[Row] = found["rows"]
     places = list(dict.fromkeys(row["in"] for row in rows))

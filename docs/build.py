@@ -1,6 +1,6 @@
-"""Generate what the documentation lists: metrics, flags, alerts and measured figures.
+"""Generates what the documentation lists: metrics, flags, alerts and measured figures.
 
-`python -m docs.build` writes the pages, `--check` exits 1 when a committed one is stale.
+`python -m docs.build` writes the pages; `--check` exits 1 if a committed one is stale.
 """
 
 import argparse
@@ -35,7 +35,7 @@ class EveryReading:
     released = False
 
     def latest(self) -> NodeSample:
-        """Return a sample without a gap."""
+        """Return a sample without missing readings."""
         readings = {field.name: 1 for field in fields(GpuSample)}
         texts = {"uuid": "GPU-1", "name": "GPU", "pci_bus_id": "0"}
         others = {
@@ -92,8 +92,8 @@ def every_rank_reading() -> RankStore:
 
 
 def families_by_collector() -> Iterator[tuple[str, str, list[Metric]]]:
-    """Yield each collector's name, what it is for, and all it can expose."""
-    # Of a host that has everything: what this machine has is no matter.
+    """Yield each collector's name, its purpose, and everything it can expose."""
+    # For a host that has everything: this machine's hardware does not matter.
     host = Settings(path_procfs=str(FIXTURES / "proc"), path_sysfs=str(FIXTURES / "sys"))
     sources = Sources(host, every_rank_reading(), IngestCounts(), EveryReading())
     for entry in COLLECTORS:
@@ -216,7 +216,7 @@ def _labels(family: Metric) -> str:
     return ", ".join(f"`{name}`" for name in names)
 
 
-# Every generated page, and how its new text is made of its old one.
+# Every generated page, and the function that makes its new text from the old one.
 PAGES: dict[str, Callable[[str], str]] = {
     "docs/metrics.md": lambda _: metrics(),
     "docs/configuration.md": lambda _: configuration(),
@@ -268,7 +268,7 @@ PAGES: dict[str, Callable[[str], str]] = {
 
 
 def stale() -> dict[Path, str]:
-    """Return the pages that are not what they should be, with their new text."""
+    """Return the pages that are out of date, with their new text."""
     found = {}
     for name, generate in PAGES.items():
         path = ROOT / name
@@ -279,7 +279,7 @@ def stale() -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write the pages, or with --check say which are stale."""
+    """Write the pages, or with --check print which are stale."""
     parser = argparse.ArgumentParser(description="Generate what the documentation lists.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if stale")
     check = parser.parse_args().check

@@ -1,4 +1,4 @@
-"""The figures of the documentation, from what the benchmarks wrote."""
+"""The figures of the documentation, from the benchmarks' results."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -10,7 +10,7 @@ from docs.markdown import table
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
-# benchmarks/overhead.py names its rows so; the others are compared with this one.
+# These rows of benchmarks/overhead.py are the probe; the others are compared with it.
 ADDED = "added to a step: "
 OURS = f"{ADDED}probe, automatic"
 # The most that the probe may cost, in µs.
@@ -39,7 +39,7 @@ def masking() -> str:
 
 
 def costs() -> str:
-    """Return what the probe, what it is compared with, and a scrape cost."""
+    """Return the cost of the probe, of the tools it is compared with, and of a scrape."""
     scraped = rows("scrape")[0]
     cells = [(row["what"], _spread(row)) for row in rows("overhead") if "(hot)" not in row["what"]]
     load = f"{scraped['gpus']} stub GPUs and {scraped['ranks']} ranks"
@@ -65,7 +65,7 @@ def costs() -> str:
 
 
 def evidence() -> str:
-    """Return what was found of planted faults, how soon, and what it costs beside another tool."""
+    """Return the results on planted faults, how fast they are, and the cost beside another tool."""
     cells = [
         *_accuracy(),
         *(
@@ -140,7 +140,7 @@ def _beside_goals() -> str:
 
 
 def join() -> str:
-    """Return what a round of the per-step join takes, and what it adds to live training."""
+    """Return the duration of a round of the join, and what it adds to live training."""
     cells = [
         (
             f"{row['ranks']:,}",
@@ -155,7 +155,7 @@ def join() -> str:
 
 
 def series() -> str:
-    """Return how many series a node has, and what the rules add to those of all nodes."""
+    """Return how many series a node has, and how many the rules add for all nodes."""
     page = rows("scrape")[0]
     added = [row["head series"] / row["scraped series"] - 1 for row in rows("scale")]
     return (
@@ -172,7 +172,7 @@ def endurance() -> str:
 
 
 def scrape() -> str:
-    """Return what an exporter costs, a row for each figure and a column for each source of PCIe."""
+    """Return the cost of an exporter, a row for each figure and a column per source of PCIe."""
     found = rows("scrape")
     names = [name for name in found[0] if name != "PCIe"]
     cells = [(name, *(_short(row[name]) for row in found)) for name in names]

@@ -1,11 +1,11 @@
-"""Markdown that is generated: tables, and the places in a page that hold them."""
+"""Generated Markdown: tables, and the places in a page that hold them."""
 
 import re
 from collections.abc import Iterable, Mapping
 
 
 def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """Return a table; a bar or a line break in a cell does not end it."""
+    """Return a table; a bar or a line break in a cell does not end the cell."""
     lines = [header, ("---",) * len(header), *(tuple(map(_cell, row)) for row in rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
@@ -17,7 +17,7 @@ def _cell(text: str) -> str:
 def fill(page: str, parts: Mapping[str, str]) -> str:
     """Return *page* with each part between `<!-- NAME: generated ... -->` and `<!-- end -->`.
 
-    Raises ValueError when a part has no place, or more than one.
+    Raises ValueError if a part has no place, or more than one.
     """
     for name, part in parts.items():
         pattern = rf"<!-- {name}: generated[^>]*-->\n(.*?)<!-- end -->"

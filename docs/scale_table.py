@@ -1,4 +1,4 @@
-"""The tables of docs/scale.md: what each number of ranks costs a Prometheus, and which rules."""
+"""The tables of docs/scale.md: the cost of each number of ranks, and of single rules."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -45,7 +45,7 @@ def scale() -> str:
 
 
 def outcome() -> str:
-    """Return for each size of one job what its rules take, and whether that is within the goals."""
+    """Return the cost of the rules for each size of one job, and whether it is within the goals."""
     found = [row for row in rows("scale") if _is_plain(row)]
     sentences = []
     for ranks in dict.fromkeys(row["ranks"] for row in found):
@@ -69,7 +69,7 @@ def _verdict(row: dict[str, Any]) -> str:
 
 
 def rules() -> str:
-    """Return the rules that cost most with the most ranks."""
+    """Return the most expensive rules at the largest number of ranks."""
     found = rows("scale_rules")
     most = max(row["ranks"] for row in found)
     cells = []

@@ -1,4 +1,4 @@
-"""Which Kubernetes pod or Slurm job a process belongs to, by the path of its cgroup."""
+"""Which Kubernetes pod or Slurm job a process belongs to, from its cgroup path."""
 
 import re
 from dataclasses import dataclass
@@ -11,18 +11,18 @@ _POD: Final = re.compile(
 )
 # cri-containerd-<id>.scope, crio-<id>.scope, docker-<id>.scope or <id> alone.
 _CONTAINER: Final = re.compile(r"(?<![0-9a-f])([0-9a-f]{64})(?![0-9a-f])")
-# /slurm/uid_0/job_7/step_0 of version 1, slurmstepd.scope/job_7/step_0 of version 2.
+# /slurm/uid_0/job_7/step_0 in version 1, slurmstepd.scope/job_7/step_0 in version 2.
 _SLURM_JOB: Final = re.compile(r"slurm.*?/job_(\d{1,15})(?!\d)")
 _SLURM_STEP: Final = re.compile(r"/job_\d+/step_(\w{1,15})")
 
 
 @dataclass(frozen=True, slots=True)
 class Cgroup:
-    """What the path says, '' for what it does not. Unlike a variable, no process can make it up.
+    """What the path shows, '' for what it does not. Unlike a variable, a process cannot forge it.
 
-    *container* tells apart pods, else containers, else batch jobs. It names all of them that there
-    are, one in another, the outermost first: who may make cgroups, as in a privileged container,
-    can give one any name, but can only add to those.
+    *container* identifies a pod, else a container, else a batch job. It joins all nested ones,
+    outermost first: a process that may create cgroups, as in a privileged container, can append any
+    name, but cannot change the outer ones.
     """
 
     pod_uid: str = ""
@@ -33,7 +33,7 @@ class Cgroup:
 
 
 def parse(text: str) -> Cgroup:
-    """Return what /proc/<pid>/cgroup says, of whichever version and with whichever driver."""
+    """Return what /proc/<pid>/cgroup shows, for either version and either driver."""
     return Cgroup(
         pod_uid=_last(_POD, text).replace("_", "-"),
         container_id=_last(_CONTAINER, text),

@@ -1,4 +1,4 @@
-"""Durations as Prometheus writes them: 5m, 1h30m, 500ms."""
+"""Durations in Prometheus notation: 5m, 1h30m, 500ms."""
 
 import re
 from typing import Final
@@ -23,7 +23,7 @@ def parse(text: str) -> float:
 
 
 def show(seconds: float) -> str:
-    """Return *seconds* in the largest unit that is no more than a day and divides it."""
+    """Return *seconds* in the largest unit, up to a day, that divides it."""
     for unit in ("d", "h", "m", "s"):
         if seconds >= UNIT_SECONDS[unit] and seconds % UNIT_SECONDS[unit] == 0:
             return f"{seconds / UNIT_SECONDS[unit]:.0f}{unit}"

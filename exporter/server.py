@@ -29,7 +29,7 @@ OPERATOR_SOCKET_MODE: Final = 0o600
 
 
 def serve(settings: Settings) -> None:
-    """Serve until SIGTERM or SIGINT; raises UsageError or StartError when it cannot begin."""
+    """Serve until SIGTERM or SIGINT; raises UsageError or StartError if it cannot start."""
     _configure_logging()
     file = settings.web_config_file
     config = load_web_config(Path(file)) if file else WebConfig()
@@ -50,8 +50,8 @@ def serve(settings: Settings) -> None:
         stack.callback(exporter.stop)
         exporter.start()
         _log_start(web, ingest, config)
-        # What is there now stays to the end: without this, a full collection walks all of it in the
-        # middle of some scrape.
+        # These objects live until the end. Without freeze(), a full collection would walk them all
+        # in the middle of some scrape.
         gc.freeze()
         asyncio.run(run_all(listeners, exporter.live))
     logger.info("stopped")
@@ -66,7 +66,7 @@ async def run_all(listeners: Sequence[Listener], live: LiveView) -> None:
             listener.end()
 
     def sample_live() -> None:
-        # Before the work: whatever that does, the next sample comes.
+        # Scheduled first, so that sampling continues whatever the work does.
         loop.call_later(LIVE_INTERVAL_SECONDS, sample_live)
         live.sample(time.monotonic(), time.time())
 
@@ -100,8 +100,8 @@ def _open_operator(settings: Settings, stack: ExitStack) -> list[socket.socket]:
             Path(settings.operator_socket), OPERATOR_SOCKET_MODE, "--operator.socket"
         )
     except StartError as error:
-        # The node is watched all the same, as by an exporter whose unit is older than this socket.
-        logger.warning("no orders are taken: %s", error)
+        # Keep watching the node, as an exporter does whose unit predates this socket.
+        logger.warning("orders are off: %s", error)
         return []
     stack.callback(unix.close)
     return [unix.socket]
@@ -111,7 +111,7 @@ def _configure_logging() -> None:
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
     )
-    # It warns of each request that is no HTTP: anybody who can connect could fill the disk.
+    # It warns of every request that is not HTTP, so anyone who can connect could fill the disk.
     logging.getLogger("uvicorn").setLevel(logging.ERROR)
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
@@ -120,7 +120,7 @@ def _log_start(web: socket.socket, ingest: Sequence[socket.socket], config: WebC
     scheme = "http" if config.tls is None else "https"
     logger.info("rankskew %s serves %s://%s/", __version__, scheme, _name(web))
     for listening in ingest:
-        logger.info("snapshots are taken on %s", _name(listening))
+        logger.info("ingest listens on %s", _name(listening))
     if not ingest:
         logger.warning("ingest is off: no rank can report to this exporter")
 

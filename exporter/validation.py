@@ -1,4 +1,4 @@
-"""What is wrong with the JSON that was posted, in one sentence that says what to do."""
+"""Explains in one sentence what is wrong with posted JSON, and what to do."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -12,14 +12,14 @@ NOT_JSON: Final = "The body is not JSON; send one JSON object."
 
 
 def wrong(what_and_what_to_do: str) -> PydanticCustomError:
-    """Return the error of a validator, such as "is not a stage; use one of data, forward"."""
-    # A context value, not the template itself: the text may hold braces.
+    """Return a validator's error, such as "is not a stage; use one of data, forward"."""
+    # A context value, not the template itself: the text may contain braces.
     return PydanticCustomError(OURS, "{sentence}", {"sentence": what_and_what_to_do})
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Annotates a text that must be one of *names*, each of which is *what*: "a stage"."""
+    """Annotates a string that must be one of *names*; *what* describes each, such as "a stage"."""
 
     what: str
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class OneOf:
 
 
 def sentence(error: ErrorDetails, what: str) -> str:
-    """Return what *error* says of *what* was posted: "The snapshot" or the like."""
+    """Return *error* as a sentence; *what* was posted is "The snapshot" or similar."""
     kind, message = error["type"], error["msg"].removeprefix("Value error, ")
     where = _place(error) or what
     if kind == "json_invalid":
@@ -56,6 +56,6 @@ def sentence(error: ErrorDetails, what: str) -> str:
 
 
 def _place(error: ErrorDetails) -> str:
-    """Name where the error is. The caller chose the keys in it: shown short and escaped."""
+    """Return the location of the error. Its keys come from the caller: shortened and escaped."""
     parts = [ascii(str(part))[1:-1][:40] for part in error["loc"] if part != "[key]"]
     return f"Field {'.'.join(parts)}" if parts else ""

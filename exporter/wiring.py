@@ -1,4 +1,4 @@
-"""How the parts of the exporter are joined: store, collectors, NVML worker and applications."""
+"""Connects the exporter's parts: store, collectors, NVML worker and applications."""
 
 import logging
 import resource
@@ -37,11 +37,11 @@ from exporter.web.health import GpusGone, Ready
 
 logger = logging.getLogger(__name__)
 
-# Far more than some Prometheus replicas and open browsers need.
+# Far more than a few Prometheus replicas and open browsers need.
 WEB_CONNECTIONS: Final = 128
 WEB_FULL: Final = b"Too many web connections are open on this exporter; try again later.\n"
 INGEST_FULL: Final = (
-    b'{"error": "Too many ingest connections are open on this node, in all or of this user; '
+    b'{"error": "Too many ingest connections are open on this node, in total or for this user; '
     b'close idle ones, or raise --ingest.connections-per-rank."}'
 )
 OPERATOR_CONNECTIONS: Final = 16
@@ -50,10 +50,10 @@ TEXT, JSON = b"text/plain; charset=utf-8", b"application/json"
 
 
 class Exporter:
-    """All parts for *settings*; only those between start() and stop() use a thread or process."""
+    """All parts for *settings*; threads and processes exist only between start() and stop()."""
 
     def __init__(self, settings: Settings, config: WebConfig) -> None:
-        psutil.PROCFS_PATH = settings.path_procfs  # For all of this process: psutil knows one.
+        psutil.PROCFS_PATH = settings.path_procfs  # psutil has one path per process.
         self._settings = settings
         self._config = config
         self._counts = IngestCounts()
@@ -74,7 +74,7 @@ class Exporter:
         self._gpus_gone = GpusGone(nvml)
 
     def start(self) -> None:
-        """Begin to read the node."""
+        """Start reading the node."""
         self._scrape.start()
         if self._needs_nvml:
             self._nvml.start()
@@ -88,11 +88,11 @@ class Exporter:
             self._nvml.stop()
 
     def web_app(self) -> ASGIApp:
-        """Return what the web listener serves, behind what the web config file asks for."""
+        """Return the web application, behind the login and headers of the web config file."""
         exposition = Exposition(self._scrape)
         app: ASGIApp = web_app(exposition, self.live, self._ready, self._gpus_gone)
         if self._config.users:
-            from exporter.web.auth import BasicAuth  # Here: bcrypt takes 0.4 MiB.
+            from exporter.web.auth import BasicAuth  # Imported here: bcrypt takes 0.4 MiB.
 
             app = BasicAuth(app, self._config.users)
         return WithHeaders(app, self._config.headers) if self._config.headers else app
@@ -100,12 +100,12 @@ class Exporter:
     def web_listener(
         self, sockets: Sequence[socket.socket], handshakes: Handshakes | None
     ) -> Listener:
-        """Return what Prometheus and browsers connect to; *handshakes* are those with TLS."""
+        """Return the listener for Prometheus and browsers; *handshakes* limits those of TLS."""
         bounds = Bounds(WEB_CONNECTIONS, WEB_FULL, TEXT, handshakes=handshakes)
         return Listener(sockets, self.web_app(), bounds, self._config.tls)
 
     def ingest_listener(self, sockets: Sequence[socket.socket]) -> Listener:
-        """Return what training processes connect to. One that is connected stays so."""
+        """Return the listener for training processes, whose connections never give way."""
         limit = self._settings.ingest_max_body_bytes
         app = IngestApp(self._store, self._counts, self._orders, limit, self._token)
         wanted = self._settings.ingest_connections_per_rank * self._settings.ranks_max
@@ -119,7 +119,7 @@ class Exporter:
         return Listener(sockets, app, bounds)
 
     def operator_listener(self, sockets: Sequence[socket.socket]) -> Listener:
-        """Return what `rankskew gpus` and `rankskew control` connect to."""
+        """Return the listener for `rankskew gpus` and `rankskew control`."""
         app = operator_app(self._orders, self._gpu_control)
         return Listener(sockets, app, Bounds(OPERATOR_CONNECTIONS, OPERATOR_FULL, JSON))
 
@@ -157,7 +157,7 @@ def _limits(settings: Settings) -> RankLimits:
 
 
 def affordable(connections: int) -> int:
-    """Return *connections*, or half the files that this process may open if those are fewer."""
+    """Return *connections*, or half this process's file descriptors if that is less."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if files == resource.RLIM_INFINITY or connections <= files // 2:
         return connections

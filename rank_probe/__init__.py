@@ -1,6 +1,6 @@
 """Time the stages of a torch training loop and tell the node's exporter which rank is late.
 
-Without a change to the code: `torchrun ... -m rank_probe train.py`. By hand:
+Without changing the code: `torchrun ... -m rank_probe train.py`. By hand:
 
     import rank_probe as probe
 
@@ -8,13 +8,13 @@ Without a change to the code: `torchrun ... -m rank_probe train.py`. By hand:
     for batch in probe.wrap(loader):
         with probe.stage("forward"):
             loss = model(batch)
-        loss.backward()  # timed by itself, and the wait for other ranks split out of it
+        loss.backward()  # timed automatically, with the wait for other ranks split out
         with probe.stage("optimizer"):
             optimizer.step()
         probe.step()
 
-A guest: nothing here raises into training, synchronises a device or blocks on I/O. With
-RANK_PROBE=0 in the environment, and before `start`, every call is a no-op.
+A guest: nothing here raises into training, synchronises a device or blocks on I/O. Before `start`,
+and with RANK_PROBE=0 in the environment, every call is a no-op.
 """
 
 from rank_probe.api import annotate, count, finish, stage, start, step, wrap

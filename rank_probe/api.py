@@ -1,4 +1,4 @@
-"""The manual API, over the one probe that this process has."""
+"""The manual API, on top of this process's single probe."""
 
 import atexit
 import functools
@@ -19,7 +19,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _probe: Probe | None = None
-_stages: dict[str, AbstractContextManager[None]] = {}  # made once: a step allocates nothing
+_stages: dict[str, AbstractContextManager[None]] = {}  # Cached, so that a step allocates nothing.
 _OFF: AbstractContextManager[None] = nullcontext()
 
 
@@ -31,13 +31,14 @@ def start(
     peer_group: str | None = None,
     measure: Measure | None = None,
 ) -> None:
-    """Start the probe in this process; the calling thread is the one that is timed.
+    """Start the probe in this process; it times the calling thread.
 
     A second call does nothing, so a script with `start` also runs under `-m rank_probe`.
-    *job_id* defaults to the launcher's name of the run, *peer_group* (the ranks that ought to do
-    equal work) to RANKSKEW_PEER_GROUP, else to what is found of pipeline stages and GPU models,
-    else to `all`. *measure* takes a batch and returns its samples, tokens and padding tokens, None
-    for what it cannot tell; without it tensors, lists of them and Hugging Face batches are counted.
+    *job_id* defaults to the launcher's name of the run. *peer_group* (the ranks that should do
+    equal work) defaults to RANKSKEW_PEER_GROUP, else to the pipeline stage and GPU model as far as
+    they are known, else to `all`. *measure* takes a batch and returns its samples, tokens and
+    padding tokens, None for what is unknown; without it, tensors, lists of them and Hugging Face
+    batches are counted.
     """
     global _probe
     if _probe is not None or os.environ.get("RANK_PROBE") == "0":
@@ -78,9 +79,9 @@ def staged(name: str, function: Callable[P, T]) -> Callable[P, T]:
 
 
 def step() -> None:
-    """Say that a training step is complete; call it once after the optimizer's step.
+    """Complete a training step; call it once after the optimizer's step.
 
-    The step is committed up to the last release; what came after belongs to the next.
+    The step is committed up to its last release; what came after belongs to the next step.
     """
     probe = _probe
     if probe is not None:
@@ -88,7 +89,7 @@ def step() -> None:
 
 
 def count(*, samples: int = 0, tokens: int = 0, padding_tokens: int = 0) -> None:
-    """Add work that no batch told; *tokens* include the *padding_tokens*."""
+    """Add work that no batch shows; *tokens* include the *padding_tokens*."""
     probe = _probe
     if probe is not None:
         probe.work.add(samples=samples, tokens=tokens, padding_tokens=padding_tokens)
@@ -101,9 +102,9 @@ def annotate(
     pp: int | None = None,
     peer_group: str | None = None,
 ) -> None:
-    """Say where this rank sits, where no DeviceMesh and no pipeline stage tells; before training.
+    """Set this rank's coordinates if no DeviceMesh or pipeline stage shows them; before training.
 
-    Ranks of one *peer_group* ought to do equal work; by default those of one pipeline stage *pp*.
+    Ranks of one *peer_group* should do equal work; the default is those of one pipeline stage *pp*.
     """
     probe = _probe
     if probe is not None:
@@ -116,7 +117,7 @@ def running() -> bool:
 
 
 def timeline() -> Timeline | None:
-    """Return what the running probe's hooks drive, for integrations; None where none runs."""
+    """Return the timeline that the probe's hooks drive, for integrations; None without a probe."""
     return None if _probe is None else _probe.timeline
 
 
@@ -126,17 +127,17 @@ def wrap(loader: Iterable[T]) -> "TimedLoader[T]":
 
 
 def finish() -> None:
-    """Mark this rank finished and stop; happens by itself when the process ends cleanly."""
+    """Mark this rank finished and stop; happens automatically when the process ends cleanly."""
     _stop(clean=True)
 
 
 def abandon() -> None:
-    """Stop without the mark of a clean end: the run failed, and somebody should hear of it."""
+    """Stop without marking the rank finished: the run failed, and somebody should hear of it."""
     _stop(clean=False)
 
 
 class TimedLoader(Generic[T]):
-    """An iterable that times each fetch; everything else is the loader's own."""
+    """An iterable that times each fetch; everything else is delegated to the loader."""
 
     def __init__(self, loader: Iterable[T]) -> None:
         self._loader = loader
@@ -155,20 +156,20 @@ class TimedLoader(Generic[T]):
             finally:
                 if probe is not None and entered:
                     probe.timeline.leave_fetch(forward_follows=True)
-            # A torch loader within it has been counted already, where stages are automatic.
+            # In automatic mode, a torch loader inside has counted it already.
             if probe is not None and entered and probe.work.batches == counted:
                 probe.work.count(batch)
             yield batch
 
     def __len__(self) -> int:
-        return len(self._loader)  # type: ignore[arg-type]  # a loader without one raises as ever
+        return len(self._loader)  # type: ignore[arg-type]  # raises for a loader without a length
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loader, name)
 
 
 class _Stage:
-    """The `with` block of one stage; it keeps no state, so one serves every use of the stage."""
+    """The `with` block of one stage; it is stateless, so one object serves every use."""
 
     __slots__ = ("_stage", "_timeline")
 
@@ -189,7 +190,7 @@ class _Stage:
 
 
 def _other(name: str) -> AbstractContextManager[None]:
-    """Time a misspelt stage as `other`, and say so the first time."""
+    """Time a misspelt stage as `other`, and warn the first time."""
     log.warning(
         "rank_probe: %r is not a stage, so it is timed as other; the stages are %s",
         name,
@@ -200,7 +201,7 @@ def _other(name: str) -> AbstractContextManager[None]:
 
 
 def _forget() -> None:
-    """In a forked child: there is no probe here."""
+    """Turn the probe off in a forked child."""
     global _probe
     if _probe is not None:
         _probe.forget_in_child()
@@ -215,5 +216,5 @@ def _stop(*, clean: bool) -> None:
 
 
 def _finish_at_exit() -> None:
-    # The interpreter leaves an uncaught exception in sys.last_value before it runs exit handlers.
+    # The interpreter stores an uncaught exception in sys.last_value before it runs exit handlers.
     _stop(clean=getattr(sys, "last_value", None) is None)

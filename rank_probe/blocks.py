@@ -1,7 +1,7 @@
-"""Blocks of steps: what a rank shows of itself where no join compares it with its peers.
+"""Blocks of steps: what a rank reports if no join compares it with its peers.
 
-Blocks end at multiples of a power of two of the step's number, so that all ranks show the mean of
-the same steps without a word between them.
+Blocks end where the step number is a multiple of a power of two, so all ranks report the mean of
+the same steps without communicating.
 """
 
 from typing import Any, Final
@@ -14,7 +14,7 @@ LEAST_STEPS: Final = 16
 
 
 class Blocks:
-    """Holds the last whole block of *steps* while it is asked for; for one thread."""
+    """Keeps the last whole block of *steps* while it is needed; for one thread."""
 
     def __init__(self, steps: Steps) -> None:
         self._steps = steps
@@ -28,7 +28,7 @@ class Blocks:
         return self._steps is steps
 
     def snapshot_fields(self) -> dict[str, Any]:
-        """Return the block's fields of a Snapshot; none before the first whole block."""
+        """Return the block's fields of a Snapshot; empty before the first whole block."""
         if self._kept is None:
             self._kept = self._steps.keep()
         for vector in self._kept.take():
@@ -36,7 +36,7 @@ class Blocks:
         return self._last
 
     def forget(self) -> None:
-        """Keep no more steps until asked again."""
+        """Keep no more steps until needed again."""
         if self._kept is not None:
             self._steps.forget(self._kept)
             self._kept, self._last = None, {}

@@ -18,15 +18,15 @@ from rank_probe.windows import (
 # A hiccup of the whole job is not a change.
 LEAST_SECONDS: Final = 30.0
 CHANGE_RATIO, BACK_RATIO = 1.15, 1.07
-# Standard errors; what all ranks have in common is not independent from step to step.
+# Standard errors; noise that all ranks share is not independent from step to step.
 ERRORS: Final = 8.0
-# A stage that took less than this share of a step was not there.
+# A stage that took less than this share of a step counts as absent.
 STAGE_SHARE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class Slower:
-    """A group since *onset*: seconds a step that were *usual* until then."""
+    """A group that is slower since *onset*; *usual* is its seconds per step until then."""
 
     stage: int
     onset: Mark

@@ -1,4 +1,4 @@
-"""How much to time: what the operator asks for, by a file or through the exporter."""
+"""How much to time, as ordered by the operator through a file or the exporter."""
 
 import logging
 import os
@@ -9,15 +9,15 @@ from rank_probe.snapshot import DEFAULT_LEVEL, LEVELS
 
 log = logging.getLogger("rank_probe")
 
-# More is not one word but the wrong file.
+# A longer file is not a single word, so it is the wrong one.
 _LARGEST_BYTES = 64
 
 
 class Control:
-    """The level that is asked for now; to be used from the pusher thread alone.
+    """The level that is ordered now; only for the pusher thread.
 
-    The file that RANK_PROBE_CONTROL names holds one word, a level, and wins over what the exporter
-    answers. Content that is missing, unreadable or not a level is ignored, and logged once.
+    The file RANK_PROBE_CONTROL contains one word, a level, and overrides the exporter's answer.
+    Content that is missing, unreadable or not a level is ignored, and logged once.
     """
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
@@ -28,8 +28,8 @@ class Control:
     def level(self, answer: Mapping[str, object]) -> str:
         """Return the level to run at, after a push that was answered with *answer*.
 
-        An answer without a level, such as that of an exporter that is away for a while, leaves
-        what an earlier one asked for. Reads the file, at most once for each call.
+        An answer without a level, for example if the exporter is away for a while, keeps the level
+        of an earlier answer. Reads the file at most once per call.
         """
         asked = answer.get("level")
         if asked is not None:

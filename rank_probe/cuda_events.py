@@ -1,4 +1,4 @@
-"""CUDA's events for the device clock, and what torch's allocator says of the device's memory."""
+"""CUDA events for the device clock, and the memory statistics of torch's allocator."""
 
 from typing import NamedTuple
 
@@ -6,11 +6,11 @@ import torch
 
 
 class CudaEvents:
-    """Timed events on the current stream of the device that the making thread uses.
+    """Timed events on the current stream of the device that the creating thread uses.
 
-    Make it on the training thread once CUDA is initialised. The methods only enqueue, ask and
-    create; none of them waits for the device, save that a full launch queue blocks a record as it
-    blocks any launch; there recent torch releases the interpreter's lock, so the heartbeat goes on.
+    Create it on the training thread once CUDA is initialised. The methods only enqueue, query and
+    create; none of them waits for the device. But a full launch queue blocks a record, as it blocks
+    any launch; recent torch releases drop the interpreter's lock there, so the heartbeat continues.
     """
 
     def __init__(self) -> None:
@@ -19,16 +19,16 @@ class CudaEvents:
         self.is_capturing = torch.cuda.is_current_stream_capturing
 
     def new(self) -> torch.cuda.Event:
-        """Return an event; CUDA makes it when it is first recorded."""
+        """Return an event; CUDA creates it when it is first recorded."""
         return torch.cuda.Event(enable_timing=True)
 
     def record(self, event: torch.cuda.Event) -> int:
-        """Put *event* behind the work of the calling thread's stream on the device; return which.
+        """Record *event* on the calling thread's stream on the device; return the stream.
 
-        A thread of the autograd engine has its caller's streams in its final callbacks. A device
-        that is current for a moment only (`with torch.cuda.device`) makes no difference.
+        A thread of the autograd engine uses its caller's streams in its final callbacks. A device
+        that is current only for a moment (`with torch.cuda.device`) makes no difference.
         """
-        # The handle costs a fraction of torch.cuda.current_stream(), which makes an object.
+        # The handle costs a fraction of torch.cuda.current_stream(), which creates an object.
         handle = torch._C._cuda_getCurrentRawStream(self.device)
         stream = self._streams.get(handle)
         if stream is None:
@@ -37,7 +37,7 @@ class CudaEvents:
         return handle
 
     def follow(self) -> bool:
-        """Go on with the calling thread's current device; say whether it is another one."""
+        """Switch to the calling thread's current device; return whether it is another one."""
         device = torch.cuda.current_device()
         if device == self.device:
             return False
@@ -47,7 +47,7 @@ class CudaEvents:
 
 
 class CudaMemory(NamedTuple):
-    """Bytes that tensors take and took at most, bytes reserved, and allocations tried twice."""
+    """Bytes that tensors hold and held at most, bytes reserved, and retried allocations."""
 
     allocated_bytes: int
     reserved_bytes: int
@@ -56,16 +56,16 @@ class CudaMemory(NamedTuple):
 
 
 def memory(device: int) -> CudaMemory | None:
-    """Return what this process's allocator counts on *device*; None without CUDA in use.
+    """Return this process's allocator statistics for *device*; None if CUDA is not in use.
 
-    Initialises nothing and asks the allocator, not the device; any thread may call it. It takes the
-    allocator's lock, so it waits while another thread is inside cudaMalloc. *device* is asked for
-    because a thread has a current device of its own.
+    Does not initialise CUDA, and reads the allocator, not the device; any thread may call it. It
+    takes the allocator's lock, so it waits while another thread is inside cudaMalloc. *device* is a
+    parameter because each thread has its own current device.
     """
     if not torch.cuda.is_initialized():
         return None
     try:
-        # As torch.cuda.memory_stats, less flattening and sorting some two hundred keys.
+        # Like torch.cuda.memory_stats, without flattening and sorting some two hundred keys.
         stats = torch.cuda.memory_stats_as_nested_dict(device)
     except RuntimeError:  # A pluggable allocator keeps no statistics.
         return None

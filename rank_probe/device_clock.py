@@ -1,4 +1,4 @@
-"""The device's clock: an event a stage boundary, read some steps later, never waited for."""
+"""The device clock: one event per stage boundary, read some steps later, never waited for."""
 
 import time
 from collections import deque
@@ -11,63 +11,64 @@ from rank_probe.guard import never_raise
 from rank_probe.steps import Steps
 from rank_probe.timeline import LONG_TAPE
 
-# Whole steps that are left alone because the device is probably at them: a query would be wasted.
+# Whole steps not to query, because the device is probably still working on them.
 YOUNG_STEPS: Final = 2
-# Events that exist at most. A driver takes about a thousand launches before it blocks the host, so
-# a loop is this far behind only if one of its steps has thousands of boundaries.
+# Limit on the number of events. A driver queues about a thousand launches before it blocks the
+# host, so a loop reaches this only if one of its steps has thousands of boundaries.
 EVENTS: Final = 16_384
 _STEP_ENDS: Final = BEGIN | COMPLETE
 
 
 class Event(Protocol):
-    """A mark in a stream's work that gets the device's time when the device reaches it."""
+    """A point in a stream's work that records the device's time when the device reaches it."""
 
     def query(self) -> bool:
-        """Say whether the device has reached it; never waits."""
+        """Return whether the device has reached it; never waits."""
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Return the milliseconds from this event to *end_event*, both reached."""
+        """Return the milliseconds from this event to *end_event*; both must be reached."""
 
 
 class Events(Protocol):
-    """Where events come from; what fails raises."""
+    """Creates and records events; failures raise."""
 
     @property
     def device(self) -> int:
-        """Return the device whose streams the events are recorded on."""
+        """Return the device on whose streams the events are recorded."""
 
     def new(self) -> Event:
         """Return an event that was never recorded."""
 
     def record(self, event: Any) -> int:
-        """Put *event* behind the work of the calling thread's current stream; say which that is."""
+        """Record *event* on the calling thread's current stream; return which stream that is."""
 
     def is_capturing(self) -> bool:
-        """Say whether the current stream's work is captured into a graph instead of run."""
+        """Return whether the current stream's work is captured into a graph instead of run."""
 
     def follow(self) -> bool:
-        """Go on with the calling thread's current device; say whether it is another one."""
+        """Switch to the calling thread's current device; return whether it is another one."""
 
 
 class DeviceClock:
-    """A stage clock's boundaries in device time, for *steps* to add up.
+    """A stage clock's boundaries in device time, for *steps* to sum up.
 
-    Make it on the training thread and hand it to `StageClock.also_tell` at a step's end: counting
-    begins at the first boundary that it takes, and after a gap at a step's end. `boundary` records
-    an event. At the end of a step, which the training thread reports, steps that are at least two
-    old and that the device has finished go to *tape*. Nothing is synchronised, only that thread
-    queries, and nothing is recorded or queried while the current stream is captured: the boundaries
-    in there are left out, so the capture belongs to the stage in which it began.
+    Create it on the training thread and pass it to `StageClock.also_tell` at the end of a step:
+    counting begins at the first boundary that it gets, and after a gap at the end of a step.
+    `boundary` records an event. At the end of a step, which the training thread reports, steps move
+    to *tape* that are at least two steps old and that the device has finished. Nothing
+    synchronises, and only that thread queries. While the current stream is captured, nothing is
+    recorded or queried: the boundaries in the capture are left out, so it counts for the stage it
+    began in.
 
-    Steps are numbered as on the host, which had counted *steps_before* when this was made: the
-    steps that have been given up leave their numbers out.
+    Steps are numbered as on the host, which had counted *steps_before* when this was created;
+    discarded steps leave gaps in the numbers.
 
-    A step that has a gap is given up as a whole and counted in *dropped_steps*: where all *limit*
-    events are in use, where it ends inside a capture, where the thread moves to another device,
-    and every step once an event has failed (the device is lost), which is for good.
+    A step with a gap is discarded as a whole and counted in *dropped_steps*: if all *limit* events
+    are in use, if it ends inside a capture, if the thread moves to another device, and, for good,
+    every step once an event has failed (the device is lost).
 
-    The price of a boundary was not measured on a GPU: others say 1 to 2 µs for cudaEventRecord and
-    2 to 4 µs of Python. Every step is timed, none is sampled.
+    The cost of a boundary was not measured on a GPU: others report 1 to 2 µs for cudaEventRecord
+    and 2 to 4 µs of Python. Every step is timed, none is sampled.
     """
 
     def __init__(
@@ -84,18 +85,18 @@ class DeviceClock:
         self._host_now = now
         self._thread = get_ident()
         self._works = True
-        self._begins = True  # the next boundary is where counting begins
-        self._is_lost = False  # nothing is recorded until a step's end
+        self._begins = True  # counting begins at the next boundary
+        self._is_lost = False  # if so, nothing is recorded until the end of the step
         self._free: list[Event] = []
         self._free_on = {events.device: self._free}
         self._made = 0
         self._step: list[Any] = []  # the unfinished step: mark, event, mark, event...
         self._last_on: dict[int, Event] = {}  # its last event on each stream
         self._waiting: deque[tuple[int, list[Any], dict[int, Event]]] = deque()
-        self._number = steps_before  # of the step that ended last
-        self._reached: Event | None = None  # the latest event whose time is known
+        self._number = steps_before  # of the last step that ended
+        self._reached: Event | None = None  # the latest event with a known time
         self._at = 0
-        self._read = (0, now())  # the device's time that was read last, and when
+        self._read = (0, now())  # the last device time that was read, and when
         # A guard for a function of one argument costs half; see never_raise.
         self._take_guarded = never_raise(self._take)
         self.tape: list[int] = []
@@ -106,7 +107,8 @@ class DeviceClock:
     def boundary(self, mark: int) -> None:
         """Record the boundary *mark*; never raises.
 
-        On the training thread, or on an autograd engine's while the training thread is blocked.
+        Called on the training thread, or on an autograd engine's while the training thread is
+        blocked.
         """
         if self._works:
             self._works = self._take_guarded(mark) is not None
@@ -115,17 +117,17 @@ class DeviceClock:
 
     @never_raise
     def finish(self) -> None:
-        """Read what the device has finished by now, young or not; only on the training thread."""
+        """Read everything that the device has finished, however recent; training thread only."""
         if get_ident() == self._thread and self._works and not self._events.is_capturing():
             self._drain(0)
 
     def now(self) -> int:
-        """Return nanoseconds on the tape's clock, carried on by the host's since the last read."""
+        """Return nanoseconds on the tape's clock, extended by the host's since the last read."""
         at, when = self._read
         return at + self._host_now() - when
 
     def _take(self, mark: int) -> bool:
-        """Take a boundary; return True, since None is what a guard returns for a failure."""
+        """Record a boundary; return True, because the guard returns None for a failure."""
         if self._events.is_capturing():
             if mark & _STEP_ENDS:
                 self._count(mark)
@@ -174,7 +176,7 @@ class DeviceClock:
         self._step.extend((mark, event))
 
     def _lose(self, mark: int) -> None:
-        """Give the unfinished step up until a step's end; it is counted where it ends."""
+        """Discard the unfinished step up to the end of a step; it is counted where it ends."""
         self._is_lost = self._begins = True
         self._free += self._step[1::2]
         self._step, self._last_on = [], {}
@@ -182,9 +184,9 @@ class DeviceClock:
             self.dropped_steps += 1
 
     def _forget(self) -> None:
-        """Give up all that is not read: an event belongs to one device for good.
+        """Discard everything unread: an event belongs to one device forever.
 
-        None is destroyed, since that may block; they wait for their device to come back.
+        No event is destroyed, because that may block; they wait for their device to come back.
         """
         self._lose(0)
         for _, step, _ in self._waiting:
@@ -198,11 +200,11 @@ class DeviceClock:
         self._made = len(self._free)
 
     def _drain(self, young: int) -> None:
-        """Move the steps that the device has finished to the tape, but the last *young* ones."""
+        """Move the steps that the device has finished to the tape, except the last *young* ones."""
         waiting = self._waiting
         while len(waiting) > young and all(event.query() for event in waiting[0][2].values()):
             number, step, _ = waiting.popleft()
-            self._numbers.append(number)  # First: another thread may add up what is on the tape.
+            self._numbers.append(number)  # First: another thread may be summing up the tape.
             for mark, event in zip(step[::2], step[1::2], strict=True):
                 self.tape.extend((mark, self._time_of(event)))
             self._read = (self._at, self._host_now())
@@ -212,8 +214,8 @@ class DeviceClock:
     def _time_of(self, event: Event) -> int:
         """Return when the device reached *event*, in nanoseconds since it reached the first.
 
-        On another stream it may lie before its predecessor; that counts as the same time. The
-        distance is always from the latest event, since a small one is exact to a few nanoseconds.
+        On another stream it may precede the event before it; then it gets the same time. Distances
+        are measured from the latest event, because small ones are exact to a few nanoseconds.
         """
         before = self._reached
         elapsed = 0 if before is None else round(before.elapsed_time(event) * 1e6)

@@ -1,4 +1,4 @@
-"""Keep torch.compile away from the probe's own functions, without importing Dynamo."""
+"""Keeps torch.compile away from the probe's own functions, without importing Dynamo."""
 
 import inspect
 import os
@@ -15,23 +15,23 @@ DIRECTORY = os.path.dirname(__file__) + os.sep
 
 @never_raise
 def hide_probe() -> None:
-    """Have Dynamo run every function of the probe as it is; what they call is compiled as ever.
+    """Make Dynamo run every function of the probe uncompiled; what they call compiles as usual.
 
-    Between two graphs Dynamo compiles each Python frame that it meets, ours too: that costs time,
-    and graph breaks that the user's code does not have.
+    Between two graphs Dynamo compiles each Python frame that it meets, including the probe's. That
+    costs time, and adds graph breaks that the user's code does not have.
     """
     skip = _skip()
-    if skip is None:  # A torch that has neither: there are graph breaks then, and it works.
+    if skip is None:  # A torch that has neither: it works, with graph breaks.
         return
     for name, module in list(sys.modules.items()):
         if name.partition(".")[0] == PACKAGE:
             for code in _codes(module):
-                if code.co_filename.startswith(DIRECTORY):  # A module also names what it imports.
+                if code.co_filename.startswith(DIRECTORY):  # A module also holds what it imports.
                     skip(code)
 
 
 def _skip() -> Callable[[CodeType], object] | None:
-    """Return what has Dynamo skip the frames of a code, which is part of torch's C++."""
+    """Return the function that makes Dynamo skip the frames of a code, part of torch's C++."""
     eval_frame: Any = sys.modules["torch"]._C._dynamo.eval_frame
     if hasattr(eval_frame, "set_code_exec_strategy"):  # torch 2.8
         action = eval_frame._FrameAction
@@ -41,7 +41,7 @@ def _skip() -> Callable[[CodeType], object] | None:
 
 
 def _codes(module: ModuleType) -> Iterator[CodeType]:
-    """Yield the code of all that *module* defines, functions within functions included."""
+    """Yield the code of everything that *module* defines, including nested functions."""
     classes = [each for each in vars(module).values() if inspect.isclass(each)]
     for owner in (module, *classes):
         for value in vars(owner).values():

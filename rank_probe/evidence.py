@@ -9,7 +9,7 @@ from rank_probe.windows import Group, Standing, Window
 
 # Back with its peers.
 LEAVE_RATIO: Final = 0.03
-# Standard errors of the mean, of noise that is neither normal nor independent.
+# Standard errors of the mean, for noise that is neither normal nor independent.
 ENTER_ERRORS: Final = 6.0
 # With few steps the variance itself is a guess.
 ERRORS_OF_FEW: Final = 8.0
@@ -107,5 +107,5 @@ def errors(steps: int) -> float:
 
 
 def _times(excess: float, explained: float) -> float:
-    """Return how many times as much it is; ranks without any noise explain nothing."""
+    """Return *excess* over *explained*, capped; without any noise, chance explains nothing."""
     return min(excess / explained, MOST_TIMES) if explained else MOST_TIMES * (excess > 0)

@@ -1,4 +1,4 @@
-"""How long Python's garbage collector has held the process."""
+"""How long Python's garbage collector has paused the process."""
 
 import gc
 import time
@@ -8,9 +8,9 @@ from rank_probe.patches import Patches
 
 
 class GarbagePauses:
-    """Adds up every collection, whichever thread set it off: all of them hold the GIL.
+    """Sums up all collections, whichever thread triggered them: all of them hold the GIL.
 
-    The pauses lie within the stages that they interrupt.
+    The pauses are part of the stages that they interrupt.
     """
 
     def __init__(self, now: Callable[[], int] = time.perf_counter_ns) -> None:
@@ -19,9 +19,9 @@ class GarbagePauses:
         self._nanoseconds = 0
 
     def attach(self) -> Patches:
-        """Begin to listen to the collector; `undo` the result to stop."""
+        """Start listening to the collector; `undo` the result to stop."""
         patches = Patches()
-        listen = self._listen  # A bound method is made anew each time it is asked for.
+        listen = self._listen  # Each access creates a new bound method, so keep one to remove.
         gc.callbacks.append(listen)
         patches.on_undo(lambda: gc.callbacks.remove(listen))
         return patches
@@ -33,5 +33,5 @@ class GarbagePauses:
     def _listen(self, phase: str, _info: dict[str, int]) -> None:
         if phase == "start":
             self._began = self._now()
-        elif self._began is not None:  # Attached within a collection: its end says nothing.
+        elif self._began is not None:  # Else attached during this collection.
             self._nanoseconds += self._now() - self._began

@@ -1,4 +1,4 @@
-"""The one place of the probe that catches: nothing of ours ever reaches the user's code."""
+"""The only place of the probe that catches: no error of ours ever reaches the user's code."""
 
 import functools
 import inspect
@@ -19,7 +19,7 @@ class Failures:
         self.count = 0
 
     def note(self, where: str) -> None:
-        """Count a failure in *where*, from within an except block."""
+        """Count a failure in *where*; call it from an except block."""
         self.count += 1
         if self.count == 1:
             log.warning(
@@ -48,7 +48,7 @@ def _takes_one(function: Callable[..., object]) -> bool:
 
 
 def _of_one(function: Callable[..., R]) -> Callable[[Any], R | None]:
-    """Guard a function of one argument: half the price, and most boundaries are that."""
+    """Guard a function of one argument, at half the cost; most boundaries are such calls."""
 
     def guarded(only: Any) -> R | None:
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-# The first that is set wins. torchrun without a rendezvous id says "none".
+# The first one that is set wins. Without a rendezvous id, torchrun sets "none".
 _GIVEN_JOB_ID = "RANKSKEW_JOB_ID"
 _JOB_ID = (
     *("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOBSET_NAME", "RAY_JOB_ID"),
@@ -24,14 +24,14 @@ _HOSTNAME = "HOSTNAME"
 _NAMESPACE = "POD_NAMESPACE"
 _MASTER = "MASTER_ADDR"
 
-# All that is read here: who looks at the environment of other processes needs no other variable.
+# Nothing else is read, so nothing else of another process's environment has to be kept.
 VARIABLES: Final = frozenset(
     {_GIVEN_JOB_ID, *_JOB_ID, *_RANK, *_WORLD_SIZE, *_LOCAL_RANK, *_NODE_RANK, *_ATTEMPT}
     | {_PEER_GROUP, _KUBERNETES, _HOSTNAME, _NAMESPACE, _MASTER}
 )
-# Where Kubernetes writes the namespace of a pod, unless it is told not to.
+# Where Kubernetes mounts the namespace of a pod, unless this is turned off.
 NAMESPACE_FILE: Final = Path("var/run/secrets/kubernetes.io/serviceaccount/namespace")
-# As many as any count of ranks has; int() refuses thousands, with an error.
+# No rank count has more digits; int() refuses thousands of digits, with an error.
 _DIGITS: Final = 15
 
 # Pods of a training job are named <job>-<role>-<index> (Kubeflow) or <job>-<index> (indexed Job).
@@ -57,7 +57,7 @@ class Identity:
 
 
 def from_environment(environment: Mapping[str, str]) -> Identity | None:
-    """Return the identity that torchrun, SLURM, MPI or Kubernetes gave; None if none gave a rank.
+    """Return the identity from torchrun, SLURM, MPI or Kubernetes; None if none gives a rank.
 
     A rank without a world size, or one that is not a number, counts as missing.
     """
@@ -81,10 +81,10 @@ def for_rank(environment: Mapping[str, str], rank: int, world_size: int) -> Iden
 
 
 def peer_group(coordinates: Mapping[str, str], gpu_model: str) -> str:
-    """Return the name of the ranks that ought to do as much work as this one.
+    """Return the name of the ranks that should do equal work.
 
-    They hold the same pipeline stage and compute on the same GPU model; all ranks where neither is
-    known. Data and tensor parallel ranks do equal work, so their coordinates split no group.
+    They hold the same pipeline stage and run on the same GPU model; if neither is known, all ranks
+    do. Data and tensor parallel ranks do equal work, so their coordinates do not split a group.
     """
     parts = [f"pp{coordinates['pp']}"] if coordinates.get("pp") else []
     return " ".join([*parts, *gpu_model.split()]) or EVERYBODY
@@ -93,7 +93,7 @@ def peer_group(coordinates: Mapping[str, str], gpu_model: str) -> str:
 def job_id(environment: Mapping[str, str]) -> str:
     """Return the name of the run; if it has none, `local-` and the node of its rank 0.
 
-    Thus runs on several nodes are several jobs, and one run of several nodes is one.
+    Thus unnamed runs on different nodes are different jobs, and one run across nodes is one job.
     """
     return named_job_id(environment) or f"local-{_leading_node(environment)}"
 
@@ -101,8 +101,8 @@ def job_id(environment: Mapping[str, str]) -> str:
 def named_job_id(environment: Mapping[str, str]) -> str | None:
     """Return the name that the user, the scheduler or the launcher gave the run.
 
-    In Kubernetes with the namespace before it, or jobs of one name in two namespaces were one; the
-    user's own name stands as it is.
+    In Kubernetes the namespace comes first, because jobs in two namespaces may share a name; a name
+    from the user is used unchanged.
     """
     if given := _first(environment, (_GIVEN_JOB_ID,)):
         return given
@@ -116,12 +116,12 @@ def named_job_id(environment: Mapping[str, str]) -> str | None:
 
 
 def with_namespace(environment: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:
-    """Return *environment* with the pod's namespace, as the files under *root* have it."""
+    """Return *environment* with the pod's namespace, from the files under *root*."""
     known = dict(environment)
     if _KUBERNETES in known and not known.get(_NAMESPACE):
         try:
             text = (root / NAMESPACE_FILE).read_text().strip()
-        except (OSError, ValueError):  # No such pod, or one whose files are not ours to read.
+        except (OSError, ValueError):  # Not in a pod, or its files are not readable.
             text = ""
         known[_NAMESPACE] = text if _DNS_LABEL.fullmatch(text) else ""
     return known

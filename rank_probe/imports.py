@@ -1,4 +1,4 @@
-"""Act when somebody imports a module, so that the probe does not import what nobody else needs."""
+"""Act when a module is imported, so that the probe imports only what the user needs anyway."""
 
 import importlib.abc
 import importlib.machinery
@@ -11,9 +11,10 @@ from rank_probe.guard import never_raise
 
 
 def when_imported(name: str, call: Callable[[ModuleType], object]) -> Callable[[], None]:
-    """Give *call* the module *name* once it is imported, at once if it is; return what cancels.
+    """Call *call* with the module *name* once it is imported; return a function that cancels.
 
-    Exceptions of *call* are counted and never reach the importing code.
+    If it is imported already, this happens at once. Exceptions of *call* are counted and never
+    reach the importing code.
     """
     call = never_raise(call)
     if (module := sys.modules.get(name)) is not None:
@@ -25,7 +26,7 @@ def when_imported(name: str, call: Callable[[ModuleType], object]) -> Callable[[
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Waits for one module, and lets the other finders find it."""
+    """Waits for one module, and leaves finding it to the other finders."""
 
     def __init__(self, name: str, call: Callable[[ModuleType], object]) -> None:
         self._name = name
@@ -48,7 +49,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Loads as the module's own loader does, and tells."""
+    """Loads with the module's own loader, then calls back."""
 
     def __init__(self, loader: importlib.abc.Loader, call: Callable[[ModuleType], object]) -> None:
         self._loader = loader

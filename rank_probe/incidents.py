@@ -73,22 +73,22 @@ class Incidents:
 
     @property
     def onsets(self) -> Iterator[Mark]:
-        """Yield since when they are."""
+        """Yield the onsets of the current incidents."""
         return (each.onset for each in self._incidents.values())
 
     def named(
         self, windows: Sequence[Window], end: Mark, pausing: Collection[int], *, synced: bool
     ) -> list[Late]:
-        """Return the late ranks, given the *windows* that end now, the shortest first.
+        """Return the late ranks, given the *windows* that end now, shortest first.
 
-        Those that are known to be *pausing* are late in the mean, too.
+        Ranks that are known to be *pausing* are also late in the mean.
         """
         self._enter(windows, pausing, synced=synced)
         self._leave(windows)
         return self._late(end)
 
     def _enter(self, windows: Sequence[Window], pausing: Collection[int], *, synced: bool) -> None:
-        # A longer window may still contain an incident that is over.
+        # A longer window may still contain an incident that has ended.
         now = next((each for each in windows if each.elapsed >= SHORT_SECONDS), windows[0])
         late_now = {each.standing.rank for each in seen_in([now]) if each.excess > LEAVE_RATIO}
         for seen in seen_in(windows):
@@ -117,7 +117,7 @@ class Incidents:
             rise = seen.rise_score()
             if rise > 1 and seen.excess - seen.before > least and seen.excess > LEAVE_RATIO:
                 return self._incident(seen, PERSISTENT, seen.before, rise)
-        # With few peers it is not known how much healthy ranks differ.
+        # With few peers it is unknown how much healthy ranks differ.
         is_known = seen.group.spread and seen.window.elapsed >= MILD_SECONDS
         if is_known and level > 1 and seen.excess > MILD_RATIO and seen.is_alone:
             return self._incident(seen, MILD, 0.0, level)
@@ -168,7 +168,7 @@ class Incidents:
         over = self._over.get(rank, -math.inf)
         marks = [mark for mark in self._history.marks[:-1] if mark.at >= over]
         marks = [*(marks or self._history.marks[-2:-1]), self._history.marks[-1]]
-        # What the distance from the baseline is for a usual rank: that of each step is noisy.
+        # `now - own` is a usual rank's distance from the baseline: not 0, because steps are noisy.
         path = self._reduction.path(rank, marks)
         begin, end = self._reduction.path(rank, (seen.window.begin, marks[-1]))
         now = (end - begin) / seen.window.steps
@@ -181,7 +181,7 @@ class Incidents:
     def _leave(self, windows: Sequence[Window]) -> None:
         for seen in seen_in(windows):
             incident = self._incidents.get(seen.standing.rank)
-            # Only a window within the incident can show that it is over, and not a short one.
+            # Only a window within the incident can show its end, and a short one cannot.
             if incident is None or seen.window.elapsed < SHORT_SECONDS or not incident.ratio:
                 continue
             if seen.window.begin.at < incident.onset.at:
@@ -194,7 +194,7 @@ class Incidents:
                 self._over[incident.rank] = seen.window.begin.at
 
     def _late(self, end: Mark) -> list[Late]:
-        """Describe each incident by the steps since its onset, of the last minutes."""
+        """Describe each incident by the steps since its onset, at most the last minutes."""
         late = []
         windows: dict[Mark, Window] = {}
         recent = self._history.before(end, COST_SECONDS, LEAST_STEPS)
@@ -248,7 +248,7 @@ class Incidents:
 
 
 def _by_stage(gpus: float, excess: Sequence[float]) -> dict[str, float]:
-    """Share *gpus* among the stages in which a rank is over its peers, the small ones left out."""
+    """Split *gpus* over the stages in which a rank exceeds its peers, without the small ones."""
     over = {stage: more for stage, more in zip(WORK_STAGES, excess, strict=True) if more > 0}
     told = {stage: more for stage, more in over.items() if more > STAGE_SHARE * sum(over.values())}
     return {stage: gpus * more / sum(told.values()) for stage, more in told.items()}

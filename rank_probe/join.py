@@ -1,9 +1,9 @@
 """The per-step join: late ranks and their cost, found through the job's own store.
 
-Each rank overwrites one key with its latest steps every second or so; rank 0 merges the steps that
-all ranks have posted, judges them, and overwrites a key for each rank with what that rank has
-caused and one with the verdict on the job; each rank reads both. No collective, no clock, and a
-store that does not grow.
+Each rank overwrites one key with its latest steps every second or so. Rank 0 merges the steps that
+all ranks have posted and judges them. It overwrites one key per rank with the rank's result, and
+one key with the verdict on the job; each rank reads both. This needs no collective and no clock,
+and the store does not grow.
 """
 
 import logging
@@ -26,15 +26,15 @@ JITTER: Final = 0.1
 ENOUGH_COVERAGE: Final = 0.9
 # Much longer than any round takes: the store has stopped answering.
 STUCK_SECONDS: Final = 60.0
-# A thread that is within the store when the interpreter ends aborts the process if the store
-# answers just then (a C++ frame cannot be unwound), so a slow store is waited for a little.
+# If the store answers while the interpreter ends, a thread inside the store aborts the process (a
+# C++ frame cannot be unwound), so closing waits a little for a slow store.
 STOP_SECONDS: Final = 5.0
 
 
 class Join:
-    """This rank's part in the join, in a daemon thread of its own; at most one for a process.
+    """This rank's part in the join, in its own daemon thread; at most one per process.
 
-    It ends for good, quietly, at the first failure of the store; the counters then stand still, the
+    It ends for good, quietly, at the first failure of the store. Then the counters stand still, the
     coverage is 0 and there is no verdict. *on_news* is called when the verdict names other ranks.
     """
 
@@ -51,7 +51,7 @@ class Join:
         self._thread: threading.Thread | None = None
         self._rounds: Rounds | None = None
         self._beat = now()
-        self._random = random.Random()  # The other one is the user's.
+        self._random = random.Random()  # The global one is the user's.
 
     def begin(
         self,
@@ -62,7 +62,7 @@ class Join:
     ) -> None:
         """Start to join *steps*, through the store that *connect* opens; for the training thread.
 
-        *who* tells the peer group of the moment.
+        *who* returns the current peer group.
         """
         if self._is_over or self._thread is not None:
             return
@@ -78,16 +78,16 @@ class Join:
         self._stop.set()
 
     def stop(self) -> None:
-        """End, and take this rank's keys out of the store; waits for a store that is slow."""
+        """End, and delete this rank's keys from the store; waits a little for a slow store."""
         self._stop.set()
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
 
     def snapshot_fields(self, stages: Iterable[str]) -> dict[str, Any]:
-        """Return the join's fields of a Snapshot; none where no join has begun.
+        """Return the join's fields of a Snapshot; empty if no join has begun.
 
-        *stages* are those that occurred on this rank: each of them has its counters from the first
-        on, or nobody could tell their first increase.
+        *stages* are those that occurred on this rank. Each has its counters from the first step on;
+        otherwise their first increase would be lost.
         """
         rounds = self._rounds
         if rounds is None:
@@ -120,7 +120,7 @@ class Join:
     ) -> None:
         try:
             store = connect()
-            kept = steps.keep()  # Not before: the first round is to have a period's steps.
+            kept = steps.keep()  # Not earlier: the first round should have one period's steps.
             try:
                 self._take_rounds(Rounds(store, place, kept, who, self._stop), place)
             finally:
@@ -132,7 +132,7 @@ class Join:
                 self._is_over = True
 
     def _take_rounds(self, rounds: "Rounds", place: Place) -> None:
-        rounds.take_back()  # The keys of an attempt that was killed may be there still.
+        rounds.take_back()  # The keys of a killed attempt may still be there.
         self._beat = self._now()
         self._rounds = rounds
         while not self._stop.wait(self._until_next_seconds(place)):

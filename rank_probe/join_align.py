@@ -1,6 +1,6 @@
-"""Align the ranks' messages: the steps that all of them hold, as one tensor.
+"""Aligns the ranks' messages: the steps that all of them hold, as one tensor.
 
-Every tensor names its device and type, because both have defaults that a training may have changed.
+Every tensor names its device and dtype, because a training may have changed both defaults.
 """
 
 from collections.abc import Sequence
@@ -43,10 +43,10 @@ class Alignment:
         self._next = 0
 
     def add(self, messages: Sequence[bytes]) -> bool:
-        """Take the messages of the next of the ranks.
+        """Add the messages of the next ranks.
 
-        Returns False where no step can be common any more: a message has no steps, or is no
-        message of this version and world.
+        Returns False if no step can be common any more: a message has no steps, or is not a message
+        of this version and world.
         """
         by_length: dict[int, list[int]] = {}
         for position, message in enumerate(messages):
@@ -63,7 +63,7 @@ class Alignment:
         rows, rest = divmod(length - HEAD.size, ROW.size)
         if rows <= 0 or rest:
             return False
-        # A copy that may be written to, or torch warns.
+        # A writable copy, or torch warns.
         words = torch.frombuffer(bytearray().join(messages), dtype=torch.int32)
         words = words.view(len(messages), length // 4)
         expected = torch.tensor([MAGIC, self._world_size], dtype=torch.int32, device="cpu")

@@ -1,8 +1,8 @@
 """The accounting of the join, on torch's CPU tensors.
 
 The formulas are those of exporter.accounting.step.charge, for many steps and ranks at a time; a
-test holds the two together. Every tensor names its device and type, because both have defaults that
-a training may have changed.
+test checks that the two agree. Every tensor names its device and dtype, because a training may
+have changed both defaults.
 """
 
 import ctypes
@@ -17,21 +17,21 @@ from rank_probe.windows import BASELINE_QUANTILE
 
 
 def use_one_cpu() -> None:
-    """Have torch's operations in the calling thread, and in no other, run on one CPU.
+    """Make torch's operations in the calling thread, and only there, run on one CPU.
 
-    torch.set_num_threads would change it for later threads too; OpenMP's setting is a thread's own.
+    torch.set_num_threads would change later threads too; OpenMP's setting is per thread.
     """
-    torch.get_num_threads()  # The first call in a thread sets it from torch's, so not later.
+    torch.get_num_threads()  # First: a thread's first call copies torch's setting over OpenMP's.
     set_it = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)
     if set_it is not None:
         set_it(1)
 
 
 class Charges(NamedTuple):
-    """As exporter.accounting.step.Charges, in the unit of what was charged.
+    """Like exporter.accounting.step.Charges, in the unit of the durations.
 
     *busy*, *unequal* and *normal*, the baseline of each rank's group, are [steps, ranks], *caused*
-    [steps, ranks, stages], *pacer* and *stage* (a position in STAGES) [steps].
+    is [steps, ranks, stages], *pacer* and *stage* (a position in STAGES) are [steps].
     """
 
     busy: Tensor
@@ -43,7 +43,7 @@ class Charges(NamedTuple):
 
 
 def members_by_size(groups: Tensor) -> list[Tensor]:
-    """Return the ranks of the peer *groups* [ranks], those of one size as [groups, size]."""
+    """Return the ranks of the peer *groups* [ranks]; groups of one size as [groups, size]."""
     _, number_of, sizes = torch.unique(groups, return_inverse=True, return_counts=True)
     by_group = torch.argsort(number_of, stable=True).split(sizes.tolist())
     by_size: dict[int, list[Tensor]] = {}
@@ -55,7 +55,7 @@ def members_by_size(groups: Tensor) -> list[Tensor]:
 def charge(durations: Tensor, members: Sequence[Tensor]) -> Charges:
     """Account for the steps in *durations* [steps, ranks, stages], of ranks in *members*.
 
-    Whole numbers add up exactly, whatever the order; so durations are best in microseconds.
+    Integers add up exactly in any order, so durations are best in microseconds.
     """
     work = durations[:, :, :SYNC].to(torch.float64)
     busy = work.sum(dim=2)
@@ -65,7 +65,7 @@ def charge(durations: Tensor, members: Sequence[Tensor]) -> Charges:
     over = work - normal_work
     had = work > 0
     among = over.where(had | ~had.any(dim=2, keepdim=True), -torch.inf)
-    furthest = among.argmax(dim=2)  # of several that are equal the first, as busy's
+    furthest = among.argmax(dim=2)  # The first of several equal ones, as for busy.
     positive = over.clamp(min=0)
     whole = positive.sum(dim=2, keepdim=True)
     nowhere = torch.zeros_like(over).scatter_(2, furthest[:, :, None], 1.0)
@@ -80,21 +80,21 @@ def charge(durations: Tensor, members: Sequence[Tensor]) -> Charges:
 def _shared_waits(busy: Tensor, equal: Tensor) -> Tensor:
     """Return what each rank is charged [steps, ranks]; see exporter.accounting.step._shared_waits.
 
-    Between two moments in order, the waiters are the *equal* so far, the workers the *busy* to
-    come. The moments of one time are in any order, since no time is between them.
+    Between two consecutive moments, the ranks whose *equal* has passed wait, and those whose *busy*
+    is still ahead work. Simultaneous moments may be in any order: no time lies between them.
     """
     ranks = busy.shape[1]
     moments, order = torch.cat([busy, equal], dim=1).sort(dim=1)
     done = (order[:, :-1] < ranks).cumsum(dim=1)
     waiting = torch.arange(1, 2 * ranks, dtype=torch.int64, device="cpu") - done
-    working = (ranks - done).clamp_(min=1)  # None where all have ended, which takes no time.
+    working = (ranks - done).clamp_(min=1)  # 0 once all have ended, but no time follows.
     charged = torch.zeros_like(moments)
     charged[:, 1:] = (moments.diff(dim=1) * waiting / working).cumsum(dim=1)
     return torch.empty_like(moments).scatter_(1, order, charged)[:, :ranks]
 
 
 def _normal(values: Tensor, members: Sequence[Tensor]) -> Tensor:
-    """Return what is normal for each rank, along dimension 1: the baseline of its group."""
+    """Return each rank's baseline, that of its group, along dimension 1."""
     if len(members) == 1 and len(members[0]) == 1:
         return _baseline(values[:, None])[:, 0]
     normal = torch.zeros_like(values)
@@ -105,15 +105,15 @@ def _normal(values: Tensor, members: Sequence[Tensor]) -> Tensor:
 
 
 def _baseline(values: Tensor) -> Tensor:
-    """Return what is normal along dimension 2, which is kept."""
+    """Return the baseline along dimension 2, which is kept."""
     if values.shape[2] <= 2:
         return values.amin(dim=2, keepdim=True)
-    # It is many times faster along the last dimension.
+    # Many times faster along the last dimension.
     return baseline(values.movedim(2, -1).contiguous()).movedim(-1, 2)
 
 
 def baseline(values: Tensor) -> Tensor:
-    """Return what is normal along the last dimension, which is kept; of two values the lower."""
+    """Return the baseline along the last dimension, which is kept; of two values the lower."""
     if values.shape[-1] <= 2:
         return values.amin(dim=-1, keepdim=True)
     return quantile(BASELINE_QUANTILE, values)

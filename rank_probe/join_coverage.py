@@ -1,4 +1,4 @@
-"""Of the steps that a rank has offered to the join, how many were joined."""
+"""The share of the steps that a rank has offered to the join and that were joined."""
 
 from collections import deque
 from collections.abc import Iterable
@@ -7,18 +7,18 @@ from typing import Final
 from rank_probe.join_ring import ROUNDS
 
 WINDOW_SECONDS: Final = 60.0
-# A step is posted, merged and read back within a round each; after this it is late.
+# Posting, merging and reading back a step takes up to a round each; after this it is late.
 LATE_ROUNDS: Final = 4
-# Ranks are a step apart at most: the end of that one, and of the next, others may yet have to see.
+# Ranks are at most one step apart: some may not have seen the end of that step or the next yet.
 ALWAYS_PENDING: Final = 2
 
 
 class Coverage:
     """The share of the last minute's offered steps that was joined, for one thread.
 
-    A step counts once its turn has come: a step after it was joined, or it is LATE_ROUNDS old and
-    none of the last ALWAYS_PENDING.
-    Of steps longer than a minute, and while none is done, the last share stands.
+    A step counts once it is due: a later step was joined, or it is LATE_ROUNDS old and not one of
+    the last ALWAYS_PENDING. If no step is due, as with steps longer than a minute, the last share
+    stays.
     """
 
     def __init__(self, period_seconds: float) -> None:
@@ -30,14 +30,14 @@ class Coverage:
         self.ratio: float | None = None
 
     def offer(self, steps: Iterable[int], now: float) -> None:
-        """Note that *steps* are offered from *now* on, in seconds of one clock."""
+        """Record that *steps* are offered from *now* on, in seconds of one clock."""
         self._pending.extend((step, now) for step in steps)
 
     def joined(self, steps: int, last_step: int, now: float) -> None:
-        """Note that *steps* were joined so far, the highest numbered being *last_step*."""
+        """Record that *steps* were joined so far, up to step number *last_step*."""
         pending = self._pending
         if steps and not self._has_begun:
-            # What was offered while ranks were waited for that take no part was not missed.
+            # Steps offered while waiting for ranks that take no part were not missed.
             self._has_begun = True
             while pending and now - pending[0][1] > ROUNDS * self._period_seconds:
                 pending.popleft()

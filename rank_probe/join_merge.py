@@ -1,4 +1,4 @@
-"""What rank 0 does with aligned steps: charge them, count, judge."""
+"""What rank 0 does with aligned steps: charge, count and judge them."""
 
 from collections.abc import Mapping, Sequence
 from typing import Final
@@ -14,7 +14,7 @@ from rank_probe.judge import WARMUP_STEPS, Judge
 from rank_probe.verdict import Verdict
 from rank_probe.windows import Leader
 
-# Elements worked on at a time: small enough for one thread, and for few MiB.
+# Elements processed at a time: few enough for one thread and a few MiB.
 CHUNK: Final = 32_768
 
 
@@ -30,12 +30,12 @@ class Merger:
     def judge(self, aligned: Aligned, names: Mapping[int, str], now: float) -> Verdict:
         """Add the steps of *aligned*, at least one, and return the verdict after them.
 
-        *names* [digest] are those of the peer groups; *now* is in seconds of one clock.
+        *names* [digest] are the peer groups' names; *now* is in seconds of one clock.
         """
         self._seat(aligned, names)
         self.totals.begin(aligned, sum(each.shape[0] for each in self._members))
         ends = _ends(aligned.microseconds, now)
-        # The judge's history begins with the end of the warm-up, not with that of a round.
+        # The judge's history begins at the end of the warm-up, not at the end of a round.
         warm = min(max(WARMUP_STEPS - self._steps, 0), len(ends))
         self._steps += len(ends)
         pieces = [range(warm), range(warm, len(ends))]
@@ -78,7 +78,7 @@ class Merger:
 
 
 def _ends(microseconds: Tensor, now: float) -> list[float]:
-    """Return when each step ended, if the last one did now and they followed each other."""
+    """Return when each step ended, if the last one ended now and no time passed between them."""
     lengths = microseconds.sum(dim=(1, 2), dtype=torch.float64) / microseconds.shape[1] / 1e6
     after = lengths.flip(0).cumsum(0).flip(0) - lengths
     ends: list[float] = (now - after).tolist()

@@ -9,9 +9,8 @@ from rank_probe.stages import STAGES, SYNC
 class Result(NamedTuple):
     """The result for one rank since the join began; in seconds, in the order of STAGES.
 
-    *steps* were joined, of which *last_step* has the highest number; *groups* are the peer groups
-    that took part in the last merge; *stride* is that of rank 0's ring. The rest is described at
-    Snapshot's fields.
+    *steps* were joined, up to step number *last_step*; *groups* is the number of peer groups in the
+    last merge; *stride* is that of rank 0's ring. Snapshot describes the other fields.
     """
 
     steps: int
@@ -32,7 +31,7 @@ RESULT_BYTES: Final = 8 * COLUMNS
 
 
 def read_result(message: bytes) -> Result | None:
-    """Return what rank 0 tells this one; None for what is no such message."""
+    """Return rank 0's result for this rank; None if it is not such a message."""
     if len(message) != RESULT_BYTES:
         return None
     values = memoryview(message).cast("d").tolist()
@@ -49,9 +48,9 @@ def read_result(message: bytes) -> Result | None:
 
 
 def counters(result: Result | None, stages: Iterable[str]) -> dict[str, Any]:
-    """Return the counters of a Snapshot; of *stages* each has its own from the first on.
+    """Return the counters of a Snapshot; each of *stages* has its counter from the first step on.
 
-    Else nobody could tell their first increase.
+    Otherwise its first increase would be lost.
     """
     paced = dict.fromkeys((stage for stage in stages if stage != STAGES[SYNC]), 0)
     caused = dict.fromkeys(paced, 0.0)

@@ -1,4 +1,4 @@
-"""What a rank offers to the join: a ring of its latest steps, and the message that holds it."""
+"""What a rank offers to the join: a ring of its latest steps, and the message with them."""
 
 import hashlib
 import struct
@@ -9,24 +9,24 @@ from typing import Final, NamedTuple
 from rank_probe.stages import STAGES
 from rank_probe.steps import StepVector
 
-# Steps a round that are offered; of a faster loop a sample is.
+# Steps offered per round; of a faster loop a sample is offered.
 STEPS_A_ROUND: Final = 32
-# Below this many the sample takes in twice as many steps: not at half, or it would flutter.
+# With fewer steps the sample doubles: not at exactly half of the above, or it would flap.
 FEW_STEPS_A_ROUND: Final = 12
 # A step is offered until every rank has posted it and rank 0 has looked once more.
 ROUNDS: Final = 2.5
-# Of slow steps too: ranks may learn of a step's end as far apart as the next one is long.
+# Also with slow steps: ranks may notice the end of a step up to one step apart.
 LAST_STEPS: Final = 8
 RING: Final = 96
 
-# Magic (it holds the version), world size, digests of the peer group and of the node; all 32 and 64
-# bit integers.
+# Magic (it includes the version), world size, digests of the peer group and of the node; all are 32
+# or 64 bit integers.
 HEAD: Final = struct.Struct("<iiqq")
 MAGIC: Final = 0x524B5302
-# Step number, then microseconds a stage.
+# Step number, then microseconds per stage.
 ROW: Final = struct.Struct(f"<{1 + len(STAGES)}i")
 EMPTY_ROW: Final = bytes(ROW.size)
-# Messages are as long as few other lengths, so that they are read many at a time.
+# Messages have few different lengths, so that many can be read at a time.
 ROWS_MULTIPLE: Final = 8
 LARGEST: Final = 2**31 - 1
 
@@ -34,7 +34,7 @@ _MASK: Final = 2**32 - 1
 
 
 class Offer(NamedTuple):
-    """A step that is offered: its number, when (seconds of the ring's clock), its row."""
+    """An offered step: its number, when it was offered (seconds of the ring's clock), its row."""
 
     step: int
     offered_at: float
@@ -42,11 +42,11 @@ class Offer(NamedTuple):
 
 
 def is_sampled(step: int, stride: int) -> bool:
-    """Whether *step* is in the sample of one in *stride*, a power of two.
+    """Whether *step* is in a sample of one in *stride*, a power of two.
 
-    The samples are nested, and the same on every rank. They are random, as far as anything that
-    happens every so many steps is concerned: an event of every 40th step is neither always in nor
-    always out. The mixing is that of MurmurHash3 (fmix32).
+    The samples are nested, and the same on every rank. They are random with respect to periodic
+    events: what happens every 40th step is neither always in nor always out. The mixing is that of
+    MurmurHash3 (fmix32).
     """
     mixed = step & _MASK
     mixed = (mixed ^ (mixed >> 16)) * 0x85EBCA6B & _MASK
@@ -56,7 +56,7 @@ def is_sampled(step: int, stride: int) -> bool:
 
 
 def digest(name: str) -> int:
-    """Return 64 bits, signed, that stand for *name*."""
+    """Return a signed 64-bit digest of *name*."""
     hashed = hashlib.blake2b(name.encode(), digest_size=8).digest()
     return int.from_bytes(hashed, "little", signed=True)
 
@@ -74,7 +74,7 @@ class Ring:
     def take(self, vectors: Sequence[StepVector], now: float) -> list[int]:
         """Take the steps since the last round; return the numbers of those that are offered.
 
-        The first round's must be those of about a period.
+        The first round's steps must be those of about one period.
         """
         self._follow_pace(len(vectors), now)
         offered = [
@@ -91,7 +91,7 @@ class Ring:
         return [offer.step for offer in offered]
 
     def message(self, world_size: int, group: int, node: int) -> bytes:
-        """Return what the others are told: a head, empty rows, the steps in ascending order.
+        """Return the message: a head, empty rows, the steps in ascending order.
 
         *group* and *node* are digests.
         """
@@ -100,7 +100,7 @@ class Ring:
         return b"".join([HEAD.pack(MAGIC, world_size, group, node), empty, *rows])
 
     def follow(self, stride: int) -> None:
-        """Sample one step in *stride*, as rank 0 does, and choose no more.
+        """Sample one step in *stride*, as rank 0 does, instead of choosing a stride.
 
         Ranks that choose for themselves may settle on different strides, each of them stable.
         """
@@ -108,7 +108,7 @@ class Ring:
         self.stride = stride
 
     def _follow_pace(self, steps: int, now: float) -> None:
-        """Choose the sample from the steps since the last round: the pace is that of all ranks."""
+        """Choose the stride from the steps since the last round; all ranks have the same pace."""
         before, self._taken_at = self._taken_at, now
         elapsed = self._period if before is None else now - before
         if self._is_told or elapsed <= 0:

@@ -25,8 +25,8 @@ PERIODS: tuple[tuple[int, float], ...] = (
     (4_096, 5.0),
     (2**31, 10.0),
 )
-# Keys in one call to the store, and a pause between such calls: what rank 0's other threads wait
-# for the interpreter meanwhile makes no single step late.
+# Keys per call to the store, and the pause between calls: rank 0's other threads wait for the
+# interpreter during a call, and must not make any single step late.
 BATCH: Final = 256
 PAUSE_SECONDS: Final = 0.002
 # A rank that has not posted after this many rounds of rank 0, such as an evaluator, is left out;
@@ -43,7 +43,7 @@ class Store(Protocol):
         """Write *key*."""
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Say whether all *keys* are there."""
+        """Return whether all *keys* are there."""
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
         """Read *keys*, which must be there."""
@@ -57,21 +57,21 @@ class Store(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A rank among those of its process group, in how long a round is."""
+    """A rank among those of its process group, and the length of a round."""
 
     rank: int
     world_size: int
 
     @property
     def period_seconds(self) -> float:
-        """Return how long a round takes: a store serves that many ranks in a fraction of it."""
+        """Return the length of a round: a store serves that many ranks in a fraction of it."""
         return next(seconds for ranks, seconds in PERIODS if self.world_size <= ranks)
 
 
 class Rounds:
-    """What the join's thread does again and again; *result* and *verdict* are what was read last.
+    """The repeated work of the join's thread; *result* and *verdict* are the last ones read.
 
-    *verdict* is as rank_probe.verdict writes it, read at *verdict_at* by the rounds' clock.
+    *verdict* is in the format of rank_probe.verdict, read at *verdict_at* by the rounds' clock.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Rounds:
         self.verdict_at = 0.0
 
     def run(self, now: float) -> None:
-        """Post, merge if this is rank 0, and read; raises RuntimeError where the store fails."""
+        """Post, merge if this is rank 0, and read; raises RuntimeError if the store fails."""
         me = self._who()
         if me is None:
             return
@@ -108,7 +108,7 @@ class Rounds:
         self._read(now)
 
     def take_back(self) -> None:
-        """Delete this rank's keys; rank 0 also those that it wrote for ranks that had gone."""
+        """Delete this rank's keys; rank 0 also deletes those that it wrote for ranks that left."""
         own = self._place.rank
         self._store.delete_key(_steps_key(own))
         self._store.delete_key(_result_key(own))
@@ -168,7 +168,7 @@ class Merging:
         self._tell(messages, json.dumps(verdict.to_json(), separators=(",", ":")).encode())
 
     def take_back(self) -> None:
-        """Delete what was written for all, and for ranks that have gone."""
+        """Delete the common keys, and those written for ranks that left."""
         for key in (VERDICT_KEY, *map(_group_key, self._names)):
             self._store.delete_key(key)
         if self._merger is None:
@@ -183,7 +183,7 @@ class Merging:
         from rank_probe.join_charge import use_one_cpu
         from rank_probe.join_merge import Merger
 
-        use_one_cpu()  # A team of threads would take training its CPUs.
+        use_one_cpu()  # A pool of threads would take CPUs from training.
         with _own_arithmetic():
             self._merger = Merger(self._place.world_size)
         return self._merger
@@ -199,7 +199,7 @@ class Merging:
         return present
 
     def _aligned(self, candidates: Sequence[int]) -> "Aligned | None":
-        """Read what the ranks have posted; None where that leaves nothing to merge."""
+        """Read what the ranks have posted; None if that leaves nothing to merge."""
         from rank_probe.join_align import Alignment
 
         with _own_arithmetic():
@@ -230,7 +230,7 @@ class Merging:
 
     @staticmethod
     def _batches(ranks: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Yield *ranks*, a batch at a time."""
+        """Yield *ranks* in batches."""
         for first in range(0, len(ranks), BATCH):
             yield ranks[first : first + BATCH]
 
@@ -241,7 +241,7 @@ class Merging:
 
 @contextmanager
 def _own_arithmetic() -> Iterator[None]:
-    """Raise ArithmeticError for torch's RuntimeErrors, which are the store's failures elsewhere."""
+    """Raise ArithmeticError for torch's RuntimeErrors, which elsewhere mean a failed store."""
     try:
         yield
     except RuntimeError as error:

@@ -25,7 +25,7 @@ _US: Final = 1e6
 
 
 class Totals:
-    """Counters since the join began, for each rank of a world, and which steps are in them."""
+    """Counters since the join began, for each rank of a world, and the steps that they include."""
 
     def __init__(self, world_size: int) -> None:
         self._totals = torch.zeros(world_size, COLUMNS, dtype=torch.float64, device="cpu")
@@ -37,7 +37,7 @@ class Totals:
         return [step for step in steps if step not in self._merged]
 
     def begin(self, aligned: Aligned, groups: int) -> None:
-        """Count the steps of *aligned*, of ranks in so many *groups*; their charges follow."""
+        """Count the steps of *aligned*, with ranks in so many *groups*; their charges follow."""
         self._merged.update(aligned.steps)
         self._totals[:, STEPS] += len(aligned.steps)
         self._totals[:, LAST_STEP].clamp_(min=max(aligned.steps))
@@ -56,7 +56,7 @@ class Totals:
         self._totals.index_add_(0, torch.tensor(ranks, dtype=torch.int64, device="cpu"), gained)
 
     def messages(self, stride: int) -> list[bytes]:
-        """Return what each rank is told, for `read_result`; *stride* is that of rank 0's ring."""
+        """Return each rank's message, for `read_result`; *stride* is that of rank 0's ring."""
         self._totals[:, STRIDE] = stride
         whole = bytearray(RESULT_BYTES * len(self._totals))
         torch.frombuffer(whole, dtype=torch.float64).copy_(self._totals.view(-1))

@@ -41,14 +41,14 @@ class Sums(NamedTuple):
     job: Tensor
 
     def means(self, since: "Sums", steps: int) -> "Sums":
-        """Return the means of the *steps* that *since* has not."""
+        """Return the means over the *steps* after *since*."""
         return Sums(*((a - b) / steps for a, b in zip(self, since, strict=True)))
 
 
 class TensorReduction:
-    """Adds steps up and makes statistics of them.
+    """Sums steps up and derives statistics from the sums.
 
-    *groups* and *nodes* are those of *ranks*, in order; names of groups are unique.
+    *groups* and *nodes* are those of *ranks*, in order; group names are unique.
     """
 
     def __init__(self, ranks: Sequence[int], groups: Sequence[str], nodes: Sequence[int]) -> None:
@@ -78,7 +78,7 @@ class TensorReduction:
     ) -> list[Leader]:
         """Add the steps of *part* [steps, ranks, stages] in microseconds, with their *charges*.
 
-        Returns who led each; *ends* are their ends by the clock.
+        Returns the leader of each; *ends* are their ends by the clock.
         """
         busy, normal = charges.busy * _SECONDS, charges.normal * _SECONDS
         distance = busy - normal
@@ -125,7 +125,7 @@ class TensorReduction:
         ]
 
     def mark(self, at: float) -> Mark:
-        """Return the sums of now; they are replaced as steps are added, never changed."""
+        """Return the current sums; adding steps replaces them and never changes them."""
         return Mark(self._steps, at, self._sums)
 
     def window(
@@ -222,7 +222,7 @@ class TensorReduction:
         )
 
     def _positions(self, position: int, watched: Collection[int]) -> list[int]:
-        """Return where the *watched* ranks are among the members of a group."""
+        """Return the positions of the *watched* ranks among the members of a group."""
         name = self._names[position]
         return [
             int(torch.searchsorted(self._members[position], self._at[rank]))
@@ -232,7 +232,7 @@ class TensorReduction:
 
 
 class _Members:
-    """What the members of a group are like, from their mean *rows*."""
+    """Statistics of a group's members, from their mean *rows*."""
 
     def __init__(self, rows: Tensor) -> None:
         self.usual = baseline(rows[:, DISTANCE]).item()
@@ -242,7 +242,7 @@ class _Members:
 
 
 def _variances(rows: Tensor) -> Tensor:
-    """Return how each distance varies from step to step; of two ranks how their difference does."""
+    """Return the step-to-step variance of each distance; of two ranks that of their difference."""
     means, squares = rows[:, DISTANCE], rows[:, DISTANCE_SQUARED]
     if len(rows) == 2:
         both = squares.sum() - (means[0] - means[1]) ** 2

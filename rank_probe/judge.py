@@ -29,20 +29,20 @@ from rank_probe.windows import LEAST_STEPS, WORK_STAGES, History, Leader, Mark, 
 # The first steps compile kernels and fill caches.
 WARMUP_STEPS: Final = 5
 # Windows in seconds; each has at least LEAST_STEPS. A longer one changes more slowly, so each is
-# looked at when one of so many parts of it has passed.
+# examined when this fraction of it has passed.
 HORIZONS: Final = (5.0, 30.0, 60.0, 300.0, 1800.0)
 LOOKS: Final = 10
 JOB_SECONDS: Final = 60.0
-# Of a step; rounding must not make it all.
+# Of a step; it must not become a whole step through rounding.
 LARGEST_SHARE: Final = 0.999
-# A rank that is named counts for so much more, where only some can be.
+# A rank that was named before gets this much more weight, if only some can be named.
 STAYS_NAMED: Final = 1.5
-# What a rank was like before is looked at over so many times the window.
+# A rank's past is examined over so many times the window.
 EARLIER: Final = 2
 
 
 class Judge:
-    """Judges one run of a job; *reduction* makes the statistics."""
+    """Judges one run of a job; *reduction* provides the statistics."""
 
     def __init__(self, reduction: Reduction) -> None:
         self._reduction = reduction
@@ -58,7 +58,7 @@ class Judge:
     ) -> Verdict:
         """Return the verdict after the steps up to *mark*.
 
-        *leaders* are those of the steps since the last call, *step* is the number of the last one;
+        *leaders* are those of the steps since the last call; *step* is the number of the last one.
         *absent* is how many ranks of the job are not judged.
         """
         if mark.steps >= WARMUP_STEPS:
@@ -92,7 +92,7 @@ class Judge:
         )
 
     def _windows(self, end: Mark) -> Iterator[Window]:
-        """Yield the windows that end now, the shortest first, each once."""
+        """Yield the windows that end now, shortest first, each once."""
         due = [each for each in HORIZONS if end.at >= self._next_looks[each]]
         last: Mark | None = None
         for seconds in HORIZONS[: HORIZONS.index(max(due, default=HORIZONS[0])) + 1]:
@@ -107,13 +107,13 @@ class Judge:
         return self._history.before(end, seconds, LEAST_STEPS) or self._history.marks[0]
 
     def _earlier(self, begin: Mark, end: Mark) -> tuple[Mark, Mark] | None:
-        """Return the window before that from *begin* to *end*, if it is longer."""
+        """Return the earlier window, from *begin* to *end*, if it is longer."""
         seconds, steps = EARLIER * (end.at - begin.at), EARLIER * (end.steps - begin.steps)
         first = self._history.before(begin, seconds, steps)
         return (first, begin) if first else None
 
     def _urgency(self, late: Late) -> tuple[float, float, int]:
-        """Order the costliest first, with a lead for whom the last verdict named."""
+        """Put the costliest first; ranks in the last verdict get extra weight."""
         named = STAYS_NAMED if late.rank in self._told else 1.0
         return -late.gpus_lost * named, -late.ratio, late.rank
 
@@ -131,7 +131,7 @@ class Judge:
         )
 
     def _verdict(self, found: Verdict, end: Mark) -> Verdict:
-        """Return *found* with what the job loses, over the last minute or since the last onset."""
+        """Return *found* with the job's losses, over the last minute or since the last onset."""
         begin = self._since(end, JOB_SECONDS)
         for onset in self._incidents.onsets:
             if begin.at < onset.at and end.steps - onset.steps >= LEAST_STEPS:
@@ -141,7 +141,7 @@ class Judge:
         if found.reason is not None:
             return replace(found, late=found.late[:MOST_LATE], step_seconds=step_seconds)
         late = {each.rank: each for each in found.late}
-        # Rounding may leave less than nothing, here and below.
+        # Rounding may make it slightly negative, here and below.
         rotating = {
             stage: max(seconds, 0.0)
             for stage, seconds in zip(WORK_STAGES, window.caused, strict=True)
@@ -169,9 +169,9 @@ class Judge:
 
 
 def _slowdown(window: Window, lost: float, late: Collection[int]) -> float:
-    """Return how many times as long steps take as without the *late* ranks, which cost *lost* GPUs.
+    """Return how many times longer steps take because of the *late* ranks, which cost *lost* GPUs.
 
-    What the others wait for them is what each of the others would be spared; late ranks wait for
+    Without them, each other rank would save the time that it waits for them; late ranks wait for
     later ones, too.
     """
     ranks = sum(group.ranks for group in window.groups)
@@ -191,7 +191,7 @@ def _slowdown(window: Window, lost: float, late: Collection[int]) -> float:
 
 
 def _take(rotating: dict[str, float], late: Late, seconds: float) -> None:
-    """Take what a *late* rank caused off what rotates, in its stages first."""
+    """Subtract what a *late* rank caused from the rotating loss, in its stages first."""
     for stage in sorted(rotating, key=lambda stage: -late.gpus.get(stage, 0.0)):
         taken = min(rotating[stage], seconds)
         rotating[stage] -= taken

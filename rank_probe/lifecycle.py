@@ -1,4 +1,4 @@
-"""How long the parts of a process's life took: start, rendezvous, first step, compilation, end."""
+"""The durations of a process's life: start, rendezvous, first step, compilation, end."""
 
 import os
 import sys
@@ -8,10 +8,10 @@ from pathlib import Path
 
 
 class Lifecycle:
-    """Notes when the events of LIFECYCLE happen; each but `compile` counts the first time.
+    """Records when the events of LIFECYCLE happen; each but `compile` counts the first time.
 
-    On the monotonic clock, so setting the wall clock changes nothing. Events are noted by the
-    training thread; any thread may read.
+    It uses the monotonic clock, so setting the wall clock changes nothing. The training thread
+    records the events; any thread may read.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Lifecycle:
         self._compiled = CompileTime()
 
     def rendezvous_begins(self) -> None:
-        """The process group is being made; an attempt that failed is forgotten."""
+        """The process group is being created; a failed attempt is forgotten."""
         if self._rendezvous_ended is None:
             self._rendezvous_began = self._now()
 
@@ -40,20 +40,20 @@ class Lifecycle:
             self._rendezvous_ended = self._now()
 
     def first_step_done(self) -> None:
-        """The first whole step is over."""
+        """The first whole step has ended."""
         if self._first_step is None:
             self._first_step = self._now()
 
     def end(self) -> None:
-        """The process comes to a clean end."""
+        """The process ends cleanly."""
         if self._ended is None:
             self._ended = self._now()
 
     def seconds(self) -> dict[str, float]:
-        """Return the duration of each event that is over, by its name in LIFECYCLE.
+        """Return the duration of each event that has ended, by its name in LIFECYCLE.
 
-        Where no rendezvous was seen (one rank alone, or the probe started later) `first_step`
-        runs from the start of the probe.
+        If no rendezvous was seen (a single rank, or the probe started later), `first_step` runs
+        from the start of the probe.
         """
         met = self._rendezvous_ended
         spans = {
@@ -72,10 +72,10 @@ class Lifecycle:
 
 
 class CompileTime:
-    """Seconds in torch.compile so far, as Dynamo adds them up itself; it uses the wall clock.
+    """Seconds in torch.compile so far, as Dynamo sums them up; Dynamo uses the wall clock.
 
-    Resetting Dynamo sets its sum back to zero, which is not seen if as much is compiled again
-    before the next reading.
+    Resetting Dynamo resets its sum. This goes unnoticed if as much is compiled again before the
+    next reading.
     """
 
     def __init__(self) -> None:
@@ -83,9 +83,9 @@ class CompileTime:
         self._last = 0.0
 
     def seconds(self) -> float | None:
-        """Return the sum; None while nothing was compiled. Imports nothing; one thread."""
+        """Return the sum; None while nothing was compiled. Imports nothing; for one thread."""
         dynamo = sys.modules.get("torch._dynamo.utils")
-        # "entire frame" holds the compilers that it calls; a backward compiled late is apart.
+        # "entire frame" includes the compilers that it calls; a late backward compilation does not.
         spent = getattr(dynamo, "cumulative_time_spent_ns", {})
         now = (spent.get("entire_frame_compile", 0) + spent.get("entire_backward_compile", 0)) / 1e9
         if now < self._last:
@@ -97,7 +97,7 @@ class CompileTime:
 def process_age_seconds(stat: Path = Path("/proc/self/stat")) -> float | None:
     """Return how long ago this process started, to a clock tick; None where Linux does not say."""
     try:
-        # The second field is the command in parentheses, and may hold anything; the start is
+        # The second field is the command in parentheses, and may contain anything; the start is
         # the 22nd (proc_pid_stat(5)), in ticks since boot.
         ticks = int(stat.read_text().rpartition(")")[2].split()[19])
         return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")

@@ -10,8 +10,8 @@ from rank_probe.guard import never_raise
 from rank_probe.imports import when_imported
 from rank_probe.patches import Patches
 
-# What libraries call the dimensions of a mesh. A data parallel one may be split into two, as in
-# hybrid sharding; their coordinates are counted together.
+# Names of mesh dimensions in libraries. A data parallel dimension may be split in two, as in hybrid
+# sharding; their coordinates are counted together.
 DIMENSIONS: Final = {
     "dp": ("dp", "data", "dp_replicate", "dp_shard", "fsdp", "ddp", "replicate", "shard"),
     "tp": ("tp", "model", "tensor"),
@@ -22,8 +22,7 @@ DIMENSIONS: Final = {
 def coordinates_in(dimensions: Iterable[tuple[str, int, int]]) -> dict[str, str]:
     """Return dp, tp and pp from a mesh's *dimensions*: name, this rank's place, size.
 
-    Names that mean nothing to us are left out. Data parallel dimensions are counted through in
-    their order, the last one fastest.
+    Unknown names are left out. Several data parallel dimensions count as one, the last one fastest.
     """
     found: dict[str, int] = {}
     for name, place, size in dimensions:
@@ -34,17 +33,17 @@ def coordinates_in(dimensions: Iterable[tuple[str, int, int]]) -> dict[str, str]
 
 
 class Coordinates:
-    """Watches device meshes and pipeline stages being made; *found* is what they told.
+    """Watches the creation of device meshes and pipeline stages; *found* holds the coordinates.
 
-    The first to tell a coordinate is right: a mesh is made before the slices of it. What was made
-    before `attach` is not seen, nor a mesh whose dimensions have no name.
+    The first source of a coordinate wins: a mesh is created before its slices. What was created
+    before `attach` is not seen, nor a mesh with unnamed dimensions.
     """
 
     def __init__(self) -> None:
         self.found: dict[str, str] = {}
 
     def attach(self) -> Patches:
-        """Watch from here on; `undo` the result to detach."""
+        """Watch from now on; `undo` the result to detach."""
         patches = Patches()
         if not torch.distributed.is_available():
             return patches

@@ -1,4 +1,4 @@
-"""Replace attributes of other people's classes, and put them back."""
+"""Replaces attributes of classes that are not ours, and restores them."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,18 +17,18 @@ class Patches:
         replacement.__wrapped__ = original
         own = vars(owner)
         if name in own:
-            # Not `original`: what a class gives for a static or a C++ method may bind differently.
+            # Not `original`: accessing a static or C++ method on a class may bind it differently.
             stored = own[name]
             self._undo.append(lambda: setattr(owner, name, stored))
-        else:  # Inherited, or a method of the class behind an instance.
+        else:  # Inherited, or a method of the instance's class.
             self._undo.append(lambda: delattr(owner, name))
         setattr(owner, name, replacement)
 
     def on_undo(self, restore: Callable[[], None]) -> None:
-        """Call *restore* too when everything is put back."""
+        """Also call *restore* when everything is restored."""
         self._undo.append(restore)
 
     def undo(self) -> None:
-        """Put everything back."""
+        """Restore everything."""
         while self._undo:
             self._undo.pop()()

@@ -126,10 +126,10 @@ class Pauses:
         return at - own[-1].at > OVERDUE_INTERVALS * max(intervals[-8:])
 
     def _paused(self, rank: int, window: Window, ranks: int) -> Paused:
-        """Describe it; from just after one pause to just after another no interval is cut."""
+        """Describe it, from just after one pause to just after another: no interval is cut."""
         first = self._first[rank]
         own = [each for each in self._own(rank) if each.step >= first.step][-MOST_EVENTS:]
-        # Of steps that are sampled, pauses are too.
+        # If steps are sampled, so are pauses.
         seconds = (own[-1].at - own[0].at) * window.seconds / window.elapsed
         steps = seconds / (window.seconds / window.steps)
         heaviest = max(group.baseline for group in window.groups)
@@ -151,7 +151,7 @@ def _limit(own: Sequence[Leader]) -> float:
 
 
 def _stage(own: Sequence[Leader]) -> int:
-    """Return the stage in which most of it was lost."""
+    """Return the stage with the largest loss."""
     lost: dict[int, float] = {}
     for each in own:
         lost[each.stage] = lost.get(each.stage, 0.0) + each.lead

@@ -32,11 +32,11 @@ log = logging.getLogger("rank_probe")
 
 
 class Probe:
-    """Times the calling thread's training loop and tells the node's exporter.
+    """Times the calling thread's training loop and reports to the node's exporter.
 
-    With *automatic* the stages and steps of a torch loop are found without a change to it; else
+    With *automatic*, the stages and steps of a torch loop are detected in unchanged code; otherwise
     only backward and the waits are, and the caller names the rest. *measure* counts the work in a
-    batch where looking at it does not tell. Arguments that are None come from the *environment*.
+    batch that does not show it. Arguments that are None come from the *environment*.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Probe:
         self._report.runtime_info = runtime.runtime_info()
         self._patches: list[Patches] = []
         self._mesh: Coordinates | None = None
-        self._given: dict[str, str] = {}  # coordinates that the user gave
+        self._given: dict[str, str] = {}  # coordinates from the user
         self._control = Control(self._environment)
         self._trace = Trace(self._environment, self.timeline.steps)
         self._pusher = Pusher(
@@ -80,7 +80,7 @@ class Probe:
         self.timeline.after_first_step = self._look_around
 
     def attach(self) -> None:
-        """Put the patches into torch; without torch there is nothing to patch."""
+        """Patch torch; without torch there is nothing to patch."""
         self._patches.append(self._parts.garbage.attach())
         if importlib.util.find_spec("torch") is None:
             log.info("rank_probe: torch is not installed, so no stage is found automatically")
@@ -113,14 +113,14 @@ class Probe:
         hide_probe()
 
     def _attach_each(self, *attaches: Callable[[], Patches]) -> None:
-        """Attach what this torch lets us attach: one place that moved must not cost the others."""
+        """Attach what this torch version supports: one part that fails must not cost the others."""
         for attach in attaches:
             patches = never_raise(attach)()
             if patches is not None:
                 self._patches.append(patches)
 
     def detach(self) -> None:
-        """Take the patches out again, last first."""
+        """Remove the patches, last first."""
         while self._patches:
             self._patches.pop().undo()
 
@@ -128,7 +128,7 @@ class Probe:
     def annotate(
         self, *, dp: int | None, tp: int | None, pp: int | None, peer_group: str | None
     ) -> None:
-        """Say where this rank sits; it wins over what is found."""
+        """Set this rank's coordinates; they override detected ones."""
         given = {"dp": dp, "tp": tp, "pp": pp}
         self._given |= {name: str(value) for name, value in given.items() if value is not None}
         if peer_group is not None:
@@ -136,7 +136,7 @@ class Probe:
         self._take_place()
 
     def start_pushing(self) -> None:
-        """Begin to tell the exporter, once a second."""
+        """Start reporting to the exporter, once a second."""
         self._pusher.start()
 
     def _push_soon(self) -> None:
@@ -144,7 +144,7 @@ class Probe:
 
     @never_raise
     def finish(self, *, clean: bool = True) -> None:
-        """Detach and push a last time; only a *clean* end marks the rank finished."""
+        """Detach and push one last time; only a *clean* end marks the rank finished."""
         self.timeline.finish()
         if self._parts.device is not None:
             self._parts.device.finish()
@@ -158,12 +158,12 @@ class Probe:
         self.timeline.disable()
 
     def forget_in_child(self) -> None:
-        """Do nothing in a forked child: it has no pusher thread, and it is not the rank."""
+        """Turn off in a forked child: it has no pusher thread, and it is not the rank."""
         self.timeline.disable()
         self._identity = None
 
     def snapshot(self) -> Snapshot | None:
-        """Return the rank's state; None while nobody knows which rank this is."""
+        """Return the rank's state; None while its rank is unknown."""
         self.timeline.steps.fold()
         me = self._identify()
         if me is None:
@@ -171,9 +171,9 @@ class Probe:
         return self._report.snapshot(me, push_failures=self._pusher.failed_pushes)
 
     def _identify(self) -> Identity | None:
-        """Return who this is; without a launcher's variables once torch.distributed knows.
+        """Return the identity; without a launcher's variables, once torch.distributed provides it.
 
-        A process that trains without either is a job of one rank.
+        A process that trains with neither is a job of one rank.
         """
         if self._identity is None:
             known = runtime.rank_and_world_size()
@@ -184,7 +184,7 @@ class Probe:
         return self._identity
 
     def _take_place(self) -> None:
-        """Tell where this rank sits, and name its peers unless the user did."""
+        """Report this rank's coordinates, and name its peer group unless the user did."""
         found = {} if self._mesh is None else self._mesh.found
         coordinates = found | self._given
         self._report.coordinates = coordinates
@@ -195,11 +195,11 @@ class Probe:
             self._identity = replace(me, peer_group=group)
 
     def _look_around(self) -> None:
-        """Read what is only known once training runs, on the thread that trains."""
+        """Read what is only known once training runs, on the training thread."""
         self._parts.lifecycle.first_step_done()
         self._report.gpu_uuid = runtime.gpu_uuid()
         self._report.runtime_info = runtime.runtime_info()
-        # Not before: a mesh may be made late, and the name of a group is on every series.
+        # Not earlier: a mesh may be created late, and every series carries the group's name.
         self._take_place()
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
@@ -231,7 +231,7 @@ class Probe:
         self.timeline.clock.also_tell(device)
 
     def _after_push(self, answer: Mapping[str, object]) -> None:
-        """Do what the operator asks for, on the pusher's thread."""
+        """Apply the operator's orders, on the pusher's thread."""
         level = self._control.level(answer)
         if level != self._report.level:
             self._report.level = level

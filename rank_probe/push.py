@@ -1,4 +1,4 @@
-"""Push snapshots to the node's exporter once a second, from a thread that never queues."""
+"""Pushes snapshots to the node's exporter once a second, from a thread that never queues."""
 
 import http.client
 import json
@@ -77,7 +77,7 @@ class Bearer:
         try:
             token = Path(self._path).read_text().strip() if self._path else ""
         except (OSError, ValueError) as error:
-            # A ValueError quotes what it could not decode.
+            # A ValueError would quote what it could not decode.
             self._complain(str(error) if isinstance(error, OSError) else "it is not text")
             return False
         # http.client would refuse any other header with an error that quotes it.
@@ -96,10 +96,10 @@ class Bearer:
 class Pusher:
     """A daemon thread that posts *snapshot()* about once a second.
 
-    A snapshot that cannot be delivered is dropped: the next one says everything again. *snapshot*
-    is called from this thread; None means that there is nothing to say yet. After each turn
-    *on_answer* is called with the JSON object that the exporter answered, {} where there is none.
-    Both are called once more from stop(), by then from no other thread.
+    A snapshot that cannot be delivered is dropped: the next one contains everything again. This
+    thread calls *snapshot*, which returns None while there is nothing to report. After each push it
+    calls *on_answer* with the JSON object in the exporter's answer, or {} without one. stop() calls
+    both once more, when no other thread does.
     """
 
     def __init__(
@@ -119,17 +119,17 @@ class Pusher:
         self._bearer_known = False
         self._stop = threading.Event()
         self._wake = threading.Event()
-        self._random = random.Random()  # The other one is the user's.
+        self._random = random.Random()  # The global one is the user's.
         self._complained = False
         self._thread = threading.Thread(target=self._run, name="rank_probe", daemon=True)
         self.failed_pushes = 0
 
     def start(self) -> None:
-        """Begin to push."""
+        """Start pushing."""
         self._thread.start()
 
     def soon(self) -> None:
-        """Push at once, not in a second; for any thread."""
+        """Push now instead of within a second; for any thread."""
         self._wake.set()
 
     def stop(self) -> None:
@@ -171,7 +171,7 @@ class Pusher:
             self.push()
 
     def _post(self, body: bytes) -> dict[str, object]:
-        if not self._bearer_known:  # Not in __init__: that runs in the training thread.
+        if not self._bearer_known:  # Not in __init__, which runs in the training thread.
             self._bearer_known = True
             self._bearer.read()
         status, answer = self._exchange(body)
@@ -206,8 +206,8 @@ class Pusher:
 def _answer(connection: socket.socket) -> tuple[int, bytes, bool]:
     """Return status and body of one answer, and whether *connection* ends with it.
 
-    Written out, because http.client's parsing of the few headers costs more than the whole rest
-    of a push. What it cannot read is an HTTPException.
+    Parsed by hand, because http.client's parsing of the few headers costs more than the rest of a
+    push. Raises HTTPException for what it cannot parse.
     """
     received = b""
     while b"\r\n\r\n" not in received:

@@ -1,4 +1,4 @@
-"""What a rank says of itself: its snapshot, made from what the parts of the probe have counted."""
+"""A rank's report: its snapshot, made from what the parts of the probe have counted."""
 
 import itertools
 import os
@@ -38,7 +38,7 @@ class Parts:
 
 
 class Report:
-    """Makes snapshots, each newer than the last; for one thread."""
+    """Creates snapshots, each newer than the last; for one thread."""
 
     def __init__(self, parts: Parts, *, source: str) -> None:
         self._parts = parts
@@ -111,7 +111,7 @@ class Report:
         }
 
     def _block(self, steps: Steps, me: Identity) -> dict[str, Any]:
-        """Return the block of a rank with peers that nobody compares it with."""
+        """Return the block of a rank with peers, if no join compares it with them."""
         if self._blocks is None or not self._blocks.is_of(steps):
             self._blocks = Blocks(steps)
         if me.world_size == 1 or self._parts.join.speaks:

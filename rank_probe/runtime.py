@@ -1,4 +1,4 @@
-"""What this rank runs on: versions for the info series, and the GPU it computes on."""
+"""This rank's runtime: versions for the info series, and its GPU."""
 
 import hashlib
 import os
@@ -11,8 +11,9 @@ from typing import Final
 
 from rank_probe.version import __version__
 
-# Variables that change how fast, or over which way, a rank computes and communicates: NCCL and its
-# plugins' transports, torch's process group, CUDA and the libraries on it, allocator and threads.
+# Variables that change how fast, or over which path, a rank computes and communicates: those of
+# NCCL and its transport plugins, torch's process group, CUDA and its libraries, allocator and
+# threads.
 COMPARED_PREFIXES: Final = (
     "NCCL_",
     "TORCH_NCCL_",
@@ -27,12 +28,12 @@ COMPARED_PREFIXES: Final = (
     "MKL_",
     "NVIDIA_TF32_OVERRIDE",
 )
-# Among them, those that differ between the ranks of a healthy job on purpose.
+# Of these, the variables that differ between the ranks of a healthy job on purpose.
 NOT_COMPARED: Final = frozenset(
     {
-        # The GPU of this rank; device_count tells whether all see as many.
+        # The GPU of this rank; device_count shows whether all ranks see equally many.
         "CUDA_VISIBLE_DEVICES",
-        # Where this rank or node writes, and how much of it one rank is asked to print.
+        # Where this rank or node writes its logs, and how much one rank prints.
         "CUDA_CACHE_PATH",
         "CUDA_LOG_FILE",
         "CUDA_MPS_LOG_DIRECTORY",
@@ -59,7 +60,7 @@ DRIVER_VERSION: Final = Path("/proc/driver/nvidia/version")
 def runtime_info(
     environment: Mapping[str, str] = os.environ, driver: Path = DRIVER_VERSION
 ) -> dict[str, str]:
-    """Return what may differ between ranks and should not; torch's only once it is imported."""
+    """Return what should not differ between ranks; torch's part only once it is imported."""
     info = {
         "python": platform.python_version(),
         "probe": __version__,
@@ -81,10 +82,10 @@ def runtime_info(
 
 
 def driver_version(path: Path = DRIVER_VERSION) -> str:
-    """Return the version of the NVIDIA kernel driver, without NVML; empty where it does not say."""
+    """Return the version of the NVIDIA kernel driver, without NVML; empty if it is not shown."""
     try:
         line = path.read_text().partition("\n")[0]
-    except OSError:  # no NVIDIA driver here, or a container that hides it
+    except OSError:  # No NVIDIA driver, or a container that hides it.
         return ""
     # "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 ..."
     found = re.search(r" (\d+\.\d+(?:\.\d+)?) ", line)
@@ -92,9 +93,9 @@ def driver_version(path: Path = DRIVER_VERSION) -> str:
 
 
 def environment_hash(environment: Mapping[str, str]) -> str:
-    """Return 8 hex digits that differ where the compared variables, names or values, differ.
+    """Return 8 hex digits that differ if the compared variables differ, in name or value.
 
-    Of no use to read them back: only equality has a meaning.
+    The digest is only good for comparisons.
     """
     compared = sorted(
         f"{name}={value}"
@@ -105,9 +106,9 @@ def environment_hash(environment: Mapping[str, str]) -> str:
 
 
 def gpu_uuid() -> str:
-    """Return NVML's name of the calling thread's CUDA device; empty without one.
+    """Return NVML's name for the calling thread's CUDA device; empty without one.
 
-    Never initialises CUDA: a rank that has not used it yet computes on no GPU.
+    Never initialises CUDA: a rank that has not used it yet has no GPU.
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
@@ -117,7 +118,7 @@ def gpu_uuid() -> str:
 
 
 def gpu_model() -> str:
-    """Return what the vendor calls the calling thread's CUDA device; empty without one."""
+    """Return the vendor's name for the calling thread's CUDA device; empty without one."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return ""
@@ -125,7 +126,7 @@ def gpu_model() -> str:
 
 
 def rank_and_world_size() -> tuple[int, int] | None:
-    """Return what torch.distributed says, for launchers that set no variables; None before init."""
+    """Return torch.distributed's rank, for launchers without variables; None before its init."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.distributed.is_available():
         return None

@@ -1,4 +1,4 @@
-"""What a rank tells its node's exporter: its whole cumulative state, never a difference.
+"""What a rank reports to its node's exporter: its whole cumulative state, never a difference.
 
 Losing, repeating or reordering a snapshot is harmless, because each one replaces the last.
 """
@@ -10,7 +10,7 @@ from typing import Any, Final
 
 SCHEMA: Final = 1
 
-# Where snapshots are posted, on the exporter's ingest listener.
+# Where to post snapshots, on the exporter's ingest listener.
 SNAPSHOT_PATH: Final = "/v1/snapshots"
 
 RANK_INFO_LABELS: Final = (
@@ -38,12 +38,12 @@ RUNTIME_INFO_LABELS: Final = (
     "device_count",
 )
 
-# The events of a process's life that have a duration. init: process start to the begin of
+# The events of a process's life that have a duration. init: process start to the call of
 # init_process_group; rendezvous: that call; first_step: from its end to the first whole step;
 # compile: all of torch.compile so far; end: the first step to a clean end.
 LIFECYCLE: Final = ("init", "rendezvous", "first_step", "compile", "end")
 
-# What the operator may ask for at any time: nothing, the stages, or a trace of every step too.
+# What the operator may order at any time: nothing, the stages, or a trace of every step too.
 LEVELS: Final = ("off", "stages", "detail")
 LEVEL_OFF: Final = "off"
 LEVEL_DETAIL: Final = "detail"
@@ -54,21 +54,22 @@ DEFAULT_LEVEL: Final = "stages"
 class Snapshot:
     """State of one rank since its process started the probe.
 
-    Times are seconds; timestamps are Unix seconds on the node's own clock. Counters are
-    committed at the release, so they hold whole steps only; *stage_seconds* has a key only for
-    stages that occurred. *stage* and *stage_elapsed_seconds* are where the rank is now.
-    *stage_host_seconds* is the host clock's view of the stages, only where *stage_seconds* is the
-    device's; *dropped_steps* are those whose device times were given up. *lifecycle_seconds* has
-    keys of LIFECYCLE, *level* is one of LEVELS. None means "no reading".
+    Times are seconds; timestamps are Unix seconds on the node's own clock. Counters are committed
+    at the release, so they cover only whole steps; *stage_seconds* has a key only for stages that
+    occurred. *stage* is the current stage, *stage_elapsed_seconds* the time in it so far.
+    *stage_host_seconds* has the stages on the host's clock, only if *stage_seconds* is on the
+    device's; *dropped_steps* counts steps with discarded device times. *lifecycle_seconds* has keys
+    of LIFECYCLE, *level* is one of LEVELS. None means "no reading".
 
-    The per-step join's, which change together: *paced_steps* waited for this rank, by the stage
-    where it was furthest ahead of its peers; *wait_caused_seconds* of GPUs waited on its account,
-    by stage; *group_wait_seconds* it waited for a heavier peer group; *joined_seconds* is its own
-    wall time of the joined steps; *join_coverage* (0 to 1) is their share of those offered in the
-    last minute. *verdict* is that of rank 0's judge on the whole job, as rank_probe.verdict writes
-    it, read *verdict_age_seconds* ago; None where no join speaks.
+    The fields of the per-step join change together. *paced_steps*: steps that waited for this rank,
+    by the stage in which it was furthest ahead of its peers. *wait_caused_seconds*: GPU-seconds
+    that others waited because of it, by stage. *group_wait_seconds*: how long it waited for a
+    heavier peer group. *joined_seconds*: its own wall time of the joined steps. *join_coverage* (0
+    to 1): their share of the steps offered in the last minute. *verdict*: that of rank 0's judge on
+    the whole job, in the format of rank_probe.verdict, read *verdict_age_seconds* ago; None
+    without a join.
 
-    For jobs without a join: *block_seconds* are a mean step's by stage, over the rank's last whole
+    For jobs without a join: *block_seconds* has the mean step by stage, over the rank's last whole
     block of *block_steps* steps. Blocks end at multiples of a power of two, the same on all ranks.
     """
 

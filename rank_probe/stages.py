@@ -1,8 +1,8 @@
-"""The closed set of stages a training step is made of, and the phase each belongs to."""
+"""The closed set of stages of a training step, and the phase that each belongs to."""
 
 from typing import Final
 
-# In step order: a step begins at the release, so the optimizer of the batch before comes first.
+# In step order: a step begins at the release, so the previous batch's optimizer comes first.
 STAGES: Final = (
     "optimizer",
     "other",
@@ -16,7 +16,7 @@ STAGES: Final = (
     "sync",
 )
 
-# Positions in STAGES: the clock counts in a flat list, one slot a stage.
+# Positions in STAGES: the clock counts in a flat list, one slot per stage.
 OPTIMIZER, OTHER, CHECKPOINT, EVAL, DATA, H2D, FORWARD, BACKWARD, COMPUTE, SYNC = range(len(STAGES))
 
 PHASES: Final = ("data", "compute", "sync", "other")

@@ -1,4 +1,4 @@
-"""Steps: add the stage clock's boundaries up, cut at the release, whole steps only."""
+"""Steps: sums up the stage clock's boundaries, cut at the release, whole steps only."""
 
 import threading
 import time
@@ -10,19 +10,19 @@ from typing import Final, NamedTuple
 from rank_probe.clocks import BEGIN, COMPLETE, RELEASE, STAGE_BITS
 from rank_probe.stages import OTHER, STAGES, SYNC
 
-# The exposed waits of the last minute are kept; steps under 120 ms keep a shorter memory.
+# The exposed waits of the last minute are kept; with steps under 120 ms they cover less time.
 RING: Final = 512
 FLOOR_WINDOW_SECONDS: Final = 60.0
 FLOOR_QUANTILE: Final = 0.02
-# It moves slowly, and sorting the waits is most of what a push costs.
+# It changes slowly, and sorting the waits is most of the cost of a push.
 FLOOR_READ_SECONDS: Final = 5.0
-# Step vectors that wait for a taker; ten seconds' worth of the fastest loops.
+# Step vectors kept for a taker; ten seconds of the fastest loops.
 VECTORS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """Counters over all whole steps: nanoseconds a stage, in the order of STAGES."""
+    """Counters over all whole steps: nanoseconds per stage, in the order of STAGES."""
 
     nanoseconds: tuple[int, ...]
     steps: int
@@ -31,15 +31,15 @@ class Totals:
 
     @property
     def busy_nanoseconds(self) -> int:
-        """All time but the exposed wait."""
+        """All time except the exposed wait."""
         return sum(self.nanoseconds) - self.nanoseconds[SYNC]
 
 
 class StepVector(NamedTuple):
-    """One whole step: its number, when it ended, nanoseconds a stage in STAGES order.
+    """One whole step: its number, when it ended, nanoseconds per stage in the order of STAGES.
 
-    The number counts the steps of the training loop from 1, so it is the same on all ranks that
-    were timed from their first step on, whatever clock times them.
+    Steps of the training loop are numbered from 1, so the number is the same on all ranks that were
+    timed from their first step on, whichever clock times them.
     """
 
     step: int
@@ -66,10 +66,10 @@ class Vectors:
 class Steps:
     """Counts steps that run from one release to the next.
 
-    The *release* is the end of the last collective of a step, when all ranks continue together.
-    It is only known afterwards: each candidate is marked, and the mark that the next step has
-    visibly begun commits up to the last one. What came after it belongs to the next step, so that
-    a delay after the collective is not charged to those who wait for it.
+    The *release* is the end of the last collective of a step, when all ranks continue together. It
+    is only known afterwards: each candidate is marked, and the mark where the next step visibly
+    begins commits up to the last candidate. What came after that belongs to the next step, so a
+    delay after the collective is not charged to the ranks that wait for it.
 
     *tape* is a StageClock's, or a device's. Any thread may call the methods.
     """
@@ -89,7 +89,7 @@ class Steps:
         self._since = now()
         self._at_release: list[int] | None = None
         self._release_time = 0
-        self._begun_at = 0  # when counting began, less what had been committed before
+        self._begun_at = 0  # when counting began, minus what had been committed before
         self._committed = [0] * len(STAGES)
         self._committed_until = 0
         self._steps = 0
@@ -100,11 +100,11 @@ class Steps:
         self._floor: float | None = None
         self._floor_read = 0
         self._takers: tuple[Vectors, ...] = ()
-        # Numbers of the steps whose ends are on the tape, where some are left out of it.
+        # Numbers of the steps that end on the tape, if some steps are missing from it.
         self.numbers: deque[int] | None = None
 
     def keep(self) -> Vectors:
-        """Keep every step from here on for the caller, until `forget`."""
+        """Keep every step from now on for the caller, until `forget`."""
         self.fold()
         kept = Vectors(self.fold)
         with self._lock:
@@ -117,11 +117,11 @@ class Steps:
             self._takers = tuple(each for each in self._takers if each is not kept)
 
     def fold(self, *, wait: bool = True) -> None:
-        """Add up what is on the tape; without *wait* not if another thread is about to."""
+        """Sum up the tape; without *wait*, skip it if another thread is about to."""
         if not self._lock.acquire(blocking=wait):
             return
         try:
-            length = len(self._tape)  # The owner may go on appending.
+            length = len(self._tape)  # The owner may append meanwhile.
             taken = self._tape[:length]
             del self._tape[:length]
             self._add(taken)
@@ -140,21 +140,21 @@ class Steps:
             )
 
     def spent(self) -> tuple[int, ...]:
-        """Return the nanoseconds a stage up to the last boundary, the unfinished step included."""
+        """Return the nanoseconds per stage up to the last boundary, unfinished step included."""
         self.fold()
         with self._lock:
             return tuple(self._nanoseconds)
 
     def elapsed_seconds(self) -> float:
-        """Return how long ago the last boundary was: the time spent in the stage of now."""
+        """Return how long ago the last boundary was: the time in the current stage so far."""
         self.fold()
         return max(self._now() - self._since, 0) / 1e9
 
     def floor_seconds(self) -> float | None:
-        """Return the 2 % quantile of the exposed wait of the last minute's steps.
+        """Return the 2 % quantile of the exposed waits of the last minute's steps.
 
-        That is the cost of communication alone: the last rank to arrive waits for no other rank.
-        None while no step of the last minute is known. May be a few seconds old.
+        This is the cost of communication alone, because the last rank to arrive waits for no other
+        rank. None if no step of the last minute is known. May be a few seconds old.
         """
         now = self._now()
         if self._floor is None or now - self._floor_read > FLOOR_READ_SECONDS * 1e9:
@@ -215,7 +215,7 @@ class Steps:
         self._last_ended = now
 
     def _timestamp(self, nanoseconds: int | None) -> float | None:
-        """Return the clock's *nanoseconds* as Unix seconds of the wall clock as it is set now."""
+        """Return the clock's *nanoseconds* as Unix seconds of the wall clock as currently set."""
         if nanoseconds is None:
             return None
         return self._wall() - (self._now() - nanoseconds) / 1e9

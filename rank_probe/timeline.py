@@ -1,4 +1,4 @@
-"""What the hooks and the manual API drive: one thread's stages, waits and step ends."""
+"""Driven by the hooks and the manual API: one thread's stages, waits and step ends."""
 
 import time
 from collections.abc import Callable
@@ -16,22 +16,22 @@ Named = dict[str, Any]
 
 _NOBODY: Final = -1  # No thread has this identifier.
 
-# Entries on the tape after which the training thread adds them up itself, at a step's end: it is
-# many steps of a very fast loop, or there is no pusher.
+# With more entries on the tape, the training thread sums them up itself at the end of a step: the
+# loop is very fast, or there is no pusher.
 LONG_TAPE: Final = 4096
 
 
 class Timeline:
-    """Turns what the training loop does into stage boundaries and steps.
+    """Turns the events of the training loop into stage boundaries and steps.
 
-    Belongs to the thread that made it; calls from other threads do nothing. Where entering may be
-    declined (another thread, a wait within a wait), `enter_...` returns whether to leave.
+    Belongs to the thread that created it; calls from other threads do nothing. `enter_...` may
+    decline (another thread, a wait within a wait); it returns whether to call the matching leave.
 
-    With *automatic* the step ends by itself: at the first fetch, forward or backward after an
-    optimizer ran, which holds for several optimizers and for a step that a GradScaler skipped.
-    Time outside any named stage is then `forward` from the batch to its backward, `other` else.
+    With *automatic*, the step ends by itself: at the first fetch, forward or backward after an
+    optimizer ran. This also works with several optimizers, and if a GradScaler skips a step. Time
+    outside any named stage is `forward` from the batch to its backward, otherwise `other`.
 
-    No method raises. The boundaries of every step write the clock's moves and the guard out, to
+    No method raises. The methods called in every step inline the clock's moves and the guard, to
     save the calls.
     """
 
@@ -51,27 +51,28 @@ class Timeline:
         self._begun = False
         self._optimizer_ran = False
         self._optimizer_depth = 0
-        self._closure_depth = -1  # how deep the running closure is; none runs: no depth is -1
-        # Whether the calling thread, not the owner, runs the owner's backward: the autograd
+        self._closure_depth = -1  # depth of the running closure; -1: none runs
+        # Whether the calling thread runs the owner's backward without being the owner: the autograd
         # engine has a thread for each CUDA device.
         self.in_engine: Callable[[], bool] = lambda: False
-        # Called when backward must be cut at its root: see torch_backward.Cut.
+        # Called if backward must be cut at its root: see torch_backward.Cut.
         self.stay_at_the_root: Callable[[], None] = lambda: None
-        # Called with an optimizer's arguments: returns others where a closure is among them.
+        # Called with an optimizer's arguments; returns others if they contain a closure.
         self.time_closure: Callable[[Arguments, Named], tuple[Arguments, Named] | None] = (
             lambda args, kwargs: None
         )
-        # Whether a loader that is read with gradients off is an evaluation's.
+        # Whether a loader that is read with gradients off belongs to an evaluation.
         self._gradients_tell = True
 
     def disable(self) -> None:
-        """Time nothing from here on: the level of detail is off, or this is a forked child."""
+        """Stop timing: the level of detail is off, or this is a forked child."""
         self._owner = _NOBODY
 
     def enable(self) -> None:
         """Time again after `disable`, from the next sign of training on."""
         if self._owner == _NOBODY:
-            # No boundary: another thread calls this, and the one that begins counting follows.
+            # No boundary here: another thread calls this, and the next boundary starts the
+            # counting.
             self.clock.outer.clear()
             self.clock.stage = OTHER
             self._begun = self._optimizer_ran = False
@@ -103,9 +104,9 @@ class Timeline:
 
     @never_raise
     def enter_part(self, stage: int) -> bool:
-        """A patch finds that *stage* begins; False where it goes on already, or a wait does.
+        """A patch sees *stage* begin; False if it is already running, or a wait is.
 
-        Counting does not begin with it: the time before the first batch belongs to no step.
+        Counting does not begin here: the time before the first batch belongs to no step.
         """
         if get_ident() != self._owner or self.clock.stage in (stage, SYNC):
             return False
@@ -127,12 +128,12 @@ class Timeline:
         self.clock.leave(RELEASE if release else 0)
 
     def enter_fetch(self) -> bool:
-        """A data loader is asked for a batch; declined in an `eval` that was entered."""
+        """A data loader is asked for a batch; declined inside an entered `eval`."""
         try:
             clock = self.clock
             if get_ident() != self._owner or (clock.stage == EVAL and clock.outer):
                 return False
-            if clock.stage == OPTIMIZER:  # Its step raised and the user carried on.
+            if clock.stage == OPTIMIZER:  # Its step raised, and the user carried on.
                 clock.unwind(self._optimizer_depth)
             marks = self._marks_of_next() if self._optimizer_ran or not self._begun else 0
             clock.outer.append(clock.stage)
@@ -144,7 +145,7 @@ class Timeline:
             return False
 
     def leave_fetch(self, forward_follows: bool) -> None:
-        """The batch is there, or the loader is at its end and none follows."""
+        """The batch is there, or the loader has reached its end."""
         try:
             clock = self.clock
             stage = clock.outer.pop() if clock.outer else OTHER
@@ -157,7 +158,7 @@ class Timeline:
 
     @never_raise
     def begin_forward(self) -> None:
-        """The root module is called with gradients on: the forward pass, until backward."""
+        """The root module is called with gradients on: forward begins, and lasts until backward."""
         if get_ident() == self._owner:
             clock = self.clock
             marks = self._marks_of_next()
@@ -170,7 +171,7 @@ class Timeline:
     def begin_evaluation(self) -> bool:
         """A loader is read with gradients off: `eval`, until the next batch, forward or backward.
 
-        False within a stage that was entered, and once a backward has come out of such a batch.
+        False inside an entered stage, and once such a batch has led to a backward.
         """
         clock = self.clock
         if not self._gradients_tell or clock.outer or get_ident() != self._owner:
@@ -180,13 +181,13 @@ class Timeline:
         return True
 
     def enter_backward(self) -> bool:
-        """The autograd engine is started; False if it already runs (a nested backward)."""
+        """The autograd engine starts; False if it is already running (a nested backward)."""
         try:
             clock = self.clock
             if clock.stage in (BACKWARD, SYNC) or get_ident() != self._owner:
                 return False
             if clock.stage == EVAL and not clock.outer:
-                self._gradients_tell = False  # It is how this loop fetches what it trains on.
+                self._gradients_tell = False  # This loop fetches with gradients off.
             marks = self._marks_of_next() if self._optimizer_ran or not self._begun else 0
             clock.outer.append(clock.stage)
             clock.stage = BACKWARD
@@ -197,10 +198,10 @@ class Timeline:
             return False
 
     def gradients_ready(self) -> None:
-        """The last local gradient exists: what is left of backward is waiting for the others.
+        """The last local gradient exists: the rest of backward is waiting for other ranks.
 
-        Called by the autograd engine, on whichever thread ran its last node; the owner is blocked
-        inside backward meanwhile.
+        Called by the autograd engine, on the thread that ran its last node; meanwhile the owner is
+        blocked inside backward.
         """
         try:
             clock = self.clock
@@ -211,7 +212,7 @@ class Timeline:
             failures.note("Timeline.gradients_ready")
 
     def leave_backward(self) -> bool:
-        """The autograd engine returned; say whether `gradients_ready` was called."""
+        """The autograd engine returned; return whether `gradients_ready` was called."""
         try:
             clock = self.clock
             waited = clock.stage == SYNC
@@ -220,7 +221,7 @@ class Timeline:
                 if not clock.outer:
                     stage = OTHER
                 elif len(clock.outer) == self._closure_depth:
-                    stage = OPTIMIZER  # What is left of the closure is not forward again.
+                    stage = OPTIMIZER  # The rest of the closure is not another forward.
             clock.stage = stage
             clock.note((stage | RELEASE if waited else stage, clock.now()))
             return waited
@@ -231,9 +232,9 @@ class Timeline:
     def enter_optimizer(
         self, _optimizer: object = None, args: Arguments = (), kwargs: Named | None = None
     ) -> tuple[Arguments, Named] | None:
-        """An optimizer's step begins; takes what torch's step hooks are given.
+        """An optimizer's step begins; takes the arguments of torch's step hooks.
 
-        Returns what they may return, other arguments for the step, where it is given a closure.
+        Returns what such hooks may return: other arguments for the step, if they contain a closure.
         """
         try:
             if get_ident() == self._owner:
@@ -252,7 +253,7 @@ class Timeline:
 
     @never_raise
     def enter_closure(self) -> bool:
-        """An optimizer's step has its loss computed: a forward pass, until the backward in it."""
+        """An optimizer's step computes its loss: a forward pass, until the backward in it."""
         if self.clock.stage != OPTIMIZER or get_ident() != self._owner:
             return False
         self.clock.enter(FORWARD)
@@ -261,12 +262,12 @@ class Timeline:
 
     @never_raise
     def leave_closure(self) -> None:
-        """The optimizer has its loss and goes on."""
+        """The optimizer has its loss and continues."""
         self._closure_depth = -1
         self.clock.leave()
 
     def leave_optimizer(self, *_: object) -> None:
-        """An optimizer's step is done; the training step ends when the next thing begins."""
+        """An optimizer's step has ended; the training step ends when something else begins."""
         try:
             clock = self.clock
             if clock.stage == OPTIMIZER and get_ident() == self._owner:
@@ -281,14 +282,14 @@ class Timeline:
 
     @never_raise
     def find_steps(self, automatic: bool) -> None:
-        """Say whether steps end by themselves, or where `complete_step` is called."""
+        """Set whether steps end by themselves, or where `complete_step` is called."""
         if get_ident() == self._owner:
             self._automatic_steps = self._automatic and automatic
             self._optimizer_ran = False
 
     @never_raise
     def complete_step(self) -> None:
-        """The user says that a step is complete; from then on only the user does."""
+        """The user completes a step; from now on only the user does."""
         if get_ident() == self._owner:
             self._automatic_steps = False
             self._optimizer_ran = False
@@ -299,7 +300,7 @@ class Timeline:
 
     @never_raise
     def finish(self) -> None:
-        """Commit a step whose optimizer ran but which nothing followed."""
+        """Commit the last step: its optimizer ran, and nothing followed."""
         if get_ident() == self._owner and (marks := self._marks_of_next()):
             self.clock.switch(self.clock.stage, marks)
 
@@ -307,7 +308,7 @@ class Timeline:
         return self.clock.stage == BACKWARD and self._owner != _NOBODY and self.in_engine()
 
     def _marks_of_next(self) -> int:
-        """Return the marks of a boundary at which a step, or the first one, visibly begins."""
+        """Return the marks for a boundary at which a step, perhaps the first, visibly begins."""
         if self._optimizer_ran:
             self._optimizer_ran = False
             if self._automatic_steps:

@@ -1,4 +1,4 @@
-"""Time backward, and cut it where the last local gradient exists: the rest is waiting."""
+"""Times backward, and cuts it where the last local gradient exists: the rest is waiting."""
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final
@@ -9,9 +9,9 @@ from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
 from rank_probe.timeline import Timeline
 
-# Backwards that are cut at their root before one parameter's hook may do it.
+# Backwards to cut at their root before a parameter's hook may take over.
 ROOT_CUTS: Final = 3
-# Nodes of the graph that are looked at to find one; a depth-first walk meets it after a few.
+# How many nodes of the graph to examine; a depth-first walk finds one after a few.
 NODES_SEARCHED: Final = 10_000
 
 
@@ -40,7 +40,7 @@ def _backward(timeline: Timeline, cut: "Cut", original: Callable[..., Any]) -> A
         inputs: Any = None,
     ) -> Any:
         if not enter():
-            cut.stay_at_the_root()  # A backward within a backward: see there.
+            cut.stay_at_the_root()  # A backward within a backward: see stay_at_the_root.
             return original(
                 tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs
             )
@@ -54,42 +54,42 @@ def _backward(timeline: Timeline, cut: "Cut", original: Callable[..., Any]) -> A
             if hooks is not None:
                 cut.unhook_roots(hooks, tensors)
             elif not was_cut:
-                cut.stay_at_the_root()  # The parameter took no part.
+                cut.stay_at_the_root()  # The parameter did not take part.
 
     return backward
 
 
 class Cut:
-    """Tells the timeline, once a backward, that the engine has no local gradient left to make.
+    """Tells the timeline, once per backward, that the engine has no local gradient left to compute.
 
-    The engine runs its final callbacks in the order in which they were queued. Ours is queued
-    before DDP's C++ reducer queues the one that waits for the buckets, which happens with its last
+    The engine runs its final callbacks in the order in which they were queued. Ours must be queued
+    before that of DDP's C++ reducer, which waits for the buckets and is queued with the last
     gradient (reducer.cpp, mark_variable_ready). Two places can queue it:
 
-    - the *root*: a hook on `loss.grad_fn`, set anew for every backward. It holds in all cases,
-      before FSDP's root callbacks too, and costs 15 µs a step more than the other (benchmarks/
-      overhead.py has a row for it), nearly all of them torch's.
-    - one *parameter*: a hook on its gradient that stays. It holds while every backward reaches that
-      parameter, within the outermost backward, and nobody else queues a callback at the root.
+    - the *root*: a hook on `loss.grad_fn`, set for every backward. It always works, even before
+      FSDP's root callbacks, but costs 15 µs per step more than the other, nearly all of it in torch
+      (benchmarks/overhead.py has a row for it).
+    - one *parameter*: a permanent hook on its gradient. It works while every outermost backward
+      reaches that parameter, and nobody else queues a callback at the root.
 
-    So the first few backwards are cut at the root, then a parameter takes over until it once fails
-    to; from then on it is the root again.
+    So the first few backwards are cut at the root, then a parameter takes over until it fails once;
+    from then on the root is used again.
     """
 
     def __init__(self, timeline: Timeline) -> None:
         queue_callback = torch.autograd.Variable._execution_engine.queue_callback
         gradients_ready = timeline.gradients_ready
-        # Several roots queue it several times; the first call counts. It can only raise outside
-        # of a backward, where no hook runs.
+        # Several roots queue it several times; only the first call counts. It can only raise
+        # outside of a backward, where no hook runs.
         self._queue = lambda _: queue_callback(gradients_ready)
         self._root_cuts_left: float = ROOT_CUTS
         self._parameter_hook: Any = None
         self.is_left_to_parameter = False
 
     def stay_at_the_root(self) -> None:
-        """Never leave it to a parameter: something here queues callbacks of its own at the root.
+        """Never use a parameter from now on: something here queues its own callbacks at the root.
 
-        FSDP waits in such a callback; a backward within a backward (reentrant checkpointing) runs
+        FSDP waits in such a callback. A backward within a backward (reentrant checkpointing) runs
         its callbacks when the inner one ends, which is too early.
         """
         self._root_cuts_left = float("inf")
@@ -100,12 +100,12 @@ class Cut:
 
     @never_raise
     def hook_roots(self, tensors: Any) -> list[Any] | None:
-        """Have the next backward cut from its root on; return the hooks."""
+        """Have the next backward cut at its root; return the hooks."""
         return [node.register_prehook(self._queue) for node in _roots(tensors)]
 
     @never_raise
     def unhook_roots(self, hooks: list[Any], tensors: Any) -> None:
-        """Take the hooks off the graph, which the user may keep; perhaps choose a parameter."""
+        """Remove the hooks from the graph, which the user may keep; perhaps choose a parameter."""
         for hook in hooks:
             hook.remove()
         self._root_cuts_left -= 1
@@ -125,7 +125,7 @@ def _roots(tensors: Any) -> Iterator[Any]:
 
 
 def _a_parameter(roots: Iterable[Any]) -> torch.nn.Parameter | None:
-    """Return a parameter that the graph of *roots* reaches; None where there is no plain one."""
+    """Return a parameter that the graph of *roots* reaches; None if there is no plain one."""
     waiting = list(roots)
     seen: set[Any] = set()
     while waiting and len(seen) < NODES_SEARCHED:

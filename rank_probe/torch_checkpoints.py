@@ -1,4 +1,4 @@
-"""Time the writing and reading of checkpoints as `checkpoint`, waits within them excepted."""
+"""Times writing and reading checkpoints as `checkpoint`, except for the waits within."""
 
 import functools
 from collections.abc import Callable
@@ -9,9 +9,9 @@ from rank_probe.patches import Patches
 from rank_probe.stages import CHECKPOINT
 from rank_probe.timeline import Timeline
 
-# Where the functions are looked up when they are called. Those with an underscore are what the
-# public ones call, for scripts that imported the public name before it was replaced; an attribute
-# that another version lacks is skipped. Not torch.load: it reads data sets as often.
+# The places where the functions are looked up. Those with an underscore are called by the public
+# functions; they serve scripts that imported the public name before it was replaced. A name that
+# another version lacks is skipped. torch.load is not here: it reads data sets just as often.
 PLACES: Final = (
     ("torch.serialization", ("save", "_save", "_legacy_save")),
     ("torch", ("save",)),
@@ -34,8 +34,8 @@ PLACES: Final = (
 def attach(timeline: Timeline) -> Patches:
     """Time checkpoints on *timeline*; `undo` the result to detach.
 
-    Of an asynchronous save only the part that blocks is timed: the rest runs on other threads.
-    Modules are patched when the script imports them: torch.distributed.checkpoint takes a second.
+    Of an asynchronous save only the blocking part is timed; the rest runs on other threads. Modules
+    are patched when the script imports them, because torch.distributed.checkpoint takes a second.
     """
     patches = Patches()
     replacements = Replacements(timeline)
@@ -46,7 +46,7 @@ def attach(timeline: Timeline) -> Patches:
 
 
 class Replacements:
-    """One for each function, whatever its places: it pickles by its name only if they agree."""
+    """One wrapper per function for all its places: it pickles by name only if they are the same."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline
@@ -54,11 +54,11 @@ class Replacements:
         self._original: dict[Any, Any] = {}
 
     def original(self, function: Any) -> Any:
-        """Return what *function* replaces, itself if it is none of these."""
+        """Return the original of *function*, or *function* itself if it was not replaced."""
         return self._original.get(function, function)
 
     def make(self, function: Any) -> Any:
-        """Return what times *function*."""
+        """Return a timed version of *function*."""
         if function not in self._made:
             self._made[function] = _timed(self._timeline, function)
             self._original[self._made[function]] = function
@@ -70,7 +70,7 @@ def _patch(
 ) -> None:
     for name in attributes:
         if hasattr(module, name):
-            # A package that is imported later takes over what its modules hold by then.
+            # A package that is imported later copies what its modules hold at that moment.
             setattr(module, name, replacements.original(getattr(module, name)))
             patches.wrap(module, name, replacements.make)
 

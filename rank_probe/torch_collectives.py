@@ -1,7 +1,7 @@
-"""Time every wait for other ranks as `sync`, whichever stage it hides in.
+"""Times every wait for other ranks as `sync`, whichever stage it is part of.
 
-Needed in the manual mode too: without it a slow stage is as long on every rank, since the others
-spend the difference waiting inside theirs.
+The manual mode needs this too: without it a slow stage takes equally long on every rank, because
+the others wait inside theirs for the difference.
 """
 
 import functools
@@ -15,8 +15,8 @@ from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
 from rank_probe.timeline import Timeline
 
-# Some rank goes on here without the others: a broadcast's root, a gather's leaves, either end of a
-# message. COALESCED is what NCCL calls a batch of messages.
+# Here some rank continues without the others: a broadcast's root, a gather's leaves, either end of
+# a message. COALESCED is NCCL's name for a batch of messages.
 ONE_SIDED: Final = (
     "BROADCAST",
     "REDUCE",
@@ -28,8 +28,8 @@ ONE_SIDED: Final = (
     "COALESCED",
 )
 
-# What NCCL runs on the caller's own stream, with no Work to wait for, when it is called without
-# async_op; and whether it lets all ranks go together. The names differ between versions of torch.
+# What NCCL runs on the caller's own stream, without a Work to wait for, if it is called without
+# async_op; and whether it releases all ranks together. The names differ between torch versions.
 ON_THE_CALLERS_STREAM: Final = {
     "allreduce": True,
     "allreduce_coalesced": True,
@@ -57,7 +57,7 @@ ON_THE_CALLERS_STREAM: Final = {
 def attach(timeline: Timeline) -> Patches:
     """Time the waits of torch's collectives on *timeline*; `undo` the result to detach.
 
-    A wait is a *release* when it lets all ranks of its group go together.
+    A wait is a *release* if it lets all ranks of its group continue together.
     """
     patches = Patches()
     if torch.distributed.is_available():
@@ -68,7 +68,7 @@ def attach(timeline: Timeline) -> Patches:
 
 
 def _explicit(timeline: Timeline, patches: Patches) -> None:
-    """Collectives called from Python: the user's, FSDP's, pipelines', ZeRO's, checkpoints'."""
+    """Collectives called from Python: by the user, FSDP, pipelines, ZeRO, checkpoints."""
     from torch._C._distributed_c10d import ProcessGroup, Store
 
     # Nearly every one ends here.
@@ -77,10 +77,10 @@ def _explicit(timeline: Timeline, patches: Patches) -> None:
         if hasattr(ProcessGroup, name):
             patches.wrap(ProcessGroup, name, functools.partial(_collective, timeline, releases))
     patches.wrap(ProcessGroup, "monitored_barrier", functools.partial(_wait, timeline, True))
-    # A new group's ranks look for each other in C++.
+    # The ranks of a new group look for each other in C++.
     new_group = functools.partial(_wait, timeline, True)
     patches.wrap(torch.distributed.distributed_c10d, "_new_process_group_helper", new_group)
-    # The rest knows no group: a key that somebody sets, a future that somebody completes.
+    # The rest has no group: waiting for a key or a future.
     waits = [(Store, name) for name in ("get", "multi_get", "wait", "barrier", "queue_pop")]
     for owner, name in ((torch._C.Future, "wait"), *waits):
         if hasattr(owner, name):
@@ -88,19 +88,19 @@ def _explicit(timeline: Timeline, patches: Patches) -> None:
 
 
 def _functional(timeline: Timeline, patches: Patches) -> None:
-    """DTensor's collectives, and every one that torch.compile has put into a graph.
+    """DTensor's collectives, and those that torch.compile has put into a graph.
 
-    Patched below torch's operator, so that Dynamo sees the operator as ever.
+    Patched below torch's operator, so Dynamo sees the unchanged operator.
     """
     operator = torch.ops._c10d_functional.wait_tensor
-    for owner in (operator, operator.default):  # Eager code calls the one, compiled the other.
+    for owner in (operator, operator.default):  # Called by eager and by compiled code.
         patches.wrap(owner, "_op", functools.partial(_wait, timeline, True))
 
 
 def _in_cpp(timeline: Timeline, patches: Patches) -> None:
-    """DDP's own: its buffers (BatchNorm's) in every forward, its bucket order in the second.
+    """DDP's own broadcasts: buffers (BatchNorm's) in every forward, the bucket order in the second.
 
-    Both are broadcasts from rank 0, which does not wait for the others there.
+    Both come from rank 0, which does not wait for the others there.
     """
     from torch._C._distributed_c10d import Reducer
 
@@ -147,9 +147,9 @@ def _work(timeline: Timeline, original: Callable[..., Any]) -> Any:
 
 
 def _collective(timeline: Timeline, releases: bool, original: Callable[..., Any]) -> Any:
-    """Time the call where the caller waits for it anyway.
+    """Time the call if the caller waits for it anyway.
 
-    Gloo returns a Work even then; that wait follows, and its release counts.
+    Gloo returns a Work even then; its wait follows, and the release of that wait counts.
     """
     enter, leave = timeline.enter_wait, timeline.leave_wait
 
@@ -166,6 +166,6 @@ def _collective(timeline: Timeline, releases: bool, original: Callable[..., Any]
 
 
 def _opaque(function: Any) -> Any:
-    """Have Dynamo call *function* and not read it, as it does with what this replaces."""
+    """Make Dynamo call *function* without tracing it, as it does with what this replaces."""
     function._torchdynamo_disable = True
     return function

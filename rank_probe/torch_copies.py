@@ -1,4 +1,4 @@
-"""Time copies of batches from the host to an accelerator as `h2d`."""
+"""Times copies of batches from the host to an accelerator as `h2d`."""
 
 import functools
 from collections.abc import Callable, Collection
@@ -15,7 +15,7 @@ from rank_probe.timeline import Timeline
 ACCELERATORS: Final = frozenset({"cuda", "hpu", "mps", "mtia", "npu", "privateuseone", "xpu"})
 
 # Where frameworks move a whole batch: module, class or none, function. Each takes the batch, then
-# the device. Lightning is sold under two names.
+# the device. Lightning has two package names.
 MOVERS: Final = (
     ("accelerate.data_loader", None, "send_to_device"),
     ("lightning.fabric.fabric", None, "move_data_to_device"),
@@ -32,10 +32,10 @@ MOVERS: Final = (
 
 
 def attach(timeline: Timeline, accelerators: Collection[str] = ACCELERATORS) -> Patches:
-    """Time where frameworks move a batch, once they are imported; `undo` the result to detach.
+    """Time these functions once their modules are imported; `undo` the result to detach.
 
     *accelerators* are device types. Not seen: a loop that calls Tensor.to or Tensor.copy_ itself,
-    and on the host's clock the part of a copy that goes on after the call returned. Replacing
+    and, on the host's clock, the part of a copy that continues after the call returned. Replacing
     Tensor.to would see more, but torch.compile breaks its graphs at a replaced method.
     """
     patches = Patches()
@@ -69,7 +69,7 @@ def _move(timeline: Timeline, accelerators: Collection[str], original: Callable[
 
 @never_raise
 def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Return the type of the device that the batch is to go to; None if it is given none."""
+    """Return the type of the device that the batch moves to; None if none is given."""
     target = args[0] if args else kwargs.get("device")
     kind = type(target)
     if target is None or kind is torch.dtype:

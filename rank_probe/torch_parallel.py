@@ -1,6 +1,6 @@
-"""Find the stages of sharded and pipelined models: what FSDP and pipeline schedules hide.
+"""Finds the stages of sharded and pipelined models, inside FSDP and pipeline schedules.
 
-Needed in the manual mode too: no `with` block fits into a schedule.
+The manual mode needs this too: no `with` block fits into a schedule.
 """
 
 import functools
@@ -19,7 +19,7 @@ from rank_probe.timeline import Timeline
 def attach(timeline: Timeline) -> Patches:
     """Time FSDP's forward and stream waits, and pipeline chunks; `undo` the result to detach.
 
-    Each module is patched when the user imports it: all of them take torch two seconds to import.
+    Each module is patched when the user imports it: importing them all takes torch two seconds.
     """
     patches = Patches()
     for name, patch in (
@@ -29,8 +29,8 @@ def attach(timeline: Timeline) -> Patches:
         ("torch.distributed.pipelining.schedules", _schedules),
     ):
         patches.on_undo(when_imported(name, functools.partial(patch, timeline, patches)))
-    # On CUDA FSDP makes the compute stream wait for an event of its communication streams; the
-    # collective's Work.wait is called on those.
+    # On CUDA, FSDP makes the compute stream wait for an event of its communication streams; it
+    # calls the collective's Work.wait on those.
     for name in ("wait_event", "wait_stream"):
         patches.wrap(torch.cuda.Stream, name, functools.partial(_stream_wait, timeline))
     return patches
@@ -49,7 +49,7 @@ def _fsdp2(timeline: Timeline, patches: Patches, module: Any) -> None:
 def _stages(timeline: Timeline, patches: Patches, module: Any) -> None:
     forward = functools.partial(_chunk, timeline, FORWARD)
     patches.wrap(module._PipelineStageBase, "forward_one_chunk", forward)
-    # A zero-bubble schedule's two halves of backward; whole ones call torch.autograd.backward.
+    # The two halves of backward in a zero-bubble schedule; whole ones call torch.autograd.backward.
     for name in ("stage_backward_input", "stage_backward_weight"):
         patches.wrap(module, name, functools.partial(_chunk, timeline, BACKWARD))
 
@@ -62,7 +62,7 @@ def _schedules(timeline: Timeline, patches: Patches, module: Any) -> None:
 
 
 def _root_forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
-    """Begin forward where a loop has no DataLoader; also called for the modules within the root."""
+    """Begin forward in a loop without a DataLoader; also called for the modules within the root."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled() and timeline.clock.stage != FORWARD:
@@ -102,7 +102,7 @@ def _schedule(timeline: Timeline, original: Callable[..., Any]) -> Any:
 
 
 def _chunk(timeline: Timeline, stage: int, original: Callable[..., Any]) -> Any:
-    """Time one micro-batch's part of *stage*, unless it is an evaluation's."""
+    """Time one micro-batch's part of *stage*, except in an evaluation."""
 
     def chunk(*args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled() or not timeline.enter_part(stage):

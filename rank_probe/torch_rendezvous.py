@@ -1,4 +1,4 @@
-"""See when the process group is made: where the ranks of a job wait for each other to start."""
+"""Times the creation of the process group, where a job's ranks wait for each other to start."""
 
 import functools
 from collections.abc import Callable
@@ -12,9 +12,9 @@ from rank_probe.patches import Patches
 
 
 def attach(lifecycle: Lifecycle) -> Patches:
-    """Tell *lifecycle* of init_process_group; `undo` the result to detach.
+    """Report init_process_group to *lifecycle*; `undo` the result to detach.
 
-    Not seen: a script that imported the function by name before this.
+    Not seen: a script that imported the function by name earlier.
     """
     patches = Patches()
     if not torch.distributed.is_available():
@@ -22,7 +22,7 @@ def attach(lifecycle: Lifecycle) -> Patches:
     from torch.distributed import device_mesh, distributed_c10d
 
     replacement = _told(lifecycle, torch.distributed.init_process_group)
-    # init_device_mesh makes the group too, by the name that its module imported.
+    # init_device_mesh creates the group too, by the name that its module imported.
     for module in (torch.distributed, distributed_c10d, device_mesh):
         if hasattr(module, "init_process_group"):
             patches.wrap(module, "init_process_group", lambda _: replacement)

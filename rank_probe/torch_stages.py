@@ -1,4 +1,4 @@
-"""Find the stages of an unchanged torch training loop: data, forward, optimizer, step ends."""
+"""Finds the stages of an unchanged torch training loop: data, forward, optimizer, step ends."""
 
 import functools
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from rank_probe.work_units import WorkUnits
 def attach(timeline: Timeline, work: WorkUnits | None = None) -> Patches:
     """Time the stages of torch's own loaders, DDP and optimizers; `undo` the result to detach.
 
-    The batches that the loaders deliver for training are counted in *work*.
+    The training batches that the loaders deliver are counted in *work*.
 
-    Forward is what lies between a batch and its backward; a loop without a DataLoader has it from
-    the call of the DDP module on. Global module hooks would see it too, at 1.7 µs a module call.
-    A loader that is read with gradients off is an evaluation's.
+    Forward lasts from a batch to its backward; in a loop without a DataLoader, it begins with the
+    call of the DDP module. Global module hooks would see it too, at 1.7 µs per module call. A
+    loader that is read with gradients off belongs to an evaluation.
     """
     patches = Patches()
     count = None if work is None else work.count
@@ -83,7 +83,7 @@ def _forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
 def _with_timed_closure(
     timeline: Timeline, args: Arguments, kwargs: Named
 ) -> tuple[Arguments, Named] | None:
-    """Return a step's arguments with its closure, if it has one, timed.
+    """Return a step's arguments, with a closure among them timed.
 
     Lightning and LBFGS run forward and backward in that closure.
     """

@@ -1,4 +1,4 @@
-"""Write each step's stages to a file that `rankskew replay` reads: one CSV for each rank."""
+"""Writes each step's stages to a file that `rankskew replay` reads: one CSV per rank."""
 
 import logging
 import os
@@ -21,15 +21,15 @@ COLUMNS = (
 )
 MAX_MIB = 1024
 
-# A step's number, its time in seconds since the start, and its seconds by stage as in STAGES.
+# A step's number, its time in seconds since the start, and its seconds per stage as in STAGES.
 Row = tuple[int, float, Sequence[float | None]]
 
 
 class Trace:
-    """Writes steps from the start where RANK_PROBE_TRACE names a directory, else on demand.
+    """Writes steps from the start if RANK_PROBE_TRACE names a directory, else on demand.
 
-    On demand, without that directory, they go to one of this user's own under the system's for
-    temporary files. To be used from the pusher thread alone, but for `go_on_with`.
+    On demand and without that directory, it writes to this user's own directory under the system's
+    directory for temporary files. Only for the pusher thread, except for `go_on_with`.
     """
 
     def __init__(self, environment: Mapping[str, str], steps: Steps) -> None:
@@ -42,14 +42,14 @@ class Trace:
         self._kept: Vectors | None = steps.keep() if self._always else None
 
     def go_on_with(self, steps: Steps) -> None:
-        """Write *steps* from here on: those of the device, whose time starts now."""
+        """Write *steps* from now on: those of the device, with times that start now."""
         if self._kept is not None:
             self._steps.forget(self._kept)
             self._kept = steps.keep()
         self._steps, self._started = steps, 0
 
     def write(self, me: Identity, *, on_demand: bool) -> None:
-        """Append the steps since the last call, if somebody wants them."""
+        """Append the steps since the last call, if a trace is wanted."""
         kept = self._kept
         if kept is not None and (file := self._open(me)) is not None:
             file.write(me, [self._row(vector) for vector in kept.take()])
@@ -61,7 +61,7 @@ class Trace:
             self._kept = None
 
     def close(self) -> None:
-        """Write no more."""
+        """Stop writing."""
         if self._file is not None:
             self._file.close()
 
@@ -85,9 +85,9 @@ class Trace:
 class TraceFile:
     """`<directory>/<job_id>-<attempt>-<rank>.csv`, opened at the first write; one thread only.
 
-    Each write reaches the system at once, so a process that is killed loses what was not written
-    yet, and at most half a row. It stops for good, with one log line, at the first error and when
-    the file would pass *max_mib*.
+    Each write reaches the system at once, so a killed process loses only what was not written yet,
+    and at most half a row. Writing stops for good, with one log line, at the first error and when
+    the file would exceed *max_mib*.
     """
 
     def __init__(self, directory: str, job_id: str, attempt: int, max_mib: float = MAX_MIB) -> None:
@@ -103,7 +103,7 @@ class TraceFile:
     def from_environment(
         cls, environment: Mapping[str, str], job_id: str, attempt: int
     ) -> "TraceFile":
-        """Return the file that RANK_PROBE_TRACE and RANK_PROBE_TRACE_MAX_MIB ask for."""
+        """Return the file that RANK_PROBE_TRACE and RANK_PROBE_TRACE_MAX_MIB specify."""
         max_mib = environment.get("RANK_PROBE_TRACE_MAX_MIB", "") or str(MAX_MIB)
         if not max_mib.isdecimal():
             log.warning(
@@ -117,8 +117,8 @@ class TraceFile:
     def write(self, me: Identity, vectors: Sequence[Row]) -> None:
         """Append a row for each step in *vectors*: those since the last call. Never raises OSError.
 
-        A stage that is None was not measured, and its cell stays empty; so does the node's where
-        no launcher names it.
+        A stage that is None was not measured, and its cell stays empty; so does the node's if no
+        launcher names it.
         """
         if self.stopped or not vectors:
             return
@@ -157,7 +157,7 @@ class TraceFile:
 
     def _write(self, rows: bytes) -> None:
         assert self._file is not None
-        while rows:  # A disk that is nearly full takes a part; the next call says why.
+        while rows:  # A nearly full disk takes a part; the next call reports the error.
             written = os.write(self._file, rows)
             self._bytes += written
             rows = rows[written:]
@@ -185,6 +185,6 @@ def _row(
 
 
 def _cell(text: str) -> str:
-    """Return *text* as CSV wants it; a line break, which no row may hold, becomes a space."""
+    """Return *text* as a CSV cell; a line break, which no row may contain, becomes a space."""
     text = " ".join(text.splitlines())
     return '"' + text.replace('"', '""') + '"' if '"' in text or "," in text else text

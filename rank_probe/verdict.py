@@ -1,6 +1,6 @@
 """The judge's verdict on a job: which ranks are late, in which stage, since when, at what cost.
 
-One Verdict is made in one place (rank 0, or `rankskew replay`) and repeated everywhere. It travels
+Each Verdict is made in one place (rank 0, or `rankskew replay`) and repeated everywhere. It travels
 as JSON: through the job's store to every rank, in each rank's snapshot to its exporter.
 """
 
@@ -14,7 +14,7 @@ from typing import Any, Final
 PERSISTENT, PAUSES, NODE, MILD, UNSYNCED = "persistent", "pauses", "node", "mild", "unsynced"
 LATE_KINDS: Final = (PERSISTENT, PAUSES, NODE, MILD, UNSYNCED)
 
-# What GPUs are lost to. They add up to all exposed waiting.
+# What GPUs are lost to. These add up to all exposed waiting.
 LOST_KINDS: Final = ("group", "persistent", "rotating", "common")
 
 # Reasons why a job cannot be judged.
@@ -31,10 +31,10 @@ MOST_CHANGES: Final = 8
 class Late:
     """One late rank.
 
-    *ratio* is its own time over its peers', less 1, a mean since it began to be late (of the last
-    five minutes at most); *gpus* what that costs by stage, *stage* the one in which it began.
-    *since_seconds* is how long ago that was, *steps* how many steps ago. *confidence* is the
-    evidence divided by the evidence required.
+    *ratio* is its own time over its peers', minus 1, a mean since its onset (at most the last five
+    minutes); *gpus* the cost of that by stage, *stage* the one in which it began. *since_seconds*
+    is how long ago the onset was, *steps* how many steps ago. *confidence* is the evidence divided
+    by the evidence required.
     """
 
     rank: int
@@ -65,12 +65,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What is known of a job after *step*, the last one that was judged.
+    """The state of a job after *step*, the last one that was judged.
 
-    *ranks* counts the judged ranks of each peer group; *absent* ranks of the job have never
-    finished a step that all have. *step_seconds*, *slowdown* (how many times longer steps take than
-    without the late ranks) and *gpus_lost* by kind are means of the last minute, at least twenty
-    steps; *rotating* is the kind of that name by stage. *reason* is set where nobody can be judged.
+    *ranks* counts the judged ranks of each peer group; *absent* counts the job's ranks that have
+    never finished a step that all have. *step_seconds*, *slowdown* (how many times longer steps
+    take than without the late ranks) and *gpus_lost* by kind are means of the last minute, at least
+    twenty steps; *rotating* is the kind of that name by stage. *reason* is set if no rank can
+    be judged.
     """
 
     step: int
@@ -85,12 +86,12 @@ class Verdict:
     changes: tuple[Change, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return what `from_json` makes one of again, to six digits."""
+        """Return a dict that `from_json` reads, with numbers to six digits."""
         return _short(asdict(self))  # type: ignore[no-any-return]
 
 
 def from_json(said: Mapping[str, Any]) -> Verdict:
-    """Return the verdict in *said*; raises TypeError where it has other fields."""
+    """Return the verdict in *said*; raises TypeError if it has other fields."""
     return Verdict(
         **{
             **said,

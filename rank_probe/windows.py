@@ -129,7 +129,7 @@ class Leader(NamedTuple):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Mark:
-    """Sums over all steps until then: *steps* of them, at *at* seconds of the clock."""
+    """Sums over all steps so far: *steps* of them, until *at* seconds of the clock."""
 
     steps: int
     at: float
@@ -137,7 +137,7 @@ class Mark:
 
 
 class Reduction(Protocol):
-    """Makes statistics of marks."""
+    """Derives statistics from marks."""
 
     @property
     def groups(self) -> Mapping[int, str]:
@@ -160,20 +160,20 @@ class Reduction(Protocol):
         """
 
     def path(self, rank: int, marks: Sequence[Mark]) -> list[float]:
-        """Return how far *rank* was from its group's baseline, in seconds up to each of *marks*."""
+        """Return how far *rank* is from its group's baseline, in seconds up to each of *marks*."""
 
     def group_path(self, name: str, marks: Sequence[Mark]) -> list[float]:
         """Return the baseline of the group *name*, in seconds up to each of *marks*."""
 
 
 class History:
-    """Marks of the last steps: dense where they are recent, sparse where they are old."""
+    """Marks of the last steps: dense among recent ones, sparse among old ones."""
 
     def __init__(self) -> None:
         self.marks: list[Mark] = []
 
     def add(self, mark: Mark) -> None:
-        """Keep *mark*, the newest; forget some of the others."""
+        """Add *mark*, the newest; drop some of the others."""
         self.marks.append(mark)
         self._forget_oldest()
         kept = self.marks[:1]

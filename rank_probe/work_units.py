@@ -7,23 +7,22 @@ from typing import Any, Final
 
 from rank_probe.guard import failures, never_raise
 
-# Masks whose zeros are not counted yet. Reading one costs 4 µs and more, so it is left to the
-# pusher; past these numbers the training thread does it, for memory.
+# Masks with zeros that are not counted yet. Reading one costs 4 µs and more, so it is left to the
+# pusher; beyond these numbers the training thread does it, to bound memory.
 MASKS_KEPT: Final = 256
 ELEMENTS_KEPT: Final = 4_000_000
-# Torch spreads larger reductions over threads, of which a pusher should have none of its own.
+# Torch spreads larger reductions over threads, and the pusher should have none of its own.
 ELEMENTS_AT_ONCE: Final = 32_768
 
-# What a batch holds: samples, tokens, padding tokens; None where it does not say.
+# The content of a batch: samples, tokens, padding tokens; None if it does not show.
 Measure = Callable[[Any], tuple[int | None, int | None, int | None]]
 
 
 class WorkUnits:
     """Counts work from the start of the probe; None while nothing was counted.
 
-    Counting belongs to the thread that made it; other threads' calls do nothing. Any thread may
-    read. *measure* replaces what is found out by looking at a batch. *batches* is how many were
-    looked at.
+    The thread that created it counts; calls from other threads do nothing. Any thread may read.
+    *measure* replaces the inspection of batches. *batches* is how many were inspected.
     """
 
     def __init__(self, measure: Measure | None = None) -> None:
@@ -39,7 +38,7 @@ class WorkUnits:
         self._measure = measure
 
     def count(self, batch: Any) -> None:
-        """Add what *batch* holds: rows of its first tensor, and a mapping's tokens. Never raises.
+        """Add the work in *batch*: rows of its first tensor, and a mapping's tokens. Never raises.
 
         Never waits for a device: a mask that is not on the CPU is not read.
         """
@@ -62,11 +61,11 @@ class WorkUnits:
 
     @never_raise
     def add(self, *, samples: int = 0, tokens: int = 0, padding_tokens: int = 0) -> None:
-        """Add work that the caller counted; what is 0 is not counted at all."""
+        """Add work that the caller counted; zeros are not counted at all."""
         self._add(samples or None, tokens or None, padding_tokens or None)
 
     def totals(self) -> tuple[int | None, int | None, int | None]:
-        """Return samples, tokens and padding tokens so far, None for what was never seen."""
+        """Return samples, tokens and padding tokens so far, None for those never seen."""
         with self._lock:
             self._read_masks()
             told, read = self._padding, self._padding_read
@@ -87,7 +86,7 @@ class WorkUnits:
         self._masks.append(mask)
         self._elements += mask.numel()
         many = len(self._masks) > MASKS_KEPT or self._elements > ELEMENTS_KEPT
-        if many and self._lock.acquire(blocking=False):  # Else the pusher reads them just now.
+        if many and self._lock.acquire(blocking=False):  # Otherwise the pusher is reading them.
             try:
                 self._read_masks()
             finally:
@@ -104,7 +103,7 @@ class WorkUnits:
             self._padding = (self._padding or 0) + padding
 
     def _read_masks(self) -> None:
-        """Count the zeros of the masks kept; with the lock held, while the owner may add some."""
+        """Count the zeros of the masks kept; hold the lock. The owner may add masks meanwhile."""
         self._elements = 0
         while self._masks:
             self._padding_read = (self._padding_read or 0) + _zeros(self._masks.pop())

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# Set up what `make demo` or `make test` needs; done in a blink when nothing is missing.
+# Set up what `make demo` or `make test` needs; instant if nothing is missing.
 #
 #   scripts/setup.sh demo    .venv with the exporter and torch; Prometheus and Alertmanager
 #   scripts/setup.sh test    that, the developers' tools, the frameworks that the probe integrates
 #                            with, a C compiler, and Chromium if there is one
 #
-# Programs come from the distribution (apt-get) when this user may install them: as root or with
-# a sudo that asks for no password. SETUP_INSTALL=0 forbids it. pip's own settings (PIP_INDEX_URL,
+# Programs come from the distribution (apt-get) if this user may install them: as root, or with
+# a sudo that needs no password. SETUP_INSTALL=0 turns that off. pip's own settings (PIP_INDEX_URL,
 # PIP_FIND_LINKS, ...) pass through; PyPI serves torch with gigabytes of CUDA libraries, which
 # PyTorch's own index of CPU wheels (as PIP_EXTRA_INDEX_URL) avoids.
 set -euo pipefail
@@ -30,9 +30,9 @@ may_install() {
     fi
 }
 
-# Debian starts a service as it installs its package, but the demo and the tests run instances of
-# their own. policy-rc.d is the distribution's switch for that: ours is there only while the
-# command runs, and a machine that has one keeps it.
+# Debian starts a service when it installs its package, but the demo and the tests run their own
+# instances. policy-rc.d is the distribution's switch for that: ours exists only while the command
+# runs, and an existing one is kept.
 without_starting_services() (
     policy=/usr/sbin/policy-rc.d
     if [ ! -e "$policy" ]; then
@@ -76,10 +76,10 @@ install_programs() {
     fi
     say "not installed, and not possible from here: $missing"
     say "    sudo apt-get install --no-install-recommends $missing"
-    [ "$mode" = demo ] # The demo goes on with the built-in page; the tests need them all.
+    [ "$mode" = demo ] # The demo then uses the built-in page; the tests need all of them.
 }
 
-# Draws the page in a test; where there is none that test says that it was skipped.
+# Renders the page in a test; without it, that test is skipped and says so.
 install_chromium() {
     have chromium || have chromium-browser || have google-chrome && return 0
     may_install && install_packages chromium || say "no Chromium: its test is skipped"
@@ -117,14 +117,14 @@ make_venv() {
     "$python" -m venv --clear .venv
 }
 
-# One line that changes when what .venv must hold changes, or where it lies.
+# One line that changes when the required content of .venv changes, or its location.
 wanted() {
     { pwd; cat pyproject.toml {demo,tests}/requirements.txt scripts/setup.sh; } | sha256sum
 }
 
 install_python_packages() {
     local quiet=--quiet
-    if [ -t 2 ]; then quiet=; fi # Somebody watches: show what is being downloaded.
+    if [ -t 2 ]; then quiet=; fi # A terminal: show the downloads.
     say "installing rankskew[$extras] and $(grep '^torch' demo/requirements.txt) into .venv"
     .venv/bin/python -m pip install $quiet --disable-pip-version-check \
         -e ".[$extras]" -r demo/requirements.txt "$@"

@@ -1,1 +1,1 @@
-"""Collectors: one file for each, one line for each in catalog.py."""
+"""Collectors: one file each, and one line each in catalog.py."""

@@ -14,7 +14,8 @@ class Collector(Protocol):
     """One source of readings. It knows nothing of HTTP, flags or other collectors."""
 
     name: str
-    # Seconds between background samples; 0: read at every scrape, because it only reads memory.
+    # Seconds between background samples; 0: read at every scrape, because reading only takes
+    # memory.
     interval_seconds: float
 
     def collect(self) -> Iterable[Metric]:

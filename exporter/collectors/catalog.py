@@ -47,14 +47,14 @@ from exporter.settings import Settings
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What collectors read from; each takes what it needs."""
+    """Everything that collectors read from; each takes what it needs."""
 
     settings: Settings
     ranks: RankStore
     ingest: IngestCounts
     nvml: NvmlSource
     expected_gpus: ExpectedGpus = field(default_factory=ExpectedGpus)
-    # Of ProcessWatch; by default nobody looks.
+    # ProcessWatch.processes; by default there are none.
     processes: Callable[[], Mapping[int, Process]] = dict
 
 

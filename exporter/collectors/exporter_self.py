@@ -1,4 +1,4 @@
-"""The exporter itself: its version, what it took in and what it costs the node."""
+"""The exporter itself: its version, what it ingested, and its own resource use."""
 
 import platform
 from collections.abc import Iterator

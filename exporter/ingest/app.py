@@ -34,27 +34,27 @@ ONLY_POST: Final = JSONResponse(
 
 @dataclass(slots=True)
 class IngestCounts:
-    """How many snapshots ended with each result, and how many fields were left out of them."""
+    """How many snapshots ended with each result, and how many of their fields were ignored."""
 
     results: dict[str, int] = field(default_factory=lambda: dict.fromkeys(RESULTS, 0))
     unknown_fields: int = 0
 
     def turn_away(self) -> None:
-        """Count a connection that there was no room for."""
+        """Count a connection that was turned away because there was no room."""
         self.results["turned_away"] += 1
 
 
 class BrokenOff(Exception):
-    """The connection ended before the body did."""
+    """The connection ended before the body was complete."""
 
 
 class IngestApp:
     """Puts snapshots into *store* and counts them in *counts*. Call from the event loop only.
 
-    With a *token*, a client over TCP must send it; over the Unix socket the kernel says who it is.
+    With a *token*, clients must send it over TCP; over the Unix socket the kernel identifies them.
 
-    A push does not go through FastAPI, which serves the rest: docs/decisions/0002-libraries.md has
-    what that would cost.
+    FastAPI serves everything but the push: docs/decisions/0002-libraries.md shows what a push
+    through FastAPI would cost.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class IngestApp:
     def _take(self, peer: Peer | None, body: bytes) -> tuple[str, dict[str, Any]]:
         snapshot, unknown_fields = parse(body)
         self._counts.unknown_fields += unknown_fields
-        self._orders.forget_ended()  # Before this snapshot, which may begin a new run.
+        self._orders.forget_ended()  # First: this snapshot may begin a new run.
         is_news = self._store.put(snapshot, peer)
         level = self._orders.level_for(snapshot, peer)
         return "accepted" if is_news else "ignored", {} if level is None else {"level": level}
@@ -125,9 +125,9 @@ class IngestApp:
             )
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
-        """Return the body; raises Refused as soon as it is too large, or is announced to be."""
+        """Return the body; raises Refused as soon as it is, or is announced to be, too large."""
         announced = _header(scope, b"content-length")
-        if announced and int(announced) > self._max_body_bytes:  # The parser takes digits only.
+        if announced and int(announced) > self._max_body_bytes:  # The parser ensures digits.
             raise self._too_large()
         body = bytearray()
         while True:
@@ -151,9 +151,9 @@ class IngestApp:
 def _api(orders: Orders) -> FastAPI:
     app = FastAPI(
         title="rankskew ingest",
-        summary="Where ranks push their snapshots, and their owners control them.",
+        summary="Where ranks push snapshots, and their owners control them.",
         version=__version__,
-        docs_url=None,  # Not on a listener that takes what is posted; openapi.json is enough.
+        docs_url=None,  # Not on a listener that takes POSTs; openapi.json is enough.
         redoc_url=None,
     )
     app.router.redirect_slashes = False
@@ -166,7 +166,7 @@ def _api(orders: Orders) -> FastAPI:
 
     @app.post(CONTROL_PATH, responses=REFUSALS)
     async def control(order: Order, request: Request) -> Ordered:
-        """Change how much the probes of your own job's ranks on this node time."""
+        """Set how much the probes of your own job's ranks on this node time."""
         return Ordered(orders.give(order, own(request.state.peer)))
 
     return app
@@ -185,13 +185,13 @@ async def _respond(send: Send, result: str, content: Mapping[str, Any]) -> None:
 
 
 def _header(scope: Scope, name: bytes) -> bytes:
-    """Return the last header of that *name*, which is lower case; empty for none."""
+    """Return the last header called *name*, in lower case; empty if there is none."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     return next((value for each, value in reversed(headers) if each == name), b"")
 
 
 def _replay(body: bytes) -> Receive:
-    """Return what an application receives of a request whose *body* is here."""
+    """Return a receive() for an application, with *body* already read."""
 
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body, "more_body": False}

@@ -15,7 +15,7 @@ ANSWER: Final = {
         "level": {
             "type": "string",
             "enum": list(LEVELS),
-            "description": "What the rank is asked to time from now on; absent without an order.",
+            "description": "How much the rank should time from now on; absent without an order.",
         }
     },
 }
@@ -51,8 +51,8 @@ def _operation() -> dict[str, Any]:
         results.setdefault(status, []).append(result)
     return {
         "summary": "Push the state of one rank",
-        "description": "A snapshot is cumulative: a later one says all that an earlier one said, "
-        "so one that is lost or repeated does no harm.",
+        "description": "A snapshot is cumulative: a later one contains everything in earlier ones, "
+        "so a lost or repeated one does no harm.",
         "operationId": "push_snapshot",
         "requestBody": {
             "required": True,

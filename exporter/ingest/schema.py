@@ -1,4 +1,4 @@
-"""What a pushed snapshot must look like, and the one sentence that says why it does not."""
+"""The schema of a pushed snapshot, and the one sentence that explains a refusal."""
 
 import dataclasses
 from operator import attrgetter
@@ -40,10 +40,10 @@ from rank_probe.verdict import (
     REASONS,
 )
 
-# Every way a push can end, and the HTTP status that says so.
+# Every result of a push, and its HTTP status.
 RESULTS: Final = {
     "accepted": 200,
-    "ignored": 200,  # no newer than what is held: harmless
+    "ignored": 200,  # Not newer than the held snapshot: harmless.
     "malformed": 400,
     "unauthorized": 401,
     "forbidden": 403,
@@ -51,19 +51,19 @@ RESULTS: Final = {
     "oversized": 413,
     "invalid": 422,
     "no_room": 429,
-    "turned_away": 503,  # with its connection, before anything was read
+    "turned_away": 503,  # With its connection, before anything was read.
 }
 
-# Long enough for any real name; a longer one costs memory in every Prometheus downstream.
+# Enough for any real name; a longer one costs memory in every Prometheus downstream.
 LABEL_CHARACTERS: Final = 128
-# The largest whole number that a Prometheus sample (a double) still holds exactly.
+# The largest integer up to which a Prometheus sample (a double) is exact.
 LARGEST_COUNT: Final = 2**53
-# Beyond any clock or run, and small enough that no sum or square of it overflows a double.
+# More than any clock or run needs, and small enough that no sum or square overflows a double.
 LARGEST_SECONDS: Final = 1e15
 
 
 class Refused(Exception):
-    """A push that is not taken: *result* is a key of RESULTS, the text is for the caller."""
+    """A push that is refused: *result* is a key of RESULTS, the text is for the caller."""
 
     def __init__(self, result: str, sentence: str) -> None:
         super().__init__(sentence)
@@ -78,7 +78,7 @@ def _printable(text: str) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Only:
-    """Ignores keys that a newer probe may send, and adds their names to the context."""
+    """Drops unknown keys, which a newer probe may send, and records them in the context."""
 
     keys: tuple[str, ...]
 
@@ -119,12 +119,12 @@ Gpus = Ratio
 
 
 class _Said(BaseModel):
-    # What a newer judge says besides is left out: its job must not go unseen for that.
+    # Unknown fields of a newer judge are dropped, so that its job is still visible.
     model_config = ConfigDict(strict=True, extra="ignore")
 
 
 class LateBody(_Said):
-    """rank_probe.verdict.Late with its limits."""
+    """rank_probe.verdict.Late with limits."""
 
     rank: Count
     peer_group: Label
@@ -138,7 +138,7 @@ class LateBody(_Said):
 
 
 class ChangeBody(_Said):
-    """rank_probe.verdict.Change with its limits."""
+    """rank_probe.verdict.Change with limits."""
 
     peer_group: Label
     stage: Stage
@@ -147,7 +147,7 @@ class ChangeBody(_Said):
 
 
 class VerdictBody(_Said):
-    """rank_probe.verdict.Verdict with its limits; a test holds the three together."""
+    """rank_probe.verdict.Verdict with limits; a test keeps these three in step with the probe."""
 
     step: Count
     ranks: Annotated[dict[Label, Count], Field(max_length=MOST_GROUPS)]
@@ -167,9 +167,9 @@ def _as_sent(verdict: VerdictBody) -> dict[str, Any]:
 
 @dataclass(config=ConfigDict(strict=True, extra="allow"), frozen=True)
 class SnapshotBody:
-    """rank_probe.snapshot.Snapshot with its limits; a test holds the two together.
+    """rank_probe.snapshot.Snapshot with limits; a test keeps the two in step.
 
-    Fields and keys may be added within a schema; a new stage, level or kind makes a new one.
+    Fields and keys may be added within a schema; a new stage, level or kind needs a new schema.
     """
 
     job_id: Label
@@ -235,9 +235,9 @@ _values: Final = attrgetter(*(field.name for field in dataclasses.fields(Snapsho
 
 
 def parse(body: bytes) -> tuple[Snapshot, int]:
-    """Return the snapshot in *body*, and how many fields it has that are not known here.
+    """Return the snapshot in *body*, and how many of its fields are unknown here.
 
-    Raises Refused with one sentence for the caller.
+    Raises Refused, with one sentence for the caller.
     """
     try:
         text = body.decode()
@@ -254,7 +254,7 @@ def parse(body: bytes) -> tuple[Snapshot, int]:
 
 
 def _refusal(error: ErrorDetails) -> Refused:
-    """Return the refusal for the first thing that pydantic found wrong."""
+    """Return the refusal for the first error that pydantic found."""
     if error["type"] == "json_invalid":
         return Refused("malformed", NOT_JSON)
     if error["type"] == "literal_error":

@@ -58,7 +58,7 @@ class TokenFile:
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Return what changes with the content of *path*, None while it cannot be looked at."""
+    """Return a stamp that changes with the content of *path*, None while it cannot be read."""
     try:
         status = path.stat()
     except OSError:
@@ -67,7 +67,7 @@ def _stamp(path: Path) -> tuple[int, ...] | None:
 
 
 def _token(path: Path) -> bytes:
-    """Return the token in *path*; raises ValueError, without a word of the content."""
+    """Return the token in *path*; raises ValueError, which never quotes the content."""
     with path.open("rb") as file:
         token = file.read(LARGEST_BYTES + 1).strip()
     if not token or len(token) > LARGEST_BYTES or not all(33 <= byte <= 126 for byte in token):

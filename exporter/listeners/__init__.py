@@ -1,1 +1,1 @@
-"""Where clients connect: sockets, TLS handshakes, connections and who is at their other end."""
+"""Where clients connect: sockets, TLS handshakes, connections and the identity of peers."""

@@ -1,9 +1,10 @@
-"""HTTP/1.1 of both listeners: uvicorn's, with bounds on connections, their time and their size.
+"""HTTP/1.1 for both listeners: uvicorn's, with limits on connections, their time and their size.
 
 uvicorn's limit_concurrency counts idle connections but refuses only requests, and its
-timeout_keep_alive runs only between an answer and the next byte. A connection that says nothing, or
-never ends its request, would stay until the exporter is out of files. Nor does it bound the size of
-a request's head, or how many requests a client may send before it reads an answer.
+timeout_keep_alive runs only between an answer and the next byte. A connection that sends nothing,
+or never finishes its request, would stay until the exporter runs out of file descriptors. uvicorn
+also limits neither the size of a request's head nor the number of requests that a client may send
+before it reads an answer.
 """
 
 import asyncio
@@ -17,12 +18,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from exporter.listeners.handshakes import Handshakes
 from exporter.listeners.peer import Peer, peer_of
 
-# Longer than any scrape may take, and far longer than the second between two pushes of a rank: one
-# that is busy in native code cannot push, and keeps its connection.
+# Longer than any scrape, and far longer than the second between two pushes of a rank: a rank that
+# is busy in native code cannot push, and keeps its connection.
 REQUEST_SECONDS: Final = 30.0
-# One address, or one user, may hold this share of a listener's connections.
+# One address or one user may hold this share of a listener's connections.
 SHARE: Final = 0.5
-# As much as uvicorn's other parser takes. It is counted in reads of asyncio, of up to 256 KiB.
+# The limit of uvicorn's other parser. Counted per read of asyncio, which returns up to 256 KiB.
 HEAD_BYTES: Final = 64 * 1024
 # Neither Prometheus nor the probe sends a request before it has read the last answer.
 MOST_PIPELINED: Final = 16
@@ -30,12 +31,12 @@ MOST_PIPELINED: Final = 16
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """What one listener holds.
+    """The limits of one listener.
 
-    At *connections* it makes room for a new one by ending the connection that has been idle
-    longest, if *idle_gives_way*; otherwise it answers 503 with *no_room*, JSON or text, and calls
-    *turned_away*. A connection that completes no request for *seconds* is dropped. With TLS,
-    *handshakes* holds the connections that are not here yet.
+    With *connections* open, a new connection replaces the one that has been idle longest, if
+    *idle_gives_way*; otherwise it is answered 503 with *no_room*, JSON or text, and *turned_away*
+    is called. A connection that completes no request for *seconds* is dropped. With TLS,
+    *handshakes* holds the connections that have not finished their handshake.
     """
 
     connections: int
@@ -47,7 +48,7 @@ class Bounds:
     handshakes: Handshakes | None = None
 
     def refusal(self) -> bytes:
-        """Return the answer to a connection that there is no room for."""
+        """Return the answer to a connection for which there is no room."""
         return (
             b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: %b\r\n"
             b"Content-Length: %d\r\nConnection: close\r\n\r\n%b"
@@ -56,15 +57,15 @@ class Bounds:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection; bounded() fills in the bounds.
+    """One connection; bounded() sets *bounds*.
 
-    Its requests carry who is at the other end as `scope["state"]["peer"]`, None over TCP.
+    Its requests carry the peer as `scope["state"]["peer"]`, None over TCP.
     """
 
     bounds: ClassVar[Bounds]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's
-        """Begin to serve *transport*, or answer 503 and close it unread when there is no room."""
+        """Start serving *transport*, or answer 503 and close it unread if there is no room."""
         connection = transport.get_extra_info("socket")
         if self.bounds.handshakes is not None:
             self.bounds.handshakes.end(connection.fileno())
@@ -73,7 +74,7 @@ class Connection(HttpToolsProtocol):
         self._idle_since = self.loop.time()
         if not self._find_room():
             self.bounds.turned_away()
-            transport.set_protocol(asyncio.Protocol())  # Nobody serves it any more.
+            transport.set_protocol(asyncio.Protocol())  # Ignores all data from now on.
             transport.write(self.bounds.refusal())
             transport.close()
             return
@@ -84,7 +85,7 @@ class Connection(HttpToolsProtocol):
         self.app_state = {"peer": peer}  # Each request's scope["state"] is a copy.
 
     def _find_room(self) -> bool:
-        """Say whether there is room, after idle connections have given way."""
+        """Return whether there is room, after ending idle connections if needed."""
         share = max(1, int(self.bounds.connections * SHARE))
         for same_owner, most in ((True, share), (False, self.bounds.connections)):
             crowd = [
@@ -97,47 +98,47 @@ class Connection(HttpToolsProtocol):
         return True
 
     def _is_idle(self) -> bool:
-        # A client that does not read its answer gives way too: no work of the exporter is lost.
+        # A client that does not read its answer counts as idle: closing it loses no work.
         return self.cycle is None or self.cycle.response_complete or self.flow.write_paused
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the deadline."""
+        """Cancel the deadline."""
         self._timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take in the next bytes; a head that is too large is answered 400."""
+        """Parse the next bytes; answer 400 if the head is too large."""
         self._head_bytes += len(data)
         super().data_received(data)
         if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("The head of the request is too large.")
 
     def on_message_begin(self) -> None:
-        """Begin a request, unless too many wait already: an error here is answered 400."""
+        """Begin a request, or answer 400 if too many are waiting already."""
         if len(self.pipeline) >= MOST_PIPELINED:
             raise httptools.HttpParserError("too many requests at once")
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Count anew: what follows is a body, or not HTTP if the client wants another protocol."""
+        """Reset the count: a body follows, or another protocol after an upgrade."""
         self._head_bytes = 0
         super().on_headers_complete()
         if self.parser.should_upgrade():
             self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
-        """Count anew: only trailers and chunk extensions follow without a body's bytes."""
+        """Reset the count, which then covers only trailers and chunk extensions."""
         self._head_bytes = 0
         super().on_body(body)
 
     def on_response_complete(self) -> None:
-        """Give the connection the same time again for its next request."""
+        """Restart the deadline for the next request."""
         self._idle_since = self.loop.time()
         self._deadline = self._idle_since + self.bounds.seconds
         super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
-        """Refuse what is not HTTP; within another answer there is no place for this one."""
+        """Refuse what is not HTTP; while another answer is under way, none can be sent."""
         if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
             super().send_400_response(msg)
         else:
@@ -147,17 +148,17 @@ class Connection(HttpToolsProtocol):
         if self.loop.time() < self._deadline:
             self._timer = self.loop.call_at(self._deadline, self._abort_if_late)
         else:
-            # Not close(): that would wait for a peer that does not read its answer.
+            # Not close(), which would wait for a peer that does not read its answer.
             self.transport.abort()
 
 
 def _owner(transport: asyncio.Transport, peer: Peer | None) -> Hashable:
-    """Return whose connection this is, for its share: a user's, or an address's over TCP."""
+    """Return whose share the connection counts towards: a user's, or an address's over TCP."""
     return peer if peer is not None else transport.get_extra_info("peername")[0]
 
 
 def _give_way(crowd: Collection[Connection]) -> bool:
-    """End the connection of *crowd* that has been idle longest; False if none is idle."""
+    """End the connection in *crowd* that has been idle longest; False if none is idle."""
     idle = [each for each in crowd if each._is_idle()]
     if not idle:
         return False
@@ -168,7 +169,7 @@ def _give_way(crowd: Collection[Connection]) -> bool:
 
 
 def bounded(the_bounds: Bounds) -> type[Connection]:
-    """Return the protocol of one listener."""
+    """Return the protocol class of one listener."""
 
     class Bounded(Connection):
         bounds = the_bounds

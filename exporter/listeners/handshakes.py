@@ -9,21 +9,21 @@ from collections import Counter
 from contextlib import suppress
 from typing import Any, Final
 
-# Far more than can be in a handshake at once, which takes a few milliseconds.
+# Far more handshakes than can be under way at once; one takes a few milliseconds.
 HANDSHAKES_MAX: Final = 64
 # A scraper on the other side of the world needs one second.
 HANDSHAKE_SECONDS: Final = 5.0
 
 
 class Handshakes:
-    """Allows *handshakes_max* handshakes; one more shuts another down.
+    """Allows *handshakes_max* handshakes; beyond that, each new one ends another.
 
-    That is the oldest one from the address that has the most.
+    It ends the oldest one from the address that has the most.
     """
 
     def __init__(self, handshakes_max: int = HANDSHAKES_MAX) -> None:
         self._handshakes_max = handshakes_max
-        # By file descriptor, the oldest first.
+        # By file descriptor, oldest first.
         self._begun: dict[int, tuple[str, socket.socket]] = {}
 
     def begin(self, connection: socket.socket, address: str) -> None:
@@ -31,13 +31,13 @@ class Handshakes:
 
         A connection that ended during its handshake stays in the list until its turn comes.
         """
-        self.end(connection.fileno())  # Of an earlier connection with this number.
+        self.end(connection.fileno())  # An earlier connection may have had this number.
         if len(self._begun) >= self._handshakes_max:
             self._shut_one_down()
         self._begun[connection.fileno()] = (address, connection)
 
     def end(self, descriptor: int) -> None:
-        """Forget a connection whose handshake is done."""
+        """Stop counting a connection whose handshake is done."""
         self._begun.pop(descriptor, None)
 
     def _shut_one_down(self) -> None:
@@ -49,14 +49,14 @@ class Handshakes:
 
 
 class TlsListener(socket.socket):
-    """A listening socket that counts the handshakes of its connections; it replaces *listening*."""
+    """A listening socket that counts its connections' handshakes; it replaces *listening*."""
 
     def __init__(self, listening: socket.socket, handshakes: Handshakes) -> None:
         super().__init__(fileno=listening.detach())
         self._handshakes = handshakes
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection and count it; raises as socket.accept()."""
+        """Accept a connection and count it; raises the errors of socket.accept()."""
         connection, address = super().accept()
         self._handshakes.begin(connection, address[0])
         return connection, address

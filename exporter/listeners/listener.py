@@ -1,4 +1,4 @@
-"""Serves sockets that are open already, in the event loop that all listeners share."""
+"""Serves open sockets in the event loop that all listeners share."""
 
 import asyncio
 import math
@@ -15,9 +15,9 @@ from exporter.listeners.connection import Bounds, bounded
 from exporter.listeners.handshakes import HANDSHAKE_SECONDS
 from exporter.listeners.sockets import BACKLOG
 
-# What a request in flight gets when the exporter is told to end.
+# The time for requests in flight once the exporter is told to end.
 SHUTDOWN_SECONDS: Final = 1
-# How often the Date header of the answers is renewed.
+# How often the Date header of answers is refreshed.
 DATE_SECONDS: Final = 1.0
 
 
@@ -40,7 +40,7 @@ class Listener(uvicorn.Server):
             log_config=None,
             server_header=False,
             proxy_headers=False,
-            timeout_keep_alive=math.ceil(bounds.seconds),  # The bounds end it by then.
+            timeout_keep_alive=math.ceil(bounds.seconds),  # *bounds* end the connection first.
             backlog=BACKLOG,
             timeout_graceful_shutdown=SHUTDOWN_SECONDS,
         )
@@ -55,11 +55,11 @@ class Listener(uvicorn.Server):
         await self.serve(self._sockets)
 
     def end(self) -> None:
-        """Have serve_until_told() return soon."""
+        """Make serve_until_told() return soon."""
         self._told_to_end.set()
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        """Listen, as uvicorn does, which leaves a minute for a TLS handshake."""
+        """Listen as uvicorn does, but with a shorter time limit for TLS handshakes."""
         loop = asyncio.get_running_loop()
         config = self.config
 
@@ -81,7 +81,7 @@ class Listener(uvicorn.Server):
         self.started = True
 
     async def main_loop(self) -> None:
-        """Wait; uvicorn's own loop wakes ten times a second to see whether it is told."""
+        """Wait for end(); uvicorn's own loop wakes ten times a second to check."""
         while not self._told_to_end.is_set():
             await self.on_tick(0)
             with suppress(TimeoutError):
@@ -90,5 +90,5 @@ class Listener(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signals to whoever runs the loop."""
+        """Leave the signals to the owner of the event loop."""
         yield

@@ -1,4 +1,4 @@
-"""Who is at the other end of a Unix socket: the kernel's word, not the client's."""
+"""Who is at the other end of a Unix socket, according to the kernel, not the client."""
 
 import os
 import socket
@@ -14,27 +14,28 @@ CGROUP_BYTES: Final = 65536
 
 
 class Peer(NamedTuple):
-    """A user, in the pod, container or batch job that *container* identifies, '' for none.
+    """A user, in the pod, container or batch job *container*, '' for none.
 
-    In a container without a user namespace, root has the user id of the node's root.
+    In a container without a user namespace, root has the node's root's user id.
     """
 
     uid: int
     container: str = ""
 
     def may_act_for(self, owner: "Peer | None") -> bool:
-        """Say whether what belongs to *owner* is also this peer's to control.
+        """Return whether this peer may control what belongs to *owner*.
 
-        A user who is in no container controls what the same user runs in one.
+        A user outside any container may control what the same user runs in one.
         """
         return owner is not None and (self == owner or self == Peer(owner.uid))
 
 
 def peer_of(connection: socket.socket, procfs: Path = Path("/proc")) -> Peer | None:
-    """Return who opened *connection*; None over TCP, where the kernel does not tell.
+    """Return who opened *connection*; None over TCP, where the kernel does not know.
 
-    Users that this user namespace does not know are all one. A process that this process id
-    namespace does not know is in no container. *procfs* must be of this process's own namespace.
+    All users that are unknown to this user namespace count as one. A process that is unknown to
+    this PID namespace counts as outside any container. *procfs* must be that of this process's own
+    namespace.
     """
     if connection.family != socket.AF_UNIX:
         return None

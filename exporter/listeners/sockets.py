@@ -1,4 +1,4 @@
-"""Open the listening sockets, and say in one line why one cannot be opened."""
+"""Opens the listening sockets; if one cannot be opened, says why in one line."""
 
 import fcntl
 import ipaddress
@@ -12,8 +12,8 @@ from typing import Final
 
 from exporter.errors import StartError, UsageError, reason
 
-# How many connections may queue. asyncio accepts as many at once before it can close any of them:
-# a flood costs that many file descriptors beyond the bounds in exporter/wiring.py.
+# How many connections may queue. asyncio accepts up to this many before it can close any of them,
+# so a flood costs that many file descriptors beyond the limits in exporter/wiring.py.
 BACKLOG: Final = 128
 
 
@@ -51,7 +51,7 @@ def _open_everywhere(port: int) -> socket.socket:
 
 
 def open_loopback(address: str, flag: str) -> socket.socket:
-    """Listen on *address*, which must be a loopback address: without a token anyone may push."""
+    """Listen on *address*, which must be loopback: without a token, anyone may push."""
     host, _ = host_and_port(address, flag)
     if host != "localhost" and not _is_loopback(host):
         raise UsageError(
@@ -69,7 +69,7 @@ def _is_loopback(host: str) -> bool:
 
 
 class UnixListener:
-    """A listening Unix socket and its file, which close() takes away again."""
+    """A listening Unix socket and its file, which close() removes."""
 
     def __init__(self, path: Path, mode: int, flag: str) -> None:
         self._path = path
@@ -95,7 +95,7 @@ class UnixListener:
 
 def _identity(path: Path) -> tuple[int, int]:
     status = path.stat()
-    return status.st_ino, status.st_mtime_ns  # A file system hands a freed inode out again.
+    return status.st_ino, status.st_mtime_ns  # File systems reuse freed inodes.
 
 
 def _make_directory(directory: Path, flag: str) -> None:
@@ -112,7 +112,7 @@ def _make_directory(directory: Path, flag: str) -> None:
 
 @contextmanager
 def _locked(directory: Path) -> Iterator[None]:
-    """Hold *directory* while the socket is replaced, so that two exporters cannot both win."""
+    """Lock *directory* while the socket is replaced, so that two exporters cannot both win."""
     handle = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -122,7 +122,7 @@ def _locked(directory: Path) -> Iterator[None]:
 
 
 def _remove_stale(path: Path, flag: str) -> None:
-    """Remove the socket file that a dead exporter left; raises StartError if it is not that."""
+    """Remove a dead exporter's socket file; raises StartError if it is anything else."""
     try:
         mode = path.lstat().st_mode
     except FileNotFoundError:
@@ -130,7 +130,7 @@ def _remove_stale(path: Path, flag: str) -> None:
     if not stat.S_ISSOCK(mode):
         raise StartError(f"{path} is there and is not a socket: remove it or choose another {flag}")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-        # A full backlog must not hold up the start: it is an answer too.
+        # A full backlog must not block the start: it also shows that an exporter listens.
         probe.setblocking(False)
         try:
             with suppress(BlockingIOError):
@@ -144,7 +144,7 @@ def _remove_stale(path: Path, flag: str) -> None:
 def _bind(path: Path, mode: int) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        # Not chmod() afterwards: who may write to the directory could have put another file there.
+        # Not chmod() afterwards: whoever may write to the directory could swap the file.
         umask = os.umask(~mode & 0o777)
         try:
             listener.bind(str(path))

@@ -1,7 +1,7 @@
-"""The live page's data: what the judge says of each job, and this node's ranks of it.
+"""The live page's data: the judge's verdict on each job, and this node's ranks.
 
-A first look that needs no Prometheus. The stages drawn are the last minute's, of the ranks that
-push to this exporter; the verdict is on the ranks of every node, and this only repeats it.
+A first look that needs no Prometheus. The stages shown cover the last minute of the ranks that
+push to this exporter. The verdict covers the ranks of all nodes; this module only repeats it.
 """
 
 from collections import deque
@@ -17,7 +17,7 @@ from rank_probe.stages import STAGES
 from rank_probe.version import __version__
 
 WINDOW_SECONDS: Final = 60.0
-# Fewer steps say nothing. Of slow steps the window keeps this many, however long they take.
+# Fewer steps show nothing. With slow steps the window holds this many, however long they take.
 MINIMUM_STEPS: Final = 5
 # The first steps compile kernels and fill caches.
 WARMUP_STEPS: Final = 5
@@ -25,7 +25,7 @@ WARMUP_STEPS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class JobView:
-    """One job as the page draws it; *ranks* are those of this node only."""
+    """One job on the page; *ranks* are those on this node only."""
 
     job_id: str
     world_size: int
@@ -38,9 +38,9 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class LiveSummary:
-    """What the page shows; *timestamp_seconds* is when, None before the first sample.
+    """The page's content as of *timestamp_seconds*, None before the first sample.
 
-    *gpus_visible* is how many GPUs the driver lists, None while that is not known.
+    *gpus_visible* is the number of GPUs that the driver lists, None if unknown.
     """
 
     version: str
@@ -51,9 +51,9 @@ class LiveSummary:
 
 
 class LiveView:
-    """Watches the store and repeats who is late now. Call from the event loop only.
+    """Watches the store and repeats which ranks are late. Call from the event loop only.
 
-    *gpus_visible* returns how many GPUs the driver lists, None while that is not known.
+    *gpus_visible* returns the number of GPUs that the driver lists, None if unknown.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class LiveView:
         self._summary: LiveSummary | None = None
 
     def sample(self, now: float, timestamp: float) -> None:
-        """Take in the state of every rank; to be called once a second.
+        """Record the state of every rank; call it once a second.
 
-        *now* is the store's clock, by which all ages are measured; *timestamp* is the same moment
-        in Unix seconds.
+        *now* is the store's clock, which measures all ages; *timestamp* is the same moment in Unix
+        seconds.
         """
         held = self._store.ranks()
         self._windows = {_key(rank): self._windows.get(_key(rank)) or RankWindow() for rank in held}
@@ -83,7 +83,7 @@ class LiveView:
         self._summary = None
 
     def summary(self) -> LiveSummary:
-        """Return what the page shows, as of the last sample; nobody may be there to look at it."""
+        """Return the page's content as of the last sample."""
         if self._summary is None:
             self._summary = LiveSummary(
                 version=__version__,
@@ -113,7 +113,7 @@ class LiveView:
 
 
 class Moment(NamedTuple):
-    """What a window keeps of a snapshot: a whole one, with its verdict, is many times as large."""
+    """The part of a snapshot that a window keeps; a whole one, with its verdict, is far larger."""
 
     sampled: float
     steps: int
@@ -121,14 +121,14 @@ class Moment(NamedTuple):
 
 
 class RankWindow:
-    """The last minute of one rank, as the moments in which its step count had moved."""
+    """The last minute of one rank: the moments in which its step count changed."""
 
     def __init__(self) -> None:
         self._samples: deque[Moment] = deque()
         self._process: tuple[float, int] | None = None
 
     def add(self, now: float, snapshot: Snapshot) -> None:
-        """Take in the rank's state at *now*; a new process of the rank starts the window anew."""
+        """Record the rank's state at *now*; a new process of the rank starts a new window."""
         if self._process != _process(snapshot):
             self._samples.clear()
             self._process = _process(snapshot)
@@ -140,7 +140,7 @@ class RankWindow:
             self._samples.popleft()
 
     def stage_seconds(self) -> dict[str, float] | None:
-        """Return the mean seconds a step spends in each stage; None while the window is short."""
+        """Return the mean seconds per step in each stage; None while the window is too short."""
         if not self._samples or self._steps() < MINIMUM_STEPS:
             return None
         first, last = self._samples[0].stage_seconds, self._samples[-1].stage_seconds

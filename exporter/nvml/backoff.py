@@ -1,8 +1,8 @@
-"""How long to wait before trying again what just failed."""
+"""How long to wait before retrying after failures."""
 
 
 class Backoff:
-    """Seconds to wait after each failure in a row: doubled each time, up to a cap."""
+    """Seconds to wait after each consecutive failure: doubled each time, up to a cap."""
 
     def __init__(self, first_seconds: float, cap_seconds: float) -> None:
         self._first_seconds = first_seconds
@@ -16,5 +16,5 @@ class Backoff:
         return seconds
 
     def reset(self) -> None:
-        """Forget the failures: it works again."""
+        """Forget the failures, after a success."""
         self._next_seconds = self._first_seconds

@@ -12,8 +12,8 @@ from exporter.nvml.sample import StuckCall
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# What a return code means for us (nvml.h, nvmlReturn_t).
-# This GPU, driver or user will not get that reading; asking every second changes nothing.
+# The meaning of return codes (nvml.h, nvmlReturn_t).
+# This reading is unavailable to this GPU, driver or user; asking every second does not help.
 UNSUPPORTED: Final = frozenset(
     {
         pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -22,10 +22,10 @@ UNSUPPORTED: Final = frozenset(
         pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH,
     }
 )
-# This GPU is gone; handles of the others stay good.
+# This GPU is gone; the other GPUs' handles stay valid.
 GPU_LOST: Final = frozenset({pynvml.NVML_ERROR_GPU_IS_LOST, pynvml.NVML_ERROR_RESET_REQUIRED})
-# The driver was unloaded or upgraded under us. pynvml never unloads the library it has, so only
-# a new process can go on.
+# The driver was unloaded or upgraded. pynvml never unloads its library, so only a new process can
+# continue.
 PROCESS_OBSOLETE: Final = frozenset(
     {
         pynvml.NVML_ERROR_UNINITIALIZED,
@@ -34,15 +34,15 @@ PROCESS_OBSOLETE: Final = frozenset(
     }
 )
 
-# Without a persistence daemon the driver wakes each GPU when it is opened, which takes seconds.
+# Without a persistence daemon, opening a GPU makes the driver wake it, which takes seconds.
 SLOW_FUNCTIONS: Final = frozenset({"nvmlInit", "nvmlDeviceGetHandleByIndex", "nvmlShutdown"})
 
 
 class CallFailed(Exception):
     """An NVML function returned *code*.
 
-    pynvml.NVMLError goes no further than here: it cannot be hashed, and comparing it with
-    anything but another one raises.
+    Keep pynvml.NVMLError inside this module: it is not hashable, and comparing it with anything
+    else raises.
     """
 
     def __init__(self, function: str, gpu: int | None, code: int, meaning: str) -> None:
@@ -51,7 +51,7 @@ class CallFailed(Exception):
         self.code = code
 
 
-# Function, GPU and when it was called. Not a class: a thousand calls a second are noted here.
+# Function, GPU and start time. A tuple, not a class: there are a thousand calls a second.
 _UnderWay = tuple[str, int | None, float]
 
 
@@ -66,7 +66,7 @@ class Calls:
     def __call__(
         self, gpu: int | None, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Return what *function* returns; raise CallFailed when NVML reports an error."""
+        """Return the result of *function*; raise CallFailed if NVML reports an error."""
         thread_id = threading.get_native_id()
         self._under_way[thread_id] = (function.__name__, gpu, time.monotonic())
         try:
@@ -84,7 +84,7 @@ class Calls:
         return not self._under_way
 
     def stuck(self) -> StuckCall | None:
-        """Return the call that is longest over its time, None when all is well."""
+        """Return the call that is most overdue, None if there is none."""
         now = time.monotonic()
         stuck = [
             StuckCall(function, gpu, now - started, thread_id)

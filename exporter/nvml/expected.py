@@ -1,4 +1,4 @@
-"""Which GPUs this node should have: those that it ever had, remembered over a restart."""
+"""Which GPUs this node should have: all that it ever had, remembered across restarts."""
 
 import json
 import logging
@@ -13,8 +13,8 @@ from exporter.nvml.sample import GpuSample, NodeSample
 
 logger = logging.getLogger(__name__)
 
-# In the directory of --path.state, which is not made here: only the operator knows whether what
-# lies there outlives a reboot.
+# In the directory of --path.state, which must exist: only the operator knows which directory
+# outlives a reboot.
 FILE_NAME: Final = "gpus.json"
 STARTS_OVER: Final = "the list of expected GPUs starts over"
 
@@ -22,9 +22,9 @@ STARTS_OVER: Final = "the list of expected GPUs starts over"
 class ExpectedGpus:
     """All GPUs that the driver has ever listed, by UUID, minus those known to be gone for good.
 
-    A GPU is gone for good when another one sits at its place on the PCI bus, or when the operator
-    says forget(). *directory* None keeps them in memory only; *number* overrules how many are
-    expected, 0 leaves that to what was seen. May be used from several threads.
+    A GPU is gone for good when another one takes its place on the PCI bus, or when the operator
+    calls forget(). *directory* None keeps them in memory only; a *number* above 0 overrides how
+    many are expected. May be used from several threads.
     """
 
     def __init__(self, directory: Path | None = None, number: int = 0) -> None:
@@ -55,7 +55,7 @@ class ExpectedGpus:
             self._keep(known | seen)
 
     def missing(self, gpus: Sequence[GpuSample]) -> list[str]:
-        """Return the UUIDs that are expected and not among *gpus*, in the order first seen."""
+        """Return the UUIDs that are expected but not among *gpus*, in the order first seen."""
         listed = {gpu.uuid for gpu in gpus}
         missing = [uuid for uuid in self._known if uuid not in listed]
         if self._number:
@@ -82,7 +82,7 @@ class ExpectedGpus:
             with new.open("w") as file:
                 json.dump({"gpus": known}, file)
                 file.flush()
-                os.fsync(file.fileno())  # A lost GPU is often followed by a reboot the hard way.
+                os.fsync(file.fileno())  # A lost GPU is often followed by a hard reboot.
             new.replace(self._file)
         except OSError as error:
             self._log(
@@ -110,7 +110,7 @@ class ExpectedGpus:
 
 
 def _parse(text: bytes) -> dict[str, str]:
-    """Return the GPUs in the file; raise ValueError on anything that was not written here."""
+    """Return the GPUs in the file; raise ValueError on anything not written by this class."""
     content = json.loads(text)
     known = content.get("gpus") if isinstance(content, dict) else None
     if not isinstance(known, dict) or not all(isinstance(place, str) for place in known.values()):

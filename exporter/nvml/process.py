@@ -1,4 +1,4 @@
-"""One run of the NVML worker, as its parent sees it: lines come out, and it can be ended."""
+"""One run of the NVML worker, from its parent's view: it writes lines, and can be ended."""
 
 import os
 import selectors
@@ -10,19 +10,19 @@ from typing import Final
 
 import exporter
 
-# Where this package lies, so that the worker is of the same version whatever our directory is.
+# The directory of this package, so that the worker runs the same version whatever the cwd is.
 PACKAGE_ROOT: Final = Path(exporter.__file__).parents[1]
-# Exit status of a worker that makes way for another; nothing is wrong with it.
+# Exit status of a worker that asks to be replaced, without any failure.
 SUPERSEDED_STATUS: Final = 3
-# What the worker gets to shut NVML down, and the kernel to end it once it is killed.
+# The worker's time to shut NVML down, and the kernel's to end it after a kill.
 END_SECONDS: Final = 1.5
 
 
 class WorkerProcess:
-    """A running worker. Its standard error is ours; closing its standard input asks it to end."""
+    """A running worker. It shares our standard error; closing its standard input ends it."""
 
     def __init__(self, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
-        """Start it; raise OSError if the machine cannot."""
+        """Start it; raise OSError if that fails."""
         self._process = subprocess.Popen(
             [sys.executable, "-m", "exporter.nvml.worker", *arguments],
             stdin=subprocess.PIPE,
@@ -41,7 +41,7 @@ class WorkerProcess:
     def read_lines(self, timeout_seconds: float, wake: int) -> list[bytes] | None:
         """Wait for output and return the complete lines in it; None once it has ended.
 
-        Return no line after *timeout_seconds*, or as soon as the file *wake* is readable.
+        Return an empty list after *timeout_seconds*, or as soon as the file *wake* is readable.
         """
         with selectors.DefaultSelector() as selector:
             selector.register(self._stdout, selectors.EVENT_READ)
@@ -54,7 +54,7 @@ class WorkerProcess:
         return lines if chunk else None
 
     def end(self, seconds: float = END_SECONDS) -> int | None:
-        """Ask it to end, kill it after *seconds*; return its status, None if it is still there."""
+        """Ask it to end, kill it after *seconds*; return its status, None if it still runs."""
         self._stdin.close()
         self._stdout.close()
         try:
@@ -67,11 +67,11 @@ class WorkerProcess:
             return None
 
     def is_running(self) -> bool:
-        """Whether the process is still there."""
+        """Whether the process still exists."""
         return self._process.poll() is None
 
     def sleeps_in_kernel(self, thread_id: int) -> bool:
-        """Whether a thread is in a sleep that no signal ends, SIGKILL included (state D)."""
+        """Whether a thread is in a sleep that no signal interrupts, not even SIGKILL (state D)."""
         try:
             stat = Path(f"/proc/{self.pid}/task/{thread_id}/stat").read_text()
         except OSError:

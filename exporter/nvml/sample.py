@@ -12,9 +12,9 @@ from typing import Any, Final, Protocol, Self
 
 @dataclass(frozen=True, slots=True)
 class GpuProcess:
-    """A process that has the GPU open, by its id in NVML's own process namespace.
+    """A process that has the GPU open, by its id in NVML's own PID namespace.
 
-    *used_bytes* and *gpu_instance*, the MIG instance that it runs on, are None where not known.
+    *used_bytes* and *gpu_instance*, the MIG instance that it runs on, are None if unknown.
     """
 
     pid: int
@@ -24,10 +24,10 @@ class GpuProcess:
 
 @dataclass(frozen=True, slots=True)
 class MigDevice:
-    """One MIG device of a GPU: a part of it that programs see as a GPU of their own.
+    """One MIG device: a part of a GPU that programs see as a GPU of its own.
 
-    *profile* is its size as in 1g.10gb. Each GPU instance has memory and processors of its own;
-    compute instances divide the processors of one. *sm_active_percent* is the GPU instance's.
+    *profile* is its size, for example 1g.10gb. Each GPU instance has its own memory and processors;
+    compute instances share the processors of one. *sm_active_percent* is the GPU instance's.
     """
 
     uuid: str
@@ -41,9 +41,9 @@ class MigDevice:
 
 @dataclass(frozen=True, slots=True)
 class GpuSample:
-    """What one GPU answered; one that is not *up* has no reading, only its identity if known.
+    """The readings of one GPU; one that is not *up* has none, only its identity if known.
 
-    *index* is NVML's, which need be neither CUDA's nor the number of the device file.
+    *index* is NVML's, which may differ from CUDA's and from the number of the device file.
     *throttle_reasons* is NVML's bit mask; *throttle_seconds* counts since the worker started.
     """
 
@@ -75,7 +75,7 @@ class GpuSample:
     energy_millijoules: int | None = None
     gpu_temperature_celsius: int | None = None
     memory_temperature_celsius: int | None = None
-    # Degrees until the clocks are lowered; negative beyond.
+    # Degrees until the GPU throttles; negative beyond.
     temperature_margin_celsius: int | None = None
     # Its health. Errors and remapped rows count over the GPU's life.
     ecc_corrected_errors: int | None = None
@@ -85,28 +85,28 @@ class GpuSample:
     row_remap_pending: int | None = None
     row_remap_failed: int | None = None
     recovery_action: int | None = None
-    # Where it sits. *topology* has, by index of each other GPU, the level at which they meet.
+    # Where it sits. *topology* maps each other GPU's index to their common-ancestor level.
     minor_number: int | None = None
     numa_node: int | None = None
     cpu_affinity: tuple[int, ...] | None = None
     topology: dict[str, str] | None = None
-    # Who uses it; empty when nobody does.
+    # Who uses it; empty if nobody does.
     processes: tuple[GpuProcess, ...] | None = None
-    # XID errors since the worker started, also of a GPU that is not up, for they say why: all, the
-    # first kinds by number, and whom they are from, see xids.XidSource.
+    # XID errors since the worker started, also of a GPU that is not up, because they explain why:
+    # the total, the first kinds by number, and their source, see xids.XidSource.
     xid_events: int | None = None
     xid_errors: dict[str, int] | None = None
     xid_source: str | None = None
-    # Its parts where MIG is on, None where it is off.
+    # Its MIG devices, None where MIG is off.
     mig_devices: tuple[MigDevice, ...] | None = None
-    # Where the two rates of its PCIe link come from: "gpm", "byte_counter" or "sampled".
+    # The source of the two rates of its PCIe link: "gpm", "byte_counter" or "sampled".
     pcie_source: str | None = None
-    # What its units did, mean percent of what they can do; Hopper and later.
+    # Activity of its units, mean percent of their capacity; Hopper and later.
     sm_active_percent: float | None = None
     sm_occupancy_percent: float | None = None
     tensor_active_percent: float | None = None
     dram_active_percent: float | None = None
-    # Its NVLinks, all together; none of these where it has none.
+    # All its NVLinks together; None if it has none.
     nvlink_links: int | None = None
     nvlink_links_up: int | None = None
     nvlink_speed_min_megabytes_per_second: int | None = None
@@ -128,12 +128,12 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class StuckCall:
-    """A driver call that has not returned in its time; *gpu* is None for a call on the node."""
+    """A driver call that takes too long; *gpu* is None for a call on the node."""
 
     function: str
     gpu: int | None
     seconds: float
-    # Of the calling thread, to look up its state in /proc.
+    # The calling thread, to look up its state in /proc.
     thread_id: int
 
     def __str__(self) -> str:
@@ -143,7 +143,7 @@ class StuckCall:
 
 @dataclass(frozen=True, slots=True)
 class NodeSample:
-    """One sample of the node. *gpus_visible* is 0 without driver, None while it is still asked."""
+    """One sample of the node. *gpus_visible* is 0 without a driver, None until it answers."""
 
     timestamp_seconds: float
     gpus_visible: int | None = None
@@ -151,7 +151,7 @@ class NodeSample:
     nvml_version: str | None = None
     gpus: tuple[GpuSample, ...] = ()
     stuck_call: StuckCall | None = None
-    # A Reason, and the sentence about it for the log; None and empty while all is well.
+    # A Reason, and the sentence about it for the log; None and empty while GPUs are read.
     error_reason: str | None = None
     error: str = ""
 
@@ -174,11 +174,11 @@ class NodeSample:
         )
 
 
-# What the fields are, and in which order: their values go over the pipe without their names, which
-# would be most of it. Another version's sample is not taken for ours.
+# The fields and their order: values travel over the pipe without their names, which would be most
+# of the data. A sample in another version's layout is rejected.
 _CLASSES: Final = (NodeSample, GpuSample, GpuProcess, MigDevice, StuckCall)
 LAYOUT: Final = zlib.crc32(repr([[f.name for f in fields(one)] for one in _CLASSES]).encode())
-# The fields of GpuSample with what JSON does not know.
+# The fields of GpuSample whose types JSON lacks.
 _AFFINITY, _PROCESSES, _DEVICES = (
     [field.name for field in fields(GpuSample)].index(name)
     for name in ("cpu_affinity", "processes", "mig_devices")
@@ -205,17 +205,17 @@ class NvmlSource(Protocol):
 
     @property
     def worker_up(self) -> bool:
-        """Whether a worker is running and was heard lately."""
+        """Whether a worker is running and has reported recently."""
         ...
 
     @property
     def worker_restarts(self) -> int:
-        """How many workers were started to replace one that failed."""
+        """How many workers were started to replace a failed one."""
         ...
 
     @property
     def stuck_call(self) -> StuckCall | None:
-        """The driver call that hangs, as of now, though the worker may have fallen silent."""
+        """The driver call that hangs, as of now, even if the worker has fallen silent."""
         ...
 
     @property
@@ -224,5 +224,5 @@ class NvmlSource(Protocol):
         ...
 
     def latest(self) -> NodeSample | None:
-        """Return the newest sample, None when there is none that is fresh."""
+        """Return the newest sample, None if there is no fresh one."""
         ...

@@ -16,14 +16,15 @@ from exporter.nvml.timing import Timing
 
 logger = logging.getLogger(__name__)
 
-# Imports alone can take this long on a busy node whose packages lie on a network file system.
+# Imports alone can take this long on a busy node with packages on a network file system.
 FIRST_LINE_SECONDS: Final = 30.0
 RESTART_CAP_SECONDS: Final = 60.0
 # After a worker has run without a fault for this long, the back-off starts over.
 WELL_SECONDS: Final = 60.0
-# How long a healthy worker may take to shut NVML down before it is killed: more than its own limit.
+# How long a healthy worker may take to shut NVML down before it is killed: longer than its own
+# limit.
 LET_GO_SECONDS: Final = 2.5
-# How often a worker that SIGKILL did not end is looked at.
+# How often to check on a worker that SIGKILL did not end.
 ABANDONED_POLL_SECONDS: Final = 1.0
 
 FOREIGN: Final = "for example after an upgrade without a restart of the exporter"
@@ -31,9 +32,9 @@ FOREIGN: Final = "for example after an upgrade without a restart of the exporter
 
 @dataclass(frozen=True, slots=True)
 class _Failure:
-    """Why a worker must be replaced; *at_once*: it has been waited for long enough already.
+    """Why a worker must be replaced; *at_once*: without another wait.
 
-    *planned*: the worker asked for it, so it counts as no restart.
+    *planned*: the worker asked for it, so it does not count as a restart.
     """
 
     reason: str
@@ -46,16 +47,16 @@ ENDED: Final = _Failure("ended")
 
 
 class NvmlSupervisor:
-    """Runs the worker from a thread of its own; the other methods only read memory.
+    """Runs the worker from its own thread; the other methods only read memory.
 
-    A worker that ends, says nothing, or reports a stuck call is replaced. The wait before that
-    doubles each time; while a call is stuck the old worker goes on meanwhile, since its other GPUs
-    are fine. A worker that even SIGKILL does not end, because it sleeps in the driver, is left
-    behind: another would only join it, so none is started before it is gone.
+    A worker that ends, falls silent, or reports a stuck call is replaced, after a wait that doubles
+    each time. While a call is stuck, the old worker continues during that wait, because its other
+    GPUs are fine. A worker that not even SIGKILL ends, because it sleeps in the driver, is left
+    behind: a new one would only hang as well, so none starts until the old one is gone.
 
-    release() ends the worker for a while, which is what closes the driver's device files.
+    release() ends the worker for a while, which closes the driver's device files.
 
-    *environment* is added to our own. *on_sample* is called with each sample, in our thread.
+    *environment* is added to our own. *on_sample* is called with each sample, in that thread.
     """
 
     def __init__(
@@ -72,9 +73,9 @@ class NvmlSupervisor:
         self._launch = launch
         self._on_sample = on_sample
         self._worker: WorkerProcess | None = None
-        # Replaced as a whole, so a reader never sees one sample with the time of another.
+        # Replaced as a whole, so a reader never combines one sample with the time of another.
         self._heard: tuple[NodeSample, float] | None = None
-        # Until the process that made it is gone, however long it says nothing more.
+        # Kept until the process that made it is gone, even if it stays silent.
         self._stuck: tuple[StuckCall, float] | None = None
         self._restarts = 0
         self._replace_not_before = 0.0
@@ -100,15 +101,15 @@ class NvmlSupervisor:
         os.close(self._wake)
 
     def release(self, seconds: float) -> None:
-        """End the worker, and start none for *seconds*; returns before it has ended.
+        """End the worker, and start none for *seconds*; returns before the worker has ended.
 
-        Like resume(), to be called from the thread that calls stop(), between start() and stop().
+        Call it, like resume(), from the thread that calls stop(), between start() and stop().
         """
         self._released_until = time.monotonic() + seconds
         os.write(self._to_wake, b"!")
 
     def resume(self) -> None:
-        """Read the GPUs again, though a release has not run out."""
+        """Read the GPUs again, even if a release has not run out."""
         self._released_until = 0.0
         os.write(self._to_wake, b"!")
 
@@ -118,7 +119,7 @@ class NvmlSupervisor:
         return self._released
 
     def latest(self) -> NodeSample | None:
-        """Return the newest sample, None when there is none that is fresh."""
+        """Return the newest sample, None if there is no fresh one."""
         heard = self._heard
         if heard is None or time.monotonic() - heard[1] > self._timing.patience_seconds:
             return None
@@ -132,23 +133,23 @@ class NvmlSupervisor:
 
     @property
     def worker_pid(self) -> int | None:
-        """Process id of the worker, None while none is running."""
+        """Process id of the worker, None if none is running."""
         worker = self._worker
         return None if worker is None else worker.pid
 
     @property
     def worker_up(self) -> bool:
-        """Whether a worker is running and was heard lately."""
+        """Whether a worker is running and has reported recently."""
         return self._worker is not None and self.latest() is not None
 
     @property
     def worker_restarts(self) -> int:
-        """How many workers were started to replace one that failed."""
+        """How many workers were started to replace a failed one."""
         return self._restarts
 
     @property
     def stuck_call(self) -> StuckCall | None:
-        """The driver call that hangs, as of now, though the worker may have fallen silent."""
+        """The driver call that hangs, as of now, even if the worker has fallen silent."""
         stuck = self._stuck
         if stuck is None:
             return None
@@ -181,7 +182,7 @@ class NvmlSupervisor:
         while not self._stopping.is_set() and self._seconds_released() > 0:
             self._wait(self._seconds_released())
         self._released = False
-        self._backoff.reset()  # Whatever was wrong before, the operator has been at it.
+        self._backoff.reset()  # The operator has intervened, so earlier failures no longer count.
         logger.info("the GPUs are no longer released")
 
     def _wait(self, seconds: float) -> None:
@@ -193,10 +194,10 @@ class NvmlSupervisor:
         try:
             os.read(self._wake, 4096)
         except BlockingIOError:
-            return  # Nobody woke us.
+            return  # Timed out.
 
     def _run_worker(self) -> _Failure | None:
-        """Start a worker and return why it must be replaced; None when it only has to end."""
+        """Start a worker and return why it must be replaced; None if it was only asked to end."""
         worker = self._launch(self._timing.to_arguments(), self._environment)
         self._worker = worker
         failure = self._follow(worker)
@@ -246,7 +247,7 @@ class NvmlSupervisor:
         return sample
 
     def _log_error(self, sample: NodeSample) -> None:
-        """Log the reason why there is no GPU once, although every new worker finds it again."""
+        """Log once why there is no GPU, although every new worker finds the same reason."""
         if sample.gpus_visible is None or sample.error == self._logged_error:
             return
         self._logged_error = sample.error
@@ -278,6 +279,6 @@ class NvmlSupervisor:
 def _ended(status: int) -> _Failure:
     if status == SUPERSEDED_STATUS:
         return _Failure("is stopped for a new one", planned=True, log_level=logging.DEBUG)
-    # Status 0: somebody sent SIGTERM, as systemd does to all of a service's processes.
+    # Status 0: it got SIGTERM, which systemd sends to all processes of a service.
     level = logging.INFO if status == 0 else logging.WARNING
     return _Failure(f"ended with status {status}", log_level=level)

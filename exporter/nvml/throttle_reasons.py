@@ -1,12 +1,12 @@
-"""The reasons for which a GPU's clocks are held down, as the `reason` label names them.
+"""The reasons for which a GPU's clocks are throttled, as the `reason` label names them.
 
-Apart from what reads them: the exporter's process does not import pynvml, only the worker does.
+In its own module because the exporter's process must not import pynvml; only the worker does.
 """
 
 from typing import Final
 
-# nvml.h, nvmlClocksEventReason*: every value the `reason` label can take, in the bits' order.
-# Left out are gpu_idle (0x1) and display_clock_setting (0x100), which slow no training down.
+# nvml.h, nvmlClocksEventReason*: every value of the `reason` label, in the bits' order.
+# Left out are gpu_idle (0x1) and display_clock_setting (0x100), which do not slow down training.
 REASON_BITS: Final = {
     "applications_clocks_setting": 0x2,
     "sw_power_cap": 0x4,

@@ -1,1 +1,1 @@
-"""Orders of this node's operator, from the command line to what the exporter does with them."""
+"""Orders from this node's operator, from the command line to their effect in the exporter."""

@@ -1,4 +1,4 @@
-"""What the operator's socket serves: orders for every rank of the node, and for its GPUs."""
+"""The operator's socket: orders for every rank on the node, and for its GPUs."""
 
 from fastapi import FastAPI
 
@@ -10,13 +10,13 @@ from rank_probe.version import __version__
 
 
 def operator_app(orders: Orders, gpus: GpuControl | None) -> FastAPI:
-    """Return the application. *gpus* is None where no collector needs them.
+    """Return the application. *gpus* is None if no collector needs the GPUs.
 
-    Whoever can open the socket may do all of it.
+    Anyone who can open the socket may give every order.
     """
     app = FastAPI(
         title="rankskew operator",
-        summary="Orders of the node's operator. Not for programs of others.",
+        summary="Orders from the node's operator. Not a public API.",
         version=__version__,
         docs_url=None,
         redoc_url=None,
@@ -26,14 +26,14 @@ def operator_app(orders: Orders, gpus: GpuControl | None) -> FastAPI:
 
     @app.post(CONTROL_PATH, responses=REFUSALS)
     async def control(order: Order) -> Ordered:
-        """Change how much the probes of a job's ranks on this node time."""
+        """Set how much the probes of a job's ranks on this node time."""
         return Ordered(orders.give(order, everybodys))
 
     if gpus is not None:
 
         @app.post(GPUS_PATH, responses=REFUSALS)
         async def gpu_order(order: GpuOrder) -> GpuAnswer:
-            """Release the GPUs for a while, read them again, or forget those taken out."""
+            """Release the GPUs for a while, read them again, or forget those that were removed."""
             return gpus.do(order)
 
     return app

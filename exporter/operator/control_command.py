@@ -1,4 +1,4 @@
-"""`rankskew control`: give the exporter of this node an order for a job's ranks."""
+"""`rankskew control`: order this node's exporter to change the level of a job's ranks."""
 
 import http.client
 import json
@@ -10,35 +10,35 @@ from exporter.operator.orders import CONTROL_PATH, Order
 from exporter.settings import Settings
 from rank_probe.push import DEFAULT_ENDPOINT, Bearer, open_connection
 
-# A person waits: longer than a probe would.
+# A person is waiting, so longer than the probe's timeout.
 TIMEOUT_SECONDS: Final = 5.0
 
 
 def operator_endpoint() -> str:
-    """Return where this node's exporter takes orders of its operator."""
+    """Return the endpoint where this node's exporter takes its operator's orders."""
     return f"unix:{Settings().operator_socket}"
 
 
 def control_endpoint() -> str:
-    """Return where this user can control ranks: all of them, or else where their own push."""
+    """Return the endpoint that controls all ranks if this user may, else the one ranks push to."""
     if os.access(Settings().operator_socket, os.W_OK):
         return operator_endpoint()
     return os.environ.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT
 
 
 def give_order(order: Order, endpoint: str) -> str:
-    """Post *order* to *endpoint* and return a sentence on what came of it; raises UsageError."""
+    """Post *order* to *endpoint* and return a sentence on the result; raises UsageError."""
     status, answer = post(CONTROL_PATH, order.to_json(), endpoint)
     if status != http.client.OK:
         sentence = answer.get("error")
-        raise UsageError(str(sentence or f"{endpoint} answers {status}: it takes no orders there"))
+        raise UsageError(str(sentence or f"{endpoint} answers {status}: it takes no orders"))
     ranks = answer.get("ranks")
     who = "1 rank" if ranks == 1 else f"{ranks} ranks"
     return f"{who} of job {order.job_id!r} on this node: level {order.level} within about a second"
 
 
 def post(path: str, body: bytes, endpoint: str) -> tuple[int, dict[str, Any]]:
-    """Post *body* to the exporter; return status and answer, raises UsageError without one."""
+    """Post *body* to the exporter; return status and answer, raises UsageError if none comes."""
     try:
         connection = open_connection(endpoint)
     except ValueError as error:
@@ -51,7 +51,7 @@ def post(path: str, body: bytes, endpoint: str) -> tuple[int, dict[str, Any]]:
     except (OSError, http.client.HTTPException) as error:
         why = reason(error) if isinstance(error, OSError) else "its answer is not HTTP"
         raise UsageError(
-            f"no exporter answers at {endpoint}: {why}; start one, or name its --endpoint"
+            f"no exporter answers at {endpoint}: {why}; start one, or set --endpoint"
         ) from error
     finally:
         connection.close()

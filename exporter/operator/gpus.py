@@ -1,4 +1,4 @@
-"""What the operator may ask about the GPUs of this node: let go of them for a while, or forget."""
+"""What the operator may order about this node's GPUs: release, resume, forget."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -7,15 +7,15 @@ from exporter.operator.orders import GpuOrder
 
 
 class Nvml(Protocol):
-    """The part of the supervisor that is asked."""
+    """The part of the supervisor that orders use."""
 
     @property
     def released(self) -> bool:
-        """Whether no process of the exporter has the driver open, as release() asked."""
+        """Whether no process of the exporter has the driver open, after release()."""
         ...
 
     def release(self, seconds: float) -> None:
-        """Let go of the GPUs soon, and for *seconds*."""
+        """Close the driver soon, for *seconds*."""
         ...
 
     def resume(self) -> None:
@@ -24,25 +24,25 @@ class Nvml(Protocol):
 
 
 class Expected(Protocol):
-    """The part of the remembered GPUs that is asked."""
+    """The part of the expected GPUs that orders use."""
 
     def forget(self) -> int:
-        """Expect no longer what the driver does not list; return how many GPUs that are."""
+        """Stop expecting GPUs that the driver does not list; return how many these are."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class GpuAnswer:
-    """Whether the GPUs are *released*, and how many of them were *forgotten* by this order."""
+    """Whether the GPUs are *released*, and how many this order has *forgotten*."""
 
     released: bool
     forgotten: int
 
 
 class GpuControl:
-    """Does what the operator asks about the GPUs. Call from the event loop only.
+    """Carries out the operator's orders about the GPUs. Call from the event loop only.
 
-    Nothing here waits: a release is done once the status says so.
+    Nothing here waits: a release is done once the status shows it.
     """
 
     def __init__(self, nvml: Nvml, expected: Expected) -> None:

@@ -1,4 +1,4 @@
-"""`rankskew gpus`: make the exporter of this node let go of the GPUs, or forget those taken out."""
+"""`rankskew gpus`: make this node's exporter release its GPUs, or forget removed ones."""
 
 import http.client
 import time
@@ -10,7 +10,7 @@ from exporter.errors import StartError, UsageError
 from exporter.operator.control_command import post
 from exporter.operator.orders import GPUS_PATH, GpuOrder
 
-# The worker ends in 4 s, or it hangs in the driver.
+# The worker ends within 4 s, unless it hangs in the driver.
 LET_GO_SECONDS: Final = 10.0
 POLL_SECONDS: Final = 0.1
 
@@ -26,8 +26,8 @@ def release(seconds: float, endpoint: str, sleep: Callable[[float], None] = time
     while not answer.get("released"):
         if time.monotonic() > give_up:
             raise StartError(
-                "the process that reads the GPUs does not end, as when a call hangs in the driver; "
-                "rankskew_nvml_call_stuck_seconds names it, and only a reboot may help"
+                "the process that reads the GPUs does not end, probably because a call hangs in "
+                "the driver; rankskew_nvml_call_stuck_seconds names it, and only a reboot may help"
             )
         sleep(POLL_SECONDS)
         answer = _ask(GpuOrder("status"), endpoint)
@@ -38,21 +38,21 @@ def release(seconds: float, endpoint: str, sleep: Callable[[float], None] = time
 
 
 def resume(endpoint: str) -> str:
-    """Have the GPUs read again; raises UsageError."""
+    """Resume reading the GPUs; raises UsageError."""
     _ask(GpuOrder("resume"), endpoint)
     return "the exporter reads the GPUs again within seconds"
 
 
 def forget(endpoint: str) -> str:
-    """Have the GPUs that are not there any more expected no longer; raises UsageError."""
+    """Stop expecting the GPUs that are no longer there; raises UsageError."""
     forgotten = _ask(GpuOrder("forget"), endpoint).get("forgotten")
     gpus = "1 GPU is" if forgotten == 1 else f"{forgotten} GPUs are"
-    return f"{gpus} expected no longer"
+    return f"{gpus} no longer expected"
 
 
 def _ask(order: GpuOrder, endpoint: str) -> dict[str, Any]:
     status, answer = post(GPUS_PATH, order.to_json(), endpoint)
     if status != http.client.OK:
         sentence = answer.get("error")
-        raise UsageError(str(sentence or f"{endpoint} answers {status}: it takes no orders there"))
+        raise UsageError(str(sentence or f"{endpoint} answers {status}: it takes no orders"))
     return answer

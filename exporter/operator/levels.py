@@ -1,4 +1,4 @@
-"""How much the probes of this node's ranks should time: a user's order, or the operator's."""
+"""How much the probes of this node's ranks should time, as ordered by a user or the operator."""
 
 import logging
 from collections.abc import Callable
@@ -10,12 +10,12 @@ from rank_probe.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
-# Says whether the ranks of an owner are for somebody to control.
+# Whether someone may control the ranks of an owner.
 MayControl = Callable[[Peer | None], bool]
 
 
 class NobodyThere(Exception):
-    """No rank on this node is meant by the order."""
+    """The order matches no rank on this node."""
 
 
 def everybodys(owner: Peer | None) -> bool:
@@ -26,15 +26,15 @@ def everybodys(owner: Peer | None) -> bool:
 def own(asker: Peer | None) -> MayControl:
     """Let *asker* control ranks of their own.
 
-    A rank that reports over TCP is nobody's: whoever reaches that listener may control it.
+    Any client of the TCP listener may control a rank that reports over TCP: it has no owner.
     """
     return lambda owner: asker is owner is None or (asker is not None and asker.may_act_for(owner))
 
 
 class Orders:
-    """The latest order for each job and rank, until the job's last rank here has ended.
+    """The latest order for each job and rank, kept until the job's last rank on this node ends.
 
-    In memory only, and never more of them than there are jobs and ranks in *store*. Call from the
+    Held in memory only, and never more orders than *store* has jobs and ranks. Call from the
     event loop only.
     """
 
@@ -43,9 +43,9 @@ class Orders:
         self._given: dict[tuple[str, int | None], tuple[Order, MayControl]] = {}
 
     def give(self, order: Order, may_control: MayControl) -> int:
-        """Keep *order*; return for how many ranks that report now it is.
+        """Keep *order*; return how many reporting ranks it applies to.
 
-        Raises NobodyThere when no rank is meant, Forbidden when all that are belong to others.
+        Raises NobodyThere if no rank matches, Forbidden if all that match belong to others.
         """
         meant = [held for held in self._running() if _is_meant(held.snapshot, order)]
         if not meant:
@@ -53,18 +53,18 @@ class Orders:
         allowed = [held for held in meant if may_control(held.owner)]
         if not allowed:
             raise Forbidden(
-                f"Job {order.job_id!r} belongs to another user or container of this node; "
+                f"Job {order.job_id!r} belongs to another user or container on this node; "
                 "give the order as that user, or as root on the operator's socket."
             )
         self.forget_ended()
-        if order.rank is None:  # The last word counts, also over what one rank was told before.
+        if order.rank is None:  # The latest order wins, even over an earlier one for a single rank.
             self._given = {key: old for key, old in self._given.items() if key[0] != order.job_id}
         self._given[order.job_id, order.rank] = (order, may_control)
         logger.info("%d ranks of job %r: level %s", len(allowed), order.job_id, order.level)
         return len(allowed)
 
     def level_for(self, snapshot: Snapshot, owner: Peer | None) -> str | None:
-        """Return what was asked of the rank, which *owner* reports; None if nothing was."""
+        """Return the level ordered for the rank that *owner* reports; None if there is no order."""
         for rank in (snapshot.rank, None):
             given = self._given.get((snapshot.job_id, rank))
             if given is not None and given[1](owner):
@@ -72,7 +72,7 @@ class Orders:
         return None
 
     def forget_ended(self) -> None:
-        """Drop the orders for jobs that ended: a new run of that name starts as any other."""
+        """Drop the orders for ended jobs, so that a new run of that name starts without them."""
         if self._given:
             running = {held.snapshot.job_id for held in self._running()}
             self._given = {key: old for key, old in self._given.items() if key[0] in running}

@@ -1,18 +1,18 @@
-"""The orders themselves, as commands post them and the exporter takes them; nothing to install."""
+"""The orders that commands post and the exporter takes; needs the standard library only."""
 
 import json
 from dataclasses import asdict, dataclass
 from typing import Final, Literal
 
-# Where orders are posted: on the operator's socket; the first one on the ingest listener too.
+# Where to post orders: on the operator's socket; the first one on the ingest listener too.
 CONTROL_PATH: Final = "/v1/control"
 GPUS_PATH: Final = "/v1/gpus"
 
 RELEASE_SECONDS: Final = 600.0
-# Whoever forgets to resume loses a day of series, not all of them.
+# Forgetting to resume costs a day of series, not all of them.
 RELEASE_MAX_SECONDS: Final = 86400.0
 
-# What pydantic is told: a field that is misspelt makes no order.
+# For pydantic: a misspelt field is an error.
 STRICT: Final = {"extra": "forbid"}
 
 
@@ -35,7 +35,7 @@ class Order:
 class GpuOrder:
     """Do *action* with the GPUs; *seconds* is how long a release lasts.
 
-    Raises ValueError for a time that is not above 0 and at most RELEASE_MAX_SECONDS.
+    Raises ValueError unless *seconds* is above 0 and at most RELEASE_MAX_SECONDS.
     """
 
     __pydantic_config__ = STRICT

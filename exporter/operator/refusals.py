@@ -1,4 +1,4 @@
-"""How an order that is not followed is answered: a status, and one sentence as `error`."""
+"""The answer to a refused order: a status, and one sentence as `error`."""
 
 from dataclasses import dataclass
 from typing import Any, Final
@@ -15,7 +15,7 @@ from exporter.validation import sentence
 
 @dataclass(frozen=True, slots=True)
 class Ordered:
-    """For how many *ranks* that report now the order is."""
+    """How many reporting *ranks* the order applies to."""
 
     ranks: int
 
@@ -33,12 +33,12 @@ REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def say_what_is_wrong(app: FastAPI, served: str) -> None:
-    """Have *app* answer whatever it refuses with a Refusal; *served* is what it does not refuse."""
+    """Make *app* answer everything it refuses with a Refusal; *served* names what it serves."""
 
     async def not_valid(_: Request, error: Exception) -> JSONResponse:
         assert isinstance(error, RequestValidationError)
         first = error.errors()[0]
-        # FastAPI puts where in the request it was before the place in the body.
+        # FastAPI prepends the part of the request ("body") to the location inside the body.
         return _refusal(422, sentence(first | {"loc": first["loc"][1:]}, "The body"))
 
     async def nobody(_: Request, error: Exception) -> JSONResponse:

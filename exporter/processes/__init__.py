@@ -1,1 +1,1 @@
-"""The node's processes: which is a rank, which GPU it uses, which pod or Slurm job is it in."""
+"""The node's processes: which are ranks, and which GPU, pod or Slurm job each belongs to."""

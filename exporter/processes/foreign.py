@@ -8,8 +8,8 @@ from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankOnGpu, started_as
 from rank_probe import identity
 
-# Parts of the driver and of a desktop, by the 15 characters that the kernel keeps of a name: they
-# sit on every GPU, or compute for the job (the MPS server).
+# Parts of the driver and of a desktop, by the 15 characters of a name that the kernel keeps: they
+# run on every GPU, or compute for the job (the MPS server).
 PART_OF_THE_NODE: Final = frozenset(
     {"nvidia-cuda-mps", "nvidia-persiste", "nv-hostengine", "Xorg", "Xwayland", "gnome-shell"}
 )
@@ -18,11 +18,11 @@ PART_OF_THE_NODE: Final = frozenset(
 def foreign_processes(
     gpu: GpuSample, ranks: Sequence[RankOnGpu], processes: Mapping[int, Process]
 ) -> int | None:
-    """Return how many processes on *gpu* are not of the job that owns it.
+    """Return how many processes on *gpu* do not belong to the job that owns it.
 
-    None without a rank on it, which leaves it without an owner, and when none of its processes can
-    be seen. Of several jobs the one that was started first owns it, and the others' ranks are
-    foreign. Processes that ended since the list was made are not counted.
+    None if no rank is on the GPU, because it then has no owner, or if none of its processes is
+    visible. If several jobs share it, the job that started first owns it, and the others' ranks
+    are foreign. Processes that have ended since NVML listed them are not counted.
     """
     owners = _owners(gpu, ranks)
     seen = [processes[each.pid] for each in gpu.processes or () if each.pid in processes]
@@ -32,7 +32,7 @@ def foreign_processes(
 
 
 def _owners(gpu: GpuSample, ranks: Sequence[RankOnGpu]) -> list[RankOnGpu]:
-    """Return the ranks on *gpu* that are of the job that owns it."""
+    """Return the ranks on *gpu* that belong to the job that owns it."""
     here = [rank for rank in ranks if rank.gpu_uuid == gpu.uuid]
     if not here:
         return []
@@ -60,14 +60,14 @@ def _belongs(process: Process, owners: Sequence[RankOnGpu]) -> bool:
 
 
 def _job_of(process: Process) -> str | None:
-    """Return the job that the environment names; where it names none, only that of a rank."""
+    """Return the job that the environment names; if it names none, only a rank has one."""
     environment = process.environment or {}
     is_rank = started_as(process) is not None
     return identity.job_id(environment) if is_rank else identity.named_job_id(environment)
 
 
 def _is_beside(process: Process, owner: Process) -> bool:
-    """Whether one started the other, or both are in one container or one job of Slurm's."""
+    """Whether one is the other's ancestor, or both share a container or Slurm job."""
     ours, its = owner.cgroup, process.cgroup
     return (
         owner.pid in process.ancestors

@@ -1,4 +1,4 @@
-"""One process of the node, as /proc/<pid> shows it. What cannot be read is absent, not an error."""
+"""One process of the node, from /proc/<pid>. What cannot be read is absent, not an error."""
 
 import os
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from exporter.cpus import cpu_list
 from exporter.ingest.schema import LABEL_CHARACTERS
 from rank_probe import identity
 
-# All that is kept of an environment, which may hold passwords: neither shown nor remembered.
+# Nothing else of an environment, which may contain passwords, is kept or shown.
 KEPT_VARIABLES: Final = identity.VARIABLES | {
     "CUDA_DEVICE_ORDER",
     "CUDA_VISIBLE_DEVICES",
@@ -25,19 +25,19 @@ KEPT_VARIABLES: Final = identity.VARIABLES | {
 }
 # A list of sixteen GPUs by their full UUIDs; it is shortened before it becomes a label.
 VALUE_CHARACTERS: Final = 1024
-# Far beyond a launcher's environment; any user can make one of any length, and psutil reads it all.
+# Far beyond a launcher's environment. Any user can make a longer one, and psutil would read it all.
 FILE_BYTES: Final = 1 << 18
 ANCESTORS: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """A process at one moment. Process id and *start_ticks* together are never used twice.
+    """A process at one moment. A process id together with *start_ticks* is never reused.
 
-    *ancestors* are its parent, that one's parent and so on. *namespace_pid* is what the process
-    itself calls its id. *cpus* are those that its main thread may run on. *environment* has those
-    of KEPT_VARIABLES that it was started with; what it set later is not seen. *has_own_hostname*
-    is whether its host name is a container's, not the node's. None is "could not be read".
+    *ancestors* are its parent, its parent's parent and so on. *namespace_pid* is the process's own
+    view of its id. *cpus* are those that its main thread may run on. *environment* has the
+    KEPT_VARIABLES that it was started with, not those that it set later. *has_own_hostname* is
+    whether its host name is a container's instead of the node's. None is "could not be read".
     """
 
     pid: int
@@ -55,8 +55,8 @@ class Process:
 class Proc:
     """Reads the proc file system at *path*.
 
-    Reading an environment waits while the process changes its memory map, and a process that hangs
-    in the driver may do so for ever: not for the event loop.
+    Reading an environment blocks while the process changes its memory map, and a process that hangs
+    in the driver may do so forever: do not call this from the event loop.
     """
 
     def __init__(self, path: Path) -> None:
@@ -65,10 +65,10 @@ class Proc:
     def process(
         self, pid: int, known: Process | None = None, online_cpus: frozenset[int] = frozenset()
     ) -> Process | None:
-        """Return process *pid*, None when there is none. *known* is what an earlier call returned.
+        """Return process *pid*, None if there is none. *known* is the result of an earlier call.
 
-        Of a *known* process only what may change is read again. Its CPUs are those of *online_cpus*
-        that it may run on, unless that is empty.
+        For a *known* process, only what can change is read again. Its CPUs are those of
+        *online_cpus* that it may run on, or all that it may run on if *online_cpus* is empty.
         """
         stat = self._stat(pid)
         if stat is None:
@@ -86,17 +86,17 @@ class Proc:
                 has_own_hostname=self._has_own_hostname(pid),
             )
         after = self._stat(pid)
-        # Another process may have got the id while we read.
+        # Another process may have taken the id meanwhile.
         return process if after is not None and after.start_ticks == stat.start_ticks else None
 
     def online_cpus(self) -> frozenset[int]:
-        """Return the CPUs that are on; an affinity also names those that could be plugged in."""
+        """Return the online CPUs; an affinity also includes those that could be plugged in."""
         lines = self._text("", "stat").splitlines()
         numbers = (line.split(maxsplit=1)[0].removeprefix("cpu") for line in lines if line.strip())
         return frozenset(int(number) for number in numbers if number.isdecimal())
 
     def _with_status(self, process: Process, online: frozenset[int]) -> Process:
-        # psutil knows no NSpid, and takes pid for one of our own namespace to tell the affinity.
+        # psutil does not read NSpid, and its affinity needs a pid of our own namespace.
         lines = (line.partition(":\t") for line in self._text(process.pid, "status").splitlines())
         status = {name: value.strip() for name, _, value in lines}
         allowed = frozenset(cpu_list(status.get("Cpus_allowed_list", "")))
@@ -130,7 +130,7 @@ class Proc:
 
     def _stat(self, pid: int) -> "_Stat | None":
         # Not psutil: its name() may read a command line of any length, and its create_time() moves
-        # with the clock. The name is in parentheses and may hold anything, parentheses too.
+        # with the clock. The name is in parentheses and may contain anything, even parentheses.
         before, _, after = self._text(pid, "stat").rpartition(")")
         fields = after.split()
         try:
@@ -142,7 +142,7 @@ class Proc:
         return (self._bytes(pid, name) or b"").decode(errors="replace")
 
     def _bytes(self, pid: int | str, name: str) -> bytes | None:
-        """Return the begin of a file; None when it is gone or not for us."""
+        """Return the beginning of a file; None if it is gone or not readable."""
         try:
             with (self._path / str(pid) / name).open("rb") as file:
                 return file.read(FILE_BYTES)
@@ -158,16 +158,16 @@ class _Stat:
 
 
 def environment(block: bytes) -> dict[str, str]:
-    """Return the KEPT_VARIABLES of an environment in which any user may have put anything.
+    """Return the KEPT_VARIABLES of an environment, which any user may have filled with anything.
 
-    A value that no label could carry is left out.
+    A value that no label can hold is left out.
     """
     kept: dict[str, str] = {}
     for entry in block.split(b"\0"):
         name, _, value = entry.partition(b"=")
         text = _label_text(value) if name.decode(errors="replace") in KEPT_VARIABLES else None
         if text is not None:
-            kept.setdefault(name.decode(), text)  # The first one counts, as for getenv().
+            kept.setdefault(name.decode(), text)  # The first one counts, as in getenv().
     return kept
 
 

@@ -1,4 +1,4 @@
-"""Which rank runs on which GPU: from what the probes report, and from the processes on the GPUs."""
+"""Which rank runs on which GPU, from the probes' reports and the processes on the GPUs."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from rank_probe.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 
-# What the source label can say: the probe named the GPU, or NVML lists a process on it that was
+# The values of the label `source`: the probe named the GPU, or NVML lists a process on it that was
 # started as this rank.
 PROBE: Final = "probe"
 ENVIRON: Final = "environ"
@@ -26,9 +26,9 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class RankOnGpu:
-    """One rank and its GPU. *gpu* is None when NVML does not know that GPU (now).
+    """One rank and its GPU. *gpu* is None if NVML does not know that GPU (now).
 
-    *process* is None when the probe named the GPU and the rank's process was not found on it.
+    *process* is None if the probe named the GPU and the rank's process was not found on it.
     """
 
     job_id: str
@@ -54,8 +54,8 @@ class _Claim:
 class RankJoin:
     """Joins the three sources; call from the event loop, where the rank store lives.
 
-    *processes* is ProcessWatch.processes. The store's limits bound the ranks without the probe
-    together with those that report to it.
+    *processes* is ProcessWatch.processes. The store's limits apply to the ranks without the probe
+    and those that report, together.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class RankJoin:
         return () if sample is None else sample.gpus
 
     def ranks(self) -> list[RankOnGpu]:
-        """Return every rank of this node whose GPU is known, by job and rank; each is there once.
+        """Return every rank of this node with a known GPU, by job and rank; each appears once.
 
         Raises WatchHangs, as *processes* does.
         """
@@ -105,7 +105,7 @@ class RankJoin:
         if not self._is_full_logged:
             self._is_full_logged = True
             logger.warning(
-                "more ranks without the probe run on this node than it may show: "
+                "more ranks without the probe run on this node than the exporter may show: "
                 "raise --ranks.max, --ranks.jobs-max or --ranks.peer-groups-max"
             )
         return False
@@ -114,11 +114,11 @@ class RankJoin:
 def join(
     gpus: Sequence[GpuSample], processes: Mapping[int, Process], held: Iterable[HeldRank]
 ) -> list[RankOnGpu]:
-    """Return the ranks whose GPU is known, each once.
+    """Return the ranks with a known GPU, each once.
 
-    What its probe says of a rank wins, unless another process than the one that reported is on a
-    GPU as this rank. Without that a rank's GPU is the one on which it holds most memory: ranks that
-    do not set their device first leave a context on GPU 0 too.
+    The probe's report wins, unless a process other than the reporting one is on a GPU as this rank.
+    Without a report, a rank's GPU is the one on which it holds the most memory: ranks that do not
+    set their device first leave a context on GPU 0 too.
     """
     claims = _claims(gpus, processes)
     ranks: list[RankOnGpu] = []
@@ -144,7 +144,7 @@ def _claims(gpus: Sequence[GpuSample], processes: Mapping[int, Process]) -> dict
 def started_as(process: Process) -> Identity | None:
     """Return the rank that the launcher started *process* as; None for any other process.
 
-    A name that could be no label makes it none: as on ingest, it is not cut to another's name.
+    A name that is not a valid label makes it no rank: as on ingest, names are never truncated.
     """
     who = identity.from_environment(process.environment or {})
     if who is None or not who.job_id:
@@ -159,16 +159,16 @@ def _reported(
     gpus: Sequence[GpuSample],
     processes: Mapping[int, Process],
 ) -> list[RankOnGpu]:
-    """Return where a rank is whose probe reports; nothing when nobody knows."""
+    """Return where a rank runs whose probe reports; empty if unknown."""
     snapshot = held.snapshot
     same = [claim for claim in claims if claim.process.namespace_pid == snapshot.pid]
-    if snapshot.finished:  # What is left of the process is not training.
+    if snapshot.finished:  # Whatever the process still does is not training.
         claims = [claim for claim in claims if claim not in same]
     if claims and (snapshot.finished or not same):
         return [_started(_best(claims))]
     uuid = snapshot.rank_info.get("gpu_uuid", "")
     if same and all(gpu.uuid != uuid for gpu in gpus):
-        uuid = ""  # Of a MIG instance, say: there is nothing to join it to, but to its GPU.
+        uuid = ""  # For example of a MIG instance, which can only be joined to its GPU.
     if snapshot.finished or not (uuid or same):
         return []
     gpu = next((gpu for gpu in gpus if gpu.uuid == uuid), None) if uuid else _best(same).gpu
@@ -210,27 +210,27 @@ def _process_on(
 
 
 def _may_be(process: Process, owner: Peer | None) -> bool:
-    """Whether *process* can be a rank of *owner*: anybody may write anybody's job_id."""
+    """Whether *process* can be a rank of *owner*: anyone can write anyone else's job_id."""
     if owner is None or process.uid is None:
         return True
     return owner.uid == process.uid and owner.container in ("", process.cgroup.container)
 
 
 def _best(claims: list[_Claim]) -> _Claim:
-    """Return the claim to believe: of the user who was first, where most memory is held."""
+    """Return the claim to believe: of the user who came first, the one with the most memory."""
     first = min(claims, key=lambda claim: claim.process.start_ticks)
     mine = [claim for claim in claims if claim.process.uid == first.process.uid]
     return min(mine, key=lambda claim: (-claim.used_bytes, _distance(claim), claim.gpu.index))
 
 
 def _distance(claim: _Claim) -> int:
-    """Return 0 for the GPU that the local rank says, where NVML does not tell memory (MIG, WSL)."""
+    """Return 0 for the local rank's GPU, if NVML does not report memory (MIG, WSL)."""
     return 0 if str(claim.gpu.index) == claim.who.local_rank else 1
 
 
 def _started(claim: _Claim) -> RankOnGpu:
     named = (claim.process.environment or {}).get("RANKSKEW_PEER_GROUP")
-    # As the probe does it, so that a job with the probe on some nodes only has one name for each.
+    # As in the probe, so that a job with the probe on only some nodes has a single name.
     group = named or identity.peer_group({}, claim.gpu.name)
     who = claim.who
     return RankOnGpu(

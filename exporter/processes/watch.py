@@ -13,27 +13,27 @@ logger = logging.getLogger(__name__)
 
 INTERVAL_SECONDS: Final = 5.0
 STALE_SECONDS: Final = 30.0
-# A process may end between NVML's list and our look; so many looks in a row are no coincidence.
+# A process may end between NVML's list and our look; this many looks in a row are no coincidence.
 LOOKS_BEFORE_WARNING: Final = 3
 NOT_THERE: Final = (
     "none of the processes that NVML lists on the GPUs is in /proc, so ranks without the probe "
-    "cannot be told: give the exporter the node's process namespace (hostPID: true, --pid=host) "
+    "cannot be found: give the exporter the node's process namespace (hostPID: true, --pid=host) "
     "and a /proc that is not mounted with hidepid"
 )
 NOT_READABLE: Final = (
     "the environment of no process on the GPUs can be read, so ranks without the probe cannot be "
-    "told: run the exporter as root or with CAP_SYS_PTRACE"
+    "found: run the exporter as root or with CAP_SYS_PTRACE"
 )
 
 
 class WatchHangs(Exception):
-    """The last look is too old to say anything: reading a process in /proc does not return."""
+    """The last look is too old to use: reading a process in /proc hangs."""
 
 
 class ProcessWatch:
-    """Looks at the listed processes from a thread of its own between start() and stop().
+    """Looks up the listed processes, in a thread of its own between start() and stop().
 
-    Only those that NVML lists are looked at, so a node where nothing runs on a GPU costs nothing.
+    Only processes that NVML lists are read, so an idle node costs nothing.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class ProcessWatch:
         self._clock = clock
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        # Replaced as a whole, so that a reader in another thread never sees half of a look.
+        # Replaced as a whole, so that a reader in another thread never sees a partial result.
         self._processes: Mapping[int, Process] = {}
         self._looked_seconds = clock()
         self._looks_with: dict[str, int] = {NOT_THERE: 0, NOT_READABLE: 0}
 
     def start(self) -> None:
-        """Begin to look."""
+        """Start looking."""
         self._looked_seconds = self._clock()
         self._thread = threading.Thread(
             target=self._look_until_stopped, name="rankskew-process-watch", daemon=True
@@ -63,20 +63,20 @@ class ProcessWatch:
         self._thread.start()
 
     def stop(self) -> None:
-        """End the looking; a thread that hangs in /proc is left behind."""
+        """Stop looking; a thread that hangs in /proc is left behind."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(timeout=0.2)
 
     def processes(self) -> Mapping[int, Process]:
-        """Return the processes by id, as of the last look. Raises WatchHangs when that is old."""
+        """Return the processes by id, as of the last look. Raises WatchHangs if that is too old."""
         quiet_seconds = self._clock() - self._looked_seconds
         if self._thread is not None and quiet_seconds > STALE_SECONDS:
-            raise WatchHangs("reading a process on a GPU in /proc does not return")
+            raise WatchHangs("reading a process on a GPU in /proc hangs")
         return self._processes
 
     def look(self) -> None:
-        """Look now, and warn once when the node hides its processes from us."""
+        """Look now, and warn once if the node hides its processes from the exporter."""
         listed = self._listed()
         online = self._proc.online_cpus() if listed else frozenset()
         seen = {
@@ -92,13 +92,13 @@ class ProcessWatch:
 
     def _listed(self) -> list[int]:
         sample = self._nvml.latest()
-        if sample is None:  # It does not answer just now: those of the last look may still run.
+        if sample is None:  # No answer just now: the processes of the last look may still run.
             return sorted(self._processes)
         return sorted({process.pid for gpu in sample.gpus for process in gpu.processes or ()})
 
     def _warn(self, what: str, is_so: bool) -> None:
         if self._looks_with[what] >= LOOKS_BEFORE_WARNING:
-            return  # Said already.
+            return  # Logged already.
         self._looks_with[what] = self._looks_with[what] + 1 if is_so else 0
         if self._looks_with[what] == LOOKS_BEFORE_WARNING:
             logger.warning("%s", what)

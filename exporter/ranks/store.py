@@ -116,7 +116,7 @@ class RankStore:
             return True
         raise Forbidden(
             f"Rank {snapshot.rank} of job {snapshot.job_id!r} belongs to another user or container "
-            f"of this node (uid {held.owner.uid}); "
+            f"on this node (uid {held.owner.uid}); "
             "set RANKSKEW_JOB_ID to a unique name."
         )
 
@@ -218,7 +218,7 @@ def _is_of_an_earlier_run(gone: HeldRank, beating: Sequence[HeldRank]) -> bool:
 
 
 def _run_seconds(snapshot: Snapshot) -> float:
-    """Return how long the process ran by its own clock, of which only differences are true."""
+    """Return how long the process ran by its own clock; only differences are meaningful."""
     return max(0.0, snapshot.heartbeat_timestamp_seconds - snapshot.started_timestamp_seconds)
 
 

@@ -1,1 +1,1 @@
-"""`rankskew replay`: recorded traces, judged again."""
+"""`rankskew replay`: runs the judge over recorded traces."""

@@ -7,22 +7,22 @@ from typing import Final
 
 from exporter.replay.promtool import Sample
 
-# All that a replay asks of an evaluation.
+# The query that a replay makes at each evaluation.
 EXPRESSION: Final = 'ALERTS{alertstate="firing"}'
-# An alert goes on under another one of these.
+# An alert continues if it fires again with another one of these labels.
 CHANGING: Final = ("stage", "severity", "cause")
 ABOUT: Final = ("rank", "peer_group", "instance", "stage", "cause", "reason")
 
-# What fired, by evaluation time in seconds.
+# The firing alerts, by evaluation time in seconds.
 Evaluations = Mapping[float, Sequence[Sample]]
 
 
 @dataclass(frozen=True, slots=True)
 class Alert:
-    """An alert that fired without a break, for a rank, a node or the job; seconds of the run.
+    """An alert that fired without a break, for a rank, a node or the job; in seconds of the run.
 
-    *labels* are those of ABOUT that it has, as it fired last. *cleared_s* is None where it fired to
-    the end.
+    *labels* are its labels among ABOUT, as it last fired. *cleared_s* is None if it fired until the
+    end.
     """
 
     alert: str

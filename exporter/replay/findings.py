@@ -1,4 +1,4 @@
-"""What the judge's verdicts on a run come to: one finding for each incident, from onset to end."""
+"""Turns the judge's verdicts on a run into findings: one per incident, from onset to end."""
 
 import re
 from collections import Counter
@@ -15,13 +15,13 @@ from rank_probe.verdict import MILD, NODE, PAUSES, PERSISTENT, UNSYNCED, WARMING
 # Findings of these kinds name ranks that others wait for.
 NAMING: Final = (PERSISTENT, PAUSES, NODE, MILD)
 CHANGE: Final = "change"
-# Kinds of loss without a culprit, and the threshold above which the rules report each.
+# Kinds of loss without a culprit, and the rules' threshold for reporting each.
 OF_THE_JOB: Final = {
     "rotating": "rotating_lost_ratio",
     "group": "group_lost_ratio",
     "common": "wait_share",
 }
-# It is told of a job after as long as the rules wait, and of a short run after half of it.
+# A loss is reported after the time that the rules wait, or after half of a shorter run.
 TOLD_AFTER_SECONDS: Final = 240.0
 INFO: Final = "info"
 
@@ -32,11 +32,11 @@ _THRESHOLD: Final = re.compile(r"\{name: (\w+)\}, expr: \"([\d.]+) \*")
 class Finding:
     """A rank, node, group or job that was slow; times are scaled seconds of the run.
 
-    *kind* is one of LATE_KINDS, CHANGE or one of OF_THE_JOB; *severity* what the shipped rules make
-    of its cost: critical, warning or info. *rank* is None where a node or the job is meant, *ranks*
-    are all that are named. *ratio* is the mean of what the judge said: a rank's own time over its
-    peers', less 1; of a change, how many times as long *stage* takes. *gpus_lost* is a mean too,
-    None where it is not known. *cleared_s* is None for what stood to the end.
+    *kind* is one of LATE_KINDS, CHANGE or one of OF_THE_JOB. *severity* is what the shipped rules
+    derive from its cost: critical, warning or info. *rank* is None for a node or the job; *ranks*
+    are all named ranks. *ratio* is the mean of the judge's ratios: a rank's own time over its
+    peers', minus 1; for a change, how many times as long *stage* takes. *gpus_lost* is a mean too,
+    None if unknown. *cleared_s* is None if it lasted until the end.
     """
 
     kind: str
@@ -56,7 +56,7 @@ class Finding:
 def findings(
     judged: Sequence[Judged], instances: Mapping[int, str], limits: Mapping[str, float]
 ) -> list[Finding]:
-    """Return what the verdicts come to, in the order of onsets; *instances* [rank] are its node's.
+    """Return the findings in the order of their onsets; *instances* [rank] are its node's.
 
     *limits* are those of `thresholds`.
     """
@@ -75,7 +75,7 @@ def thresholds() -> dict[str, float]:
 
 
 def not_judgeable(judged: Sequence[Judged]) -> list[str]:
-    """Return the reasons that stood in at least half of the verdicts after the warm-up."""
+    """Return the reasons in at least half of the verdicts after the warm-up."""
     reasons = [verdict.reason for one in judged for _, verdict in one.verdicts]
     warm = [reason for reason in reasons if reason != WARMING_UP]
     stood = Counter(reason for reason in warm if reason is not None)
@@ -106,7 +106,7 @@ def _late(
 
 
 def _kind(incident: Incident[Late]) -> str:
-    """Return the kind that it was for most of the time; mild only if it never was more."""
+    """Return the most frequent kind; mild only if there is no other."""
     kinds = Counter(late.kind for late in incident.said)
     more = Counter({kind: times for kind, times in kinds.items() if kind != MILD})
     return (more or kinds).most_common(1)[0][0]
@@ -123,7 +123,7 @@ def _overlap(those: Sequence[Incident[Late]], other: Incident[Late]) -> bool:
 def _finding(
     those: Sequence[Incident[Late]], instances: Mapping[int, str], limits: Mapping[str, float]
 ) -> Finding:
-    """Return one finding of *those* incidents: of one rank, or of the ranks of one node."""
+    """Return one finding for *those* incidents: of one rank, or of the ranks of one node."""
     said = [late for incident in those for late in incident.said]
     kind, first = _kind(those[0]), said[0]
     gpus = sum(fmean(late.gpus_lost for late in incident.said) for incident in those)
@@ -146,7 +146,7 @@ def _finding(
 
 
 def _severity(kind: str, share: float, limits: Mapping[str, float]) -> str:
-    """Return what the rules make of a rank or node that costs this *share* of the job's GPUs."""
+    """Return the rules' severity for a rank or node that costs this *share* of the job's GPUs."""
     if kind in (MILD, UNSYNCED) or share <= limits["gpus_lost_ratio"]:
         return INFO
     return "critical" if share > limits["gpus_lost_page_ratio"] else "warning"
@@ -175,7 +175,7 @@ def _change(incident: Incident[Change]) -> Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """What one verdict says that the job loses to one kind, as a mean since *begin*."""
+    """The loss of one kind in one verdict, as a mean since *begin*."""
 
     begin: float
     at: float
@@ -230,7 +230,7 @@ def _losses(kind: str, judged: Sequence[Judged]) -> Iterator[_Lost]:
 
 
 def _worst(lost: Sequence[_Lost], limit: float) -> tuple[int, int]:
-    """Return where the losses are that exceed *limit* by most in sum (Kadane); (0, 0): nowhere."""
+    """Return the range with the largest total excess over *limit* (Kadane); (0, 0): none."""
     best, where = 0.0, (0, 0)
     total, begin = 0.0, 0
     for number, each in enumerate(lost, 1):

@@ -1,4 +1,4 @@
-"""Incidents: what verdicts in a row say of the same rank, or peer group, since the same onset."""
+"""Incidents: consecutive verdicts on the same rank or peer group, with the same onset."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +17,10 @@ Who = int | str
 
 @dataclass(slots=True, eq=False)
 class Incident(Generic[Word]):
-    """What verdicts have *said* of *who* since it was *named*, among so many judged *ranks*.
+    """What verdicts *said* of *who* since it was *named*, among that many judged *ranks*.
 
-    *last* is the time of the last one that did, *cleared* that of the first one that did not; None:
-    it stood to the end. Times are in scaled seconds of the run.
+    *last* is the time of the last verdict that named it, *cleared* that of the first one that did
+    not, None if it lasted until the end. Times are in scaled seconds of the run.
     """
 
     who: Who
@@ -36,20 +36,20 @@ Words = Callable[[Verdict], dict[Who, Word]]
 
 
 def late_ranks(verdict: Verdict) -> dict[Who, Late]:
-    """Return what *verdict* says of each late rank."""
+    """Return the late ranks in *verdict*."""
     return {late.rank: late for late in verdict.late}
 
 
 def changes(verdict: Verdict) -> dict[Who, Change]:
-    """Return what *verdict* says of each peer group that is slower than it was."""
+    """Return the peer groups that became slower, according to *verdict*."""
     return {change.peer_group: change for change in verdict.changes}
 
 
 def incidents(judged: Sequence[Judged], words: Words[Word]) -> list[Incident[Word]]:
     """Return the incidents that *words* finds in the verdicts, in the order of their naming.
 
-    One that stands when ranks come or go stands on, if whom it is about was so from the begin of
-    the next stretch.
+    An incident that lasts until ranks come or go continues if it is still there at the beginning
+    of the next stretch.
     """
     found: list[Incident[Word]] = []
     standing: dict[Who, Incident[Word]] = {}
@@ -67,9 +67,9 @@ def incidents(judged: Sequence[Judged], words: Words[Word]) -> list[Incident[Wor
 def _of_stretch(
     one: Judged, words: Words[Word], before: dict[Who, Incident[Word]]
 ) -> list[Incident[Word]]:
-    """Return those of one stretch; those of *before* that stand on are taken out of it."""
+    """Return the incidents of one stretch; those that continue from *before* are removed there."""
     found: list[Incident[Word]] = []
-    # With the onset that this stretch's judge tells.
+    # With the onset that this stretch's judge gives.
     latest: dict[Who, tuple[float, Incident[Word]]] = {}
     for at, verdict in one.verdicts:
         now = words(verdict)

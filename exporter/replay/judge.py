@@ -1,4 +1,4 @@
-"""Feed a trace to the judge, as rank 0's join does while a job runs."""
+"""Feeds a trace to the judge, as rank 0's join does while a job runs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -13,14 +13,14 @@ from rank_probe.judge import WARMUP_STEPS, Judge
 from rank_probe.verdict import Verdict
 from rank_probe.windows import Leader
 
-# As often as the join asks the judge, in jobs of up to 256 ranks.
+# As often as the join calls the judge, in jobs of up to 256 ranks.
 EVERY_SECONDS: Final = 2.0
-# A verdict on one rank takes some 30 µs; long runs and large jobs are asked about less often.
+# A verdict takes some 30 µs per rank, so long runs and large jobs get fewer verdicts.
 MOST_VERDICTS_ON_RANKS: Final = 300_000
-# Clocks of files are rounded, and no two steps end at once.
+# Times in files are rounded; this keeps the ends of two steps apart.
 TICK_SECONDS: Final = 1e-6
 
-# Told the share of the work that is done.
+# Called with the finished share of the work.
 Progress = Callable[[float], None]
 
 
@@ -28,7 +28,7 @@ Progress = Callable[[float], None]
 class Judged:
     """A stretch and the verdicts on it, each with its time, in scaled seconds of the run.
 
-    *warm* is when the judge began to look: what was so then has been so since the stretch began.
+    *warm* is when the judge started; whatever is late then counts as late since the stretch began.
     """
 
     stretch: Stretch
@@ -39,7 +39,7 @@ class Judged:
 def judge(
     run: Run, line: Timeline, stretches: Sequence[Stretch], progress: Progress
 ) -> list[Judged]:
-    """Judge each of *stretches* by itself: with other ranks it is another job."""
+    """Judge each of *stretches* separately: with other ranks it is another job."""
     steps = sum(len(stretch.steps) for stretch in stretches)
     judged, done = [], 0
     for stretch in stretches:
@@ -52,13 +52,13 @@ def judge(
 
 
 def nodes(run: Run, ranks: Sequence[int]) -> dict[int, int]:
-    """Return a number for the node of each of *ranks* that says where it is."""
+    """Return a number for the node of each of *ranks* whose node is known."""
     names = sorted({run.nodes[rank] for rank in ranks})
     return {rank: names.index(run.nodes[rank]) for rank in ranks if run.nodes[rank]}
 
 
 def _judge(run: Run, line: Timeline, found: Judged) -> Iterator[int]:
-    """Add the verdicts to *found*; yield how many steps they are on."""
+    """Add the verdicts to *found*; yield how many steps they cover."""
     ranks, steps = found.stretch.ranks, found.stretch.steps
     every = max(EVERY_SECONDS, line.seconds * len(ranks) / MOST_VERDICTS_ON_RANKS)
     reduction = PlainReduction({rank: run.peer_groups[rank] for rank in ranks}, nodes(run, ranks))
@@ -67,14 +67,14 @@ def _judge(run: Run, line: Timeline, found: Judged) -> Iterator[int]:
     stride, number, at, due = _stride(steps), 0, 0.0, 0.0
     for done, step in enumerate(steps, 1):
         at = max(at + TICK_SECONDS, *(line.ends[rank][step] for rank in ranks))
-        # Of sampled steps none lies between two: for the judge they follow each other.
+        # Count in sampled steps: for the judge, they are consecutive.
         number = max(number + 1, (step - steps[0]) // stride)
         stages = {
             rank: {stage: seconds * line.scale for stage, seconds in run.steps[step][rank].items()}
             for rank in ranks
         }
         leaders.append(reduction.add(number, stages, at))
-        # The judge begins to look when the warm-up ends.
+        # The judge starts when the warm-up ends.
         if done == WARMUP_STEPS:
             found.warm = at
         if at >= due or done in (WARMUP_STEPS, len(steps)):
@@ -84,6 +84,6 @@ def _judge(run: Run, line: Timeline, found: Judged) -> Iterator[int]:
 
 
 def _stride(steps: Sequence[int]) -> int:
-    """Return how far sampled *steps* are usually apart: 1 where all were recorded."""
+    """Return the usual distance between sampled *steps*: 1 if all were recorded."""
     apart = sorted(b - a for a, b in pairwise(steps))
     return apart[len(apart) // 2] if apart else 1

@@ -1,4 +1,4 @@
-"""A line on stderr that says how far a replay is, for people who wait for it."""
+"""A progress line on stderr, for people who wait for a replay."""
 
 import sys
 import time
@@ -11,7 +11,7 @@ EVERY_SECONDS: Final = 0.2
 
 
 class ProgressLine:
-    """Overwrites its line with the share that is done; silent unless the stream is a terminal."""
+    """Overwrites its line with the finished share; silent unless the stream is a terminal."""
 
     def __init__(
         self,
@@ -27,14 +27,14 @@ class ProgressLine:
         self._width = 0
 
     def __call__(self, share: float) -> None:
-        """Show that this *share* is done, 0 to 1."""
+        """Show this *share*, 0 to 1."""
         now = self._now()
         if self._is_watched and now >= self._due:
             self._due = now + EVERY_SECONDS
             self._write(f"{self._name}: {share:.0%}")
 
     def clear(self) -> None:
-        """Take the line away."""
+        """Erase the line."""
         if self._width:
             self._write("")
             self._stream.write("\r")

@@ -1,8 +1,8 @@
-"""Rules evaluated over given series, by the only thing that does it as Prometheus does: promtool.
+"""Evaluates rules over given series with promtool, the only tool that does it as Prometheus does.
 
-`promtool test rules` prints what an expression yields where that is not what was expected. So it is
-asked the same expression at each evaluation, expecting nothing, and its complaints are the answer.
-The output is that of Prometheus 2.42; 3.x prints the same (cmd/promtool/unittest.go).
+`promtool test rules` prints the result of an expression only if it differs from the expectation. So
+this expects nothing from the expression at each evaluation, and parses the failures. The output is
+that of Prometheus 2.42; 3.x prints the same (cmd/promtool/unittest.go).
 """
 
 import ast
@@ -18,7 +18,7 @@ from typing import Final
 from exporter import durations
 from exporter.errors import UsageError, reason
 
-# Asked last and always answered: without this answer, promtool did not come so far.
+# Evaluated last, and always answered: without this answer, promtool did not finish.
 SENTINEL: Final = "vector(42)"
 # Its queries hold 10,000 samples, and no flag changes that (promql/test.go, LazyLoader).
 TOO_MANY: Final = "too many samples"
@@ -40,7 +40,7 @@ class Sample:
 def rule_files(directory: Path) -> list[Path]:
     """Return the rule files in *directory*, absolute; UsageError if there are none.
 
-    Hidden files are none: they are the locks and copies of editors.
+    Hidden files are skipped: they are locks and copies of editors.
     """
     found = [*directory.glob("*.yaml"), *directory.glob("*.yml")]
     files = sorted(path for path in found if not path.name.startswith("."))
@@ -56,11 +56,11 @@ def evaluate(
     times: Sequence[float],
     interval_seconds: float,
 ) -> dict[float, list[Sample]]:
-    """Return what *expression* yields at each of *times*, after the *rules* were evaluated then.
+    """Return the result of *expression* at each of *times*, after evaluating the *rules* then.
 
-    *series* hold a value for each *interval_seconds* from 0 on, in promtool's notation; the rules
-    are evaluated as often. Each group is, whatever interval it states. UsageError where promtool is
-    missing, does not accept the rules or cannot hold so many series.
+    *series* have a value for each *interval_seconds* from 0 on, in promtool's notation. All groups
+    of rules are evaluated at this interval, whatever they state. Raises UsageError if promtool is
+    missing, does not accept the rules, or cannot hold so many series.
     """
     interval = durations.show(interval_seconds)
     asked = [{"expr": expression, "eval_time": durations.show(time)} for time in times]
@@ -86,7 +86,7 @@ def evaluate(
 
 
 def parse(said: str) -> dict[str, dict[float, list[Sample]]]:
-    """Return the samples in promtool's complaints, by expression and evaluation time in seconds."""
+    """Return the samples in promtool's failures, by expression and evaluation time in seconds."""
     answers: dict[str, dict[float, list[Sample]]] = {}
     at: dict[float, list[Sample]] = {}
     time = 0.0
@@ -121,7 +121,7 @@ def _run(*command: str) -> str:
 
 
 def _complaint(said: str) -> str:
-    """Return what is wrong, from promtool's first words of its own that are no answer."""
+    """Return the cause, from promtool's first words that are not an answer."""
     if TOO_MANY in said:
         return (
             "the trace has too many ranks for promtool, which holds 10,000 samples in a query; "
@@ -134,11 +134,11 @@ def _complaint(said: str) -> str:
 
 
 def group_order(rules: Sequence[Path]) -> list[str]:
-    """Return the groups in *rules*, each after those whose series it reads, as far as that goes.
+    """Return the groups in *rules*, each after the groups that it reads from, as far as possible.
 
-    A real Prometheus evaluates them side by side, so what one reads of another may be of the
-    evaluation before. Of two groups that read each other the first by name comes first. UsageError
-    where a file cannot be read.
+    A real Prometheus evaluates them concurrently, so a group may read another one's result of the
+    previous evaluation. If two groups read each other, the first by name comes first. Raises
+    UsageError if a file cannot be read.
     """
     bodies: dict[str, str] = {}
     for path in rules:
@@ -164,7 +164,7 @@ def _text(path: Path) -> str:
 
 
 def _needs(name: str, reads: Mapping[str, set[str]]) -> set[str]:
-    """Return *name* and the groups that it *reads*, directly or through others."""
+    """Return *name* and the groups that it *reads*, directly or indirectly."""
     found: set[str] = set()
     new = {name}
     while new:

@@ -1,6 +1,6 @@
 """`rankskew replay`: judge recorded traces, and report which ranks were slow and the cost.
 
-With rules, also which alerts would have fired on what the judge says.
+With rules, also report which alerts would have fired on these verdicts.
 """
 
 import json
@@ -19,7 +19,7 @@ from exporter.replay.stretches import Stretch, left_out, stretches
 from exporter.replay.times import Timeline, has_sync, timeline
 from exporter.replay.traces import Run
 
-# The rules' reason where ranks share too few steps.
+# The rules' reason for ranks that share too few steps.
 NO_WHOLE_STEPS: Final = "join_incomplete"
 
 
@@ -27,10 +27,10 @@ NO_WHOLE_STEPS: Final = "join_incomplete"
 class Replay:
     """The result of one run: which ranks were slow, and the cost of waiting.
 
-    *seconds*, how long it took, and the times of *findings*, *alerts* and *stretches* are *scale*
-    times what they were; *begin_s* is the time_s at which it begins, unscaled. *found* and *kinds*
-    are unscaled, of the *whole_steps*, which all ranks have that were there; None without any.
-    *slowdown* is None where nobody could be judged, *alerts* without rules.
+    *seconds*, its duration, and the times of *findings*, *alerts* and *stretches* are *scale* times
+    the recorded ones; *begin_s* is the time_s at which it begins, unscaled. *found* and *kinds* are
+    unscaled and cover the *whole_steps*, which all ranks present at the time have; None if there
+    are none. *slowdown* is None if no rank could be judged, *alerts* is None without rules.
     """
 
     run: Run
@@ -58,9 +58,9 @@ def replay(
     interval_seconds: float = 15.0,
     progress: Progress = lambda share: None,
 ) -> Replay:
-    """Replay *run*, *scale* times slower than it was; raises UsageError.
+    """Replay *run*, *scale* times slower than recorded; raises UsageError.
 
-    With *rules*, they are evaluated every *interval_seconds* over what exporters would have shown.
+    *rules* are evaluated every *interval_seconds* over what exporters would have exposed.
     """
     line = timeline(run, scale)
     parts = stretches(run, line)
@@ -101,9 +101,9 @@ def as_json(replays: Sequence[Replay]) -> str:
 
 
 def gpus_lost(one: Replay) -> float | None:
-    """Return the GPUs that did nothing but wait: as measured, or else as computed.
+    """Return the GPUs that only waited: as measured, or else as computed.
 
-    None where no step has all ranks, or none took any time.
+    None if no step has all ranks, or none took any time.
     """
     if one.found is None or one.kinds is None or not one.found.seconds:
         return None
@@ -145,7 +145,7 @@ def job(one: Replay) -> dict[str, object]:
 
 
 def _rounded(finding: dict[str, object]) -> dict[str, object]:
-    """Return it with times in milliseconds: those of a trace are no better."""
+    """Return it with times rounded to milliseconds, the precision of a trace."""
     return {
         name: round(value, 3) if isinstance(value, float) and name.endswith("_s") else value
         for name, value in finding.items()
@@ -167,7 +167,7 @@ def _alerts(
 
 
 def _with_group(finding: Finding, paid: Account | None, peer_groups: dict[int, str]) -> Finding:
-    """Return a *finding* of unequal groups with the heaviest, which waits least for others."""
+    """Return a *finding* of unequal groups with the heaviest one, which waits least for others."""
     if finding.kind != "group" or paid is None:
         return finding
     waits = {name: 0.0 for name in sorted(set(peer_groups.values()))}

@@ -116,7 +116,7 @@ def _alerts(fired: Sequence[Alert]) -> Iterator[str]:
 
 
 def _lost(one: Replay, found: Account, split: Kinds) -> Iterator[str]:
-    """Yield what was lost, and where it comes from; the four kinds add up to it."""
+    """Yield the loss and its four kinds, which add up to it."""
     computed = sum(found.waited.values())
     what = "lost to waiting" if one.synced else "lost, if all ranks waited for the slowest"
     total = split.lost if one.synced else computed
@@ -132,7 +132,7 @@ def _lost(one: Replay, found: Account, split: Kinds) -> Iterator[str]:
 
 
 def _caused(found: Account, ranks: Collection[int], lost: float) -> Iterator[str]:
-    """Yield what each of *ranks* caused in each stage, the most first."""
+    """Yield the loss that each of *ranks* caused in each stage, largest first."""
     shown = [
         (seconds, rank, stage)
         for (rank, stage), seconds in found.caused.items()

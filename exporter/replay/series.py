@@ -1,7 +1,7 @@
-"""A judged trace as Prometheus would hold it: what the exporters would have shown at each scrape.
+"""A judged trace as Prometheus series: what the exporters would have exposed at each scrape.
 
-A row is one finished step, committed when it ended. Between sampled steps nothing is made up: the
-counters stand still. The verdict is the latest one.
+A row is one finished step, counted when it ended. Between sampled steps nothing is interpolated:
+the counters stand still. The verdict is the latest one.
 """
 
 import json
@@ -20,16 +20,17 @@ from rank_probe.snapshot import DEFAULT_LEVEL
 from rank_probe.stages import PHASE_OF
 from rank_probe.verdict import UNSYNCED, Verdict
 
-# Five weeks at the usual interval; every rank has tens of series of a value a scrape, in memory.
+# Five weeks at the usual interval. Every rank has tens of series with a value per scrape, in
+# memory.
 MOST_SCRAPES: Final = 200_000
 
 Sample = tuple[str, float]
 
 
 def scrape_times(line: Timeline, interval_seconds: float) -> list[float]:
-    """Return when the run is scraped, the first time at its begin, the last time after its end.
+    """Return the times of the scrapes, the first at the run's begin, the last after its end.
 
-    UsageError where that is more than MOST_SCRAPES times.
+    Raises UsageError if these are more than MOST_SCRAPES.
     """
     intervals = line.seconds / interval_seconds
     if intervals > MOST_SCRAPES - 1:
@@ -44,7 +45,7 @@ def scrape_times(line: Timeline, interval_seconds: float) -> list[float]:
 def input_series(
     run: Run, line: Timeline, judged: Sequence[Judged], scrapes: Sequence[float]
 ) -> Iterator[dict[str, str]]:
-    """Yield the run's series in promtool's notation, a value for each of *scrapes*."""
+    """Yield the run's series in promtool's notation, with a value for each of *scrapes*."""
     spoken = [_spoken_at(judged, now) for now in scrapes]
     for rank in sorted(run.times):
         shown = _Shown(len(scrapes))
@@ -71,12 +72,12 @@ def input_series(
 
 
 def instance(node: str) -> str:
-    """Return the instance label of a rank on *node*, a node's rank or name; "" is the only one."""
+    """Return the instance label for *node*, a node's rank or name; "" is the only node."""
     return f"node{node or 0}" if node.isdigit() or not node else node
 
 
 class _Shown:
-    """Samples of the series of one rank or node, as promtool writes them."""
+    """Samples of the series of one rank or node, in promtool's notation."""
 
     def __init__(self, scrapes: int) -> None:
         self._scrapes = scrapes
@@ -99,7 +100,7 @@ class _Shown:
 
 
 class _Spoken:
-    """What the judge has said of a stretch by then: *verdict*, at *at*; None: nothing yet."""
+    """The latest verdict on a stretch: *verdict*, from the time *at*; None: no verdict yet."""
 
     def __init__(self, stretch: Stretch, at: float, verdict: Verdict | None) -> None:
         self.stretch = stretch
@@ -139,7 +140,7 @@ class _Spoken:
 
 
 def _spoken_at(judged: Sequence[Judged], now: float) -> _Spoken | None:
-    """Return what stands *now*; None where no rank is there."""
+    """Return the latest verdict *now*; None if no rank is there."""
     begun = [one for one in judged if one.stretch.begin <= now]
     if not begun:
         return None
@@ -158,7 +159,7 @@ def _rank(run: Run, world_size: int, now: float) -> Iterator[Sample]:
 def _node(
     run: Run, line: Timeline, ranks: Sequence[int], spoke: _Spoken, now: float
 ) -> Iterator[Sample]:
-    """Yield what is known of a node and its *ranks*, all of which beat."""
+    """Yield the series of a node and its *ranks*, all of which beat."""
     for state, count in (("beating", len(ranks)), ("silent", 0), ("finished", 0)):
         yield f"rankskew_node_ranks{{{_labels(state=state)}}}", count
     yield "rankskew_node_world_size", len(spoke.stretch.ranks)
@@ -176,7 +177,7 @@ def _step_age(line: Timeline, rank: int, now: float) -> float | None:
 
 
 class _History:
-    """The cumulative state of one rank, to be asked at times that never decrease."""
+    """The cumulative state of one rank; ask for times that never decrease."""
 
     def __init__(self, run: Run, line: Timeline, rank: int) -> None:
         self._run, self._rank, self._scale = run, rank, line.scale
@@ -187,7 +188,7 @@ class _History:
         self._busy = 0.0
 
     def at(self, now: float) -> Iterator[Sample]:
-        """Yield what the exporter shows at *now* of the steps that have ended by then."""
+        """Yield what the exporter exposes *now*, from the steps that have ended."""
         while self._done < len(self._ends) and self._ends[self._done] <= now:
             self._commit()
         yield "rankskew_steps_total", self._done
@@ -202,7 +203,7 @@ class _History:
     def _commit(self) -> None:
         stages = self._run.steps[self._steps[self._done]][self._rank]
         for stage, seconds in stages.items():
-            # A stage appears when it occurs first; of a wait 0 is a reading too.
+            # A stage appears when it first occurs; a wait of 0 is a reading too.
             if seconds or stage in self._stages or stage == SYNC:
                 self._stages[stage] = self._stages.get(stage, 0.0) + seconds * self._scale
         self._busy += busy_seconds(stages) * self._scale
@@ -210,7 +211,7 @@ class _History:
 
 
 def _labels(**values: str) -> str:
-    """Return labels as PromQL writes them; JSON escapes as it does."""
+    """Return labels in PromQL notation; JSON has the same escapes."""
     return ",".join(
         f"{name}={json.dumps(text, ensure_ascii=False)}" for name, text in values.items()
     )

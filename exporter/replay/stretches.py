@@ -1,6 +1,6 @@
-"""Stretches of a run: while the same ranks were there, the steps that all of them have.
+"""Stretches of a run: periods with the same ranks, and the steps that all of them have.
 
-A judge compares ranks over steps that all of them have. In a trace ranks may come and go, and rows
+A judge compares ranks over steps that all of them have. In a trace, ranks may come and go, and rows
 may be missing.
 """
 
@@ -15,9 +15,9 @@ from rank_probe.windows import LEAST_STEPS
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """A time in which exactly *ranks* were there, in scaled seconds since the run began.
+    """A period in which exactly *ranks* were there, in scaled seconds since the run began.
 
-    *steps* are those that all of them have, in order, of *recorded* ones.
+    *steps* are those that all of them have, in order, out of *recorded* ones.
     """
 
     ranks: tuple[int, ...]
@@ -30,8 +30,8 @@ class Stretch:
 def stretches(run: Run, line: Timeline) -> list[Stretch]:
     """Return the stretches of *run*, in order.
 
-    A rank was there from its first row to its last. It was away where it lacks LEAST_STEPS steps in
-    a row. Left out are ranks with too few rows to be judged: with those hardly any step is whole.
+    A rank is there from its first row to its last, except where it lacks LEAST_STEPS consecutive
+    steps. Ranks with too few rows to be judged are left out: with them, hardly any step is whole.
     """
     numbers = sorted(run.steps)
     places = {step: place for place, step in enumerate(numbers)}
@@ -58,11 +58,11 @@ def left_out(run: Run, found: Sequence[Stretch]) -> list[int]:
 
 
 def _presences(places: Sequence[int], steps: int) -> Iterator[tuple[int, int]]:
-    """Yield when a rank with rows at these *places* was there: from a place up to another one."""
+    """Yield the ranges of places in which a rank with rows at these *places* was there."""
     gaps = [at for at in range(1, len(places)) if places[at] - places[at - 1] > LEAST_STEPS]
     for start, stop in pairwise([0, *gaps, len(places)]):
         first, last = places[start], places[stop - 1]
-        # Where a run begins and ends, ranks may be some rows apart.
+        # At the beginning and end of a run, ranks may be some rows apart.
         begin = first if first >= LEAST_STEPS else 0
         end = last + 1 if steps - last > LEAST_STEPS else steps
         rows = stop - start

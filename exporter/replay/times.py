@@ -1,4 +1,4 @@
-"""When the steps of a trace ended, on one clock that begins with the run."""
+"""When the steps of a trace ended, on one clock that starts with the run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ ROUNDING_SECONDS: Final = 0.01
 class Timeline:
     """When the steps of a run ended, in *scaled* seconds since its first step began.
 
-    *ends* [rank] are in step order and never decrease, *begins* [rank] is the begin of its first
-    step. *origin_seconds* is the time_s at which the run begins, unscaled.
+    *ends* [rank] are in step order and never decrease; *begins* [rank] is when its first step
+    began. *origin_seconds* is the time_s at which the run begins, unscaled.
     """
 
     scale: float
@@ -26,16 +26,16 @@ class Timeline:
 
     @property
     def seconds(self) -> float:
-        """How long the run took."""
+        """The duration of the run."""
         return max(max(ends.values()) for ends in self.ends.values())
 
 
 def timeline(run: Run, scale: float) -> Timeline:
-    """Place the steps of *run* in time, *scale* times slower than they were.
+    """Place the steps of *run* in time, *scale* times slower than recorded.
 
-    The probe's time_s is the end of a step. A first step that is longer than its time_s cannot have
-    ended then: in such a trace time_s is the begin of each step. Where it is the same everywhere,
-    steps follow each other.
+    The probe's time_s is the end of a step. If a first step takes longer than its time_s, it cannot
+    have ended then, so time_s is the beginning of each step in that trace. If time_s is the same
+    everywhere, steps follow each other.
     """
     lengths = {
         rank: {step: sum(run.steps[step][rank].values()) for step in sorted(times)}
@@ -54,7 +54,7 @@ def timeline(run: Run, scale: float) -> Timeline:
             before = max(before, run.times[rank][step] + at_begin * length)
             before += length * (stands_still and bool(ends[rank]))
             ends[rank][step] = before
-    # A step begins for all of its ranks at once: clocks of nodes and roundings differ by little.
+    # A step begins at once for all of its ranks: clocks of nodes and rounding differ only a little.
     begins = {
         rank: min(ends[peer][first] - lengths[peer][first] for peer in run.steps[first])
         for rank, steps in lengths.items()
@@ -73,5 +73,5 @@ def timeline(run: Run, scale: float) -> Timeline:
 
 
 def has_sync(run: Run) -> bool:
-    """Return whether anybody's wait was measured; zeros everywhere are none."""
+    """Return whether any wait was measured; all zeros mean none."""
     return any(stages.get(SYNC) for ranks in run.steps.values() for stages in ranks.values())

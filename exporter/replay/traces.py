@@ -20,10 +20,10 @@ MOST_SECONDS: Final = 1e11
 
 @dataclass(slots=True)
 class Run:
-    """One attempt of one job, as its files tell it; seconds throughout.
+    """One attempt of one job, as recorded in its files; in seconds throughout.
 
-    *steps* [step][rank] has the stages that were measured, *times* [rank][step] when that row says
-    it happened; *peer_groups* and *nodes* [rank] what the rank's rows said last ("" is unknown).
+    *steps* [step][rank] has the measured stages, *times* [rank][step] the time_s of that row;
+    *peer_groups* and *nodes* [rank] are the last ones in the rank's rows ("" is unknown).
     """
 
     job_id: str
@@ -35,10 +35,10 @@ class Run:
     _last: dict[int, tuple[int, float]] = field(default_factory=dict)
 
     def add(self, rank: int, step: int, time: float, stages: dict[str, float]) -> None:
-        """Take in a row; raises ValueError where it contradicts another one."""
+        """Add a row; raises ValueError if it contradicts another one."""
         ranks = self.steps.setdefault(step, {})
         times = self.times.setdefault(rank, {})
-        # The same row again is harmless.
+        # A repeated row is harmless.
         if ranks.setdefault(rank, stages) != stages or times.setdefault(step, time) != time:
             raise ValueError(
                 f"rank {rank} of job {self.job_id!r} has two times for step {step}; keep each run "
@@ -56,8 +56,8 @@ class Run:
 def read_traces(paths: Iterable[Path]) -> list[Run]:
     """Return the runs in *paths*, files or directories of them; raises UsageError.
 
-    The attempt is in the name of a file that the probe wrote, and 0 elsewhere. An end that a
-    killed process left in the middle of a row is left out, and said on stderr.
+    The attempt is in the name of a file that the probe wrote, and 0 for other files. An incomplete
+    last row, as a killed process leaves it, is skipped and reported on stderr.
     """
     runs: dict[tuple[str, int], Run] = {}
     for path in [file for given in paths for file in _files(given)]:
@@ -89,7 +89,7 @@ def _read(path: Path, file: TextIO, runs: dict[tuple[str, int], Run]) -> None:
         for row in rows:
             if not columns:
                 columns = _columns(row)
-            elif row:  # An empty line is none.
+            elif row:  # Skip empty lines.
                 _take(path, _cells(columns, row), runs)
     except (csv.Error, ValueError) as error:
         if isinstance(error, UnicodeDecodeError):
@@ -135,7 +135,7 @@ def _take(path: Path, cells: dict[str, str], runs: dict[tuple[str, int], Run]) -
         for column, stage in STAGE_OF.items()
         if (seconds := _seconds(cells, column)) is not None
     }
-    if not stages:  # Nothing was measured there: no step that could be counted.
+    if not stages:  # Nothing was measured, so there is no step to count.
         return
     key = (cells["job_id"], _attempt(path.name, cells["job_id"], rank))
     run = runs.setdefault(key, Run(*key))
@@ -145,7 +145,7 @@ def _take(path: Path, cells: dict[str, str], runs: dict[tuple[str, int], Run]) -
 
 
 def _attempt(name: str, job_id: str, rank: int) -> int:
-    """Return the attempt in the *name* of a file, where it is the one that the probe would give."""
+    """Return the attempt in *name*, if this is a file name that the probe would give."""
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", job_id)  # As in rank_probe/trace.py.
     match = re.fullmatch(r"(.*)-(\d+)-(\d+)\.csv", name, re.ASCII)
     return int(match[2]) if match and (match[1], match[3]) == (safe, str(rank)) else 0

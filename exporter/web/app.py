@@ -1,4 +1,4 @@
-"""The web listener: /metrics, the live page and its JSON, and whether the exporter is well."""
+"""The web listener: /metrics, the live page and its JSON, and health checks."""
 
 from collections.abc import Callable
 from importlib.resources import files
@@ -11,7 +11,7 @@ from exporter.live.page import LiveSummary, LiveView
 from exporter.scrape.exposition import Exposition, wanted
 from rank_probe.version import __version__
 
-# Why something is not so, None when it is.
+# Why a check fails, None if it does not.
 Why = Callable[[], str | None]
 
 PAGE: Final[dict[int | str, dict[str, Any]]] = {
@@ -38,7 +38,7 @@ def web_app(
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
     )
-    # A redirect from /metrics/ would lead to whatever the Host header says.
+    # A redirect from /metrics/ would point to whatever the Host header names.
     app.router.redirect_slashes = False
 
     @app.head("/metrics", include_in_schema=False)
@@ -63,20 +63,20 @@ def web_app(
     @app.head("/api/v1/live", include_in_schema=False)
     @app.get("/api/v1/live")
     async def live_summary(response: Response) -> LiveSummary:
-        """Return what the live page shows: each job's verdict, and the ranks on this node."""
+        """Return the data of the live page: each job's verdict, and the ranks on this node."""
         response.headers["Cache-Control"] = "no-store"
         return live.summary()
 
     @app.head("/-/healthy", include_in_schema=False)
     @app.get("/-/healthy", response_class=PlainTextResponse, responses=WELL)
     async def healthy() -> Response:
-        """Say whether the exporter works; 503 where a restart of its container would help."""
+        """Return whether the exporter works; 503 if restarting its container would help."""
         return _well("healthy", why_not_healthy())
 
     @app.head("/-/ready", include_in_schema=False)
     @app.get("/-/ready", response_class=PlainTextResponse, responses=WELL)
     async def ready() -> Response:
-        """Say whether the first readings are in."""
+        """Return whether the first readings are in."""
         return _well("ready", why_not_ready())
 
     return app
@@ -89,5 +89,5 @@ def _well(what: str, why_not: str | None) -> Response:
 
 
 def _headers(request: Request) -> dict[str, str]:
-    """Return the headers; one that was sent in several lines as one."""
+    """Return the headers; one that was sent in several lines is joined into one."""
     return {name: ",".join(request.headers.getlist(name)) for name in set(request.headers)}

@@ -42,7 +42,7 @@ class WebConfig:
 
 
 def load_web_config(path: Path) -> WebConfig:
-    """Read the file at *path*; raises UsageError, one line, for anything this server cannot do.
+    """Read the file at *path*; raises UsageError, one line, for whatever this server cannot do.
 
     It is read once, at the start. Relative paths in it are relative to its directory.
     """
@@ -80,7 +80,7 @@ def _web_config(content: Any, directory: Path) -> WebConfig:
 
 
 def _mapping(value: Any, where: str, keys: tuple[str, ...] | None) -> dict[str, Any]:
-    """Return *value* when it is a mapping with text keys, all of them in *keys* if given."""
+    """Return *value* if it is a mapping with text keys, all of them in *keys* if given."""
     if not isinstance(value, dict) or not all(isinstance(key, str) for key in value):
         raise UsageError(f"{where} must be a mapping with text keys")
     unknown = [key for key in value if keys is not None and key not in keys]
@@ -105,7 +105,7 @@ def _tls(options: dict[str, Any], directory: Path) -> ssl.SSLContext:
     if (authority is None) != (verify_mode is ssl.CERT_NONE):
         raise UsageError("client_ca_file and a verifying client_auth_type need each other")
     try:
-        # An empty password, so that an encrypted key is an error and not a prompt.
+        # An empty password makes an encrypted key an error instead of a prompt.
         context.load_cert_chain(certificate, key, password="")
         if authority is not None:
             context.load_verify_locations(authority)

@@ -1,4 +1,4 @@
-"""Whether the exporter is ready, and whether a restart of its container would help; why not."""
+"""Whether the exporter is ready, and whether restarting its container would help; if not, why."""
 
 import time
 from collections.abc import Callable
@@ -6,7 +6,7 @@ from typing import Final, Protocol
 
 from exporter.nvml.sample import NodeSample
 
-# Longer than a driver's upgrade or a node's GPU reset takes.
+# Longer than a driver upgrade or a GPU reset takes.
 GONE_SECONDS: Final = 600.0
 
 
@@ -15,21 +15,21 @@ class Nvml(Protocol):
 
     @property
     def released(self) -> bool:
-        """Whether the operator asked to keep away from the GPUs."""
+        """Whether the operator has released the GPUs."""
         ...
 
     def latest(self) -> NodeSample | None:
-        """Return the newest sample, None when there is none that is fresh."""
+        """Return the newest sample, None if there is no fresh one."""
         ...
 
 
 class Ready:
-    """Says why the exporter is not ready, None when it is.
+    """Returns why the exporter is not ready, None if it is.
 
-    The first readings are awaited only once: a collector that hangs later has a series for that,
-    and an unready node would lose the series of all others. The NVML worker must always be up. A
-    lost GPU, a missing driver and a release by the operator do not make the node unready, because
-    their series are exposed. *nvml* is None if no collector needs it.
+    Only the first readings are awaited: a collector that hangs later has a series for that, and an
+    unready node would lose the series of all others. The NVML worker must always be up. A lost GPU,
+    a missing driver and a release by the operator do not make the node unready, because their
+    series are exposed. *nvml* is None if no collector needs it.
     """
 
     def __init__(self, has_first_readings: Callable[[], bool], nvml: Nvml | None) -> None:
@@ -52,7 +52,7 @@ class Ready:
 
 
 class GpusGone:
-    """Says that this process had GPUs and has had none for GONE_SECONDS, else None; for liveness.
+    """Returns why a restart would help: this process had GPUs but none for GONE_SECONDS; else None.
 
     A container can lose its access to every GPU while the node keeps them, for example when systemd
     is reloaded on the host, or its driver is upgraded: only a new container helps. If it does not
@@ -68,7 +68,7 @@ class GpusGone:
 
     def __call__(self) -> str | None:
         sample = None if self._nvml is None else self._nvml.latest()
-        # A silent worker tells nothing about the GPUs, and may hang where it cannot be killed.
+        # A silent worker says nothing about the GPUs, and may hang where it cannot be killed.
         is_silent = sample is None or sample.gpus_visible is None
         if sample is not None and any(gpu.up for gpu in sample.gpus):
             self._had_gpus = True

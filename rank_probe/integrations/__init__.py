@@ -1,1 +1,1 @@
-"""The probe in other people's training frameworks: one file each, imported by its users only."""
+"""The probe in other training frameworks: one file each, imported only by its users."""

@@ -1,4 +1,4 @@
-"""Accelerate: start the probe for an Accelerator and name what its own methods hide."""
+"""Accelerate: starts the probe for an Accelerator and times what its own methods hide."""
 
 from functools import partial
 from types import TracebackType
@@ -11,14 +11,14 @@ from rank_probe.patches import Patches
 
 
 class Attachment:
-    """What `attach` did; `detach`, or the end of a `with` block, takes it back."""
+    """The result of `attach`; `detach`, or the end of a `with` block, undoes it."""
 
     def __init__(self) -> None:
         self.patches = Patches()
         self.started = False
 
     def detach(self, *, clean: bool = True) -> None:
-        """Take the probe out; if `attach` started it, a *clean* end marks the rank finished."""
+        """Detach the probe; if `attach` started it, a *clean* end marks the rank finished."""
         self.patches.undo()
         if self.started:
             self.started = False
@@ -43,7 +43,7 @@ def attach(accelerator: Accelerator) -> Attachment:
     """Time the training that *accelerator* prepares, from the thread that calls this.
 
     Starts the probe unless a launcher did. Loaders, `backward`, accumulation, the optimizer and
-    every gather are found as in any torch loop; `save_state` becomes `checkpoint`.
+    every gather are detected as in any torch loop; `save_state` counts as `checkpoint`.
     """
     attachment = Attachment()
     if not api.running():

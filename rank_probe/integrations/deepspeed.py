@@ -1,4 +1,4 @@
-"""DeepSpeed: start the probe and name what its engine does around torch's own calls."""
+"""DeepSpeed: starts the probe and times what its engine does around torch's own calls."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +11,7 @@ from rank_probe import api
 from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
 
-# Each with its stage; the collectives inside go to `sync` as everywhere.
+# Each with its stage; the collectives inside count as `sync`, as everywhere.
 _STAGE_OF = {
     "_backward_epilogue": "backward",  # flattens and averages what it reduces
     "save_checkpoint": "checkpoint",
@@ -22,9 +22,9 @@ _patches = Patches()
 
 @never_raise
 def attach(*, job_id: str | None = None, peer_group: str | None = None) -> None:
-    """Start the probe, unless a launcher did, and name what DeepSpeed's engines do.
+    """Start the probe, unless a launcher did, and time the methods of DeepSpeed's engines.
 
-    Call it on the thread that trains, after `deepspeed.initialize`.
+    Call it on the training thread, after `deepspeed.initialize`.
     """
     api.start(automatic=True, job_id=job_id, peer_group=peer_group)
     _patches.undo()
@@ -38,7 +38,7 @@ def attach(*, job_id: str | None = None, peer_group: str | None = None) -> None:
 
 @never_raise
 def detach() -> None:
-    """Put the engine's methods back and finish the probe, with a last snapshot."""
+    """Restore the engine's methods and finish the probe, with a last snapshot."""
     _patches.undo()
     api.finish()
 
@@ -58,8 +58,8 @@ def _step(original: Callable[..., Any]) -> Callable[..., Any]:
         before = engine.global_steps
         with api.stage("optimizer"):
             result = original(engine, *args, **kwargs)
-        # It is called for every batch; at the last one that a step accumulates the engine counts,
-        # also where an overflow made it skip the update.
+        # It is called for every batch. At the last batch of a step the engine increments its count,
+        # even if an overflow made it skip the update.
         if engine.global_steps != before:
             api.step()
         return result

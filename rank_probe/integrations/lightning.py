@@ -1,4 +1,4 @@
-"""Lightning: a callback that starts the probe and names what only the Trainer knows."""
+"""Lightning: a callback that starts the probe and times what only the Trainer knows."""
 
 import importlib
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from rank_probe.patches import Patches
 
 
 def _callback_classes() -> tuple[type, ...]:
-    """Return the Callback of each of Lightning's two packages that is installed here."""
+    """Return the Callback of each of Lightning's two packages that is installed."""
     found: list[type] = []
     missing: list[ImportError] = []
     for package in ("lightning.pytorch", "pytorch_lightning"):
@@ -27,9 +27,9 @@ def _callback_classes() -> tuple[type, ...]:
 class RankskewCallback(*_callback_classes()):  # type: ignore[misc]  # known at run time only
     """Times `Trainer.fit`: starts the probe, unless a launcher did, and detaches at the end.
 
-    Stages and work units are found as in any torch loop. From Lightning come what is forward,
-    evaluation and checkpoint, and the step's end: several optimizers and accumulated batches make
-    one step. Outside `fit` it does nothing.
+    Stages and work units are detected as in any torch loop. Lightning provides forward, evaluation,
+    checkpoint and the end of the step: several optimizers and accumulated batches make one step.
+    Outside `fit` it does nothing.
     """
 
     def __init__(self) -> None:
@@ -55,11 +55,11 @@ class RankskewCallback(*_callback_classes()):  # type: ignore[misc]  # known at 
             api.step()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Detach without the mark of a clean end."""
+        """Detach without marking the rank finished."""
         self._detach(api.abandon)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Detach; the rank is finished if the callback was what started the probe."""
+        """Detach; the rank is finished if the callback started the probe."""
         if stage == "fit":
             self._detach(api.finish)
 
@@ -68,7 +68,7 @@ class RankskewCallback(*_callback_classes()):  # type: ignore[misc]  # known at 
         self._optimizer_steps = trainer.global_step
         _find_steps(False)
         wrap = self._patches.wrap
-        # Not from hook to hook: an exception has to end the stage too.
+        # One wrapper instead of two hooks: an exception has to end the stage too.
         wrap(trainer.fit_loop.epoch_loop.val_loop, "run", lambda run: api.staged("eval", run))
         wrap(trainer, "save_checkpoint", lambda save: api.staged("checkpoint", save))
         # Lightning runs it within the optimizer's step, and all of a manual optimization within it.
@@ -83,7 +83,7 @@ class RankskewCallback(*_callback_classes()):  # type: ignore[misc]  # known at 
 
 
 def _find_steps(automatic: bool) -> None:
-    """Have steps end by themselves, as in a loop of the user's own, or where the Trainer says."""
+    """Let steps end automatically, as in the user's own loop, or where the Trainer says."""
     timeline = api.timeline()
     if timeline is not None:
         timeline.find_steps(automatic)

@@ -1,4 +1,4 @@
-"""Ray Train: time every worker's training function, and split the barrier out of its reports."""
+"""Ray Train: times every worker's training function, and the barrier in its reports."""
 
 import os
 from collections.abc import Callable
@@ -26,7 +26,7 @@ def with_probe(train_loop: Callable[..., T], *, job_id: str | None = None) -> Ca
     to RANKSKEW_JOB_ID, else to the run's name.
     """
 
-    @wraps(train_loop)  # Ray looks at the signature.
+    @wraps(train_loop)  # Ray inspects the signature.
     def timed(*config: Any) -> T:
         attach(job_id=job_id)
         try:
@@ -51,7 +51,7 @@ def attach(*, job_id: str | None = None) -> None:
     if timeline is None:  # RANK_PROBE=0 turns everything off.
         return
     _patches.wrap(TrainContext, "report", _checkpoint)
-    # Every report is a barrier, in an actor: torch.distributed sees none of it.
+    # Every report is a barrier, in an actor: torch.distributed does not see it.
     for owner, names in (
         (TrainContext, ("_sync_checkpoint_dir_name_across_ranks",)),
         (collective_impl, ("barrier", "broadcast_from_rank_zero")),
@@ -63,7 +63,7 @@ def attach(*, job_id: str | None = None) -> None:
 def detach() -> None:
     """Stop, with a last snapshot; call it at the end of the training function.
 
-    Ray ends its workers in a way that no exit handler sees, so it has to be said.
+    Ray ends its workers without running exit handlers, so this must be called explicitly.
     """
     _stop(clean=True)
 

@@ -1,4 +1,4 @@
-"""Hugging Face Trainer: a callback that starts the probe and names what only the Trainer knows."""
+"""Hugging Face Trainer: a callback that starts the probe and times what only the Trainer knows."""
 
 from functools import partial
 from typing import Any
@@ -9,15 +9,15 @@ from rank_probe import api
 from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
 
-# The Trainer calls its callbacks when these end, not when they begin.
+# The Trainer has callbacks for the end of these methods, not for their beginning.
 _STAGE_OF = {"_evaluate": "eval", "evaluate": "eval", "_save_checkpoint": "checkpoint"}
 
 
 class RankskewCallback(TrainerCallback):  # type: ignore[misc]  # transformers' bases are untyped
     """Times `Trainer.train`: starts the probe, unless a launcher did, and detaches at the end.
 
-    Stages are found as in any torch loop. From the Trainer come evaluation and checkpoints as
-    stages, the step's end (accumulated batches make one step) and forward where no loader tells it.
+    Stages are detected as in any torch loop. The Trainer provides evaluation, checkpoints, the end
+    of the step (accumulated batches make one step), and forward where no loader shows it.
     """
 
     def __init__(self, *, job_id: str | None = None, peer_group: str | None = None) -> None:
@@ -28,7 +28,7 @@ class RankskewCallback(TrainerCallback):  # type: ignore[misc]  # transformers' 
     @never_raise
     def attach(self) -> None:
         """Start the probe if it is not running, and mark evaluations and checkpoints."""
-        self._patches.undo()  # A training that raised never came to its end.
+        self._patches.undo()  # A training that raised never reached its end.
         if api.timeline() is None:
             api.start(automatic=True, job_id=self._job_id, peer_group=self._peer_group)
             self._started = api.timeline() is not None
@@ -39,30 +39,30 @@ class RankskewCallback(TrainerCallback):  # type: ignore[misc]  # transformers' 
 
     @never_raise
     def detach(self) -> None:
-        """Put the Trainer's methods back, and finish the probe if it was started here."""
+        """Restore the Trainer's methods, and finish the probe if it was started here."""
         self._patches.undo()
         if self._started:
             self._started = False
             api.finish()
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
-        """Attach: the model is wrapped, no batch has been read."""
+        """Attach: the model is wrapped, and no batch has been read."""
         self.attach()
 
     def on_step_begin(self, *_: Any, **__: Any) -> None:
-        """All batches of the step are there: forward of the first one.
+        """All batches of the step are there: forward of the first one begins.
 
-        The fetch does not tell: accelerate reads a batch ahead, so that what precedes the last
-        forward of an epoch is a loader at its end.
+        The fetch does not show this: accelerate reads one batch ahead, so the last forward of an
+        epoch follows a loader that has reached its end.
         """
         _begin_forward()
 
     def on_substep_end(self, *_: Any, **__: Any) -> None:
-        """A batch is accumulated: forward of the next one, which was read before."""
+        """A batch was accumulated: forward of the next one, already read, begins."""
         _begin_forward()
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
-        """The Trainer counts a step."""
+        """The Trainer has counted a step."""
         api.step()
 
     def on_train_end(self, *_: Any, **__: Any) -> None:

@@ -103,8 +103,8 @@ class RunningExporter:
         return self.push_over_tcp(self.tcp_port(), body)
 
     def tcp_port(self) -> int:
-        """Return the port on which snapshots are taken over TCP."""
-        return int(self._logged(r"taken on \d+\.\d+\.\d+\.\d+:(\d+)"))
+        """Return the port on which the ingest listens over TCP."""
+        return int(self._logged(r"ingest listens on \d+\.\d+\.\d+\.\d+:(\d+)"))
 
     def push_over_tcp(self, port: int, body: bytes, **headers: str) -> tuple[int, Any]:
         """Post *body* to the TCP listener; return status and decoded answer."""

@@ -1,4 +1,4 @@
-"""What an operator needs beside the exporter is found and written out, and no work is lost."""
+"""What an operator needs besides the exporter is found and written out, and no work is lost."""
 
 from pathlib import Path
 
@@ -89,7 +89,7 @@ def test_directory_that_cannot_be_written_is_one_line(
 
 
 def test_damaged_installation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wheel without its rules says so, instead of writing a part of them."""
+    """A wheel without its rules reports that, instead of writing a part of them."""
     monkeypatch.setattr(bundle, "PACKAGE", tmp_path / "exporter")
 
     with pytest.raises(StartError, match="alerts/rules is not in this installation"):

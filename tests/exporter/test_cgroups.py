@@ -1,4 +1,4 @@
-"""Pods, containers and Slurm jobs are told by the cgroup paths that their makers use."""
+"""Pods, containers and Slurm jobs are identified by the cgroup paths that their managers use."""
 
 import pytest
 
@@ -14,7 +14,7 @@ SLICE = f"kubepods-burstable-pod{POD.replace('-', '_')}.slice"
     "text", ["", "0::/\n", "0::/user.slice/user-1000.slice/session-3.scope", "garbage", ":::"]
 )
 def test_process_of_nobody_in_particular_says_nothing(text: str) -> None:
-    """A login session, or a file that is none, is neither pod nor job."""
+    """A login session, or an invalid file, is neither pod nor job."""
     assert parse(text) == Cgroup()
 
 

@@ -143,7 +143,7 @@ def test_exporter_ends_quickly_and_leaves_nothing(tmp_path: Path, number: int) -
 def test_second_exporter_on_the_same_socket_is_refused(
     exporter: RunningExporter, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A second exporter ends with one line, and the first one goes on."""
+    """A second exporter ends with one line, and the first one continues."""
     flags = ["--web.listen-address=127.0.0.1:0", f"--ingest.socket={exporter.socket_path}"]
 
     assert main(["exporter", *flags]) == 1

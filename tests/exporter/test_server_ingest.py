@@ -1,4 +1,4 @@
-"""A real exporter process takes in good pushes; a bad one, or a flood of them, harms nobody."""
+"""A real exporter takes good pushes; a bad one, or a flood of them, does no harm."""
 
 import json
 import re
@@ -19,7 +19,7 @@ from tests.exporter.snapshots import snapshot
 
 
 def test_pushed_rank_is_scraped(exporter: RunningExporter) -> None:
-    """What a rank posts to the socket stands on /metrics at the next scrape."""
+    """What a rank posts to the socket is on /metrics at the next scrape."""
     assert exporter.push(snapshot(job_id="pushed").to_json()) == (200, {})
 
     page = exporter.metrics()
@@ -56,7 +56,7 @@ def test_web_listener_takes_no_snapshots(exporter: RunningExporter) -> None:
 def test_bad_push_is_one_sentence_and_a_count(
     exporter: RunningExporter, body: bytes, status: int, result: str, sentence: str
 ) -> None:
-    """A bad push gets a 4xx that says why, is counted, and leaves /metrics as it was."""
+    """A bad push gets a 4xx with the reason, is counted, and leaves /metrics as it was."""
     before = counted(exporter.metrics(), result)
     answered, answer = exporter.push(body)
 

@@ -60,7 +60,7 @@ def push_as(uid: int, running: RunningExporter, body: bytes) -> tuple[int, Any]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be a second user")
 def test_rank_of_one_user_is_safe_from_another(tmp_path: Path) -> None:
-    """The kernel says who pushes: two users' jobs of one name are told apart, root's too."""
+    """The kernel identifies who pushes: two users' jobs of one name stay separate, root's too."""
     with running_exporter(tmp_path / "made" / "e.sock", "--ingest.listen-address=127.0.0.1:0") as e:
         first = push_as(NOBODY_UID, e, snapshot(job_id="local", steps=7).to_json())
         other = push_as(1, e, snapshot(job_id="local", steps=8, attempt=1).to_json())
@@ -70,7 +70,7 @@ def test_rank_of_one_user_is_safe_from_another(tmp_path: Path) -> None:
         root = e.push(snapshot(job_id="local", steps=10, sequence=3).to_json())
 
     refusal = {
-        "error": "Rank 0 of job 'local' belongs to another user or container of this node "
+        "error": "Rank 0 of job 'local' belongs to another user or container on this node "
         f"(uid {NOBODY_UID}); set RANKSKEW_JOB_ID to a unique name."
     }
     assert (first, owner) == ((200, {}), (200, {}))
@@ -127,7 +127,7 @@ def test_flood_of_idle_connections_costs_a_few_files(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("room_for_sockets")
 def test_no_more_connections_queue_than_can_be_taken_in_at_once(tmp_path: Path) -> None:
-    """What waits while the exporter is held up cannot use up its files when it goes on."""
+    """What waits while the exporter is held up cannot use up its files when it continues."""
     path = tmp_path / "e.sock"
     with running_exporter(path) as running, ExitStack() as stack:
         process = psutil.Process(running.process.pid)

@@ -18,7 +18,7 @@ ALL_OFF = frozenset(entry.name for entry in COLLECTORS)
 
 
 def test_guards_are_put_around_the_web_app_only_when_asked_for() -> None:
-    """Without a web config file nothing stands between Prometheus and the metrics."""
+    """Without a web config file, nothing is between Prometheus and the metrics."""
     settings = Settings(collectors_off=ALL_OFF)
     plain = Exporter(settings, WebConfig()).web_app()
     users = Exporter(settings, WebConfig(users={"a": b"hash"})).web_app()

@@ -12,7 +12,7 @@ TOO_LATE: Final = (AssertionError, ConnectionError, EOFError)
 
 
 def tried_again(test: Callable[P, None]) -> Callable[P, None]:
-    """Run *test* again, with the same fixtures, where it fails: what is wrong fails each time."""
+    """Run *test* again, with the same fixtures, if it fails: a real fault fails each time."""
 
     @functools.wraps(test)
     def tried(*args: P.args, **kwargs: P.kwargs) -> None:

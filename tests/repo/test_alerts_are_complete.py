@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 RUNBOOKS = ROOT / "alerts" / "runbooks"
 HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "False alarms"]
 RUNBOOK_URL = "https://github.com/rankskew/rankskew/blob/main/alerts/runbooks/"
-# What nobody should do without. All others inform, in a file of their own.
+# Nobody should do without these. All others are information, in a file of their own.
 CORE = {
     "RankskewExporterDown",
     "RankskewGpuEccErrors",
@@ -59,7 +59,7 @@ def test_alerts_runbooks_and_tests_match() -> None:
 
 
 def test_core_alerts_are_a_dozen() -> None:
-    """An alert that is worth less than a message stands in the file that may be left out."""
+    """All alerts but the dozen have severity info, in the file that may be left out."""
     core = [path for path in build_index.rule_files() if path.stem != "info"]
     alerts = {rule["alert"] for path in core for rule in build_index.rules(path) if "alert" in rule}
     informing = [

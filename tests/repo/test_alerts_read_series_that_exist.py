@@ -9,7 +9,7 @@ from alerts import build_index
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = sorted((ROOT / "alerts" / "runbooks").glob("*.md"))
-# Written by Prometheus itself, and by users who want other thresholds or know their price.
+# Written by Prometheus itself, and by users who set other thresholds or know their price.
 GIVEN = {"up", "rankskew:threshold:override", "rankskew:gpu_hour_price:override"}
 THRESHOLD = "job:rankskew_threshold:value"
 # What an operator may leave out.
@@ -23,7 +23,7 @@ SERIES = re.compile(r"(?<![\w:])(?:rankskew_\w+|[a-z_]+:[a-z_]+:[a-z_0-9]+|up)(?
 
 
 def exposed() -> set[str]:
-    """Return every metric whose name the exporter's sources write out."""
+    """Return every metric name in the exporter's sources."""
     sources = (ROOT / "exporter").rglob("*.py")
     return {name for path in sources for name in re.findall(r'"(rankskew_\w+)"', path.read_text())}
 
@@ -45,7 +45,7 @@ def read_by_rules(path: Path) -> set[str]:
 
 
 def core_files() -> list[Path]:
-    """Return the rule files that nobody leaves out."""
+    """Return the rule files that everybody loads."""
     return [path for path in build_index.rule_files() if path.stem != OPTIONAL]
 
 
@@ -57,7 +57,7 @@ def test_rules_read_series_that_exist(path: Path) -> None:
 
 @pytest.mark.parametrize("path", RUNBOOKS, ids=lambda path: path.stem)
 def test_runbooks_point_to_series_that_exist(path: Path) -> None:
-    """What a runbook tells to look at is there."""
+    """Everything that a runbook refers to exists."""
     mentioned = {name for name in SERIES.findall(path.read_text()) if name != "up"}
 
     assert mentioned <= exposed() | recorded()
@@ -77,7 +77,7 @@ def test_no_rule_records_what_nobody_reads() -> None:
 
 
 def test_core_does_without_the_optional_file() -> None:
-    """An operator who leaves the information out loses nothing else."""
+    """An operator who leaves out the information file loses nothing else."""
     optional = [path for path in build_index.rule_files() if path.stem == OPTIONAL]
     recorded_there = {rule.get("record") for path in optional for rule in build_index.rules(path)}
 

@@ -1,1 +1,1 @@
-"""Collectors of GPUs, by what NVML's worker last read."""
+"""Collectors of GPUs, from the NVML worker's last sample."""

@@ -1,4 +1,4 @@
-"""What the units inside the GPUs do: SMs, tensor cores, memory. Hopper and later."""
+"""Activity of the units inside the GPUs: SMs, tensor cores, memory. Hopper and later."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from exporter.nvml.sample import NvmlSource
 class GpuActivityCollector:
     """Expose GPM's activity over the window.
 
-    GPUs before Hopper, those split by MIG and parts of a GPU in a virtual machine have none.
+    GPUs before Hopper, MIG-partitioned GPUs and fractional GPUs in a virtual machine have none.
     """
 
     name = "gpu_activity"

@@ -1,4 +1,4 @@
-"""GPU clocks: what the SMs and the memory run at, and could run at."""
+"""GPU clocks: the current and highest clocks of the SMs and the memory."""
 
 from collections.abc import Iterator
 
@@ -12,7 +12,7 @@ HERTZ_PER_MEGAHERTZ = 1_000_000
 
 
 class GpuClocksCollector:
-    """Expose the SM and memory clocks, now and at most."""
+    """Expose the current and the highest SM and memory clocks."""
 
     name = "gpu_clocks"
     interval_seconds = 0.0

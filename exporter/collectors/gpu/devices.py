@@ -1,4 +1,4 @@
-"""Which GPUs this node has, which of them answer, and how the process that asks them is doing."""
+"""Which GPUs this node has, which of them answer, and the state of the process that reads them."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -92,7 +92,7 @@ def _up(sample: NodeSample | None, expected: ExpectedGpus) -> Metric:
         return family
     missing = iter(expected.missing(sample.gpus))
     for gpu in sample.gpus:
-        # One that was lost before it could say who it is: most likely the one that is missing.
+        # Lost before its UUID was read: most likely it is the missing one.
         uuid = gpu.uuid or next(missing, "")
         family.add_metric([str(gpu.index), uuid], float(gpu.up))
     for uuid in missing:

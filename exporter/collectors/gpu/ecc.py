@@ -1,4 +1,4 @@
-"""GPU ECC: errors that the GPU's memory made, and that its error correction noticed."""
+"""GPU ECC: memory errors that the GPU's error correction detected."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from exporter.nvml.sample import NvmlSource
 
 
 class GpuEccCollector:
-    """Expose ECC errors over the GPU's life. A GPU without ECC, or with ECC off, has none."""
+    """Expose ECC errors over the GPU's life. A GPU without ECC, or with ECC off, has no series."""
 
     name = "gpu_ecc"
     interval_seconds = 0.0

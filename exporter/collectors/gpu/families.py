@@ -1,4 +1,4 @@
-"""Metric families with a series for each GPU: the labels they share, and how they are filled."""
+"""Metric families with a series per GPU: their common labels, and how they are filled."""
 
 from collections.abc import Callable
 from typing import Final, TypeVar
@@ -14,12 +14,12 @@ Reading = Callable[[GpuSample], float | None]
 
 
 def gauge(name: str, help: str, sample: NodeSample | None, value: Reading) -> GaugeMetricFamily:
-    """Return a gauge with *value* of each GPU that has one."""
+    """Return a gauge with the *value* of each GPU that has one."""
     return per_gpu(GaugeMetricFamily(name, help, labels=GPU_LABELS), sample, value)
 
 
 def counter(name: str, help: str, sample: NodeSample | None, value: Reading) -> CounterMetricFamily:
-    """Return a counter with *value* of each GPU that has one; *name* ends in _total."""
+    """Return a counter with the *value* of each GPU that has one; *name* ends in _total."""
     return per_gpu(CounterMetricFamily(name, help, labels=GPU_LABELS), sample, value)
 
 
@@ -29,7 +29,7 @@ def per_gpu(
     value: Reading,
     *labels: str,
 ) -> Family:
-    """Add *value* of each GPU to *family* and return it; no reading, no series.
+    """Add the *value* of each GPU to *family* and return it; no reading, no series.
 
     *labels* are the values of the family's labels after GPU_LABELS.
     """

@@ -1,4 +1,4 @@
-"""GPU memory: how much there is, and how much is taken."""
+"""GPU memory: total and used."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from exporter.nvml.sample import NvmlSource
 
 
 class GpuMemoryCollector:
-    """Expose NVML's memory info. What the driver keeps for itself is in none but the total."""
+    """Expose NVML's memory info. Only the total includes what the driver reserves."""
 
     name = "gpu_memory"
     interval_seconds = 0.0

@@ -1,4 +1,4 @@
-"""MIG devices: the parts of a divided GPU, and the memory of each."""
+"""MIG devices: the parts of a partitioned GPU, and the memory of each."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -14,9 +14,9 @@ IDENTITY: Final = (*LABELS, "gpu_instance", "compute_instance", "profile")
 
 
 class GpuMigCollector:
-    """Expose what each GPU is divided into; nothing where MIG is off.
+    """Expose the MIG devices of each GPU; no series where MIG is off.
 
-    NVML has no utilization of a GPU with MIG on, nor of its devices; GPM has their activity.
+    With MIG on, NVML has no utilization for the GPU or its devices; GPM has their activity.
     """
 
     name = "gpu_mig"

@@ -1,4 +1,4 @@
-"""The NVLinks of each GPU: what goes over them, what failed on them, how many are up, how fast."""
+"""The NVLinks of each GPU: traffic, errors, how many are up, and their speed."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from exporter.nvml.sample import NodeSample, NvmlSource
 
 
 class GpuNvlinkCollector:
-    """Expose a GPU's links all together; a GPU without NVLink has no series."""
+    """Expose all links of a GPU together; a GPU without NVLink has no series."""
 
     name = "gpu_nvlink"
     interval_seconds = 0.0

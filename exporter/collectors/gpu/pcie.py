@@ -1,4 +1,4 @@
-"""The PCIe link of each GPU: what goes over it, how fast it was trained, what it had to repeat."""
+"""The PCIe link of each GPU: throughput, generation and width, and retransmissions."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from exporter.nvml.sample import NodeSample, NvmlSource
 class GpuPcieCollector:
     """Expose throughput, generation, width and replays of each GPU's PCIe link.
 
-    Where the throughput comes from is the label `pcie_source` of rankskew_gpu_info.
+    The label `pcie_source` of rankskew_gpu_info names the source of the throughput.
     """
 
     name = "gpu_pcie"

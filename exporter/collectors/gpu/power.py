@@ -1,4 +1,4 @@
-"""GPU power: what each GPU draws, may draw, and has drawn."""
+"""GPU power: current draw, limit, and energy so far."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""GPU processes: how many are on each GPU, and how many of them do not belong there."""
+"""GPU processes: how many are on each GPU, and how many of them are foreign."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from exporter.processes.rank_gpus import RankJoin
 
 
 class GpuProcessesCollector:
-    """Expose the length of NVML's process lists; call from the event loop, as RankJoin asks."""
+    """Expose the length of NVML's process lists; call from the event loop, as RankJoin requires."""
 
     name = "gpu_processes"
     interval_seconds = 0.0

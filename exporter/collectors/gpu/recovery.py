@@ -1,4 +1,4 @@
-"""GPU recovery: what the driver advises to do with a GPU that is not well."""
+"""GPU recovery: the action that the driver advises for an unhealthy GPU."""
 
 from collections.abc import Iterator
 

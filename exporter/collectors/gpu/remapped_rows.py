@@ -10,7 +10,7 @@ from exporter.nvml.sample import NvmlSource
 
 
 class GpuRemappedRowsCollector:
-    """Expose remapped rows, and what is still to come. GPUs before Ampere have none."""
+    """Expose remapped and pending rows. GPUs before Ampere have none."""
 
     name = "gpu_remapped_rows"
     interval_seconds = 0.0

@@ -1,4 +1,4 @@
-"""GPU temperature: of the die and of the memory, and what is left until it slows down."""
+"""GPU temperature: of the die and of the memory, and the margin until throttling."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from exporter.nvml.sample import NvmlSource
 
 
 class GpuTemperatureCollector:
-    """Expose what each temperature sensor of a GPU reads."""
+    """Expose the reading of each temperature sensor of a GPU."""
 
     name = "gpu_temperature"
     interval_seconds = 0.0

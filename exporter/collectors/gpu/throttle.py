@@ -1,4 +1,4 @@
-"""Why GPU clocks are held down: each reason NVML knows, now and in seconds."""
+"""Why GPU clocks are throttled: each reason that NVML knows, now and in seconds."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ from exporter.nvml.throttle_reasons import REASON_BITS
 
 
 class GpuThrottleCollector:
-    """Expose NVML's clock event reasons, but for those that slow no training down."""
+    """Expose NVML's clock event reasons, except those that do not slow down training."""
 
     name = "gpu_throttle"
     interval_seconds = 0.0

@@ -1,4 +1,4 @@
-"""GPU utilisation: the share of time in which kernels ran, and in which memory was busy."""
+"""GPU utilization: the share of time in which kernels ran, and in which memory was busy."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from exporter.nvml.sample import NvmlSource
 
 
 class GpuUtilizationCollector:
-    """Expose NVML's utilisation over the window. A GPU split by MIG has none."""
+    """Expose NVML's utilization over the window. A GPU split by MIG has none."""
 
     name = "gpu_utilization"
     interval_seconds = 0.0

@@ -10,7 +10,7 @@ from exporter.nvml.sample import NvmlSource
 
 
 class GpuXidCollector:
-    """Expose how often each GPU reported an XID error, and which; also of GPUs that are lost."""
+    """Expose how many XID errors each GPU reported, and which; lost GPUs are included."""
 
     name = "gpu_xid"
     interval_seconds = 0.0

@@ -1,1 +1,1 @@
-"""Collectors of the node, by /proc and /sys."""
+"""Collectors of the node, from /proc and /sys."""

@@ -13,7 +13,7 @@ from exporter.cpus import cpu_list
 
 MODES: Final = ("user", "system", "idle", "iowait", "irq", "steal")
 TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
-# A CPU's idle and iowait step back a little now and then (proc(5)); more than this is a reset.
+# A CPU's idle and iowait decrease a little now and then (proc(5)); a larger decrease is a reset.
 JITTER_TICKS: Final = 3 * TICKS_PER_SECOND
 
 
@@ -25,7 +25,8 @@ class NodeCpuCollector:
 
     def __init__(self, mounts: Mounts) -> None:
         self._mounts = mounts
-        # A CPU that went offline keeps its time in the sum, which would look like a reset else.
+        # The sum keeps the time of a CPU that went offline; without it, the sum would seem to
+        # reset.
         self._ticks: dict[int, list[int]] = {}
         self._numa_node: dict[int, str] = {}
 
@@ -44,7 +45,7 @@ class NodeCpuCollector:
         yield cpu
 
     def _read_stat(self) -> None:
-        # Not psutil: it does not say which CPU is which, so not on which NUMA node either.
+        # Not psutil: it does not say which CPU is which, so the NUMA node would be unknown.
         with (self._mounts.procfs / "stat").open() as file:
             for line in takewhile(lambda line: line.startswith("cpu"), file):
                 name, *columns = line.split()
@@ -73,6 +74,6 @@ class NodeCpuCollector:
 
 
 def _by_mode(columns: list[str]) -> list[int]:
-    """Return the ticks of MODES. The columns after steal are guest time, which is in user too."""
+    """Return the ticks of MODES. The columns after steal are guest time, which user includes."""
     user, nice, system, idle, iowait, irq, softirq, steal = map(int, columns[:8])
     return [user + nice, system, idle, iowait, irq + softirq, steal]

@@ -1,4 +1,4 @@
-"""Node disk: bytes from and to the node's disks, all together."""
+"""Node disk: bytes read from and written to the node's disks, all together."""
 
 import re
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from prometheus_client.metrics_core import Metric
 from exporter.collectors.base import NotAvailable
 from exporter.collectors.node.files import Mounts
 
-# One path to an NVMe disk of several ports: nvme0c1n1 leads to nvme0n1.
+# One path to a multi-port NVMe disk: nvme0c1n1 leads to nvme0n1.
 NVME_PATH: Final = re.compile(r"(nvme\d+)c\d+(n\d+)")
 
 
 class Bytes(NamedTuple):
-    """What was read from and written to a disk."""
+    """The bytes read from and written to a disk."""
 
     read: int
     written: int
@@ -25,10 +25,10 @@ class Bytes(NamedTuple):
 class NodeDiskCollector:
     """Expose the bytes of the physical disks, summed over the node.
 
-    Only disks with hardware behind them count, so nothing counts twice: partitions, RAID, volumes
-    and loop devices pass their bytes on to a disk. The sum, because ten disks apart would cost a
-    sixth of the node's series; node_exporter has each disk. Disks whose whole name
-    *device_exclude* matches are left out.
+    Only disks with hardware behind them count, so that no byte counts twice: partitions, RAID,
+    volumes and loop devices pass their bytes on to a disk. A series per disk would make up a sixth
+    of the node's series for ten disks, so this exposes the sum; node_exporter has each disk. Disks
+    whose full name matches *device_exclude* are left out.
     """
 
     name = "node_disk"
@@ -62,7 +62,7 @@ class NodeDiskCollector:
         )
 
     def _disks(self) -> dict[str, Bytes]:
-        """Return the bytes of each disk; those of an NVMe disk's paths are that disk's."""
+        """Return the bytes of each disk; those of an NVMe disk's paths count for the disk."""
         disks: dict[str, Bytes] = {}
         paths: dict[str, Bytes] = {}
         for device, count in self._devices():
@@ -73,14 +73,14 @@ class NodeDiskCollector:
                 disk = path[1] + path[2]
                 known = paths.get(disk, Bytes(0, 0))
                 paths[disk] = Bytes(known.read + count.read, known.written + count.written)
-        # Older kernels count at the paths only, newer ones at the disk as well.
+        # Older kernels count only on the paths, newer ones on the disk too.
         for disk, count in paths.items():
             known = disks.get(disk, Bytes(0, 0))
             disks[disk] = Bytes(max(known.read, count.read), max(known.written, count.written))
         return disks
 
     def _devices(self) -> Iterator[tuple[str, Bytes]]:
-        # nowrap=True would not do for _increase: it forgets a disk that goes.
+        # nowrap=True does not suit _increase: it forgets a disk that disappears.
         for device, count in psutil.disk_io_counters(perdisk=True, nowrap=False).items():
             if self._is_physical(device) and not self._excluded.fullmatch(device):
                 yield device, Bytes(count.read_bytes, count.write_bytes)
@@ -90,8 +90,8 @@ class NodeDiskCollector:
 
 
 def _increase(last: int, now: int) -> int:
-    """Return what was counted since *last*; a disk that comes back starts from 0.
+    """Return the bytes since *last*; a disk that comes back starts from 0.
 
-    A sum of *now* alone would fall when a disk goes, which looks like a reset of all of them.
+    The sum of *now* alone would fall when a disk disappears, which looks like a reset of all disks.
     """
     return now - last if now >= last else now

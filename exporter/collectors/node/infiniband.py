@@ -14,12 +14,12 @@ from exporter.collectors.node.files import Mounts, names_in, number_in, text_of
 # The port counts data in words of 4 bytes, on RoCE too (Linux: ABI/stable/sysfs-class-infiniband).
 WORD_BYTES: Final = 4
 BYTES_PER_GIGABIT: Final = 1e9 / 8
-# Where data is counted; before Linux 4.5 the counters of 64 bits were in a folder of their own,
-# and the others stopped at 16 GiB.
+# The byte counters. Before Linux 4.5 the 64-bit counters were in a folder of their own, and the
+# others stopped at 16 GiB.
 RECEIVED: Final = ("counters_ext/port_rcv_data_64", "counters/port_rcv_data")
 SENT: Final = ("counters_ext/port_xmit_data_64", "counters/port_xmit_data")
-# A bad link or a lost packet. Not among them: congestion (port_xmit_wait), what is normal on a
-# fabric (VL15_dropped, port_rcv_switch_relay_errors) and a wrong partition (*_constraint_errors).
+# A bad link or lost packets. Not included: congestion (port_xmit_wait), events that are normal on
+# a fabric (VL15_dropped, port_rcv_switch_relay_errors) and wrong partitions (*_constraint_errors).
 ERRORS: Final = (
     "counters/symbol_error",
     "counters/link_error_recovery",
@@ -29,17 +29,17 @@ ERRORS: Final = (
     "counters/port_rcv_errors",
     "counters/port_rcv_remote_physical_errors",
     "counters/port_xmit_discards",
-    # On RoCE those above stay at 0; packets that had to be sent again do not.
+    # On RoCE the counters above stay at 0, but these count retransmitted packets.
     "hw_counters/packet_seq_err",
     "hw_counters/local_ack_timeout_err",
 )
 
 
 class NodeInfinibandCollector:
-    """Expose each port of the node's RDMA devices; what a port does not tell is absent.
+    """Expose each port of the node's RDMA devices; a missing reading has no series.
 
     Virtual functions are left out: there may be hundreds, and they share their device's port. The
-    counters of errors are narrow and stop at their end, some at 255, until they are reset.
+    error counters are narrow, some only 8 bits: they stop at their maximum until they are reset.
     """
 
     name = "node_infiniband"
@@ -47,8 +47,8 @@ class NodeInfinibandCollector:
 
     def __init__(self, mounts: Mounts) -> None:
         self._folder = mounts.sysfs / "class" / "infiniband"
-        # Each port's errors as last read: a counter that cannot be read once must not make the
-        # sum step back, which would look like a reset.
+        # Each port's errors as last read: if a counter cannot be read once, the sum must not
+        # decrease, which would look like a reset.
         self._errors: dict[Path, dict[str, int]] = {}
         if not self._ports():
             raise NotAvailable("this node has no InfiniBand or RoCE port in /sys/class/infiniband")
@@ -87,11 +87,11 @@ def _data_bytes(port: Path, files: tuple[str, ...]) -> int | None:
 
 
 def _rate_bytes_per_second(port: Path) -> float | None:
-    state = text_of(port / "state")  # Such as "4: ACTIVE".
+    state = text_of(port / "state")  # For example "4: ACTIVE".
     rate = re.match(r"([0-9.]+) Gb/sec", text_of(port / "rate") or "")  # "400 Gb/sec (4X NDR)".
     if state is None or rate is None:
         return None
-    # A port that is down still names a rate, its slowest.
+    # A port that is down still reports a rate, its lowest.
     return float(rate[1]) * BYTES_PER_GIGABIT if state.endswith(": ACTIVE") else 0.0
 
 

@@ -1,4 +1,4 @@
-"""Node memory: how much the node has, how much programs can still take, and on which NUMA node."""
+"""Node memory: total and available, and total and free on each NUMA node."""
 
 from collections.abc import Iterator
 
@@ -42,14 +42,14 @@ class NodeMemoryCollector:
         )
         free = GaugeMetricFamily(
             "rankskew_node_numa_memory_free_bytes",
-            "Memory of the NUMA node that holds nothing, in bytes (MemFree of its meminfo in /sys, "
-            "read every 5 s). Page cache is not in it and can be taken back, but the kernel goes "
-            "to another NUMA node before it does that (vm.zone_reclaim_mode 0, the default).",
+            "Free memory of the NUMA node, in bytes (MemFree of its meminfo in /sys, read every "
+            "5 s). Page cache does not count as free: the kernel can reclaim it, but first takes "
+            "memory from another NUMA node (vm.zone_reclaim_mode 0, the default).",
             labels=["numa_node"],
         )
         for numa_node, folder in numa_nodes(self._mounts.sysfs).items():
             memory = bytes_by_name(text_of(folder / "meminfo") or "")
-            if memory.get("MemTotal"):  # A node may have CPUs only.
+            if memory.get("MemTotal"):  # A node may have only CPUs.
                 total.add_metric([numa_node], memory["MemTotal"])
                 free.add_metric([numa_node], memory["MemFree"])
         yield from (total, free)

@@ -10,9 +10,9 @@ from exporter.collectors.node.files import Mounts, text_of
 
 
 class NodeNetworkCollector:
-    """Expose the network devices that have carried a byte.
+    """Expose the network devices that have carried traffic.
 
-    Those whose whole name *device_exclude* matches are left out. RDMA traffic bypasses these
+    Devices whose full name matches *device_exclude* are left out. RDMA traffic bypasses these
     counters.
     """
 
@@ -33,8 +33,8 @@ class NodeNetworkCollector:
 
     def _counters(self) -> dict[str, tuple[int, int, int, int]]:
         """Return received and sent bytes, received and sent drops by device."""
-        # Under net/ each process sees its own network; the first one has the node's. In a container
-        # that is so where --path.procfs is the node's.
+        # Each process sees its own network under net/, so read that of process 1. In a container
+        # this is the node's only if --path.procfs is the node's.
         text = text_of(self._procfs / "1/net/dev") or (self._procfs / "net/dev").read_text()
         counters = {}
         for line in text.splitlines()[2:]:
@@ -48,12 +48,12 @@ def _families() -> tuple[CounterMetricFamily, ...]:
     return (
         CounterMetricFamily(
             "rankskew_node_network_receive_bytes_total",
-            "Bytes received by the network device (/proc/net/dev, read every 5 s); without RDMA.",
+            "Bytes received by the network device, without RDMA (/proc/net/dev, read every 5 s).",
             labels=["device"],
         ),
         CounterMetricFamily(
             "rankskew_node_network_transmit_bytes_total",
-            "Bytes sent by the network device (/proc/net/dev, read every 5 s); without RDMA.",
+            "Bytes sent by the network device, without RDMA (/proc/net/dev, read every 5 s).",
             labels=["device"],
         ),
         CounterMetricFamily(

@@ -11,8 +11,8 @@ from exporter.collectors.base import NotAvailable
 from exporter.collectors.node.files import Mounts, text_of
 
 MICROSECONDS: Final = 1_000_000
-# The kernel's word for each metric, and the resources for which it means something: the whole node
-# is never stalled for want of CPU, so that line of pressure/cpu is always 0.
+# The kernel's word for each metric, and the resources for which it means anything: a whole node
+# never stalls for CPU, so that line of pressure/cpu is always 0.
 WAITING: Final = ("some", ("cpu", "memory", "io"))
 STALLED: Final = ("full", ("memory", "io"))
 
@@ -26,7 +26,7 @@ class NodePressureCollector:
     def __init__(self, mounts: Mounts) -> None:
         self._folder = mounts.procfs / "pressure"
         if not any(self._text_of(resource) for resource in WAITING[1]):
-            # With psi=0 the files are there, and reading them is "not supported".
+            # With psi=0 the files exist, and reading them fails with "not supported".
             raise NotAvailable("no pressure can be read in /proc: CONFIG_PSI or psi=1 is missing")
 
     def collect(self) -> Iterator[Metric]:

@@ -15,7 +15,7 @@ SYNC = "sync"
 
 
 class RankBlocksCollector:
-    """Expose the blocks of ranks that beat and that no verdict covers; call from the event loop."""
+    """Expose the blocks of beating ranks without a verdict; call from the event loop."""
 
     name = "rank_blocks"
     interval_seconds = 0.0
@@ -60,5 +60,5 @@ class RankBlocksCollector:
 
 
 def _has_block(snapshot: Snapshot) -> bool:
-    # A rank that is off goes on without a block: its last one would stay for ever.
+    # A rank whose probe is off has no new blocks, so its last one would stay forever.
     return snapshot.block_steps > 0 and bool(snapshot.block_seconds) and snapshot.level != LEVEL_OFF

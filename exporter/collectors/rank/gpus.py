@@ -1,4 +1,4 @@
-"""Ranks and the node: the GPU, CPUs, pod and Slurm job of each, with the probe or without."""
+"""Ranks and the node: the GPU, CPUs, pod and Slurm job of each rank, with or without the probe."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,15 +13,15 @@ from exporter.nvml.sample import GpuSample
 from exporter.processes.process import Process, as_label
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu
 
-# From near to far: one GPU board, one PCIe switch, several, one host bridge, one NUMA node, across.
+# NVML's levels: one GPU board, one PCIe switch, several, one host bridge, one NUMA node, across.
 LEVELS: Final = ("internal", "single", "multiple", "hostbridge", "node", "system")
 
-# CUDA takes the begin of a UUID too; the whole of eight would be longer than a label.
+# CUDA accepts UUID prefixes too; eight full UUIDs would be longer than a label may be.
 _UUID: Final = re.compile(r"((?:GPU|MIG)-[0-9a-fA-F]{8})(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 
 
 class RankGpusCollector:
-    """Expose every rank whose GPU is known; call from the event loop, as RankJoin asks."""
+    """Expose every rank with a known GPU; call from the event loop, as RankJoin requires."""
 
     name = "rank_gpus"
     interval_seconds = 0.0
@@ -92,7 +92,7 @@ def _numa_local(ranks: Sequence[RankOnGpu]) -> Metric:
 
 
 def numa_local(gpu: GpuSample | None, process: Process | None) -> float | None:
-    """Return the share of the process' CPUs that are near the GPU; None when it is not known."""
+    """Return the share of the process's CPUs that are near the GPU; None if unknown."""
     if gpu is None or gpu.numa_node is None or not gpu.cpu_affinity:
         return None
     if process is None or not process.cpus:
@@ -101,7 +101,7 @@ def numa_local(gpu: GpuSample | None, process: Process | None) -> float | None:
 
 
 def _workload(ranks: Sequence[RankOnGpu]) -> Iterator[Metric]:
-    """Yield the Slurm job or the pod of each rank: one of them, a rank's series are counted."""
+    """Yield the Slurm job or the pod of each rank; not both, to limit the series per rank."""
     slurm = GaugeMetricFamily(
         "rankskew_rank_slurm_info",
         "The Slurm job of the rank, as labels to join; always 1 (/proc/<pid>/cgroup, else its "
@@ -130,7 +130,7 @@ def _workload(ranks: Sequence[RankOnGpu]) -> Iterator[Metric]:
 def _slurm(process: Process) -> tuple[str, ...] | None:
     """Return the values of rankskew_rank_slurm_info's labels after IDENTITY."""
     environment, cgroup = process.environment or {}, process.cgroup
-    # The cgroup first: Slurm made it, while anybody can set a variable.
+    # The cgroup first: Slurm made it, while anyone can set a variable.
     job_id = cgroup.slurm_job_id or environment.get("SLURM_JOB_ID", "")
     if not job_id:
         return None
@@ -145,7 +145,7 @@ def _pod(process: Process) -> tuple[str, ...] | None:
     if not cgroup.pod_uid:
         return None
     name = environment.get("POD_NAME", "")
-    if not name and process.has_own_hostname:  # In the host's network it is the node's name.
+    if not name and process.has_own_hostname:  # With host networking it is the node's name.
         name = environment.get("HOSTNAME", "")
     namespace = environment.get("POD_NAMESPACE", "")
     return namespace, name, cgroup.pod_uid, cgroup.container_id
@@ -172,7 +172,7 @@ def _topology(ranks: Sequence[RankOnGpu]) -> Metric:
 
 
 def longest_way(gpus: Sequence[GpuSample]) -> str | None:
-    """Return the farthest of LEVELS between any two of *gpus*, None when it is not known."""
+    """Return the farthest of LEVELS between any two of *gpus*, None if unknown."""
     levels = [_level(*pair) for pair in combinations(gpus, 2)]
     known = [level for level in levels if level in LEVELS]
     if not known or len(known) < len(levels):

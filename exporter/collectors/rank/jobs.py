@@ -1,4 +1,4 @@
-"""Jobs: what their judge says of each, and how this node's ranks of it are, once a node."""
+"""Jobs: the verdict on each, and the state of its ranks on this node, once per node."""
 
 from collections.abc import Iterator, Sequence
 
@@ -12,7 +12,7 @@ from rank_probe.verdict import LOST_KINDS, Verdict
 
 
 class JobsCollector:
-    """Expose every job with a rank here; call from the event loop, where the store lives."""
+    """Expose every job with a rank on this node; call from the event loop, where the store is."""
 
     name = "jobs"
     interval_seconds = 0.0

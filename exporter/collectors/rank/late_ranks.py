@@ -1,4 +1,4 @@
-"""Late ranks: those of this node that the job's judge names, each with its cost."""
+"""Late ranks: those on this node that the job's judge names, each with its cost."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -13,12 +13,12 @@ from exporter.ranks.store import HeldRank, RankKey, RankStore
 from rank_probe.stages import STAGES
 from rank_probe.verdict import UNSYNCED, Late
 
-# The same onset is told a little differently by each verdict; one that moved further is another.
+# Verdicts give the same onset with small differences; a larger one means a new onset.
 SAME_ONSET_SECONDS: Final = 2.0
 
 
 class LateRanksCollector:
-    """Expose what each beating rank's verdict says of itself; call from the event loop.
+    """Expose each beating rank's entry in its own verdict; call from the event loop.
 
     *clock* is the wall clock, in Unix seconds.
     """
@@ -68,7 +68,7 @@ class LateRanksCollector:
         yield from (ratio, gpus, since)
 
     def _onset(self, key: RankKey, rank: HeldRank, late: Late, now: float) -> float:
-        """Return when *rank* began to be late: what was told first, unless it is another onset."""
+        """Return when *rank* became late: the first onset reported, until a new one replaces it."""
         onset = self._clock() - late.since_seconds - verdict_age_seconds(rank, now)
         told = self._onsets.get(key, onset)
         return told if abs(told - onset) <= SAME_ONSET_SECONDS else onset

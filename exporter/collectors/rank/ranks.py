@@ -12,7 +12,7 @@ from rank_probe.stages import PHASE_OF, STAGES
 
 IDENTITY = ["job_id", "peer_group", "rank"]
 
-# Shorter stays are a step's own: at nearly every scrape they would be series of another stage.
+# Shorter stays are part of a normal step: nearly every scrape would create another stage's series.
 LONG_SECONDS: Final = 10.0
 
 
@@ -38,7 +38,7 @@ class RanksCollector:
 
 
 def identity(snapshot: Snapshot) -> list[str]:
-    """Return the values of IDENTITY, which every series of a rank carries."""
+    """Return the values of IDENTITY, the labels of every series of a rank."""
     return [snapshot.job_id, snapshot.peer_group, str(snapshot.rank)]
 
 
@@ -56,7 +56,7 @@ def _steps(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     )
     for snapshot in snapshots:
         total.add_metric(identity(snapshot), snapshot.steps)
-        # A rank that is off does not know its steps: an old time would look like a hang.
+        # A rank whose probe is off does not count steps: an old time would look like a hang.
         if snapshot.last_step_timestamp_seconds is not None and snapshot.level != LEVEL_OFF:
             finished_at.add_metric(identity(snapshot), snapshot.last_step_timestamp_seconds)
     yield from (total, finished_at)
@@ -240,7 +240,7 @@ def _info(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     )
     for snapshot in snapshots:
         who = identity(snapshot)
-        # The fields that have a type are the truth, whatever the text beside them says.
+        # The typed fields win over equally named text in the info.
         about = snapshot.rank_info | {
             "world_size": str(snapshot.world_size),
             "attempt": str(snapshot.attempt),

@@ -1,4 +1,4 @@
-"""What ranks work on and what it takes: samples, tokens, memory, pauses, and how a life went."""
+"""What ranks process and use: samples, tokens, memory, pauses, and the phases of their lives."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final

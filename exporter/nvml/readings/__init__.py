@@ -1,1 +1,1 @@
-"""What the worker reads of one GPU: each file a group of NVML functions."""
+"""The readings of one GPU: each file covers a group of NVML functions."""

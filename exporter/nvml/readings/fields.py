@@ -1,4 +1,4 @@
-"""NVML's field values: readings by number, many in one call, each with a result of its own."""
+"""NVML's field values: readings by number, many per call, each with its own result."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,13 +8,13 @@ import pynvml
 from exporter.nvml.calls import GPU_LOST, PROCESS_OBSOLETE, UNSUPPORTED
 from exporter.nvml.readings.query import UNSUPPORTED_FOR_SECONDS, Ask
 
-# A field's number (NVML_FI_DEV_...) and its scope: a link's number, or 0 where nvml.h names none.
+# A field's number (NVML_FI_DEV_...) and its scope: a link's number, or 0 if nvml.h names none.
 Field = tuple[int, int]
 
-# A number that is beyond the driver's last is an invalid argument.
+# The driver answers "invalid argument" for numbers that it does not know yet.
 _NEVER: Final = UNSUPPORTED | {pynvml.NVML_ERROR_INVALID_ARGUMENT}
 
-# The member of nvmlValue_t to read, by nvmlValueType_t. It differs between drivers for one field.
+# The member of nvmlValue_t to read, by nvmlValueType_t. A field's type differs between drivers.
 _MEMBERS: Final = {
     pynvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
     pynvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
@@ -27,9 +27,9 @@ _MEMBERS: Final = {
 
 
 class FieldValues:
-    """Fields of one GPU that are read in one call. Use one for the cheap and one for the slow.
+    """Fields of one GPU that are read in one call. Use separate ones for cheap and slow fields.
 
-    The call costs the sum of its fields, so one that is not supported is left out for an hour.
+    The call costs the sum of its fields, so an unsupported field is skipped for an hour.
     """
 
     def __init__(self, fields: Sequence[Field]) -> None:
@@ -37,9 +37,9 @@ class FieldValues:
         self._ask_again_at: dict[Field, float] = {}
 
     def read(self, ask: Ask, now: float) -> dict[Field, int | float]:
-        """Return the fields that could be read at monotonic time *now*, with their values.
+        """Return the readable fields at monotonic time *now*, with their values.
 
-        Raises CallFailed when the GPU is lost or the process cannot go on.
+        Raises CallFailed when the GPU is lost or the process cannot continue.
         """
         fields = tuple(f for f in self._fields if now >= self._ask_again_at.get(f, 0.0))
         answers = (ask(field_values, fields) if fields else None) or {}
@@ -64,18 +64,18 @@ def field_values(handle: object, fields: Sequence[Field]) -> dict[Field, int | f
             raise pynvml.NVMLError(code)
         if code == pynvml.NVML_SUCCESS and entry.valueType in _MEMBERS:
             values[field] = getattr(entry.value, _MEMBERS[entry.valueType])
-        elif code == pynvml.NVML_SUCCESS or code in _NEVER:  # Or of a type not known here.
+        elif code == pynvml.NVML_SUCCESS or code in _NEVER:  # SUCCESS: its type is unknown.
             values[field] = None
             failures.append(pynvml.NVML_ERROR_NOT_SUPPORTED)
         else:
-            failures.insert(0, code)  # The first is raised, and is not "not supported" if any.
+            failures.insert(0, code)  # The first is raised; prefer one other than "not supported".
     if len(failures) == len(fields):
         raise pynvml.NVMLError(failures[0])
     return values
 
 
 def field_value(handle: object, field: int, scope: int = 0) -> int | float:
-    """Ask the GPU for one field; raise pynvml.NVMLError if it has no value."""
+    """Read one field from the GPU; raise pynvml.NVMLError if it has no value."""
     (value,) = field_values(handle, [(field, scope)]).values()
-    assert value is not None  # That would have been raised.
+    assert value is not None  # field_values() would have raised.
     return value

@@ -1,4 +1,4 @@
-"""GPM: what the units inside a GPU were doing, as NVML counts it from Hopper on."""
+"""GPM: how busy the units inside a GPU were, as counted by NVML from Hopper on."""
 
 import math
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ import pynvml
 from exporter.nvml.readings.query import Ask
 from exporter.nvml.readings.window import Window
 
-# Percent of what the unit can do, each with the field of GpuSample that has its mean.
+# In percent of the unit's capacity, each with the field of GpuSample for its mean.
 ACTIVITY: Final = {
     pynvml.NVML_GPM_METRIC_SM_UTIL: "sm_active_percent",
     pynvml.NVML_GPM_METRIC_SM_OCCUPANCY: "sm_occupancy_percent",
@@ -19,9 +19,9 @@ ACTIVITY: Final = {
 # MiB a second. nvml.h has TX as "from this GPU" and RX as "to this GPU".
 PCIE: Final = (pynvml.NVML_GPM_METRIC_PCIE_TX_PER_SEC, pynvml.NVML_GPM_METRIC_PCIE_RX_PER_SEC)
 METRICS: Final = (*ACTIVITY, *PCIE)
-# nvml.h: NVML refreshes its counters at this pace, so two samples are to be further apart.
+# nvml.h: NVML refreshes its counters at this interval, so two samples must be further apart.
 REFRESH_SECONDS: Final = 0.1
-# All of the time is covered however seldom it is asked, so it is asked as often as a scrape needs.
+# Sampling covers all of the time at any interval, so sample only as often as a scrape needs.
 SAMPLE_SECONDS: Final = 5.0
 # The first reading must not take that long. Twice the interval, because a call may be late.
 FIRST_SECONDS: Final = 2 * REFRESH_SECONDS
@@ -29,7 +29,7 @@ FIRST_SECONDS: Final = 2 * REFRESH_SECONDS
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """NVML's memory for a sample. The pointer alone cannot be hashed, as what is asked must be."""
+    """NVML's memory for a sample; unlike the bare pointer it is hashable, as *ask* requires."""
 
     pointer: Any
 
@@ -37,8 +37,8 @@ class Memory:
 class Gpm:
     """Samples a GPU's counters at intervals, and returns what they gained since the last sample.
 
-    So all of the time is covered, and no load is too short to be seen. Where MIG is on, and in a
-    virtual machine with a part of a GPU, NVML refuses: sometimes only when a sample is taken.
+    This covers all of the time, so no load is too short to be seen. With MIG on, and for a
+    fractional GPU in a virtual machine, NVML refuses, sometimes only when a sample is taken.
     """
 
     def __init__(self, window_seconds: float) -> None:
@@ -46,16 +46,16 @@ class Gpm:
         self._every_seconds = min(SAMPLE_SECONDS, window_seconds / 3)
         self._due = -math.inf
         # For two samples: [0] is written next, [1] was written last. It belongs to no GPU, is
-        # allocated once, and is given back when the process ends.
+        # allocated once, and is freed when the process ends.
         self._memory: list[Memory] = []
         self._ask: Ask | None = None
         self._is_supported = False
         self._taken_at = -math.inf
-        # How many pairs of samples were compared. The first is of a shorter time than all others.
+        # How many pairs of samples were compared. The first covers less time than all others.
         self._pairs = 0
         self._windows: dict[int, Window] = {}
         self._refused: frozenset[int] = frozenset()
-        # The metrics that the last two samples told.
+        # The metrics that the last two samples provided.
         self._told: frozenset[int] = frozenset()
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
@@ -72,15 +72,15 @@ class Gpm:
         }
 
     def mean(self, metric: int) -> float | None:
-        """Return the mean over the window in NVML's unit; None: the last sample did not tell."""
+        """Return the mean over the window in NVML's unit; None: the last sample had no value."""
         return self._windows[metric].mean() if metric in self._told else None
 
     def may_tell(self, metric: int) -> bool:
-        """Whether this GPU did not refuse *metric*; it may have to be waited for."""
+        """Whether to keep waiting for *metric*: the GPU has not refused it."""
         return metric not in self._refused
 
     def _begin(self, ask: Ask) -> None:
-        """Forget what was learned of the GPU as it was opened before: it may have been reset."""
+        """Forget what is known from before the GPU was reopened: it may have been reset."""
         self._ask = ask
         self._is_supported = False
         self._due = self._taken_at = -math.inf
@@ -103,7 +103,7 @@ class Gpm:
     def _sample(self, ask: Ask, now: float) -> None:
         """Take a sample into [0], compare it with the last one, and make it the last one.
 
-        After a failure that passes the next reading tries again: it then covers that time, too.
+        After a temporary failure the next reading tries again, and then covers that time too.
         """
         later, earlier = self._memory
         self._told = frozenset()
@@ -111,7 +111,7 @@ class Gpm:
             if not ask.supports(gpm_sample, later):
                 self._refused = frozenset(METRICS)
             return
-        # A sample from before the window is not worth comparing with.
+        # A sample from before the window is too old to compare with.
         is_first = now - self._taken_at > self._window_seconds
         if is_first:
             self._pairs = 0
@@ -122,12 +122,12 @@ class Gpm:
         self._memory.reverse()
 
     def _compare(self, ask: Ask, now: float, earlier: Memory, later: Memory) -> bool:
-        """Take in what two samples tell; return False if that failed and may be tried again."""
+        """Record the difference of two samples; return False if that failed and may be retried."""
         answers = ask.raw(gpm_metrics, earlier, later)
         if answers is None and ask.supports(gpm_metrics, earlier, later):
             return False
         if self._pairs == 1:
-            self._windows = self._new_windows()  # The short one must not weigh as much as these.
+            self._windows = self._new_windows()  # The short first pair must not weigh as much.
         self._pairs += 1
         for metric, value in (answers or {}).items():
             self._windows[metric].add(now, value)
@@ -137,7 +137,7 @@ class Gpm:
 
 
 def gpm_support(handle: object) -> bool:
-    """Return True; raise pynvml.NVMLError where the GPU has no GPM."""
+    """Return True; raise pynvml.NVMLError if the GPU has no GPM."""
     if not pynvml.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
     return True
@@ -155,7 +155,7 @@ def gpm_sample(handle: object, memory: Memory) -> Memory:
 
 
 def gpm_metrics(earlier: Memory, later: Memory) -> dict[int, float]:
-    """Return those of METRICS that two samples of a GPU can tell."""
+    """Return those of METRICS that two samples of a GPU provide."""
     request = pynvml.c_nvmlGpmMetricsGet_t(
         version=pynvml.NVML_GPM_METRICS_GET_VERSION,
         numMetrics=len(METRICS),

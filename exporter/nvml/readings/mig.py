@@ -1,4 +1,4 @@
-"""MIG: the parts that a GPU is divided into, each with memory of its own."""
+"""MIG: the parts that a GPU is divided into, each with its own memory."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,17 +13,17 @@ from exporter.nvml.sample import MigDevice
 
 T = TypeVar("T")
 
-# The place is empty; or the device went while it was asked, which anybody may do at any time.
+# The slot is empty; or the device was removed during the call, which can happen at any time.
 ABSENT: Final = frozenset({pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT})
 
-# MIG is turned on and off by an operator, with the GPU idle.
+# An operator turns MIG on and off, while the GPU is idle.
 MODE_SECONDS: Final = 5.0
 
 
 class MigDevices:
     """Lists the MIG devices of one GPU.
 
-    NVML has no utilization of them; how active their processors are, GPM knows from Hopper on.
+    NVML has no utilization for them; from Hopper on, GPM has the activity of their processors.
     """
 
     def __init__(self, window_seconds: float) -> None:
@@ -33,7 +33,7 @@ class MigDevices:
         self._is_on = False
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
-        """Return the devices; no field where MIG is off or this GPU has none."""
+        """Return the devices; no field if MIG is off or unsupported."""
         if now >= self._mode_due:
             self._mode_due = now + self._mode_every_seconds
             mode = ask(pynvml.nvmlDeviceGetMigMode)
@@ -54,7 +54,7 @@ class MigDevices:
 
 
 def mig_devices(handle: object) -> tuple[MigDevice, ...]:
-    """List what the GPU is divided into, which is nothing at first; its places have gaps."""
+    """List the MIG devices: none right after MIG is enabled, and their slots have gaps."""
     places = range(pynvml.nvmlDeviceGetMaxMigDeviceCount(handle))
     devices = (_told(_device, handle, place) for place in places)
     return tuple(device for device in devices if device is not None)
@@ -80,7 +80,7 @@ def _profile(name: str) -> str:
 
 
 def _told(function: Callable[..., T], *args: object) -> T | None:
-    """Return what *function* returns; None if this device is gone or cannot tell."""
+    """Return the result of *function*; None if this device is gone or has no value."""
     try:
         return function(*args)
     except pynvml.NVMLError as error:

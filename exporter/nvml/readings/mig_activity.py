@@ -1,4 +1,4 @@
-"""How active the processors of each GPU instance were, by GPM, which knows MIG from Hopper on."""
+"""How active the SMs of each GPU instance are, from GPM, which supports MIG from Hopper on."""
 
 import math
 from collections.abc import Iterable
@@ -14,17 +14,17 @@ SM: Final = pynvml.NVML_GPM_METRIC_SM_UTIL
 
 
 class MigActivity:
-    """Samples the GPU instances of one GPU, as Gpm does with a GPU that is not divided."""
+    """Samples the GPU instances of one GPU, as Gpm does for an undivided GPU."""
 
     def __init__(self, window_seconds: float) -> None:
         self._window_seconds = window_seconds
         self._instances: dict[int, _Instance] = {}
-        # For two samples of each instance number that there ever was; there are 15 at most.
+        # For two samples of each instance number ever seen; there are at most 15.
         self._memory: dict[int, list[Memory]] = {}
         self._opening: Ask | None = None
 
     def read(self, ask: Ask, now: float, instances: Iterable[int]) -> dict[int, float]:
-        """Return the mean over the window in percent, by *instances* of the GPU that can tell."""
+        """Return the mean over the window in percent, for those of *instances* that have one."""
         if ask is not self._opening:
             self._opening, self._instances = ask, {}
         if ask(gpm_support) is None:
@@ -47,7 +47,7 @@ class _Instance:
         self._taken_at = -math.inf
 
     def read(self, ask: Ask, now: float, memory: list[Memory]) -> float | None:
-        """Take a sample and return the mean over the window; *memory* is this instance's alone."""
+        """Take a sample and return the mean over the window; *memory* belongs to this instance."""
         if now - self._taken_at <= REFRESH_SECONDS:
             return self._window.mean()
         while len(memory) < 2:

@@ -1,4 +1,4 @@
-"""A GPU's NVLinks: how many are up and how fast, what goes over them, what went wrong on them."""
+"""A GPU's NVLinks: how many are up, their speed, their traffic, and their errors."""
 
 from collections.abc import Sequence
 from typing import Any, Final
@@ -9,15 +9,15 @@ from exporter.nvml.calls import UNSUPPORTED
 from exporter.nvml.readings.fields import Field, FieldValues, field_values
 from exporter.nvml.readings.query import Ask
 
-# Bytes are scraped every 15 s or so; all that says how the links are is five values for each link.
+# Bytes are scraped every 15 s or so; the links' states are five values per link.
 BYTES_EVERY_SECONDS: Final = 5.0
 LINKS_EVERY_SECONDS: Final = 30.0
-# nvml.h: the scope that stands for the sum over all links.
+# nvml.h: the scope that means the sum over all links.
 ALL_LINKS: Final = 0xFFFFFFFF
 BYTES_PER_KIBIBYTE: Final = 1024
 
-# For each direction: what the fields count in bytes, the first that there is. nvml.h has KiB for
-# those up to NVLink 4, of data without the protocol, and bytes for NVLink 5.
+# For each direction, the byte counters to try in order. nvml.h has KiB of payload for those up to
+# NVLink 4, and bytes for NVLink 5.
 TRANSMIT: Final = (
     (pynvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, BYTES_PER_KIBIBYTE),
     (pynvml.NVML_FI_DEV_NVLINK_COUNT_XMIT_BYTES, 1),
@@ -27,8 +27,8 @@ RECEIVE: Final = (
     (pynvml.NVML_FI_DEV_NVLINK_COUNT_RCV_BYTES, 1),
 )
 BYTE_FIELDS: Final = tuple((field, ALL_LINKS) for field, _ in (*TRANSMIT, *RECEIVE))
-# Every value of the label `type`: its fields, the first that there is, and the counters of older
-# drivers. From NVLink 5 on (Blackwell) only the recoveries are counted.
+# Every value of the label `type`: its fields to try in order, and the counters of older drivers.
+# From NVLink 5 on (Blackwell), only recoveries are counted.
 ERRORS: Final = {
     "replay": (
         (pynvml.NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY,),
@@ -46,12 +46,12 @@ ERRORS: Final = {
         (pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT, pynvml.NVML_NVLINK_ERROR_DL_CRC_DATA),
     ),
 }
-# MB (of a million bytes: 26562 for a link of an H100) a second in each direction.
+# MB (a million bytes: 26562 for a link of an H100) per second in each direction.
 SPEED: Final = pynvml.NVML_FI_DEV_NVLINK_GET_SPEED
 
 
 class NvLink:
-    """Reads the links of one GPU every few seconds; a GPU without has nothing to tell."""
+    """Reads the links of one GPU every few seconds; returns nothing for a GPU without links."""
 
     def __init__(self) -> None:
         self._ask: Ask | None = None
@@ -65,7 +65,7 @@ class NvLink:
         self._sums: dict[str, Sum] = {}
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
-        """Return the readings, some seconds old at most; raises as ask does."""
+        """Return the readings, at most some seconds old; raises the errors of *ask*."""
         if ask is not self._ask:
             self._ask, self._links_due, self._bytes_due = ask, 0.0, 0.0
         if now >= self._links_due:
@@ -83,7 +83,7 @@ class NvLink:
         if not links or any(states[link] is None for link in links):
             return {}
         up = tuple(link for link in links if states[link] == pynvml.NVML_FEATURE_ENABLED)
-        if (links, up) != (self._links, self._up):  # What one did not tell it may tell now.
+        if (links, up) != (self._links, self._up):  # A new link may have values the others lacked.
             self._links, self._up = links, up
             self._link_fields = FieldValues(_fields(links, up))
         self._byte_fields = BYTE_FIELDS
@@ -96,7 +96,7 @@ class NvLink:
         }
 
     def _told_bytes(self, counts: dict[Field, int | float]) -> dict[str, Any]:
-        self._byte_fields = tuple(counts) or BYTE_FIELDS  # The others until the links are read.
+        self._byte_fields = tuple(counts) or BYTE_FIELDS  # Skip the others for now.
         return {
             "nvlink_transmit_bytes": self._bytes("transmit", TRANSMIT, counts),
             "nvlink_receive_bytes": self._bytes("receive", RECEIVE, counts),
@@ -135,7 +135,7 @@ class NvLink:
 class Sum:
     """Adds up counters, and continues if one of them is missing for a while or restarts.
 
-    Their plain sum would fall then, which rate() takes for a restart of all of them.
+    Their plain sum would fall in these cases, which rate() takes for a reset of the whole sum.
     """
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Sum:
         self._last: dict[object, int] = {}
 
     def add(self, counts: dict[object, int]) -> int:
-        """Take in the counters that can be read now, by any name, and return the sum of all."""
+        """Take the counters that can be read now, under any names, and return the sum of all."""
         for name, count in counts.items():
             self._total += max(0, count - self._last.get(name, 0))
             self._last[name] = count
@@ -154,12 +154,12 @@ def link_state(handle: object, link: int) -> int:
     """Return whether *link* is up (NVML_FEATURE_ENABLED); pynvml.NVMLError: no link."""
     try:
         return int(pynvml.nvmlDeviceGetNvLinkState(handle, link))
-    except pynvml.NVMLError_InvalidArgument:  # More links than this driver knows of.
+    except pynvml.NVMLError_InvalidArgument:  # More links than this driver knows.
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED) from None
 
 
 def byte_counts(handle: object, fields: Sequence[Field]) -> dict[Field, int | float]:
-    """Return those of *fields* that are told now.
+    """Return those of *fields* that have a value now.
 
     No link at all is not a failure, which would be cached for an hour: links come up in seconds.
     """

@@ -17,9 +17,9 @@ class Reading:
     function: Callable[..., Any]
     arguments: tuple[int, ...] = ()
     unpack: Callable[[Any], tuple[int, ...]] = lambda value: (value,)
-    # 0: each time. What changes slowly, or costs milliseconds, is asked less often.
+    # 0: each time. What changes slowly, or costs milliseconds, is read less often.
     every_seconds: float = 0.0
-    # Asked instead where this one is not supported; it fills the same fields.
+    # Called instead if this one is not supported; it fills the same fields.
     older: "Reading | None" = None
 
 
@@ -29,17 +29,17 @@ def memory_temperature(handle: object) -> int:
 
 
 def margin_to_slowdown(handle: object) -> int:
-    """Return how many degrees the die is below the threshold at which its clocks are lowered."""
+    """Return how many degrees the die is below the threshold at which it throttles."""
     threshold = pynvml.nvmlDeviceGetTemperatureThreshold(
         handle, pynvml.NVML_TEMPERATURE_THRESHOLD_SLOWDOWN
     )
-    if threshold == 0:  # No GPU slows down at 0 degrees: it has no such threshold.
+    if threshold == 0:  # No GPU throttles at 0 degrees: it has no such threshold.
         raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
     return int(threshold - pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU))
 
 
 def recovery_action(handle: object) -> int:
-    """Read what NVML advises to do with the GPU, an NVML_GPU_RECOVERY_ACTION_... number."""
+    """Read the recovery action that NVML advises, an NVML_GPU_RECOVERY_ACTION_... number."""
     return int(field_value(handle, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION))
 
 
@@ -51,7 +51,7 @@ _MEMORY: Final = ("memory_total_bytes", "memory_used_bytes")
 
 # In the order they are read.
 READINGS: Final = (
-    # Version 2 leaves what the driver reserves out of *used*, version 1 counts it in.
+    # Version 2 leaves out of *used* what the driver reserves, version 1 includes it.
     Reading(
         _MEMORY,
         pynvml.nvmlDeviceGetMemoryInfo,
@@ -125,7 +125,7 @@ READINGS: Final = (
         every_seconds=30.0,
     ),
     Reading(("recovery_action",), recovery_action, every_seconds=30.0),
-    # The slow ones last: each is said to take 1 to 3 ms, which 8 GPUs would do once a second.
+    # The slow ones last: each reportedly takes 1 to 3 ms, which 8 GPUs would spend every second.
     Reading(("memory_temperature_celsius",), memory_temperature, every_seconds=5.0),
     Reading(("energy_millijoules",), pynvml.nvmlDeviceGetTotalEnergyConsumption, every_seconds=5.0),
 )

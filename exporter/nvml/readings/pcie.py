@@ -14,12 +14,12 @@ from exporter.nvml.timing import Timing
 Rates = tuple[float, float]
 
 BYTES_PER_MEBIBYTE: Final = 2**20
-# Of nvmlDeviceGetPcieThroughput nvml.h says KB/s and not of which kind, where for other readings
-# it says KiB; if it means 1024 after all, these rates are 2.3 % low.
+# nvml.h says KB/s for nvmlDeviceGetPcieThroughput, but KiB for other readings; if it means 1024
+# here too, these rates are 2.3 % low.
 BYTES_PER_KILOBYTE: Final = 1000
-# Performance states from here on save power, by which a link may be slowed as well; 32 is unknown.
+# Performance states from here on save power, which may also slow down the link; 32 is unknown.
 SAVING_STATES: Final = range(3, 16)
-# How often the generation of a GPU at work is looked at.
+# How often the generation of a busy GPU's link is read.
 LINK_SECONDS: Final = 5.0
 
 
@@ -39,10 +39,10 @@ class Source(Protocol):
 
 
 class PcieThroughput:
-    """Reads the first source that works: a later one costs more, or sees less."""
+    """Reads the first source that works: later ones cost more, or see less."""
 
     def __init__(self, timing: Timing, gpm: Gpm) -> None:
-        """Take GPM's part of the answer from *gpm*, which is read before."""
+        """Take GPM's part of the answer from *gpm*, which must be read before."""
         self._timing = timing
         self._gpm = gpm
         self._ask: Ask | None = None
@@ -112,7 +112,7 @@ class Averaged:
         for window, rate in zip(self._windows, rates, strict=True):
             window.add(now, rate)
         transmit, receive = (window.mean() for window in self._windows)
-        assert transmit is not None  # There is one at least, that of now.
+        assert transmit is not None  # The window holds at least the current one.
         assert receive is not None
         return transmit, receive
 
@@ -141,7 +141,7 @@ class GpmRates:
 class SampledRates:
     """NVML's own measurement: it blocks for 20 ms, and measures only those.
 
-    The two directions take turns, for each keeps a thread and maybe the driver busy meanwhile.
+    The two directions take turns, because each occupies a thread, and maybe the driver, meanwhile.
     """
 
     name = "sampled"
@@ -169,7 +169,7 @@ class SampledRates:
 
 
 class PcieLink:
-    """Tells the generation that the link runs at while the GPU works, and not that at rest.
+    """Returns the generation of the link while the GPU works, and not while it is idle.
 
     Power management slows down the link of an idle GPU, which is not a fault.
     """
@@ -177,15 +177,15 @@ class PcieLink:
     def __init__(self, window_seconds: float) -> None:
         self._window_seconds = window_seconds
         self._due = 0.0
-        # The generation as it was when the GPU was last seen at work, and when that was.
+        # The generation when the GPU was last seen working, and when that was.
         self._ask: Ask | None = None
         self._busy: tuple[float, int] | None = None
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
-        """Return the generation, None where the GPU did not work during the window."""
+        """Return the generation, None if the GPU did not work during the window."""
         if ask is not self._ask:
             self._ask, self._busy, self._due = ask, None, now
-        if now >= self._due and _is_busy(ask):  # While it rests each time: work may be short.
+        if now >= self._due and _is_busy(ask):  # While idle, check each time: work may be short.
             self._look(ask, now)
         if self._busy is not None and now - self._busy[0] > self._window_seconds:
             self._busy = None

@@ -1,4 +1,4 @@
-"""What goes over a GPU's PCIe link, from its byte counters: only where they cannot deceive."""
+"""The traffic of a GPU's PCIe link from its byte counters, only where they are reliable."""
 
 from typing import Final
 
@@ -11,21 +11,21 @@ FIELDS: Final = (
     (pynvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES, 0),
     (pynvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES, 0),
 )
-# nvml.h says "Value can be wrapped" and not where; GPUs are known to count in 32 bits, whatever
-# type the driver gives the value. Only a count that was seen above that is known not to wrap.
+# nvml.h says "Value can be wrapped" but not where; GPUs are known to count in 32 bits, whatever
+# type the driver returns. Only a counter that has exceeded 32 bits is known not to wrap there.
 WRAPS_AT: Final = 2**32
-# Bytes a second and direction that a lane carries at most: 2.5, 5, 8, 16, 32 and 64 GT/s less the
-# line code (8b/10b, from generation 3 on 128b/130b, rounded up).
+# The most bytes per second and direction that a lane carries: 2.5, 5, 8, 16, 32 and 64 GT/s minus
+# the line code (8b/10b, from generation 3 on 128b/130b, rounded up).
 LANE_BYTES_PER_SECOND: Final = {1: 250e6, 2: 500e6, 3: 985e6, 4: 1970e6, 5: 3940e6, 6: 8000e6}
-# A reading may come that much later than it is due, and not be the victim of a second wrap.
+# How many times the interval a reading may take without risking a second wrap.
 PATIENCE: Final = 1.5
 
 
 class PcieByteCounters:
-    """Bytes a second between two readings of the counters.
+    """Bytes per second between two readings of the counters.
 
-    A counter of 32 bits that wraps once in between is read rightly, one that wraps twice cannot be:
-    such counters serve only if the link is too slow for that.
+    A 32-bit counter that wraps once in between is read correctly; one that wraps twice cannot be.
+    So 32-bit counters are used only if the link is too slow to wrap them twice.
     """
 
     name = "byte_counter"
@@ -39,7 +39,7 @@ class PcieByteCounters:
         self._link_bytes_per_second: float | None = None
 
     def read(self, ask: Ask, now: float) -> tuple[float, float] | None:
-        """Return the rates of transmit and receive since the last reading, if they are certain."""
+        """Return the transmit and receive rates since the last reading, if they are certain."""
         values = self._fields.read(ask, now)
         last = self._last
         self._last = None
@@ -57,11 +57,11 @@ class PcieByteCounters:
         return None if transmit is None or receive is None else (transmit, receive)
 
     def may_tell(self, ask: Ask) -> bool:
-        """Whether it is worth waiting for the next reading."""
+        """Whether to keep waiting for the next reading."""
         return self._last is not None and self._is_safe(PATIENCE * self._interval_seconds)
 
     def _is_safe(self, gap_seconds: float) -> bool:
-        """Whether the counters wrap once at most in that time."""
+        """Whether the counters wrap at most once in that time."""
         if self._is_wide:
             return gap_seconds <= self._longest_gap_seconds
         link = self._link_bytes_per_second
@@ -70,7 +70,7 @@ class PcieByteCounters:
     def _rate(self, new: int, old: int, gap_seconds: float) -> float | None:
         grown = new - old if self._is_wide else (new - old) % WRAPS_AT
         rate = grown / gap_seconds
-        # Less than nothing, or more than the link carries: the counter was reset.
+        # Negative, or more than the link can carry: the counter was reset.
         link = self._link_bytes_per_second
         return rate if grown >= 0 and (link is None or rate <= PATIENCE * link) else None
 

@@ -1,4 +1,4 @@
-"""Where a GPU sits: device file, NUMA node, the CPUs near it, and how far the other GPUs are."""
+"""Where a GPU sits: device file, NUMA node, nearby CPUs, and the distance to other GPUs."""
 
 from itertools import combinations
 from pathlib import Path
@@ -10,7 +10,7 @@ from exporter.cpus import cpu_list
 from exporter.nvml.calls import PROCESS_OBSOLETE, CallFailed, Calls
 from exporter.nvml.readings.query import Ask
 
-# nvml.h, nvmlGpuTopologyLevel_t: what two GPUs meet in, the nearest first.
+# nvml.h, nvmlGpuTopologyLevel_t: the common ancestor of two GPUs, nearest first.
 LEVELS: Final = {
     pynvml.NVML_TOPOLOGY_INTERNAL: "internal",
     pynvml.NVML_TOPOLOGY_SINGLE: "single",
@@ -19,7 +19,7 @@ LEVELS: Final = {
     pynvml.NVML_TOPOLOGY_NODE: "node",
     pynvml.NVML_TOPOLOGY_SYSTEM: "system",
 }
-# It does not change, but a GPU that was lost at first may have come back.
+# The levels do not change, but a GPU that was lost at first may have come back.
 TOPOLOGY_SECONDS: Final = 300.0
 # NVML fills arrays of 64-bit words: room for 2048 CPUs, and for 1024 NUMA nodes.
 CPU_WORDS: Final = 32
@@ -27,10 +27,10 @@ NODE_WORDS: Final = 16
 
 
 class Placement:
-    """Tells where one GPU sits; read once each time that the GPU is opened.
+    """Reads where one GPU sits; once each time the GPU is opened.
 
-    The kernel's files come first: NVML's own NUMA node id is that of a GPU's memory, where that is
-    a NUMA node (GH200), and not that of the CPUs beside the GPU.
+    The kernel's files come first: NVML's own NUMA node id is that of a GPU's memory, if that is a
+    NUMA node (GH200), and not that of the CPUs beside the GPU.
     """
 
     def __init__(self, sysfs: Path) -> None:
@@ -57,10 +57,10 @@ class Placement:
 
 
 class Topology:
-    """Tells which level each two GPUs meet in.
+    """Reads the common-ancestor level of each pair of GPUs.
 
-    It needs a handle of every GPU, which never comes for one that hangs: so it has a thread of its
-    own, and no GPU's other readings wait for it.
+    It needs a handle of every GPU, and never gets that of a GPU that hangs. So it has its own
+    thread, and the GPUs' other readings do not wait for it.
     """
 
     def __init__(self, gpus: int, calls: Calls) -> None:
@@ -70,9 +70,9 @@ class Topology:
         self._levels: dict[int, dict[str, str]] = {}
 
     def read(self, now: float) -> dict[int, dict[str, str]]:
-        """Return, by a GPU's index, the levels by the other's; read anew every 5 minutes.
+        """Return the levels by one GPU's index, then the other's; read again every 5 minutes.
 
-        Raise CallFailed only when this process cannot go on.
+        Raise CallFailed only if this process cannot continue.
         """
         if now >= self._due:
             self._levels = self._read()
@@ -101,13 +101,13 @@ class Topology:
 
 
 def kernel_bus_id(bus_id: str) -> str:
-    """Return NVML's *bus_id* as the kernel writes it: a domain of four digits, lower case."""
+    """Return NVML's *bus_id* as the kernel writes it: a four-digit domain, lower case."""
     domain, _, rest = bus_id.lower().partition(":")
     return f"{int(domain, 16):04x}:{rest}"
 
 
 def _numa_node(ask: Ask, device: Path | None) -> int | None:
-    """Return the node; None where the kernel says -1, or NVML names none or several."""
+    """Return the node; None if the kernel says -1, or NVML names none or several."""
     text = _content(device, "numa_node")
     if text is not None:
         return int(text) if int(text) >= 0 else None

@@ -1,4 +1,4 @@
-"""Who uses a GPU: the processes that have it open, by NVML's two lists."""
+"""Who uses a GPU: the processes that have it open, from NVML's two lists."""
 
 from typing import Any, Final
 
@@ -7,9 +7,9 @@ import pynvml
 from exporter.nvml.readings.query import Ask
 from exporter.nvml.sample import GpuProcess
 
-# The two lists take 0.3 ms together, and processes come and go seldom.
+# The two lists take 0.3 ms together, and processes rarely come and go.
 EVERY_SECONDS: Final = 5.0
-# Of a process that runs on no MIG instance (nvml.h, nvmlProcessInfo_t).
+# The value for a process that runs on no MIG instance (nvml.h, nvmlProcessInfo_t).
 NO_INSTANCE: Final = 0xFFFFFFFF
 
 
@@ -19,15 +19,15 @@ def compute_processes(handle: object) -> list[GpuProcess]:
 
 
 def graphics_processes(handle: object) -> list[GpuProcess]:
-    """List the processes that draw with the GPU."""
+    """List the processes that use the GPU for graphics."""
     return [_process(one) for one in pynvml.nvmlDeviceGetGraphicsRunningProcesses(handle)]
 
 
 class Processes:
     """Lists the processes of one GPU.
 
-    Process ids are those of the worker's pid namespace: in a container that lacks the host's,
-    NVML lists only what is in the container, or nothing at all.
+    Process ids are those of the worker's PID namespace: in a container without the host's PID
+    namespace, NVML lists only the container's processes, or none.
     """
 
     def __init__(self) -> None:
@@ -35,7 +35,7 @@ class Processes:
         self._fields: dict[str, Any] = {}
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
-        """Return both lists as one, each process once, read anew every 5 s."""
+        """Return both lists merged, each process once; read again every 5 s."""
         if now >= self._due:
             self._due = now + EVERY_SECONDS
             lists = [ask(compute_processes), ask(graphics_processes)]
@@ -52,7 +52,7 @@ def _process(process: Any) -> GpuProcess:
 
 
 def _merged(lists: list[list[GpuProcess]]) -> tuple[GpuProcess, ...]:
-    """Return each process once: one that is on both lists has the same memory on both."""
+    """Return each process once: one on both lists has the same memory on both."""
     by_pid: dict[int, GpuProcess] = {}
     for process in (process for processes in lists for process in processes):
         known = by_pid.get(process.pid)

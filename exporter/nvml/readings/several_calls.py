@@ -16,18 +16,18 @@ from exporter.nvml.timing import Timing
 
 
 class Part(Protocol):
-    """One subject of one GPU. There is one instance a GPU, which outlives the GPU's losses."""
+    """One subject of one GPU. There is one instance per GPU, which survives losses of the GPU."""
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
-        """Return fields of GpuSample as of monotonic time *now*; what is not known is left out.
+        """Return fields of GpuSample as of monotonic time *now*; unknown ones are left out.
 
-        Raises CallFailed when the GPU is lost or the process cannot go on.
+        Raises CallFailed when the GPU is lost or the process cannot continue.
         """
         ...
 
 
 def quick(timing: Timing) -> tuple[Part, ...]:
-    """Return the parts that answer within milliseconds; all are read in one thread a GPU."""
+    """Return the parts that answer within milliseconds; one thread per GPU reads them all."""
     return (
         Throttle(2 * timing.interval_seconds),
         Utilization(timing.window_seconds),
@@ -38,7 +38,7 @@ def quick(timing: Timing) -> tuple[Part, ...]:
 
 
 def slow(timing: Timing) -> tuple[Part, ...]:
-    """Return the parts that take longer; they are read in another thread of the GPU."""
+    """Return the parts that take longer; another thread of the GPU reads them."""
     gpm = Gpm(timing.window_seconds)
     mig = MigDevices(timing.window_seconds)
-    return (gpm, PcieThroughput(timing, gpm), NvLink(), mig)  # GPM first: PCIe has it from there.
+    return (gpm, PcieThroughput(timing, gpm), NvLink(), mig)  # PCIe uses GPM's reading.

@@ -1,4 +1,4 @@
-"""Why a GPU's clocks are held down: NVML's clock event reasons, and seconds spent under each."""
+"""Why a GPU's clocks are throttled: NVML's clock event reasons, and the seconds for each."""
 
 from collections.abc import Mapping
 from typing import Any, Final
@@ -9,11 +9,11 @@ from exporter.nvml.readings.fields import Field, FieldValues
 from exporter.nvml.readings.query import Ask
 from exporter.nvml.throttle_reasons import REASON_BITS
 
-# The field values in which the driver counts nanoseconds under a reason. Three reasons have 251 to
-# 253 in the headers of CUDA 12.9 and 13.0, and 269 to 271 since 13.1; in the other header, and in
-# that of 12.8, those numbers are settings of power smoothing. Both are asked for: a setting does
-# not grow from one second to the next, so it is never taken for a time. The counter of
-# PERF_POLICY_THERMAL (75) is not used: it does not say which of the two thermal reasons it means.
+# The field values in which the driver counts nanoseconds per reason. Three reasons have numbers 251
+# to 253 in the headers of CUDA 12.9 and 13.0, and 269 to 271 since 13.1; in the other header, and
+# in that of 12.8, those numbers are settings of power smoothing. Both are read: a setting does not
+# grow from one second to the next, so it is never taken for a time. The counter of
+# PERF_POLICY_THERMAL (75) is not used: it does not say which of the two thermal reasons it covers.
 COUNTER_FIELDS: Final[Mapping[str, tuple[Field, ...]]] = {
     "sw_power_cap": ((pynvml.NVML_FI_DEV_PERF_POLICY_POWER, 0),),
     "sync_boost": ((pynvml.NVML_FI_DEV_PERF_POLICY_SYNC_BOOST, 0),),
@@ -22,19 +22,19 @@ COUNTER_FIELDS: Final[Mapping[str, tuple[Field, ...]]] = {
     "hw_power_brake_slowdown": ((253, 0), (271, 0)),
 }
 
-# A time cannot grow faster than the clock, but the drivers' counters go forward in steps (of 0.1 s
-# as others have seen), and the calls themselves take their time.
+# A time cannot grow faster than the clock, but the drivers' counters move in steps (reportedly of
+# 0.1 s), and the calls themselves take time.
 STEP_SECONDS: Final = 0.5
 
 
 class ThrottleSeconds:
     """Adds up the seconds under each reason, from one reading to the next.
 
-    A reason's counter says it exactly, whatever happened between the two readings. Where the
-    driver has none, the mask decides: it is a point in time, so each reading stands for the time
-    since the one before, but for no more than *longest_gap_seconds*: what happened in a longer gap
-    is not known. The mask decides as well where the counter stands still although the mask shows
-    the reason at both ends: older drivers count only the time below the application clocks.
+    A reason's counter is exact, whatever happened between the two readings. If the driver has no
+    counter, the mask decides. It is a snapshot, so each reading stands for the time since the last
+    one, but for at most *longest_gap_seconds*: what happened in a longer gap is unknown. The mask
+    also decides if the counter stands still although the mask shows the reason at both ends: older
+    drivers count only the time below the application clocks.
     """
 
     def __init__(self, longest_gap_seconds: float) -> None:
@@ -45,7 +45,7 @@ class ThrottleSeconds:
         self._seconds = dict.fromkeys(REASON_BITS, 0.0)
 
     def add(self, reasons: int, counters: Mapping[Field, float], now: float) -> None:
-        """Take in the mask *reasons* and the *counters* that were read at monotonic time *now*."""
+        """Add the mask *reasons* and the *counters*, read at monotonic time *now*."""
         gap = 0.0 if self._last is None else now - self._last
         for reason, bit in REASON_BITS.items():
             grown = self._grown_seconds(reason, counters, gap)
@@ -56,13 +56,13 @@ class ThrottleSeconds:
         self._last, self._reasons, self._counters = now, reasons, counters
 
     def seconds(self) -> dict[str, float]:
-        """Return the seconds so far, one entry for each reason."""
+        """Return the seconds so far, one entry per reason."""
         return dict(self._seconds)
 
     def _grown_seconds(
         self, reason: str, counters: Mapping[Field, float], gap: float
     ) -> float | None:
-        """Return by how much the counter grew in *gap* seconds, None where there is none."""
+        """Return by how much the counter grew in *gap* seconds, None if there is none."""
         growths = [
             (counters[field] - self._counters[field]) / 1e9
             for field in COUNTER_FIELDS.get(reason, ())
@@ -73,7 +73,7 @@ class ThrottleSeconds:
 
 
 class Throttle:
-    """Reads the reasons of one GPU and adds up their seconds since the worker started."""
+    """Reads the reasons of one GPU and sums their seconds since the worker started."""
 
     def __init__(self, longest_gap_seconds: float) -> None:
         self._seconds = ThrottleSeconds(longest_gap_seconds)

@@ -7,11 +7,11 @@ import pynvml
 from exporter.nvml.readings.query import Ask
 from exporter.nvml.readings.window import Window
 
-# The call is said to take 1.5 ms, and the driver keeps its samples for about 14 s.
+# The call reportedly takes 1.5 ms, and the driver keeps its samples for about 14 s.
 SAMPLES_EVERY_SECONDS: Final = 5.0
 
-# A busy percentage and when it was taken: the driver's time in microseconds, whose origin and
-# steps are its own, good only to be handed back and to compare samples with each other.
+# A busy percentage and its time: the driver's, in microseconds, with an unknown origin and
+# resolution, so use it only to compare samples and to pass it back to the driver.
 Sample = tuple[int, int]
 
 
@@ -20,7 +20,7 @@ def gpu_samples(handle: object, since: int) -> list[Sample]:
     try:
         _, samples = pynvml.nvmlDeviceGetSamples(handle, pynvml.NVML_GPU_UTILIZATION_SAMPLES, since)
     except pynvml.NVMLError as error:
-        # Nothing new; pynvml asks on with a count of 0, which is an invalid argument.
+        # Nothing new. pynvml would call again with a count of 0, which is an invalid argument.
         if error.value in (pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_ERROR_INVALID_ARGUMENT):
             return []
         raise
@@ -28,7 +28,7 @@ def gpu_samples(handle: object, since: int) -> list[Sample]:
 
 
 class SampledUtilization:
-    """The driver's own samples, one each 1/6 to 1 s: nothing falls between two readings."""
+    """The driver's own samples, one each 1/6 to 1 s: no time between two readings is missed."""
 
     def __init__(self, window_seconds: float) -> None:
         self._window = Window(window_seconds)
@@ -37,18 +37,18 @@ class SampledUtilization:
         self._due = 0.0
         self._newest = 0
         self._newest_at = float("-inf")
-        # Worked out when samples come in, not once a second.
+        # Computed when samples arrive, not once a second.
         self._values: dict[str, Any] = {}
 
     def read(self, ask: Ask, now: float) -> dict[str, Any]:
-        """Return mean and minimum, {} if no sample is as young as the window."""
+        """Return mean and minimum, {} if the window holds no sample."""
         if now >= self._due:
             self._due = now + self._every_seconds
             self._take(ask, now)
         return self._values if now - self._newest_at <= self._window_seconds else {}
 
     def _take(self, ask: Ask, now: float) -> None:
-        # After a long silence from the beginning: the driver's clock may have been set back.
+        # After a long silence, start from the beginning: the driver's clock may have been set back.
         silent = now - self._newest_at > self._window_seconds
         samples = sorted(ask(gpu_samples, 0 if silent else self._newest) or [])
         if not samples or samples[-1][0] == self._newest:
@@ -60,9 +60,9 @@ class SampledUtilization:
 
 
 class Utilization:
-    """Means over the window, and the minimum: from the driver's samples where it has them.
+    """Means over the window, and the minimum, from the driver's samples if it has them.
 
-    Else from a reading a second, each of which is the driver's own mean over up to a second.
+    Otherwise from one reading per second, which is the driver's own mean over up to a second.
     """
 
     def __init__(self, window_seconds: float) -> None:

@@ -1,27 +1,27 @@
-"""The last seconds of a reading, so that what happens between two scrapes is not missed."""
+"""The last seconds of a reading, so that nothing between two scrapes is missed."""
 
 from collections import deque
 
 
 class Window:
-    """Readings of the last *seconds*; one that is repeated often stands for all of that time."""
+    """Readings of the last *seconds*, all with the same weight."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._readings: deque[tuple[float, float]] = deque()
 
     def add(self, now: float, value: float) -> None:
-        """Take in *value*, read at monotonic time *now*, and forget what is too old."""
+        """Add *value*, read at monotonic time *now*, and drop what is too old."""
         self._readings.append((now, value))
         while self._readings[0][0] <= now - self._seconds:
             self._readings.popleft()
 
     def mean(self) -> float | None:
-        """Return the mean of the readings, None when there are none."""
+        """Return the mean of the readings, None if there are none."""
         if not self._readings:
             return None
         return sum(value for _, value in self._readings) / len(self._readings)
 
     def min(self) -> float | None:
-        """Return the lowest of the readings, None when there are none."""
+        """Return the lowest of the readings, None if there are none."""
         return min((value for _, value in self._readings), default=None)

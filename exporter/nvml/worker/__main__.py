@@ -1,6 +1,6 @@
-"""The process that talks to the driver: `python -m exporter.nvml.worker` writes a sample a line.
+"""The process that talks to the driver: `python -m exporter.nvml.worker` writes one sample a line.
 
-Its standard input says that the parent lives: it ends at end of file. SIGTERM ends it too.
+End of file on standard input means that the parent has ended, and ends it. SIGTERM ends it too.
 """
 
 import faulthandler
@@ -22,11 +22,11 @@ CLOSE_SECONDS: Final = 2
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Sample until told to end; exit with another status than 0 when a new process must go on."""
+    """Sample until told to end; exit with a nonzero status if a new process must take over."""
     timing = Timing.from_arguments(arguments)
-    # A segmentation fault inside the driver's library then names the call on standard error.
+    # Makes a segmentation fault in the driver's library print the call on standard error.
     faulthandler.enable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's, which ends us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us.
     end = (sys.stdin.fileno(), _sigterm_as_file())
     node = Node(timing)
     status = 0
@@ -38,8 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except Superseded:
         status = SUPERSEDED_STATUS
     except BrokenPipeError:
-        status = 1  # The parent is gone; nobody is left to tell.
-    signal.alarm(CLOSE_SECONDS)  # Not handled: it ends the process.
+        status = 1  # The parent is gone, so nobody reads a message.
+    signal.alarm(CLOSE_SECONDS)  # Without a handler, SIGALRM ends the process.
     node.close()
     os._exit(status)  # A normal exit would wait for threads that hang in the driver.
 
@@ -53,7 +53,7 @@ def _serve(node: Node, output: BinaryIO, end: Sequence[int], interval_seconds: f
 
 
 def _sigterm_as_file() -> int:
-    """Return a file descriptor that is readable once SIGTERM came."""
+    """Return a file descriptor that becomes readable on SIGTERM."""
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     signal.set_wakeup_fd(writable)
@@ -62,7 +62,7 @@ def _sigterm_as_file() -> int:
 
 
 def _take_stdout() -> BinaryIO:
-    """Return standard output for samples alone: what a driver library prints goes to stderr."""
+    """Return standard output, for samples only: what a driver library prints goes to stderr."""
     output = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     return output

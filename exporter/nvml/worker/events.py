@@ -1,4 +1,4 @@
-"""XID errors by NVML's events, for who may not read the kernel's log."""
+"""XID errors from NVML's events, if the kernel's log is not readable."""
 
 import time
 from typing import Any, Final
@@ -9,9 +9,9 @@ from exporter.nvml.backoff import Backoff
 from exporter.nvml.calls import PROCESS_OBSOLETE, UNSUPPORTED, CallFailed, Calls
 from exporter.nvml.worker.xids import XidCounts
 
-# Events wait in their set until they are fetched, so there is no need to wait for them.
+# Events stay in their set until they are fetched, so there is no need to wait for them.
 WAIT_MILLISECONDS: Final = 1
-# At once: a GPU that reports without end must not keep its thread for ever.
+# Per call: a GPU that reports without end must not occupy its thread forever.
 EVENTS: Final = 256
 RETRY_CAP_SECONDS: Final = 300.0
 UNSUPPORTED_FOR_SECONDS: Final = 3600.0
@@ -20,8 +20,8 @@ UNSUPPORTED_FOR_SECONDS: Final = 3600.0
 class XidEvents:
     """Counts the XID events of one GPU by its NVML index. One thread at a time uses it.
 
-    The set of events is this GPU's alone: nothing in it can be another one's, and a GPU that hangs
-    keeps up nobody. What happens while it is not registered is not counted.
+    Each GPU has its own event set, so it never holds another GPU's events, and a GPU that hangs
+    does not delay the others. What happens while the GPU is not registered is not counted.
     """
 
     def __init__(self, index: int, calls: Calls, retry_seconds: float) -> None:
@@ -30,13 +30,13 @@ class XidEvents:
         self._backoff = Backoff(retry_seconds, RETRY_CAP_SECONDS)
         self._register_at = 0.0
         self._set: Any | None = None
-        # None as long as the GPU could never tell.
+        # None until the GPU was registered once.
         self._counts: XidCounts | None = None
 
     def read(self) -> XidCounts | None:
-        """Fetch the events that came since, and return the counts; None: it cannot tell.
+        """Fetch the new events and return the counts; None: not available.
 
-        Raise CallFailed only when this process cannot go on.
+        Raise CallFailed only if this process cannot continue.
         """
         try:
             if self._set is not None or self._register():
@@ -79,7 +79,7 @@ class XidEvents:
                 self._counts.add(event.eventData)
 
     def _give_up(self, failure: CallFailed) -> None:
-        """Let go of the set and register later: a lost GPU may come back."""
+        """Release the set and register later: a lost GPU may come back."""
         unsupported = failure.code in UNSUPPORTED
         seconds = UNSUPPORTED_FOR_SECONDS if unsupported else self._backoff.next_seconds()
         self._register_at = time.monotonic() + seconds

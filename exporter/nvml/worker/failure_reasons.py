@@ -1,4 +1,4 @@
-"""Reasons why no GPU can be read on this node: a closed set, each with what to do about it."""
+"""Reasons why no GPU can be read on this node: a closed set, each with advice."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -31,7 +31,7 @@ ADVICE: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One reason, and in *words* what NVML said."""
+    """One reason, with NVML's own *words*."""
 
     reason: Reason
     words: str
@@ -44,5 +44,5 @@ NO_GPU_LISTED: Final = Problem(Reason.NO_GPU, "the driver lists none")
 
 
 def problem_of(failure: CallFailed) -> Problem:
-    """Return what *failure* of opening NVML means."""
+    """Return what *failure* to open NVML means."""
     return Problem(REASONS.get(failure.code, Reason.OTHER), str(failure))

@@ -18,15 +18,15 @@ LOST_CAP_SECONDS: Final = 300.0
 
 
 def pci_bus_id(handle: object) -> str:
-    """Read where the GPU sits on the PCI bus."""
+    """Read the GPU's PCI bus id."""
     return str(pynvml.nvmlDeviceGetPciInfo(handle).busId)
 
 
 class Gpu:
     """One GPU by its NVML index.
 
-    read() and read_slow() may run at the same time, each in one thread at most; both may hang for
-    ever in the driver.
+    read() and read_slow() may run at the same time, each in at most one thread; both may hang in
+    the driver forever.
     """
 
     def __init__(
@@ -43,10 +43,10 @@ class Gpu:
         self._quick = quick
         self._slow = slow
         self._ask: Ask | None = None
-        # What is still reported when it is lost.
+        # Still reported when the GPU is lost.
         self._down = GpuSample(index, up=False)
         self._open_again_at = 0.0
-        # The last values of READINGS, and when each is due next, by its fields.
+        # The last values of READINGS and when each is due next, by its fields.
         self._kept: dict[str, Any] = {}
         self._due: dict[tuple[str, ...], float] = {}
 
@@ -55,7 +55,7 @@ class Gpu:
         return self._down
 
     def read(self) -> GpuSample:
-        """Read all that answers at once; raise CallFailed if the driver was replaced."""
+        """Read everything that answers quickly; raise CallFailed if the driver was replaced."""
         if time.monotonic() < self._open_again_at:
             return self.down()
         try:
@@ -72,7 +72,7 @@ class Gpu:
         return replace(self._down, up=True, **values)
 
     def read_slow(self) -> dict[str, Any]:
-        """Read what takes longer: fields of GpuSample with their values."""
+        """Read what takes longer; return fields of GpuSample with their values."""
         ask = self._ask  # Read once: read() may lose the GPU meanwhile.
         if ask is None:
             return {}
@@ -81,7 +81,7 @@ class Gpu:
         except CallFailed as failure:
             if failure.code in PROCESS_OBSOLETE:
                 raise
-            return {}  # Lost: read() finds that out too, and says so.
+            return {}  # Lost: read() finds that out too, and reports it.
 
     def _open(self) -> Ask:
         handle = self._calls(self.index, pynvml.nvmlDeviceGetHandleByIndex, self.index)
@@ -118,9 +118,9 @@ class Gpu:
         return dict(self._kept)
 
     def _take(self, ask: Ask, reading: Reading) -> bool:
-        """Keep what *reading*, or else the older one, tells; return False if it has to be retried.
+        """Store the values of *reading* or of its older call; return False if it must be retried.
 
-        What is not supported is retried too: *ask* then knows the answer.
+        Unsupported readings are retried too: *ask* then answers from its cache.
         """
         value = ask(reading.function, *reading.arguments)
         if value is not None:

@@ -1,4 +1,4 @@
-"""XID errors by the kernel's log, /dev/kmsg: also those that NVML has no event for."""
+"""XID errors from the kernel's log, /dev/kmsg, including those that NVML has no event for."""
 
 import os
 import re
@@ -7,18 +7,18 @@ from typing import Final
 
 from exporter.nvml.worker.xids import XidCounts
 
-# The driver's message, as in "NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, GPU has fallen off the
-# bus."; of a MIG instance "(PCI:0000:1b:00 GPU-I:05)".
+# The driver's message, for example "NVRM: Xid (PCI:0000:1b:00): 79, pid=1234, GPU has fallen off
+# the bus."; for a MIG instance "(PCI:0000:1b:00 GPU-I:05)".
 XID: Final = re.compile(
     r"(?P<priority>\d+),[^;]*;.*NVRM: Xid \((?:PCI:)?"
     r"(?P<domain>[0-9a-f]+):(?P<bus>[0-9a-f]+):(?P<device>[0-9a-f]+)[^)]*\): (?P<kind>\d+)",
     re.IGNORECASE,
 )
-# The device's own number (Linux, admin-guide/devices): containers have /dev/null in its place.
+# The device number of kmsg (Linux, admin-guide/devices): containers have /dev/null in its place.
 DEVICE: Final = os.makedev(1, 11)
-# The kernel refuses a smaller buffer than the longest record that there may be.
+# The kernel refuses a buffer smaller than its longest record.
 RECORD_BYTES: Final = 8192
-# At once: a flood of messages must not keep the sample waiting.
+# Per read(): a flood of messages must not delay the sample.
 RECORDS: Final = 4096
 
 # Domain, bus and device.
@@ -26,10 +26,10 @@ BusId = tuple[int, int, int]
 
 
 class Kmsg:
-    """Counts the XID errors that the kernel writes from now on. One thread uses it."""
+    """Counts the XID errors that the kernel logs from now on. One thread uses it."""
 
     def __init__(self, path: str) -> None:
-        """Open the log at its end; raise OSError if this user may not, or if it is not the log."""
+        """Open the log at its end; raise OSError if it is unreadable, or not the log."""
         self._file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         self._half_line = b""
         self._counts: dict[BusId, XidCounts] = {}
@@ -41,12 +41,12 @@ class Kmsg:
             os.lseek(self._file, 0, os.SEEK_END)
 
     def read(self) -> None:
-        """Read what was written since the last call, without waiting."""
+        """Read what was written since the last call, without blocking."""
         for _ in range(RECORDS):
             try:
                 chunk = os.read(self._file, RECORD_BYTES)
             except BrokenPipeError:
-                continue  # Overwritten before we came: the next read has the oldest that is left.
+                continue  # Overwritten: the next read returns the oldest message left.
             except BlockingIOError:
                 return
             if not chunk:
@@ -62,7 +62,7 @@ class Kmsg:
 
     def _take(self, line: str) -> None:
         found = XID.match(line)
-        # The kernel's own facility is 0; what a program writes into the log has another.
+        # The kernel's own messages have facility 0, those of programs another.
         if found is None or int(found["priority"]) >> 3 != 0:
             return
         place = (int(found["domain"], 16), int(found["bus"], 16), int(found["device"], 16))
@@ -73,7 +73,7 @@ class Kmsg:
 
 
 def open_kmsg(path: str) -> Kmsg | None:
-    """Return the log, None where it cannot be read."""
+    """Return the log, None if it cannot be read."""
     try:
         return Kmsg(path)
     except OSError:

@@ -26,18 +26,18 @@ from exporter.nvml.worker.xids import XidCounts, XidSource
 
 T = TypeVar("T")
 
-# Events wait in the driver, so they are fetched with each fifth reading only.
+# Events wait in the driver, so it is enough to fetch them with every fifth reading.
 EVENTS_EVERY: Final = 5
-# Also how long a process stays to report that its library does not match the driver.
+# Also how long a process keeps reporting that its library does not match the driver.
 NO_DRIVER_CAP_SECONDS: Final = 60.0
 
 
 class Superseded(Exception):
-    """All is said and done in this process, and only a new one can see more."""
+    """This process can read no more; a new one can."""
 
 
 class Job(Generic[T]):
-    """Work that may never return, run again and again in a thread, one run at a time."""
+    """Work that may never return, run repeatedly in a thread, one run at a time."""
 
     def __init__(self, threads: Threads, work: Callable[[], T]) -> None:
         self._threads = threads
@@ -46,7 +46,7 @@ class Job(Generic[T]):
         self._last: tuple[T, float] | None = None
 
     def start(self) -> Future[tuple[T, float]] | None:
-        """Start a run and return it; None while the one before hangs. Raises what that raised."""
+        """Start a run and return it; None while the last one hangs. Raises that run's error."""
         if self._run is not None:
             if not self._run.done():
                 return None
@@ -55,7 +55,7 @@ class Job(Generic[T]):
         return self._run
 
     def result(self, stale_seconds: float) -> T | None:
-        """Return what the last finished run returned, unless it is older than *stale_seconds*."""
+        """Return the result of the last finished run, unless it is older than *stale_seconds*."""
         if self._run is not None and self._run.done():
             self._last = self._run.result()
         if self._last is None or time.monotonic() - self._last[1] > stale_seconds:
@@ -78,11 +78,11 @@ class GpuJobs:
         self._starts = 0
 
     def start(self) -> Future[tuple[GpuSample, float]] | None:
-        """Start the quick one, which is worth waiting for."""
+        """Start the quick one, which the sample waits for."""
         return self._reading.start()
 
     def start_slow(self) -> None:
-        """Start the others, as far as they are due; call it when no quick one waits any more."""
+        """Start the others that are due; call it once no quick one is waiting."""
         self._slow.start()
         if self._events is not None and self._starts % EVENTS_EVERY == 0:
             self._events.start()
@@ -93,7 +93,7 @@ class GpuJobs:
     ) -> GpuSample:
         """Combine the latest results of the jobs with what is known about all GPUs together.
 
-        *kmsg* is the kernel's log, if that tells of XID errors; *levels* are Topology's.
+        *kmsg* is the kernel's log, if it shows XID errors; *levels* are Topology's.
         """
         sample = self._reading.result(stale_seconds) or self._gpu.down()
         fields = self._xids(sample, kmsg)
@@ -103,12 +103,12 @@ class GpuJobs:
         return replace(sample, **fields)
 
     def _xids(self, sample: GpuSample, kmsg: Kmsg | None) -> dict[str, Any]:
-        """Return what explains a lost GPU, and so is there for one that is down, too."""
+        """Return the XID errors, also of a GPU that is down: they explain why."""
         if kmsg is not None and sample.pci_bus_id:
             return _xid_fields(kmsg.counts(sample.pci_bus_id), XidSource.KMSG)
         if self._events is None:
             return {}
-        return dict(self._events.result(math.inf) or {})  # What happened has happened.
+        return dict(self._events.result(math.inf) or {})  # Counts never become stale.
 
 
 def _xid_fields(counts: XidCounts | None, source: XidSource) -> dict[str, Any]:
@@ -123,26 +123,26 @@ def _xid_fields(counts: XidCounts | None, source: XidSource) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Driver:
-    """What NVML said when it was opened."""
+    """What NVML returned when it was opened."""
 
     gpus: tuple[GpuJobs, ...] = ()
     driver_version: str | None = None
     nvml_version: str | None = None
-    # Why there is no GPU, None when there is one.
+    # Why there is no GPU, None if there is one.
     problem: Problem | None = None
     bound: BoundGpus | None = None
     topology: Job[dict[int, dict[str, str]]] | None = None
 
 
 class Node:
-    """Opens NVML when there is a driver and samples its GPUs. One thread uses it."""
+    """Opens NVML once there is a driver, and samples its GPUs. One thread uses it."""
 
     def __init__(self, timing: Timing) -> None:
         self._timing = timing
         self._calls = Calls(timing.patience_seconds, timing.slow_seconds)
         self._threads = Threads()
         self._opening = Job(self._threads, self._open)
-        # It has everything that NVML's events have, and more; using only it counts nothing twice.
+        # It has all of NVML's events and more; using only one source counts nothing twice.
         self._kmsg = open_kmsg(timing.path_kmsg)
         self._backoff = Backoff(timing.retry_seconds, NO_DRIVER_CAP_SECONDS)
         self._open_again_at = 0.0
@@ -152,8 +152,8 @@ class Node:
     def sample(self) -> NodeSample:
         """Read all GPUs and return within half an interval, whatever hangs.
 
-        Raise CallFailed when this process can read no more because of the driver, Superseded when
-        a new one is needed for another reason.
+        Raise CallFailed if this process can read no more because of the driver, Superseded if a new
+        one is needed for another reason.
         """
         deadline = time.monotonic() + self._timing.interval_seconds / 2
         self._compare_with_driver()
@@ -191,7 +191,7 @@ class Node:
             self._threads.relieve()
 
     def close(self) -> None:
-        """Shut NVML down, unless a call still hangs: then only the end of the process is safe."""
+        """Shut NVML down, unless a call still hangs: then only ending the process is safe."""
         until = time.monotonic() + self._timing.interval_seconds
         while not self._calls.is_idle() and time.monotonic() < until:
             time.sleep(0.01)
@@ -202,20 +202,21 @@ class Node:
         return self._driver is None or not self._driver.gpus
 
     def _compare_with_driver(self) -> None:
-        """Raise Superseded when the driver has added or removed a GPU: NVML would not notice.
+        """Raise Superseded if the driver has added or removed a GPU, which NVML does not notice.
 
-        That, and no timer, replaces the process for the sake of a lost GPU: it costs the counters
-        of the healthy ones, and nvmlInit beside a sick GPU can hang, which hides them too.
+        Only this, not a timer, replaces the process for a lost GPU: a new process loses the
+        counters of the healthy GPUs, and nvmlInit next to a sick GPU can hang, which hides them
+        too.
         """
         bound = None if self._driver is None else self._driver.bound
         if self._calls.stuck() is not None:
-            return  # A new process might only join this one, asleep in the driver.
+            return  # A new process might hang in the driver as well.
         if bound is not None and bound.have_changed():
             print("rankskew: the driver's GPUs have changed; NVML is reopened", file=sys.stderr)
             raise Superseded
 
     def _open(self) -> None:
-        bound = BoundGpus()  # Before NVML counts: what comes in between is seen as a change.
+        bound = BoundGpus()  # Before NVML counts, so that a GPU added meanwhile shows as a change.
         try:
             self._calls(None, pynvml.nvmlInit)
         except CallFailed as failure:
@@ -225,7 +226,7 @@ class Node:
         except CallFailed as failure:
             self._calls(None, pynvml.nvmlShutdown)
             return self._look_again_later(problem_of(failure))
-        if count == 0:  # NVML counts once, when it is initialised.
+        if count == 0:  # NVML counts once, when it is initialized.
             self._calls(None, pynvml.nvmlShutdown)
             return self._look_again_later(NO_GPU_LISTED)
         self._driver = Driver(
@@ -262,7 +263,7 @@ class Node:
         seconds = self._backoff.next_seconds()
         if problem.reason == Reason.VERSION_MISMATCH:
             if self._driver is not None:
-                raise Superseded  # The library stays the one that this process loaded before.
+                raise Superseded  # This process keeps the library that it has loaded.
             seconds = NO_DRIVER_CAP_SECONDS
         self._open_again_at = time.monotonic() + seconds
         self._driver = Driver(problem=problem)

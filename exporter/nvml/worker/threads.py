@@ -1,4 +1,4 @@
-"""Threads for work that may never return: one, as long as that is enough."""
+"""Threads for work that may never return: a single one, as long as that is enough."""
 
 import threading
 import time
@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-# A thread that is on one piece of work for longer is held up: in a call that blocks, or hangs.
+# A thread that has been on one piece of work for longer is held up in a call that blocks or hangs.
 HELD_UP_SECONDS: Final = 0.05
 
 Work = tuple[Future[Any], Callable[[], Any]]
@@ -25,11 +25,11 @@ class Threads:
 
     def __init__(self) -> None:
         self._queue: SimpleQueue[Work] = SimpleQueue()
-        # Since when each thread has been on what it does now, None when it has nothing to do.
+        # Since when each thread has been on its current work, None if it has none.
         self._busy_since: dict[int, float | None] = {}
 
     def submit(self, work: Callable[[], T]) -> Future[T]:
-        """Have *work* done and return its future result."""
+        """Run *work* in a thread and return its future result."""
         future: Future[T] = Future()
         self._queue.put((future, work))
         self.relieve()
@@ -52,6 +52,6 @@ class Threads:
             self._busy_since[number] = time.monotonic()
             try:
                 future.set_result(work())
-            except BaseException as error:  # noqa: BLE001 - as of any executor: who waits gets it
+            except BaseException as error:  # noqa: BLE001 - as in any executor: the waiter gets it
                 future.set_exception(error)
             self._busy_since[number] = None

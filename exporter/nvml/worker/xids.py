@@ -6,8 +6,8 @@ from typing import Final
 
 # Each name is a series.
 NAMED_KINDS: Final = 3
-# Errors that a program brings about, as NVIDIA's k8s-device-plugin has them (health.go): a page
-# fault of a program being written must not use up the names that a broken GPU needs.
+# Errors that programs cause, as listed in NVIDIA's k8s-device-plugin (health.go): a page fault in a
+# program under development must not use up the names that a broken GPU needs.
 OF_APPLICATIONS: Final = frozenset({13, 31, 43, 45, 68, 109})
 NAMED_KINDS_OF_APPLICATIONS: Final = 1
 
@@ -27,13 +27,13 @@ class XidCounts:
         self._by_kind: Counter[int] = Counter()
 
     def add(self, kind: int) -> None:
-        """Count one error; one without a name, because there are enough, only among all events."""
+        """Count one error; beyond the allowed number of names, only among all events."""
         self.events += 1
         if kind in self._by_kind or self._has_room(kind):
             self._by_kind[kind] += 1
 
     def by_kind(self) -> dict[str, int]:
-        """Return the counts of those that have a name, by their number."""
+        """Return the counts of the errors that have a name, by number."""
         return {str(kind): count for kind, count in self._by_kind.items()}
 
     def _has_room(self, kind: int) -> bool:

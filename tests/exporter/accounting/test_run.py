@@ -80,7 +80,7 @@ def test_equal_ranks_lose_nothing() -> None:
 
 
 def test_no_step_is_no_loss() -> None:
-    """An empty run accounts to nothing, and is no slower than it would be."""
+    """An empty run has an empty account, and no slowdown."""
     assert kinds(account([], {}), {3}).lost == 0.0
     assert slowdown([], {}, {3}) == 1.0
 
@@ -173,7 +173,7 @@ def test_slowdown_is_that_of_the_named_ranks(excess: float) -> None:
 
 
 def test_slowdown_of_a_rank_of_a_light_group_is_none() -> None:
-    """A named rank that is done before the heaviest group made nobody wait."""
+    """A named rank that finishes before the heaviest group makes no rank wait."""
     steps = [step({1: {"data": 0.1}, 2: {"forward": 0.2}, 3: {"forward": 0.2}})]
 
     assert slowdown(steps, {0: "pp0", 1: "pp0", 2: "pp1", 3: "pp1"}, {1}) == pytest.approx(1.0)

@@ -15,14 +15,14 @@ INFINIBAND: Final = Path("class/infiniband")
 
 
 def copy_of_host(folder: Path) -> Mounts:
-    """Return a copy of the node in *folder*, for a test to change."""
+    """Return a copy of the node in *folder* that a test may change."""
     return Mounts(
         shutil.copytree(HOST.procfs, folder / "proc"), shutil.copytree(HOST.sysfs, folder / "sys")
     )
 
 
 def mounted(host: Mounts, monkeypatch: pytest.MonkeyPatch) -> Mounts:
-    """Return *host* with its /proc where psutil reads, as --path.procfs does."""
+    """Return *host*, with psutil reading its /proc, as with --path.procfs."""
     monkeypatch.setattr(psutil, "PROCFS_PATH", str(host.procfs))
     return host
 

@@ -1,4 +1,4 @@
-"""The exporter says which version it is, what it took in and what it costs."""
+"""The exporter exposes its version, what it ingested, and its own resource use."""
 
 from exporter.collectors.exporter_self import ExporterSelfCollector
 from exporter.ingest.app import IngestCounts
@@ -15,7 +15,7 @@ def test_version_is_exposed() -> None:
 
 
 def test_every_result_of_a_push_is_a_series_from_the_start() -> None:
-    """A counter that begins at 0 lets rate() see the first refusal."""
+    """A counter that starts at 0 lets rate() see the first refusal."""
     counts = IngestCounts()
     collector = ExporterSelfCollector(counts)
     assert series(expose(collector))[1 : 1 + len(counts.results)] == [

@@ -86,7 +86,7 @@ def test_repeated_snapshot_is_no_error() -> None:
     ],
 )
 def test_refusal_is_a_sentence_and_a_count(content: bytes, status: int, result: str) -> None:
-    """Each kind of bad push has its status, says why in one sentence, and is counted."""
+    """Each kind of bad push has its status and one sentence that explains it, and is counted."""
     listener = Listener(RankLimits(ranks=1))
     listener.push(snapshot().to_json())
     answer = listener.push(content)
@@ -100,7 +100,7 @@ def test_refusal_is_a_sentence_and_a_count(content: bytes, status: int, result: 
 
 @pytest.mark.parametrize("other", [OTHER, Peer(1000, "a-container"), None])
 def test_two_jobs_of_one_name_each_get_a_clear_answer(other: Peer | None) -> None:
-    """Of two users with a job `local`, or of two containers, one is told to name theirs."""
+    """Of two users or containers with a job `local`, one is asked to name theirs."""
     listener = Listener()
     theirs, mine = snapshot(job_id="local"), snapshot(job_id="local", pid=1, attempt=7)
 
@@ -108,7 +108,7 @@ def test_two_jobs_of_one_name_each_get_a_clear_answer(other: Peer | None) -> Non
     refusal = listener.push(mine.to_json(), peer=other)
     assert refusal.status == 403
     assert refusal.content == {
-        "error": "Rank 0 of job 'local' belongs to another user or container of this node "
+        "error": "Rank 0 of job 'local' belongs to another user or container on this node "
         "(uid 1000); set RANKSKEW_JOB_ID to a unique name."
     }
     assert listener.counted() == {"accepted": 1, "forbidden": 1}
@@ -116,7 +116,7 @@ def test_two_jobs_of_one_name_each_get_a_clear_answer(other: Peer | None) -> Non
 
 
 def test_body_announced_too_large_is_refused_without_it() -> None:
-    """What the length says is enough: nothing of the body has to come."""
+    """The announced length is enough: the body need not arrive."""
     listener = Listener()
     length = str(MAX_BODY_BYTES + 1)
     answer = ask(listener.app, "POST", "/v1/snapshots", content_length=length)
@@ -250,13 +250,13 @@ def test_right_token_opens_tcp(guarded: Listener) -> None:
 
 
 def test_unix_socket_needs_no_token(guarded: Listener) -> None:
-    """There the kernel says who comes."""
+    """Over the Unix socket the kernel identifies the client."""
     assert guarded.push(snapshot().to_json(), peer=USER).status == 200
 
 
 @pytest.mark.parametrize("path", ["/v1/snapshots", "/v1/control"])
 def test_web_page_may_not_post(path: str) -> None:
-    """A browser on the node reaches loopback on behalf of any site, and says of which."""
+    """A browser on the node reaches loopback on behalf of any site, and names the site."""
     listener = Listener()
     answer = listener.send("POST", path, snapshot().to_json(), origin="https://evil.example")
 

@@ -228,7 +228,7 @@ def test_connection_that_ends_no_request_is_dropped(
 
 
 def test_client_that_does_not_read_is_dropped(tmp_path: Path) -> None:
-    """Answers that nobody takes are thrown away with their connection."""
+    """Answers that are not read are dropped with their connection."""
 
     async def ignore_answers() -> float:
         async with ingest(tmp_path, limit_seconds=LIMIT_SECONDS) as running:
@@ -268,7 +268,7 @@ def test_probe_pushes_more_often_than_its_connection_is_dropped() -> None:
 
 
 def test_connection_beyond_the_bound_is_answered_and_closed(tmp_path: Path) -> None:
-    """Who comes too many is told so at once, is counted, and has room when another has left."""
+    """A connection too many is refused at once and counted; it has room after another one left."""
 
     async def crowd() -> tuple[str, bytes, int, str]:
         async with ingest(tmp_path, connections=4) as running:

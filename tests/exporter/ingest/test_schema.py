@@ -80,7 +80,7 @@ def test_body_and_snapshot_have_the_same_fields_and_defaults() -> None:
 
 
 def test_newer_probe_is_not_refused() -> None:
-    """What a newer release sends besides is left out and counted, whatever it is."""
+    """Unknown fields of a newer release are left out and counted, whatever they are."""
     newer = dataclasses.asdict(DEFAULT) | {"mood": "good", "moods": [{}], "joins": None}
     newer["rank_info"] = {"colour": 1} | DEFAULT.rank_info
     newer["lifecycle_seconds"] = {"birth": "early", "init": 1.0}
@@ -90,7 +90,7 @@ def test_newer_probe_is_not_refused() -> None:
 
 
 def test_what_every_release_of_this_schema_must_take_is_taken() -> None:
-    """The body that the first release of schema 1 sent; do not write it anew."""
+    """The body that the first release of schema 1 sent; do not rewrite it."""
     released = (FIXTURES / "snapshot_schema_1.json").read_bytes()
     taken, unknown_fields = parse(released)
 
@@ -115,7 +115,7 @@ def test_verdict_is_the_judges() -> None:
 
 
 def test_newer_judge_is_not_refused() -> None:
-    """What a newer release's judge says besides is left out; its ranks are still seen."""
+    """Unknown fields of a newer judge are left out; its ranks are still seen."""
     newer = verdict() | {"mood": "good", "late": [dataclasses.asdict(LATE) | {"excuse": "rain"}]}
 
     assert parse(body(verdict=newer))[0].verdict == travelled()
@@ -261,7 +261,7 @@ JSON = st.recursive(
 @settings(deadline=None)  # The machine is shared; only the answer matters.
 @given(st.sampled_from(sorted(dataclasses.asdict(DEFAULT))), JSON)
 def test_any_value_is_taken_or_refused_in_one_sentence(name: str, value: Any) -> None:
-    """Whatever JSON stands in a field, the answer is a snapshot or one printable sentence."""
+    """Whatever JSON a field has, the answer is a snapshot or one printable sentence."""
     answer = taken_or_refused(body(**{name: value}))
 
     if isinstance(answer, Snapshot):

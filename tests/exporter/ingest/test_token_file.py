@@ -1,4 +1,4 @@
-"""The token of the TCP listener is read at the start and on change, and never told to anyone."""
+"""The token of the TCP listener is read at the start and on change, and never revealed."""
 
 import logging
 import os
@@ -110,7 +110,7 @@ def test_file_without_a_token_ends_the_start(
 def test_token_that_others_can_read_is_warned_of(
     path: Path, caplog: pytest.LogCaptureFixture, mode: int, warnings: int
 ) -> None:
-    """A group of trainers may read it, nobody else may; the exporter starts all the same."""
+    """Only a group of trainers may read it; the exporter starts anyway."""
     path.chmod(mode)
     with caplog.at_level(logging.WARNING):
         TokenFile(path, FLAG)

@@ -1,4 +1,4 @@
-"""A listener holds so many connections and no more, and none that says nothing for ever."""
+"""A listener limits its connections, and keeps no silent one forever."""
 
 import asyncio
 import time
@@ -98,7 +98,7 @@ def test_connection_beyond_the_bound_is_told_so(caplog: pytest.LogCaptureFixture
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.0.2"])
 def test_connection_that_has_been_idle_longest_gives_way(address: str) -> None:
-    """A crowd that says nothing keeps nobody out, not even a scraper at its own address."""
+    """A silent crowd keeps nobody out, not even a scraper at its own address."""
 
     async def crowd() -> tuple[bytes, bytes, bool]:
         async with web(PlainTextResponse("fine"), connections=2) as (listener, port):
@@ -240,7 +240,7 @@ def test_garbage_after_the_answer_has_begun_ends_the_connection(
 
 
 def test_client_that_does_not_read_is_dropped() -> None:
-    """A large page that nobody takes is thrown away with its connection."""
+    """A large page that is not read is dropped with its connection."""
 
     async def ignore_the_answer() -> None:
         page = PlainTextResponse(b"x" * 50_000_000)
@@ -261,7 +261,7 @@ def test_client_that_does_not_read_is_dropped() -> None:
 def test_one_user_cannot_keep_the_others_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Half of the places is the most that one user gets; whoever leaves makes room."""
+    """One user gets at most half of the places; a connection that ends makes room."""
     comers = iter([*[Owner(1000)] * 3, Owner(1001), Owner(1002, "pod"), Owner(1003), Owner(1003)])
     monkeypatch.setattr(connection, "peer_of", lambda _: next(comers))
     turned_away = []

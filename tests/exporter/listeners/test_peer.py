@@ -1,4 +1,4 @@
-"""The kernel says who is at the other end of a Unix socket, and in which container."""
+"""The kernel identifies who is at the other end of a Unix socket, and in which container."""
 
 import os
 import socket
@@ -14,7 +14,7 @@ ANOTHER = "kubepods-podffffffff_ffff_ffff_ffff_ffffffffffff.slice"
 
 
 def ours(procfs: Path) -> Peer | None:
-    """Return who this process is at the other end of a socket."""
+    """Return this process, as the other end of a socket sees it."""
     one, other = socket.socketpair(socket.AF_UNIX)
     with one, other:
         return peer_of(one, procfs)
@@ -27,7 +27,7 @@ def with_cgroup(procfs: Path, text: str) -> Path:
 
 
 def test_tcp_tells_nobody() -> None:
-    """Over loopback the kernel does not say who connected."""
+    """Over loopback the kernel does not show who connected."""
     with socket.socket(socket.AF_INET) as tcp:
         assert peer_of(tcp) is None
 

@@ -79,7 +79,7 @@ def test_unix_socket_is_made_with_its_mode_and_taken_away(tmp_path: Path) -> Non
 
 
 def test_stale_socket_of_a_dead_exporter_is_replaced(tmp_path: Path) -> None:
-    """A socket file on which nobody listens is in nobody's way."""
+    """A socket file without a listener is replaced."""
     path = tmp_path / "e.sock"
     with socket.socket(socket.AF_UNIX) as dead:
         dead.bind(str(path))
@@ -142,7 +142,7 @@ def test_socket_of_a_successor_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_file_that_is_no_socket_is_not_removed(tmp_path: Path) -> None:
-    """A mistyped path cannot delete somebody's file."""
+    """A mistyped path cannot delete another file."""
     path = tmp_path / "data.txt"
     path.write_text("precious")
 

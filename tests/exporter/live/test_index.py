@@ -1,4 +1,4 @@
-"""The live page is one file, asks nobody but its exporter, and treats what it shows as text."""
+"""The live page is one file, contacts only its exporter, and treats what it shows as text."""
 
 import base64
 import hashlib
@@ -148,7 +148,7 @@ def test_policy_allows_exactly_what_the_page_holds(tag: str) -> None:
 
 
 def test_late_rank_is_what_the_page_says_first(tmp_path: Path) -> None:
-    """The verdict stands in big letters; the late rank and its stage are marked."""
+    """The verdict is in large letters; the late rank and its stage are marked."""
     dom = dump(live(), tmp_path)
 
     assert f'<p class="verdict">{SENTENCE}</p>' in dom
@@ -160,7 +160,7 @@ def test_late_rank_is_what_the_page_says_first(tmp_path: Path) -> None:
 
 
 def test_details_stand_below_the_verdict(tmp_path: Path) -> None:
-    """What the judge says besides is one line each, as text."""
+    """Further findings of the judge are one line each, as text."""
     dom = dump(live(), tmp_path)
 
     assert (
@@ -199,7 +199,7 @@ def test_empty_node_says_how_to_begin(tmp_path: Path) -> None:
 
 
 def test_silent_exporter_is_admitted(tmp_path: Path) -> None:
-    """When the exporter stops answering the page says that it is old."""
+    """When the exporter stops answering, the page shows that it is old."""
     dom = dump(None, tmp_path)
 
     assert "the exporter does not answer: HTTP status 500" in dom

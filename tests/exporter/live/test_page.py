@@ -1,4 +1,4 @@
-"""The live view repeats whom the job's judge names, and says when nobody can be named."""
+"""The live view repeats the job's verdict, and shows when no rank can be named."""
 
 import gc
 import json
@@ -115,7 +115,7 @@ SLOW_DATA = {"data": 0.19, "sync": 0.01}
 
 
 def test_node_without_ranks_has_no_jobs() -> None:
-    """Before anything reported the page has nothing to draw, and says so by an empty list."""
+    """Before any report, the page has an empty list and draws nothing."""
     view = LiveView(RankStore())
 
     assert view.summary().jobs == []
@@ -142,7 +142,7 @@ def test_gpus_are_counted_once_the_driver_was_asked() -> None:
 
 
 def test_late_rank_is_named_as_the_judge_names_it() -> None:
-    """Who is late, where and at what cost is one sentence; the figures stand beside it."""
+    """Who is late, where and at what cost is one sentence; the figures are next to it."""
     said = Node().judged(verdict())
 
     assert said["sentence"] == "Rank 2 is slow loading data; 1.00 of 4 GPUs wait for it."
@@ -183,7 +183,7 @@ def test_late_rank_of_another_node_is_named_here_too() -> None:
 
 
 def test_lateness_grows_between_verdicts() -> None:
-    """The page says for how long a rank has been late by now, not when it was judged."""
+    """The page shows how long a rank has been late by now, not when it was judged."""
     node = Node()
     node.judged(verdict())
     for _ in range(3):
@@ -207,7 +207,7 @@ def test_lateness_grows_between_verdicts() -> None:
     ],
 )
 def test_rank_that_wakes_nobody_is_listed_and_the_job_even(kind: str, sentence: str) -> None:
-    """A mild lateness is told as such, and makes no alarm of the page."""
+    """A mild lateness is shown as such, and is no alarm."""
     said = Node().judged(verdict(late=(late(kind=kind),)))
 
     assert (said["state"], said["sentence"]) == ("even", sentence)
@@ -223,7 +223,7 @@ def test_ranks_that_wake_come_first() -> None:
 
 
 def test_change_of_a_group_is_told() -> None:
-    """When nobody is late against peers, the page says what takes longer than it did."""
+    """If no rank is late against its peers, the page shows what became slower."""
     said = Node().judged(EVEN | verdict(late=(), changes=(CHANGE,), gpus_lost={}, rotating={}))
 
     assert said["state"] == "even"
@@ -234,7 +234,7 @@ def test_change_of_a_group_is_told() -> None:
 
 @pytest.mark.parametrize("reason", ["warming_up", "no_sync", "no_peers", "no_busy_time"])
 def test_judges_reason_is_told(reason: str) -> None:
-    """Where the judge can name nobody, the page says why in its words."""
+    """If the judge can name no rank, the page shows the reason."""
     said = Node().judged(verdict(reason=reason, late=()))
 
     assert (said["state"], said["reason"]) == ("not_judgeable", reason)
@@ -254,12 +254,12 @@ def test_job_without_a_join_says_so() -> None:
 
 
 def test_job_of_one_rank_has_no_peers() -> None:
-    """A lone rank is told that it has nobody to be compared with."""
+    """A lone rank has no peers to be compared with, and the page says so."""
     assert Node(ranks=1).judged(None)["reason"] == "no_peers"
 
 
 def test_join_that_has_just_begun_is_warming_up() -> None:
-    """Before the first steps are joined there is no verdict, and that is no failure."""
+    """Before the first steps are joined there is no verdict, and that is not a failure."""
     node = Node()
     node.said = None
     node.step()
@@ -316,7 +316,7 @@ def test_stages_are_seconds_per_step_of_the_window() -> None:
 
 
 def test_ranks_elsewhere_are_counted() -> None:
-    """On a node that holds a part of the job the page says how much."""
+    """On a node with a part of the job, the page shows how large that part is."""
     job = Node(ranks=4, world_size=64).run(30)
 
     assert job["coverage"] == "4 of 64 ranks"
@@ -379,7 +379,7 @@ def test_job_that_is_turned_off_does_not_hang() -> None:
 
 
 def test_hung_job_names_the_rank_outside_sync() -> None:
-    """When nobody steps any more, the rank that is not waiting is named with its stage."""
+    """When no rank steps any more, the rank that is not waiting is named with its stage."""
     node = Node()
     node.run(30)
     node.states[2] = replace(node.states[2], stage="data", stage_elapsed_seconds=40.0)
@@ -393,7 +393,7 @@ def test_hung_job_names_the_rank_outside_sync() -> None:
 
 
 def test_rank_that_never_steps_hides_no_hang() -> None:
-    """An evaluator is no part of the training: where that hangs, the page says so."""
+    """An evaluator is not part of the training: if that hangs, the page shows it."""
     node = Node()
     node.run(30)
     node.states[3] = replace(node.fresh(3), pid=103, stage="eval")
@@ -407,7 +407,7 @@ def test_rank_that_never_steps_hides_no_hang() -> None:
 
 
 def test_restart_with_fewer_ranks_shows_those() -> None:
-    """A job that was killed and goes on with two of its four ranks here is those two."""
+    """A job that was killed and continues with two of its four ranks here has only those two."""
     node = Node()
     node.run(30)
     for _ in range(12):
@@ -421,7 +421,7 @@ def test_restart_with_fewer_ranks_shows_those() -> None:
 
 
 def test_stopped_process_is_named_by_its_silence() -> None:
-    """A process that is stopped cannot say where it is; that it is silent says enough."""
+    """A stopped process cannot report where it is; its silence is enough."""
     node = Node()
     node.run(30)
     for _ in range(40):
@@ -479,7 +479,7 @@ def test_finished_job_is_finished() -> None:
 
 
 def test_shrinking_counters_harm_nobody() -> None:
-    """The bars of a rank whose counters run backwards are empty, and the page goes on."""
+    """If a rank's counters run backwards, its bars are empty and the page still works."""
     node = Node(ranks=2)
     node.run(30)
     for _ in range(90):

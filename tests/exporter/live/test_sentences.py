@@ -1,4 +1,4 @@
-"""What the judge says of several ranks at once is one sentence that a reader understands."""
+"""A verdict on several ranks becomes one sentence that a reader understands."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ def test_even_job_needs_no_names() -> None:
 
 
 def test_several_mild_ranks_are_told_by_the_latest() -> None:
-    """Of ranks that are late a little the latest says how much."""
+    """Of ranks that are a little late, the sentence gives the latest one's excess."""
     mild = views({"kind": "mild", "ratio": 0.03}, {"rank": 3, "kind": "mild", "ratio": 0.04})
 
     assert even_sentence(VERDICT, mild) == (

@@ -1,4 +1,4 @@
-"""A driver that answers by the name of the function, for tests of what is asked of one GPU."""
+"""A fake driver that answers by function name, for tests of what one GPU is asked."""
 
 from abc import ABC, abstractmethod
 from collections import Counter

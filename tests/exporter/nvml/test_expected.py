@@ -55,7 +55,7 @@ def test_replaced_gpu_is_not_expected_for_ever(tmp_path: Path) -> None:
 
 
 def test_gpus_whose_place_is_unknown_do_not_replace_each_other() -> None:
-    """A GPU that cannot tell its PCI bus id sits nowhere, not where another one sat."""
+    """A GPU with an unknown PCI bus id has no place, and does not take another one's."""
     expected = seen(None, GpuSample(0, up=True, uuid=A))
     expected.see(sample(GpuSample(0, up=True, uuid=B)))
 
@@ -84,7 +84,7 @@ def test_given_number_wins(tmp_path: Path, number: int, missing: list[str]) -> N
 
 
 def test_gpu_that_cannot_say_who_it_is_is_not_learnt() -> None:
-    """A GPU lost before it was opened has no UUID and is nobody yet."""
+    """A GPU lost before it was opened has no UUID and is not expected yet."""
     assert seen(None, GpuSample(0, up=False)).number is None
 
 
@@ -92,7 +92,7 @@ def test_gpu_that_cannot_say_who_it_is_is_not_learnt() -> None:
 def test_damaged_file_is_one_sentence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
-    """What cannot be read is learnt anew, and mended at the first GPU."""
+    """An unreadable list starts over, and is rewritten with the first GPU."""
     (tmp_path / FILE_NAME).write_text(text, encoding="latin-1")
     expected = seen(tmp_path, gpu(A))
 
@@ -119,7 +119,7 @@ def test_directory_that_is_not_there_is_one_sentence(
 def test_file_that_cannot_be_read_is_one_sentence(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file that is none keeps nobody from starting."""
+    """An invalid file does not prevent the start."""
     (tmp_path / FILE_NAME).mkdir()
 
     assert ExpectedGpus(tmp_path).number is None

@@ -115,7 +115,7 @@ def assert_becomes_fixture(nvml: NvmlSource, name: str) -> str:
 
 
 def test_node_without_driver(tmp_path: Path) -> None:
-    """Without a driver the node says so with 0 GPUs and exposes no series of a GPU."""
+    """Without a driver the node exposes 0 GPUs and no series of a GPU."""
     with supervised(PATIENT, {"LD_LIBRARY_PATH": str(tmp_path)}) as supervisor:
         wait_for(lambda: supervisor.latest() is not None)
 
@@ -165,7 +165,7 @@ def test_driver_of_another_kind(
     ("name", "line"), [("lost", "* 1 15"), ("hang", "nvmlDeviceGetPowerUsage 1 hang")]
 )
 def test_broken_gpu(supervise: Supervise, scenario: Scenario, name: str, line: str) -> None:
-    """The broken GPU is 0 under its own name and without a reading; the other tells all it can."""
+    """The broken GPU is 0 under its own name and has no readings; the other has all of them."""
     supervisor = supervise(QUICK if name == "hang" else PATIENT)
     wait_until_complete(supervisor)
     scenario.play(line)

@@ -1,4 +1,4 @@
-"""The GPUs can be let go of for a reset, and what hangs is told though nobody is heard any more."""
+"""The GPUs can be released for a reset, and a hang is exposed even after the worker's silence."""
 
 import logging
 import os
@@ -143,7 +143,7 @@ def test_release_does_not_wait_for_a_silent_worker(
 
 
 def test_release_does_not_wait_for_the_back_off(caplog: pytest.LogCaptureFixture) -> None:
-    """Between two workers no GPU is open, and that is told at once."""
+    """Between two workers no GPU is open, and that is exposed at once."""
 
     class Ends(Fake):
         status = 1
@@ -156,7 +156,7 @@ def test_release_does_not_wait_for_the_back_off(caplog: pytest.LogCaptureFixture
 
 
 def test_worker_that_cannot_be_killed_is_no_release() -> None:
-    """While a process sleeps in the driver its files are open, and nobody is told otherwise."""
+    """While a process sleeps in the driver its files are open, and count as open."""
 
     class Stays(Fake):
         says = (NodeSample(1.0, 2),)
@@ -187,7 +187,7 @@ HANGS = StuckCall("nvmlDeviceGetPowerUsage", 1, 6.0, 1)
 
 @pytest.mark.parametrize("status", [0, None], ids=["silent", "asleep in the driver"])
 def test_stuck_call_goes_on_growing_when_the_worker_is_silent(status: int | None) -> None:
-    """A call that hangs is told for as long as its process is there, heard or not."""
+    """A hanging call is exposed for as long as its process exists, silent or not."""
 
     class Silent(Fake):
         says = (NodeSample(1.0, 2, stuck_call=HANGS),)
@@ -208,7 +208,7 @@ def test_stuck_call_goes_on_growing_when_the_worker_is_silent(status: int | None
 
 
 def test_stuck_call_is_over_with_its_process() -> None:
-    """Once the process that hung is gone, or says that all is well, no call is stuck."""
+    """Once the hanging process is gone, or reports that all is well, no call is stuck."""
 
     class Recovers(Fake):
         says = (NodeSample(1.0, 2, stuck_call=HANGS), NodeSample(2.0, 2))

@@ -25,17 +25,17 @@ def test_sample_survives_the_pipe() -> None:
 
 @pytest.mark.parametrize("line", [b"hello", b"{}", b"[]", b'{"gpus": [{}], "stuck_call": null}'])
 def test_anything_else_is_refused(line: bytes) -> None:
-    """A line that is no sample raises, so it is never taken for one."""
+    """A line that is not a sample raises, so it is never taken for one."""
     with pytest.raises((ValueError, TypeError, KeyError)):
         NodeSample.from_json(line)
 
 
 def test_sample_of_another_version_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Values have no names in the pipe, so those of a worker with other fields are not read."""
+    """Values travel without names, so those of a worker with other fields are rejected."""
     line = NodeSample(1.0, 0).to_json()
     monkeypatch.setattr(sample_module, "LAYOUT", 1)
 
-    with pytest.raises(ValueError, match="a sample of layout"):
+    with pytest.raises(ValueError, match="a sample with layout"):
         NodeSample.from_json(line)
 
 

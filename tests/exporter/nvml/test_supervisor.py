@@ -56,7 +56,7 @@ def test_lost_gpu_hides_nobody_and_comes_back(supervise: Supervise, scenario: Sc
 
 
 def test_gpu_lost_from_the_start_hides_nobody(supervise: Supervise, scenario: Scenario) -> None:
-    """A GPU that cannot even be opened is listed, down, beside the others."""
+    """A GPU that cannot even be opened is listed as down, next to the others."""
     scenario.play("nvmlDeviceGetHandleByIndex_v2 0 15")
     supervisor = supervise(PATIENT)
 
@@ -85,7 +85,7 @@ def test_hung_gpu_hides_nobody_and_is_mended_by_a_new_worker(
 def test_gpu_that_hangs_for_good_does_not_hide_its_neighbour(
     supervise: Supervise, scenario: Scenario
 ) -> None:
-    """The first hang is met with a new worker at once; if that hangs too it goes on for a while."""
+    """The first hang gets a new worker at once; if that hangs too, it continues for a while."""
     supervisor = supervise(QUICK, restart_seconds=60.0)
     wait_for(lambda: ups(supervisor) == [True, True])
 

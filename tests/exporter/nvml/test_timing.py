@@ -26,7 +26,7 @@ def test_hung_call_is_mended_within_ten_seconds() -> None:
 
 
 def test_wrong_flag_ends_the_worker_with_status_2(capsys: pytest.CaptureFixture[str]) -> None:
-    """A flag that is no number is refused in one line."""
+    """A flag that is not a number is refused in one line."""
     with pytest.raises(SystemExit) as end:
         Timing.from_arguments(["--interval-seconds=often"])
 

@@ -1,4 +1,4 @@
-"""The operator's socket takes the orders that are, and says in one sentence what is none."""
+"""The operator's socket takes valid orders, and explains each refusal in one sentence."""
 
 from typing import Any, get_args, get_type_hints
 

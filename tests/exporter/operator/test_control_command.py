@@ -49,7 +49,7 @@ def test_order_reaches_the_rank(
 def test_mistake_is_one_line(
     exporter: RunningExporter, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """An unknown job, rank or level, a wrong endpoint or nobody there: one clear sentence each."""
+    """An unknown job, rank or level, a wrong endpoint or no exporter: one clear sentence each."""
     exporter.push(snapshot(job_id="mistaken").to_json())
     where = f"--endpoint=unix:{exporter.socket_path}"
 
@@ -64,11 +64,11 @@ def test_mistake_is_one_line(
     assert "No such file or directory" in nobody
     assert "it must be unix:/path" in complaint(capsys, "mistaken", "off", "--endpoint=host")
     web = complaint(capsys, "m", "off", f"--endpoint=http://127.0.0.1:{exporter.port}")
-    assert "answers 404: it takes no orders there" in web
+    assert "answers 404: it takes no orders" in web
 
 
 def test_what_is_no_http_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    """Another service on that port is told from an exporter."""
+    """Another service on that port is distinguished from an exporter."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def answer() -> None:
@@ -106,7 +106,7 @@ def test_base_install_can_control(exporter: RunningExporter) -> None:
 def test_token_guards_the_tcp_listener(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a token TCP may listen everywhere, takes who shows it, and no log ever holds it."""
+    """With a token TCP may listen everywhere, and the token never appears in a log."""
     token = tmp_path / "token"
     token.write_text("s3cret")
     flags = ("--ingest.listen-address=0.0.0.0:0", f"--ingest.token-file={token}")

@@ -39,7 +39,7 @@ def test_each_action_does_its_own() -> None:
 
 
 def test_release_is_told_when_it_is_done() -> None:
-    """The answer says whether the files are closed, not whether that was asked."""
+    """The answer shows whether the files are closed, not whether that was requested."""
     node = Node()
     control = GpuControl(node, node)
     assert control.do(GpuOrder("release")).released is False

@@ -38,9 +38,9 @@ def test_release_and_resume(exporter: RunningExporter, capsys: pytest.CaptureFix
 def test_forget_says_how_many(
     exporter: RunningExporter, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """On a node where nothing is missing nothing is forgotten."""
+    """On a node without missing GPUs, none is forgotten."""
     assert gpus(exporter, "forget") == 0
-    assert capsys.readouterr().out == "0 GPUs are expected no longer\n"
+    assert capsys.readouterr().out == "0 GPUs are no longer expected\n"
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 2) -> str:
@@ -55,7 +55,7 @@ def complaint(capsys: pytest.CaptureFixture[str], *arguments: str, status: int =
 def test_mistake_is_one_line(
     exporter: RunningExporter, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A wrong action or time, nobody there, or another listener: one clear sentence each."""
+    """A wrong action or time, no exporter, or another listener: one clear sentence each."""
     where = f"--endpoint=unix:{exporter.operator_path}"
 
     assert "invalid choice: 'reset'" in complaint(capsys, "reset")
@@ -64,7 +64,7 @@ def test_mistake_is_one_line(
     nobody = complaint(capsys, "release", f"--endpoint=unix:{tmp_path}/absent")
     assert "no exporter answers at" in nobody
     web = complaint(capsys, "resume", f"--endpoint=http://127.0.0.1:{exporter.port}")
-    assert "answers 404: it takes no orders there" in web
+    assert "answers 404: it takes no orders" in web
     ingest = complaint(capsys, "resume", f"--endpoint=unix:{exporter.socket_path}")
     assert "Not Found: this serves POST to /v1/snapshots" in ingest
 
@@ -72,7 +72,7 @@ def test_mistake_is_one_line(
 def test_worker_that_does_not_end_is_no_release(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Nobody is told to reset a GPU that a process of the exporter still has open."""
+    """The command never asks for a reset while a process of the exporter has a GPU open."""
 
     def post(path: str, body: bytes, endpoint: str) -> tuple[int, dict[str, Any]]:
         return 200, {"released": False}

@@ -1,4 +1,4 @@
-"""An order reaches the ranks it is for, from those who may give it, for as long as they run."""
+"""An order reaches its ranks, from those who may give it, for as long as the ranks run."""
 
 import pytest
 
@@ -42,12 +42,12 @@ def node() -> Node:
 
 
 def test_nothing_was_asked(node: Node) -> None:
-    """Without an order a rank is told nothing."""
+    """Without an order a rank gets no level."""
     assert node.level() is None
 
 
 def test_order_for_a_job_is_for_each_of_its_ranks(node: Node) -> None:
-    """All ranks of the job are told, also one that comes later, and no other job's."""
+    """All ranks of the job get the level, also one that comes later, and no other job's."""
     assert node.orders.give(Order("llama", "off"), own(USER)) == 2
 
     assert [node.level(rank=rank) for rank in (0, 1, 2)] == ["off"] * 3
@@ -55,7 +55,7 @@ def test_order_for_a_job_is_for_each_of_its_ranks(node: Node) -> None:
 
 
 def test_order_for_one_rank_leaves_the_others(node: Node) -> None:
-    """With a rank, only that one is told."""
+    """With a rank, only that rank gets the level."""
     assert node.orders.give(Order("llama", "detail", 1), own(USER)) == 1
 
     assert (node.level(rank=0), node.level(rank=1)) == (None, "detail")
@@ -82,7 +82,7 @@ def test_last_order_counts(node: Node) -> None:
     ],
 )
 def test_order_for_nobody_is_refused(node: Node, order: Order, sentence: str) -> None:
-    """A mistyped job or rank is not kept for later, and the answer says what there is."""
+    """A mistyped job or rank is not kept for later, and the answer names the existing ones."""
     with pytest.raises(NobodyThere) as refusal:
         node.orders.give(order, own(USER))
 
@@ -119,7 +119,7 @@ def test_user_controls_what_they_run_in_a_container() -> None:
 
 
 def test_ranks_that_report_over_tcp_are_controlled_over_tcp() -> None:
-    """Nobody knows whose they are, so whoever reaches that listener may control them."""
+    """Their owner is unknown, so any client of that listener may control them."""
     node = Node()
     node.push(None)
 

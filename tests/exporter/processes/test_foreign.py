@@ -74,7 +74,7 @@ def test_process_of_the_job_or_the_node_is_not_foreign(rank: Process, other: Pro
 
 
 def test_unnamed_jobs_are_not_one_job() -> None:
-    """A run that nobody named owns its ranks, but not every process that nobody named."""
+    """An unnamed run owns its ranks, but not every process without a job name."""
     rank = process(10, torchrun(0, TORCHELASTIC_RUN_ID="none"))
 
     assert foreign(rank, process(20, {})) == 1
@@ -89,7 +89,7 @@ def test_of_two_jobs_on_a_gpu_the_later_one_is_foreign() -> None:
 
 
 def test_process_that_is_gone_is_not_counted() -> None:
-    """A list that is a little old makes nobody foreign."""
+    """A slightly old list makes no process foreign."""
     assert foreign(RANK, sample=gpu(0, (10, 1), (404, 1))) == 0
 
 

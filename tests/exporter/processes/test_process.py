@@ -18,7 +18,7 @@ def fake(tmp_path: Path) -> FakeProc:
 
 
 def test_process_that_is_gone_is_none(tmp_path: Path) -> None:
-    """No such process, or no proc file system at all, is no error."""
+    """No such process, or no proc file system at all, is not an error."""
     assert Proc(tmp_path).process(PID) is None
     assert Proc(tmp_path / "missing").process(PID) is None
     assert Proc(tmp_path / "missing").online_cpus() == frozenset()

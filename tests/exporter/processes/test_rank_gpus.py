@@ -100,7 +100,7 @@ def test_rank_with_contexts_on_two_gpus_is_where_its_memory_is() -> None:
 
 
 def test_without_memory_the_local_rank_decides() -> None:
-    """Where NVML tells no process' memory, the GPU of the rank's own number is taken."""
+    """If NVML does not report process memory, the GPU with the local rank's number is taken."""
     nvml = node(gpu(0, (12, None)), gpu(2, (12, None)))
 
     assert where(ranks(nvml, process(12, torchrun(2)))) == {2: ("GPU-2", "environ")}
@@ -145,7 +145,7 @@ def test_probe_serves_where_no_process_can_be_seen() -> None:
 
 
 def test_probe_serves_where_nvml_does_not() -> None:
-    """A GPU that NVML does not list has no index, but the rank and its UUID are told."""
+    """A GPU that NVML does not list has no index, but the rank and its UUID are exposed."""
     found = ranks(NO_SAMPLE, held=[(pushed("GPU-x"), None)])
 
     assert where(found) == {0: ("GPU-x", "probe")}
@@ -185,7 +185,7 @@ def test_spawned_rank_is_found_by_its_process_id() -> None:
 
 
 def test_later_run_without_the_probe_replaces_what_the_former_left() -> None:
-    """A snapshot of a process that is no more does not hide the one that trains now."""
+    """A snapshot of a process that has ended does not hide the one that trains now."""
     rank = pushed("GPU-0", pid=10)
     found = ranks(node(gpu(1, (20, 1))), process(20, torchrun(0)), held=[(rank, USER)])
 
@@ -201,7 +201,7 @@ def test_finished_rank_is_on_no_gpu() -> None:
 
 
 def test_next_run_is_found_while_the_finished_one_still_ends() -> None:
-    """A job that starts anew under its old name is on its GPU at once."""
+    """A job that restarts under its old name is on its GPU at once."""
     rank = pushed("GPU-0", pid=10, finished=True)
     both = (process(10, torchrun(0)), process(20, torchrun(0)))
     found = ranks(node(gpu(0, (10, 1)), gpu(1, (20, 1))), *both, held=[(rank, USER)])
@@ -243,7 +243,7 @@ def test_no_container_takes_anothers_rank() -> None:
 def test_ranks_are_bounded_and_those_that_report_come_first(
     limits: RankLimits, shown: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Made-up environments cannot flood Prometheus nor displace a rank; the log says so once."""
+    """Forged environments cannot flood Prometheus or displace a rank; the log warns once."""
     jobs = [process(pid, torchrun(0, TORCHELASTIC_RUN_ID=f"a{pid}")) for pid in (11, 12, 13)]
     nvml = node(gpu(0, (10, 1), (11, 1), (12, 1), (13, 1)))
     found = ranks(nvml, *jobs, held=[(pushed("GPU-0"), None)], limits=limits)

@@ -1,4 +1,4 @@
-"""The listed processes are looked up once in a while, and who cannot see them is told so once."""
+"""The listed processes are looked up now and then; the log warns once if they are hidden."""
 
 import logging
 from pathlib import Path

@@ -41,7 +41,7 @@ def test_newest_snapshot_replaces_the_one_before(clock: Clock) -> None:
 
 @pytest.mark.parametrize("sequence", [1, 2])
 def test_repeated_or_reordered_push_is_ignored(clock: Clock, sequence: int) -> None:
-    """A snapshot that is no newer changes nothing and is no error."""
+    """A snapshot that is not newer changes nothing, and is not an error."""
     store = RankStore(clock=clock)
     store.put(snapshot(sequence=2, steps=20))
 
@@ -57,7 +57,7 @@ def test_repeated_or_reordered_push_is_ignored(clock: Clock, sequence: int) -> N
     ],
 )
 def test_older_process_cannot_take_its_rank_back(clock: Clock, older: dict[str, float]) -> None:
-    """A process that was replaced is told so, whatever its sequence says."""
+    """A process that was replaced is told so, whatever its sequence number is."""
     store = RankStore(clock=clock)
     store.put(snapshot(attempt=1, started_timestamp_seconds=1_000.0, sequence=1))
 
@@ -84,7 +84,7 @@ def test_older_process_stays_out_however_silent_the_newer_one(clock: Clock) -> N
     ],
 )
 def test_newer_process_takes_over_at_its_first_push(clock: Clock, newer: dict[str, float]) -> None:
-    """A restarted rank is seen at once, though its counters and sequence begin again."""
+    """A restarted rank is seen at once, although its counters and sequence start over."""
     store = RankStore(clock=clock)
     store.put(snapshot(attempt=1, started_timestamp_seconds=1_000.0, sequence=99))
 
@@ -240,7 +240,7 @@ def test_process_that_outlived_its_run_is_no_silent_rank(
 
 
 def test_silent_rank_of_this_run_stays(clock: Clock) -> None:
-    """A rank that stops while its peers go on is silent, and held as such."""
+    """A rank that stops while its peers continue is silent, and held as such."""
     store = RankStore(clock=clock)
     run(store, range(4))
     clock.seconds += 600.0
@@ -322,7 +322,7 @@ def test_step_of_the_wall_clock_changes_nothing(
 def test_limits_refuse_the_newcomer_only(
     clock: Clock, limits: RankLimits, first: dict[str, int], second: dict[str, int], sentence: str
 ) -> None:
-    """At a limit a new rank is refused, and those held go on unharmed."""
+    """At a limit a new rank is refused, and those held are not affected."""
     store = RankStore(limits, clock)
     store.put(snapshot(sequence=1, **first))
 
@@ -402,7 +402,7 @@ def test_ranks_that_begin_are_bounded_by_user(clock: Clock) -> None:
 
 
 def test_nobody_gets_more_than_a_share_of_a_crowds(clock: Clock) -> None:
-    """Of three users each has a third for sure; Alice keeps what nobody has a right to."""
+    """Each of three users is sure of a third; Alice keeps what nobody else is entitled to."""
     store = RankStore(RankLimits(jobs=9), clock)
     for number in range(8):
         clock.seconds += 1

@@ -84,7 +84,7 @@ def test_incident_is_one_finding_with_its_mean_cost() -> None:
 
 
 def test_other_onset_is_another_finding() -> None:
-    """One that was over begins anew; one that stands at the end has no end."""
+    """An incident that ended starts over; one that lasts until the end has no end."""
     verdicts = {60: verdict(late(20)), 80: verdict(), 90: verdict(late(8)), 92: verdict(late(10))}
 
     assert [times(one) for one in found(judged(verdicts))] == [(40, 60, 80), (82, 90, None)]
@@ -98,7 +98,7 @@ def test_what_was_so_at_the_end_of_the_warm_up_was_so_from_the_begin() -> None:
 
 
 def test_incident_goes_on_when_other_ranks_come_or_go() -> None:
-    """Late at the end of a stretch and from the begin of the next is one; else it has ended."""
+    """Late at the end of a stretch and at the beginning of the next is one; else it has ended."""
     first = judged({50: verdict(late(20), late(20, rank=5))})
     unjudged = judged({60: verdict(reason=WARMING_UP)}, begin=55)
     then = judged({100: verdict(late(35)), 120: verdict(late(55))}, begin=60)
@@ -109,7 +109,7 @@ def test_incident_goes_on_when_other_ranks_come_or_go() -> None:
 
 
 def test_slow_node_is_one_finding() -> None:
-    """Its late ranks are told together, and cost what all of them cost."""
+    """Its late ranks are one finding, with the cost of all of them."""
     ranks = [late(20, rank=2, kind="node", gpus=1.0), late(18, rank=3, kind="node", gpus=0.5)]
     elsewhere = late(20, rank=6, kind="node", gpus=0.25)
     one, other = found(judged({60: verdict(*ranks), 62: verdict(*ranks, elsewhere)}))
@@ -121,9 +121,9 @@ def test_slow_node_is_one_finding() -> None:
 
 
 def test_kind_is_what_it_was_for_most_of_the_time() -> None:
-    """A rank that is late before its neighbour is of a slow node; mild is only who never was more.
+    """A rank that is late before its neighbour belongs to a slow node; mild means always mild.
 
-    A mild rank wakes nobody, whatever it costs.
+    A mild rank pages nobody, whatever it costs.
     """
     node = {60: late(20), 62: late(22, kind="node"), 64: late(24, kind="node")}
     mild = {60: late(20, kind="mild"), 62: late(22, kind="mild"), 64: late(24)}
@@ -197,14 +197,14 @@ def test_little_or_short_loss_is_not_told(parts: list[tuple[int, float]]) -> Non
 
 
 def test_short_run_tells_of_its_losses_too() -> None:
-    """Half of it is enough where all of it is shorter than the rules wait."""
+    """Half of it is enough if the whole run is shorter than the rules wait."""
     kinds = [one.kind for one in found(shares((8, 0.3), kind="common"))]
 
     assert kinds == ["common"]
 
 
 def test_reason_is_told_if_it_stood_for_half_of_the_run() -> None:
-    """The warm-up is none, unless nothing came after it."""
+    """The warm-up does not count, unless nothing came after it."""
     warming, blind = verdict(reason=WARMING_UP), verdict(reason="no_sync")
     begin = {at: warming for at in range(10)}
 

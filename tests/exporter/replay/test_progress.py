@@ -1,4 +1,4 @@
-"""People who wait see how far a replay is; scripts see nothing."""
+"""People who wait see the progress of a replay; scripts see nothing."""
 
 import io
 
@@ -8,7 +8,7 @@ from exporter.replay.progress import ProgressLine
 
 
 class Terminal(io.StringIO):
-    """A stream that somebody watches."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
         return True

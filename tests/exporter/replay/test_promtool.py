@@ -1,4 +1,4 @@
-"""promtool's complaints are read back as samples, whatever stands in the labels."""
+"""promtool's failures are parsed as samples, whatever the labels contain."""
 
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def rules(folder: Path, **groups: tuple[str, str]) -> list[Path]:
 
 
 def test_complaints_are_samples() -> None:
-    """Expression, time, labels and value of each sample are found in what promtool says."""
+    """Expression, time, labels and value of each sample are found in promtool's output."""
     ((expression, at),) = parse(SAID).items()
 
     assert expression == 'ALERTS{a="b"}'
@@ -58,7 +58,7 @@ def test_rules_are_evaluated_in_the_order_of_what_they_read(tmp_path: Path) -> N
 
 
 def test_groups_that_read_each_other_come_before_their_readers(tmp_path: Path) -> None:
-    """A circle has no order, but who only reads it comes after it."""
+    """A circle has no order, but a group that only reads from it comes after it."""
     files = rules(
         tmp_path,
         past=("p", "s[15m]"),
@@ -71,7 +71,7 @@ def test_groups_that_read_each_other_come_before_their_readers(tmp_path: Path) -
 
 
 def test_rules_that_promtool_refuses_are_named(tmp_path: Path) -> None:
-    """A mistake in somebody's rules is promtool's own line, not an empty result."""
+    """A mistake in the user's rules is promtool's own line, not an empty result."""
     with pytest.raises(UsageError, match=r"promtool cannot evaluate the rules: .*bad\.yaml.*parse"):
         evaluate(rules(tmp_path, bad=("r", "sum(")), [], "up", [0.0], 15.0)
 
@@ -86,7 +86,7 @@ def test_rules_that_fail_while_they_run_are_named(tmp_path: Path) -> None:
 
 
 def test_more_series_than_promtool_holds_are_too_many_ranks(tmp_path: Path) -> None:
-    """promtool's limit on samples is told as what it is here: too many ranks."""
+    """promtool's limit on samples is reported as what it means here: too many ranks."""
     series = [{"series": f'x{{rank="{rank}"}}', "values": "1"} for rank in range(10_001)]
 
     for rule, asked in (("sum(x)", "r"), ("1", "x")):
@@ -105,7 +105,7 @@ def test_missing_promtool_is_one_sentence(tmp_path: Path, monkeypatch: pytest.Mo
 def test_promtool_that_cannot_run_is_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A promtool that is no program ends the command, with the system's own words."""
+    """A promtool that is not a program ends the command, with the system's own words."""
     (tmp_path / "promtool").touch(mode=0o644)
     monkeypatch.setenv("PATH", str(tmp_path))
 
@@ -123,7 +123,7 @@ def test_lock_of_an_editor_is_no_rule_file(tmp_path: Path) -> None:
 
 
 def test_rule_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    """A directory, a link to nowhere and bytes in the place of a rule file are said by name."""
+    """A directory, a dangling link and bytes in the place of a rule file are reported by name."""
     for name in ("folder", "nowhere", "bytes"):
         (tmp_path / name).mkdir()
     (tmp_path / "folder" / "a.yaml").mkdir()

@@ -1,4 +1,4 @@
-"""`rankskew replay` says who was slow in a recorded run, or in one line why it cannot."""
+"""`rankskew replay` reports who was slow in a recorded run, or in one line why it cannot."""
 
 import gzip
 import json
@@ -99,14 +99,14 @@ def test_shapes_of_real_traces(
 
 
 def test_healthy_job_has_no_finding(tmp_path: Path, capsys: Capture) -> None:
-    """Where nobody is late nothing is found at all, and nothing slows the job down."""
+    """If no rank is late, nothing is found at all, and nothing slows the job down."""
     found = job(capsys, record(tmp_path / "a.csv", steps=700))
 
     assert (found["findings"], found["slowdown"]) == ([], 1.0)
 
 
 def test_rank_that_pauses_is_named(tmp_path: Path, capsys: Capture) -> None:
-    """A rank that halts the others at every fiftieth step is told as what it is."""
+    """A rank that halts the others at every fiftieth step is found to pause."""
     path = record(
         tmp_path / "a.csv",
         late=lambda rank, step: 5.0 * (rank == 3 and step % 50 == 0 and step > 0),
@@ -120,7 +120,7 @@ def test_rank_that_pauses_is_named(tmp_path: Path, capsys: Capture) -> None:
 
 
 def test_another_late_rank_in_each_step_is_nobodys_fault(tmp_path: Path, capsys: Capture) -> None:
-    """A loss without a stable leader is told as one, of the job and of no rank."""
+    """A loss without a stable leader is one finding, of the job and of no rank."""
     path = record(
         tmp_path / "a.csv", late=lambda rank, step: 0.5 * (rank == step * 3 % 8), steps=390
     )
@@ -158,7 +158,7 @@ def test_ranks_that_differ_for_good_are_nobodys_fault(tmp_path: Path, capsys: Ca
 
 
 def test_real_job_with_a_slow_worker(tmp_path: Path, capsys: Capture) -> None:
-    """In ByteDance's trace the worker that was slowed down is named, and nobody else."""
+    """In ByteDance's trace the worker that was slowed down is named, and no other."""
     path = tmp_path / "a.csv"
     path.write_bytes(gzip.decompress((TRACES / "bytedance_AR.csv.gz").read_bytes()))
     found = job(capsys, path)
@@ -201,7 +201,7 @@ def test_pipeline_stage_that_gets_slower_is_told(tmp_path: Path, capsys: Capture
 
 @pytest.mark.parametrize("every_seconds", [10.0, 45.0])
 def test_sampled_steps_are_judged(tmp_path: Path, capsys: Capture, every_seconds: float) -> None:
-    """A step in ten, or steps of three quarters of a minute: who is late in them is named."""
+    """One step in ten, or steps of three quarters of a minute: the late rank is still named."""
     path = record(
         tmp_path / "a.csv",
         late=lambda rank, step: 0.5 * (rank == 3),
@@ -258,9 +258,9 @@ def test_wait_that_was_not_measured_is_told_as_such(tmp_path: Path, capsys: Capt
 
 
 def test_ranks_may_come_and_go(tmp_path: Path, capsys: Capture) -> None:
-    """Each time with the same ranks is judged by itself, and who is late all along is one finding.
+    """Each period with the same ranks is judged separately; a rank late throughout is one finding.
 
-    Steps that somebody lacks now and then are left out.
+    Steps that some rank lacks now and then are left out.
     """
     path = without(
         record(tmp_path / "a.csv", late=lambda rank, step: 0.5 * (rank == 3), steps=600),
@@ -297,7 +297,7 @@ def test_rank_with_few_rows_does_not_blind_the_others(tmp_path: Path, capsys: Ca
 
 
 def test_rules_say_which_alerts_fire(tmp_path: Path, capsys: Capture) -> None:
-    """The shipped rules, evaluated over what the judge says, page for the rank that it names."""
+    """The shipped rules, evaluated over the verdicts, page for the rank that is named."""
     path = record(
         tmp_path / "a.csv", late=lambda rank, step: 0.5 * (rank == 3 and step >= 100), steps=300
     )
@@ -368,7 +368,7 @@ def test_runs_and_steps_that_lack_ranks_are_said(tmp_path: Path, capsys: Capture
 
 
 def test_loss_that_nobody_can_account_for_is_null(tmp_path: Path, capsys: Capture) -> None:
-    """Without a step of all ranks there is no reading of what was lost, which is not 0."""
+    """If no step has all ranks, the loss is unknown, not 0."""
     path = record(tmp_path / "a.csv", ranks=2, steps=2)
     header, *rows = path.read_text().splitlines()
     path.write_text("\n".join([header, rows[0], rows[3], ""]))

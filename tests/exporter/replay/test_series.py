@@ -75,7 +75,7 @@ def test_counters_are_committed_when_a_step_ends(tmp_path: Path) -> None:
 
 
 def test_late_rank_is_shown_by_its_own_node(tmp_path: Path) -> None:
-    """From the first verdict on that names it, and no longer than the judge says so."""
+    """From the first verdict that names it to the last."""
     over = Verdict(2, {"a": 1, "b": 1})
     shown = series(tmp_path, STEPS, verdicts=[(4.0, VERDICT), (6.0, VERDICT), (11.0, over)])
     who = '{peer_group="b",rank="1",instance="node1"'
@@ -88,7 +88,7 @@ def test_late_rank_is_shown_by_its_own_node(tmp_path: Path) -> None:
 
 
 def test_every_node_shows_the_job(tmp_path: Path) -> None:
-    """What it loses, how long its steps take, who is judged, and that its ranks beat."""
+    """The job's loss, the length of its steps, the judged ranks, and that its ranks beat."""
     shown = series(tmp_path, STEPS)
 
     for node in ("node0", "node1"):
@@ -111,7 +111,7 @@ def test_every_node_shows_the_job(tmp_path: Path) -> None:
 
 
 def test_wait_that_was_not_measured_has_no_cost(tmp_path: Path) -> None:
-    """The reason is shown, and who stands out, without GPUs that wait for it."""
+    """The reason is exposed, and ranks that stand out, without GPUs that wait for them."""
     blind = Late(1, "b", "data", UNSYNCED, 0.5, {"data": 0.0}, 3.0, 20, 2.0)
     verdict = Verdict(1, {"a": 1, "b": 1}, reason=NO_SYNC, late=(blind,))
     shown = series(tmp_path, STEPS, verdicts=[(4.0, verdict)])
@@ -131,7 +131,7 @@ def test_nothing_is_shown_that_no_exporter_shows(tmp_path: Path) -> None:
 
 
 def test_ranks_that_come_and_go_are_no_missing_ones(tmp_path: Path) -> None:
-    """The job is as large as the ranks that are there; who has gone shows nothing any more."""
+    """The job is as large as the ranks that are there; those that have left expose nothing."""
     rows = [
         f"j,{rank},a,{step},{step + 1},0,0.5,0,0.5"
         for step in range(90)
@@ -179,7 +179,7 @@ def test_run_of_too_many_scrapes_is_refused(seconds: float) -> None:
 
 
 def test_node_is_the_instance(tmp_path: Path) -> None:
-    """A node's rank or name tells ranks on one node from those on another."""
+    """A node's rank or name separates its ranks from another node's."""
     rows = ["j,0,a,0,2,1,0.5,0,1.5", "j,1,a,0,2,gpu-b,0.5,0,1.5", "j,2,a,0,2,,0.5,0,1.5"]
     instances = {name.split('instance="')[1].split('"')[0] for name in series(tmp_path, rows)}
 

@@ -65,7 +65,7 @@ def test_ranks_that_come_or_go_begin_a_stretch() -> None:
     ],
 )
 def test_missing_rows_leave_steps_out(has: Callable[[int, int], bool], whole: int) -> None:
-    """Fewer than twenty rows that are missing begin no stretch; their steps are not whole."""
+    """Fewer than twenty missing rows begin no new stretch; their steps are not whole."""
     (one,) = split(run(has))
 
     assert (one.ranks, len(one.steps), one.recorded) == ((0, 1, 2), whole, 100)

@@ -38,7 +38,7 @@ def test_time_is_the_end_of_a_step_or_its_begin(tmp_path: Path, times: tuple[int
 
 
 def test_time_scale_stretches_the_clock(tmp_path: Path) -> None:
-    """Ten times slower is ten times later; where it began is told as it was."""
+    """Ten times slower is ten times later; the origin is unscaled."""
     line = timeline(run(tmp_path, 99, 109), 10.0)
 
     assert ends(line)[0] == [20, 120]

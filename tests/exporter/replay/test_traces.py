@@ -1,4 +1,4 @@
-"""A trace is read whole, or refused in one line that says where and what was expected."""
+"""A trace is read completely, or refused in one line that says where and what was expected."""
 
 from pathlib import Path
 
@@ -45,7 +45,7 @@ def test_node_and_order_are_optional(tmp_path: Path) -> None:
 
 
 def test_row_without_any_stage_is_no_step(tmp_path: Path) -> None:
-    """A step of which nothing was measured would only make the mean step shorter."""
+    """A step without measurements would only make the mean step shorter."""
     (run,) = read_traces([write(tmp_path / "a.csv", "j,0,pp0,4,4.5,0,,")])
 
     assert sorted(run.steps) == [0, 1, 2, 3]
@@ -99,7 +99,7 @@ def test_attempt_is_in_the_name_that_the_probe_gives(tmp_path: Path) -> None:
     "name", ["incident-2024-05-01.csv", "j-5-1.csv.csv", "j-1.csv", "x-5-1.csv"]
 )
 def test_other_names_hold_no_attempt(tmp_path: Path, name: str) -> None:
-    """A date in a name is no attempt, also where it ends in the number of a rank."""
+    """A date in a name is not an attempt, even if it ends in the number of a rank."""
     (run,) = read_traces([write(tmp_path / name)])
 
     assert (run.attempt, sorted(run.times)) == (0, [0, 1])
@@ -155,7 +155,7 @@ def test_bad_row_is_named_with_file_and_line(tmp_path: Path, row: str, complaint
     ],
 )
 def test_bad_header_is_named(tmp_path: Path, header: str, complaint: str) -> None:
-    """A file that is no trace is found at its first line."""
+    """A file that is not a trace is detected at its first line."""
     path = write(tmp_path / "a.csv", header=header)
 
     with pytest.raises(UsageError, match=complaint):

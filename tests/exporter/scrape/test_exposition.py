@@ -1,4 +1,4 @@
-"""Pages are shared by those who ask together, are never older than the question, and in time."""
+"""Simultaneous requests share a page, which is never older than the request, and in time."""
 
 import asyncio
 import gzip
@@ -84,7 +84,7 @@ def test_different_questions_get_their_own_pages() -> None:
 
 
 def test_one_who_leaves_does_not_take_the_page_from_the_others() -> None:
-    """A scraper that gives up while its page is made cancels nobody else's."""
+    """A scraper that gives up while its page is made does not cancel the page of others."""
 
     async def leave() -> bytes:
         exposition = Exposition(Scrape([Counting()]))
@@ -97,7 +97,7 @@ def test_one_who_leaves_does_not_take_the_page_from_the_others() -> None:
 
 
 def test_failure_to_render_reaches_everyone_and_lasts_for_nobody() -> None:
-    """A page that cannot be made is an error for those who wait for it, and is tried again."""
+    """A page that cannot be made is an error for the waiting requests, and is tried again."""
 
     class Broken(Scrape):
         def names(self) -> list[str]:

@@ -151,7 +151,7 @@ def test_slow_collector_runs_in_the_background_only() -> None:
 def test_failed_background_sample_drops_the_one_before() -> None:
     """A value that can no longer be read is not shown as if it were."""
     reading = Reading()
-    # The clock stands still: it is the failure that drops the series, not their age.
+    # The clock stands still: the failure drops the series, not their age.
     scrape = Scrape([FakeCollector("slow", reading, interval_seconds=0.001)], clock=Clock())
     scrape.start()
     try:
@@ -169,7 +169,7 @@ def test_failed_background_sample_drops_the_one_before() -> None:
 def test_hanging_collector_loses_its_series_and_holds_up_nobody(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A source that never returns fails after a while; the others go on and readiness comes."""
+    """A source that never returns fails after a while; the others continue, and readiness comes."""
     clock, released = Clock(), threading.Event()
 
     def hang() -> float:
@@ -263,7 +263,7 @@ def missing() -> FakeCollector:
 
 
 def test_some_collectors_can_be_asked_for() -> None:
-    """Only they are read, and only their failures are told; what a node lacks has a name too."""
+    """Only they are read, and only their failures reported; unavailable ones have a name too."""
 
     def broken() -> FakeCollector:
         raise ValueError("bug")
@@ -285,7 +285,7 @@ def test_some_collectors_can_be_asked_for() -> None:
 
 
 def test_collectors_after_the_deadline_are_not_read(caplog: pytest.LogCaptureFixture) -> None:
-    """What there is no time for is shown as failed, and said once in the log."""
+    """What there is no time for is exposed as failed, and logged once."""
     seconds = 1_000.0
     collector = FakeCollector("late")
     scrape = Scrape([collector], monotonic=lambda: seconds)

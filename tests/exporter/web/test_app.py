@@ -100,7 +100,7 @@ def test_metrics_are_compressed_when_asked(web: Web) -> None:
 
 
 def test_exporter_is_healthy_before_it_is_ready(web: Web) -> None:
-    """Health says that the process answers; readiness says in a sentence what it waits for."""
+    """Health shows that the process answers; readiness says in a sentence what it waits for."""
     assert web.get("/-/healthy").status_code == 200
     waiting = web.get("/-/ready")
     assert (waiting.status_code, waiting.text) == (
@@ -133,7 +133,7 @@ def test_collectors_can_be_chosen(web: Web) -> None:
 
 @pytest.mark.parametrize("name", ["gpu", "", "one,two"])
 def test_unknown_collector_is_one_sentence(web: Web, name: str) -> None:
-    """A name that is not known or switched off is a 400 that says which there are."""
+    """A name that is unknown or switched off is a 400 that lists the existing ones."""
     answer = web.get(f"/metrics?collect[]=one&collect[]={name}")
 
     assert answer.status_code == 400
@@ -169,7 +169,7 @@ def test_live_summary_shows_the_ranks(web: Web) -> None:
 
 @pytest.mark.parametrize("visible", [None, 0, 8])
 def test_live_summary_counts_the_gpus(web: Web, visible: int | None) -> None:
-    """The page can tell a node without GPUs from one whose driver has not answered yet."""
+    """The page distinguishes a node without GPUs from one whose driver has not answered yet."""
     web.gpus_visible = visible
     web.live.sample(1_001.0, 1_001.0)
 
@@ -202,7 +202,7 @@ def test_live_summary_is_described(web: Web) -> None:
 
 
 def test_no_redirect_to_what_the_client_says(web: Web) -> None:
-    """/metrics/ is no page, and nobody is sent to another host by one."""
+    """/metrics/ is not a page, and redirects nobody to another host."""
     answer = web.get("/metrics/", host="evil.example")
 
     assert answer.status_code == 404

@@ -1,4 +1,4 @@
-"""Basic auth lets in who knows a password, quickly the second time, and nobody else."""
+"""Basic auth lets in whoever knows a password, quickly the second time, and nobody else."""
 
 import asyncio
 import base64

@@ -1,4 +1,4 @@
-"""Readiness and liveness say what is the case, and a restart is asked for only where it helps."""
+"""Readiness and liveness give their reason, and a restart is requested only if it helps."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_node_without_nvml_waits_for_the_first_readings_once() -> None:
 
 @pytest.mark.parametrize("sample", [FINE, ONE_LOST, ALL_LOST, NO_DRIVER])
 def test_whatever_the_driver_says_the_exporter_is_ready(sample: NodeSample) -> None:
-    """A lost GPU or a missing driver is told by metrics, which a node that is out cannot do."""
+    """Metrics report a lost GPU or a missing driver, which an unready node could not do."""
     assert Ready(lambda: True, FakeNvml(sample))() is None
 
 
@@ -86,7 +86,7 @@ def test_node_without_gpus_is_always_healthy() -> None:
 
 @pytest.mark.parametrize("sample", [ALL_LOST, NO_DRIVER])
 def test_gpus_that_are_all_gone_for_long_ask_for_a_restart(sample: NodeSample) -> None:
-    """A container that lost its devices gets a new one; nobody is restarted for a short gap."""
+    """A container that lost its devices is replaced; a short gap restarts nothing."""
     nvml, clock = FakeNvml(FINE), Clock()
     gone = GpusGone(nvml, clock)
     assert gone() is None
@@ -103,7 +103,7 @@ def test_gpus_that_are_all_gone_for_long_ask_for_a_restart(sample: NodeSample) -
 
 
 def test_restart_that_did_not_help_is_not_repeated() -> None:
-    """A process that never had a GPU stays, or Kubernetes would restart it for ever."""
+    """A process that never had a GPU stays, or Kubernetes would restart it forever."""
     clock = Clock()
     gone = GpusGone(FakeNvml(ALL_LOST), clock)
     gone()

@@ -1,4 +1,4 @@
-"""What the units inside the GPUs do is told as ratios."""
+"""Activity of the units inside the GPUs is exposed as ratios."""
 
 from exporter.collectors.gpu.activity import GpuActivityCollector
 from exporter.nvml.sample import GpuSample

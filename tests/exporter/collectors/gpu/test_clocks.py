@@ -1,4 +1,4 @@
-"""The GPUs' clocks are in hertz, those of the SMs and of the memory apart."""
+"""The GPUs' clocks are exposed in hertz, separately for SMs and memory."""
 
 from exporter.collectors.gpu.clocks import GpuClocksCollector
 from exporter.nvml.sample import GpuSample

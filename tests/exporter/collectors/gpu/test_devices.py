@@ -1,4 +1,4 @@
-"""What is known of a node's GPUs and of the worker is told, and nothing more."""
+"""What is known of a node's GPUs and of the worker is exposed, and nothing more."""
 
 from exporter.collectors.gpu.devices import GpuDevicesCollector
 from exporter.nvml.expected import ExpectedGpus
@@ -15,7 +15,7 @@ def expose(nvml: NvmlSource, *seen: GpuSample, number: int = 0) -> str:
 
 
 def test_node_without_driver_has_zero_gpus() -> None:
-    """A node without GPU or driver says 0 GPUs, and nothing about a driver."""
+    """A node without GPU or driver exposes 0 GPUs, and nothing about a driver."""
     assert series(expose(NO_DRIVER)) == [
         "rankskew_gpus_visible 0.0",
         "rankskew_nvml_sample_timestamp_seconds 1.0",
@@ -26,7 +26,7 @@ def test_node_without_driver_has_zero_gpus() -> None:
 
 
 def test_node_without_a_fresh_sample_tells_only_of_the_worker() -> None:
-    """While nothing is known of the GPUs no number stands for them, not even 0."""
+    """While nothing is known of the GPUs, no number is exposed, not even 0."""
     assert series(expose(NO_SAMPLE)) == [
         "rankskew_nvml_worker_up 0.0",
         "rankskew_nvml_worker_restarts_total 0.0",
@@ -77,7 +77,7 @@ def ups(text: str) -> list[str]:
 
 
 def test_gpu_that_is_no_longer_listed_is_down() -> None:
-    """A GPU that fell off the bus before the reboot is told by its UUID, without an index."""
+    """A GPU that fell off the bus before the reboot is exposed by its UUID, without an index."""
     text = expose(node(A, C), A, B, C)
 
     assert "rankskew_gpus_expected 3.0" in text
@@ -94,14 +94,14 @@ def test_gpu_that_cannot_say_who_it_is_is_the_one_that_is_missing() -> None:
 
 
 def test_gpu_that_nobody_ever_saw_is_down_without_a_name() -> None:
-    """With nobody missing, a GPU that cannot say who it is has only its index."""
+    """If no GPU is missing, a lost GPU without a known UUID has only its index."""
     text = expose(node(A, GpuSample(1, up=False)), A)
 
     assert ups(text) == ['{gpu="0",gpu_uuid="GPU-0"} 1.0', '{gpu="1",gpu_uuid=""} 0.0']
 
 
 def test_gpus_of_a_driver_that_is_gone_are_down() -> None:
-    """Without its driver a node that has GPUs is told from one that never had any."""
+    """Without its driver, a node that has GPUs differs from one that never had any."""
     sample = NodeSample(1.0, 0, error_reason=Reason.DRIVER_NOT_LOADED, error="not loaded")
     text = expose(FixedNvml(sample), A)
 
@@ -110,7 +110,7 @@ def test_gpus_of_a_driver_that_is_gone_are_down() -> None:
 
 
 def test_given_number_is_expected_on_a_node_that_never_had_a_gpu() -> None:
-    """With --gpus.expected a node whose GPUs were never seen lacks them all the same."""
+    """With --gpus.expected, GPUs that were never seen count as missing."""
     text = expose(NO_DRIVER, number=8)
 
     assert "rankskew_gpus_expected 8.0" in text

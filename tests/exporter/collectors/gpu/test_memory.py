@@ -1,4 +1,4 @@
-"""The GPUs' memory is in bytes, as NVML tells it."""
+"""The GPUs' memory is exposed in bytes, as NVML reports it."""
 
 from exporter.collectors.gpu.memory import GpuMemoryCollector
 from exporter.nvml.sample import GpuSample
@@ -6,7 +6,7 @@ from tests.exporter.nvml.fixed import expose, node, series
 
 
 def test_memory_is_exposed_in_bytes() -> None:
-    """Memory is exposed as NVML tells it: used is what processes have."""
+    """Used memory is what processes have allocated, as NVML reports it."""
     gpu = GpuSample(
         3,
         up=True,

@@ -1,4 +1,4 @@
-"""The GPUs' NVLinks are told in base units, all of a GPU's together."""
+"""The GPUs' NVLinks are exposed in base units, summed per GPU."""
 
 from exporter.collectors.gpu.nvlink import GpuNvlinkCollector
 from exporter.nvml.sample import GpuSample
@@ -6,7 +6,7 @@ from tests.exporter.nvml.fixed import expose, node, series
 
 
 def test_gpu_without_nvlink_has_no_series() -> None:
-    """No link is no series, and not 0 links."""
+    """A GPU without links has no series, instead of 0 links."""
     assert series(expose(GpuNvlinkCollector(node(GpuSample(0, up=True, uuid="GPU-a"))))) == []
 
 

@@ -1,4 +1,4 @@
-"""The GPUs' PCIe links are told in base units, each fact apart."""
+"""The GPUs' PCIe links are exposed in base units, one series per fact."""
 
 from exporter.collectors.gpu.pcie import GpuPcieCollector
 from exporter.nvml.sample import GpuSample

@@ -21,7 +21,7 @@ def test_node_without_gpus_has_no_series() -> None:
 
 
 def test_processes_are_counted() -> None:
-    """All on the GPU, and of them the foreign; idle is 0, without a rank nobody is foreign."""
+    """All processes are counted, and the foreign ones; idle is 0, no rank means no foreign ones."""
     both = (GpuProcess(10), GpuProcess(20), GpuProcess(404))
     nvml = node(
         GpuSample(0, up=True, uuid="GPU-a", processes=both),

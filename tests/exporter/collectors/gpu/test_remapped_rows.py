@@ -1,4 +1,4 @@
-"""Replaced rows of the GPUs' memories are counted, and what is still to come is told."""
+"""Replaced rows of the GPUs' memories are counted, and pending ones are exposed."""
 
 from exporter.collectors.gpu.remapped_rows import GpuRemappedRowsCollector
 from exporter.nvml.sample import GpuSample
@@ -6,7 +6,7 @@ from tests.exporter.nvml.fixed import expose, node, series
 
 
 def test_gpu_that_cannot_replace_rows_has_no_series() -> None:
-    """A GPU before Ampere says nothing about rows."""
+    """A GPU before Ampere has no series of rows."""
     gpu = GpuSample(3, up=True, uuid="GPU-a")
 
     assert series(expose(GpuRemappedRowsCollector(node(gpu)))) == []

@@ -23,7 +23,7 @@ def test_every_reason_has_a_series_and_the_active_ones_are_1() -> None:
 
 
 def test_an_idle_gpu_is_not_held_down() -> None:
-    """What slows no training down is no reason: an idle GPU, or the clock of a display."""
+    """What does not slow down training is left out: an idle GPU, or the clock of a display."""
     gpu = GpuSample(3, True, "GPU-a", throttle_reasons=0x101)
 
     assert not [

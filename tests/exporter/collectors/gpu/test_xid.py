@@ -1,4 +1,4 @@
-"""XID errors are counters that begin at 0 and that a lost GPU keeps."""
+"""XID errors are counters that start at 0, and a lost GPU keeps them."""
 
 from exporter.collectors.gpu.xid import GpuXidCollector
 from exporter.nvml.sample import GpuSample

@@ -21,7 +21,7 @@ def ticks(user: int, idle: int, cpu: int = 0) -> str:
 
 
 def test_machine_without_numa_is_node_zero(tmp_path: Path) -> None:
-    """Where the kernel tells no NUMA nodes, all CPUs are of one, with nothing missing."""
+    """If the kernel shows no NUMA nodes, all CPUs belong to one, and none is missing."""
     page = expose(NodeCpuCollector(Mounts(HOST.procfs, tmp_path)))
 
     assert len(series(page)) == len(MODES)

@@ -19,7 +19,7 @@ WRITTEN = 512 * (400 + 600 + 10)
 
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mounts:
-    """A node for a test to change, whose /proc psutil reads here."""
+    """A node that a test may change; psutil reads its /proc."""
     return mounted(copy_of_host(tmp_path / "host"), monkeypatch)
 
 
@@ -64,7 +64,7 @@ def test_disk_left_out_by_name_is_not_in_the_sum(host: Mounts) -> None:
 
 
 def test_disk_that_goes_and_comes_back_does_not_move_the_sum_back(host: Mounts) -> None:
-    """A sum that fell would look like a reset of all disks, and show bytes that nobody read."""
+    """A falling sum would look like a reset of all disks, and show bytes that nobody read."""
     without = (host.procfs / "diskstats").read_text()
     add_disk(host, "sdb", 100)
     collector = NodeDiskCollector(host, EXCLUDED)

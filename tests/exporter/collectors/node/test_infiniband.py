@@ -33,7 +33,7 @@ def test_node_without_ports_turns_collector_off(folder: str, tmp_path: Path) -> 
 
 
 def test_port_is_exposed_in_bytes() -> None:
-    """Words of 4 bytes become bytes and Gb/s bytes per second; congestion is no error."""
+    """Words of 4 bytes become bytes, Gb/s become bytes per second; congestion is not an error."""
     page = expose(NodeInfinibandCollector(HOST))
 
     assert 'rankskew_infiniband_receive_bytes_total{device="mlx5_0",port="1"} 4000.0' in page
@@ -46,7 +46,7 @@ def test_port_is_exposed_in_bytes() -> None:
 
 
 def test_roce_port_is_one_too_and_shows_what_was_sent_again() -> None:
-    """On Ethernet the link's own counters stay 0; those of the transport tell of lost packets."""
+    """On Ethernet the link's own counters stay 0; those of the transport show lost packets."""
     assert of_port(expose(NodeInfinibandCollector(HOST)), "mlx5_1") == {
         "receive_bytes_total": 40,
         "transmit_bytes_total": 80,
@@ -63,7 +63,7 @@ def test_port_that_is_down_shows_a_rate_of_zero() -> None:
 
 
 def test_counters_without_a_number_are_absent_and_hide_nobody() -> None:
-    """irdma says N/A (no PMA) where others count; its rate and all other ports stay."""
+    """irdma has N/A (no PMA) instead of some counters; its rate and all other ports stay."""
     page = expose(NodeInfinibandCollector(HOST))
 
     assert of_port(page, "irdma0") == {"rate_bytes_per_second": 3.125e9}

@@ -17,7 +17,7 @@ def host(monkeypatch: pytest.MonkeyPatch) -> Mounts:
 
 
 def test_machine_without_numa_has_the_memory_of_the_node_only(host: Mounts, tmp_path: Path) -> None:
-    """Where the kernel tells no NUMA nodes, none is made up."""
+    """If the kernel shows no NUMA nodes, there are no series for them."""
     assert series(expose(NodeMemoryCollector(host._replace(sysfs=tmp_path)))) == [
         "rankskew_node_memory_total_bytes 4.096e+09",
         "rankskew_node_memory_available_bytes 2.56e+09",
@@ -35,7 +35,7 @@ def test_memory_of_each_numa_node_is_exposed_in_bytes(host: Mounts) -> None:
 
 
 def test_numa_node_without_memory_costs_no_series(tmp_path: Path) -> None:
-    """A node of CPUs only, or one whose file cannot be read, hides no neighbour."""
+    """A node with only CPUs, or with an unreadable file, does not hide its neighbours."""
     host = copy_of_host(tmp_path)
     nodes = host.sysfs / "devices/system/node"
     write(nodes / "node2/meminfo", "Node 2 MemTotal:       0 kB\nNode 2 MemFree:       0 kB\n")

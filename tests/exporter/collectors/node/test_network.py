@@ -21,7 +21,7 @@ def shown(page: str) -> list[str]:
 
 
 def test_node_without_devices_exposes_none(tmp_path: Path) -> None:
-    """No device means no series, and that is no failure."""
+    """No device means no series, and is not a failure."""
     host = copy_of_host(tmp_path)
     write(host.procfs / "net/dev", HEADING)
     page = expose(NodeNetworkCollector(host, ""))

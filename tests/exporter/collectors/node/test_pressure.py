@@ -18,7 +18,7 @@ def test_kernel_without_pressure_turns_collector_off(tmp_path: Path) -> None:
 
 
 def test_kernel_with_pressure_switched_off_turns_collector_off(tmp_path: Path) -> None:
-    """With psi=0 the files exist but cannot be read: that is no failure either."""
+    """With psi=0 the files exist but cannot be read; this is not a failure either."""
     host = copy_of_host(tmp_path)
     for resource in ("cpu", "memory", "io"):
         unreadable(host.procfs / "pressure" / resource)

@@ -40,7 +40,7 @@ def shown(*ranks: dict[str, Any]) -> list[str]:
 
 
 def test_node_without_ranks_exposes_none() -> None:
-    """A node where nothing trains has no block."""
+    """A node without training has no block."""
     assert shown() == []
 
 
@@ -50,7 +50,7 @@ def test_job_without_a_join_shows_its_blocks() -> None:
 
 
 def test_step_without_a_measured_wait_is_not_told() -> None:
-    """Where no wait was measured, nobody knows what part of a step is a rank's own."""
+    """If no wait was measured, a rank's own time is unknown."""
     assert shown(BLOCK | {"block_seconds": {"data": 0.75}}) == [
         SHOWN[0],
         SHOWN[2].replace("0.25", "0.75"),
@@ -67,7 +67,7 @@ def test_rank_without_a_block_of_now_shows_none(changes: dict[str, Any]) -> None
 
 
 def test_silent_rank_shows_no_block() -> None:
-    """The last block of a rank that is gone is compared with nobody's."""
+    """The last block of a rank that is gone is not compared with any other."""
     clock = Clock()
     silent = collector(BLOCK, clock=clock)
     clock.seconds += 10.0
@@ -96,7 +96,7 @@ def test_verdict_that_does_not_cover_the_job_is_none(doubt: dict[str, Any]) -> N
 
 
 def test_slow_steps_make_a_verdict_last() -> None:
-    """Steps of a minute make few verdicts; while warming up the block tells how long they are."""
+    """Steps of a minute give few verdicts; while warming up, the block shows how long they are."""
     old = BLOCK | JUDGED | {"verdict_age_seconds": 290.0}
     slow = {"block_seconds": {"forward": 55.0, "sync": 5.0}}
 

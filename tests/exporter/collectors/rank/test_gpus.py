@@ -1,4 +1,4 @@
-"""A rank's GPU, CPUs, pod, Slurm job and visible devices are told with no probe in it."""
+"""A rank's GPU, CPUs, pod, Slurm job and visible devices are exposed without a probe in it."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def of_rank_0(name: str, **fields: Any) -> list[str]:
 
 
 def test_node_without_gpus_has_no_series() -> None:
-    """Without GPUs no rank is found, whatever runs, and that is no failure."""
+    """Without GPUs no rank is found, whatever runs, and that is not a failure."""
     text = page(NO_DRIVER, process(10, torchrun(0)))
 
     assert series(text) == []
@@ -74,7 +74,7 @@ def test_rank_is_joined_to_its_gpu() -> None:
 def test_devices_that_the_rank_sees_are_told_in_order(
     variables: dict[str, str], visible: str, order: str
 ) -> None:
-    """A rank that sees its GPUs in another order than its peers can be told; UUIDs are cut."""
+    """A rank that sees its GPUs in another order than its peers is visible; UUIDs are shortened."""
     (line,) = of_rank_0("rankskew_gpu_rank_info", environment=torchrun(0, **variables))
 
     assert f'visible_devices="{visible}"' in line
@@ -93,7 +93,7 @@ def test_devices_that_the_rank_sees_are_told_in_order(
 def test_numa_locality_is_the_share_of_the_ranks_cpus(
     cpus: set[int], local: tuple[int, ...], share: float
 ) -> None:
-    """Bound beside its GPU is 1, bound elsewhere 0, not bound at all something between."""
+    """Bound next to its GPU is 1, bound elsewhere 0, not bound at all something in between."""
     sample = gpu(0, 10, numa_node=0, cpu_affinity=local)
     text = page(node(sample), process(10, torchrun(0), cpus=frozenset(cpus)))
 
@@ -137,7 +137,7 @@ def test_rank_outside_of_a_cluster_has_neither_pod_nor_job() -> None:
 def test_pod_is_told(
     variables: dict[str, str], own_hostname: bool | None, namespace: str, pod: str
 ) -> None:
-    """The cgroup tells pod and container, the environment their names; a node's is no pod's."""
+    """The cgroup identifies pod and container, the environment names them; a node is no pod."""
     assert of_rank_0(
         "rankskew_rank_pod_info",
         environment=torchrun(0, **variables),
@@ -198,7 +198,7 @@ def test_topology_of_a_job_is_its_longest_way() -> None:
 
 
 def test_topology_that_is_not_wholly_known_is_absent() -> None:
-    """A pair that nobody measured could be the farthest; a level nobody knows is none."""
+    """A pair that was not measured could be the farthest; an unknown level counts as none."""
     two = [gpu(0, topology={"1": "node"}), gpu(1)]
 
     assert longest_way(two) == "node"

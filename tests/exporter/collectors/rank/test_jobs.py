@@ -1,4 +1,4 @@
-"""Each node tells of each job what its judge says and how the ranks here are, once."""
+"""Each node exposes each job's verdict and the state of its ranks here, once."""
 
 from typing import Any
 
@@ -52,12 +52,12 @@ class Node:
 
 
 def test_node_without_ranks_exposes_none() -> None:
-    """A node where nothing trains tells of no job."""
+    """A node without training exposes no job."""
     assert Node().shown() == {}
 
 
 def test_verdict_is_exposed_once_a_job() -> None:
-    """What the judge says of the job is there once, however many ranks repeat it."""
+    """The verdict on the job is exposed once, however many ranks repeat it."""
     node = Node()
     for rank in range(4):
         node.push(rank, verdict=verdict(absent=1), verdict_age_seconds=2.0, join_coverage=1.0)
@@ -84,7 +84,7 @@ def test_verdict_is_exposed_once_a_job() -> None:
 
 
 def test_job_that_cannot_be_judged_says_why() -> None:
-    """The reason is a series; figures that nobody knows are none."""
+    """The reason is a series; unknown figures are absent."""
     node = Node()
     silence = verdict(
         reason="warming_up", ranks={}, step_seconds=None, slowdown=None, gpus_lost={}, rotating={}
@@ -98,7 +98,7 @@ def test_job_that_cannot_be_judged_says_why() -> None:
 
 
 def test_newest_verdict_counts() -> None:
-    """The verdict on the latest step is told; of several on that, the one that was read last."""
+    """The verdict on the latest step is exposed; of several on that step, the last one read."""
     node = Node()
     node.push(0, verdict=verdict(step=100, slowdown=1.1), verdict_age_seconds=0.0)
     node.push(1, verdict=verdict(step=200, slowdown=1.2), verdict_age_seconds=9.0)
@@ -119,7 +119,7 @@ def test_verdict_of_a_rank_that_is_gone_is_not_told(finished: bool) -> None:
 
 
 def test_coverage_is_the_least_of_the_ranks_here() -> None:
-    """A rank that saw fewer of its steps joined tells how far the verdict goes."""
+    """A rank that saw fewer of its steps joined lowers the coverage."""
     node = Node()
     node.push(0, verdict=verdict(), join_coverage=1.0)
     node.push(1, verdict=verdict(), join_coverage=0.75)
@@ -129,7 +129,7 @@ def test_coverage_is_the_least_of_the_ranks_here() -> None:
 
 
 def test_ranks_are_counted_by_state() -> None:
-    """How many beat, are silent and have finished is always told, none of them too."""
+    """The numbers of beating, silent and finished ranks are always exposed, even if 0."""
     node = Node()
     node.push(0)
     node.push(1, finished=True)
@@ -149,7 +149,7 @@ def test_ranks_are_counted_by_state() -> None:
 
 @pytest.mark.parametrize("behind_seconds", [0.0, 90.0, -90.0])
 def test_wrong_clock_changes_no_age(behind_seconds: float) -> None:
-    """On a node whose clock is 90 s off nobody is silent, and every age is what it is."""
+    """On a node whose clock is 90 s off, no rank is silent, and every age is right."""
     node = Node(behind_seconds)
     node.push(0, last_step_timestamp_seconds=node.time(ago_seconds=2.5))
     node.clock.seconds += 5.0
@@ -177,7 +177,7 @@ def test_step_of_the_clock_in_a_run_changes_no_run() -> None:
 
 
 def test_last_step_is_that_of_whoever_was_last() -> None:
-    """Ranks that have not stepped, or whose probe is off, do not make the job stand still."""
+    """Ranks that have not stepped, or with the probe off, do not make the job stand still."""
     node = Node()
     node.push(0, last_step_timestamp_seconds=node.time(ago_seconds=40.0))
     node.push(1, last_step_timestamp_seconds=node.time(ago_seconds=1.0))
@@ -203,7 +203,7 @@ def test_ages_are_absent_where_nobody_beats() -> None:
 
 
 def test_restart_with_fewer_ranks_counts_no_dead_copies() -> None:
-    """A job that was killed and goes on with half of its ranks has no silent ones."""
+    """A job that was killed and continues with half of its ranks has no silent ones."""
     node = Node()
     for rank in range(4):
         node.push(rank, world_size=4)

@@ -1,4 +1,4 @@
-"""A late rank's own exporter tells how late it is, since when, and what that costs."""
+"""A late rank's own exporter shows how late it is, since when, and at what cost."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ class Node:
 
 
 def test_node_without_ranks_exposes_none() -> None:
-    """A node where nothing trains names nobody."""
+    """A node without training names no rank."""
     assert Node().shown() == []
 
 
@@ -67,7 +67,7 @@ def test_late_rank_of_another_node_is_not_told_here() -> None:
 
 
 def test_ranks_that_are_gone_are_late_no_more() -> None:
-    """A rank that has finished or fallen silent keeps nobody waiting by being late."""
+    """A rank that has finished or fallen silent is not late any more."""
     node = Node()
     node.push(finished=True)
     assert node.shown() == []
@@ -79,7 +79,7 @@ def test_ranks_that_are_gone_are_late_no_more() -> None:
 
 
 def test_rank_without_a_measured_wait_has_no_cost() -> None:
-    """Where nobody knows whether anyone waits, no GPU is said to."""
+    """If it is unknown whether any rank waits, no GPU is counted as waiting."""
     node = Node()
     node.push(verdict=verdict(late=(late(kind="unsynced"),)))
 
@@ -102,7 +102,7 @@ def test_onset_does_not_jitter() -> None:
 
 
 def test_another_onset_is_told() -> None:
-    """A rank that recovers and is late again, or whose onset is seen anew, has another."""
+    """A rank that recovers and is late again, or gets a new onset, has another one."""
     node = Node()
     node.push()
     node.push(seconds=40.0, verdict=verdict(late=(late(since_seconds=10.0),)))

@@ -50,7 +50,7 @@ def collector(*snapshots: Snapshot) -> RanksCollector:
 
 
 def test_node_without_ranks_exposes_none() -> None:
-    """A node where nothing trains has no rank series, and that is no failure."""
+    """A node without training has no rank series, and that is not a failure."""
     page = expose(collector())
 
     assert series(page) == []
@@ -97,7 +97,7 @@ def test_missing_reading_is_an_absent_series() -> None:
 
 
 def test_finished_rank_keeps_its_counters_and_loses_its_heartbeat() -> None:
-    """A clean end is no silence: nothing is left that an alert on silence could see age."""
+    """After a clean end, no series is left that an alert on silence could see age."""
     page = expose(collector(FINISHED))
 
     assert 'rankskew_rank_finished{job_id="llama",peer_group="all",rank="1"} 1.0' in page
@@ -173,7 +173,7 @@ def test_hostile_label_values_are_escaped() -> None:
 
 
 def write_golden(path: Path = GOLDEN) -> None:
-    """Write the fixture anew: python -m tests.exporter.collectors.rank.test_ranks."""
+    """Rewrite the fixture: python -m tests.exporter.collectors.rank.test_ranks."""
     registry = CollectorRegistry()
     registry.register(collector(snapshot(), COMPLETE, FINISHED))
     path.write_bytes(generate_latest(registry))

@@ -54,7 +54,7 @@ def store(*snapshots: Snapshot) -> RankStore:
 
 
 def test_node_without_ranks_exposes_none() -> None:
-    """A node where nothing trains has no such series, and that is no failure."""
+    """A node without training has no such series, and that is not a failure."""
     page = expose(RankResourcesCollector(store()))
 
     assert series(page) == []
@@ -194,7 +194,7 @@ def test_rank_stays_within_its_series_budget(
 
 
 def write_golden(path: Path = GOLDEN) -> None:
-    """Write the fixture anew: python -m tests.exporter.collectors.rank.test_resources."""
+    """Rewrite the fixture: python -m tests.exporter.collectors.rank.test_resources."""
     registry = CollectorRegistry()
     registry.register(RankResourcesCollector(store(snapshot(), COMPLETE)))
     path.write_bytes(generate_latest(registry))

@@ -48,7 +48,7 @@ def an_ask() -> Ask:
 
 
 def test_gpu_without_field_values_is_asked_once_an_hour(driver: FakeFields) -> None:
-    """Where no field is supported there is no value, no failure, and no call until the hour."""
+    """If no field is supported, there is no value, no failure, and no call for an hour."""
     ask, fields = an_ask(), FieldValues([(74, 0), (76, 0)])
 
     assert fields.read(ask, 0.0) == {} == fields.read(ask, 1.0)
@@ -97,7 +97,7 @@ def test_unsupported_field_is_left_out_for_an_hour(
 
 
 def test_passing_failure_costs_one_value_once(driver: FakeFields) -> None:
-    """A field that cannot be told now is asked for again the next time."""
+    """A field that is unavailable now is read again the next time."""
     driver.answers = {(1, 0): pynvml.NVML_ERROR_TIMEOUT, (2, 0): (UNSIGNED, "uiVal", 5)}
     ask, fields = an_ask(), FieldValues([(1, 0), (2, 0)])
     assert fields.read(ask, 0.0) == {(2, 0): 5}
@@ -107,7 +107,7 @@ def test_passing_failure_costs_one_value_once(driver: FakeFields) -> None:
 
 
 def test_fields_that_all_fail_are_a_failure(driver: FakeFields) -> None:
-    """A GPU that says 999 to all is not taken for one that lacks the fields."""
+    """A GPU that answers 999 to everything is not taken for one that lacks the fields."""
     driver.answers = {(1, 0): pynvml.NVML_ERROR_NOT_SUPPORTED, (2, 0): pynvml.NVML_ERROR_UNKNOWN}
     ask, fields = an_ask(), FieldValues([(1, 0), (2, 0)])
 
@@ -118,7 +118,7 @@ def test_fields_that_all_fail_are_a_failure(driver: FakeFields) -> None:
 
 
 def test_lost_gpu_is_told_by_one_field(driver: FakeFields) -> None:
-    """The call itself may succeed on a GPU that is gone: an entry that says so is believed."""
+    """The call itself may succeed on a lost GPU: an entry with that error counts."""
     driver.answers = {(1, 0): (UNSIGNED, "uiVal", 5), (2, 0): pynvml.NVML_ERROR_GPU_IS_LOST}
 
     with pytest.raises(CallFailed):

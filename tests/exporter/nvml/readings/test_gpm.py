@@ -81,7 +81,7 @@ def test_load_between_two_readings_is_seen_whole() -> None:
     assert first == {}
     assert all(gpm.may_tell(metric) for metric in METRICS)
     assert readings[0] == pytest.approx(dict.fromkeys(ACTIVITY.values(), 30.0))
-    # The second before that was told at once; it does not weigh as much as five.
+    # The second before that was short, so it does not weigh as much as five.
     assert readings[1] == pytest.approx(dict.fromkeys(ACTIVITY.values(), 40.0))
     assert readings[2] == pytest.approx(dict.fromkeys(ACTIVITY.values(), 30.0))
     assert [gpm.mean(metric) for metric in PCIE] == pytest.approx([30.0, 30.0])
@@ -145,7 +145,7 @@ def test_two_samples_are_all_that_is_ever_allocated() -> None:
 
 
 def test_gpu_that_was_reset_is_not_compared_with_what_it_was() -> None:
-    """After a loss the first sample stands alone: its counters may have begun at 0."""
+    """After a loss the first sample has no predecessor: its counters may have restarted at 0."""
     driver, gpm = FakeGpm(), Gpm(15.0)
     ask = driver.opened()
     gpm.read(ask, driver.now)
@@ -199,7 +199,7 @@ def test_part_of_a_gpu_that_only_seems_to_have_gpm_tells_nothing(function: str) 
 
 @pytest.mark.parametrize("function", ["gpm_sample", "gpm_metrics"])
 def test_failure_that_passes_is_no_reading_once(function: str) -> None:
-    """After a timeout the next reading tells of all the time, and no other source is looked for."""
+    """After a timeout the next reading covers all the time, and no other source is tried."""
     driver = FakeGpm()
     ask, gpm = driver.opened(), Gpm(15.0)
     gpm.read(ask, driver.now)
@@ -229,7 +229,7 @@ def test_support_is_what_the_driver_says_of_the_device(monkeypatch: pytest.Monke
 
 
 def test_each_metric_has_a_result_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A metric that failed, or is no number, is left out; all are asked for in one call."""
+    """A metric that failed, or is not a number, is left out; one call reads them all."""
 
     def answer(request: Any) -> None:
         assert request.version == pynvml.NVML_GPM_METRICS_GET_VERSION

@@ -139,7 +139,7 @@ def test_errors_of_older_drivers_are_read_link_by_link() -> None:
 
 
 def test_nothing_is_counted_where_the_driver_counts_nothing() -> None:
-    """No counter is no series, and not 0."""
+    """No counter means no series, instead of 0."""
     told = Reads(FakeLinks({0: 1})).read()
 
     assert told["nvlink_links"] == 1
@@ -148,7 +148,7 @@ def test_nothing_is_counted_where_the_driver_counts_nothing() -> None:
 
 
 def test_links_are_read_every_few_seconds() -> None:
-    """Between two readings the last one is told."""
+    """Between two readings the last one is returned."""
     driver = FakeLinks({0: 1})
     driver.set_each(CRC, 3)
     gpu = Reads(driver)
@@ -162,7 +162,7 @@ def test_links_are_read_every_few_seconds() -> None:
 
 
 def test_bytes_are_read_more_often_than_the_links() -> None:
-    """A scrape finds new bytes; only the fields that told something are asked for them."""
+    """A scrape finds new bytes; only the fields with a value are read for them."""
     driver = FakeLinks({0: 1})
     driver.fields = {SENT: 1, RECEIVED: 2}
     gpu = Reads(driver)
@@ -180,7 +180,7 @@ def test_bytes_are_read_more_often_than_the_links() -> None:
 
 
 def test_bytes_refused_for_a_while_are_back_soon() -> None:
-    """While all links are trained anew there are no bytes; that is not remembered for an hour."""
+    """While all links retrain there are no bytes; that is not cached for an hour."""
     driver = FakeLinks({0: 1})
     driver.fields = {SENT: 1, RECEIVED: 2}
     gpu = Reads(driver)
@@ -221,7 +221,7 @@ def test_no_bytes_at_all_is_an_answer(
 
 
 def test_sum_of_errors_goes_on_where_a_link_is_gone_or_begins_anew() -> None:
-    """A link that is down or trained anew makes no drop, which would look like many errors."""
+    """A link that is down or retrains causes no drop, which would look like many errors."""
     driver = FakeLinks({0: 1, 1: 1})
     gpu = Reads(driver)
 
@@ -273,7 +273,7 @@ def test_link_beyond_what_the_driver_knows_is_no_link(monkeypatch: pytest.Monkey
 
 
 def test_healthy_and_sick_links_through_the_real_bindings(supervise: Supervise) -> None:
-    """One link at half speed and one down, of 18, are seen beside a healthy GPU."""
+    """One link at half speed and one down, of 18, are seen next to a healthy GPU."""
     supervisor = supervise(PATIENT)
     healthy, sick = wait_for_sample(
         supervisor, lambda sample: [gpu.nvlink_links for gpu in sample.gpus] == [18, 18]

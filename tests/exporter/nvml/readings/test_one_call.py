@@ -16,7 +16,7 @@ def test_margin_is_what_is_left_to_the_threshold(
 
 
 def test_gpu_without_threshold_has_no_margin(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A threshold of 0 is none, and not a GPU that is 60 degrees too hot."""
+    """A threshold of 0 means none, not a GPU that is 60 degrees too hot."""
     monkeypatch.setattr(pynvml, "nvmlDeviceGetTemperatureThreshold", lambda *_: 0)
     monkeypatch.setattr(pynvml, "nvmlDeviceGetTemperature", lambda *_: 60)
 

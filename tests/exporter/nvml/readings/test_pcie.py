@@ -79,7 +79,7 @@ def told(transmit: float, receive: float, source: str) -> dict[str, Any]:
 
 
 def test_gpu_that_tells_nothing_has_no_throughput_and_is_asked_once() -> None:
-    """In a virtual GPU there is no source: nothing is told and nobody waits."""
+    """A virtual GPU has no source: there is no reading, and nothing waits for one."""
     link = Link(Driver())
 
     assert [link.read() for _ in range(3)] == [{}] * 3
@@ -87,7 +87,7 @@ def test_gpu_that_tells_nothing_has_no_throughput_and_is_asked_once() -> None:
 
 
 def test_gpm_is_the_first_choice() -> None:
-    """Where GPM works its MiB are told, and neither counters nor the call that blocks are asked."""
+    """If GPM works, its MiB are used, and neither counters nor the blocking call are read."""
     driver = Driver(**gpm((1, 2)), **byte_counters(3, 4), **blocking((5, 6)))
     link = Link(driver)
 
@@ -96,7 +96,7 @@ def test_gpm_is_the_first_choice() -> None:
 
 
 def test_byte_counters_are_the_second_choice() -> None:
-    """Without GPM what the counters grew by is told, and the call that blocks is not made."""
+    """Without GPM the growth of the counters is used, and the blocking call is not made."""
     driver = Driver(**byte_counters(3, 4), **blocking((5, 6)))
     link = Link(driver)
 
@@ -105,7 +105,7 @@ def test_byte_counters_are_the_second_choice() -> None:
 
 
 def test_call_that_blocks_is_the_last_choice() -> None:
-    """Where nothing else works its KB are told, of 1000 bytes each."""
+    """If nothing else works, the blocking call's KB are used, of 1000 bytes each."""
     link = Link(Driver(**blocking((5, 6))))
 
     assert link.read() == told(5000, 6000, "sampled")
@@ -159,7 +159,7 @@ def test_throughput_is_the_mean_over_the_window() -> None:
 
 
 def test_source_that_is_stuck_at_nothing_is_not_believed() -> None:
-    """Where GPM and counters stand still the call that blocks is heard, for it tells of traffic."""
+    """If GPM and counters stand still, the blocking call is used, because it shows traffic."""
     link = Link(Driver(**gpm((0, 0)), **byte_counters(0, 0), **blocking((5, 6))))
     for _ in range(4):
         reading = link.read()
@@ -229,7 +229,7 @@ RESTING = SimpleNamespace(gpu=0)
 def test_generation_is_told_of_a_gpu_at_work_only(
     changes: dict[str, Any], generation: int | None
 ) -> None:
-    """An idle GPU's link is slowed to save power: that is no degraded link, and no series."""
+    """An idle GPU's link slows down to save power: not a degraded link, and no series."""
     ask = a_gpu_at_work(**changes).opened()
 
     assert PcieLink(15.0).read(ask, 1.0) == {"pcie_link_generation": generation}
@@ -306,7 +306,7 @@ def test_each_source_takes_over_where_the_driver_refuses_the_one_before(
 def test_counters_of_32_bits_that_wrap_are_never_taken_for_a_rate(
     supervise: Supervise, scenario: Scenario
 ) -> None:
-    """On a fast link such a counter is not used: the call that blocks says what is true."""
+    """On a fast link such a counter is not used, but the blocking call."""
     scenario.play("nvmlGpmQueryDeviceSupport * 3", "field_197 * =4294967000", "field_198 * =9")
     supervisor = supervise(PATIENT)
     rates = set()

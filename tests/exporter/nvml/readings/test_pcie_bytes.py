@@ -51,7 +51,7 @@ def read_twice(
 
 
 def test_gpu_without_counters_tells_nothing() -> None:
-    """Where the fields are not supported nothing is told, and nothing waited for."""
+    """If the fields are not supported, there is no reading, and nothing waits for one."""
     driver, counters = Driver(field_values=Fails()), a_reader()
     ask = driver.opened()
 
@@ -69,7 +69,7 @@ def test_counter_beyond_32_bits_is_a_rate_on_any_link() -> None:
 
 @pytest.mark.parametrize("start", [0, 2**31, BITS_32 - 1000, BITS_32 - 1])
 def test_counter_of_32_bits_that_wraps_is_right_on_a_slow_link(start: int) -> None:
-    """A wrap is no rate below nothing, and none beyond the link: it is counted through."""
+    """A wrap gives neither a negative rate nor one beyond the link's speed."""
     driver, counters = FakeCounters(start, start), a_reader()
 
     assert read_twice(driver, counters, 700_000_000, 1000) == (7e8, 1000.0)
@@ -90,7 +90,7 @@ def test_counter_of_32_bits_is_not_used_where_it_may_wrap_twice(
 
 
 def test_counter_that_passes_32_bits_is_used_from_then_on() -> None:
-    """A GPU that was just switched on has a small count, which says nothing of its width."""
+    """A GPU that was just switched on has a small count, which does not show its width."""
     driver, counters = FakeCounters(BITS_32 - 10, 0, generation=5, lanes=16), a_reader()
     ask = driver.opened()
     counters.read(ask, 1.0)
@@ -115,7 +115,7 @@ def test_counter_that_was_reset_is_no_rate(counts: tuple[int, int]) -> None:
 
 
 def test_late_reading_of_32_bits_is_no_rate() -> None:
-    """When the worker was held up for so long that there may have been two wraps, nobody knows."""
+    """If the worker was held up for so long that two wraps are possible, the rate is unknown."""
     driver, counters = FakeCounters(0, 0), a_reader()
 
     assert read_twice(driver, counters, 100, 100, gap=4.0) == (25.0, 25.0)
@@ -130,7 +130,7 @@ def test_reading_after_a_long_pause_is_no_rate_of_now() -> None:
 
 
 def test_failure_that_passes_is_no_reading_once() -> None:
-    """After a timeout the counters are compared anew."""
+    """After a timeout the counters are compared from scratch."""
     driver, counters = FakeCounters(WIDE, WIDE), a_reader()
     ask: Ask = driver.opened()
     counters.read(ask, 1.0)

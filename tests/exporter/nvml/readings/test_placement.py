@@ -103,7 +103,7 @@ def meet(one: int, other: int) -> int:
 
 
 def test_topology_has_each_pair_from_both_sides() -> None:
-    """What 0 says of 1, 1 says of 0; one GPU alone has nobody to meet."""
+    """The level from 0 to 1 is also that from 1 to 0; a single GPU has none."""
     driver = FakeDriver(
         nvmlDeviceGetHandleByIndex=lambda index: index, nvmlDeviceGetTopologyCommonAncestor=meet
     )
@@ -118,7 +118,7 @@ def test_topology_has_each_pair_from_both_sides() -> None:
 
 
 def test_lost_gpu_is_missing_from_the_topology_until_it_is_back() -> None:
-    """One that cannot be opened costs the others nothing; it is looked for every 5 minutes."""
+    """One that cannot be opened costs the others nothing; it is retried every 5 minutes."""
     driver = FakeDriver(
         nvmlDeviceGetHandleByIndex=lambda index: UNSUPPORTED if index == 1 else index,
         nvmlDeviceGetTopologyCommonAncestor=meet,

@@ -32,7 +32,7 @@ def read(driver: FakeDriver) -> dict[str, Any]:
 
 @pytest.mark.parametrize("code", [pynvml.NVML_ERROR_NOT_SUPPORTED, pynvml.NVML_ERROR_UNKNOWN])
 def test_gpu_that_cannot_list_them_has_no_reading(code: int) -> None:
-    """Not to know who is there is not the same as nobody."""
+    """An unknown process list differs from an empty one."""
     assert read(FakeDriver(code, code)) == {}
     assert read(FakeDriver([], [])) == {"processes": ()}
 

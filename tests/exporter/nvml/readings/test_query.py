@@ -41,7 +41,7 @@ def test_question_gets_the_handle_unless_it_is_raw() -> None:
 
 @pytest.mark.parametrize("code", sorted(UNSUPPORTED))
 def test_what_is_not_supported_is_not_asked_again(code: int) -> None:
-    """A question that this GPU cannot answer costs one call an hour, for these arguments alone."""
+    """A question that this GPU cannot answer costs one call per hour, for only these arguments."""
     calls = Answering()
     calls.code = code
     ask = Ask(0, "handle", calls)
@@ -71,7 +71,7 @@ def test_passing_failure_is_no_reading_now() -> None:
 
 @pytest.mark.parametrize("code", sorted(GPU_LOST | PROCESS_OBSOLETE))
 def test_loss_is_raised(code: int) -> None:
-    """When the GPU is lost, or only a new process can go on, the caller must know."""
+    """If the GPU is lost, or only a new process can continue, the caller must know."""
     calls = Answering()
     calls.code = code
 

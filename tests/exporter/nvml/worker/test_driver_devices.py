@@ -23,7 +23,7 @@ class Driver:
 
 
 def test_node_without_driver_never_changes(tmp_path: Path) -> None:
-    """No driver, or a container that does not see it, is no change."""
+    """No driver, or a container that cannot see it, is not a change."""
     assert Driver(tmp_path / "absent").looks(3) == [False, False, False]
 
 

@@ -64,7 +64,7 @@ def count(counts: XidCounts | None) -> int | None:
     ids=["no such event", "not supported", "not allowed"],
 )
 def test_gpu_without_events_has_no_count_and_is_left_alone(driver: FakeDriver) -> None:
-    """What cannot be seen is not 0, and is not asked for every second."""
+    """What cannot be seen is not 0, and is not read every second."""
     events = events_of(driver)
     assert events.read() is None
     driver.asked.clear()
@@ -74,7 +74,7 @@ def test_gpu_without_events_has_no_count_and_is_left_alone(driver: FakeDriver) -
 
 
 def test_events_are_counted_once_and_only_errors() -> None:
-    """Every XID that waits in the set is taken in; another kind of event is none."""
+    """Every XID that waits in the set is counted; other kinds of events are not."""
     driver = FakeDriver((XID, 79), (CLOCK, 0), (XID, 31), (XID, 79))
     events = events_of(driver)
 
@@ -107,7 +107,7 @@ def test_lost_gpu_keeps_its_count_and_is_not_asked_in_a_hurry(code: int) -> None
 
 
 def test_gpu_that_comes_back_is_registered_anew() -> None:
-    """After the wait the events of a GPU that was reset count on from where they were."""
+    """After the wait, the events of a GPU that was reset continue to count."""
     driver = FakeDriver((XID, 79))
     events = events_of(driver, retry_seconds=0.0)
     events.read()

@@ -82,7 +82,7 @@ def test_field_has_one_reading_and_an_older_one_fills_the_same() -> None:
     ],
 )
 def test_gpu_that_supports_nothing_is_up_and_not_asked_again(code: int) -> None:
-    """What a GPU cannot tell is no reading, and is not asked for every second."""
+    """What a GPU does not support has no reading, and is not read every second."""
     driver = FakeDriver(**dict.fromkeys(FUNCTIONS, code))
     gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
     assert gpu.read().up
@@ -109,7 +109,7 @@ def test_unsupported_reading_is_asked_again_after_its_time(monkeypatch: pytest.M
 
 
 def test_older_functions_stand_in_where_newer_ones_are_missing() -> None:
-    """The older function is asked only where the newer one is not supported."""
+    """The older function is called only if the newer one is not supported."""
     memory = "nvmlDeviceGetMemoryInfo"
     modern = FakeDriver()
     assert read(modern).memory_used_bytes is not None
@@ -121,7 +121,7 @@ def test_older_functions_stand_in_where_newer_ones_are_missing() -> None:
 
 
 def test_older_function_does_not_stand_in_for_a_timeout() -> None:
-    """A newer function that fails once is asked again: the older one tells another thing."""
+    """A newer function that fails once is called again: the older one means something else."""
     driver = FakeDriver(nvmlDeviceGetMarginTemperature=pynvml.NVML_ERROR_TIMEOUT)
     gpu = Gpu(0, driver, 60.0)
 
@@ -169,7 +169,7 @@ def test_slow_reading_is_kept_until_it_is_due(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_passing_failure_costs_one_reading_once() -> None:
-    """A timeout is no reading this time, and the next time it is asked again."""
+    """After a timeout there is no reading this time, and the next time it is read again."""
     driver = FakeDriver(nvmlDeviceGetPowerUsage=pynvml.NVML_ERROR_TIMEOUT)
     gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
     sample = gpu.read()
@@ -208,7 +208,7 @@ def test_gpu_that_only_has_errors_to_tell_is_down() -> None:
     "code", [pynvml.NVML_ERROR_UNINITIALIZED, pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH]
 )
 def test_replaced_driver_ends_the_process(code: int) -> None:
-    """When only a new process can go on the failure is passed up, from both kinds of reading."""
+    """If only a new process can continue, both kinds of reading pass the failure up."""
     driver = FakeDriver()
     gpu = Gpu(0, driver, 60.0, slow=[PowerSlowly()])
     gpu.read()

@@ -58,7 +58,7 @@ def errors(process: subprocess.Popen[bytes]) -> str:
 
 
 def test_node_without_driver_is_a_normal_node(tmp_path: Path) -> None:
-    """Without NVIDIA's library the worker says so in sample after sample, and nothing else."""
+    """Without NVIDIA's library, each of the worker's samples has that reason, and nothing else."""
     with worker({"LD_LIBRARY_PATH": str(tmp_path)}) as process:
         first = sample_with_gpus(process, 0)
         samples = [first, *(next_sample(process) for _ in range(4))]
@@ -138,7 +138,7 @@ def test_hung_driver_does_not_keep_the_worker(
 
 
 def test_interrupt_is_left_to_the_parent(library: Path) -> None:
-    """Ctrl-C in a terminal reaches the worker too, which goes on until its parent ends it."""
+    """Ctrl-C in a terminal reaches the worker too, which continues until its parent ends it."""
     with worker(nvmlstub.environment(library)) as process:
         sample_with_gpus(process, 2)
         process.send_signal(signal.SIGINT)

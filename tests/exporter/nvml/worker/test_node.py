@@ -1,4 +1,4 @@
-"""A node whose GPUs cannot be read says why, and one whose GPUs change gets a new process."""
+"""A node with unreadable GPUs gives the reason, and one whose GPUs change gets a new process."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -116,7 +116,7 @@ def error_of(node: Node) -> tuple[str | None, str]:
 def test_each_failure_to_open_has_its_reason(
     driver: Driver, node: Node, code: int, reason: str, words: str
 ) -> None:
-    """No library, no driver and the other reasons are told apart, with what to do."""
+    """No library, no driver and the other reasons are distinguished, with advice."""
     driver.init_code = code
     found, sentence = error_of(node)
 
@@ -155,7 +155,7 @@ def test_version_that_cannot_be_told_costs_no_gpu(driver: Driver, node: Node) ->
 def test_library_that_never_fits_makes_way_after_a_while(
     driver: Driver, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A mismatch is told for a minute, in which the log is quiet; then a new process looks."""
+    """A mismatch is reported for a minute, while the log is quiet; then a new process tries."""
     monkeypatch.setattr(node_module, "NO_DRIVER_CAP_SECONDS", 0.2)
     driver.init_code = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
     begun = time.monotonic()
@@ -231,7 +231,7 @@ def test_events_are_fetched_with_each_fifth_reading_and_told_meanwhile(
 def test_hung_call_keeps_the_process(
     driver: Driver, node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While a call hangs, a change of the GPUs is left to the supervisor, who knows of the hang."""
+    """While a call hangs, a change of GPUs is left to the supervisor, which knows of the hang."""
     driver.count = 1
     stuck = sample_when(node, lambda sample: sample.gpus_visible == 1)
     Bound.changed = True

@@ -25,7 +25,7 @@ def test_quick_work_is_done_by_one_thread(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_work_behind_a_hang_is_done_by_another_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What hangs keeps its own thread and holds up nobody for longer than a moment."""
+    """A hang keeps its own thread, and delays the others only for a moment."""
     monkeypatch.setattr(threads_module, "HELD_UP_SECONDS", 0.0)
     threads = Threads()
     begun, mended = threading.Event(), threading.Event()
@@ -67,7 +67,7 @@ def test_busy_thread_gets_its_time_before_another_joins_in(monkeypatch: pytest.M
 
 
 def test_failure_reaches_who_waits() -> None:
-    """What the work raises is raised where its result is asked for, and the thread goes on."""
+    """An error of the work is raised where its result is read, and the thread continues."""
     threads = Threads()
     failed = threads.submit(lambda: int("no number"))
 

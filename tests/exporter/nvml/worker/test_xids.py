@@ -14,7 +14,7 @@ def test_gpu_without_an_error_has_counted_none() -> None:
 
 
 def test_kinds_have_a_bound_and_events_do_not() -> None:
-    """Each name is a series: the fourth kind is an event without one, the known go on counting."""
+    """Each name is a series: a fourth kind counts without one, the known ones continue."""
     counts = counts_of(48, 63, 79, 119, 48)
 
     assert counts.by_kind() == {"48": 2, "63": 1, "79": 1}

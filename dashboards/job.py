@@ -18,12 +18,30 @@ from dashboards.panels import (
 
 def job_dashboard() -> dashboard.Dashboard:
     """Return the dashboard of one training job."""
-    board = (
-        dashboard.Dashboard("Rankskew / Job")
-        .uid("rankskew-job")
-        .description(
-            "Which rank a training job waits for, in which stage, since when, and at what cost."
-        )
+    job = board(
+        "Job", "Which rank a training job waits for, in which stage, since when, and at what cost."
+    )
+    for figure in figures():
+        job.with_panel(figure)
+    for panel in (lost_by_kind(), lost_by_rank_and_stage(), late_ranks()):
+        job.with_panel(panel)
+    for title, panels in (
+        ("How the late rank differs from its peers", difference_panels()),
+        ("Is the job hanging?", hang_panels()),
+        ("GPUs of the ranks", gpu_panels()),
+    ):
+        job.with_row(dashboard.Row(title))
+        for panel in panels:
+            job.with_panel(panel)
+    return job
+
+
+def board(name: str, description: str) -> dashboard.Dashboard:
+    """Return an empty dashboard with what each must have: links, alerts, the choice of a job."""
+    return (
+        dashboard.Dashboard(f"Rankskew / {name}")
+        .uid(f"rankskew-{name.lower()}")
+        .description(description)
         .tags(["rankskew"])
         .time("now-30m", "now")
         .refresh("10s")
@@ -37,19 +55,6 @@ def job_dashboard() -> dashboard.Dashboard:
         )
         .with_variable(_job_variable())
     )
-    for figure in figures():
-        board.with_panel(figure)
-    for panel in (lost_by_kind(), lost_by_rank_and_stage(), late_ranks()):
-        board.with_panel(panel)
-    for title, panels in (
-        ("How the late rank differs from its peers", difference_panels()),
-        ("Is the job hanging?", hang_panels()),
-        ("GPUs of the ranks", gpu_panels()),
-    ):
-        board.with_row(dashboard.Row(title))
-        for panel in panels:
-            board.with_panel(panel)
-    return board
 
 
 def _runbooks() -> dashboard.DashboardLink:

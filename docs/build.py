@@ -255,7 +255,11 @@ PAGES: dict[str, Callable[[str], str]] = {
         },
     ),
     "docs/decisions/0002-libraries.md": lambda page: fill(
-        page, {"ingest_costs": figures.ingest_costs()}
+        page,
+        {
+            "ingest_costs": figures.ingest_costs(),
+            "exposition_costs": figures.exposition_costs(),
+        },
     ),
     "docs/operating.md": lambda page: fill(
         page, {"restarts": robustness_table.measured("restarts")}

@@ -218,3 +218,11 @@ def ingest_costs() -> str:
         for pushes, share in [[row[key] for key in list(row)[1:]]]
     ]
     return f"On {result('ingest_costs')['machine']['cpus']} CPUs.\n\n{table(header, cells)}"
+
+
+def exposition_costs() -> str:
+    """Return what writing a page costs, with either encoder."""
+    found = rows("exposition_costs")
+    cells = [tuple(_short(value) for value in row.values()) for row in found]
+    cpus = result("exposition_costs")["machine"]["cpus"]
+    return f"On {cpus} CPUs.\n\n{table(tuple(found[0]), cells)}"

@@ -11,10 +11,13 @@ from exporter import cgroups
 # struct ucred of unix(7): pid, uid, gid.
 CREDENTIALS: Final = struct.Struct("iII")
 CGROUP_BYTES: Final = 65536
+# The container of a process that has ended, or that /proc hides. Not '': a process in a container
+# could hand its connection to another and exit, and would then be taken for one outside.
+UNKNOWN: Final = "?"
 
 
 class Peer(NamedTuple):
-    """A user, in the pod, container or batch job *container*, '' for none.
+    """A user, in the pod, container or batch job *container*, '' for none, or UNKNOWN.
 
     In a container without a user namespace, root has the node's root's user id.
     """
@@ -47,12 +50,12 @@ def peer_of(connection: socket.socket, procfs: Path = Path("/proc")) -> Peer | N
 def _container(file: Path) -> str:
     try:
         descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:  # It has ended, or /proc is mounted with hidepid.
-        return ""
+    except OSError:
+        return UNKNOWN
     try:
         text = os.read(descriptor, CGROUP_BYTES).decode(errors="replace")
     except OSError:
-        return ""
+        return UNKNOWN
     finally:
         os.close(descriptor)
     return cgroups.parse(text).container

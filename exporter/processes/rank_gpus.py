@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from exporter.ingest.schema import LABEL_CHARACTERS
-from exporter.listeners.peer import Peer
+from exporter.listeners.peer import UNKNOWN, Peer
 from exporter.nvml.sample import GpuSample, NvmlSource
 from exporter.processes.process import Process
 from exporter.ranks.store import HeldRank, RankStore
@@ -213,7 +213,7 @@ def _may_be(process: Process, owner: Peer | None) -> bool:
     """Whether *process* can be a rank of *owner*: anyone can write anyone else's job_id."""
     if owner is None or process.uid is None:
         return True
-    return owner.uid == process.uid and owner.container in ("", process.cgroup.container)
+    return owner.uid == process.uid and owner.container in ("", UNKNOWN, process.cgroup.container)
 
 
 def _best(claims: list[_Claim]) -> _Claim:

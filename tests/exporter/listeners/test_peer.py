@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.listeners.peer import Peer, peer_of
+from exporter.listeners.peer import UNKNOWN, Peer, peer_of
 
 POD = "0::/kubepods.slice/kubepods-pod0a1b2c3d_0a1b_0a1b_0a1b_0a1b2c3d4e5f.slice/cri.scope"
 POD_UID = "0a1b2c3d_0a1b_0a1b_0a1b_0a1b2c3d4e5f"
@@ -54,9 +54,13 @@ def test_name_of_an_inner_cgroup_makes_nobody_another(tmp_path: Path) -> None:
     assert peer.container.split() == [POD_UID, "ffffffff_ffff_ffff_ffff_ffffffffffff"]
 
 
-def test_process_that_cannot_be_seen_is_in_no_container(tmp_path: Path) -> None:
-    """It may have ended, or /proc may hide it; its user is known all the same."""
-    assert ours(tmp_path) == Peer(os.geteuid())
+def test_process_that_has_ended_is_not_taken_for_one_outside(tmp_path: Path) -> None:
+    """Root in a container does not become the node's by handing its connection on and exiting."""
+    peer = ours(tmp_path)
+
+    assert peer == Peer(os.geteuid(), UNKNOWN)
+    assert not peer.may_act_for(Peer(os.geteuid(), "a-container"))
+    assert peer.may_act_for(peer)
 
 
 @pytest.mark.parametrize(

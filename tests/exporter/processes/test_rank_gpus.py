@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from exporter.cgroups import Cgroup
-from exporter.listeners.peer import Peer
+from exporter.listeners.peer import UNKNOWN, Peer
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu
@@ -227,7 +227,7 @@ def test_no_container_takes_anothers_rank() -> None:
     rank = pushed("", pid=10)
 
     assert ranks(nvml, theirs, held=[(rank, Peer(1000, "mine"))]) == []
-    for owner in (Peer(1000, "theirs"), USER):
+    for owner in (Peer(1000, "theirs"), Peer(1000, UNKNOWN), USER):
         assert where(ranks(nvml, theirs, held=[(rank, owner)])) == {0: ("GPU-0", "environ")}
 
 

@@ -33,6 +33,9 @@ MOST_RECOVERY_SECONDS: Final = 5.0
 CLOSE_SECONDS: Final = 0.05
 # One that began before the kill may go unanswered.
 SCRAPE_TAKES_SECONDS: Final = 0.5
+# How often a rank tries its last push, and how long processes may come and go.
+LAST_TRIES: Final = 10
+SETTLE_SECONDS: Final = 5.0
 
 Steps = Mapping[int, float]
 
@@ -84,8 +87,18 @@ def be_ranks(endpoint: str, plan: Plan, parent: Connection) -> None:
     parent.recv()
     for pusher in pushers:
         pusher.stop()
+        _deliver(pusher)
     failed = sum(pusher.failed_pushes for pusher in pushers)
     parent.send(({number: rank.steps for number, rank in enumerate(ranks)}, failed))
+
+
+def _deliver(pusher: Pusher) -> None:
+    """Push until one push succeeds: a busy machine may take longer than a push may."""
+    for _ in range(LAST_TRIES):
+        failed_before = pusher.failed_pushes
+        pusher.push()
+        if pusher.failed_pushes == failed_before:
+            return
 
 
 def steps_on(page: bytes) -> Steps:
@@ -187,6 +200,8 @@ def measure(directory: Path, plan: Plan) -> list[dict[str, Any]]:
     with Exporter(directory) as exporter, _ranks(exporter, plan) as ranks:
         if wait_for(lambda: _all_shown(exporter, plan.ranks), 20) is None:
             raise exporter.failure(f"did not show {plan.ranks} ranks in 20 s")
+        # The exporter and its NVML worker, which is replaced now and then.
+        wait_for(lambda: len(exporter.family()) > 1 or None, SETTLE_SECONDS)
         processes = len(exporter.family())
         scraper = Scraper(exporter.address, plan.scrape_seconds)
         scraper.start()
@@ -200,6 +215,7 @@ def measure(directory: Path, plan: Plan) -> list[dict[str, Any]]:
         counted, failed_pushes = ranks.recv()
         time.sleep(2 * plan.scrape_seconds)
         scraper.stop()
+        wait_for(lambda: len(exporter.family()) <= processes or None, SETTLE_SECONDS)
         left_behind = len(exporter.family()) - processes
     return rows(plan, scraper.scrapes, kills, counted, failed_pushes, left_behind)
 

@@ -14,22 +14,12 @@ from benchmarks.hostile_case import Case, spoiled
 from benchmarks.scrape import RANK
 from rank_probe.snapshot import LIFECYCLE, RANK_INFO_LABELS, RUNTIME_INFO_LABELS
 from rank_probe.stages import STAGES
-from rank_probe.verdict import LATE_KINDS, LOST_KINDS, PERSISTENT, Change, Late, Verdict
+from rank_probe.verdict import LATE_KINDS, LOST_KINDS, Change, Verdict
+from tests.exporter.snapshots import LATE
 
 JOBS: Final = 4
 RANKS: Final = RANK.world_size
 
-LATE: Final = Late(
-    rank=2,
-    peer_group="all",
-    stage="data",
-    kind=PERSISTENT,
-    ratio=0.45,
-    gpus={"data": 0.75, "forward": 0.25},
-    since_seconds=30.0,
-    steps=60,
-    confidence=4.5,
-)
 VERDICT: Final = Verdict(
     step=1_200,
     ranks={"all": RANKS},

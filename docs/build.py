@@ -254,13 +254,7 @@ PAGES: dict[str, Callable[[str], str]] = {
             "slow_clients": robustness_table.slow_clients(),
         },
     ),
-    "docs/decisions/0002-libraries.md": lambda page: fill(
-        page,
-        {
-            "ingest_costs": figures.ingest_costs(),
-            "exposition_costs": figures.exposition_costs(),
-        },
-    ),
+    "docs/decisions/0002-libraries.md": lambda page: fill(page, figures.library_costs()),
     "docs/operating.md": lambda page: fill(
         page, {"restarts": robustness_table.measured("restarts")}
     ),

@@ -208,7 +208,12 @@ def _short(value: object) -> str:
     return f"{value:.3g}" if isinstance(value, float) else str(value)
 
 
-def ingest_costs() -> str:
+def library_costs() -> dict[str, str]:
+    """Return the tables behind the choice of libraries, by their benchmarks' names."""
+    return {"ingest_costs": _ingest_costs(), "exposition_costs": _exposition_costs()}
+
+
+def _ingest_costs() -> str:
     """Return what a push costs, in each way that was tried."""
     found = rows("ingest_costs")
     header = tuple(key.replace("CPU µs a push", "CPU of a push") for key in found[0])
@@ -220,7 +225,7 @@ def ingest_costs() -> str:
     return f"On {result('ingest_costs')['machine']['cpus']} CPUs.\n\n{table(header, cells)}"
 
 
-def exposition_costs() -> str:
+def _exposition_costs() -> str:
     """Return what writing a page costs, with either encoder."""
     found = rows("exposition_costs")
     cells = [tuple(_short(value) for value in row.values()) for row in found]

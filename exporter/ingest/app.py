@@ -155,8 +155,8 @@ def _api(orders: Orders) -> FastAPI:
         version=__version__,
         docs_url=None,  # Not on a listener that takes POSTs; openapi.json is enough.
         redoc_url=None,
+        redirect_slashes=False,
     )
-    app.router.redirect_slashes = False
     say_what_is_wrong(
         app,
         f"POST to {SNAPSHOT_PATH} and {CONTROL_PATH}, and GET of /openapi.json; "

@@ -20,8 +20,8 @@ def operator_app(orders: Orders, gpus: GpuControl | None) -> FastAPI:
         version=__version__,
         docs_url=None,
         redoc_url=None,
+        redirect_slashes=False,
     )
-    app.router.redirect_slashes = False
     say_what_is_wrong(app, f"POST to {CONTROL_PATH} and {GPUS_PATH}")
 
     @app.post(CONTROL_PATH, responses=REFUSALS)

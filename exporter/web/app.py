@@ -37,9 +37,9 @@ def web_app(
         version=__version__,
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
+        # A redirect from /metrics/ would point to whatever the Host header names.
+        redirect_slashes=False,
     )
-    # A redirect from /metrics/ would point to whatever the Host header names.
-    app.router.redirect_slashes = False
 
     @app.head("/metrics", include_in_schema=False)
     @app.get("/metrics", response_class=PlainTextResponse, responses=PAGE)

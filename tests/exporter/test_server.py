@@ -193,3 +193,20 @@ def test_wrong_flag_of_a_real_process_is_one_line() -> None:
     assert ended.returncode == 2
     assert ended.stdout == ""
     assert re.fullmatch(r"rankskew: --ranks.max: 'none' is not .*\n", ended.stderr)
+
+
+def test_operators_socket_is_for_root_and_the_exporters_user(exporter: RunningExporter) -> None:
+    """Whoever may push may not give orders."""
+    assert stat.S_IMODE(exporter.operator_path.stat().st_mode) == 0o600
+
+
+def test_node_is_watched_without_the_operators_socket(tmp_path: Path) -> None:
+    """A unit that is older than the socket makes no directory for it: one warning, no orders."""
+    flags = ("--operator.socket=/proc/nowhere/operator.sock",)
+    with running_exporter(tmp_path / "e.sock", *flags) as running:
+        assert running.push(snapshot(job_id="watched").to_json())[0] == 200
+        assert 'job_id="watched"' in running.metrics()
+    warnings = [line for line in running.log if " WARNING " in line]
+
+    assert len(warnings) == 1
+    assert "orders are off: cannot create /proc/nowhere for a socket" in warnings[0]

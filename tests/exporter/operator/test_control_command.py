@@ -1,5 +1,6 @@
 """`rankskew control` reaches the ranks through a real exporter, or says in one line why not."""
 
+import os
 import socket
 import threading
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from exporter.__main__ import main
+from exporter.operator.control_command import control_endpoint
+from exporter.settings import Settings
 from tests.exporter.running import (
     RunningExporter,
     counted,
@@ -144,3 +147,17 @@ def test_exporter_does_not_start_open_to_anyone(
 
     assert main(["exporter", *quiet, *flags]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("may_open", [True, False])
+def test_order_goes_where_this_user_may_give_it(
+    monkeypatch: pytest.MonkeyPatch, may_open: bool
+) -> None:
+    """Root orders as the operator; any other user where their own ranks push."""
+    operator = Settings().operator_socket
+    monkeypatch.setenv("RANKSKEW_EXPORTER", "unix:/ranks/push/here.sock")
+    monkeypatch.setattr(
+        "os.access", lambda path, mode: (path, mode) == (operator, os.W_OK) and may_open
+    )
+
+    assert control_endpoint() == (f"unix:{operator}" if may_open else "unix:/ranks/push/here.sock")

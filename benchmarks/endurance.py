@@ -15,6 +15,7 @@ from typing import Any
 import psutil
 
 from benchmarks.report import write
+from rank_probe import events
 from rank_probe.push import INTERVAL_SECONDS
 from rank_probe.timeline import Timeline
 
@@ -26,17 +27,19 @@ MOST_GROWTH_MIB = 1.0
 
 def train(timeline: Timeline, steps: int) -> None:
     """Make the hook calls of *steps* steps."""
+    note = timeline.tape.note
     for _ in range(steps):
-        timeline.enter_fetch()
-        timeline.leave_fetch(forward_follows=True)
-        timeline.begin_forward()
-        timeline.enter_backward()
-        timeline.gradients_ready()
-        timeline.leave_backward()
-        if timeline.enter_wait():
-            timeline.leave_wait()
-        timeline.enter_optimizer()
-        timeline.leave_optimizer()
+        note(events.FETCH)
+        timeline.work.measure(None)
+        note(events.FETCHED)
+        note(events.FORWARD_BEGINS)
+        note(events.BACKWARD_BEGINS)
+        note(events.GRADIENTS_READY)
+        note(events.BACKWARD_ENDED)
+        note(events.WAIT)
+        note(events.RELEASED)
+        note(events.OPTIMIZER_BEGINS)
+        note(events.OPTIMIZER_ENDED)
 
 
 @contextmanager

@@ -22,11 +22,12 @@ from torch import distributed, profiler
 
 from benchmarks.gpu_check_training import DEVICE, RANGE, Clocks, Faults, Net, Training, probed
 from benchmarks.report import write
+from rank_probe import events
 from rank_probe.cuda_events import CudaEvents
 from rank_probe.device_clock import DeviceClock
 from rank_probe.guard import failures
+from rank_probe.ledger import Totals
 from rank_probe.stages import STAGES
-from rank_probe.steps import Totals
 
 Row = dict[str, Any]
 Stages = dict[str, float]
@@ -190,12 +191,11 @@ def overhead(blocks: int = 20, steps: int = 200) -> Iterator[Row]:
     """Yield the cost of events in a step that is limited by the host, not the device."""
     added = []
     with probed() as clocks:
-        clock = clocks.timeline.clock
         training = Training(Faults(), width=64, layers=4)
         for _ in range(blocks):
-            clock.note = clock.tape.extend
+            clocks.timeline.tape.follower = None
             without = _microseconds(training, steps)
-            clock.also_tell(DeviceClock(CudaEvents()))
+            clocks.timeline.also_tell(DeviceClock(CudaEvents()))
             added.append(_microseconds(training, steps) - without)
     yield at_most("events, added to a step", "µs", statistics.median(added), OVERHEAD_LIMIT_US)
 
@@ -248,7 +248,7 @@ def _by_graph(net: Net, batch: torch.Tensor, clocks: Clocks, replays: int) -> No
         step()
     for _ in range(replays):
         graph.replay()
-        clocks.timeline.complete_step()
+        clocks.timeline.tape.note(events.STEP)
 
 
 def _eagerly(net: Net, batch: torch.Tensor, steps: int) -> None:

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from rank_probe import torch_backward, torch_collectives, torch_stages
 from rank_probe.cuda_events import CudaEvents
 from rank_probe.device_clock import DeviceClock
-from rank_probe.steps import Totals
+from rank_probe.ledger import Totals
 from rank_probe.timeline import Timeline
 
 # The name of a stage's range in the profiler.
@@ -85,7 +85,7 @@ def probed() -> Iterator[Clocks]:
     clocks = Clocks()
 
     def begin() -> None:
-        clocks.timeline.clock.also_tell(clocks.device)
+        clocks.timeline.also_tell(clocks.device)
 
     clocks.timeline.after_first_step = begin
     modules = (torch_backward, torch_collectives, torch_stages)

@@ -36,7 +36,7 @@ from rank_probe.join_result import read_result
 from rank_probe.join_ring import STEPS_A_ROUND
 from rank_probe.join_rounds import Place, Rounds
 from rank_probe.stages import DATA
-from rank_probe.steps import Vectors
+from rank_probe.vectors import Vectors
 
 HELPERS = 2
 CONNECTIONS = 64

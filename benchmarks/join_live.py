@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rank_probe import join_rounds, torch_backward, torch_collectives, torch_parallel
+from rank_probe import events, join_rounds, torch_backward, torch_collectives, torch_parallel
 from rank_probe.identity import Identity
 from rank_probe.join import Join
 from rank_probe.join_rounds import Place
@@ -51,7 +51,7 @@ def main() -> None:
         model(batch).square().mean().backward()
         optimizer.step()
         optimizer.zero_grad()
-        timeline.complete_step()
+        timeline.tape.note(events.STEP)
         return (time.perf_counter() - started) * 1e3
 
     def block(number: int, with_join: bool) -> float:

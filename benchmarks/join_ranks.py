@@ -16,7 +16,7 @@ from rank_probe.join_result import read_result
 from rank_probe.join_ring import ROUNDS, STEPS_A_ROUND, Ring, digest
 from rank_probe.join_rounds import Place
 from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
-from rank_probe.steps import StepVector
+from rank_probe.vectors import StepVector
 
 PREFIX = "rankskew/0"
 LATE_RANK = 1

@@ -9,9 +9,11 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from rank_probe import events
 from rank_probe.guard import log, never_raise
 from rank_probe.probe import Probe
 from rank_probe.stages import DATA, OTHER, STAGES
+from rank_probe.tape import around
 from rank_probe.timeline import Timeline
 from rank_probe.work_units import Measure
 
@@ -21,6 +23,7 @@ T = TypeVar("T")
 _probe: Probe | None = None
 _stages: dict[str, AbstractContextManager[None]] = {}  # Cached, so that a step allocates nothing.
 _OFF: AbstractContextManager[None] = nullcontext()
+_next: Callable[[Iterator[Any]], Any] = next  # timed while the probe runs
 
 
 @never_raise
@@ -40,7 +43,7 @@ def start(
     padding tokens, None for what is unknown; without it, tensors, lists of them and Hugging Face
     batches are counted.
     """
-    global _probe
+    global _probe, _next
     if _probe is not None or os.environ.get("RANK_PROBE") == "0":
         return
     try:
@@ -53,6 +56,8 @@ def start(
     os.register_at_fork(after_in_child=_forget)
     atexit.register(_finish_at_exit)
     _stages.update((name, _Stage(probe.timeline, number)) for number, name in enumerate(STAGES))
+    tape, measure_batch = probe.timeline.tape, probe.work.measure
+    _next = around(tape, next, events.FETCH, events.FETCHED, events.EXHAUSTED, tells=measure_batch)
     _probe = probe
 
 
@@ -85,7 +90,7 @@ def step() -> None:
     """
     probe = _probe
     if probe is not None:
-        probe.timeline.complete_step()
+        probe.timeline.tape.note(events.STEP)
 
 
 def count(*, samples: int = 0, tokens: int = 0, padding_tokens: int = 0) -> None:
@@ -146,19 +151,10 @@ class TimedLoader(Generic[T]):
         with stage(STAGES[DATA]):
             batches = iter(self._loader)
         while True:
-            probe = _probe
-            entered = probe is not None and probe.timeline.enter_fetch()
-            counted = 0 if probe is None else probe.work.batches
             try:
-                batch = next(batches)
+                batch = _next(batches)
             except StopIteration:
                 return
-            finally:
-                if probe is not None and entered:
-                    probe.timeline.leave_fetch(forward_follows=True)
-            # In automatic mode, a torch loader inside has counted it already.
-            if probe is not None and entered and probe.work.batches == counted:
-                probe.work.count(batch)
             yield batch
 
     def __len__(self) -> int:
@@ -171,14 +167,14 @@ class TimedLoader(Generic[T]):
 class _Stage:
     """The `with` block of one stage; it is stateless, so one object serves every use."""
 
-    __slots__ = ("_stage", "_timeline")
+    __slots__ = ("_enter", "_note")
 
     def __init__(self, timeline: Timeline, stage: int) -> None:
-        self._timeline = timeline
-        self._stage = stage
+        self._note = timeline.tape.note
+        self._enter = events.ENTER | stage
 
     def __enter__(self) -> None:
-        self._timeline.enter(self._stage)
+        self._note(self._enter)
 
     def __exit__(
         self,
@@ -186,7 +182,7 @@ class _Stage:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._timeline.leave()
+        self._note(events.LEAVE)
 
 
 def _other(name: str) -> AbstractContextManager[None]:
@@ -202,17 +198,17 @@ def _other(name: str) -> AbstractContextManager[None]:
 
 def _forget() -> None:
     """Turn the probe off in a forked child."""
-    global _probe
+    global _probe, _next
     if _probe is not None:
         _probe.forget_in_child()
-        _probe = None
+        _probe, _next = None, next
 
 
 def _stop(*, clean: bool) -> None:
-    global _probe
+    global _probe, _next
     if _probe is not None:
         _probe.finish(clean=clean)
-        _probe = None
+        _probe, _next = None, next
 
 
 def _finish_at_exit() -> None:

@@ -7,7 +7,8 @@ the same steps without communicating.
 from typing import Any, Final
 
 from rank_probe.stages import STAGES
-from rank_probe.steps import Steps, StepVector, Vectors
+from rank_probe.steps import Steps
+from rank_probe.vectors import StepVector, Vectors
 
 LEAST_SECONDS: Final = 30.0
 LEAST_STEPS: Final = 16

@@ -6,16 +6,17 @@ from collections.abc import Callable
 from threading import get_ident
 from typing import Any, Final, Protocol
 
-from rank_probe.clocks import BEGIN, COMPLETE, STAGE_BITS
+from rank_probe.boundaries import BEGIN, COMPLETE, STAGE_BITS
 from rank_probe.guard import never_raise
 from rank_probe.steps import Steps
-from rank_probe.timeline import LONG_TAPE
 
 # Whole steps not to query, because the device is probably still working on them.
 YOUNG_STEPS: Final = 2
 # Limit on the number of events. A driver queues about a thousand launches before it blocks the
 # host, so a loop reaches this only if one of its steps has thousands of boundaries.
 EVENTS: Final = 16_384
+# With more entries on the tape, the training thread sums them up: there is no pusher.
+LONG_TAPE: Final = 4096
 _STEP_ENDS: Final = BEGIN | COMPLETE
 
 
@@ -52,7 +53,7 @@ class Events(Protocol):
 class DeviceClock:
     """A stage clock's boundaries in device time, for *steps* to sum up.
 
-    Create it on the training thread and pass it to `StageClock.also_tell` at the end of a step:
+    Create it on the training thread and pass it to `Timeline.also_tell` at the end of a step:
     counting begins at the first boundary that it gets, and after a gap at the end of a step.
     `boundary` records an event. At the end of a step, which the training thread reports, steps move
     to *tape* that are at least two steps old and that the device has finished. Nothing
@@ -100,7 +101,7 @@ class DeviceClock:
         # A guard for a function of one argument costs half; see never_raise.
         self._take_guarded = never_raise(self._take)
         self.tape: list[int] = []
-        self.steps = Steps(self.tape, self.now, wall)
+        self.steps = Steps(self._take_tape, self.now, wall)
         self._numbers = self.steps.numbers = deque()
         self.dropped_steps = 0
 
@@ -125,6 +126,12 @@ class DeviceClock:
         """Return nanoseconds on the tape's clock, extended by the host's since the last read."""
         at, when = self._read
         return at + self._host_now() - when
+
+    def _take_tape(self) -> list[int]:
+        length = len(self.tape)  # The training thread may append meanwhile.
+        taken = self.tape[:length]
+        del self.tape[:length]
+        return taken
 
     def _take(self, mark: int) -> bool:
         """Record a boundary; return True, because the guard returns None for a failure."""

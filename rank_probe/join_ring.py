@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from rank_probe.stages import STAGES
-from rank_probe.steps import StepVector
+from rank_probe.vectors import StepVector
 
 # Steps offered per round; of a faster loop a sample is offered.
 STEPS_A_ROUND: Final = 32

@@ -12,7 +12,7 @@ from rank_probe.identity import Identity
 from rank_probe.join_coverage import Coverage
 from rank_probe.join_result import Result, read_result
 from rank_probe.join_ring import Ring, digest
-from rank_probe.steps import Vectors
+from rank_probe.vectors import Vectors
 
 if TYPE_CHECKING:
     from rank_probe.join_align import Aligned  # These modules import torch.

@@ -48,8 +48,8 @@ class Probe:
         measure: Measure | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:
-        self.timeline = Timeline(automatic=automatic)
         self.work = WorkUnits(measure)
+        self.timeline = Timeline(automatic=automatic, work=self.work)
         self._automatic = automatic
         self._environment = identity.with_namespace(environment)
         if job_id is not None:
@@ -108,7 +108,7 @@ class Probe:
             self._attach_each(
                 lambda: torch_checkpoints.attach(self.timeline),
                 lambda: torch_copies.attach(self.timeline),
-                lambda: torch_stages.attach(self.timeline, self.work),
+                lambda: torch_stages.attach(self.timeline),
             )
         hide_probe()
 
@@ -228,7 +228,7 @@ class Probe:
         self._trace.go_on_with(device.steps)
         self._parts.device = device
         self._parts.memory = lambda: memory(events.device)
-        self.timeline.clock.also_tell(device)
+        self.timeline.also_tell(device)
 
     def _after_push(self, answer: Mapping[str, object]) -> None:
         """Apply the operator's orders, on the pusher's thread."""

@@ -75,7 +75,7 @@ class Report:
             stage_seconds=stage_seconds,
             busy_seconds=totals.busy_nanoseconds / 1e9,
             busy_seconds_squared=totals.busy_seconds_squared,
-            stage=STAGES[parts.timeline.clock.stage],
+            stage=STAGES[parts.timeline.state.stage],
             stage_elapsed_seconds=parts.timeline.steps.elapsed_seconds(),
             finished=self.finished,
             sync_floor_seconds=steps.floor_seconds(),

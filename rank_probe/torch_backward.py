@@ -1,12 +1,16 @@
 """Times backward, and cuts it where the last local gradient exists: the rest is waiting."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator
+from threading import get_ident
 from typing import Any, Final
 
 import torch
 
+from rank_probe import events
 from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
+from rank_probe.tape import Tape, around
 from rank_probe.timeline import Timeline
 
 # Backwards to cut at their root before a parameter's hook may take over.
@@ -18,49 +22,15 @@ NODES_SEARCHED: Final = 10_000
 def attach(timeline: Timeline) -> Patches:
     """Time torch.autograd.backward on *timeline*; `undo` the result to detach."""
     patches = Patches()
-    cut = Cut(timeline)
-    timeline.stay_at_the_root = cut.stay_at_the_root
-    timeline.in_engine = lambda: torch._C._current_graph_task_id() != -1
-    patches.wrap(torch.autograd, "backward", lambda original: _backward(timeline, cut, original))
-    patches.on_undo(cut.stay_at_the_root)
+    cut = Cut(timeline.tape)
+    patches.wrap(torch.autograd, "backward", cut.around)
+    timeline.uncut = cut.stay_at_the_root
+    patches.on_undo(cut.let_go)
     return patches
 
 
-def _backward(timeline: Timeline, cut: "Cut", original: Callable[..., Any]) -> Any:
-    """Return torch.autograd.backward with its time on *timeline*."""
-    enter, leave = timeline.enter_backward, timeline.leave_backward
-
-    # torch's own signature: passing *args and **kwargs on would cost a microsecond more.
-    def backward(
-        tensors: Any,
-        grad_tensors: Any = None,
-        retain_graph: Any = None,
-        create_graph: Any = False,
-        grad_variables: Any = None,
-        inputs: Any = None,
-    ) -> Any:
-        if not enter():
-            cut.stay_at_the_root()  # A backward within a backward: see stay_at_the_root.
-            return original(
-                tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs
-            )
-        hooks = None if cut.is_left_to_parameter else cut.hook_roots(tensors)
-        try:
-            return original(
-                tensors, grad_tensors, retain_graph, create_graph, grad_variables, inputs
-            )
-        finally:
-            was_cut = leave()
-            if hooks is not None:
-                cut.unhook_roots(hooks, tensors)
-            elif not was_cut:
-                cut.stay_at_the_root()  # The parameter did not take part.
-
-    return backward
-
-
 class Cut:
-    """Tells the timeline, once per backward, that the engine has no local gradient left to compute.
+    """Notes, once per backward, that the engine has no local gradient left to compute.
 
     The engine runs its final callbacks in the order in which they were queued. Ours must be queued
     before that of DDP's C++ reducer, which waits for the buckets and is queued with the last
@@ -76,30 +46,81 @@ class Cut:
     from then on the root is used again.
     """
 
-    def __init__(self, timeline: Timeline) -> None:
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
         queue_callback = torch.autograd.Variable._execution_engine.queue_callback
-        gradients_ready = timeline.gradients_ready
+        ready = functools.partial(tape.append, events.GRADIENTS_READY)
         # Several roots queue it several times; only the first call counts. It can only raise
         # outside of a backward, where no hook runs.
-        self._queue = lambda _: queue_callback(gradients_ready)
-        self._root_cuts_left: float = ROOT_CUTS
+        self._queue = lambda _: queue_callback(ready)
+        self._root_cuts = 0
+        self._stays = False
+        self._is_running = False
         self._parameter_hook: Any = None
-        self.is_left_to_parameter = False
+        self._around: Any = None
+        self._original: Callable[..., Any] = torch.autograd.backward
+
+    @property
+    def is_left_to_parameter(self) -> bool:
+        """Whether the parameter's hook does it."""
+        return self._around is not None and self._around.instead is None
+
+    def around(self, original: Callable[..., Any]) -> Any:
+        """Return *original*, torch.autograd.backward, with its time noted."""
+        began, ended, raised = (
+            events.BACKWARD_BEGINS,
+            events.BACKWARD_ENDED,
+            events.BACKWARD_RAISED,
+        )
+        self._original = original
+        self._around = around(self._tape, original, began, ended, raised)
+        self._around.instead = self._at_the_root
+        return self._around
 
     def stay_at_the_root(self) -> None:
         """Never use a parameter from now on: something here queues its own callbacks at the root.
 
         FSDP waits in such a callback. A backward within a backward (reentrant checkpointing) runs
-        its callbacks when the inner one ends, which is too early.
+        its callbacks when the inner one ends, which is too early. For any thread.
         """
-        self._root_cuts_left = float("inf")
-        self.is_left_to_parameter = False
+        self._stays = True
+        self._around.instead = self._at_the_root
+
+    def let_go(self) -> None:
+        """Remove the parameter's hook; for the training thread."""
         if self._parameter_hook is not None:
             self._parameter_hook.remove()
             self._parameter_hook = None
 
+    def _at_the_root(self, *args: Any, **kwargs: Any) -> Any:
+        tape = self._tape
+        if get_ident() != tape.owner:
+            return self._original(*args, **kwargs)
+        if self._is_running:
+            self.stay_at_the_root()
+            return self._original(*args, **kwargs)
+        roots = _kept(args[0] if args else kwargs.get("tensors"))
+        if args:
+            args = (roots, *args[1:])
+        elif "tensors" in kwargs:
+            kwargs["tensors"] = roots
+        self.let_go()
+        self._is_running = True
+        ended = events.BACKWARD_RAISED
+        hooks: list[Any] | None = None
+        try:
+            tape.note(events.BACKWARD_BEGINS)
+            hooks = self.hook_roots(roots)
+            result = self._original(*args, **kwargs)
+            ended = events.BACKWARD_ENDED
+            return result
+        finally:
+            tape.note(ended)
+            self._is_running = False
+            self.unhook_roots(hooks or [], roots)
+
     @never_raise
-    def hook_roots(self, tensors: Any) -> list[Any] | None:
+    def hook_roots(self, tensors: Any) -> list[Any]:
         """Have the next backward cut at its root; return the hooks."""
         return [node.register_prehook(self._queue) for node in _roots(tensors)]
 
@@ -108,10 +129,18 @@ class Cut:
         """Remove the hooks from the graph, which the user may keep; perhaps choose a parameter."""
         for hook in hooks:
             hook.remove()
-        self._root_cuts_left -= 1
-        if self._root_cuts_left == 0 and (parameter := _a_parameter(_roots(tensors))) is not None:
+        self._root_cuts += 1
+        if self._stays or self._root_cuts != ROOT_CUTS:
+            return
+        if (parameter := _a_parameter(_roots(tensors))) is not None:
             self._parameter_hook = parameter.register_post_accumulate_grad_hook(self._queue)
-            self.is_left_to_parameter = True
+            self._around.instead = None
+
+
+def _kept(tensors: Any) -> Any:
+    """Return *tensors*, which torch takes as an iterable too, so that both can read them."""
+    is_one = tensors is None or isinstance(tensors, torch.Tensor) or hasattr(tensors, "node")
+    return tensors if is_one or isinstance(tensors, tuple | list) else tuple(tensors)
 
 
 def _roots(tensors: Any) -> Iterator[Any]:

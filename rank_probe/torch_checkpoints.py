@@ -4,9 +4,11 @@ import functools
 from collections.abc import Callable
 from typing import Any, Final
 
+from rank_probe import events
 from rank_probe.imports import when_imported
 from rank_probe.patches import Patches
 from rank_probe.stages import CHECKPOINT
+from rank_probe.tape import Tape
 from rank_probe.timeline import Timeline
 
 # The places where the functions are looked up. Those with an underscore are called by the public
@@ -38,7 +40,7 @@ def attach(timeline: Timeline) -> Patches:
     are patched when the script imports them, because torch.distributed.checkpoint takes a second.
     """
     patches = Patches()
-    replacements = Replacements(timeline)
+    replacements = Replacements(timeline.tape)
     for name, attributes in PLACES:
         patch = functools.partial(_patch, patches, replacements, attributes)
         patches.on_undo(when_imported(name, patch))
@@ -48,8 +50,8 @@ def attach(timeline: Timeline) -> Patches:
 class Replacements:
     """One wrapper per function for all its places: it pickles by name only if they are the same."""
 
-    def __init__(self, timeline: Timeline) -> None:
-        self._timeline = timeline
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
         self._made: dict[Any, Any] = {}
         self._original: dict[Any, Any] = {}
 
@@ -60,7 +62,7 @@ class Replacements:
     def make(self, function: Any) -> Any:
         """Return a timed version of *function*."""
         if function not in self._made:
-            self._made[function] = _timed(self._timeline, function)
+            self._made[function] = _timed(self._tape, function)
             self._original[self._made[function]] = function
         return self._made[function]
 
@@ -75,14 +77,15 @@ def _patch(
             patches.wrap(module, name, replacements.make)
 
 
-def _timed(timeline: Timeline, original: Callable[..., Any]) -> Any:
+def _timed(tape: Tape, original: Callable[..., Any]) -> Any:
+    note = tape.note
+
     @functools.wraps(original)
     def checkpoint(*args: Any, **kwargs: Any) -> Any:
-        entered = timeline.enter_part(CHECKPOINT)
         try:
+            note(events.PART | CHECKPOINT)
             return original(*args, **kwargs)
         finally:
-            if entered:
-                timeline.leave()
+            note(events.LEAVE)
 
     return checkpoint

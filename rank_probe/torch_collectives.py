@@ -6,13 +6,16 @@ the others wait inside theirs for the difference.
 
 import functools
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any, Final
 
 import torch
 import torch.distributed
 
+from rank_probe import events
 from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
+from rank_probe.tape import NOBODY, Tape
 from rank_probe.timeline import Timeline
 
 # Here some rank continues without the others: a broadcast's root, a gather's leaves, either end of
@@ -59,45 +62,45 @@ def attach(timeline: Timeline) -> Patches:
 
     A wait is a *release* if it lets all ranks of its group continue together.
     """
-    patches = Patches()
+    patches, tape = Patches(), timeline.tape
     if torch.distributed.is_available():
-        _explicit(timeline, patches)
-        _functional(timeline, patches)
-        _in_cpp(timeline, patches)
+        _explicit(tape, patches)
+        _functional(tape, patches)
+        _in_cpp(tape, patches)
     return patches
 
 
-def _explicit(timeline: Timeline, patches: Patches) -> None:
+def _explicit(tape: Tape, patches: Patches) -> None:
     """Collectives called from Python: by the user, FSDP, pipelines, ZeRO, checkpoints."""
     from torch._C._distributed_c10d import ProcessGroup, Store
 
     # Nearly every one ends here.
-    patches.wrap(torch.distributed.Work, "wait", functools.partial(_work, timeline))
+    patches.wrap(torch.distributed.Work, "wait", functools.partial(_work, tape))
     for name, releases in ON_THE_CALLERS_STREAM.items():
         if hasattr(ProcessGroup, name):
-            patches.wrap(ProcessGroup, name, functools.partial(_collective, timeline, releases))
-    patches.wrap(ProcessGroup, "monitored_barrier", functools.partial(_wait, timeline, True))
+            patches.wrap(ProcessGroup, name, functools.partial(_collective, tape, releases))
+    patches.wrap(ProcessGroup, "monitored_barrier", functools.partial(_wait, tape, True))
     # The ranks of a new group look for each other in C++.
-    new_group = functools.partial(_wait, timeline, True)
+    new_group = functools.partial(_wait, tape, True)
     patches.wrap(torch.distributed.distributed_c10d, "_new_process_group_helper", new_group)
     # The rest has no group: waiting for a key or a future.
     waits = [(Store, name) for name in ("get", "multi_get", "wait", "barrier", "queue_pop")]
     for owner, name in ((torch._C.Future, "wait"), *waits):
         if hasattr(owner, name):
-            patches.wrap(owner, name, functools.partial(_wait, timeline, False))
+            patches.wrap(owner, name, functools.partial(_wait, tape, False))
 
 
-def _functional(timeline: Timeline, patches: Patches) -> None:
+def _functional(tape: Tape, patches: Patches) -> None:
     """DTensor's collectives, and those that torch.compile has put into a graph.
 
     Patched below torch's operator, so Dynamo sees the unchanged operator.
     """
     operator = torch.ops._c10d_functional.wait_tensor
     for owner in (operator, operator.default):  # Called by eager and by compiled code.
-        patches.wrap(owner, "_op", functools.partial(_wait, timeline, True))
+        patches.wrap(owner, "_op", functools.partial(_wait, tape, True))
 
 
-def _in_cpp(timeline: Timeline, patches: Patches) -> None:
+def _in_cpp(tape: Tape, patches: Patches) -> None:
     """DDP's own broadcasts: buffers (BatchNorm's) in every forward, the bucket order in the second.
 
     Both come from rank 0, which does not wait for the others there.
@@ -109,25 +112,41 @@ def _in_cpp(timeline: Timeline, patches: Patches) -> None:
         (torch.distributed, "_verify_params_across_processes"),
         (Reducer, "_rebuild_buckets"),
     ):
-        patches.wrap(owner, name, functools.partial(_wait, timeline, False))
+        patches.wrap(owner, name, functools.partial(_wait, tape, False))
 
 
-def _wait(timeline: Timeline, release: bool, original: Callable[..., Any]) -> Any:
-    enter, leave = timeline.enter_wait, timeline.leave_wait
+def noter(tape: Tape) -> Callable[[int], None]:
+    """Return what notes WAIT, WAITED and RELEASED of the tape's owner, on whichever thread.
+
+    In the owner's backward, its nodes may run on a thread of the autograd engine, which has one for
+    each CUDA device.
+    """
+    is_in_graph = torch._C._current_graph_task_id
+
+    def note(event: int) -> None:
+        if get_ident() == tape.owner:
+            tape.append(event)
+        elif tape.owner != NOBODY and is_in_graph() != -1:
+            tape.append(event + events.ENGINE_WAIT - events.WAIT)
+
+    return note
+
+
+def _wait(tape: Tape, release: bool, original: Callable[..., Any]) -> Any:
+    note, ended = noter(tape), events.RELEASED if release else events.WAITED
 
     def wait(*args: Any, **kwargs: Any) -> Any:
-        entered = enter()
         try:
+            note(events.WAIT)
             return original(*args, **kwargs)
         finally:
-            if entered:
-                leave(release)
+            note(ended)
 
     return _opaque(wait)
 
 
-def _work(timeline: Timeline, original: Callable[..., Any]) -> Any:
-    enter, leave = timeline.enter_wait, timeline.leave_wait
+def _work(tape: Tape, original: Callable[..., Any]) -> Any:
+    note = noter(tape)
     operations: Any = torch._C._distributed_c10d
     one_sided = {int(getattr(operations.OpType, name)) for name in ONE_SIDED}
 
@@ -136,31 +155,31 @@ def _work(timeline: Timeline, original: Callable[..., Any]) -> Any:
         return int(work._get_op_type()) in one_sided
 
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        entered = enter()
         try:
+            note(events.WAIT)
             return original(self, *args, **kwargs)
         finally:
-            if entered:
-                leave(not is_one_sided(self))
+            note(events.WAITED if is_one_sided(self) else events.RELEASED)
 
     return _opaque(wait)
 
 
-def _collective(timeline: Timeline, releases: bool, original: Callable[..., Any]) -> Any:
+def _collective(tape: Tape, releases: bool, original: Callable[..., Any]) -> Any:
     """Time the call if the caller waits for it anyway.
 
     Gloo returns a Work even then; its wait follows, and the release of that wait counts.
     """
-    enter, leave = timeline.enter_wait, timeline.leave_wait
+    note, ended = noter(tape), events.RELEASED if releases else events.WAITED
 
     def collective(*args: Any, **kwargs: Any) -> Any:
         options = kwargs.get("opts") or args[-1]
-        if getattr(options, "asyncOp", True) or not enter():
+        if getattr(options, "asyncOp", True):
             return original(*args, **kwargs)
         try:
+            note(events.WAIT)
             return original(*args, **kwargs)
         finally:
-            leave(releases)
+            note(ended)
 
     return _opaque(collective)
 

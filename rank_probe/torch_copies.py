@@ -6,10 +6,12 @@ from typing import Any, Final
 
 import torch
 
+from rank_probe import events
 from rank_probe.guard import never_raise
 from rank_probe.imports import when_imported
 from rank_probe.patches import Patches
 from rank_probe.stages import H2D
+from rank_probe.tape import Tape
 from rank_probe.timeline import Timeline
 
 ACCELERATORS: Final = frozenset({"cuda", "hpu", "mps", "mtia", "npu", "privateuseone", "xpu"})
@@ -39,7 +41,7 @@ def attach(timeline: Timeline, accelerators: Collection[str] = ACCELERATORS) -> 
     Tensor.to would see more, but torch.compile breaks its graphs at a replaced method.
     """
     patches = Patches()
-    make = functools.partial(_move, timeline, accelerators)
+    make = functools.partial(_move, timeline.tape, accelerators)
     for module, owner, name in MOVERS:
         patch = functools.partial(_patch, patches, owner, name, make)
         patches.on_undo(when_imported(module, patch))
@@ -54,15 +56,18 @@ def _patch(
         patches.wrap(where, name, make)
 
 
-def _move(timeline: Timeline, accelerators: Collection[str], original: Callable[..., Any]) -> Any:
+def _move(tape: Tape, accelerators: Collection[str], original: Callable[..., Any]) -> Any:
+    note = tape.note
+
     @functools.wraps(original)
     def move(*args: Any, **kwargs: Any) -> Any:
-        if _target(args[1:], kwargs) not in accelerators or not timeline.enter_part(H2D):
+        if _target(args[1:], kwargs) not in accelerators:
             return original(*args, **kwargs)
         try:
+            note(events.PART | H2D)
             return original(*args, **kwargs)
         finally:
-            timeline.leave()
+            note(events.LEAVE)
 
     return move
 

@@ -10,10 +10,12 @@ from typing import Any
 
 import torch
 
+from rank_probe import events
 from rank_probe.imports import when_imported
 from rank_probe.patches import Patches
 from rank_probe.stages import BACKWARD, FORWARD
 from rank_probe.timeline import Timeline
+from rank_probe.torch_collectives import noter
 
 
 def attach(timeline: Timeline) -> Patches:
@@ -65,9 +67,10 @@ def _root_forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
     """Begin forward in a loop without a DataLoader; also called for the modules within the root."""
 
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if torch.is_grad_enabled() and timeline.clock.stage != FORWARD:
-            timeline.begin_forward()
-        timeline.stay_at_the_root()  # FSDP waits in a callback that it queues there.
+        # Its modules are asked too; unknown before the first call.
+        if torch.is_grad_enabled() and getattr(self, "_is_root", None) is not False:
+            timeline.tape.note(events.FORWARD_BEGINS)
+        timeline.uncut()  # FSDP waits in a callback that it queues at the root.
         return original(self, *args, **kwargs)
 
     return forward
@@ -76,18 +79,17 @@ def _root_forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
 def _stream_wait(timeline: Timeline, original: Callable[..., Any]) -> Any:
     """Time a wait of the compute stream, if FSDP asks for it: waiting for a copy does not count."""
 
+    note = noter(timeline.tape)
+
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         asked_by = sys._getframe(1).f_globals.get("__name__", "")
-        if (
-            not asked_by.startswith("torch.distributed.fsdp")
-            or self != torch.cuda.current_stream()
-            or not timeline.enter_wait()
-        ):
+        if not asked_by.startswith("torch.distributed.fsdp") or self != torch.cuda.current_stream():
             return original(self, *args, **kwargs)
         try:
+            note(events.WAIT)
             return original(self, *args, **kwargs)
         finally:
-            timeline.leave_wait()
+            note(events.RELEASED)
 
     return wait
 
@@ -95,7 +97,7 @@ def _stream_wait(timeline: Timeline, original: Callable[..., Any]) -> Any:
 def _schedule(timeline: Timeline, original: Callable[..., Any]) -> Any:
     def step(*args: Any, **kwargs: Any) -> Any:
         if torch.is_grad_enabled():
-            timeline.begin_forward()
+            timeline.tape.note(events.FORWARD_BEGINS)
         return original(*args, **kwargs)
 
     return step
@@ -103,13 +105,15 @@ def _schedule(timeline: Timeline, original: Callable[..., Any]) -> Any:
 
 def _chunk(timeline: Timeline, stage: int, original: Callable[..., Any]) -> Any:
     """Time one micro-batch's part of *stage*, except in an evaluation."""
+    note = timeline.tape.note
 
     def chunk(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled() or not timeline.enter_part(stage):
+        if not torch.is_grad_enabled():
             return original(*args, **kwargs)
         try:
+            note(events.PART | stage)
             return original(*args, **kwargs)
         finally:
-            timeline.leave()
+            note(events.LEAVE)
 
     return chunk

@@ -8,99 +8,106 @@ import torch
 from torch.optim import optimizer
 from torch.utils.data import dataloader
 
+from rank_probe import events
+from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
-from rank_probe.timeline import Arguments, Named, Timeline
-from rank_probe.work_units import WorkUnits
+from rank_probe.tape import Tape, around
+from rank_probe.timeline import Timeline
+
+# Of a call.
+Arguments = tuple[Any, ...]
+Named = dict[str, Any]
 
 
-def attach(timeline: Timeline, work: WorkUnits | None = None) -> Patches:
+def attach(timeline: Timeline) -> Patches:
     """Time the stages of torch's own loaders, DDP and optimizers; `undo` the result to detach.
-
-    The training batches that the loaders deliver are counted in *work*.
 
     Forward lasts from a batch to its backward; in a loop without a DataLoader, it begins with the
     call of the DDP module. Global module hooks would see it too, at 1.7 µs per module call. A
     loader that is read with gradients off belongs to an evaluation.
     """
     patches = Patches()
-    count = None if work is None else work.count
-    for owner, name, counted in (
-        (dataloader.DataLoader, "__iter__", None),
-        (dataloader._BaseDataLoaderIter, "__next__", count),
-    ):
-        is_batch = name == "__next__"
-        patches.wrap(owner, name, functools.partial(_fetch, timeline, counted, is_batch))
+    tape = timeline.tape
+    fetch = functools.partial(_fetch, tape, events.FETCHED, events.EXHAUSTED, timeline.work.measure)
+    patches.wrap(dataloader._BaseDataLoaderIter, "__next__", fetch)
+    iterate = functools.partial(_fetch, tape, events.ITERATED, events.ITERATED, None)
+    patches.wrap(dataloader.DataLoader, "__iter__", iterate)
     if torch.distributed.is_available():
         from torch.nn.parallel import DistributedDataParallel
 
-        patches.wrap(DistributedDataParallel, "forward", functools.partial(_forward, timeline))
-    timeline.time_closure = functools.partial(_with_timed_closure, timeline)
+        patches.wrap(DistributedDataParallel, "forward", functools.partial(_forward, tape))
     for handle in (
-        optimizer.register_optimizer_step_pre_hook(timeline.enter_optimizer),
-        optimizer.register_optimizer_step_post_hook(timeline.leave_optimizer),
+        optimizer.register_optimizer_step_pre_hook(_optimizer_begins(tape)),
+        optimizer.register_optimizer_step_post_hook(_optimizer_ended(tape)),
     ):
         patches.on_undo(handle.remove)
     return patches
 
 
 def _fetch(
-    timeline: Timeline,
-    count: Callable[[Any], None] | None,
-    is_batch: bool,
+    tape: Tape,
+    fetched: int,
+    raised: int,
+    measure: Callable[[Any], object] | None,
     original: Callable[..., Any],
 ) -> Any:
-    enter, leave, gradients = timeline.enter_fetch, timeline.leave_fetch, torch.is_grad_enabled
-
-    def fetch(self: Any) -> Any:
-        if not gradients() and timeline.begin_evaluation():
-            return original(self)
-        if not enter():
-            return original(self)
-        fetched = False
-        try:
-            batch = original(self)
-            fetched = is_batch
-        finally:
-            leave(fetched)
-        if count is not None:
-            count(batch)
-        return batch
-
-    return fetch
+    gradients = torch.is_grad_enabled
+    ungraded = events.FETCH_UNGRADED
+    return around(tape, original, events.FETCH, fetched, raised, gradients, ungraded, measure)
 
 
-def _forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
-    begin, gradients = timeline.begin_forward, torch.is_grad_enabled
+def _forward(tape: Tape, original: Callable[..., Any]) -> Any:
+    note, gradients = tape.note, torch.is_grad_enabled
 
     def forward(*args: Any, **kwargs: Any) -> Any:
         if gradients():
-            begin()
+            note(events.FORWARD_BEGINS)
         return original(*args, **kwargs)
 
     return forward
 
 
+def _optimizer_begins(tape: Tape) -> Callable[..., tuple[Arguments, Named] | None]:
+    note, began = tape.note, events.OPTIMIZER_BEGINS
+
+    def begins(_: object, args: Arguments, kwargs: Named) -> tuple[Arguments, Named] | None:
+        note(began)
+        # The first argument is the optimizer itself.
+        return _with_timed_closure(tape, args, kwargs) if kwargs or len(args) > 1 else None
+
+    return begins
+
+
+def _optimizer_ended(tape: Tape) -> Callable[..., None]:
+    note, ended = tape.note, events.OPTIMIZER_ENDED
+
+    def has_ended(*_: object) -> None:
+        note(ended)
+
+    return has_ended
+
+
+@never_raise
 def _with_timed_closure(
-    timeline: Timeline, args: Arguments, kwargs: Named
+    tape: Tape, args: Arguments, kwargs: Named
 ) -> tuple[Arguments, Named] | None:
     """Return a step's arguments, with a closure among them timed.
 
     Lightning and LBFGS run forward and backward in that closure.
     """
     if callable(kwargs.get("closure")):
-        return args, kwargs | {"closure": _closure(timeline, kwargs["closure"])}
+        return args, kwargs | {"closure": _closure(tape, kwargs["closure"])}
     if len(args) > 1 and callable(args[1]):
-        return (args[0], _closure(timeline, args[1]), *args[2:]), kwargs
+        return (args[0], _closure(tape, args[1]), *args[2:]), kwargs
     return None
 
 
-def _closure(timeline: Timeline, original: Callable[[], Any]) -> Callable[[], Any]:
+def _closure(tape: Tape, original: Callable[[], Any]) -> Callable[[], Any]:
     def closure() -> Any:
-        entered = timeline.enter_closure()
         try:
+            tape.note(events.CLOSURE_BEGINS)
             return original()
         finally:
-            if entered:
-                timeline.leave_closure()
+            tape.note(events.CLOSURE_ENDED)
 
     return closure

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from rank_probe.identity import Identity
 from rank_probe.stages import STAGES
-from rank_probe.steps import Steps, StepVector, Vectors
+from rank_probe.steps import Steps
+from rank_probe.vectors import StepVector, Vectors
 
 log = logging.getLogger("rank_probe")
 

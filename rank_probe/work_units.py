@@ -2,9 +2,12 @@
 
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
 
+from rank_probe.boundaries import BATCHES_SHIFT, OTHER_BATCH, UNUSED, USED
 from rank_probe.guard import failures, never_raise
 
 # Masks with zeros that are not counted yet. Reading one costs 4 µs and more, so it is left to the
@@ -18,95 +21,163 @@ ELEMENTS_AT_ONCE: Final = 32_768
 Measure = Callable[[Any], tuple[int | None, int | None, int | None]]
 
 
+class Content(NamedTuple):
+    """What a batch holds; *mask* is one whose zeros are padding, not counted yet."""
+
+    samples: int | None = None
+    tokens: int | None = None
+    padding_tokens: int | None = None
+    mask: Any = None
+
+
+NOTHING: Final = Content()
+
+
 class WorkUnits:
     """Counts work from the start of the probe; None while nothing was counted.
 
-    The thread that created it counts; calls from other threads do nothing. Any thread may read.
-    *measure* replaces the inspection of batches. *batches* is how many were inspected.
+    `measure` is for the thread that created it, as is `add`, which does nothing on others; `settle`
+    is for whoever folds the events; any thread may read. *measure* replaces the inspection.
     """
 
     def __init__(self, measure: Measure | None = None) -> None:
         self._owner = threading.get_ident()
-        self._samples: int | None = None
-        self._tokens: int | None = None
-        self._padding: int | None = None
-        self._padding_read: int | None = None  # from masks, by whoever holds the lock
-        self._masks: list[Any] = []
-        self._elements = 0
-        self._lock = threading.Lock()
-        self.batches = 0
-        self._measure = measure
+        self._given = measure
+        self._measured: deque[int | Content] = deque()  # one per FETCHED event, samples or more
+        self._kept = _Kept()
+        self._counted = Sums()
+        self._added = Sums()
 
-    def count(self, batch: Any) -> None:
-        """Add the work in *batch*: rows of its first tensor, and a mapping's tokens. Never raises.
+    def measure(self, batch: Any) -> None:
+        """Note what *batch* holds: rows of its first tensor, and a mapping's tokens. Never raises.
 
-        Never waits for a device: a mask that is not on the CPU is not read.
+        Never waits for a device: a mask that is not on the CPU is not read. Call it once for each
+        FETCHED event.
         """
+        content: int | Content = NOTHING
         try:
-            if threading.get_ident() != self._owner:
-                return
-            self.batches += 1
-            if self._measure is not None:
-                self._add(*self._measure(batch))
-                return
-            kind = type(batch)
-            first = batch[0] if (kind is list or kind is tuple) and batch else batch
-            shape = getattr(first, "shape", None)
-            if shape:
-                self._samples = (self._samples or 0) + shape[0]
-            elif isinstance(batch, Mapping):
-                self._count_mapping(batch)
+            if self._given is not None:
+                content = Content(*self._given(batch))
+            else:
+                kind = type(batch)
+                try:
+                    # Of a tensor, at half the cost of its shape.
+                    content = batch[0].size(0) if kind is list or kind is tuple else _look(batch)
+                except (AttributeError, IndexError, TypeError):
+                    content = _rows(batch[0] if batch else None) or NOTHING
+            if type(content) is Content and content.mask is not None:
+                content = self._kept.keep(content)
         except Exception:  # noqa: BLE001 - as guard.never_raise, without its call at every batch
-            failures.note("WorkUnits.count")
+            failures.note("WorkUnits.measure")
+        self._measured.append(content)
 
     @never_raise
     def add(self, *, samples: int = 0, tokens: int = 0, padding_tokens: int = 0) -> None:
         """Add work that the caller counted; zeros are not counted at all."""
-        self._add(samples or None, tokens or None, padding_tokens or None)
+        if threading.get_ident() == self._owner:
+            self._added.add(Content(samples or None, tokens or None, padding_tokens or None))
+
+    def settle(self, mark: int) -> None:
+        """Hear, in the order of the events, which batches were trained with."""
+        batches = min(mark >> BATCHES_SHIFT, len(self._measured))
+        if mark & USED:
+            for _ in range(batches):
+                self._count(self._measured.popleft())
+        elif mark & UNUSED:
+            for _ in range(batches):
+                self._kept.forget(self._measured.popleft())
+        elif mark & OTHER_BATCH and batches < len(self._measured):
+            self._kept.forget(self._measured[batches])
+            del self._measured[batches]
 
     def totals(self) -> tuple[int | None, int | None, int | None]:
-        """Return samples, tokens and padding tokens so far, None for those never seen."""
-        with self._lock:
-            self._read_masks()
-            told, read = self._padding, self._padding_read
-        return self._samples, self._tokens, read if told is None else told + (read or 0)
+        """Return samples, tokens and padding tokens of the batches that were used, and added."""
+        a, b = self._counted, self._added
+        return (
+            _sum(a.samples, b.samples),
+            _sum(a.tokens, b.tokens),
+            _sum(a.padding_tokens, b.padding_tokens),
+        )
 
-    def _count_mapping(self, batch: Mapping[Any, Any]) -> None:
-        words = batch.get("input_ids")
-        shapes = (getattr(each, "shape", None) for each in batch.values())
-        shape = getattr(words, "shape", None) or next(filter(None, shapes), None)
-        if not shape:
-            return
-        self._add(shape[0], None if words is None else words.numel(), None)
-        mask: Any = batch.get("attention_mask")
-        if words is not None and getattr(mask, "is_cpu", False) and mask.shape == shape:
-            self._keep(mask)
+    def _count(self, content: int | Content) -> None:
+        if type(content) is int:  # The ordinary batch.
+            self._counted.samples = (self._counted.samples or 0) + content
+        elif isinstance(content, Content):
+            self._counted.add(self._kept.read(content))
 
-    def _keep(self, mask: Any) -> None:
-        self._masks.append(mask)
-        self._elements += mask.numel()
-        many = len(self._masks) > MASKS_KEPT or self._elements > ELEMENTS_KEPT
-        if many and self._lock.acquire(blocking=False):  # Otherwise the pusher is reading them.
-            try:
-                self._read_masks()
-            finally:
-                self._lock.release()
 
-    def _add(self, samples: int | None, tokens: int | None, padding: int | None) -> None:
-        if threading.get_ident() != self._owner:
-            return
-        if samples is not None:
-            self._samples = (self._samples or 0) + samples
-        if tokens is not None:
-            self._tokens = (self._tokens or 0) + tokens
-        if padding is not None:
-            self._padding = (self._padding or 0) + padding
+@dataclass
+class Sums:
+    """Samples, tokens and padding tokens; None while there were none."""
 
-    def _read_masks(self) -> None:
-        """Count the zeros of the masks kept; hold the lock. The owner may add masks meanwhile."""
-        self._elements = 0
-        while self._masks:
-            self._padding_read = (self._padding_read or 0) + _zeros(self._masks.pop())
+    samples: int | None = None
+    tokens: int | None = None
+    padding_tokens: int | None = None
+
+    def add(self, content: Content) -> None:
+        """Add what is known of *content*, except its mask."""
+        self.samples = _sum(self.samples, content.samples)
+        self.tokens = _sum(self.tokens, content.tokens)
+        self.padding_tokens = _sum(self.padding_tokens, content.padding_tokens)
+
+
+def _sum(a: int | None, b: int | None) -> int | None:
+    return b if a is None else a if b is None else a + b
+
+
+class _Kept:
+    """Bounds the masks that wait to be read. One thread keeps, another reads or forgets."""
+
+    def __init__(self) -> None:
+        self._kept = self._kept_elements = 0
+        self._gone = self._gone_elements = 0
+
+    def keep(self, content: Content) -> Content:
+        elements = content.mask.numel()
+        masks = self._kept - self._gone
+        if masks >= MASKS_KEPT or self._kept_elements - self._gone_elements > ELEMENTS_KEPT:
+            return _read(content)
+        self._kept += 1
+        self._kept_elements += elements
+        return content
+
+    def read(self, content: Content) -> Content:
+        self.forget(content)
+        return _read(content)
+
+    def forget(self, content: int | Content) -> None:
+        if isinstance(content, Content) and content.mask is not None:
+            self._gone += 1
+            self._gone_elements += content.mask.numel()
+
+
+def _read(content: Content) -> Content:
+    if content.mask is None:
+        return content
+    return content._replace(padding_tokens=_zeros(content.mask), mask=None)
+
+
+def _look(batch: Any) -> int | Content:
+    if rows := _rows(batch):
+        return rows
+    return _look_into(batch) if isinstance(batch, Mapping) else NOTHING
+
+
+def _rows(tensor: Any) -> int | None:
+    shape = getattr(tensor, "shape", None)
+    return int(shape[0]) if shape else None
+
+
+def _look_into(batch: Mapping[Any, Any]) -> Content:
+    words = batch.get("input_ids")
+    shapes = (getattr(each, "shape", None) for each in batch.values())
+    shape = getattr(words, "shape", None) or next(filter(None, shapes), None)
+    if not shape:
+        return NOTHING
+    mask: Any = batch.get("attention_mask")
+    has_mask = words is not None and getattr(mask, "is_cpu", False) and mask.shape == shape
+    tokens = None if words is None else words.numel()
+    return Content(shape[0], tokens, None, mask if has_mask else None)
 
 
 def _zeros(mask: Any) -> int:

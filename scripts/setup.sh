@@ -119,7 +119,8 @@ make_venv() {
 
 # One line that changes when the required content of .venv changes, or its location.
 wanted() {
-    { pwd; cat pyproject.toml {demo,tests}/requirements.txt scripts/setup.sh; } | sha256sum
+    { pwd; cat pyproject.toml hatch_build.py rank_probe/_tape.c {demo,tests}/requirements.txt \
+        scripts/setup.sh; } | sha256sum
 }
 
 install_python_packages() {

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from deepspeed.runtime.engine import DeepSpeedEngine
 
-from rank_probe import api
+from rank_probe import api, events
 from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
 
@@ -47,7 +47,7 @@ def _forward(original: Callable[..., Any]) -> Callable[..., Any]:
     def forward(*args: Any, **kwargs: Any) -> Any:
         timeline = api.timeline()
         if timeline is not None and torch.is_grad_enabled():
-            timeline.begin_forward()
+            timeline.tape.note(events.FORWARD_BEGINS)
         return original(*args, **kwargs)
 
     return forward

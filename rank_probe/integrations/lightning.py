@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from rank_probe import api
+from rank_probe import api, events
 from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
 
@@ -86,4 +86,4 @@ def _find_steps(automatic: bool) -> None:
     """Let steps end automatically, as in the user's own loop, or where the Trainer says."""
     timeline = api.timeline()
     if timeline is not None:
-        timeline.find_steps(automatic)
+        timeline.tape.note(events.STEPS_ARE_FOUND if automatic else events.STEPS_ARE_GIVEN)

@@ -9,10 +9,10 @@ import ray.train
 from ray.train.v2._internal.execution import collective_impl
 from ray.train.v2._internal.execution.context import TrainContext
 
-from rank_probe import api
+from rank_probe import api, events
 from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
-from rank_probe.timeline import Timeline
+from rank_probe.tape import Tape
 
 T = TypeVar("T")
 
@@ -57,7 +57,7 @@ def attach(*, job_id: str | None = None) -> None:
         (collective_impl, ("barrier", "broadcast_from_rank_zero")),
     ):
         for name in names:
-            _patches.wrap(owner, name, partial(_wait, timeline))
+            _patches.wrap(owner, name, partial(_wait, timeline.tape))
 
 
 def detach() -> None:
@@ -87,13 +87,14 @@ def _checkpoint(original: Callable[..., Any]) -> Callable[..., Any]:
     return report
 
 
-def _wait(timeline: Timeline, original: Callable[..., Any]) -> Callable[..., Any]:
+def _wait(tape: Tape, original: Callable[..., Any]) -> Callable[..., Any]:
+    note = tape.note
+
     def wait(*args: Any, **kwargs: Any) -> Any:
-        entered = timeline.enter_wait()
         try:
+            note(events.WAIT)
             return original(*args, **kwargs)
         finally:
-            if entered:
-                timeline.leave_wait(release=True)
+            note(events.RELEASED)
 
     return wait

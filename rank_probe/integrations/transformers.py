@@ -5,7 +5,7 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
-from rank_probe import api
+from rank_probe import api, events
 from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
 
@@ -73,4 +73,4 @@ class RankskewCallback(TrainerCallback):  # type: ignore[misc]  # transformers' 
 def _begin_forward() -> None:
     timeline = api.timeline()
     if timeline is not None:
-        timeline.begin_forward()
+        timeline.tape.note(events.FORWARD_BEGINS)

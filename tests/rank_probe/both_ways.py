@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from demo import train
-from rank_probe import torch_backward, torch_collectives, torch_stages
+from rank_probe import events, torch_backward, torch_collectives, torch_stages
 from rank_probe.stages import DATA, FORWARD, OPTIMIZER, STAGES
 from rank_probe.timeline import Timeline
 from tests.rank_probe.launch import leave
@@ -44,19 +44,19 @@ def main() -> None:
     )
     started = time.perf_counter()
     for _ in range(options.steps):
-        by_hand.enter(DATA)
+        by_hand.tape.note(events.ENTER | DATA)
         inputs, targets = next(batches)
-        by_hand.leave()
-        by_hand.enter(FORWARD)
+        by_hand.tape.note(events.LEAVE)
+        by_hand.tape.note(events.ENTER | FORWARD)
         loss = nn.functional.mse_loss(model(inputs), targets)
-        by_hand.leave()
+        by_hand.tape.note(events.LEAVE)
         loss.backward()
-        by_hand.enter(OPTIMIZER)
+        by_hand.tape.note(events.ENTER | OPTIMIZER)
         optimizer.step()
-        by_hand.leave()
+        by_hand.tape.note(events.LEAVE)
         optimizer.zero_grad()
         train.sleep(seconds["after_optimizer"])
-        by_hand.complete_step()
+        by_hand.tape.note(events.STEP)
     automatic.finish()
     wall = time.perf_counter() - started
     for patch in reversed(patches):

@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from demo.train import sleep
-from rank_probe import torch_backward, torch_collectives, torch_parallel, torch_stages
+from rank_probe import events, torch_backward, torch_collectives, torch_parallel, torch_stages
 from rank_probe.guard import failures
 from rank_probe.stages import COMPUTE, STAGES, SYNC
 from rank_probe.timeline import Timeline
@@ -306,9 +306,9 @@ def measured(timeline: Timeline, name: str, call: Call) -> dict[str, Any]:
         dist.barrier()
         before = timeline.steps.spent()
         with record_function(name):
-            timeline.enter(COMPUTE)
+            timeline.tape.note(events.ENTER | COMPUTE)
             call()
-            timeline.leave()
+            timeline.tape.note(events.LEAVE)
         after = timeline.steps.spent()
     span = max(event.time_range.elapsed_us() for event in profiler.events() if event.name == name)
     stages = [(b - a) / 1e9 for a, b in zip(before, after, strict=True)]
@@ -336,8 +336,8 @@ def main() -> None:
         module.attach(timeline)
         for module in (torch_backward, torch_collectives, torch_parallel, torch_stages)
     ]
-    timeline.enter(COMPUTE)  # Counting begins.
-    timeline.leave()
+    timeline.tape.note(events.ENTER | COMPUTE)  # Counting begins.
+    timeline.tape.note(events.LEAVE)
     kinds = {name: kind for group in GROUPS for name, kind in group().items()}
     answers = {
         name: late_call(timeline, name, kind)
@@ -349,8 +349,8 @@ def main() -> None:
     Path(os.environ["ANSWERS"], f"{me()}.json").write_text(
         json.dumps({name: answer for name, answer in answers.items() if answer})
     )
-    if failures.count or timeline.clock.depth or timeline.clock.stage == SYNC:
-        raise SystemExit(f"{failures.count} failures, depth {timeline.clock.depth}")
+    if failures.count or len(timeline.state.frames) or timeline.state.stage == SYNC:
+        raise SystemExit(f"{failures.count} failures, depth {len(timeline.state.frames)}")
     dist.barrier()
     dist.destroy_process_group()
 

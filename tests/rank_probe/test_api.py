@@ -88,7 +88,7 @@ def test_misspelt_stage_is_said_and_timed_as_other(
         for _ in range(2):
             with probe.stage("forwrad"):
                 assert api._probe is not None
-                assert api._probe.timeline.clock.stage == OTHER
+                assert api._probe.timeline.state.stage == OTHER
 
     assert len(caplog.records) == 1
     assert "'forwrad' is not a stage" in caplog.text
@@ -133,7 +133,7 @@ def test_loader_that_raises_leaves_its_stage(sink: Sink) -> None:
         list(probe.wrap(broken()))
     assert api._probe is not None
 
-    assert api._probe.timeline.clock.stage == OTHER
+    assert api._probe.timeline.state.stage == OTHER
 
 
 def _in_child(answers: "multiprocessing.SimpleQueue[tuple[bool, int]]") -> None:

@@ -6,10 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rank_probe.clocks import BEGIN, COMPLETE, RELEASE
-from rank_probe.device_clock import EVENTS, DeviceClock
+from rank_probe.boundaries import BEGIN, COMPLETE, RELEASE
+from rank_probe.device_clock import EVENTS, LONG_TAPE, DeviceClock
 from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
-from rank_probe.timeline import LONG_TAPE
 from tests.rank_probe.fake_events import FakeDevice, FakeEvents
 from tests.rank_probe.fake_time import FakeTime
 

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from rank_probe import events
 from rank_probe.device_clock import DeviceClock
 from rank_probe.guard import failures
 from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, SYNC
@@ -28,23 +29,23 @@ class Loop:
         self.timeline.after_first_step = self._attach
 
     def _attach(self) -> None:
-        self.timeline.clock.also_tell(self.clock)
+        self.timeline.also_tell(self.clock)
 
     def step(self, *, data: float = 5, late: float = 0, item: bool = False) -> None:
         """Train a step with *data* ms on the host, a peer *late* by ms, a loss printed at last."""
         timeline = self.timeline
-        timeline.enter_fetch()
+        timeline.tape.note(events.FETCH)
         self.time.pass_(round(data * MS))
-        timeline.leave_fetch(True)
+        timeline.tape.note(events.FETCHED)
         self._kernels(1_000, 33_333)
-        timeline.enter_backward()
+        timeline.tape.note(events.BACKWARD_BEGINS)
         self._kernels(2_000, 33_333)
-        timeline.gradients_ready()
+        timeline.tape.note(events.GRADIENTS_READY)
         self.device.append(round(late * MS))
-        timeline.leave_backward()
-        timeline.enter_optimizer()
+        timeline.tape.note(events.BACKWARD_ENDED)
+        timeline.tape.note(events.OPTIMIZER_BEGINS)
         self._kernels(100, 7_000)
-        timeline.leave_optimizer()
+        timeline.tape.note(events.OPTIMIZER_ENDED)
         if item:
             self.device.item()
 
@@ -132,17 +133,17 @@ def test_gradients_ready_on_an_engine_thread_is_taken_in_order() -> None:
     timeline = loop.timeline
     for _ in range(6):
         loop.step(item=True)
-        timeline.enter_fetch()
-        timeline.leave_fetch(True)
-        timeline.enter_backward()
+        timeline.tape.note(events.FETCH)
+        timeline.tape.note(events.FETCHED)
+        timeline.tape.note(events.BACKWARD_BEGINS)
         loop.device.append(20 * MS)
-        engine = threading.Thread(target=timeline.gradients_ready)
+        engine = threading.Thread(target=timeline.tape.append, args=(events.GRADIENTS_READY,))
         engine.start()
         engine.join()
         loop.device.append(7 * MS)
-        timeline.leave_backward()
-        timeline.enter_optimizer()
-        timeline.leave_optimizer()
+        timeline.tape.note(events.BACKWARD_ENDED)
+        timeline.tape.note(events.OPTIMIZER_BEGINS)
+        timeline.tape.note(events.OPTIMIZER_ENDED)
         loop.device.item()
     loop.step()
     before = failures.count

@@ -3,20 +3,23 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
+import pytest
 import torch
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from rank_probe import torch_backward, torch_collectives, torch_stages
+from rank_probe import events, torch_backward, torch_collectives, torch_stages
 from rank_probe.api import _Stage
 from rank_probe.guard import failures
 from rank_probe.stages import CHECKPOINT, DATA, EVAL, FORWARD, OTHER, STAGES
+from rank_probe.tape import PythonTape, new_tape, python_around
 from rank_probe.timeline import Timeline
+from rank_probe.work_units import WorkUnits
 from tests.rank_probe.fake_time import FakeTime
 
 # A program is a list of moves; a move is its name and what happens inside it.
@@ -87,7 +90,7 @@ class Job:
 
     def _complete(self, _: None) -> None:
         if self.timeline is not None:
-            self.timeline.complete_step()
+            self.timeline.tape.note(events.STEP)
 
     def _stage(self, inside: list[Move]) -> None:
         if self.timeline is None:
@@ -97,12 +100,13 @@ class Job:
             self.run(inside)
 
     def _wait(self, inside: list[Move]) -> None:
-        entered = self.timeline is not None and self.timeline.enter_wait()
+        if self.timeline is not None:
+            self.timeline.tape.note(events.WAIT)
         try:
             self.run(inside)
         finally:
-            if self.timeline is not None and entered:
-                self.timeline.leave_wait()
+            if self.timeline is not None:
+                self.timeline.tape.note(events.RELEASED)
 
     def _backward(self, inside: list[Move]) -> None:
         x = torch.ones(1, requires_grad=True)
@@ -179,19 +183,41 @@ def outcome(job: Job, program: list[Move]) -> tuple[list[str], str | None]:
 @settings(
     max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
-@given(program=programs(), automatic=st.booleans())
-@example(program=[("backward", [("wait", [("raise", None)])])], automatic=True)
-def test_stages_add_up_and_errors_are_the_users(program: list[Move], automatic: bool) -> None:
+@given(program=programs(), automatic=st.booleans(), in_python=st.booleans())
+@example(program=[("backward", [("wait", [("raise", None)])])], automatic=True, in_python=False)
+def test_stages_add_up_and_errors_are_the_users(
+    program: list[Move], automatic: bool, in_python: bool
+) -> None:
     """In 1,000 random programs no time is lost, and each ends as it does without the probe."""
     expected = outcome(Job(FakeTime(), None), program)
     time = FakeTime()
-    timeline = Timeline(automatic=automatic, now=time)
-    timeline.enter(OTHER)
-    timeline.leave()
+    with tape_in_python() if in_python else nullcontext():
+        check(program, expected, Timeline(automatic=automatic, now=time), time)
+
+
+@contextmanager
+def tape_in_python() -> Iterator[None]:
+    """Use the tape that is used where there is no compiler."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rank_probe.timeline.new_tape", PythonTape)
+        for module in (torch_backward, torch_stages):
+            patch.setattr(module, "around", python_around)
+        yield
+
+
+def check(
+    program: list[Move],
+    expected: tuple[list[str], str | None],
+    timeline: Timeline,
+    time: FakeTime,
+) -> None:
+    timeline.tape.note(events.ENTER | OTHER)
+    timeline.tape.note(events.LEAVE)
     started, before = time.nanoseconds, failures.count
     with attached(timeline):
         found = outcome(Job(time, timeline), program)
-    timeline.clock.switch(OTHER)
+    timeline.tape.note(events.ENTER | OTHER)
+    timeline.tape.note(events.LEAVE)
 
     assert found == expected
     assert failures.count == before
@@ -199,24 +225,28 @@ def test_stages_add_up_and_errors_are_the_users(program: list[Move], automatic: 
     assert sum(timeline.steps.totals().nanoseconds) <= time.nanoseconds - started
     assert all(nanoseconds >= 0 for nanoseconds in timeline.steps.spent())
     if "raise" not in found[0]:  # An optimizer that raised is left at the next fetch.
-        assert timeline.clock.depth == 0
+        assert len(timeline.state.frames) == 0
 
 
 @settings(
     max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
 )
-@given(program=programs(), broken=st.sampled_from(["note", "now", "outer"]))
+@given(program=programs(), broken=st.sampled_from(["now", "follower", "measure"]))
 def test_broken_probe_changes_no_program(program: list[Move], broken: str) -> None:
-    """With a clock that raises at every boundary, each program still ends as without it."""
+    """Whichever part of it raises at every event, each program still ends as without it."""
     expected = outcome(Job(FakeTime(), None), program)
     time = FakeTime()
-    timeline = Timeline(automatic=True, now=time)
 
-    def ours(*_: object, **__: object) -> None:
+    def ours(*_: object) -> int:
         raise RuntimeError("ours")
 
+    work = WorkUnits(ours if broken == "measure" else None)  # type: ignore[arg-type]
+    timeline = Timeline(automatic=True, work=work, now=time)
+    if broken == "now":
+        timeline.tape = new_tape(ours)
+    if broken == "follower":
+        timeline.tape.follower = ours
     with attached(timeline):
-        setattr(timeline.clock, broken, ours)
         found = outcome(Job(time, timeline), program)
 
     assert found == expected

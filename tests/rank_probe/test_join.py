@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rank_probe import join, join_rounds
+from rank_probe import events, join, join_rounds
 from rank_probe.guard import failures
 from rank_probe.identity import Identity
 from rank_probe.join import Join
@@ -18,8 +18,9 @@ from rank_probe.join_ring import digest
 from rank_probe.join_rounds import PERIODS, Place, Rounds
 from rank_probe.join_totals import Totals
 from rank_probe.stages import BACKWARD, DATA, STAGES, SYNC
-from rank_probe.steps import Steps, StepVector, Vectors
+from rank_probe.steps import Steps
 from rank_probe.timeline import Timeline
+from rank_probe.vectors import StepVector, Vectors
 
 MS = 1_000_000
 GROUP = f"group/{digest('all'):x}"
@@ -227,7 +228,7 @@ def test_news_are_told_at_once() -> None:
     """When the verdict names somebody else, whoever pushes hears of it."""
     store, news = MemoryStore(), []
     joined = Join({}, lambda: news.append(1))
-    joined.begin(lambda: store, Place(1, 2), Steps([]), lambda: identity(1))
+    joined.begin(lambda: store, Place(1, 2), Steps(list), lambda: identity(1))
     until(lambda: "steps/1" in store.values)
     told = struct.pack(f"{COLUMNS}d", *[1.0] * COLUMNS)
     for late in ([], [{"rank": 0, "kind": "persistent"}]):
@@ -263,7 +264,7 @@ def test_large_world_takes_turns_less_often() -> None:
 def joining(connect: Callable[[], MemoryStore], **environment: str) -> Iterator[Join]:
     """Run a join of a world of two, as rank 1, and end it."""
     joined = Join(environment, nothing)
-    joined.begin(connect, Place(1, 2), Steps([]), lambda: identity(1))
+    joined.begin(connect, Place(1, 2), Steps(list), lambda: identity(1))
     try:
         yield joined
     finally:
@@ -331,7 +332,7 @@ def test_keys_of_a_killed_attempt_are_not_read_as_ours() -> None:
 
 def test_steps_are_kept_from_the_connection_on() -> None:
     """What a slow store makes us wait for would be too much for the first round."""
-    steps, takers = Steps([]), []
+    steps, takers = Steps(list), []
 
     def connect() -> MemoryStore:
         takers.append(len(steps._takers))
@@ -389,7 +390,7 @@ def test_rank_whose_steps_are_no_longer_counted_gives_up() -> None:
         thread_of(joined).join(5)
         assert set(store.values) <= {GROUP}
         assert joined.snapshot_fields([])["join_coverage"] == 0
-        joined.begin(lambda: store, Place(1, 2), Steps([]), lambda: identity(1))
+        joined.begin(lambda: store, Place(1, 2), Steps(list), lambda: identity(1))
     assert set(store.values) <= {GROUP}
 
 
@@ -405,7 +406,7 @@ def test_store_that_never_answers_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
             release.wait(10)
 
     joined = Join({}, nothing, now=lambda: seconds[0])
-    joined.begin(Stuck, Place(1, 2), Steps([]), lambda: identity(1))
+    joined.begin(Stuck, Place(1, 2), Steps(list), lambda: identity(1))
     assert stuck.wait(5)
     assert joined.snapshot_fields([])["join_coverage"] is None
     seconds[0] = join.STUCK_SECONDS + 1
@@ -445,7 +446,7 @@ def test_arithmetic_that_fails_is_a_fault_of_our_own(monkeypatch: pytest.MonkeyP
     joined.begin(MemoryStore, Place(0, 1), timeline.steps, lambda: identity(0))
     until(lambda: bool(timeline.steps._takers))
     for _ in range(3):
-        timeline.complete_step()
+        timeline.tape.note(events.STEP)
     thread_of(joined).join(5)
 
     assert not thread_of(joined).is_alive()

@@ -16,7 +16,7 @@ from rank_probe.join_merge import CHUNK, Merger
 from rank_probe.join_result import Result, read_result
 from rank_probe.join_ring import LARGEST, Ring, digest
 from rank_probe.stages import BACKWARD, DATA, STAGES
-from rank_probe.steps import StepVector
+from rank_probe.vectors import StepVector
 
 # Microseconds a stage of one rank, in the order of STAGES.
 Row = tuple[int, ...]

@@ -19,7 +19,7 @@ from rank_probe.join_ring import (
     is_sampled,
 )
 from rank_probe.stages import STAGES
-from rank_probe.steps import StepVector
+from rank_probe.vectors import StepVector
 
 PERIOD = 2.0
 

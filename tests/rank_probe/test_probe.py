@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from rank_probe import cuda_events, runtime, torch_parallel, torch_store
+from rank_probe import cuda_events, events, runtime, torch_parallel, torch_store
 from rank_probe.guard import failures
 from rank_probe.join import Join
 from rank_probe.patches import Patches
@@ -39,7 +39,7 @@ def test_torch_distributed_names_the_rank_where_no_launcher_did() -> None:
 def test_training_without_ranks_is_a_job_of_one() -> None:
     """A single process that has finished a step is rank 0 of 1."""
     probe = Probe(automatic=False, environment={})
-    probe.timeline.complete_step()
+    probe.timeline.tape.note(events.STEP)
     snapshot = probe.snapshot()
 
     assert snapshot is not None
@@ -60,8 +60,9 @@ def test_rank_that_has_not_begun_already_beats() -> None:
 def test_snapshot_tells_where_a_rank_hangs() -> None:
     """The stage of the moment and the time in it grow while nothing is committed."""
     probe = Probe(automatic=True, environment=RANK_2_OF_4)
-    probe.timeline.enter(DATA)
-    probe.timeline.clock.tape[-1] -= 7_000_000_000
+    probe.timeline.tape.note(events.ENTER | DATA)
+    probe.timeline.steps.fold()
+    probe.timeline.steps._ledger.since -= 7_000_000_000
     snapshot = probe.snapshot()
 
     assert snapshot is not None
@@ -73,11 +74,11 @@ def test_snapshot_tells_where_a_rank_hangs() -> None:
 def test_only_stages_that_occurred_are_told() -> None:
     """A stage without time is absent, not zero."""
     probe = Probe(automatic=False, environment=RANK_2_OF_4)
-    probe.timeline.enter(DATA)
-    probe.timeline.leave()
-    probe.timeline.enter_wait()
-    probe.timeline.leave_wait()
-    probe.timeline.complete_step()
+    probe.timeline.tape.note(events.ENTER | DATA)
+    probe.timeline.tape.note(events.LEAVE)
+    probe.timeline.tape.note(events.WAIT)
+    probe.timeline.tape.note(events.RELEASED)
+    probe.timeline.tape.note(events.STEP)
     snapshot = probe.snapshot()
 
     assert snapshot is not None
@@ -159,7 +160,7 @@ def test_work_and_life_are_told() -> None:
     probe = Probe(automatic=False, environment=RANK_2_OF_4)
     probe.attach()
     probe.work.add(samples=4, tokens=64, padding_tokens=16)
-    probe.timeline.complete_step()
+    probe.timeline.tape.note(events.STEP)
     gc.collect()
     snapshot = probe.snapshot()
     probe.detach()
@@ -185,10 +186,10 @@ def test_device_time_is_told_beside_the_hosts(monkeypatch: pytest.MonkeyPatch) -
     )
     probe = Probe(automatic=False, environment=RANK_2_OF_4)
     for _ in range(5):
-        probe.timeline.enter(DATA)
+        probe.timeline.tape.note(events.ENTER | DATA)
         device.launch(7_000_000_000)  # more than the host takes, held up as it may be
-        probe.timeline.leave()
-        probe.timeline.complete_step()
+        probe.timeline.tape.note(events.LEAVE)
+        probe.timeline.tape.note(events.STEP)
     device.item()
     probe.finish()
     snapshot = probe.snapshot()
@@ -231,7 +232,7 @@ def test_rank_that_was_off_joins_no_more() -> None:
         off._after_push({"level": "off"})
         off._after_push({"level": "stages"})
         for probe in (on, off):
-            probe.timeline.complete_step()
+            probe.timeline.tape.note(events.STEP)
             probe.finish()
 
     assert on._parts.join._thread is not None
@@ -241,16 +242,16 @@ def test_rank_that_was_off_joins_no_more() -> None:
 def test_join_goes_on_with_the_devices_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a GPU the steps that are joined are in device time, numbered as the host's."""
     time, begun = FakeTime(), []
-    events = FakeEvents(FakeDevice(time))
+    cuda = FakeEvents(FakeDevice(time))
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(runtime, "gpu_uuid", lambda: "GPU-2")
     monkeypatch.setattr(runtime, "gpu_model", lambda: "")
     monkeypatch.setattr(runtime, "rank_and_world_size", lambda: (2, 4))
-    monkeypatch.setattr(cuda_events, "CudaEvents", lambda: events)
+    monkeypatch.setattr(cuda_events, "CudaEvents", lambda: cuda)
     monkeypatch.setattr(torch_store, "opener", lambda: MemoryStore)
     monkeypatch.setattr(Join, "begin", lambda self, connect, place, steps, who: begun.append(steps))
     probe = Probe(automatic=False, environment=RANK_2_OF_4)
-    probe.timeline.complete_step()
+    probe.timeline.tape.note(events.STEP)
     (steps,) = begun
     kept = steps.keep()
     for _ in range(3):
@@ -263,6 +264,6 @@ def test_join_goes_on_with_the_devices_steps(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def with_data(probe: Probe) -> None:
-    probe.timeline.enter(DATA)
-    probe.timeline.leave()
-    probe.timeline.complete_step()
+    probe.timeline.tape.note(events.ENTER | DATA)
+    probe.timeline.tape.note(events.LEAVE)
+    probe.timeline.tape.note(events.STEP)

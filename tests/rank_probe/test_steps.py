@@ -2,9 +2,10 @@
 
 import pytest
 
-from rank_probe.clocks import BEGIN, COMPLETE, RELEASE, StageClock
+from rank_probe.boundaries import BEGIN, COMPLETE, RELEASE
 from rank_probe.stages import BACKWARD, DATA, OPTIMIZER, OTHER, SYNC
-from rank_probe.steps import FLOOR_WINDOW_SECONDS, Steps
+from rank_probe.steps import Steps
+from rank_probe.wait_floor import WINDOW_SECONDS
 from tests.rank_probe.fake_time import FakeTime
 
 MS = 1_000_000
@@ -16,17 +17,21 @@ class Loop:
     def __init__(self) -> None:
         self.time = FakeTime()
         self.wall = 1_000.0
-        self.clock = StageClock(self.time)
-        self.steps = Steps(self.clock.tape, self.time, lambda: self.wall)
+        self.boundaries: list[int] = []
+        self.steps = Steps(self._take, self.time, lambda: self.wall)
         self._begun = False
 
-    def mark(self, mark: int) -> None:
-        self.clock.switch(self.clock.stage, mark)
+    def _take(self) -> list[int]:
+        taken, self.boundaries = self.boundaries, []
+        return taken
+
+    def mark(self, mark: int, stage: int = OTHER) -> None:
+        self.boundaries += (stage | mark, self.time())
 
     def spend(self, stage: int, milliseconds: float) -> None:
-        self.clock.enter(stage)
+        self.mark(0, stage)
         self.time.pass_(int(milliseconds * MS))
-        self.clock.leave()
+        self.mark(0)
 
     def step(self, *, data: float = 5, wait: float = 2, after: float = 0) -> None:
         if not self._begun:
@@ -147,7 +152,7 @@ def test_floor_forgets_what_is_older_than_a_minute() -> None:
     assert loop.steps.floor_seconds() is None
     loop.step()
     assert loop.steps.floor_seconds() == pytest.approx(0.002)
-    loop.time.pass_(int(FLOOR_WINDOW_SECONDS * 1e9))
+    loop.time.pass_(int(WINDOW_SECONDS * 1e9))
 
     assert loop.steps.floor_seconds() is None
 
@@ -189,7 +194,7 @@ def test_beginning_anew_drops_the_unfinished_step_only() -> None:
 def test_elapsed_time_counts_from_the_last_boundary() -> None:
     """The stage of now is as old as its beginning, whether or not it has been added up."""
     loop = Loop()
-    loop.clock.enter(DATA)
+    loop.mark(0, DATA)
     loop.time.pass_(7 * MS)
     assert loop.steps.elapsed_seconds() == pytest.approx(0.007)
     loop.time.pass_(MS)
@@ -217,10 +222,10 @@ def test_folding_bit_by_bit_changes_nothing() -> None:
     for number in range(5):
         loop.step(data=number, after=2)
         pieces.step(data=number, after=2)
-    tape = pieces.clock.tape[:]
-    pieces.clock.tape.clear()
-    for i in range(0, len(tape), 2):
-        pieces.clock.tape.extend(tape[i : i + 2])
+    whole = pieces.boundaries[:]
+    pieces.boundaries.clear()
+    for i in range(0, len(whole), 2):
+        pieces.boundaries.extend(whole[i : i + 2])
         pieces.steps.fold()
 
     assert pieces.steps.totals() == loop.steps.totals()

@@ -17,9 +17,10 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from rank_probe import torch_checkpoints
+from rank_probe import events, torch_checkpoints
 from rank_probe.stages import CHECKPOINT, DATA, OTHER, SYNC
 from rank_probe.timeline import Timeline
+from tests.rank_probe.recorded import marks, recorded
 
 TORCH_SAVE = torch.save
 dcp: Any = importlib.import_module("torch.distributed.checkpoint")  # it types none of its exports
@@ -30,7 +31,7 @@ SAVERS = "torch.distributed.checkpoint.state_dict_saver"
 @pytest.fixture
 def timeline() -> Iterator[Timeline]:
     """A timeline with checkpoints patched, until the test is over."""
-    timeline = Timeline(automatic=True)
+    timeline = recorded(automatic=True)
     patches = torch_checkpoints.attach(timeline)
     yield timeline
     patches.undo()
@@ -53,7 +54,7 @@ class Noting:
 
     def note(self) -> None:
         mine = threading.current_thread() is threading.main_thread()
-        self.seen.append((self.timeline.clock.stage, mine))
+        self.seen.append((self.timeline.state.stage, mine))
 
     def __reduce__(self) -> Any:
         self.note()
@@ -65,10 +66,6 @@ class Noting:
 
     def load_state_dict(self, _state: dict[str, Any]) -> None:
         self.note()
-
-
-def marks(timeline: Timeline) -> list[int]:
-    return timeline.clock.tape[::2]
 
 
 @pytest.mark.parametrize("name", ["torch.save", "torch.serialization.save", "imported before"])
@@ -84,18 +81,18 @@ def test_torch_save_is_checkpoint(timeline: Timeline, name: str, zip_file: bool)
     save_it(state, io.BytesIO(), _use_new_zipfile_serialization=zip_file)
 
     assert state.seen == [(CHECKPOINT, True)]
-    assert timeline.clock.stage == OTHER
-    assert timeline.clock.depth == 0
+    assert timeline.state.stage == OTHER
+    assert len(timeline.state.frames) == 0
     assert marks(timeline) == [CHECKPOINT, OTHER]
 
 
 def test_reading_data_with_torch_load_is_data(timeline: Timeline, tmp_path: Path) -> None:
     """torch.load within a fetch stays the loader's."""
     torch.save(torch.ones(1), tmp_path / "rows.pt")
-    timeline.clock.tape.clear()
-    timeline.enter_fetch()
+    marks(timeline).clear()
+    timeline.tape.note(events.FETCH)
     torch.load(tmp_path / "rows.pt")
-    timeline.leave_fetch(forward_follows=False)
+    timeline.tape.note(events.EXHAUSTED)
 
     assert [mark & 15 for mark in marks(timeline)] == [DATA, OTHER]
 
@@ -114,8 +111,8 @@ def test_distributed_checkpoint_is_checkpoint(
     first, *_ = state.seen
     assert first == (CHECKPOINT, True)
     assert CHECKPOINT in marks(timeline)[-4:]
-    assert timeline.clock.stage == OTHER
-    assert timeline.clock.depth == 0
+    assert timeline.state.stage == OTHER
+    assert len(timeline.state.frames) == 0
 
 
 @pytest.mark.parametrize("by_name", [True, False])
@@ -130,7 +127,7 @@ def test_only_what_blocks_of_an_async_save_is_checkpoint(
 
     def late(*args: Any, **kwargs: Any) -> Any:
         may_write.wait(30)
-        wrote_in.append(timeline.clock.stage)
+        wrote_in.append(timeline.state.stage)
         return original(*args, **kwargs)
 
     monkeypatch.setattr(saver, "_save_state_dict", late)
@@ -154,9 +151,9 @@ def test_waits_within_a_checkpoint_stay_sync(timeline: Timeline) -> None:
 
     class Waits:
         def __reduce__(self) -> Any:
-            timeline.enter_wait()
+            timeline.tape.note(events.WAIT)
             torch.save(1, io.BytesIO())
-            timeline.leave_wait(release=False)
+            timeline.tape.note(events.WAITED)
             return (dict, ())
 
     torch.save(Waits(), io.BytesIO())
@@ -169,8 +166,8 @@ def test_user_errors_pass(timeline: Timeline) -> None:
     with pytest.raises(AttributeError, match="local"):
         torch.save(lambda: None, io.BytesIO())
 
-    assert timeline.clock.stage == OTHER
-    assert timeline.clock.depth == 0
+    assert timeline.state.stage == OTHER
+    assert len(timeline.state.frames) == 0
 
 
 def test_other_threads_are_not_timed(timeline: Timeline) -> None:
@@ -193,7 +190,7 @@ def test_modules_that_are_imported_later_are_patched_then(monkeypatch: pytest.Mo
     """Nothing is imported for the probe's sake, and afterwards no name is left replaced."""
     importlib.import_module("safetensors.torch")
     monkeypatch.delitem(sys.modules, "safetensors.torch")
-    patches = torch_checkpoints.attach(Timeline(automatic=True))
+    patches = torch_checkpoints.attach(recorded(automatic=True))
     assert "safetensors.torch" not in sys.modules
     module = importlib.import_module("safetensors.torch")
     during = module.save_file
@@ -228,7 +225,7 @@ def test_package_imported_after_the_probe_is_restored_too() -> None:
 
 def test_undo_restores_every_name() -> None:
     """The packages and the modules behind them hold torch's own functions again."""
-    torch_checkpoints.attach(Timeline(automatic=True)).undo()
+    torch_checkpoints.attach(recorded(automatic=True)).undo()
 
     assert torch.save is torch.serialization.save is TORCH_SAVE
     assert dcp.save is sys.modules[SAVERS].save is save

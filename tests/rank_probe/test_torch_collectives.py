@@ -10,11 +10,12 @@ import torch
 from torch import distributed as dist
 from torch._C._distributed_c10d import AllreduceOptions, ProcessGroup, Store
 
-from rank_probe import torch_collectives
-from rank_probe.clocks import RELEASE
+from rank_probe import events, torch_collectives
+from rank_probe.boundaries import RELEASE
 from rank_probe.guard import failures
 from rank_probe.stages import FORWARD, OTHER, SYNC
 from rank_probe.timeline import Timeline
+from tests.rank_probe.recorded import marks, recorded
 
 C10D: Any = dist
 
@@ -23,16 +24,11 @@ C10D: Any = dist
 def timeline() -> Iterator[Timeline]:
     """A timeline of a rank alone in its job, with the waits patched."""
     dist.init_process_group("gloo", store=C10D.HashStore(), rank=0, world_size=1)
-    timeline = Timeline(automatic=False)
+    timeline = recorded(automatic=False)
     patches = torch_collectives.attach(timeline)
     yield timeline
     patches.undo()
     dist.destroy_process_group()
-
-
-def marks(timeline: Timeline) -> list[int]:
-    """Return the boundaries so far: stages with their marks."""
-    return timeline.clock.tape[::2]
 
 
 @pytest.mark.parametrize("name", ["all_reduce", "all_gather", "barrier", "monitored_barrier"])
@@ -72,12 +68,12 @@ def test_collective_on_the_callers_stream_is_timed_as_called(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """NCCL gives a synchronous call no Work: the call is the wait, an asynchronous one is not."""
-    timeline = Timeline(automatic=False)
+    timeline = recorded(automatic=False)
     seen: list[int] = []
     group: Any = ProcessGroup
 
     def allreduce(_group: object, _tensors: object, _options: object) -> None:
-        seen.append(timeline.clock.stage)
+        seen.append(timeline.state.stage)
 
     monkeypatch.setattr(ProcessGroup, "allreduce", allreduce)
     patches = torch_collectives.attach(timeline)
@@ -93,12 +89,12 @@ def test_collective_on_the_callers_stream_is_timed_as_called(
 
 def test_error_in_a_collective_passes_and_the_wait_ends(timeline: Timeline) -> None:
     """The user's exception comes out as it is, and the stage around it goes on."""
-    timeline.enter(FORWARD)
+    timeline.tape.note(events.ENTER | FORWARD)
     with pytest.raises(dist.DistStoreError):
         C10D.HashStore().wait(["never"], timedelta(milliseconds=1))
 
-    assert timeline.clock.stage == FORWARD
-    assert timeline.clock.depth == 1
+    assert timeline.state.stage == FORWARD
+    assert len(timeline.state.frames) == 1
 
 
 def test_wait_of_another_thread_is_not_the_trainings(timeline: Timeline) -> None:
@@ -119,15 +115,15 @@ class OddWork(dist.Work):
 
 def test_work_without_a_type_is_waited_for_all_the_same() -> None:
     """What a Work refuses to say costs the user nothing."""
-    timeline, before = Timeline(automatic=False), failures.count
+    timeline, before = recorded(automatic=False), failures.count
     calls: list[object] = []
-    waiting: Any = torch_collectives._work(timeline, calls.append)
+    waiting: Any = torch_collectives._work(timeline.tape, calls.append)
     work = OddWork()
     waiting(work)
 
     assert calls == [work]
     assert failures.count == before + 1
-    assert timeline.clock.stage == OTHER
+    assert timeline.state.stage == OTHER
 
 
 def test_detached_patches_leave_nothing() -> None:
@@ -135,7 +131,7 @@ def test_detached_patches_leave_nothing() -> None:
     operator = torch.ops._c10d_functional.wait_tensor
     owners = (dist.Work, ProcessGroup, Store, torch._C.Future, operator, operator.default)
     before = [dict(vars(owner)) for owner in owners]
-    torch_collectives.attach(Timeline(automatic=False)).undo()
+    torch_collectives.attach(recorded(automatic=False)).undo()
 
     for owner, attributes in zip(owners, before, strict=True):
         assert all(vars(owner)[name] is attributes[name] for name in attributes), owner

@@ -7,16 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from rank_probe import torch_copies
+from rank_probe import events, torch_copies
 from rank_probe.stages import H2D, OTHER, SYNC
-from rank_probe.timeline import Timeline
+from tests.rank_probe.recorded import marks, recorded
 
 META = torch.device("meta")
 ROWS = torch.ones(2)
-
-
-def marks(timeline: Timeline) -> list[int]:
-    return timeline.clock.tape[::2]
 
 
 @pytest.mark.parametrize(
@@ -32,7 +28,7 @@ def test_frameworks_that_move_a_batch_are_h2d(module: str, name: str, by_name: b
     """What they call on a batch is timed; to the CPU it is not."""
     move_in = importlib.import_module(module)
     original = getattr(move_in, name)
-    timeline = Timeline(automatic=True)
+    timeline = recorded(automatic=True)
     patches = torch_copies.attach(timeline, {"meta"})
     move = getattr(move_in, name)
     moved = move([ROWS], device=META) if by_name else move([ROWS], META)
@@ -48,7 +44,7 @@ def test_frameworks_that_move_a_batch_are_h2d(module: str, name: str, by_name: b
 def test_batches_of_a_tokenizer_are_h2d(device: Any) -> None:
     """BatchEncoding.to moves every tensor in it, as one copy."""
     transformers = importlib.import_module("transformers.tokenization_utils_base")
-    timeline = Timeline(automatic=True)
+    timeline = recorded(automatic=True)
     patches = torch_copies.attach(timeline, {"meta"})
     batch = transformers.BatchEncoding({"input_ids": ROWS, "attention_mask": ROWS}).to(device)
     patches.undo()
@@ -60,11 +56,11 @@ def test_batches_of_a_tokenizer_are_h2d(device: Any) -> None:
 def test_waits_and_other_threads_are_not_h2d() -> None:
     """What a collective copies for itself is part of it; a thread that copies ahead is not ours."""
     accelerate = importlib.import_module("accelerate.data_loader")
-    timeline = Timeline(automatic=True)
+    timeline = recorded(automatic=True)
     patches = torch_copies.attach(timeline, {"meta"})
-    timeline.enter_wait()
+    timeline.tape.note(events.WAIT)
     accelerate.send_to_device([ROWS], META)
-    timeline.leave_wait(release=False)
+    timeline.tape.note(events.WAITED)
     thread = threading.Thread(target=lambda: accelerate.send_to_device([ROWS], META))
     thread.start()
     thread.join()

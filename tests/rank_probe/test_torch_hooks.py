@@ -44,12 +44,12 @@ class Spy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, timeline: Timeline, seen: list[int]) -> Tensor:
         ctx.timeline, ctx.seen = timeline, seen
-        seen.append(timeline.clock.stage)
+        seen.append(timeline.state.stage)
         return x.clone()
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        ctx.seen.append(ctx.timeline.clock.stage)
+        ctx.seen.append(ctx.timeline.state.stage)
         return gradients[0], None, None
 
 
@@ -63,13 +63,13 @@ def train(timeline: Timeline, seen: list[int], **options: Any) -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for (rows,) in loader(**options):
-        seen.append(timeline.clock.stage)
+        seen.append(timeline.state.stage)
         loss = Spy.apply(model(rows), timeline, seen).sum()  # type: ignore[no-untyped-call]
         loss.backward()
-        seen.append(timeline.clock.stage)
+        seen.append(timeline.state.stage)
         optimizer.step()
         optimizer.zero_grad()
-        seen.append(timeline.clock.stage)
+        seen.append(timeline.state.stage)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -95,7 +95,7 @@ def test_loader_read_without_gradients_is_an_evaluation(
     data = timeline.steps.spent()[DATA]
     with gradients_off():
         for _ in loader():
-            assert timeline.clock.stage == EVAL
+            assert timeline.state.stage == EVAL
     assert timeline.steps.spent()[DATA] == data
     train(timeline, seen)
 
@@ -110,7 +110,7 @@ def test_batches_fetched_without_gradients_may_be_for_training(timeline: Timelin
     for _ in range(3):
         with torch.no_grad():
             (rows,) = next(batches)
-        seen.append(timeline.clock.stage)
+        seen.append(timeline.state.stage)
         model(rows).sum().backward()
 
     assert seen == [EVAL, FORWARD, FORWARD]
@@ -123,25 +123,25 @@ def test_teacher_without_gradients_is_part_of_training(timeline: Timeline) -> No
     for (rows,) in loader():
         with torch.no_grad():
             teacher(rows)
-        assert timeline.clock.stage == FORWARD
+        assert timeline.state.stage == FORWARD
         model(rows).sum().backward()
 
 
 def test_starting_a_loader_is_no_batch_yet(timeline: Timeline) -> None:
     """Between iter() and the first batch the loop does something else."""
     batches = iter(loader())
-    assert timeline.clock.stage == OTHER
+    assert timeline.state.stage == OTHER
     next(batches)
 
-    assert timeline.clock.stage == FORWARD
+    assert timeline.state.stage == FORWARD
 
 
 def test_after_the_last_batch_comes_other(timeline: Timeline) -> None:
     """An exhausted loader does not leave the clock in forward."""
     for _ in loader():
-        assert timeline.clock.stage == FORWARD
+        assert timeline.state.stage == FORWARD
 
-    assert timeline.clock.stage == OTHER
+    assert timeline.state.stage == OTHER
 
 
 def test_optimizer_runs_in_its_own_stage(timeline: Timeline) -> None:
@@ -150,13 +150,13 @@ def test_optimizer_runs_in_its_own_stage(timeline: Timeline) -> None:
 
     class Noting(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
-            seen.append(timeline.clock.stage)
+            seen.append(timeline.state.stage)
             return super().step(closure)
 
     Noting([torch.zeros(1, requires_grad=True)], lr=0.1).step()
 
     assert seen == [OPTIMIZER]
-    assert timeline.clock.stage == OTHER
+    assert timeline.state.stage == OTHER
 
 
 def test_backward_that_raises_leaves_the_clock_right(timeline: Timeline) -> None:
@@ -175,8 +175,8 @@ def test_backward_that_raises_leaves_the_clock_right(timeline: Timeline) -> None
     with pytest.raises(ArithmeticError, match="theirs"):
         Broken.apply(x).backward()  # type: ignore[no-untyped-call]
 
-    assert timeline.clock.stage == OTHER
-    assert timeline.clock.depth == 0
+    assert timeline.state.stage == OTHER
+    assert len(timeline.state.frames) == 0
 
 
 def test_gradients_are_what_they_were(timeline: Timeline) -> None:
@@ -223,7 +223,7 @@ class Job:
             torch.autograd.Variable._execution_engine.queue_callback(self._wait)
 
     def _wait(self) -> None:
-        self.stages_of_wait.append(self._timeline.clock.stage)
+        self.stages_of_wait.append(self._timeline.state.stage)
 
     def hooks(self) -> list[int]:
         """Return how many hooks each parameter has."""
@@ -270,7 +270,7 @@ def test_backward_within_a_backward_keeps_the_cut_at_the_root(timeline: Timeline
 
     assert max(job.hooks()) == 1
     assert not any(parameter._post_accumulate_grad_hooks for parameter in head.parameters())
-    assert timeline.clock.stage == OTHER
+    assert timeline.state.stage == OTHER
 
 
 @pytest.mark.parametrize("by_name", [True, False])
@@ -283,9 +283,9 @@ def test_closure_of_an_optimizer_runs_in_its_own_stages(timeline: Timeline, by_n
     def closure() -> Tensor:
         optimizer.zero_grad()
         loss: Tensor = model(torch.ones(4, 2)).square().sum()
-        seen.append(timeline.clock.stage)
+        seen.append(timeline.state.stage)
         loss.backward()
-        seen.append(timeline.clock.stage)
+        seen.append(timeline.state.stage)
         return loss
 
     if by_name:
@@ -295,7 +295,7 @@ def test_closure_of_an_optimizer_runs_in_its_own_stages(timeline: Timeline, by_n
 
     assert len(seen) >= 4
     assert set(zip(seen[::2], seen[1::2], strict=True)) == {(FORWARD, OPTIMIZER)}
-    assert timeline.clock.stage == OTHER
+    assert timeline.state.stage == OTHER
 
 
 def test_graph_without_a_plain_parameter_stays_at_the_root(timeline: Timeline) -> None:
@@ -321,7 +321,7 @@ def test_wait_after_the_last_gradient_is_sync(timeline: Timeline) -> None:
     seen: list[int] = []
 
     def wait_for_others() -> None:
-        seen.append(timeline.clock.stage)
+        seen.append(timeline.state.stage)
 
     x = torch.ones(1, requires_grad=True)
     # As DDP does: queue the wait from the hook of the last gradient.
@@ -363,7 +363,8 @@ def test_a_probe_that_breaks_does_not_break_the_loop(
     def broken(*_: object) -> None:
         raise RuntimeError("ours")
 
-    monkeypatch.setattr(timeline.clock, "note", broken)
+    timeline.tape.follower = broken
+    monkeypatch.setattr(timeline.work, "_kept", None)
     train(timeline, [])
 
-    assert timeline.clock.tape == []
+    assert timeline.state.stage == OTHER

@@ -79,7 +79,7 @@ def test_fsdp_makes_the_compute_stream_wait_in_sync(monkeypatch: pytest.MonkeyPa
 
     class Stream:
         def wait_event(self, event: str) -> None:
-            seen.append((event, timeline.clock.stage))
+            seen.append((event, timeline.state.stage))
 
         wait_stream = wait_event
 
@@ -130,7 +130,7 @@ def test_evaluation_of_a_schedule_is_no_forward(timeline: Timeline) -> None:
     class Stage:
         @property
         def is_first(self) -> bool:
-            seen.append(timeline.clock.stage)
+            seen.append(timeline.state.stage)
             raise NotImplementedError
 
     one_chunk: Any = stage._PipelineStageBase.forward_one_chunk
@@ -148,9 +148,9 @@ def test_halves_of_backward_are_backward(timeline: Timeline) -> None:
     seen: list[int] = []
     x = torch.ones(2, requires_grad=True)
     y = x * 2
-    y.register_hook(lambda _: seen.append(timeline.clock.stage))
+    y.register_hook(lambda _: seen.append(timeline.state.stage))
     halves: Any = stage
     halves.stage_backward_input([y.sum()], None, [x], iter(()))
 
     assert seen == [BACKWARD]
-    assert timeline.clock.stage == OTHER
+    assert timeline.state.stage == OTHER

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from exporter.replay.traces import read_traces
+from rank_probe import events
 from rank_probe.identity import Identity
 from rank_probe.stages import DATA, STAGES
 from rank_probe.timeline import Timeline
@@ -157,10 +158,10 @@ class Loop:
         self.timeline = Timeline(automatic=False, now=self.time)
 
     def step(self) -> None:
-        self.timeline.enter(DATA)
+        self.timeline.tape.note(events.ENTER | DATA)
         self.time.pass_(1_000_000)
-        self.timeline.leave()
-        self.timeline.complete_step()
+        self.timeline.tape.note(events.LEAVE)
+        self.timeline.tape.note(events.STEP)
 
 
 def rows(directory: Path) -> list[str]:

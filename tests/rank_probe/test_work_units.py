@@ -9,12 +9,20 @@ import pytest
 import torch
 
 from rank_probe import work_units
+from rank_probe.boundaries import BATCHES_SHIFT, OTHER_BATCH, UNUSED, USED
 from rank_probe.guard import failures
 from rank_probe.work_units import WorkUnits
 
 ROWS = torch.ones(4, 3)
 WORDS = torch.ones(4, 5, dtype=torch.int64)
 MASK = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0], [1, 0, 0, 0, 0], [1, 1, 1, 1, 1]])
+
+
+def use(work: WorkUnits, *batches: Any) -> None:
+    """Train with *batches*: they arrive, and then the events are folded."""
+    for batch in batches:
+        work.measure(batch)
+    work.settle(USED | len(batches) << BATCHES_SHIFT)
 
 
 class Batch(UserDict[str, Any]):
@@ -47,7 +55,7 @@ def test_batches_are_understood(batch: Any, expected: tuple[int | None, ...]) ->
     """Rows, tokens and padding of each usual kind; what a batch does not say stays None."""
     errors = failures.count
     work = WorkUnits()
-    work.count(batch)
+    use(work, batch)
 
     assert work.totals() == expected
     assert failures.count == errors
@@ -57,7 +65,7 @@ def test_counts_add_up() -> None:
     """Batches and what the caller adds go into the same counters."""
     work = WorkUnits()
     for _ in range(3):
-        work.count({"input_ids": WORDS, "attention_mask": MASK})
+        use(work, {"input_ids": WORDS, "attention_mask": MASK})
     work.add(samples=1, tokens=10, padding_tokens=2)
 
     assert work.totals() == (13, 70, 20)
@@ -74,7 +82,7 @@ def test_nothing_added_is_no_reading() -> None:
 def test_a_callable_says_what_a_batch_holds() -> None:
     """*measure* takes the place of looking at the batch."""
     work = WorkUnits(lambda batch: (len(batch), None, batch.count("-")))
-    work.count("ab--")
+    use(work, "ab--")
 
     assert work.totals() == (4, None, 2)
 
@@ -82,7 +90,7 @@ def test_a_callable_says_what_a_batch_holds() -> None:
 def test_a_callable_that_raises_does_not_reach_training() -> None:
     """The failure is counted instead."""
     errors = failures.count
-    WorkUnits(lambda batch: batch.nonsense).count(ROWS)
+    use(WorkUnits(lambda batch: batch.nonsense), ROWS)
 
     assert failures.count == errors + 1
 
@@ -91,18 +99,34 @@ def test_masks_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a pusher the training thread counts the zeros itself, before memory matters."""
     monkeypatch.setattr(work_units, "MASKS_KEPT", 3)
     work = WorkUnits()
-    for _ in range(10):
-        work.count({"input_ids": WORDS, "attention_mask": MASK})
-        assert len(work._masks) <= 3
+    for _ in range(2):  # Those that were read make room.
+        for _ in range(10):
+            work.measure({"input_ids": WORDS, "attention_mask": MASK})
+        assert sum(each.mask is not None for each in work._measured) == 3
+        work.settle(USED | 10 << BATCHES_SHIFT)
 
-    assert work.totals() == (40, 200, 60)
+    assert work.totals() == (80, 400, 120)
+
+
+def test_batches_that_nobody_trained_with_do_not_count() -> None:
+    """Neither those of an evaluation, nor what a loader inside a data set delivered."""
+    work = WorkUnits()
+    for batch in (ROWS, {"input_ids": WORDS, "attention_mask": MASK}, ROWS[:3]):
+        work.measure(batch)
+    work.settle(OTHER_BATCH | 1 << BATCHES_SHIFT)  # The second one, while the first still waits.
+    work.settle(USED | 2 << BATCHES_SHIFT)
+    work.measure(ROWS)
+    work.settle(UNUSED | 1 << BATCHES_SHIFT)
+
+    assert work.totals() == (4 + 3, None, None)
+    assert not work._measured
 
 
 def test_large_masks_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """No part is large enough for torch to spread it over threads, and none is lost."""
     monkeypatch.setattr(work_units, "ELEMENTS_AT_ONCE", 7)
     work = WorkUnits()
-    work.count({"input_ids": WORDS, "attention_mask": MASK})
+    use(work, {"input_ids": WORDS, "attention_mask": MASK})
 
     assert work.totals() == (4, 20, 6)
 
@@ -112,7 +136,6 @@ def test_other_threads_count_nothing() -> None:
     work = WorkUnits()
 
     def count() -> None:
-        work.count(ROWS)
         work.add(samples=1)
 
     thread = threading.Thread(target=count)
@@ -134,7 +157,7 @@ def test_reading_while_counting_loses_nothing() -> None:
     reader = threading.Thread(target=read)
     reader.start()
     for _ in range(2_000):
-        work.count({"input_ids": WORDS, "attention_mask": MASK})
+        use(work, {"input_ids": WORDS, "attention_mask": MASK})
     done.set()
     reader.join()
 

@@ -1,0 +1,37 @@
+"""The events of a training loop: what the hooks note, as a code each.
+
+A hook notes its event on a `tape` and returns; what the events mean is decided in `interpret`.
+"""
+
+# Codes of the events. The two that name a stage have its number in the four lowest bits.
+(
+    ENTER,  # the user enters a stage
+    PART,  # a patch sees a part of a stage begin
+    LEAVE,  # what the last ENTER or PART began ends
+    FETCH,  # a loader is asked for a batch
+    FETCH_UNGRADED,  # ... with gradients off
+    FETCHED,  # the batch is there
+    ITERATED,  # the loader made its iterator
+    EXHAUSTED,  # no batch: the loader reached its end, or raised
+    FORWARD_BEGINS,  # the root module is called with gradients on
+    BACKWARD_BEGINS,
+    GRADIENTS_READY,  # the last local gradient exists; the rest of backward is waiting
+    BACKWARD_ENDED,
+    BACKWARD_RAISED,
+    OPTIMIZER_BEGINS,
+    OPTIMIZER_ENDED,  # not noted if the optimizer raised
+    CLOSURE_BEGINS,  # an optimizer computes its loss
+    CLOSURE_ENDED,
+    WAIT,  # an exposed wait for other ranks begins
+    WAITED,  # it ended, and other ranks may still wait
+    RELEASED,  # it ended, and all ranks continue together
+    ENGINE_WAIT,  # the same three on a thread of the autograd engine
+    ENGINE_WAITED,
+    ENGINE_RELEASED,
+    STEP,  # the user completes a step
+    FINISH,  # the probe ends
+    STEPS_ARE_FOUND,  # from now on steps end by themselves
+    STEPS_ARE_GIVEN,  # from now on they end where the user completes them
+    LOOP_READS_ITSELF,  # the loop has no loader: it reads its batches after the optimizer
+    RESTART,  # timing starts anew
+) = range(16, 16 * 30, 16)

@@ -1,0 +1,61 @@
+"""Turns the events of a training loop into the boundaries between its stages."""
+
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from rank_probe.loop_state import State
+from rank_probe.meaning import after
+
+# Different states kept; a loop passes through a dozen.
+STATES_KEPT: Final = 4096
+
+
+class Interpreter:
+    """Turns events into boundaries, one after the other; remembers what follows from what."""
+
+    def __init__(self, state: State) -> None:
+        self._nodes: dict[State, _Node] = {}
+        self._node = self._known(state)
+
+    @property
+    def state(self) -> State:
+        """Return the state after the last event."""
+        return self._node.state
+
+    def read(self, events: Iterable[int]) -> list[int]:
+        """Return the boundaries at *events*; both are flat: a number, then its time."""
+        boundaries: list[int] = []
+        add, node, pairs = boundaries.extend, self._node, iter(events)
+        for code, at in zip(pairs, pairs, strict=True):
+            node, mark = node[code]
+            if mark is not None:
+                add((mark, at))
+        self._node = node
+        return boundaries
+
+    def take(self, code: int) -> int | None:
+        """Return the mark of the boundary at the event *code*; None if there is none."""
+        self._node, mark = self._node[code]
+        return mark
+
+    def _known(self, state: State) -> "_Node":
+        if len(self._nodes) > STATES_KEPT:
+            self._nodes.clear()
+        node = self._nodes.get(state)
+        if node is None:
+            node = self._nodes[state] = _Node(state, self._known)
+        return node
+
+
+class _Node(dict[int, tuple["_Node", int | None]]):
+    """A state, and what it becomes after each event that was seen in it."""
+
+    def __init__(self, state: State, known: Callable[[State], "_Node"]) -> None:
+        super().__init__()
+        self.state = state
+        self._known = known
+
+    def __missing__(self, code: int) -> tuple["_Node", int | None]:
+        state, mark = after(self.state, code)
+        found = self[code] = self._known(state), mark
+        return found

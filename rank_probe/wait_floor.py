@@ -1,0 +1,50 @@
+"""The floor of the exposed waits: what communication alone costs."""
+
+from typing import Final
+
+# The waits of the last minute are kept; with steps under 120 ms they cover less time.
+RING: Final = 512
+WINDOW_SECONDS: Final = 60.0
+QUANTILE: Final = 0.02
+# It changes slowly, and sorting the waits is most of the cost of a push.
+READ_SECONDS: Final = 5.0
+
+
+class WaitFloor:
+    """The 2 % quantile of the waits of the last minute's steps; times are nanoseconds.
+
+    One thread adds, another may read.
+    """
+
+    def __init__(self) -> None:
+        self._waits = [0] * RING
+        self._times: list[int | None] = [None] * RING
+        self._slot = 0
+        self._floor: float | None = None
+        self._read = 0
+
+    def add(self, wait: int, at: int) -> None:
+        """Add a step's exposed *wait*, which ended at *at*."""
+        slot = self._slot
+        self._waits[slot] = wait
+        self._times[slot] = at
+        self._slot = (slot + 1) % RING
+
+    def seconds(self, now: int) -> float | None:
+        """Return the floor; None if no step of the last minute is known. May be seconds old.
+
+        This is the cost of communication alone, because the last rank to arrive waits for no other
+        rank.
+        """
+        if self._floor is None or now - self._read > READ_SECONDS * 1e9:
+            self._floor, self._read = self._quantile(now), now
+        return self._floor
+
+    def _quantile(self, now: int) -> float | None:
+        oldest = now - WINDOW_SECONDS * 1e9
+        waits = sorted(
+            wait
+            for wait, at in zip(self._waits[:], self._times[:], strict=True)
+            if at is not None and at > oldest
+        )
+        return waits[int(QUANTILE * len(waits))] / 1e9 if waits else None

@@ -1,6 +1,7 @@
 """Times backward, and cuts it where the last local gradient exists: the rest is waiting."""
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
 from typing import Any, Final
@@ -110,14 +111,16 @@ class Cut:
         hooks: list[Any] | None = None
         try:
             tape.note(events.BACKWARD_BEGINS)
-            hooks = self.hook_roots(roots)
+            if not _is_compiled():
+                hooks = self.hook_roots(roots)
             result = self._original(*args, **kwargs)
             ended = events.BACKWARD_ENDED
             return result
         finally:
             tape.note(ended)
             self._is_running = False
-            self.unhook_roots(hooks or [], roots)
+            if hooks is not None:
+                self.unhook_roots(hooks, roots)
 
     @never_raise
     def hook_roots(self, tensors: Any) -> list[Any]:
@@ -135,6 +138,15 @@ class Cut:
         if (parameter := _a_parameter(_roots(tensors))) is not None:
             self._parameter_hook = parameter.register_post_accumulate_grad_hook(self._queue)
             self._around.instead = None
+
+
+def _is_compiled() -> bool:
+    """Whether compiled autograd is on: a hook would break its graph.
+
+    DDP and FSDP then wait in functional collectives, which are timed by themselves.
+    """
+    module = sys.modules.get("torch._dynamo.compiled_autograd")
+    return bool(getattr(module, "compiled_autograd_enabled", False))
 
 
 def _kept(tensors: Any) -> Any:

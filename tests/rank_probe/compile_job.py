@@ -56,6 +56,11 @@ def whole_step(model: nn.Module, optimizer: torch.optim.Optimizer, compile: Any)
     return step
 
 
+def compiled_autograd(model: nn.Module, optimizer: torch.optim.Optimizer, compile: Any) -> Step:
+    """The same where Dynamo compiles backward too, with the hooks in it."""
+    return whole_step(model, optimizer, compile)
+
+
 def collective(model: nn.Module, optimizer: torch.optim.Optimizer, compile: Any) -> Step:
     """A compiled function with collectives in its graph."""
 
@@ -77,7 +82,7 @@ def _step(model: Callable[[Tensor], Tensor], optimizer: torch.optim.Optimizer) -
     return step
 
 
-ARMS = (plain, ddp, ddp_around, whole_step, collective)
+ARMS = (plain, ddp, ddp_around, whole_step, compiled_autograd, collective)
 
 
 def counted() -> dict[str, Any]:
@@ -90,6 +95,7 @@ def outcome(arm: Any, backend: str, attach_before_step: int | None) -> Mapping[s
     """Train with the probe from that step on, or without one; return counts and parameters."""
     torch._dynamo.reset()
     counters.clear()
+    torch._dynamo.config.compiled_autograd = arm is compiled_autograd
     model = Net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     probe = Probe(automatic=True, environment={})

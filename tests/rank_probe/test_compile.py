@@ -31,7 +31,7 @@ def outcomes(
     return found
 
 
-ARMS = ["plain", "ddp", "ddp_around", "whole_step", "collective"]
+ARMS = ["plain", "ddp", "ddp_around", "whole_step", "compiled_autograd", "collective"]
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -47,7 +47,10 @@ def test_probe_adds_no_graph_break_and_no_compilation(
     assert with_probe["breaks"] <= never["breaks"]
     assert never["late_compilations"] == 0
     # torch compiles an optimizer's step again when a hook is added to it; no other arm has one.
-    assert with_probe["late_compilations"] == 0 or (arm, when) == ("whole_step", "after")
+    assert with_probe["late_compilations"] == 0 or (arm, when) in (
+        ("whole_step", "after"),
+        ("compiled_autograd", "after"),
+    )
 
 
 @pytest.mark.parametrize("arm", ARMS)

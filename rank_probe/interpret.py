@@ -38,6 +38,10 @@ class Interpreter:
         self._node, mark = self._node[code]
         return mark
 
+    def seen(self) -> set[int]:
+        """Return the events that were seen, except those longest ago in a very varied loop."""
+        return {code for node in list(self._nodes.values()) for code in list(node)}
+
     def _known(self, state: State) -> "_Node":
         if len(self._nodes) > STATES_KEPT:
             self._nodes.clear()

@@ -23,6 +23,7 @@ from rank_probe.report import Parts, Report
 from rank_probe.snapshot import LEVEL_DETAIL, LEVEL_OFF, Snapshot
 from rank_probe.timeline import Timeline
 from rank_probe.trace import Trace
+from rank_probe.unseen import Unseen
 from rank_probe.work_units import Measure, WorkUnits
 
 if TYPE_CHECKING:
@@ -71,6 +72,7 @@ class Probe:
         self._given: dict[str, str] = {}  # coordinates from the user
         self._control = Control(self._environment)
         self._trace = Trace(self._environment, self.timeline.steps)
+        self._unseen = Unseen()
         self._pusher = Pusher(
             self._environment.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT,
             self.snapshot,
@@ -240,5 +242,6 @@ class Probe:
                 self._parts.join.give_up()
             else:
                 self.timeline.enable()
+        self._unseen.look(self.timeline.steps.totals().steps, self.timeline.seen)
         if self._identity is not None:
             self._trace.write(self._identity, on_demand=level == LEVEL_DETAIL)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from threading import get_ident
 from typing import Protocol
 
 from rank_probe import events
@@ -22,7 +23,7 @@ class Boundaries(Protocol):
 
 
 class Timeline:
-    """Times the thread that creates it.
+    """Times the thread that creates it, or that `follow_training` chooses.
 
     With *automatic*, the stages and the ends of steps are found; otherwise the user gives them, and
     only backward and the waits are found. Batches are counted in *work*.
@@ -61,6 +62,21 @@ class Timeline:
         """Also send each boundary to *device* from now on; call it from `after_first_step`."""
         self._device = device
         self.tape.follower = never_raise(self._tell_device)
+
+    def seen(self) -> set[int]:
+        """Return the events that were seen so far."""
+        self.steps.fold()
+        return self._interpreter.seen()
+
+    def follow_training(self) -> bool:
+        """Time the calling thread from now on, unless a step of another one was seen.
+
+        Return whether it is timed now. Training need not run on the thread that started the probe.
+        """
+        if self.tape.owner != NOBODY and not self.steps.totals().steps:
+            self.tape.append(events.RESTART)
+            self._thread = self.tape.owner = get_ident()
+        return self.tape.owner == get_ident()
 
     def disable(self) -> None:
         """Stop timing: the level of detail is off, or this is a forked child."""

@@ -11,7 +11,7 @@ import torch
 from rank_probe import events
 from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
-from rank_probe.tape import Tape, around
+from rank_probe.tape import around
 from rank_probe.timeline import Timeline
 
 # Backwards to cut at their root before a parameter's hook may take over.
@@ -23,7 +23,7 @@ NODES_SEARCHED: Final = 10_000
 def attach(timeline: Timeline) -> Patches:
     """Time torch.autograd.backward on *timeline*; `undo` the result to detach."""
     patches = Patches()
-    cut = Cut(timeline.tape)
+    cut = Cut(timeline)
     patches.wrap(torch.autograd, "backward", cut.around)
     timeline.uncut = cut.stay_at_the_root
     patches.on_undo(cut.let_go)
@@ -47,8 +47,9 @@ class Cut:
     from then on the root is used again.
     """
 
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
+    def __init__(self, timeline: Timeline) -> None:
+        self._tape = tape = timeline.tape
+        self._follow_training = never_raise(timeline.follow_training)
         queue_callback = torch.autograd.Variable._execution_engine.queue_callback
         ready = functools.partial(tape.append, events.GRADIENTS_READY)
         # Several roots queue it several times; only the first call counts. It can only raise
@@ -95,7 +96,7 @@ class Cut:
 
     def _at_the_root(self, *args: Any, **kwargs: Any) -> Any:
         tape = self._tape
-        if get_ident() != tape.owner:
+        if get_ident() != tape.owner and not self._follow_training():
             return self._original(*args, **kwargs)
         if self._is_running:
             self.stay_at_the_root()

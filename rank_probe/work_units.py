@@ -36,12 +36,12 @@ NOTHING: Final = Content()
 class WorkUnits:
     """Counts work from the start of the probe; None while nothing was counted.
 
-    `measure` is for the thread that created it, as is `add`, which does nothing on others; `settle`
-    is for whoever folds the events; any thread may read. *measure* replaces the inspection.
+    `measure` is for the training thread, `settle` for whoever folds the events; any thread may add
+    and read. *measure* replaces the inspection of batches.
     """
 
     def __init__(self, measure: Measure | None = None) -> None:
-        self._owner = threading.get_ident()
+        self._lock = threading.Lock()
         self._given = measure
         self._measured: deque[int | Content] = deque()  # one per FETCHED event, samples or more
         self._kept = _Kept()
@@ -74,7 +74,7 @@ class WorkUnits:
     @never_raise
     def add(self, *, samples: int = 0, tokens: int = 0, padding_tokens: int = 0) -> None:
         """Add work that the caller counted; zeros are not counted at all."""
-        if threading.get_ident() == self._owner:
+        with self._lock:
             self._added.add(Content(samples or None, tokens or None, padding_tokens or None))
 
     def settle(self, mark: int) -> None:

@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from rank_probe import tape as tape_module
 from rank_probe.guard import failures
-from rank_probe.tape import LONG, NOBODY, PythonTape, Tape, python_around
+from rank_probe.tape import LONG, NOBODY, PythonTape, Tape, around, new_tape, python_around
 from tests.rank_probe.fake_time import FakeTime
 
 BEGIN, END, RAISED, OTHERWISE = 16, 32, 48, 64
@@ -28,9 +27,9 @@ def kind(request: pytest.FixtureRequest) -> Kind:
     """Each of them; the second only where a compiler built it."""
     if request.param == "python":
         return Kind(PythonTape, python_around)
-    if tape_module._tape is None:
+    if new_tape is PythonTape:
         pytest.skip("the extension module is not built: there is no C compiler")
-    return Kind(tape_module._tape.Tape, tape_module._tape.Around)
+    return Kind(new_tape, around)
 
 
 def codes(tape: Tape) -> list[int]:

@@ -1,5 +1,6 @@
 """Tests of the patches on torch in one process: what they time, and that they leave no trace."""
 
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from rank_probe import torch_backward, torch_collectives, torch_stages
+from rank_probe import events, torch_backward, torch_collectives, torch_stages
 from rank_probe.patches import Patches
 from rank_probe.stages import BACKWARD, DATA, EVAL, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
 from rank_probe.timeline import Timeline
@@ -368,3 +369,90 @@ def test_a_probe_that_breaks_does_not_break_the_loop(
     train(timeline, [])
 
     assert timeline.state.stage == OTHER
+
+
+def test_losses_from_a_generator_have_their_gradients(timeline: Timeline) -> None:
+    """torch takes any iterable of roots, and it can be read only once."""
+    weight = nn.Parameter(torch.ones(3))
+    for _ in range(torch_backward.ROOT_CUTS + 2):
+        weight.grad = None
+        torch.autograd.backward((weight * k).sum() for k in (1.0, 2.0))  # type: ignore[arg-type]
+
+        assert weight.grad is not None
+        assert weight.grad.tolist() == [3.0, 3.0, 3.0]
+
+
+def test_losses_may_be_passed_by_name(timeline: Timeline) -> None:
+    """As the documentation of torch names them."""
+    weight = nn.Parameter(torch.ones(3))
+    torch.autograd.backward(tensors=iter([weight.sum()]))  # type: ignore[arg-type]
+
+    assert weight.grad is not None
+    assert timeline.steps.spent()[BACKWARD] > 0
+
+
+def test_exception_of_the_generator_is_the_users(timeline: Timeline) -> None:
+    """It passes as it would without the probe."""
+
+    def losses() -> Iterator[Tensor]:
+        raise ArithmeticError("theirs")
+        yield
+
+    with pytest.raises(ArithmeticError, match="theirs"):
+        torch.autograd.backward(losses())  # type: ignore[arg-type]
+
+
+def test_exception_in_a_backward_leaves_the_parameter_its_hook(timeline: Timeline) -> None:
+    """It says nothing about where the next one can be cut."""
+    job = Job(timeline)
+    job.step(torch_backward.ROOT_CUTS + 1)
+    handle = next(job.model.parameters()).register_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        job.step()
+    handle.remove()
+    job._gradients = 0
+    timeline.steps.fold()
+    job.step(2)
+
+    assert max(job.hooks()) == 2
+    assert set(job.stages_of_wait) == {SYNC}
+
+
+def test_argument_that_a_later_torch_adds_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The probe knows nothing of backward's signature, in either way to cut it."""
+    original, seen = torch.autograd.backward, []
+
+    def later(*args: Any, new: int, **kwargs: Any) -> None:
+        seen.append(new)
+        original(*args, **kwargs)
+
+    monkeypatch.setattr(torch.autograd, "backward", later)
+    timeline = Timeline(automatic=True)
+    patches = attach_all(timeline)
+    weight: Any = nn.Parameter(torch.ones(3))
+    for number in range(torch_backward.ROOT_CUTS + 2):
+        torch.autograd.backward(weight.sum(), new=number)
+    undo_all(patches)
+
+    assert seen == list(range(torch_backward.ROOT_CUTS + 2))
+
+
+def test_training_on_another_thread_is_timed(timeline: Timeline) -> None:
+    """The first thread that runs a backward is the training thread."""
+    thread = threading.Thread(target=train, args=(timeline, []))
+    thread.start()
+    thread.join()
+    timeline.tape.append(events.FINISH)
+
+    assert timeline.steps.totals().steps >= 2
+
+
+def test_second_thread_that_trains_is_not_timed(timeline: Timeline) -> None:
+    """Once a step was seen, its thread stays the one."""
+    train(timeline, [])
+    before = timeline.steps.totals().steps
+    thread = threading.Thread(target=train, args=(timeline, []))
+    thread.start()
+    thread.join()
+
+    assert timeline.steps.totals().steps <= before + 1

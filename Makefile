@@ -30,9 +30,9 @@ e2e: ## real Prometheus, Alertmanager and torch ranks
 
 bench: bench-overhead bench-scrape ## measure what the probe and a scrape cost
 
-bench-overhead: ## what the probe adds to a step, compared with other tools in the same run
+bench-overhead: ## what the probe adds to a step, compared with other tools in the same run (15 minutes; BEFORE=CHECKOUT measures its probe too)
 	@$(PYTHON) -m pip install -q --disable-pip-version-check -r benchmarks/requirements.txt
-	$(PYTHON) -m benchmarks.overhead
+	$(PYTHON) -m benchmarks.overhead $(if $(BEFORE),--before "$(BEFORE)")
 
 bench-accuracy: ## planted faults on 2, 4 and 8 ranks: which ranks are named (hours, resumes; ACCURACY="--ranks 4")
 	$(PYTHON) -m benchmarks.accuracy $(ACCURACY)

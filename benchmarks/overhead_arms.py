@@ -5,49 +5,51 @@ and detaches. Attaching and detaching are not timed; a tool's work per step, or 
 is.
 """
 
-import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
-from unittest.mock import patch
 
 import prometheus_client
 import torch
 from torch import nn, profiler
+from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 import rank_probe
-from rank_probe import api, torch_backward
+from rank_probe import api
 from rank_probe.guard import failures
 
 Batches = DataLoader[Any]
 Train = Callable[[Batches], None]
 
-WIDTH, ROWS = 128, 32
+WIDTH, ROWS, LABELS = 128, 32, 10
 
 
-def batches(steps: int) -> Batches:
-    """Return a loader of *steps* ready batches: no worker, nothing to collate."""
-    rows = torch.randn(steps, ROWS, WIDTH)
-    labels = torch.randint(10, (steps, ROWS))
+def batches(steps: int, device: str = "cpu") -> Batches:
+    """Return a loader of *steps* ready batches: no worker, nothing to collate or to copy."""
+    rows = torch.randn(steps, ROWS, WIDTH, device=device)
+    labels = torch.randint(LABELS, (steps, ROWS), device=device)
     return DataLoader(TensorDataset(rows, labels), batch_size=None)
+
+
+def network() -> nn.Module:
+    """Return three layers that are as small as is still of use."""
+    return nn.Sequential(
+        nn.Linear(WIDTH, WIDTH),
+        nn.ReLU(),
+        nn.Linear(WIDTH, WIDTH),
+        nn.ReLU(),
+        nn.Linear(WIDTH, LABELS),
+    )
 
 
 @dataclass
 class Training:
-    """What every arm trains: three layers on one CPU thread, a step of a third of a millisecond."""
+    """What every arm trains: on one CPU thread, a step takes a third of a millisecond."""
 
-    model: nn.Module = field(
-        default_factory=lambda: nn.Sequential(
-            nn.Linear(WIDTH, WIDTH),
-            nn.ReLU(),
-            nn.Linear(WIDTH, WIDTH),
-            nn.ReLU(),
-            nn.Linear(WIDTH, 10),
-        )
-    )
+    model: nn.Module = field(default_factory=network)
     loss: nn.Module = field(default_factory=nn.CrossEntropyLoss)
     optimizer: torch.optim.Optimizer = field(init=False)
 
@@ -75,16 +77,21 @@ def automatic(training: Training) -> Iterator[Train]:
 
     def train(loader: Batches) -> None:
         training.run(loader)
-        _fold()
+        fold()
 
-    with _probe(automatic=True):
+    with probe(automatic=True):
         yield train
 
 
 @contextmanager
 def automatic_at_root(training: Training) -> Iterator[Train]:
-    """Like `automatic`, for jobs in which a parameter's hook cannot cut backward, such as FSDP."""
-    with patch.object(torch_backward, "ROOT_CUTS", math.inf), automatic(training) as train:
+    """Like `automatic`, for jobs in which a parameter's hook cannot cut backward, such as FSDP.
+
+    A single backward within a backward, by reentrant checkpointing, is enough for that.
+    """
+    with automatic(training) as train:
+        numbers = torch.ones(1, requires_grad=True)
+        checkpoint(torch.sin, numbers, use_reentrant=True).sum().backward()
         yield train
 
 
@@ -101,15 +108,18 @@ def manual(training: Training) -> Iterator[Train]:
             with rank_probe.stage("optimizer"):
                 training.optimizer.step()
             rank_probe.step()
-        _fold()
+        fold()
 
-    with _probe(automatic=False):
+    with probe(automatic=False):
         yield train
 
 
 @contextmanager
-def _probe(*, automatic: bool) -> Iterator[None]:
+def probe(*, automatic: bool) -> Iterator[None]:
+    """Run the probe in this process; raises RuntimeError if it is off or fails."""
     rank_probe.start(automatic=automatic, job_id="overhead")
+    if not api.running():
+        raise RuntimeError("the probe does not start; is RANK_PROBE=0 in the environment?")
     try:
         yield
     finally:
@@ -123,14 +133,21 @@ def assert_it_works() -> None:
         raise RuntimeError(f"the probe failed {failures.count} times, so its cost says nothing")
 
 
-def _fold() -> None:
+def fold() -> None:
     """Sum up the records of the block's steps, as the pusher does once a second.
 
-    It holds the interpreter's lock wherever it runs, so it is part of the cost of a step.
+    It holds the interpreter's lock wherever it runs, so it is part of the cost of a step. With
+    `--before`, the probe may be that of another checkout: whatever differs between the two is here,
+    the rest of the benchmark uses the public API only.
     """
-    timeline = api.timeline()
-    if timeline is not None:
-        timeline.steps.totals()
+    running = api._probe
+    if running is None:
+        return
+    running.timeline.steps.totals()
+    running.work.totals()  # It reads the masks of a dict batch.
+    device = running._parts.device
+    if device is not None:
+        device.steps.totals()
 
 
 @contextmanager

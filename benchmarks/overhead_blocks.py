@@ -1,58 +1,100 @@
 """Paired blocks of training steps with and without a tool: what the tool adds to a step.
 
-`python -m benchmarks.overhead_blocks --steps 100 --blocks 60 ARM...` measures the arms in one
-process and prints a list of µs per step for each, as JSON. In every round, each arm and the bare
-loop run once, in random order; a figure is the difference to the bare block of the same round,
-because the speed of the machine drifts.
+`python -m benchmarks.overhead_blocks --loop plain --steps 40 --blocks 90 ARM...` measures the arms
+in one process and prints the µs per step of each, as JSON. Each round runs the bare loop, and then
+each arm once, in random order, with the bare loop after it. A figure is an arm's block minus the
+mean of the bare blocks right before and after it, because the speed of the machine drifts.
+
+With `--loop DDP` it is one of two ranks, under torchrun: `--seed` gives both the same order, and
+rank 0 prints the figures of both.
+
+Wall time is the cost. The CPU time of the training thread is measured beside it: a difference of
+the two is time in which that thread did not run, because it waited for another rank, for another
+thread (the interpreter's lock, the GPU's thread of the autograd engine), or for a core. So CPU time
+stays meaningful on a busy machine, but leaves out what other threads do.
 """
 
 import argparse
 import json
 import logging
+import os
 import random
+import sys
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import torch.distributed as dist
+
+import rank_probe
 from benchmarks import overhead_arms
 from benchmarks.overhead_arms import Arm, Batches, Training
+from benchmarks.overhead_loops import LOOPS, Loop
 from benchmarks.overhead_traceml import serving
 
-BARE = "bare"
+BARE = "a step of the bare loop"
+ADDED = "added to a step: "
 TRACEML = "traceml-ai"
-THREADS = "traceml-ai's threads"
-ARMS: dict[str, Arm] = {
-    "bare, again": overhead_arms.bare,
-    "probe, automatic": overhead_arms.automatic,
-    "probe, automatic, backward cut at its root": overhead_arms.automatic_at_root,
-    "probe, manual": overhead_arms.manual,
-    "Prometheus histograms by hand": overhead_arms.histograms,
-    "torch.profiler": overhead_arms.torch_profiler,
-}
-WARM_UP = overhead_arms.batches(10)
+THREADS = "CPU of traceml-ai's threads, a step, not in its figure"
+# A tool's work at its first steps is not part of the cost of a step.
+WARM_UP_STEPS = 10
 
 
-def measure(arms: Mapping[str, Arm], *, steps: int, blocks: int) -> dict[str, list[float]]:
-    """Return µs per step: of the bare loop, and what each of *arms* adds to it, one per block."""
-    training, loader = Training(), overhead_arms.batches(steps)
-    every: dict[str, Arm] = {BARE: overhead_arms.bare, **arms}
-    found: dict[str, list[float]] = {name: [] for name in every}
-    for number in range(blocks + 1):
-        order = random.sample(list(every), len(every))
-        cost = {name: block(every[name], training, loader, steps) for name in order}
-        if number:  # The first round warms up.
-            for name, costs in found.items():
-                costs.append(cost[name] - (cost[BARE] if name != BARE else 0))
+class Cost(NamedTuple):
+    """µs of a step: wall time, and CPU time of the training thread."""
+
+    wall: float
+    cpu: float
+
+
+Costs = dict[str, list[Cost]]
+
+
+def measure(
+    loop: Loop, arms: Mapping[str, Arm], *, steps: int, blocks: int, order: random.Random
+) -> Costs:
+    """Return what a step of the bare *loop* costs, and what each of *arms* adds, once per block.
+
+    No two figures of an arm share a bare block, so they are independent.
+    """
+    training, loader = loop.training(), loop.batches(steps)
+    warm_up = loop.batches(WARM_UP_STEPS)
+    found: Costs = {BARE: [], **{ADDED + name: [] for name in arms}}
+
+    def cost(arm: Arm) -> Cost:
+        return block(arm, training, warm_up, loader, loop)
+
+    for arm in arms.values():  # A tool's first block is slower.
+        cost(arm)
+    for _ in range(blocks):
+        before = cost(overhead_arms.bare)
+        found[BARE].append(before)
+        for name in order.sample(list(arms), len(arms)):
+            with_tool, after = cost(arms[name]), cost(overhead_arms.bare)
+            found[ADDED + name].append(_added(with_tool, before, after))
+            before = after
     return found
 
 
-def block(arm: Arm, training: Training, loader: Batches, steps: int) -> float:
-    """Attach *arm*, train for a block, detach; return µs per step of the training."""
+def _added(with_tool: Cost, before: Cost, after: Cost) -> Cost:
+    return Cost(
+        with_tool.wall - (before.wall + after.wall) / 2,
+        with_tool.cpu - (before.cpu + after.cpu) / 2,
+    )
+
+
+def block(arm: Arm, training: Training, warm_up: Batches, loader: Batches, loop: Loop) -> Cost:
+    """Attach *arm*, train for a block, detach; return the cost of a step."""
+    steps = len(loader)
     with arm(training) as train:
-        train(WARM_UP)  # A tool's work at its first step is not part of the cost of a step.
-        started = time.perf_counter_ns()
+        train(warm_up)
+        loop.get_ready()
+        wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
         train(loader)
-        return (time.perf_counter_ns() - started) / steps / 1e3
+        cpu, wall = time.thread_time_ns() - cpu, time.perf_counter_ns() - wall
+    return Cost(wall / steps / 1e3, cpu / steps / 1e3)
 
 
 def other_threads_seconds() -> float:
@@ -60,26 +102,63 @@ def other_threads_seconds() -> float:
     return time.process_time() - time.thread_time()
 
 
-def main() -> None:
-    """Measure the arms that the arguments name."""
-    # Nobody listens: a block ends before the first push, and the last push fails at once.
-    logging.getLogger("rank_probe").setLevel(logging.ERROR)
-    parser = argparse.ArgumentParser(description="Blocks of steps with and without a tool.")
-    parser.add_argument("arms", nargs="+", choices=[*ARMS, TRACEML], metavar="ARM")
-    parser.add_argument("--steps", type=int, required=True, help="steps a block")
-    parser.add_argument("--blocks", type=int, required=True, help="blocks an arm")
-    arguments = parser.parse_args()
+def measure_named(arguments: argparse.Namespace) -> Costs:
+    """Measure the arms that *arguments* name, traceml-ai with its threads."""
+    loop: Loop = LOOPS[arguments.loop]
+    order = random.Random(arguments.seed)
     with ExitStack() as stack:
         arms = {
-            name: stack.enter_context(serving()) if name == TRACEML else ARMS[name]
+            name: stack.enter_context(serving()) if name == TRACEML else loop.arms[name]
             for name in arguments.arms
         }
         before = other_threads_seconds()
-        found = measure(arms, steps=arguments.steps, blocks=arguments.blocks)
+        blocks: int = arguments.blocks
+        found = measure(loop, arms, steps=arguments.steps, blocks=blocks, order=order)
         if TRACEML in arms:  # No other arm's threads survive its blocks.
-            traced = (arguments.blocks + 1) * (arguments.steps + len(WARM_UP))
-            found[THREADS] = [(other_threads_seconds() - before) / traced * 1e6]
-    print(json.dumps(found))
+            cpu = other_threads_seconds() - before
+            traced = (blocks + 1) * (arguments.steps + WARM_UP_STEPS)
+            found[THREADS] = [Cost(cpu / traced * 1e6, cpu / traced * 1e6)]
+    return {name + loop.name: costs for name, costs in found.items()}
+
+
+def measure_as_rank(arguments: argparse.Namespace) -> Costs:
+    """Measure as one of several ranks; return the figures of all of them on rank 0, else none."""
+    dist.init_process_group("gloo")
+    gathered: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, measure_named(arguments))
+    is_first = dist.get_rank() == 0
+    dist.barrier()  # Rank 0 serves the store: it leaves last.
+    dist.destroy_process_group()
+    return {
+        f"{name}, rank {rank}": costs
+        for rank, found in enumerate(gathered if is_first else [])
+        for name, costs in found.items()
+    }
+
+
+def main() -> None:
+    """Measure, and print which probe was measured, and the figures."""
+    # Nobody listens: a block ends before the first push, and the last push fails at once.
+    logging.getLogger("rank_probe").setLevel(logging.ERROR)
+    parser = argparse.ArgumentParser(description="Blocks of steps with and without a tool.")
+    parser.add_argument("arms", nargs="+", metavar="ARM")
+    parser.add_argument("--loop", choices=LOOPS, default="plain")
+    parser.add_argument("--steps", type=int, required=True, help="steps a block")
+    parser.add_argument("--blocks", type=int, required=True, help="blocks an arm")
+    parser.add_argument("--seed", type=int, help="of the order of the arms")
+    arguments = parser.parse_args()
+    ours = [*LOOPS[arguments.loop].arms, TRACEML]
+    if unknown := set(arguments.arms) - set(ours):
+        parser.error(f"no such arm: {', '.join(unknown)}; there are: {', '.join(ours)}")
+    is_job = LOOPS[arguments.loop].ranks > 1
+    found = measure_as_rank(arguments) if is_job else measure_named(arguments)
+    if found:
+        probe = Path(rank_probe.__file__).resolve().parent
+        print(json.dumps({"probe": str(probe), "costs": found}))
+    if is_job:
+        sys.stdout.flush()
+        # Gloo's threads may abort a process while its interpreter ends (pytorch/pytorch#179291).
+        os._exit(0)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """How benchmarks report: a table on the terminal, the same rows as JSON."""
 
 import json
+import math
 import os
 import platform
 import statistics
@@ -16,6 +17,24 @@ def quartiles(values: Sequence[float]) -> dict[str, float]:
     """Return the median and the quartiles of *values*, in their unit."""
     low, median, high = statistics.quantiles(values, n=4)
     return {"q1": low, "median": median, "q3": high}
+
+
+def median_interval(values: Sequence[float]) -> dict[str, float | None]:
+    """Return the median of *values* and its 95 % confidence interval, in their unit.
+
+    The interval lies between two of the sorted values, the k-th from either end. It misses the true
+    median only if fewer than k independent values fall on one side of it, which is as likely as
+    fewer than k heads in as many tosses of a coin; k is the largest for which both ends together
+    stay below 5 %. (H. A. David and H. N. Nagaraja, Order Statistics, 3rd edition, 2003, section
+    7.1.) It assumes nothing about the distribution. None for both ends of fewer than six values.
+    """
+    count, ordered = len(values), sorted(values)
+    k, missed = 0, 1
+    while 40 * missed <= 2**count:  # 2 * missed / 2**count <= 5 %, in integers of any size
+        k += 1
+        missed += math.comb(count, k)
+    low, high = (ordered[k - 1], ordered[-k]) if k else (None, None)
+    return {"median": statistics.median(ordered), "95 % from": low, "95 % to": high}
 
 
 def show(rows: Sequence[dict[str, Any]]) -> None:

@@ -41,7 +41,9 @@ def masking() -> str:
 def costs() -> str:
     """Return the cost of the probe, of the tools it is compared with, and of a scrape."""
     scraped = rows("scrape")[0]
-    cells = [(row["what"], _spread(row)) for row in rows("overhead") if "(hot)" not in row["what"]]
+    cells = [
+        (row["what"], _interval(row)) for row in rows("overhead") if "(hot)" not in row["what"]
+    ]
     load = f"{scraped['gpus']} stub GPUs and {scraped['ranks']} ranks"
     cells += [
         (
@@ -59,9 +61,9 @@ def costs() -> str:
     ]
     about = (
         f"On {result('overhead')['machine']['cpus']} CPUs without a GPU; "
-        "figures per step are of a single rank training alone."
+        "figures per step are of a single rank training alone, unless they name their rank."
     )
-    return f"{about}\n\n{table(('what', 'median'), cells)}"
+    return f"{about}\n\n{table(('what', 'median (95 % confidence interval)'), cells)}"
 
 
 def evidence() -> str:
@@ -124,9 +126,16 @@ def overhead() -> str:
     """Return what each tool adds to a step, beside what the probe adds, and the probe's moves."""
     ours = next(row["median"] for row in rows("overhead") if row["what"] == OURS)
     cells = [
-        (row["what"], _spread(row), _percent(row), _times(row, ours)) for row in rows("overhead")
+        (row["what"], _interval(row), _interval(row, "CPU "), _percent(row), _times(row, ours))
+        for row in rows("overhead")
     ]
-    header = ("what", "median", "share of a 100 ms step", "times the probe, automatic")
+    header = (
+        "what",
+        "median (95 % confidence interval)",
+        "CPU of the training thread",
+        "share of a 100 ms step",
+        "times the probe, automatic",
+    )
     return f"{_measured_with('overhead')}\n{_beside_goals()}\n\n{table(header, cells)}"
 
 
@@ -189,6 +198,15 @@ def _measured_with(name: str) -> str:
 def _spread(row: dict[str, Any]) -> str:
     median, low, high = (_number(row[name]) for name in ("median", "q1", "q3"))
     return f"{median} {row['unit']} (quartiles {low} to {high})"
+
+
+def _interval(row: dict[str, Any], clock: str = "") -> str:
+    """Return a median with the interval it lies in; nothing if *clock* did not measure it."""
+    median, low, high = (row[f"{clock}{name}"] for name in ("median", "95 % from", "95 % to"))
+    if median is None:
+        return ""
+    told = f"{_number(median)} {row['unit']}"
+    return told if low is None else f"{told} ({_number(low)} to {_number(high)})"
 
 
 def _number(value: float) -> str:

@@ -17,7 +17,9 @@ def keep(folder: Path, name: str, rows: list[dict[str, object]]) -> None:
 def test_missed_goal_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What costs more than its goal is told as over it, what does not as within."""
     monkeypatch.setattr(figures, "RESULTS", tmp_path)
-    spread = {"unit": "µs", "q1": 1.0, "q3": 2.0, "% of a 100 ms step": None}
+    ends = {"95 % from": 1.0, "95 % to": 2.0}
+    no_cpu = {"CPU median": None, "CPU 95 % from": None, "CPU 95 % to": None}
+    spread = {"unit": "µs", "% of a 100 ms step": None} | ends | no_cpu
     step, push = figures.GOALS
     keep(
         tmp_path,
@@ -28,6 +30,24 @@ def test_missed_goal_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
     assert f"*{step}*: 9.5 µs, within the goal of 10 µs." in text
     assert f"*{push}*: 337 µs, **over** the goal of 300 µs." in text
+
+
+def test_interval_is_shown_where_there_is_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A median has its interval, of either time; with too few values for one, it stands alone."""
+    monkeypatch.setattr(figures, "RESULTS", tmp_path)
+    step, push = figures.GOALS
+    rest = {"unit": "µs", "% of a 100 ms step": None}
+    wall = {"median": 9.5, "95 % from": 9.0, "95 % to": 10.0}
+    cpu = {"CPU median": 8.5, "CPU 95 % from": None, "CPU 95 % to": None}
+    no_cpu = dict.fromkeys(cpu)
+    rows = [{"what": step} | wall | cpu | rest, {"what": push} | wall | no_cpu | rest]
+    keep(tmp_path, "overhead", rows)
+    text = figures.overhead()
+
+    assert f"| {step} | 9.5 µs (9 to 10) | 8.5 µs |" in text
+    assert f"| {push} | 9.5 µs (9 to 10) |  |" in text
 
 
 def test_scale_is_held_against_its_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

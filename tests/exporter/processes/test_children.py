@@ -6,6 +6,7 @@ import pytest
 
 from exporter.processes import children
 from exporter.processes.children import LOOKS_BEFORE_READ_AGAIN, Children, family
+from exporter.processes.usage import Usage, stat
 from tests.exporter.fake_proc import FakeProc
 
 
@@ -40,10 +41,12 @@ def test_circle_of_parents_ends(fake: FakeProc) -> None:
 def test_known_process_is_not_read_again(fake: FakeProc, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second look at thousands of processes lists them, and reads only the new ones."""
     read: list[int] = []
-    real = children.stat
-    monkeypatch.setattr(
-        children, "stat", lambda procfs, pid: (read.append(pid), real(procfs, pid))[1]
-    )
+
+    def counted(procfs: Path, pid: int) -> Usage | None:
+        read.append(pid)
+        return stat(procfs, pid)
+
+    monkeypatch.setattr(children, "stat", counted)
     for pid in range(21, 39):
         fake.use(pid)
     looks = Children(fake.path)

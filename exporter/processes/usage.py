@@ -1,6 +1,6 @@
 """What one process has used since it started, from /proc/<pid>.
 
-Not psutil: it takes more than twice as long, and has neither the run queue nor major faults.
+Not psutil: see docs/decisions/0002-libraries.md.
 """
 
 import os
@@ -69,9 +69,12 @@ def stat(procfs: Path, pid: int) -> Usage | None:
 
 def _io(folder: str) -> tuple[int, int] | None:
     # Refused without CAP_SYS_PTRACE for processes of other users.
-    values = _values(f"{folder}/io")
-    read, written = values.get(b"read_bytes:"), values.get(b"write_bytes:")
-    return None if read is None or written is None else (read, written)
+    words = (_beginning(f"{folder}/io") or b"").split()
+    try:
+        read, written = (words.index(name) + 1 for name in (b"read_bytes:", b"write_bytes:"))
+        return int(words[read]), int(words[written])
+    except (IndexError, ValueError):
+        return None
 
 
 def _run_queue_nanoseconds(folder: str) -> int | None:
@@ -88,15 +91,6 @@ def _involuntary_switches(folder: str) -> int | None:
     )
     value = rest.split(None, 1)[:1]
     return int(value[0]) if name and value and value[0].isdigit() else None
-
-
-def _values(path: str) -> dict[bytes, int]:
-    words = (_beginning(path) or b"").split()
-    return {
-        name: int(value)
-        for name, value in zip(words[::2], words[1::2], strict=False)
-        if value.isdigit()
-    }
 
 
 def _beginning(path: str) -> bytes | None:

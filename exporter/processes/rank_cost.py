@@ -191,14 +191,14 @@ class RankCost:
     def _add_waits(self, pid: int, last: Usage, now: Usage) -> None:
         cost = self.cost
         if now.run_queue_nanoseconds is not None:
-            waited = now.run_queue_nanoseconds - (last.run_queue_nanoseconds or 0)
+            waited = max(0, now.run_queue_nanoseconds - (last.run_queue_nanoseconds or 0))
             of_rank = cost.run_queue_nanoseconds or 0
             of_workers = cost.workers_run_queue_nanoseconds or 0
             is_rank = pid == self.pid
             cost.run_queue_nanoseconds = of_rank + (waited if is_rank else 0)
             cost.workers_run_queue_nanoseconds = of_workers + (0 if is_rank else waited)
         if now.involuntary_switches is not None:
-            switches = now.involuntary_switches - (last.involuntary_switches or 0)
+            switches = max(0, now.involuntary_switches - (last.involuntary_switches or 0))
             cost.involuntary_switches = (cost.involuntary_switches or 0) + switches
 
 

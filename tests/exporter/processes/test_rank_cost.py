@@ -3,6 +3,7 @@
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -184,6 +185,17 @@ def test_reading_that_is_refused_later_is_no_fall(rank: Rank) -> None:
     again = rank.look()
     assert again is not None
     assert again.read_bytes == 5100
+
+
+def test_reading_that_falls_is_no_fall_of_the_cost(rank: Rank) -> None:
+    """Whatever a kernel or a sandbox says, a counter never goes back."""
+    rank.fake.use(RANK, cpu=100, ended_cpu=9, faults=9, io=(9, 9), run_queue=9, switches=9)
+    before = rank.look()
+    assert before is not None
+    expected = replace(before, saturated_workers=0)
+    rank.fake.use(RANK, cpu=50, ended_cpu=3, faults=3, io=(3, 3), run_queue=3, switches=3)
+
+    assert rank.look() == expected
 
 
 def test_no_more_than_the_limit_is_read(rank: Rank) -> None:

@@ -113,6 +113,8 @@ def metrics() -> str:
         "",
         "A rank has at most 48 series, a GPU [64](hardware.md#gpu) and the rest of a node "
         "[120](hardware.md#host); tests check these limits.",
+        "Where the exporter sees a rank's process, [up to 16 more](#rank_host) say what that costs "
+        "its host.",
         "A late rank has up to 10 more, and so has a rank whose join does not cover its job.",
         figures.series(),
     ]

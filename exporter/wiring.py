@@ -23,6 +23,7 @@ from exporter.nvml.timing import Timing
 from exporter.operator.app import operator_app
 from exporter.operator.gpus import GpuControl
 from exporter.operator.levels import Orders
+from exporter.processes.host_watch import HostWatch
 from exporter.processes.process import Proc
 from exporter.processes.watch import ProcessWatch
 from exporter.ranks.limits import RankLimits
@@ -65,8 +66,9 @@ class Exporter:
         self._needs_nvml = any(entry.needs_nvml for entry in enabled(settings))
         self._gpu_control = GpuControl(self._nvml, expected) if self._needs_nvml else None
         self._watch = ProcessWatch(self._nvml, Proc(Path(settings.path_procfs)))
-        seen = self._watch.processes
-        sources = Sources(settings, self._store, self._counts, self._nvml, expected, seen)
+        self._host = HostWatch(Path(settings.path_procfs), Path(settings.path_sysfs))
+        seen, host = self._watch.processes, self._host
+        sources = Sources(settings, self._store, self._counts, self._nvml, expected, seen, host)
         self._scrape = Scrape(makers=makers(sources))
         self.live = LiveView(self._store, self._gpus_visible)
         nvml = self._nvml if self._needs_nvml else None
@@ -76,6 +78,7 @@ class Exporter:
     def start(self) -> None:
         """Start reading the node."""
         self._scrape.start()
+        self._host.start()  # It reads nothing until its collector names ranks.
         if self._needs_nvml:
             self._nvml.start()
             self._watch.start()
@@ -83,6 +86,7 @@ class Exporter:
     def stop(self) -> None:
         """End what start() began, the NVML worker included."""
         self._scrape.stop()
+        self._host.stop()
         if self._needs_nvml:
             self._watch.stop()
             self._nvml.stop()

@@ -32,6 +32,7 @@ from exporter.collectors.node.network import NodeNetworkCollector
 from exporter.collectors.node.pressure import NodePressureCollector
 from exporter.collectors.rank.blocks import RankBlocksCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
+from exporter.collectors.rank.host import RankHostCollector
 from exporter.collectors.rank.jobs import JobsCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.ranks import RanksCollector
@@ -39,6 +40,7 @@ from exporter.collectors.rank.resources import RankResourcesCollector
 from exporter.ingest.app import IngestCounts
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import NvmlSource
+from exporter.processes.host_watch import HostWatch
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.store import RankStore
@@ -56,6 +58,8 @@ class Sources:
     expected_gpus: ExpectedGpus = field(default_factory=ExpectedGpus)
     # ProcessWatch.processes; by default there are none.
     processes: Callable[[], Mapping[int, Process]] = dict
+    # By default one that never looks.
+    host: HostWatch = field(default_factory=lambda: HostWatch(Path("/proc"), Path("/sys")))
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +85,15 @@ def _mounts(sources: Sources) -> Mounts:
 
 
 def _joined(name: str, help: str, make: Callable[[RankJoin], Collector]) -> Entry:
-    def join(sources: Sources) -> RankJoin:
-        return RankJoin(sources.nvml, sources.processes, sources.ranks)
+    return Entry(name, help, lambda sources: make(_join(sources)), needs_nvml=True)
 
-    return Entry(name, help, lambda sources: make(join(sources)), needs_nvml=True)
+
+def _join(sources: Sources) -> RankJoin:
+    return RankJoin(sources.nvml, sources.processes, sources.ranks)
+
+
+def _rank_host(sources: Sources) -> Collector:
+    return RankHostCollector(_join(sources), sources.ranks, sources.host)
 
 
 def _gpu_devices(sources: Sources) -> Collector:
@@ -126,6 +135,12 @@ COLLECTORS: Final = (
         lambda s: RankBlocksCollector(s.ranks),
     ),
     _joined("rank_gpus", "The GPU, CPUs, pod and Slurm job of the ranks.", RankGpusCollector),
+    Entry(
+        "rank_host",
+        "CPU, faults and I/O of the ranks and their workers.",
+        _rank_host,
+        needs_nvml=True,
+    ),
     Entry(
         "gpu_devices",
         "Which GPUs the node has and which of them answer.",

@@ -124,7 +124,7 @@ def join(
     ranks: list[RankOnGpu] = []
     for each in held:
         key = (each.snapshot.job_id, each.snapshot.rank)
-        theirs = [claim for claim in claims.pop(key, []) if _may_be(claim.process, each.owner)]
+        theirs = [claim for claim in claims.pop(key, []) if may_be(claim.process, each.owner)]
         ranks += _reported(each, theirs, gpus, processes)
     return ranks + [_started(_best(theirs)) for theirs in claims.values()]
 
@@ -203,13 +203,13 @@ def _process_on(
             for process in found
             if process is not None
             and process.namespace_pid == held.snapshot.pid
-            and _may_be(process, held.owner)
+            and may_be(process, held.owner)
         ),
         None,
     )
 
 
-def _may_be(process: Process, owner: Peer | None) -> bool:
+def may_be(process: Process, owner: Peer | None) -> bool:
     """Whether *process* can be a rank of *owner*: anyone can write anyone else's job_id."""
     if owner is None or process.uid is None:
         return True

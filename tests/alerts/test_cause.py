@@ -104,6 +104,16 @@ class Nodes:
                     (f"rankskew_tokens_total{{{who}}}", "+30000"),
                     (f"rankskew_gc_pause_seconds_total{{{who}}}", "+0.1"),
                     (f"rankskew_rank_numa_local{{{who}}}", "1"),
+                    (f'rankskew_rank_cpu_seconds_total{{{who},process="main"}}', "+14"),
+                    (f'rankskew_rank_cpu_seconds_total{{{who},process="workers"}}', "+20"),
+                    (f'rankskew_rank_run_queue_seconds_total{{{who},process="main"}}', "+0.1"),
+                    (f'rankskew_rank_run_queue_seconds_total{{{who},process="workers"}}', "+1"),
+                    (f"rankskew_rank_major_faults_total{{{who}}}", "+15"),
+                    (f"rankskew_rank_read_bytes_total{{{who}}}", "+150000000"),
+                    (f"rankskew_rank_saturated_workers{{{who}}}", "0"),
+                    (f"rankskew_rank_cgroup_periods_total{{{who}}}", "+150"),
+                    (f"rankskew_rank_cgroup_throttled_periods_total{{{who}}}", "+15"),
+                    (f'rankskew_rank_cgroup_pressure_seconds_total{{{who},resource="io"}}', "+1"),
                     (f'rankskew_gpu_clock_hertz{{{gpu},clock="sm"}}', "1800"),
                     (f"rankskew_gpu_pcie_link_width{{{gpu}}}", "16"),
                     (f"rankskew_gpu_pcie_link_width_max{{{gpu}}}", "16"),
@@ -212,6 +222,15 @@ PRESSURE = {pressure(NODE, "cpu"): "+9"}
 STOLEN = {f'{CPU}"steal"}}': "+100"}
 DISK = {pressure(NODE, "io"): "+9"}
 WAITS = {pressure(NODE, "io"): "_", f'{CPU}"iowait"}}': "+30"}
+THROTTLED = {f"rankskew_rank_cgroup_throttled_periods_total{{{WHO}}}": "+60"}
+# A sixth of the time; a rank that is a quarter late loses a fifth.
+QUEUES = {f'rankskew_rank_run_queue_seconds_total{{{WHO},process="main"}}': "+2.5"}
+WORKERS_QUEUE = {f'rankskew_rank_run_queue_seconds_total{{{WHO},process="workers"}}': "+15"}
+IDLE_WORKERS = {f'rankskew_rank_cpu_seconds_total{{{WHO},process="workers"}}': "+0.5"}
+READS = {f"rankskew_rank_read_bytes_total{{{WHO}}}": "+600000000"}
+FAULTS = {f"rankskew_rank_major_faults_total{{{WHO}}}": "+1800"}
+IO_PRESSURE = {f'rankskew_rank_cgroup_pressure_seconds_total{{{WHO},resource="io"}}': "+9"}
+SATURATED = {f"rankskew_rank_saturated_workers{{{WHO}}}": "2"}
 BAD_PORT = {f'rankskew_infiniband_errors_total{{{NODE},port="1"}}': "+60"}
 DROPS = {
     f'rankskew_node_network_{way}_drops_total{{{NODE},device="eth0"}}': "+60"
@@ -236,6 +255,91 @@ def test_evidence_and_stage_make_the_cause(tmp_path: Path) -> None:
         (Late({"eval": 0.6, "data": 0.4}), {}, "extra_duties/eval"),
         (OTHER, {}, "extra_duties/other"),
         (FORWARD, {}, "unknown"),
+    ]
+
+    assert_cases(tmp_path, cases)
+
+
+def test_processes_of_the_rank_are_the_cause(tmp_path: Path) -> None:
+    """A late rank whose process or workers lack CPUs, read from storage or never wait is theirs."""
+    cases: list[Case] = [
+        (DATA, THROTTLED, "cpu/throttled"),
+        (FORWARD, THROTTLED, "cpu/throttled"),
+        (DATA, QUEUES, "cpu/run_queue"),
+        (FORWARD, QUEUES, "cpu/run_queue"),
+        (DATA, WORKERS_QUEUE, "cpu/workers_run_queue"),
+        (DATA, READS, "input/reads"),
+        (DATA, FAULTS, "input/reads"),
+        (DATA, IO_PRESSURE, "input/reads"),
+        (DATA, SATURATED, "input/workers"),
+        (replace(DATA, kind="node"), THROTTLED, "cpu/throttled"),
+    ]
+
+    assert_cases(tmp_path, cases)
+
+
+def test_processes_just_below_the_thresholds_are_not_the_cause(tmp_path: Path) -> None:
+    """A quarter of the periods, half of the workers' time, 20 MB/s, 100 faults a second."""
+    cases: list[Case] = [
+        (DATA, just_below(THROTTLED, "+37"), "input"),
+        (DATA, just_below(QUEUES, "+1.4"), "input"),
+        (DATA, just_below(WORKERS_QUEUE, "+9.9"), "input"),
+        (DATA, just_below(READS, "+440000000"), "input"),
+        (DATA, just_below(FAULTS, "+1500"), "input"),
+        (DATA, just_below(IO_PRESSURE, "+3.7"), "input"),
+        (DATA, just_below(SATURATED, "0"), "input"),
+    ]
+
+    assert_cases(tmp_path, cases)
+
+
+def just_below(odd: Mapping[str, str], value: str) -> dict[str, str]:
+    return dict.fromkeys(odd, value)
+
+
+def test_processes_explain_only_the_stages_that_they_do(tmp_path: Path) -> None:
+    """What the workers read does not delay the forward pass; a quota does not write checkpoints."""
+    cases: list[Case] = [
+        (FORWARD, READS | FAULTS | IO_PRESSURE | SATURATED, "unknown"),
+        (OTHER, THROTTLED | WORKERS_QUEUE, "extra_duties/other"),
+        # Workers that hardly run do not wait for CPUs, whatever a short moment of theirs says.
+        (DATA, WORKERS_QUEUE | IDLE_WORKERS, "input"),
+    ]
+
+    assert_cases(tmp_path, cases)
+
+
+def test_what_the_processes_of_most_peers_have_is_not_the_cause(tmp_path: Path) -> None:
+    """What both ranks of its node have, or three of four ranks, makes none of them later."""
+    shared = [THROTTLED, QUEUES, WORKERS_QUEUE, READS, FAULTS, IO_PRESSURE, SATURATED]
+    cases: list[Case] = [(DATA, everywhere(odd, (0, 1, 2)), "input") for odd in shared]
+
+    assert_cases(tmp_path, cases)
+
+
+def test_node_that_hides_its_processes_has_the_other_causes(tmp_path: Path) -> None:
+    """Without rights, schedstat, cgroups or pressure, what is left still says what it can."""
+    hidden = {name: "_" for name, _ in Nodes()._telemetry() if "rankskew_rank_" in name}
+    del hidden[f"rankskew_rank_numa_local{{{WHO}}}"]
+    cases: list[Case] = [
+        (DATA, hidden, "input"),
+        (DATA, hidden | {f"rankskew_rank_saturated_workers{{{WHO}}}": "2"}, "input/workers"),
+        (FORWARD, hidden | SLOW_CLOCK, "slow_device/clocks"),
+    ]
+
+    assert_cases(tmp_path, cases)
+
+
+def test_of_several_causes_of_its_processes_the_first_wins(tmp_path: Path) -> None:
+    """A quota is why they wait, waiting why they are slow; both before the node and the stage."""
+    cases: list[Case] = [
+        (DATA, THROTTLED | QUEUES | WORKERS_QUEUE | READS | SATURATED, "cpu/throttled"),
+        (DATA, QUEUES | WORKERS_QUEUE | READS, "cpu/run_queue"),
+        (DATA, WORKERS_QUEUE | READS | SATURATED, "cpu/workers_run_queue"),
+        (DATA, READS | SATURATED, "input/reads"),
+        (replace(DATA, kind="node"), SATURATED | DISK | PRESSURE, "input/workers"),
+        (FORWARD, SLOW_CLOCK | THROTTLED, "slow_device/clocks"),
+        (OTHER, COLLECTS | QUEUES, "gc"),
     ]
 
     assert_cases(tmp_path, cases)

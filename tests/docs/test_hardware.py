@@ -4,7 +4,7 @@ from pathlib import Path
 from docs import build
 
 PAGE = (Path(__file__).parents[2] / "docs" / "hardware.md").read_text()
-PREFIXES = ("gpu_", "node_", "rank_gpus")
+PREFIXES = ("gpu_", "node_", "rank_gpus", "rank_host")
 
 
 def test_every_series_of_gpus_and_hosts_is_explained_and_no_other() -> None:

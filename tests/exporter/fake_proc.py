@@ -1,6 +1,7 @@
 """A proc file system of a few files, and processes for tests that need none."""
 
 import os
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,50 @@ class FakeProc:
         self.set_environment(pid, environment)
         (directory / "ns" / "uts").unlink(missing_ok=True)
         os.symlink(uts, directory / "ns" / "uts")
+
+    def use(
+        self,
+        pid: int,
+        *,
+        parent: int = 1,
+        start: int = 1000,
+        state: str = "S",
+        cpu: int = 0,
+        ended_cpu: int = 0,
+        faults: int = 0,
+        ended_faults: int = 0,
+        io: tuple[int, int] | None = None,
+        run_queue: int | None = None,
+        switches: int | None = None,
+    ) -> None:
+        """Let a process, new or not, have used this much since it started; None has no file.
+
+        CPU time is in ticks, half of them in the kernel; the run queue in nanoseconds.
+        """
+        directory = self.path / str(pid)
+        directory.mkdir(exist_ok=True)
+        user, ended_user = cpu - cpu // 2, ended_cpu - ended_cpu // 2
+        ticks = f"{user} {cpu // 2} {ended_user} {ended_cpu // 2}"
+        (directory / "stat").write_text(
+            f"{pid} (pt) main (1) {state} {parent} 0 0 0 0 0 7 7 {faults} {ended_faults} {ticks} "
+            f"20 0 1 0 {start} 0 0\n"
+        )
+        texts = {
+            "io": io and f"rchar: 9\nwchar: 9\nread_bytes: {io[0]}\nwrite_bytes: {io[1]}\n",
+            "schedstat": None if run_queue is None else f"77 {run_queue} 5\n",
+            "status": None
+            if switches is None
+            else f"voluntary_ctxt_switches:\t9\nnonvoluntary_ctxt_switches:\t{switches}\n",
+        }
+        for name, text in texts.items():
+            if text is None:
+                (directory / name).unlink(missing_ok=True)
+            else:
+                (directory / name).write_text(text)
+
+    def end(self, pid: int) -> None:
+        """Let a process be gone."""
+        shutil.rmtree(self.path / str(pid))
 
     def set_environment(self, pid: int, environment: Mapping[str, str] | bytes) -> None:
         """Write a block of variables, each ended by a zero byte."""

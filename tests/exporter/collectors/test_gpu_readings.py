@@ -126,7 +126,7 @@ each_collector = pytest.mark.parametrize(("make", "readings"), READINGS, ids=NAM
 
 def test_every_collector_of_readings_is_held_to_the_promises() -> None:
     """All that need NVML are here, but for those that tell of the GPUs there are and of ranks."""
-    assert {*NAMES, "gpu_devices", "rank_gpus"} == {
+    assert {*NAMES, "gpu_devices", "rank_gpus", "rank_host"} == {
         entry.name for entry in COLLECTORS if entry.needs_nvml
     }
 

@@ -62,7 +62,9 @@ WRAPPING = (
 def exposition(nvml: NvmlSource) -> str:
     """Return all GPU metrics, with what the clock decides replaced by TIME."""
     sources = Sources(Settings(), RankStore(), IngestCounts(), nvml)
-    text = expose(*(entry.make(sources) for entry in COLLECTORS if entry.needs_nvml))
+    # rank_host takes the ids of processes from NVML, and shows nothing of a GPU.
+    entries = (each for each in COLLECTORS if each.needs_nvml and each.name != "rank_host")
+    text = expose(*(entry.make(sources) for entry in entries))
     # A rate between two readings of a counter is as exact as the clock: it has many digits.
     timed = rf"^((?:{'|'.join(TIMED)})\S*) (?!0\.0$)\S+$|^(\S+pcie\S+_per_second\S+) \S{{13,}}$"
     return re.sub(timed, r"\1\2 TIME", text, flags=re.MULTILINE)

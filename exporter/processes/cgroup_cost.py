@@ -1,0 +1,149 @@
+"""How a process's cgroup is held back: its CPU quota, and tasks that wait for CPU, memory, I/O."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+MICROSECONDS: Final = 1_000_000
+NANOSECONDS: Final = 1_000_000_000
+RESOURCES: Final = ("cpu", "io", "memory")
+FILE_BYTES: Final = 1 << 13
+# A path that a user has nested deeper than any runtime does.
+MOST_LEVELS: Final = 32
+# A node has some hundred cgroups. Looking through these takes a second, once.
+MOST_CGROUPS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Throttling:
+    """A CPU quota: how many of its periods have passed, and in how many it was used up.
+
+    *seconds* is summed over the CPUs on which tasks were then kept from running.
+    """
+
+    periods: int
+    throttled_periods: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupCost:
+    """*throttling* is of the innermost cgroup with a CPU quota, None if there is none.
+
+    *pressure_seconds* has, by resource, the time in which at least one task waited for it.
+    """
+
+    throttling: Throttling | None = None
+    pressure_seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+class CgroupCosts:
+    """Reads cgroups in the sysfs at *sysfs*, of processes in the proc file system at *procfs*.
+
+    *own* is where this process sees its own cgroup namespace. If that is not the node's, the paths
+    in procfs are relative to it ("/../other").
+    """
+
+    def __init__(self, procfs: Path, sysfs: Path, own: Path = Path("/sys/fs/cgroup")) -> None:
+        self._procfs = procfs
+        self._own = own
+        tree = sysfs / "fs" / "cgroup"
+        # Version 2 is mounted beside version 1 on hybrid hosts.
+        self._version_2 = tree / "unified" if (tree / "unified").is_dir() else tree
+        self._version_1 = tree / "cpu"
+
+    def path(self, pid: int) -> str:
+        """Return the process's cgroups, as a key for cost(); '' if they cannot be read."""
+        return _text(self._procfs / str(pid) / "cgroup")
+
+    def cost(self, path: str) -> CgroupCost:
+        """Return what is known of the cgroups in *path*, for either version."""
+        throttling, pressure = None, {}
+        for line in path.splitlines():
+            number, _, rest = line.partition(":")
+            controllers, _, name = rest.partition(":")
+            if number == "0":
+                levels = list(self._levels(self._version_2, name))
+                throttling = next(filter(None, map(_throttling_2, levels)), throttling)
+                pressure = _pressure(levels[0]) if levels else {}
+            elif "cpu" in controllers.split(","):
+                levels = list(self._levels(self._version_1, name))
+                throttling = next(filter(None, map(_throttling_1, levels)), throttling)
+        return CgroupCost(throttling, pressure)
+
+    def _levels(self, tree: Path, name: str) -> Iterator[Path]:
+        """Yield the folder of cgroup *name* and those around it; none if it is not in sight."""
+        parts = [part for part in name.split("/") if part]
+        above = parts.count("..")
+        if above:
+            if self._own_parts is None or above > len(self._own_parts):
+                return
+            parts = [*self._own_parts[: len(self._own_parts) - above], *parts[above:]]
+        if len(parts) <= MOST_LEVELS:
+            for depth in range(len(parts), -1, -1):
+                yield tree.joinpath(*parts[:depth])
+
+    @cached_property
+    def _own_parts(self) -> tuple[str, ...] | None:
+        """The path of our own cgroup namespace on the node, which the kernel tells to nobody."""
+        try:
+            own = os.stat(self._own)
+        except OSError:
+            return None
+        for number, (folder, _, _) in enumerate(os.walk(self._version_2)):
+            if number >= MOST_CGROUPS:
+                return None
+            if _is_same(folder, own):
+                return Path(folder).relative_to(self._version_2).parts
+        return None
+
+
+def _is_same(folder: str, other: os.stat_result) -> bool:
+    try:
+        return os.path.samestat(os.stat(folder), other)
+    except OSError:
+        return False
+
+
+def _throttling_2(folder: Path) -> Throttling | None:
+    # Only with a quota: reading cpu.stat makes the kernel add up all CPUs.
+    quota = _text(folder / "cpu.max").split()[:1]
+    if not quota or quota == ["max"]:
+        return None
+    return _throttling(folder, "throttled_usec", MICROSECONDS)
+
+
+def _throttling_1(folder: Path) -> Throttling | None:
+    if not _text(folder / "cpu.cfs_quota_us").strip().isdecimal():  # It is -1 without a quota.
+        return None
+    return _throttling(folder, "throttled_time", NANOSECONDS)
+
+
+def _throttling(folder: Path, name: str, units: int) -> Throttling | None:
+    found = dict(re.findall(r"^(\w+) (\d+)$", _text(folder / "cpu.stat"), re.MULTILINE))
+    if not {"nr_periods", "nr_throttled", name} <= found.keys():
+        return None
+    return Throttling(
+        int(found["nr_periods"]), int(found["nr_throttled"]), int(found[name]) / units
+    )
+
+
+def _pressure(folder: Path) -> dict[str, float]:
+    found = {
+        resource: re.match(r"some .*total=(\d+)", _text(folder / f"{resource}.pressure"))
+        for resource in RESOURCES
+    }
+    return {name: int(total[1]) / MICROSECONDS for name, total in found.items() if total}
+
+
+def _text(file: Path) -> str:
+    """Return the beginning of *file*; '' if it cannot be read."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(FILE_BYTES).decode(errors="replace")
+    except OSError:  # Also "not supported", of pressure with psi=0.
+        return ""

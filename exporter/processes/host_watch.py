@@ -1,0 +1,182 @@
+"""What the node's ranks cost their host, looked up in /proc in the background."""
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from exporter.processes.cgroup_cost import CgroupCost, CgroupCosts
+from exporter.processes.children import Children, family
+from exporter.processes.process import Proc, Process
+from exporter.processes.rank_cost import Cost, RankCost
+from exporter.processes.rank_gpus import RankOnGpu, may_be, started_as
+from exporter.processes.watch import WatchHangs
+from exporter.ranks.store import HeldRank
+
+# Eight ranks with eight workers each take 5 ms, 0.03 % of a core.
+INTERVAL_SECONDS: Final = 15.0
+STALE_SECONDS: Final = 60.0
+# At 50 µs each, a user with thousands of processes takes a twentieth of a second at most.
+MOST_PROCESSES: Final = 1024
+
+# job_id, peer_group and rank.
+Who = tuple[str, str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A rank to look at: its *process* if it is known from its GPU, else the one that reports."""
+
+    who: Who
+    process: Process | None = None
+    held: HeldRank | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HostCost:
+    """What a rank's processes have used, and how its cgroup was held back."""
+
+    used: Cost
+    cgroup: CgroupCost
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What one look found. *left_out* processes of ranks were not read, because of the limit."""
+
+    costs: Mapping[Who, HostCost]
+    left_out: int
+
+
+def to_follow(joined: Iterable[RankOnGpu], held: Iterable[HeldRank]) -> list[Followed]:
+    """Return the node's ranks that may have a living process, each once."""
+    found: dict[tuple[str, int], Followed] = {}
+    for each in held:
+        snapshot = each.snapshot
+        if not snapshot.finished:
+            who = (snapshot.job_id, snapshot.peer_group, str(snapshot.rank))
+            found[snapshot.job_id, snapshot.rank] = Followed(who, held=each)
+    for rank in joined:
+        if rank.process is not None:
+            who = (rank.job_id, rank.peer_group, str(rank.rank))
+            found[rank.job_id, rank.rank] = Followed(who, rank.process)
+    return list(found.values())
+
+
+class HostWatch:
+    """Looks at the ranks that it was last told to follow, in a thread between start() and stop().
+
+    Counters of a rank begin with its process: a rank that restarts begins again. While nobody
+    follows a rank, nothing is read.
+    """
+
+    def __init__(
+        self,
+        procfs: Path,
+        sysfs: Path,
+        interval_seconds: float = INTERVAL_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+        most_processes: int = MOST_PROCESSES,
+    ) -> None:
+        self._procfs = procfs
+        self._proc = Proc(procfs)
+        self._children = Children(procfs)
+        self._cgroups = CgroupCosts(procfs, sysfs)
+        self._interval_seconds = interval_seconds
+        self._clock = clock
+        self._most_processes = most_processes
+        self._stopping = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._ranks: dict[Who, RankCost] = {}
+        self._reported: dict[Who, Process] = {}
+        # Both are replaced as a whole, so that another thread never sees a partial result.
+        self._followed: Sequence[Followed] = ()
+        self._latest: Look | None = None
+        self._looked_seconds = clock()
+
+    def start(self) -> None:
+        """Start looking."""
+        self._looked_seconds = self._clock()
+        self._thread = threading.Thread(
+            target=self._look_until_stopped, name="rankskew-host-watch", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop looking; a thread that hangs in /proc is left behind."""
+        self._stopping.set()
+        if self._thread is not None:
+            self._thread.join(timeout=0.2)
+
+    def follow(self, ranks: Sequence[Followed]) -> None:
+        """Look at these ranks from now on, and at no others."""
+        self._followed = ranks
+
+    def latest(self) -> Look | None:
+        """Return what the last look found, None before the first. Raises WatchHangs."""
+        quiet_seconds = self._clock() - self._looked_seconds
+        if self._thread is not None and quiet_seconds > STALE_SECONDS:
+            raise WatchHangs("reading the process or the cgroup of a rank hangs")
+        return self._latest
+
+    def look(self) -> None:
+        """Look now."""
+        processes = {each.who: self._process(each) for each in self._followed}
+        found = {who: process for who, process in processes.items() if process is not None}
+        self._reported = {who: each for who, each in self._reported.items() if who in found}
+        self._ranks = {who: self._rank(who, process) for who, process in found.items()}
+        self._latest = self._look_at(self._ranks) if found else None
+        self._looked_seconds = self._clock()
+
+    def _look_at(self, ranks: Mapping[Who, RankCost]) -> Look:
+        children = self._children.look()
+        everyone = frozenset(rank.pid for rank in ranks.values())
+        share = max(1, self._most_processes // len(ranks))
+        cgroups: dict[str, CgroupCost] = {}  # Ranks often share one.
+        costs: dict[Who, HostCost] = {}
+        left_out = 0
+        for who, rank in ranks.items():
+            theirs = family(rank.pid, children, everyone - {rank.pid})
+            if rank.look(theirs, share):
+                path = self._cgroups.path(rank.pid)
+                if path not in cgroups:
+                    cgroups[path] = self._cgroups.cost(path)
+                costs[who] = HostCost(replace(rank.cost), cgroups[path])
+                left_out += rank.left_out
+        return Look(costs, left_out)
+
+    def _rank(self, who: Who, process: Process) -> RankCost:
+        known = self._ranks.get(who)
+        if known is not None and known.is_of(process.pid, process.start_ticks):
+            return known
+        return RankCost(self._procfs, process.pid, process.start_ticks)
+
+    def _process(self, rank: Followed) -> Process | None:
+        if rank.process is not None or rank.held is None:
+            return rank.process
+        process = self._proc.process(rank.held.snapshot.pid, self._reported.get(rank.who))
+        if process is None or not is_reporter(process, rank.held):
+            return None
+        self._reported[rank.who] = process
+        return process
+
+    def _look_until_stopped(self) -> None:
+        while not self._stopping.is_set():
+            self.look()
+            self._stopping.wait(self._interval_seconds)
+
+
+def is_reporter(process: Process, held: HeldRank) -> bool:
+    """Whether *process*, which has the id that a rank reports, is that rank.
+
+    The id is one of the rank's PID namespace, and in ours may be that of another process. Over TCP
+    the user is unknown too, so that only the launcher's variables prove it.
+    """
+    snapshot, who = held.snapshot, started_as(process)
+    if process.environment is None or process.namespace_pid != snapshot.pid:
+        return False
+    if held.owner is None:
+        return who is not None and (who.job_id, who.rank) == (snapshot.job_id, snapshot.rank)
+    return may_be(process, held.owner) and (who is None or who.rank == snapshot.rank)

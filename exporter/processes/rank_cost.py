@@ -1,0 +1,213 @@
+"""What a rank costs its host: its process, and all that this started, ended ones included."""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from exporter.processes.usage import Usage, Work, usage
+
+TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
+NANOSECONDS: Final = 1_000_000_000
+# A worker that never waits for its queue or a file; the rest is preprocessing by other threads.
+SATURATED_SHARE: Final = 0.9
+
+
+@dataclass(slots=True)
+class Cost:
+    """What a rank has used since its process started; none of it ever decreases.
+
+    "workers" are all processes that the rank's process started, and theirs. None is "could not be
+    read"; *saturated_workers* is None until they were read twice.
+    """
+
+    cpu_ticks: int = 0
+    workers_cpu_ticks: int = 0
+    run_queue_nanoseconds: int | None = None
+    workers_run_queue_nanoseconds: int | None = None
+    involuntary_switches: int | None = None
+    major_faults: int = 0
+    read_bytes: int | None = None
+    written_bytes: int | None = None
+    workers: int = 0
+    saturated_workers: int | None = None
+
+
+class _Debts:
+    """What ended children had used when they were last read, and was therefore counted then.
+
+    It comes a second time, in what their parent says of its ended children: at the same look, or at
+    the next one if the parent was read just before the child ended. If it has not come by then, the
+    parent did not wait for the child, and never will.
+    """
+
+    def __init__(self) -> None:
+        self._before = [0, 0, 0, 0]
+        self._now = [0, 0, 0, 0]
+
+    def add(self, used: list[int]) -> None:
+        self._now = [mine + more for mine, more in zip(self._now, used, strict=True)]
+
+    def sums(self) -> list[int]:
+        return [one + other for one, other in zip(self._before, self._now, strict=True)]
+
+    def pay(self, grown: list[int]) -> list[int]:
+        """Return what of *grown* was not counted before; call once a look."""
+        owed = self.sums()
+        paid = [min(each) for each in zip(grown, owed, strict=True)]
+        left = [all_of_it - part for all_of_it, part in zip(owed, paid, strict=True)]
+        self._before = [min(each) for each in zip(self._now, left, strict=True)]
+        self._now = [0, 0, 0, 0]
+        return [all_of_it - part for all_of_it, part in zip(grown, paid, strict=True)]
+
+
+@dataclass(slots=True)
+class _Member:
+    """A living process of the rank, with what it had used when it was last read."""
+
+    parent_pid: int
+    usage: Usage
+    read_seconds: float
+    debts: _Debts = field(default_factory=_Debts)
+
+
+class RankCost:
+    """Adds up what the process *pid* and its descendants use.
+
+    A descendant that ends between two looks keeps what it was last seen to have used. What it used
+    after that is counted too if its parent waits for it, as a DataLoader does.
+    """
+
+    def __init__(
+        self,
+        procfs: Path,
+        pid: int,
+        start_ticks: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._procfs = procfs
+        self.pid = pid
+        self._start_ticks = start_ticks
+        self._clock = clock
+        self._members: dict[int, _Member] = {}
+        self.cost = Cost()
+        # Processes that the last look did not read.
+        self.left_out = 0
+
+    def is_of(self, pid: int, start_ticks: int) -> bool:
+        """Whether this is about that process, and not one that had its id before."""
+        return (self.pid, self._start_ticks) == (pid, start_ticks)
+
+    def look(self, family: Mapping[int, int], most: int) -> bool:
+        """Read *family*, from children.family(), up to *most* processes; False if the rank ended.
+
+        Who was read before is read again, so that nothing is forgotten and counted a second time.
+        """
+        is_first_look = not self._members
+        found = self._read(family, most)
+        mine = found.get(self.pid)
+        if mine is None or mine.is_zombie:
+            return False
+        for pid in reversed(list(self._members)):  # Children first: they leave debts to parents.
+            if pid not in found or self._is_another(pid, found[pid]):
+                self._bury(pid)
+        saturated = [self._count(pid, family.get(pid, 0), each) for pid, each in found.items()]
+        self.cost.workers = sum(not each.is_zombie for each in found.values()) - 1 + self.left_out
+        self.cost.saturated_workers = None if is_first_look else sum(saturated)
+        return True
+
+    def _read(self, family: Mapping[int, int], most: int) -> dict[int, Usage]:
+        """Return what each process has used, parents before their children: see _Debts."""
+        new = (pid for pid in family if pid not in self._members)
+        chosen = {*self._members, *islice(new, max(0, most - len(self._members)))}
+        self.left_out = sum(pid not in chosen for pid in family)
+        # Those whose parent has ended are no longer in the family, but still belong to the rank.
+        found = {
+            pid: usage(self._procfs, pid)
+            for pid in dict.fromkeys([*family, *self._members])
+            if pid in chosen
+        }
+        return {
+            pid: each
+            for pid, each in found.items()
+            if each is not None and self._belongs(pid, family.get(pid), each)
+        }
+
+    def _belongs(self, pid: int, parent_pid: int | None, found: Usage) -> bool:
+        """Whether the id still is that of the process which was listed."""
+        if pid == self.pid:
+            return found.start_ticks == self._start_ticks
+        if pid in self._members and not self._is_another(pid, found):
+            return True
+        return found.parent_pid == parent_pid
+
+    def _is_another(self, pid: int, found: Usage) -> bool:
+        return self._members[pid].usage.start_ticks != found.start_ticks
+
+    def _bury(self, pid: int) -> None:
+        ended = self._members.pop(pid)
+        parent = self._members.get(ended.parent_pid)
+        if parent is not None:
+            own = [*ended.usage.own, 0, 0]
+            used = zip(own, _inherited(ended.usage), ended.debts.sums(), strict=True)
+            parent.debts.add([sum(each) for each in used])
+
+    def _count(self, pid: int, parent_pid: int, now: Usage) -> bool:
+        """Add what *pid* has used since it was last read; say whether it is a saturated worker."""
+        at_seconds = self._clock()
+        is_new = pid not in self._members
+        if is_new:
+            nothing = Usage(now.start_ticks, parent_pid, False, Work(), Work())
+            self._members[pid] = _Member(parent_pid, nothing, at_seconds)
+        member = self._members[pid]
+        last, took_seconds = member.usage, at_seconds - member.read_seconds
+        # A file that could be read before and now cannot is not a fall to zero.
+        now = _with_last(now, last)
+        cpu_ticks, faults = (max(0, b - a) for a, b in zip(last.own, now.own, strict=True))
+        grown = [max(0, b - a) for a, b in zip(_inherited(last), _inherited(now), strict=True)]
+        ended_ticks, ended_faults, read, written = member.debts.pay(grown)
+        member.usage, member.read_seconds = now, at_seconds
+        self._add_work(pid, cpu_ticks, ended_ticks, faults + ended_faults)
+        self._add_io(now, read, written)
+        self._add_waits(pid, last, now)
+        is_worker = pid != self.pid and not is_new
+        return is_worker and cpu_ticks >= SATURATED_SHARE * took_seconds * TICKS_PER_SECOND > 0
+
+    def _add_work(self, pid: int, own_ticks: int, ended_ticks: int, faults: int) -> None:
+        cost = self.cost
+        is_rank = pid == self.pid
+        cost.cpu_ticks += own_ticks if is_rank else 0
+        cost.workers_cpu_ticks += ended_ticks + (0 if is_rank else own_ticks)
+        cost.major_faults += faults
+
+    def _add_io(self, now: Usage, read: int, written: int) -> None:
+        if now.io is not None:
+            self.cost.read_bytes = (self.cost.read_bytes or 0) + read
+            self.cost.written_bytes = (self.cost.written_bytes or 0) + written
+
+    def _add_waits(self, pid: int, last: Usage, now: Usage) -> None:
+        cost = self.cost
+        if now.run_queue_nanoseconds is not None:
+            waited = max(0, now.run_queue_nanoseconds - (last.run_queue_nanoseconds or 0))
+            of_rank = cost.run_queue_nanoseconds or 0
+            of_workers = cost.workers_run_queue_nanoseconds or 0
+            is_rank = pid == self.pid
+            cost.run_queue_nanoseconds = of_rank + (waited if is_rank else 0)
+            cost.workers_run_queue_nanoseconds = of_workers + (0 if is_rank else waited)
+        if now.involuntary_switches is not None:
+            switches = max(0, now.involuntary_switches - (last.involuntary_switches or 0))
+            cost.involuntary_switches = (cost.involuntary_switches or 0) + switches
+
+
+def _inherited(used: Usage) -> list[int]:
+    """Return what grows by all that a child used, when the process waits for it."""
+    return [*used.ended, *(used.io or (0, 0))]
+
+
+def _with_last(now: Usage, last: Usage) -> Usage:
+    """Return *now*, with readings of *last* for those that are missing."""
+    missing = {name: value for name, value in last._asdict().items() if getattr(now, name) is None}
+    return now._replace(**missing) if missing else now

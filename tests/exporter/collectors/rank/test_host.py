@@ -1,0 +1,144 @@
+"""What a rank costs its host is exposed, and no reading is no series."""
+
+from pathlib import Path
+
+import pytest
+
+from exporter.collectors.rank.host import RankHostCollector
+from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes.host_watch import HostWatch
+from exporter.processes.rank_gpus import RankJoin
+from exporter.ranks.store import RankStore
+from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.host import write
+from tests.exporter.fake_proc import FakeProc, process, torchrun
+from tests.exporter.nvml.fixed import NO_DRIVER, node
+from tests.exporter.running import promtool_check_metrics
+
+WHO = 'job_id="llama",peer_group="all",rank="0"'
+
+
+class Host:
+    """A node on whose GPU rank 0 runs as process 10, with a worker."""
+
+    def __init__(self, folder: Path) -> None:
+        self.fake = FakeProc(folder / "proc")
+        self.sysfs = folder / "sys"
+        self.watch = HostWatch(self.fake.path, self.sysfs)
+        rank = process(10, torchrun(0), start_ticks=1000)
+        gpu = GpuSample(0, up=True, uuid="GPU-0", processes=(GpuProcess(10),))
+        self._store = RankStore()
+        join = RankJoin(node(gpu), lambda: {10: rank}, self._store)
+        self._collector = RankHostCollector(join, self._store, self.watch)
+
+    def page(self) -> str:
+        """Return the page of the second scrape: the first one names the ranks."""
+        expose(self._collector)
+        self.watch.look()
+        return expose(self._collector)
+
+    def series(self) -> list[str]:
+        return [line.removeprefix("rankskew_rank_") for line in series(self.page())]
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Host:
+    return Host(tmp_path)
+
+
+def test_node_without_ranks_has_no_series(tmp_path: Path) -> None:
+    """Nothing runs, nothing was looked at, and that is not a failure."""
+    store, watch = RankStore(), HostWatch(tmp_path, tmp_path)
+    collector = RankHostCollector(RankJoin(NO_DRIVER, dict, store), store, watch)
+    expose(collector)
+    watch.look()
+    page = expose(collector)
+
+    assert series(page) == []
+    assert 'rankskew_collector_success{collector="rank_host"} 0.0' not in page
+
+
+def test_rank_whose_process_cannot_be_read_has_no_series(host: Host) -> None:
+    """An exporter in another process namespace shows no zeros."""
+    assert host.series() == ["processes_left_out 0.0"]
+
+
+def test_readings_that_the_node_refuses_have_no_series(host: Host) -> None:
+    """No rights for io, no schedstat, no cgroups: what there is stays."""
+    host.fake.use(10, cpu=150, faults=3)
+
+    assert host.series() == [
+        'cpu_seconds_total{job_id="llama",peer_group="all",process="main",rank="0"} 1.5',
+        'cpu_seconds_total{job_id="llama",peer_group="all",process="workers",rank="0"} 0.0',
+        f"major_faults_total{{{WHO}}} 3.0",
+        f"workers{{{WHO}}} 0.0",
+        "processes_left_out 0.0",
+    ]
+
+
+def complete(host: Host) -> None:
+    """Let the node show all that there is of rank 0 and its worker."""
+    host.fake.use(10, cpu=150, faults=3, io=(4096, 512), run_queue=10**9, switches=2)
+    host.fake.use(11, parent=10, cpu=900, io=(4096, 512), run_queue=3 * 10**9, switches=3)
+    write(host.fake.path / "10" / "cgroup", "0::/pod\n")
+    cgroup = host.sysfs / "fs" / "cgroup" / "pod"
+    write(cgroup / "cpu.max", "100000 100000\n")
+    write(cgroup / "cpu.stat", "nr_periods 100\nnr_throttled 25\nthrottled_usec 2500000\n")
+    for number, resource in enumerate(("cpu", "io", "memory"), 1):
+        write(cgroup / f"{resource}.pressure", f"some avg10=0.00 total={number}000000\n")
+
+
+def test_all_that_is_read_is_exposed(host: Host) -> None:
+    """In base units; CPU and run queue of the workers apart, everything else as a sum."""
+    complete(host)
+    expose(host._collector)
+    host.watch.look()
+
+    assert host.series() == [
+        'cpu_seconds_total{job_id="llama",peer_group="all",process="main",rank="0"} 1.5',
+        'cpu_seconds_total{job_id="llama",peer_group="all",process="workers",rank="0"} 9.0',
+        'run_queue_seconds_total{job_id="llama",peer_group="all",process="main",rank="0"} 1.0',
+        'run_queue_seconds_total{job_id="llama",peer_group="all",process="workers",rank="0"} 3.0',
+        f"involuntary_switches_total{{{WHO}}} 5.0",
+        f"major_faults_total{{{WHO}}} 3.0",
+        f"read_bytes_total{{{WHO}}} 8192.0",
+        f"written_bytes_total{{{WHO}}} 1024.0",
+        f"workers{{{WHO}}} 1.0",
+        f"saturated_workers{{{WHO}}} 0.0",
+        f"cgroup_periods_total{{{WHO}}} 100.0",
+        f"cgroup_throttled_periods_total{{{WHO}}} 25.0",
+        f"cgroup_throttled_seconds_total{{{WHO}}} 2.5",
+        f'cgroup_pressure_seconds_total{{{WHO},resource="cpu"}} 1.0',
+        f'cgroup_pressure_seconds_total{{{WHO},resource="io"}} 2.0',
+        f'cgroup_pressure_seconds_total{{{WHO},resource="memory"}} 3.0',
+        "processes_left_out 0.0",
+    ]
+
+
+def test_rank_that_has_ended_since_the_look_has_no_series(host: Host) -> None:
+    """Its last numbers are not shown until the next look."""
+    complete(host)
+    host.page()
+    host._collector._join.processes = dict
+
+    assert series(expose(host._collector)) == ["rankskew_rank_processes_left_out 0.0"]
+
+
+def test_scrape_reads_no_file(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A scrape tells the watch who is there, and shows what that found."""
+    complete(host)
+    page = host.page()
+    monkeypatch.setattr("os.open", None)
+    monkeypatch.setattr("os.listdir", None)
+    monkeypatch.setattr("pathlib.Path.open", None)
+
+    assert expose(host._collector) == page
+
+
+def test_exposition_passes_promtool(host: Host) -> None:
+    """Names, types and help texts are as Prometheus wants them."""
+    complete(host)
+    host.page()
+    checked = promtool_check_metrics(host.page())
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

@@ -1,5 +1,6 @@
 """The device clock: one event per stage boundary, read some steps later, never waited for."""
 
+import enum
 import time
 from collections import deque
 from collections.abc import Callable
@@ -50,6 +51,15 @@ class Events(Protocol):
         """Switch to the calling thread's current device; return whether it is another one."""
 
 
+class _State(enum.Enum):
+    """What the clock does with the next boundary."""
+
+    BEGINS = enum.auto()  # counting begins there
+    COUNTS = enum.auto()
+    IS_LOST = enum.auto()  # nothing is recorded until the end of a step
+    HAS_FAILED = enum.auto()  # for good: an event has failed
+
+
 class DeviceClock:
     """A stage clock's boundaries in device time, for *steps* to sum up.
 
@@ -85,9 +95,7 @@ class DeviceClock:
         self._limit = limit
         self._host_now = now
         self._thread = get_ident()
-        self._works = True
-        self._begins = True  # counting begins at the next boundary
-        self._is_lost = False  # if so, nothing is recorded until the end of the step
+        self._state = _State.BEGINS
         self._free: list[Event] = []
         self._free_on = {events.device: self._free}
         self._made = 0
@@ -111,15 +119,21 @@ class DeviceClock:
         Called on the training thread, or on an autograd engine's while the training thread is
         blocked.
         """
-        if self._works:
-            self._works = self._take_guarded(mark) is not None
+        if not self.has_failed:
+            if self._take_guarded(mark) is None:
+                self._state = _State.HAS_FAILED
         elif mark & COMPLETE:
             self.dropped_steps += 1
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether an event has failed, so that no step is timed any more."""
+        return self._state is _State.HAS_FAILED
 
     @never_raise
     def finish(self) -> None:
         """Read everything that the device has finished, however recent; training thread only."""
-        if get_ident() == self._thread and self._works and not self._events.is_capturing():
+        if get_ident() == self._thread and not (self.has_failed or self._events.is_capturing()):
             self._drain(0)
 
     def now(self) -> int:
@@ -141,7 +155,7 @@ class DeviceClock:
                 self._lose(mark)
         elif mark & _STEP_ENDS:
             self._end_step(mark)
-        elif not self._is_lost:
+        elif self._state is not _State.IS_LOST:
             self._record(mark)
         return True
 
@@ -153,15 +167,16 @@ class DeviceClock:
         self._count(mark)
         if self._events.follow():
             self._forget()
-        if self._is_lost:
+        if self._state is _State.IS_LOST:
             if mark & COMPLETE:
                 self.dropped_steps += 1
             # Half of the events must be free, or the next gap would follow at once.
-            self._is_lost = 2 * (self._made - len(self._free)) > self._limit
-        if not self._is_lost:
-            is_whole = bool(mark & COMPLETE) and not self._begins
+            if 2 * (self._made - len(self._free)) <= self._limit:
+                self._state = _State.BEGINS
+        if self._state is not _State.IS_LOST:
+            is_whole = bool(mark & COMPLETE) and self._state is _State.COUNTS
             self._record(mark)
-            if is_whole and not self._is_lost:
+            if is_whole and self._state is _State.COUNTS:
                 whole = self._number, self._step, self._last_on
                 self._step, self._last_on = [], {}
                 self._waiting.append(whole)
@@ -176,15 +191,15 @@ class DeviceClock:
         else:
             self._lose(mark)
             return
-        if self._begins:
-            self._begins = False
+        if self._state is _State.BEGINS:
+            self._state = _State.COUNTS
             mark = mark & STAGE_BITS | BEGIN
         self._last_on[self._events.record(event)] = event
         self._step.extend((mark, event))
 
     def _lose(self, mark: int) -> None:
         """Discard the unfinished step up to the end of a step; it is counted where it ends."""
-        self._is_lost = self._begins = True
+        self._state = _State.IS_LOST
         self._free += self._step[1::2]
         self._step, self._last_on = [], {}
         if mark & COMPLETE:

@@ -165,6 +165,10 @@ class TimedLoader(Generic[T]):
         return len(self._loader)  # type: ignore[arg-type]  # raises for a loader without a length
 
     def __getattr__(self, name: str) -> Any:
+        # Python looks special methods up in the class; who looks here is about to copy or pickle
+        # this object, not the loader. A copy is asked before it has its loader.
+        if name == "_loader" or (name.startswith("__") and name.endswith("__")):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._loader, name)
 
 

@@ -1,6 +1,5 @@
 """The probe of one process: a timeline, the patches that drive it, and the pusher."""
 
-import importlib.util
 import logging
 import os
 import sys
@@ -14,6 +13,7 @@ from rank_probe.dynamo import hide_probe
 from rank_probe.garbage import GarbagePauses
 from rank_probe.guard import never_raise
 from rank_probe.identity import Identity
+from rank_probe.imports import when_imported
 from rank_probe.join import Join
 from rank_probe.join_rounds import Place
 from rank_probe.lifecycle import Lifecycle
@@ -80,11 +80,16 @@ class Probe:
         self.timeline.after_first_step = self._look_around
 
     def attach(self) -> None:
-        """Patch torch; without torch there is nothing to patch."""
+        """Patch torch once it is imported, here or by the script.
+
+        The script may first set variables that torch reads while it is imported.
+        """
         self._patches.append(self._parts.garbage.attach())
-        if importlib.util.find_spec("torch") is None:
-            log.info("rank_probe: torch is not installed, so no stage is found automatically")
-            return
+        waiting = Patches()
+        waiting.on_undo(when_imported("torch", lambda _: self._attach_to_torch()))
+        self._patches.append(waiting)
+
+    def _attach_to_torch(self) -> None:
         from rank_probe import (
             torch_backward,
             torch_checkpoints,

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rank_probe import api, identity
+from rank_probe import api, identity, relaunch
 from rank_probe.command import USAGE, Command, WrongCommand, parse
 from rank_probe.push import DEFAULT_ENDPOINT, open_connection
 from rank_probe.version import __version__
@@ -42,6 +42,8 @@ def run(command: Command) -> None:
     sys.argv = [command.target, *command.arguments]
     # First: what the probe imports must not come from the script's folder.
     api.start(automatic=True)
+    if api.running():
+        relaunch.attach()
     try:
         if command.is_module:
             _put_first_on_path(os.getcwd())

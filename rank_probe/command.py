@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
-USAGE: Final = """usage: rank-probe [run] SCRIPT [ARGUMENT ...]     run a script with its stages timed
+USAGE: Final = """\
+usage: rank-probe [run] SCRIPT [ARGUMENT ...]     run a script with its stages timed
        rank-probe [run] -m MODULE [ARGUMENT ...]  run a module with its stages timed
        rank-probe check                           show this rank, and whether an exporter answers
        rank-probe --help | --version
@@ -85,6 +86,6 @@ def _require_module(module: str) -> None:
     """Look for the package only: to look further would import it, before the probe starts."""
     package = module.partition(".")[0]
     here = [] if sys.flags.safe_path else [os.getcwd()]
-    if importlib.machinery.PathFinder.find_spec(package, here) is None:
-        if importlib.util.find_spec(package) is None:
-            raise WrongCommand(f"there is no module {package!r} in {os.getcwd()} or on sys.path")
+    if importlib.machinery.PathFinder.find_spec(package, here) or importlib.util.find_spec(package):
+        return
+    raise WrongCommand(f"there is no module {package!r} in {os.getcwd()} or on sys.path")

@@ -84,4 +84,6 @@ def _put_first_on_path(folder: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    status = main()
+    if status:  # A script that reached its end has ended nothing else.
+        sys.exit(status)

@@ -70,6 +70,7 @@ def _start(options: children.Options) -> None:
     from rank_probe.probe import Probe  # Takes 0.1 s, which a child may never need.
 
     global _probe, _of_parent
+    children.stop_waiting()
     if _inherited is not None:
         _inherited.detach()
     try:

@@ -28,11 +28,12 @@ from rank_probe.work_units import Measure
 # child cannot import us, for then the child would not start.
 _ARRIVE: Final = """
 import contextlib, sys
+path = list(sys.path)
 sys.path.append(folder)
 with contextlib.suppress(ImportError):
     from rank_probe import children
     children.arrive(children.Options(**options))
-sys.path.remove(folder)
+sys.path[:] = path
 """
 
 
@@ -95,6 +96,12 @@ def follow(options: Options, is_rank: Callable[[], bool]) -> None:
         _following.is_registered = True
         when_imported("multiprocessing.util", _tell_forked_children)
         when_imported("multiprocessing.spawn", _tell_spawned_children)
+
+
+def stop_waiting() -> None:
+    """Take back what this child waits with: the probe starts in it now."""
+    if _following.waiting is not None:
+        _following.waiting.undo()
 
 
 def leave_alone() -> None:
@@ -191,7 +198,7 @@ def _begin_as_child(following: _Following) -> None:
         return
     if os.environ.get("RANK_PROBE") != "0":
         following.waiting = Patches()
-        when_imported("torch", _wait_for_group)
+        following.waiting.on_undo(when_imported("torch", _wait_for_group))
 
 
 def _wait_for_group(torch: Any) -> None:
@@ -203,20 +210,35 @@ def _wait_for_group(torch: Any) -> None:
 
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        _become_rank(patches)
+        _become_rank()
         # Now the one that the probe has patched, so that the rendezvous is timed.
-        return c10d.init_process_group(*args, **kwargs)
+        patched = c10d.init_process_group
+        return (original if patched is init_process_group else patched)(*args, **kwargs)
 
     # init_device_mesh calls it too, by the name that its module imported.
     for module in (c10d, torch.distributed, torch.distributed.device_mesh):
         if getattr(module, "init_process_group", None) is original:
             patches.wrap(module, "init_process_group", lambda _: init_process_group)
+    # A forked child may know the function by a name that its parent imported before; all of them
+    # end here. This costs the rendezvous.
+    if hasattr(c10d, "_update_default_pg"):
+        patches.wrap(c10d, "_update_default_pg", _seeing_group)
+
+
+def _seeing_group(original: Callable[[Any], object]) -> Callable[[Any], object]:
+    def _update_default_pg(group: Any) -> object:
+        result = original(group)
+        if group is not None:  # None when it is destroyed.
+            _become_rank()
+        return result
+
+    return _update_default_pg
 
 
 @never_raise
-def _become_rank(patches: Patches) -> None:
-    patches.undo()
+def _become_rank() -> None:
     options, _following.options = _following.options, None
+    stop_waiting()
     if options is not None:
         from rank_probe import api
 

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.distributed
 import torch.multiprocessing
+from torch.distributed import init_process_group  # by name, as in many scripts
 from torch.utils.data import DataLoader, Dataset
 
 import rank_probe as probe
@@ -45,9 +46,7 @@ def rank(index: int, folder: str, started: str, end: str) -> None:
     """Be one of two ranks; rank 1 ends as *end* says."""
     if started == "target":
         probe.start(automatic=True, job_id="by-hand")
-    torch.distributed.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=index, world_size=RANKS
-    )
+    init_process_group("gloo", init_method=f"file://{folder}/store", rank=index, world_size=RANKS)
     train(DataLoader(Rows(), batch_size=2))
     torch.distributed.destroy_process_group()
     if index == 1 and end == "raise":

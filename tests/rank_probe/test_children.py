@@ -4,11 +4,13 @@ import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from multiprocessing import spawn
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rank_probe import children
 from tests.rank_probe.children_job import STEPS
 from tests.rank_probe.sink import listening
 
@@ -149,3 +151,32 @@ def test_helpers_are_no_ranks(
         (job.parent, 0, STEPS)
     ]
     assert job.ranks()[0]["finished"]
+
+
+def test_child_that_cannot_import_the_probe_starts() -> None:
+    """What its parent's preparation data holds for us does nothing there."""
+    note = children._Note(children.Options(automatic=True))
+    run_by_pickle, (program, names) = note.__reduce__()
+    lost = names | {"folder": "/nowhere"}
+    child = f"exec({program!r}, {lost!r}); import sys; print('/nowhere' in sys.path)"
+    done = subprocess.run([sys.executable, "-IS", "-c", child], capture_output=True, text=True)
+
+    assert run_by_pickle is exec
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_nothing_is_carried_to_the_children_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are its helpers, and their preparation data is what it would be without us."""
+    monkeypatch.setattr(children, "_following", children._Following())
+    prepare = spawn.get_preparation_data
+    monkeypatch.setattr(spawn, "get_preparation_data", prepare)
+    bare = set(prepare("child"))
+    is_rank = False
+    children.follow(children.Options(), lambda: is_rank)
+
+    assert set(spawn.get_preparation_data("child")) - bare == {"rank_probe"}
+    is_rank = True
+    assert set(spawn.get_preparation_data("child")) == bare
+    is_rank = False
+    children.leave_alone()
+    assert set(spawn.get_preparation_data("child")) == bare

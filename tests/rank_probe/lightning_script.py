@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 BATCHES = 4
 
 
-class Model(LightningModule):
+class Model(LightningModule):  # type: ignore[misc]  # mypy does not read Lightning
     """A linear layer."""
 
     def __init__(self) -> None:

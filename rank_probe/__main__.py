@@ -1,6 +1,6 @@
 """The `rank-probe` command: run a script with its stages timed, or check the set-up.
 
-`torchrun ... -m rank_probe train.py --its --arguments`, or `rank-probe run train.py ...`.
+`torchrun ... -m rank_probe train.py --its --arguments`, or `rank-probe train.py ...`.
 """
 
 import os
@@ -9,58 +9,48 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rank_probe import api, identity
+from rank_probe import api, identity, relaunch
+from rank_probe.command import USAGE, Command, WrongCommand, parse
 from rank_probe.push import DEFAULT_ENDPOINT, open_connection
 from rank_probe.version import __version__
 
-USAGE = """usage: rank-probe run SCRIPT [ARGUMENT ...]     run a script with its stages timed
-       rank-probe run -m MODULE [ARGUMENT ...]  run a module with its stages timed
-       rank-probe check                         show this rank, and whether an exporter answers
-       rank-probe --version
 
-Under a launcher: torchrun --nproc-per-node 8 -m rank_probe SCRIPT [ARGUMENT ...]
-RANK_PROBE=0 turns the probe off; RANKSKEW_EXPORTER sets the address of the exporter."""
-
-
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of the `rank-probe` command; return its exit status."""
-    arguments = list(sys.argv[1:] if arguments is None else arguments)
-    match arguments:
-        case ["run", *command] if command:
+def main(words: Sequence[str] | None = None) -> int:
+    """Do what *words*, by default the process's arguments, ask for; return the exit status."""
+    try:
+        command = parse(sys.argv[1:] if words is None else words)
+    except WrongCommand as wrong:
+        print(f"rank-probe: {wrong}; see rank-probe --help", file=sys.stderr)
+        return 2
+    match command.action:
+        case "run":
             run(command)
-            return 0
-        case ["check"]:
+        case "check":
             return check()
-        case ["--version"]:
-            print(f"rank-probe {__version__}")
-            return 0
-        case ["-h" | "--help"]:
+        case "help":
             print(USAGE)
-            return 0
-    print(f"rank-probe: expected run, check or --version, got {arguments!r}", file=sys.stderr)
-    return 2
+        case "version":
+            print(f"rank-probe {__version__}")
+    return 0
 
 
-def run(command: Sequence[str]) -> None:
-    """Run *command*, a script or `-m module` with its arguments, as __main__ under the probe.
+def run(command: Command) -> None:
+    """Run the script or module of *command* as __main__ under the probe.
 
     Its exceptions and its exit status pass unchanged.
     """
-    module = command[0] == "-m"
-    target = list(command[1:] if module else command)
-    if not target or (not module and not Path(target[0]).is_file()):
-        missing = "-m needs a module" if module else f"no such script: {target[0]!r}"
-        print(f"rank-probe: {missing}", file=sys.stderr)
-        sys.exit(2)
-    sys.argv = target
+    sys.argv = [command.target, *command.arguments]
+    # First: what the probe imports must not come from the script's folder.
     api.start(automatic=True)
+    if api.running():
+        relaunch.attach()
     try:
-        if module:
-            sys.path[0] = os.getcwd()
-            runpy.run_module(target[0], run_name="__main__", alter_sys=True)
+        if command.is_module:
+            _put_first_on_path(os.getcwd())
+            runpy.run_module(command.target, run_name="__main__", alter_sys=True)
         else:
-            sys.path[0] = str(Path(target[0]).resolve().parent)
-            runpy.run_path(target[0], run_name="__main__")
+            _put_first_on_path(str(Path(command.target).resolve().parent))
+            runpy.run_path(command.target, run_name="__main__")
     except SystemExit as end:
         if end.code not in (None, 0):
             api.abandon()
@@ -87,8 +77,13 @@ def check() -> int:
     return 0
 
 
+def _put_first_on_path(folder: str) -> None:
+    """Replace what Python put first on the path for us; with PYTHONSAFEPATH it put nothing."""
+    if not sys.flags.safe_path:
+        sys.path[0] = folder
+
+
 if __name__ == "__main__":
-    # `python -m rank_probe train.py` is `rank-probe run train.py`.
-    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help", "--version"):
-        sys.exit(main(sys.argv[1:] or ["--help"]))
-    run(sys.argv[1:])
+    status = main()
+    if status:  # A script that reached its end has ended nothing else.
+        sys.exit(status)

@@ -7,20 +7,24 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from rank_probe import events
+from rank_probe import children, events, identity
 from rank_probe.guard import log, never_raise
-from rank_probe.probe import Probe
 from rank_probe.stages import DATA, OTHER, STAGES
 from rank_probe.tape import around
-from rank_probe.timeline import Timeline
 from rank_probe.work_units import Measure
+
+if TYPE_CHECKING:
+    from rank_probe.probe import Probe
+    from rank_probe.timeline import Timeline
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_probe: Probe | None = None
+_probe: "Probe | None" = None
+_inherited: "Probe | None" = None  # The parent's, in a forked child: off, but attached.
+_of_parent: children.Options | None = None  # What `_probe` was started with, if by the parent's.
 _stages: dict[str, AbstractContextManager[None]] = {}  # Cached, so that a step allocates nothing.
 _OFF: AbstractContextManager[None] = nullcontext()
 _next: Callable[[Iterator[Any]], Any] = next  # timed while the probe runs
@@ -43,11 +47,41 @@ def start(
     padding tokens, None for what is unknown; without it, tensors, lists of them and Hugging Face
     batches are counted.
     """
-    global _probe, _next
-    if _probe is not None or os.environ.get("RANK_PROBE") == "0":
+    if os.environ.get("RANK_PROBE") == "0":
         return
+    options = children.Options(automatic, job_id, peer_group, measure)
+    if children.is_being_prepared():
+        # The script's top: what the child does has not begun, and it may be a loader's worker.
+        children.arrive(options, functools.partial(identity.is_certain, os.environ))
+    elif _probe is None:
+        _start(options)
+    elif _of_parent is not None and _of_parent != options:
+        _stop(clean=False)  # What the rank's own function says counts.
+        _start(options)
+
+
+def start_as_child(options: children.Options) -> None:
+    """Start as `start` did in the parent, in a child that turned out to be a rank."""
+    global _of_parent
+    if _probe is None:
+        _start(options)
+        _of_parent = options
+
+
+def _start(options: children.Options) -> None:
+    from rank_probe.probe import Probe  # Takes 0.1 s, which a child may never need.
+
+    global _probe, _of_parent, _next
+    children.stop_waiting()
+    if _inherited is not None:
+        _inherited.detach()
     try:
-        probe = Probe(automatic=automatic, job_id=job_id, peer_group=peer_group, measure=measure)
+        probe = Probe(
+            automatic=options.automatic,
+            job_id=options.job_id,
+            peer_group=options.peer_group,
+            measure=options.measure,
+        )
     except ValueError as error:
         log.warning("rank_probe is off: %s", error)
         return
@@ -55,10 +89,12 @@ def start(
     probe.start_pushing()
     os.register_at_fork(after_in_child=_forget)
     atexit.register(_finish_at_exit)
+    children.follow(options, probe.claim.is_rank)
+    children.at_end(lambda clean: _stop(clean=clean))
     _stages.update((name, _Stage(probe.timeline, number)) for number, name in enumerate(STAGES))
     tape, measure_batch = probe.timeline.tape, probe.work.measure
     _next = around(tape, next, events.FETCH, events.FETCHED, events.EXHAUSTED, tells=measure_batch)
-    _probe = probe
+    _probe, _of_parent = probe, None
 
 
 def stage(name: str) -> AbstractContextManager[None]:
@@ -121,7 +157,7 @@ def running() -> bool:
     return _probe is not None
 
 
-def timeline() -> Timeline | None:
+def timeline() -> "Timeline | None":
     """Return the timeline that the probe's hooks drive, for integrations; None without a probe."""
     return None if _probe is None else _probe.timeline
 
@@ -161,6 +197,10 @@ class TimedLoader(Generic[T]):
         return len(self._loader)  # type: ignore[arg-type]  # raises for a loader without a length
 
     def __getattr__(self, name: str) -> Any:
+        # Python looks special methods up in the class; who looks here is about to copy or pickle
+        # this object, not the loader. A copy is asked before it has its loader.
+        if name == "_loader" or (name.startswith("__") and name.endswith("__")):
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self._loader, name)
 
 
@@ -169,7 +209,7 @@ class _Stage:
 
     __slots__ = ("_enter", "_note")
 
-    def __init__(self, timeline: Timeline, stage: int) -> None:
+    def __init__(self, timeline: "Timeline", stage: int) -> None:
         self._note = timeline.tape.note
         self._enter = events.ENTER | stage
 
@@ -198,10 +238,10 @@ def _other(name: str) -> AbstractContextManager[None]:
 
 def _forget() -> None:
     """Turn the probe off in a forked child."""
-    global _probe, _next
+    global _probe, _inherited, _next
     if _probe is not None:
         _probe.forget_in_child()
-        _probe, _next = None, next
+        _probe, _inherited, _next = None, _probe, next
 
 
 def _stop(*, clean: bool) -> None:
@@ -209,6 +249,7 @@ def _stop(*, clean: bool) -> None:
     if _probe is not None:
         _probe.finish(clean=clean)
         _probe, _next = None, next
+        children.leave_alone()
 
 
 def _finish_at_exit() -> None:

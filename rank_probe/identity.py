@@ -17,6 +17,9 @@ _RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _NODE_RANK = ("GROUP_RANK", "SLURM_NODEID", "OMPI_COMM_WORLD_NODE_RANK", "NODE_RANK")
+# Read by the process itself only, so they are not among VARIABLES.
+_NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_TASKS_HERE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _PEER_GROUP = "RANKSKEW_PEER_GROUP"
 _KUBERNETES = "KUBERNETES_SERVICE_HOST"
@@ -61,10 +64,26 @@ def from_environment(environment: Mapping[str, str]) -> Identity | None:
 
     A rank without a world size, or one that is not a number, counts as missing.
     """
-    rank, world_size = _number(environment, _RANK), _number(environment, _WORLD_SIZE)
-    if rank is None or world_size is None or not 0 <= rank < world_size:
-        return None
-    return for_rank(environment, rank, world_size)
+    for names in zip(_RANK, _WORLD_SIZE, strict=True):
+        # Of one launcher: a task of SLURM may start ranks, and tell them the size of their world.
+        rank, world_size = (_number(environment, (name,)) for name in names)
+        if rank is not None and world_size is not None:
+            return for_rank(environment, rank, world_size) if 0 <= rank < world_size else None
+    return None
+
+
+def is_certain(environment: Mapping[str, str]) -> bool:
+    """Whether a launcher started this very process as a rank.
+
+    torchrun, DeepSpeed and Accelerate set LOCAL_RANK. SLURM and MPI start tasks: several on a node
+    are ranks, but the only one may start the ranks itself, as may a pod with a RANK of its own.
+    """
+    if _first(environment, ("LOCAL_RANK",)) is not None:
+        return True
+    tasks, nodes = _number(environment, ("SLURM_NTASKS",)), _number(environment, _NODES)
+    if tasks is not None and nodes is not None:
+        return tasks > nodes
+    return (_number(environment, _TASKS_HERE) or 1) > 1
 
 
 def for_rank(environment: Mapping[str, str], rank: int, world_size: int) -> Identity:

@@ -2,15 +2,17 @@
 
 import importlib.abc
 import importlib.machinery
-import importlib.util
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
+from typing import Any
 
 from rank_probe.guard import never_raise
 
+Call = Callable[[ModuleType], object]
 
-def when_imported(name: str, call: Callable[[ModuleType], object]) -> Callable[[], None]:
+
+def when_imported(name: str, call: Call) -> Callable[[], None]:
     """Call *call* with the module *name* once it is imported; return a function that cancels.
 
     If it is imported already, this happens at once. Exceptions of *call* are counted and never
@@ -20,47 +22,82 @@ def when_imported(name: str, call: Callable[[ModuleType], object]) -> Callable[[
     if (module := sys.modules.get(name)) is not None:
         call(module)
         return lambda: None
-    finder = _Finder(name, call)
-    sys.meta_path.insert(0, finder)
-    return finder.leave
+    return _watch.add(name, call)
 
 
-class _Finder(importlib.abc.MetaPathFinder):
-    """Waits for one module, and leaves finding it to the other finders."""
+class _Watch(importlib.abc.MetaPathFinder):
+    """Leaves finding modules to the other finders, and notices when what they found is executed.
 
-    def __init__(self, name: str, call: Callable[[ModuleType], object]) -> None:
-        self._name = name
-        self._call = call
+    To find a module is not to import it: many libraries look for torch just to know whether it is
+    there. So they get the module's own specification and loader, of which nothing but the loader's
+    `exec_module` is replaced.
+    """
 
-    def leave(self) -> None:
-        if self in sys.meta_path:
-            sys.meta_path.remove(self)
+    def __init__(self) -> None:
+        self._calls: dict[str, list[Call]] = {}
+
+    def add(self, name: str, call: Call) -> Callable[[], None]:
+        """Call *call* with the module *name* once; return a function that cancels."""
+        self._calls.setdefault(name, []).append(call)
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+        def cancel() -> None:
+            waiting = self._calls.get(name, [])
+            if call in waiting:
+                waiting.remove(call)
+            if not waiting:
+                self._end(name)
+
+        return cancel
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        if fullname != self._name:
+        if fullname not in self._calls:
             return None
-        self.leave()
-        spec = importlib.util.find_spec(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._call)
+        spec = self._found_by_others(fullname, path, target)
+        if spec is not None:
+            self._listen_to(spec.loader)
         return spec
 
+    def _found_by_others(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None
+    ) -> importlib.machinery.ModuleSpec | None:
+        for finder in list(sys.meta_path):
+            find = None if finder is self else getattr(finder, "find_spec", None)
+            spec = None if find is None else find(fullname, path, target)
+            if spec is not None:
+                return spec  # type: ignore[no-any-return]  # what any finder returns
+        return None
 
-class _Loader(importlib.abc.Loader):
-    """Loads with the module's own loader, then calls back."""
+    @never_raise
+    def _listen_to(self, loader: Any) -> None:
+        # A class is its own loader for what is built in; one instance may load a whole archive.
+        if loader is None or isinstance(loader, type) or "exec_module" in vars(loader):
+            return
+        execute = loader.exec_module
 
-    def __init__(self, loader: importlib.abc.Loader, call: Callable[[ModuleType], object]) -> None:
-        self._loader = loader
-        self._call = call
+        def exec_module(module: ModuleType) -> None:
+            execute(module)
+            self._has_run(module, loader)
 
-    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
+        loader.exec_module = exec_module
 
-    def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._loader
-        if module.__spec__ is not None:
-            module.__spec__.loader = self._loader
-        self._loader.exec_module(module)
-        self._call(module)
+    @never_raise
+    def _has_run(self, module: ModuleType, loader: Any) -> None:
+        name = module.__spec__.name if module.__spec__ is not None else module.__name__
+        # Otherwise it is somebody's own copy, which is not what others import.
+        if sys.modules.get(name) is module:
+            vars(loader).pop("exec_module", None)
+            for call in self._end(name):
+                call(module)
+
+    def _end(self, name: str) -> list[Call]:
+        calls = self._calls.pop(name, [])
+        if not self._calls and self in sys.meta_path:
+            sys.meta_path.remove(self)
+        return calls
+
+
+_watch = _Watch()

@@ -1,6 +1,5 @@
 """The probe of one process: a timeline, the patches that drive it, and the pusher."""
 
-import importlib.util
 import logging
 import os
 import sys
@@ -9,11 +8,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rank_probe import identity, runtime
+from rank_probe.claim import Claim
 from rank_probe.control import Control
 from rank_probe.dynamo import hide_probe
 from rank_probe.garbage import GarbagePauses
 from rank_probe.guard import never_raise
-from rank_probe.identity import Identity
+from rank_probe.imports import when_imported
 from rank_probe.join import Join
 from rank_probe.join_rounds import Place
 from rank_probe.lifecycle import Lifecycle
@@ -52,12 +52,11 @@ class Probe:
         self.work = WorkUnits(measure)
         self.timeline = Timeline(automatic=automatic, work=self.work)
         self._automatic = automatic
-        self._environment = identity.with_namespace(environment)
-        if job_id is not None:
-            self._environment["RANKSKEW_JOB_ID"] = job_id
-        if peer_group is not None:
-            self._environment["RANKSKEW_PEER_GROUP"] = peer_group
-        self._identity = identity.from_environment(self._environment)
+        self._environment = dict(environment)
+        named = {"RANKSKEW_JOB_ID": job_id, "RANKSKEW_PEER_GROUP": peer_group}
+        given = {name: value for name, value in named.items() if value is not None}
+        self._environment |= given
+        self.claim = Claim(environment, given, lambda: self.timeline.steps.totals().steps > 0)
         self._parts = Parts(
             self.timeline,
             self.work,
@@ -82,11 +81,16 @@ class Probe:
         self.timeline.after_first_step = self._look_around
 
     def attach(self) -> None:
-        """Patch torch; without torch there is nothing to patch."""
+        """Patch torch once it is imported, here or by the script.
+
+        The script may first set variables that torch reads while it is imported.
+        """
         self._patches.append(self._parts.garbage.attach())
-        if importlib.util.find_spec("torch") is None:
-            log.info("rank_probe: torch is not installed, so no stage is found automatically")
-            return
+        waiting = Patches()
+        waiting.on_undo(when_imported("torch", lambda _: self._attach_to_torch()))
+        self._patches.append(waiting)
+
+    def _attach_to_torch(self) -> None:
         from rank_probe import (
             torch_backward,
             torch_checkpoints,
@@ -162,39 +166,31 @@ class Probe:
     def forget_in_child(self) -> None:
         """Turn off in a forked child: it has no pusher thread, and it is not the rank."""
         self.timeline.disable()
-        self._identity = None
+        self.claim.end()
 
     def snapshot(self) -> Snapshot | None:
         """Return the rank's state; None while its rank is unknown."""
         self.timeline.steps.fold()
-        me = self._identify()
+        me = self.claim.who()
         if me is None:
             return None
-        return self._report.snapshot(me, push_failures=self._pusher.failed_pushes)
-
-    def _identify(self) -> Identity | None:
-        """Return the identity; without a launcher's variables, once torch.distributed provides it.
-
-        A process that trains with neither is a job of one rank.
-        """
-        if self._identity is None:
-            known = runtime.rank_and_world_size()
-            if known is None and self.timeline.steps.totals().steps:
-                known = (0, 1)
-            if known is not None:
-                self._identity = identity.for_rank(self._environment, *known)
-        return self._identity
+        before = self.claim.given_up()
+        snapshot = self._report.snapshot(before or me, push_failures=self._pusher.failed_pushes)
+        if before is not None:
+            # It is another rank now: the one before must not be missed as if it had died.
+            self._push_soon()
+            return replace(snapshot, finished=True)
+        if self.claim.since is not None:  # Newer than whoever had this rank before.
+            return replace(snapshot, started_timestamp_seconds=self.claim.since)
+        return snapshot
 
     def _take_place(self) -> None:
         """Report this rank's coordinates, and name its peer group unless the user did."""
         found = {} if self._mesh is None else self._mesh.found
         coordinates = found | self._given
         self._report.coordinates = coordinates
-        me = self._identify()
-        if me is not None:
-            named = self._environment.get("RANKSKEW_PEER_GROUP")
-            group = named or identity.peer_group(coordinates, runtime.gpu_model())
-            self._identity = replace(me, peer_group=group)
+        named = self._environment.get("RANKSKEW_PEER_GROUP")
+        self.claim.peer_group = named or identity.peer_group(coordinates, runtime.gpu_model())
 
     def _look_around(self) -> None:
         """Read what is only known once training runs, on the training thread."""
@@ -219,7 +215,7 @@ class Probe:
         if connect is not None:
             device = self._parts.device
             steps = self.timeline.steps if device is None else device.steps
-            self._parts.join.begin(connect, Place(*known), steps, self._identify)
+            self._parts.join.begin(connect, Place(*known), steps, self.claim.who)
 
     def _go_on_in_device_time(self) -> None:
         from rank_probe.cuda_events import CudaEvents, memory
@@ -243,5 +239,5 @@ class Probe:
             else:
                 self.timeline.enable()
         self._unseen.look(self.timeline.steps.totals().steps, self.timeline.seen)
-        if self._identity is not None:
-            self._trace.write(self._identity, on_demand=level == LEVEL_DETAIL)
+        if (me := self.claim.who()) is not None:
+            self._trace.write(me, on_demand=level == LEVEL_DETAIL)

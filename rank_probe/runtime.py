@@ -7,7 +7,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rank_probe.version import __version__
 
@@ -57,6 +57,16 @@ NOT_COMPARED: Final = frozenset(
 DRIVER_VERSION: Final = Path("/proc/driver/nvidia/version")
 
 
+def imported_torch() -> Any | None:
+    """Return torch; None while nobody has imported it, or its import has not ended.
+
+    Another thread sees the module from the import's beginning, with nothing in it.
+    """
+    torch = sys.modules.get("torch")
+    spec = getattr(torch, "__spec__", None)
+    return None if getattr(spec, "_initializing", False) else torch
+
+
 def runtime_info(
     environment: Mapping[str, str] = os.environ, driver: Path = DRIVER_VERSION
 ) -> dict[str, str]:
@@ -67,7 +77,7 @@ def runtime_info(
         "driver": driver_version(driver),
         "env_hash": environment_hash(environment),
     }
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     if torch is None:
         return info
     info["torch"] = str(torch.__version__)
@@ -110,7 +120,7 @@ def gpu_uuid() -> str:
 
     Never initialises CUDA: a rank that has not used it yet has no GPU.
     """
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     if torch is None or not torch.cuda.is_initialized():
         return ""
     properties = torch.cuda.get_device_properties(torch.cuda.current_device())
@@ -119,7 +129,7 @@ def gpu_uuid() -> str:
 
 def gpu_model() -> str:
     """Return the vendor's name for the calling thread's CUDA device; empty without one."""
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     if torch is None or not torch.cuda.is_initialized():
         return ""
     return str(torch.cuda.get_device_name(torch.cuda.current_device()))
@@ -127,7 +137,7 @@ def gpu_model() -> str:
 
 def rank_and_world_size() -> tuple[int, int] | None:
     """Return torch.distributed's rank, for launchers without variables; None before its init."""
-    torch = sys.modules.get("torch")
+    torch = imported_torch()
     if torch is None or not torch.distributed.is_available():
         return None
     if not torch.distributed.is_initialized():

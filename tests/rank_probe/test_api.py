@@ -1,12 +1,15 @@
 """Tests of the manual API in one process, without torch's help."""
 
+import copy
 import logging
 import multiprocessing
 import os
+import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -119,6 +122,33 @@ def test_wrapped_loader_is_still_the_loader() -> None:
     assert wrapped.batch_size == 7
     with pytest.raises(TypeError):
         len(probe.wrap(iter([])))
+
+
+@pytest.mark.parametrize(
+    "copied", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))]
+)
+def test_wrapped_loader_can_be_copied(copied: Callable[[Any], Any]) -> None:
+    """A copy, also one through pickle, is a timed loader of the same batches."""
+    again = copied(probe.wrap([1, 2, 3]))
+
+    assert type(again) is api.TimedLoader
+    assert list(again) == [1, 2, 3]
+
+
+def test_how_a_loader_is_copied_is_its_own_affair() -> None:
+    """A loader with its own way of being copied is copied so, within the timed one."""
+
+    class Loader(list[int]):
+        def __deepcopy__(self, memo: dict[int, Any]) -> list[int]:
+            return [*self, 4]
+
+        def __getnewargs_ex__(self) -> None:
+            raise AssertionError("for the loader, not for what wraps it")
+
+    again = copy.deepcopy(probe.wrap(Loader([1, 2, 3])))
+
+    assert type(again) is api.TimedLoader
+    assert list(again) == [1, 2, 3, 4]
 
 
 def test_loader_that_raises_leaves_its_stage(sink: Sink) -> None:

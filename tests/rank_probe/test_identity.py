@@ -164,3 +164,12 @@ def test_list_of_variables_is_complete() -> None:
 
     assert {"RANK", "HOSTNAME", "RANKSKEW_PEER_GROUP", "PMI_RANK"} <= VARIABLES
     assert environment.asked <= VARIABLES
+
+
+def test_rank_and_size_are_of_one_launcher() -> None:
+    """A script that starts ranks within a SLURM task sets their number, not who they are."""
+    slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "7"}
+    me = from_environment(slurm | {"WORLD_SIZE": "2", "LOCAL_RANK": "1"})
+
+    assert me is not None
+    assert (me.rank, me.world_size) == (0, 1)

@@ -1,8 +1,9 @@
 """Tests of what a rank says it runs on, against a stand-in for torch."""
 
 import sys
+from importlib.machinery import ModuleSpec
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -125,3 +126,17 @@ def test_process_group_knows_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torch", torch)
 
     assert runtime.rank_and_world_size() == (5, 8)
+
+
+def test_torch_that_is_still_being_imported_is_not_there_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pusher's thread asks while the script imports torch, which has nothing in it yet."""
+    half = ModuleType("torch")
+    half.__spec__ = ModuleSpec("torch", None)
+    half.__spec__._initializing = True  # type: ignore[attr-defined]  # as importlib does
+    monkeypatch.setitem(sys.modules, "torch", half)
+
+    assert "torch" not in runtime.runtime_info()
+    assert (runtime.gpu_uuid(), runtime.gpu_model()) == ("", "")
+    assert runtime.rank_and_world_size() is None

@@ -1,0 +1,91 @@
+"""The grammar of `rank-probe`, which is also that of `python -m rank_probe`."""
+
+import importlib.machinery
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+USAGE: Final = """\
+usage: rank-probe [run] SCRIPT [ARGUMENT ...]     run a script with its stages timed
+       rank-probe [run] -m MODULE [ARGUMENT ...]  run a module with its stages timed
+       rank-probe check                           show this rank, and whether an exporter answers
+       rank-probe --help | --version
+
+`python -m rank_probe` is the same command, and so runs under a launcher:
+       torchrun --nproc-per-node 8 -m rank_probe SCRIPT [ARGUMENT ...]
+RANK_PROBE=0 turns the probe off; RANKSKEW_EXPORTER sets the address of the exporter.
+A script called run or check is ./run or ./check."""
+
+# deepspeed and torch.distributed.launch put this before the other arguments of what they start.
+LAUNCHERS_OPTIONS: Final = ("--local_rank=", "--local-rank=")
+
+
+class WrongCommand(Exception):
+    """The command cannot be run; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What to do, and for `run` what to run with which arguments."""
+
+    action: Literal["run", "check", "help", "version"]
+    target: str = ""
+    is_module: bool = False
+    arguments: tuple[str, ...] = ()
+
+
+def parse(words: Sequence[str]) -> Command:
+    """Return the command in *words*, the arguments of the process; raises WrongCommand.
+
+    The launcher's own option, before everything else, becomes the script's first argument: there
+    the launcher puts it without the probe.
+    """
+    passed_on = tuple(words[:1]) if words and words[0].startswith(LAUNCHERS_OPTIONS) else ()
+    match words[len(passed_on) :]:
+        case ["run", *rest]:
+            return _run(rest, passed_on)
+        case ["check"]:
+            return Command("check")
+        case ["check", extra, *_]:
+            raise WrongCommand(f"check takes no arguments, but got {extra!r}")
+        case rest:
+            return _run(rest, passed_on)
+
+
+def _run(words: Sequence[str], passed_on: tuple[str, ...]) -> Command:
+    match words:
+        case []:
+            raise WrongCommand("expected a script, -m MODULE or check")
+        case ["-h" | "--help", *_]:
+            return Command("help")
+        case ["--version", *_]:
+            return Command("version")
+        case ["-m"]:
+            raise WrongCommand("-m must be followed by the name of a module")
+        case ["-m", module, *arguments]:
+            _require_module(module)
+            return Command("run", module, True, (*passed_on, *arguments))
+        case [option, *_] if option.startswith("-"):
+            raise WrongCommand(f"unknown option {option!r}; those of the script come after it")
+        case [script, *arguments]:
+            _require_script(script)
+            return Command("run", script, False, (*passed_on, *arguments))
+    raise AssertionError("every list of words is one of these")
+
+
+def _require_script(script: str) -> None:
+    if not Path(script).is_file():
+        raise WrongCommand(f"there is no script {script!r} in {os.getcwd()}")
+
+
+def _require_module(module: str) -> None:
+    """Look for the package only: to look further would import it, before the probe starts."""
+    package = module.partition(".")[0]
+    here = [] if sys.flags.safe_path else [os.getcwd()]
+    if importlib.machinery.PathFinder.find_spec(package, here) or importlib.util.find_spec(package):
+        return
+    raise WrongCommand(f"there is no module {package!r} in {os.getcwd()} or on sys.path")

@@ -1,0 +1,142 @@
+"""What test_children's jobs run: a script that starts its ranks, or helpers, itself."""
+
+import argparse
+import multiprocessing
+import os
+import sys
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed
+import torch.multiprocessing
+from torch.distributed import init_process_group  # by name, as in many scripts
+from torch.utils.data import DataLoader, Dataset
+
+import rank_probe as probe
+
+STEPS = 3
+RANKS = 2
+
+
+class Rows(Dataset[torch.Tensor]):
+    """Batches of which a worker process makes each row."""
+
+    def __len__(self) -> int:
+        return 2 * STEPS
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        return torch.ones(2)
+
+
+def train(loader: Any) -> None:
+    """Train for a few steps, alone or with the process group's other ranks."""
+    model: torch.nn.Module = torch.nn.Linear(2, 1)
+    if torch.distributed.is_initialized():
+        model = torch.nn.parallel.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for batch in loader:
+        optimizer.zero_grad()
+        model(batch).sum().backward()
+        optimizer.step()
+
+
+def rank(index: int, folder: str, started: str, end: str) -> None:
+    """Be one of two ranks; rank 1 ends as *end* says."""
+    if started == "target":
+        probe.start(automatic=True, job_id="by-hand")
+    init_process_group("gloo", init_method=f"file://{folder}/store", rank=index, world_size=RANKS)
+    train(DataLoader(Rows(), batch_size=2))
+    torch.distributed.destroy_process_group()
+    if index == 1 and end == "raise":
+        raise RuntimeError("theirs")
+    if index == 1 and end == "exit":
+        sys.exit(3)
+    if index == 1 and end == "exit-0":
+        sys.exit(0)
+
+
+class Ranks(multiprocessing.Process):
+    """A process that overrides `run`, pickles in its own way and has no target."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__()
+        self.arguments = arguments
+
+    def __reduce__(self) -> Any:
+        return _again, (vars(self) | {"_popen": None},)
+
+    def run(self) -> None:
+        rank(*self.arguments)
+
+
+def _again(known: dict[str, Any]) -> Ranks:
+    process = Ranks.__new__(Ranks)
+    vars(process).update(known)
+    return process
+
+
+def start_ranks(method: str, by: str, *arguments: str) -> list[int | None]:
+    """Start the ranks with *method* and wait; return their exit codes."""
+    if by == "torch":
+        start: Any = torch.multiprocessing.start_processes  # type: ignore[attr-defined]  # public
+        context = start(rank, arguments, RANKS, join=False, start_method=method)
+        processes = context.processes
+    else:
+        multiprocessing.set_start_method(method)
+        processes = [
+            Ranks(index, *arguments)
+            if by == "subclass"
+            else multiprocessing.Process(target=rank, args=(index, *arguments))
+            for index in range(RANKS)
+        ]
+        for process in processes:
+            process.start()
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]
+
+
+def pid(_: int) -> int:
+    """Return which process works; it imports torch, as many helpers do."""
+    return os.getpid()
+
+
+def use_helpers(method: str) -> None:
+    """Train with workers, and ask processes that do not train."""
+    multiprocessing.set_start_method(method)
+    train(DataLoader(Rows(), batch_size=2, num_workers=1))
+    with multiprocessing.Pool(1) as pool:
+        print("pool", len(pool.map(pid, range(4))))
+    with ProcessPoolExecutor(1) as executor:
+        print("executor", len(list(executor.map(pid, range(4)))))
+    with multiprocessing.Manager() as manager:
+        print("manager", list(manager.list([1, 2])))
+
+
+def main() -> None:
+    """Do what the command line says."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--method", default="spawn")
+    parser.add_argument("--by", default="process", choices=["process", "subclass", "torch"])
+    parser.add_argument("--started", default="", choices=["", "parent", "target", "top"])
+    parser.add_argument("--end", default="")
+    parser.add_argument("--helpers", action="store_true")
+    chosen = parser.parse_args()
+    if chosen.started == "parent":
+        probe.start(automatic=True)
+    if chosen.helpers:
+        use_helpers(chosen.method)
+    else:
+        folder = str(Path.cwd())
+        print(start_ranks(chosen.method, chosen.by, folder, chosen.started, chosen.end))
+    print("done", os.getpid())
+
+
+if "top" in sys.argv:
+    # As in many scripts: without a guard, so spawn's and forkserver's children call it as well.
+    probe.start(automatic=True)
+
+if __name__ == "__main__":
+    main()

@@ -16,11 +16,14 @@ from rank_probe.guard import never_raise
 from rank_probe.identity import Identity
 from rank_probe.join import Join
 from rank_probe.join_rounds import Place
+from rank_probe.lateness import late_stage
 from rank_probe.lifecycle import Lifecycle
 from rank_probe.patches import Patches
 from rank_probe.push import DEFAULT_ENDPOINT, Pusher
 from rank_probe.report import Parts, Report
 from rank_probe.snapshot import LEVEL_DETAIL, LEVEL_OFF, Snapshot
+from rank_probe.stacks import Stacks
+from rank_probe.stages import STAGES
 from rank_probe.timeline import Timeline
 from rank_probe.trace import Trace
 from rank_probe.work_units import Measure, WorkUnits
@@ -64,6 +67,9 @@ class Probe:
             Lifecycle(),
             Join(self._environment, self._push_soon),
         )
+        self.stacks = Stacks(self._environment, lambda: STAGES[self.timeline.clock.stage])
+        self._parts.late_lines = self.stacks.lines
+        self._answer: Mapping[str, object] = {}
         self._report = Report(self._parts, source="automatic" if automatic else "manual")
         self._report.runtime_info = runtime.runtime_info()
         self._patches: list[Patches] = []
@@ -151,6 +157,7 @@ class Probe:
         if clean:
             self._parts.lifecycle.end()
         self._parts.join.stop()
+        self.stacks.watch(None)
         self.detach()
         self._report.finished = clean
         self._pusher.stop()
@@ -168,7 +175,14 @@ class Probe:
         me = self._identify()
         if me is None:
             return None
+        self._watch_lateness(me.rank)
         return self._report.snapshot(me, push_failures=self._pusher.failed_pushes)
+
+    def _watch_lateness(self, rank: int) -> None:
+        """Sample this rank's stack while it is named late, and only then."""
+        is_timed = self._report.level != LEVEL_OFF and not self._report.finished
+        verdict = self._parts.join.verdict
+        self.stacks.watch(late_stage(verdict, rank, self._answer) if is_timed else None)
 
     def _identify(self) -> Identity | None:
         """Return the identity; without a launcher's variables, once torch.distributed provides it.
@@ -232,6 +246,7 @@ class Probe:
 
     def _after_push(self, answer: Mapping[str, object]) -> None:
         """Apply the operator's orders, on the pusher's thread."""
+        self._answer = answer
         level = self._control.level(answer)
         if level != self._report.level:
             self._report.level = level

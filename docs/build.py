@@ -86,6 +86,7 @@ def every_rank_reading() -> RankStore:
             cuda_memory_peak_bytes=1,
             cuda_alloc_retries=1,
             lifecycle_seconds={"init": 1.0},
+            late_lines=[{"stage": "data", "place": "f (f.py:1)", "share": 1.0}],
         )
     )
     return store

@@ -1,0 +1,268 @@
+"""The training loop is found on a real stack, and known to fetch its next item or not."""
+
+import opcode
+import sys
+from collections.abc import Callable, Iterator
+from itertools import islice
+from types import CodeType
+
+import pytest
+
+from rank_probe.loop_frames import Layout, Spot, TrainingLoop, layout, loop_spot, stack_of
+
+Look = Callable[[], None]
+
+
+class Looks:
+    """Looks at the caller's stack as the sampler does; *backward* is the code that called it."""
+
+    def __init__(self, knows_backward: bool = False) -> None:
+        self.code: CodeType | None = None
+        self._knows_backward = knows_backward
+        self._loop = TrainingLoop(lambda: self.code, lambda file: file == __file__)
+        self.fetching: list[bool] = []
+
+    def __call__(self) -> None:
+        # Without this frame: on a real stack the innermost is the loop's own work.
+        self.fetching.append(self._loop.is_fetching(stack_of(sys._getframe(1))))
+
+    def backward(self) -> None:
+        """Stand in for the loss's: the caller is seen calling backward."""
+        if self._knows_backward:
+            self.code = sys._getframe(1).f_code
+
+
+class Stream:
+    """An iterator of the user's own that looks while it is asked for its next item."""
+
+    def __init__(self, look: Look, items: int = 3) -> None:
+        self._look, self._left = look, items
+
+    def __iter__(self) -> "Stream":
+        return self
+
+    def __next__(self) -> int:
+        if not self._left:
+            raise StopIteration
+        self._left -= 1
+        self._look()
+        return self._left
+
+
+def generator(look: Look) -> Iterator[int]:
+    for item in range(3):
+        look()
+        yield item
+
+
+def work(look: Look) -> None:
+    """Stand in for a forward that has loops of its own."""
+    for _ in range(2):
+        look()
+    _ = [look() for _ in range(2)]  # type: ignore[func-returns-value]
+
+
+def over_a_class(looks: Looks) -> None:
+    for _ in Stream(looks):
+        looks.backward()
+
+
+def over_a_generator(looks: Looks) -> None:
+    for _ in generator(looks):
+        looks.backward()
+
+
+def over_zip(looks: Looks) -> None:
+    for _, _ in zip(range(10), Stream(looks), strict=False):
+        looks.backward()
+
+
+def over_enumerate(looks: Looks) -> None:
+    for _, _ in enumerate(generator(looks)):
+        looks.backward()
+
+
+def over_islice(looks: Looks) -> None:
+    for _ in islice(Stream(looks, 10), 3):
+        looks.backward()
+
+
+def by_next(looks: Looks) -> None:
+    stream = Stream(looks)
+    for _ in range(3):
+        _ = next(stream)
+        looks.backward()
+
+
+def by_next_in_an_expression(looks: Looks) -> None:
+    stream = Stream(looks)
+    for _ in range(3):
+        _ = str(next(stream).bit_length() + int(str(1)))
+        looks.backward()
+
+
+def by_dunder_next(looks: Looks) -> None:
+    streams = [Stream(looks)]
+    while streams[0]._left:
+        _ = streams[0].__next__()
+        looks.backward()
+
+
+def with_a_default(looks: Looks) -> None:
+    stream = Stream(looks)
+    while next(stream, None) is not None:
+        looks.backward()
+
+
+FETCHES = (
+    over_a_class,
+    over_a_generator,
+    over_zip,
+    over_enumerate,
+    over_islice,
+    by_next,
+    by_next_in_an_expression,
+    by_dunder_next,
+)
+
+
+@pytest.mark.parametrize("knows_backward", [False, True])
+@pytest.mark.parametrize("loop", FETCHES)
+def test_fetching_the_next_item_is_seen(
+    loop: Callable[[Looks], None], knows_backward: bool
+) -> None:
+    """However a loop reads its own iterator, a look from within that iterator says so."""
+    looks = Looks(knows_backward)
+    loop(looks)
+
+    assert looks.fetching == [True] * 3
+
+
+def test_condition_of_a_while_loop_fetches() -> None:
+    """Its first run comes before the loop, where nothing shows yet that one follows."""
+    looks = Looks()
+    with_a_default(looks)
+
+    assert looks.fetching == [False, True, True]
+
+
+def in_the_body(looks: Looks) -> None:
+    for _ in range(2):
+        work(looks)
+        looks.backward()
+
+
+def in_a_comprehension_of_the_body(looks: Looks) -> None:
+    for _ in range(2):
+        _ = [work(looks) for _ in range(2)]  # type: ignore[func-returns-value]
+        looks.backward()
+
+
+def in_what_next_is_given(looks: Looks) -> None:
+    for _ in range(2):
+        _ = next(iter([work(looks)]))  # type: ignore[func-returns-value]
+        looks.backward()
+
+
+def on_what_next_returned(looks: Looks) -> None:
+    looking = iter([looks, looks])
+    for _ in range(2):
+        next(looking)()
+        looks.backward()
+
+
+@pytest.mark.parametrize("knows_backward", [False, True])
+@pytest.mark.parametrize(
+    "loop",
+    [
+        in_the_body,
+        in_a_comprehension_of_the_body,
+        in_what_next_is_given,
+        on_what_next_returned,
+    ],
+)
+def test_other_work_is_no_fetching(loop: Callable[[Looks], None], knows_backward: bool) -> None:
+    """Loops and comprehensions of the work itself are not the training loop's."""
+    looks = Looks(knows_backward)
+    loop(looks)
+
+    assert looks.fetching
+    assert not any(looks.fetching)
+
+
+def step_of_its_own(looks: Looks) -> None:
+    work(looks)
+    looks.backward()
+
+
+def an_epoch(looks: Looks) -> None:
+    for _ in Stream(looks):
+        step_of_its_own(looks)
+
+
+def epochs(looks: Looks) -> None:
+    for _ in range(2):
+        an_epoch(looks)
+
+
+def test_loop_around_a_function_of_one_step_is_learnt() -> None:
+    """Epochs, loop and step are three functions: the middle one fetches, the inner one works.
+
+    Until a stack shows who calls the step, the outermost loop is taken for the training's.
+    """
+    looks = Looks(knows_backward=True)
+    epochs(looks)
+    # Each item: one look while it is fetched, four while it is worked on.
+    items = [looks.fetching[first : first + 5] for first in range(0, 30, 5)]
+
+    assert items[:2] == [[False] * 5] * 2
+    assert items[2:] == [[True] + [False] * 4] * 4
+
+
+def recursion(depth: int, look: Look) -> None:
+    if depth:
+        recursion(depth - 1, look)
+    else:
+        look()
+
+
+def test_stack_that_is_too_deep_is_no_loop() -> None:
+    """A recursion that hides the loop gives no answer, and costs no more than the limit."""
+    looks = Looks()
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(5_000)
+    try:
+        for _ in Stream(lambda: recursion(1_100, looks), 1):
+            pass
+    finally:
+        sys.setrecursionlimit(limit)
+
+    assert looks.fetching == [False]
+
+
+def test_nobody_elses_frame_is_the_loop() -> None:
+    """Where all frames are a framework's, nothing is known."""
+    assert not TrainingLoop(lambda: None, lambda file: False).is_fetching(
+        stack_of(sys._getframe(0))
+    )
+    assert loop_spot([], (), layout) is None
+    assert stack_of(None) == []
+
+
+def test_loop_is_the_innermost_that_carries_backward() -> None:
+    """Of the frames known to carry it, the others only call that one."""
+    inner, outer = Spot(work.__code__, 0), Spot(epochs.__code__, 0)
+    both = {id(inner.code), id(outer.code)}
+    nothing = Layout(frozenset(), ())
+
+    assert loop_spot([inner, outer], both, lambda _: nothing) is inner
+    assert loop_spot([inner, outer], {id(outer.code)}, lambda _: nothing) is outer
+
+
+def test_caches_of_an_instruction_belong_to_it() -> None:
+    """Some versions of Python leave a frame at the caches behind its instruction."""
+    code = over_a_class.__code__
+    advances = sorted(layout(code).advances)
+
+    assert advances == list(range(advances[0], advances[-1] + 2, 2))
+    assert code.co_code[advances[0]] == opcode.opmap["FOR_ITER"]

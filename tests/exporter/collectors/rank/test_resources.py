@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from exporter.cgroups import Cgroup
 from exporter.collectors.rank.blocks import RankBlocksCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
+from exporter.collectors.rank.late_lines import LateLinesCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
@@ -102,6 +103,7 @@ class All:
             RankResourcesCollector(held),
             RankGpusCollector(join),
             LateRanksCollector(held),
+            LateLinesCollector(held),
             RankBlocksCollector(held),
         )
 
@@ -142,6 +144,7 @@ def busiest(never_together: set[str], **changes: Any) -> Snapshot:
         verdict_age_seconds=1.0,
         block_steps=1,
         block_seconds=dict.fromkeys(stages, 1.0),
+        late_lines=[{"stage": "data", "place": f"f (f.py:{n})", "share": 0.2} for n in range(5)],
     )
     assert None not in [getattr(rank, name) for name in rank.__slots__]
     if not changes.get("finished"):
@@ -157,8 +160,9 @@ def of_rank(rank: Snapshot) -> list[str]:
     return [line for line in shown if 'rank="3"' in line and "rankskew_gpu_" not in line]
 
 
-NOT_LATE = {"verdict": verdict(late=())}
+NOT_LATE = {"verdict": verdict(late=()), "late_lines": []}
 NO_JOIN: dict[str, Any] = {
+    "late_lines": [],
     "paced_steps": {},
     "wait_caused_seconds": {},
     "group_wait_seconds": None,

@@ -1,15 +1,18 @@
-"""A small training without any Rankskew code, one line of which is slow on one rank.
+"""A small training with one line that is slow on one rank.
 
-    torchrun --nproc-per-node 4 -m rank_probe benchmarks/late_lines_job.py PLACE [--steps N]
+    torchrun --nproc-per-node 4 -m rank_probe benchmarks/late_lines_job.py PLACE FOLDER [--steps N]
 
 PLACE is one of PLACES, or `none`. A step computes by sleeping 60 ms, so four ranks fit on two
-cores. Each place has its slow line marked `planted: PLACE`.
+cores. Each place has its slow line marked `planted: PLACE`. At the end each rank writes to FOLDER
+how often its stack was sampled, and in what share of these the loop was fetching, by stage.
 """
 
 import argparse
+import json
 import logging
 import os
 import time
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -17,6 +20,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, default_collate
+
+from rank_probe import api
+from rank_probe.stages import STAGES
 
 PLACES = ("dataset", "collate", "iterator", "loss", "logging")
 LATE_RANK = 2
@@ -119,12 +125,22 @@ def train(steps: int, own_iterator: bool) -> None:
         log.info("step %d", step)
 
 
+def tell(folder: Path) -> None:
+    """Write what this rank's sampler has counted."""
+    assert api._probe is not None, "start it with -m rank_probe"
+    sampled = api._probe.stacks
+    shares = {stage: sampled.iterating_share(stage) for stage in STAGES}
+    told = {"samples": sampled.samples, "fetching": shares}
+    (folder / f"{os.environ['RANK']}.json").write_text(json.dumps(told))
+
+
 def main() -> None:
     """Join the process group, train, leave."""
     global late
     parser = argparse.ArgumentParser()
     parser.add_argument("place", choices=(*PLACES, "none"))
-    parser.add_argument("--steps", type=int, default=1_000_000)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--steps", type=int, default=400)
     options = parser.parse_args()
     if os.environ["RANK"] == str(LATE_RANK):
         late = options.place
@@ -134,6 +150,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     train(options.steps, own_iterator=options.place == "iterator")
+    tell(options.folder)
     dist.destroy_process_group()
 
 

@@ -9,6 +9,9 @@ from typing import Final, NamedTuple
 MOST_FRAMES: Final = 1_000
 LAYOUTS_KEPT: Final = 256
 NEXT: Final = "next", "__next__"
+# Python 3.11 calls in two instructions, and runs some functions in the first.
+PRECALL: Final = "PRECALL"
+CALLS: Final = PRECALL, "CALL", "CALL_KW", "CALL_FUNCTION_EX"
 
 
 class Spot(NamedTuple):
@@ -126,14 +129,12 @@ def _calls_of_next(instructions: Sequence[dis.Instruction]) -> set[int]:
         if loaded.opname.startswith("LOAD_") and loaded.argval in NEXT:
             begin = _begin(loaded)
             rest = instructions[index + 1 :]
-            call = next((i for i in rest if _is_call(i) and _begin(i) == begin), None)
+            call = next((i for i in rest if i.opname in CALLS and _begin(i) == begin), None)
             if call is not None:
                 found.add(call.offset)
+            if call is not None and call.opname == PRECALL:
+                found.add(instructions[instructions.index(call) + 1].offset)
     return found
-
-
-def _is_call(instruction: dis.Instruction) -> bool:
-    return instruction.opname.startswith("CALL")
 
 
 def _begin(instruction: dis.Instruction) -> tuple[int | None, int | None]:

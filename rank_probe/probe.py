@@ -157,7 +157,7 @@ class Probe:
         if clean:
             self._parts.lifecycle.end()
         self._parts.join.stop()
-        self.stacks.watch(None)
+        self.stacks.stop()
         self.detach()
         self._report.finished = clean
         self._pusher.stop()
@@ -180,9 +180,9 @@ class Probe:
 
     def _watch_lateness(self, rank: int) -> None:
         """Sample this rank's stack while it is named late, and only then."""
-        is_timed = self._report.level != LEVEL_OFF and not self._report.finished
+        is_off = self._report.level == LEVEL_OFF
         verdict = self._parts.join.verdict
-        self.stacks.watch(late_stage(verdict, rank, self._answer) if is_timed else None)
+        self.stacks.watch(None if is_off else late_stage(verdict, rank, self._answer))
 
     def _identify(self) -> Identity | None:
         """Return the identity; without a launcher's variables, once torch.distributed provides it.

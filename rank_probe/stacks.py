@@ -32,6 +32,7 @@ class Stacks:
     outlive what they explain.
 
     `watch` and `lines` are for one thread, the rest for any. RANK_PROBE_STACKS=0 turns it off.
+    A rank that ends calls `stop`.
     """
 
     def __init__(
@@ -57,20 +58,28 @@ class Stacks:
 
     def watch(self, late_stage: str | None) -> None:
         """Sample while this rank is late in *late_stage*; None ends it."""
+        sampling = self._sampling
         if late_stage is None:
-            if self._sampling is not None:
-                self._sampling.stop()
-                self._samples_before = self.samples
+            if sampling is not None:
+                sampling.stop()
+                self._samples_before += sampling.samples
                 self._sampling = None
             return
         self._late_stage = late_stage
-        if self._sampling is None and not self._is_off:
+        if sampling is None and not self._is_off:
             code = of_this_process(self._environment)
             self._sampling = Sampling(self._thread, self._stage, self._backward, code)
 
+    def stop(self) -> None:
+        """End for good: a later `watch` begins nothing."""
+        self._is_off = True
+        if (sampling := self._sampling) is not None:
+            sampling.stop()
+
     def lines(self) -> list[dict[str, Any]]:
         """Return a Snapshot's *late_lines*: those of the late stage first."""
-        return [] if self._sampling is None else self._sampling.lines(self._late_stage)
+        sampling = self._sampling
+        return [] if sampling is None else sampling.lines(self._late_stage)
 
     def iterating_share(self, stage: str) -> float | None:
         """Return the share of *stage*'s samples in which the loop was fetching its next item.

@@ -12,6 +12,9 @@ from rank_probe.loop_frames import Layout, Spot, TrainingLoop, layout, loop_spot
 
 Look = Callable[[], None]
 
+# Enough for the interpreter to specialise what a loop runs: its instructions are others then.
+ITEMS = 60
+
 
 class Looks:
     """Looks at the caller's stack as the sampler does; *backward* is the code that called it."""
@@ -35,7 +38,7 @@ class Looks:
 class Stream:
     """An iterator of the user's own that looks while it is asked for its next item."""
 
-    def __init__(self, look: Look, items: int = 3) -> None:
+    def __init__(self, look: Look, items: int = ITEMS) -> None:
         self._look, self._left = look, items
 
     def __iter__(self) -> "Stream":
@@ -50,7 +53,7 @@ class Stream:
 
 
 def generator(look: Look) -> Iterator[int]:
-    for item in range(3):
+    for item in range(ITEMS):
         look()
         yield item
 
@@ -73,7 +76,7 @@ def over_a_generator(looks: Looks) -> None:
 
 
 def over_zip(looks: Looks) -> None:
-    for _, _ in zip(range(10), Stream(looks), strict=False):
+    for _, _ in zip(range(2 * ITEMS), Stream(looks), strict=False):
         looks.backward()
 
 
@@ -83,20 +86,20 @@ def over_enumerate(looks: Looks) -> None:
 
 
 def over_islice(looks: Looks) -> None:
-    for _ in islice(Stream(looks, 10), 3):
+    for _ in islice(Stream(looks, 2 * ITEMS), ITEMS):
         looks.backward()
 
 
 def by_next(looks: Looks) -> None:
     stream = Stream(looks)
-    for _ in range(3):
+    for _ in range(ITEMS):
         _ = next(stream)
         looks.backward()
 
 
 def by_next_in_an_expression(looks: Looks) -> None:
     stream = Stream(looks)
-    for _ in range(3):
+    for _ in range(ITEMS):
         _ = str(next(stream).bit_length() + int(str(1)))
         looks.backward()
 
@@ -135,7 +138,7 @@ def test_fetching_the_next_item_is_seen(
     looks = Looks(knows_backward)
     loop(looks)
 
-    assert looks.fetching == [True] * 3
+    assert looks.fetching == [True] * ITEMS
 
 
 def test_condition_of_a_while_loop_fetches() -> None:
@@ -143,30 +146,30 @@ def test_condition_of_a_while_loop_fetches() -> None:
     looks = Looks()
     with_a_default(looks)
 
-    assert looks.fetching == [False, True, True]
+    assert looks.fetching == [False] + [True] * (ITEMS - 1)
 
 
 def in_the_body(looks: Looks) -> None:
-    for _ in range(2):
+    for _ in range(ITEMS):
         work(looks)
         looks.backward()
 
 
 def in_a_comprehension_of_the_body(looks: Looks) -> None:
-    for _ in range(2):
+    for _ in range(ITEMS):
         _ = [work(looks) for _ in range(2)]  # type: ignore[func-returns-value]
         looks.backward()
 
 
 def in_what_next_is_given(looks: Looks) -> None:
-    for _ in range(2):
+    for _ in range(ITEMS):
         _ = next(iter([work(looks)]))  # type: ignore[func-returns-value]
         looks.backward()
 
 
 def on_what_next_returned(looks: Looks) -> None:
-    looking = iter([looks, looks])
-    for _ in range(2):
+    looking = iter([looks] * ITEMS)
+    for _ in range(ITEMS):
         next(looking)()
         looks.backward()
 
@@ -196,7 +199,7 @@ def step_of_its_own(looks: Looks) -> None:
 
 
 def an_epoch(looks: Looks) -> None:
-    for _ in Stream(looks):
+    for _ in Stream(looks, 3):
         step_of_its_own(looks)
 
 

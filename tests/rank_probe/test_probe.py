@@ -268,8 +268,9 @@ def test_late_rank_reports_lines_while_it_is_late(monkeypatch: pytest.MonkeyPatc
     probe._after_push({"level": "stages"})
     assert is_sampled()
     probe.finish()
-    assert probe.stacks._sampling is None
-    assert not is_sampled()
+    taken = probe.stacks.samples
+    time.sleep(0.02)
+    assert probe.stacks.samples <= taken + 1  # The one that was being taken.
 
 
 def test_exporter_tells_a_rank_without_a_judge(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,10 +26,10 @@ class Line(NamedTuple):
 
 
 class UserCode:
-    """What is the user's among the files of this process; for one thread.
+    """What is the user's among the files of this process.
 
     *libraries* are the directories of code that is not; *import_roots* those that modules are
-    imported from, among them the script's own.
+    imported from, among them the script's own. `has` is for one thread, `place` for any.
     """
 
     def __init__(self, libraries: Iterable[str], import_roots: Iterable[str]) -> None:

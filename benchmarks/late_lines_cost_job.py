@@ -67,12 +67,14 @@ def main() -> None:
     pace = torch.tensor([statistics.median(warm)])
     dist.all_reduce(pace, dist.ReduceOp.MAX)
     steps = max(20, round(BLOCK_SECONDS * 1e3 / pace.item()))
-    blocks = max(2, round(seconds / BLOCK_SECONDS))
-    medians = []
-    for block in range(blocks):
-        stacks.watch("forward" if block % 2 == rank else None)
+    medians: list[list[float]] = []
+    began, elapsed = time.monotonic(), torch.zeros(1)
+    while elapsed.item() < seconds or len(medians) % 2:
+        stacks.watch("forward" if len(medians) % 2 == rank else None)
         times = [job.step() for _ in range(steps)]
         medians.append([statistics.median(each) for each in zip(*times, strict=True)])
+        elapsed[0] = time.monotonic() - began
+        dist.all_reduce(elapsed, dist.ReduceOp.MAX)  # Both end with the same block.
     stacks.watch(None)
     gathered: list[list[list[float]]] = [[], []]
     samples = [0, 0]

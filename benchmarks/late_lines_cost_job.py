@@ -19,8 +19,11 @@ from torch import nn
 
 from rank_probe.stacks import Stacks
 
-BLOCK_SECONDS = 4.0
-WARM_UP_STEPS = 50
+# Short, so that neighbours meet the same load of the machine.
+BLOCK_SECONDS = 2.0
+WARM_UP_STEPS = 20
+# A step of 50 ms or more has a sample in it, so the median step shows what a sample costs.
+PASSES = 15
 WIDTH, LAYERS, BATCH = 192, 10, 64
 
 
@@ -45,10 +48,11 @@ class Job:
         Both in milliseconds.
         """
         wall, cpu = time.perf_counter(), time.thread_time()
-        tokens_of(self._text)
-        self._optimizer.zero_grad()
-        self._model(torch.randn(BATCH, WIDTH)).square().mean().backward()
-        self._optimizer.step()
+        for _ in range(PASSES):
+            tokens_of(self._text)
+            self._optimizer.zero_grad()
+            self._model(torch.randn(BATCH, WIDTH)).square().mean().backward()
+            self._optimizer.step()
         own = time.perf_counter() - wall, time.thread_time() - cpu
         dist.all_reduce(self._met)
         return own[0] * 1e3, own[1] * 1e3
@@ -66,7 +70,7 @@ def main() -> None:
     # Both must know the same number of steps, whichever is slower.
     pace = torch.tensor([statistics.median(warm)])
     dist.all_reduce(pace, dist.ReduceOp.MAX)
-    steps = max(20, round(BLOCK_SECONDS * 1e3 / pace.item()))
+    steps = max(10, round(BLOCK_SECONDS * 1e3 / pace.item()))
     medians: list[list[float]] = []
     began, elapsed = time.monotonic(), torch.zeros(1)
     while elapsed.item() < seconds or len(medians) % 2:

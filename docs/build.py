@@ -12,8 +12,9 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric
 
 from alerts.build_index import with_tables
-from docs import accuracy_table, figures, robustness_table, scale_table
+from docs import accuracy_table, figures, late_lines_table, robustness_table, scale_table
 from docs.markdown import fill, table
+from docs.variables import VARIABLES
 from exporter.collectors.catalog import COLLECTORS, Sources
 from exporter.ingest.app import IngestCounts
 from exporter.nvml.sample import GpuSample, NodeSample
@@ -86,6 +87,7 @@ def every_rank_reading() -> RankStore:
             cuda_memory_peak_bytes=1,
             cuda_alloc_retries=1,
             lifecycle_seconds={"init": 1.0},
+            late_lines=[{"stage": "data", "place": "f (f.py:1)", "share": 1.0}],
         )
     )
     return store
@@ -150,59 +152,7 @@ def configuration() -> str:
         "",
         table(
             ("variable", "default", "meaning"),
-            [
-                ("`RANK_PROBE`", "on", "`0` turns the probe off: every call is a no-op."),
-                (
-                    "`RANKSKEW_EXPORTER`",
-                    "`unix:/run/rankskew/exporter.sock`",
-                    "Where to send snapshots: the socket of the node's exporter, or "
-                    "`http://127.0.0.1:PORT`.",
-                ),
-                (
-                    "`RANKSKEW_TOKEN_FILE`",
-                    "none",
-                    "A file with the token of the exporter's `--ingest.token-file`, sent over "
-                    "`http:` only; read again when the exporter rejects it.",
-                ),
-                (
-                    "`RANKSKEW_JOB_ID`",
-                    "the scheduler's or launcher's name",
-                    "The `job_id` label: SLURM_JOB_ID, TORCHELASTIC_RUN_ID, JOBSET_NAME, "
-                    "RAY_JOB_ID or the pod's name without its index; in Kubernetes prefixed with "
-                    "the namespace (`POD_NAMESPACE`, or the service account's). Without any of "
-                    "them `local-` and MASTER_ADDR, or the node's name if MASTER_ADDR is missing "
-                    "or a loopback address. A name that is set here is used as it is.",
-                ),
-                (
-                    "`RANKSKEW_PEER_GROUP`",
-                    "`pp` and the pipeline stage, and the GPU model, as far as they are known; "
-                    "else `all`",
-                    "The `peer_group` label: ranks that should do equal work.",
-                ),
-                (
-                    "`RANK_PROBE_CONTROL`",
-                    "none",
-                    "A file that contains `off`, `stages` or `detail`, read once a second: how "
-                    "much is timed. It overrides `rankskew control`.",
-                ),
-                (
-                    "`RANK_PROBE_JOIN`",
-                    "`1`",
-                    "`0` turns off the comparison of steps through the job's own store; the judge "
-                    "then does not run, and only the fallback in the rules covers the job.",
-                ),
-                (
-                    "`RANK_PROBE_TRACE`",
-                    "none",
-                    "A directory in which each rank writes the stages of every step to "
-                    "`JOB_ID-ATTEMPT-RANK.csv`, as input for `rankskew replay`.",
-                ),
-                (
-                    "`RANK_PROBE_TRACE_MAX_MIB`",
-                    "`1024`",
-                    "Largest size of such a file, in MiB.",
-                ),
-            ],
+            VARIABLES,
         ),
     ]
     return "\n".join(lines) + "\n"
@@ -230,6 +180,7 @@ PAGES: dict[str, Callable[[str], str]] = {
             "crosscheck": accuracy_table.crosscheck(),
             "latency": accuracy_table.latency(),
             "ways": accuracy_table.ways(),
+            "late_lines": late_lines_table.lines(),
         },
     ),
     "docs/overhead.md": lambda page: fill(
@@ -239,6 +190,7 @@ PAGES: dict[str, Callable[[str], str]] = {
             "join": figures.join(),
             "scrape": figures.scrape(),
             "endurance": figures.endurance(),
+            "late_lines_cost": late_lines_table.cost(),
         },
     ),
     "docs/scale.md": lambda page: fill(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from rank_probe.evidence import LEAVE_RATIO, Seen, seen_in
+from rank_probe.stages import DATA, OTHER, STAGES
 from rank_probe.verdict import MILD, NODE, PERSISTENT, UNSYNCED, Late
 from rank_probe.windows import (
     LEAST_STEPS,
@@ -215,9 +216,12 @@ class Incidents:
     def _describe(self, incident: Incident, seen: Seen, end: Mark) -> Late:
         step_seconds = seen.window.seconds / seen.window.steps
         incident.ratio = max(seen.excess - incident.reference, 0.0)
-        if not incident.stage:
+        # One incident has one stage; but its probe may find out that what had no name is `data`.
+        if incident.stage in ("", STAGES[OTHER]):
             stages = seen.standing.stages
-            incident.stage = WORK_STAGES[max(range(len(stages)), key=lambda at: stages[at])]
+            furthest = WORK_STAGES[max(range(len(stages)), key=lambda at: stages[at])]
+            if not incident.stage or furthest == STAGES[DATA]:
+                incident.stage = furthest
         if incident.kind in (PERSISTENT, NODE):
             incident.kind = NODE if self._is_the_nodes(seen) else PERSISTENT
         gpus = 0.0 if incident.kind == UNSYNCED else seen.standing.caused / step_seconds

@@ -94,7 +94,7 @@ class Join:
             return {}
         own = counters(rounds.result, stages)
         now = self._now()
-        if self._is_over or now - self._beat > STUCK_SECONDS:
+        if self._is_stuck(now):
             return {**own, "join_coverage": 0.0}
         return {
             **own,
@@ -104,12 +104,21 @@ class Join:
         }
 
     @property
+    def verdict(self) -> dict[str, Any] | None:
+        """Return the last verdict, in the format of rank_probe.verdict; None without a join."""
+        rounds = self._rounds
+        return None if rounds is None or self._is_stuck(self._now()) else rounds.verdict
+
+    @property
     def speaks(self) -> bool:
         """Whether its verdict rests on nearly all steps."""
         rounds = self._rounds
         if self._is_over or rounds is None or rounds.verdict is None:
             return False
         return (rounds.coverage.ratio or 0.0) >= ENOUGH_COVERAGE
+
+    def _is_stuck(self, now: float) -> bool:
+        return self._is_over or now - self._beat > STUCK_SECONDS
 
     def _run(
         self,

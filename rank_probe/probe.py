@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from rank_probe import identity, runtime
 from rank_probe.claim import Claim
@@ -16,11 +16,14 @@ from rank_probe.guard import never_raise
 from rank_probe.imports import when_imported
 from rank_probe.join import Join
 from rank_probe.join_rounds import Place
+from rank_probe.lateness import late_stage
 from rank_probe.lifecycle import Lifecycle
 from rank_probe.patches import Patches
 from rank_probe.push import DEFAULT_ENDPOINT, Pusher
 from rank_probe.report import Parts, Report
 from rank_probe.snapshot import LEVEL_DETAIL, LEVEL_OFF, Snapshot
+from rank_probe.stacks import Stacks
+from rank_probe.stages import OTHER, STAGES
 from rank_probe.timeline import Timeline
 from rank_probe.trace import Trace
 from rank_probe.unseen import Unseen
@@ -30,6 +33,10 @@ if TYPE_CHECKING:
     from rank_probe.mesh import Coordinates  # Its module imports torch.
 
 log = logging.getLogger("rank_probe")
+
+# If a loop without a loader advances an iterator for more than this share of its stage `other`,
+# it reads its batches there.
+MOST_OF_IT: Final = 0.5
 
 
 class Probe:
@@ -64,6 +71,14 @@ class Probe:
             Lifecycle(),
             Join(self._environment, self._push_soon),
         )
+        self.stacks = Stacks(
+            self._environment,
+            thread=lambda: self.timeline.tape.owner,
+            stage=lambda: STAGES[self.timeline.state.stage],
+            backward=lambda: self.timeline.loop,
+        )
+        self._parts.late_lines = self.stacks.lines
+        self._answer: Mapping[str, object] = {}
         self._report = Report(self._parts, source="automatic" if automatic else "manual")
         self._report.runtime_info = runtime.runtime_info()
         self._patches: list[Patches] = []
@@ -157,6 +172,7 @@ class Probe:
         if clean:
             self._parts.lifecycle.end()
         self._parts.join.stop()
+        self.stacks.stop()
         self.detach()
         self._report.finished = clean
         self._pusher.stop()
@@ -174,6 +190,7 @@ class Probe:
         me = self.claim.who()
         if me is None:
             return None
+        self._watch_lateness(me.rank)
         before = self.claim.given_up()
         snapshot = self._report.snapshot(before or me, push_failures=self._pusher.failed_pushes)
         if before is not None:
@@ -183,6 +200,14 @@ class Probe:
         if self.claim.since is not None:  # Newer than whoever had this rank before.
             return replace(snapshot, started_timestamp_seconds=self.claim.since)
         return snapshot
+
+    def _watch_lateness(self, rank: int) -> None:
+        """Sample this rank's stack while it is named late, and only then."""
+        is_off = self._report.level == LEVEL_OFF
+        verdict = self._parts.join.verdict
+        self.stacks.watch(None if is_off else late_stage(verdict, rank, self._answer))
+        if (self.stacks.iterating_share(STAGES[OTHER]) or 0.0) > MOST_OF_IT:
+            self.timeline.name_what_it_reads()
 
     def _take_place(self) -> None:
         """Report this rank's coordinates, and name its peer group unless the user did."""
@@ -230,6 +255,7 @@ class Probe:
 
     def _after_push(self, answer: Mapping[str, object]) -> None:
         """Apply the operator's orders, on the pusher's thread."""
+        self._answer = answer
         level = self._control.level(answer)
         if level != self._report.level:
             self._report.level = level

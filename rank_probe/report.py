@@ -35,6 +35,7 @@ class Parts:
     join: Join
     device: DeviceClock | None = None
     memory: Callable[[], "CudaMemory | None"] = lambda: None
+    late_lines: Callable[[], list[dict[str, Any]]] = list
 
 
 class Report:
@@ -92,6 +93,7 @@ class Report:
             gc_pause_seconds=parts.garbage.seconds(),
             lifecycle_seconds=parts.lifecycle.seconds(),
             level=self.level,
+            late_lines=parts.late_lines(),
             **self._memory(),
             **parts.join.snapshot_fields(stage_seconds),
             **self._block(steps, me),

@@ -49,6 +49,9 @@ LEVEL_OFF: Final = "off"
 LEVEL_DETAIL: Final = "detail"
 DEFAULT_LEVEL: Final = "stages"
 
+# How many lines of code a late rank reports.
+MOST_LATE_LINES: Final = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -71,6 +74,11 @@ class Snapshot:
 
     For jobs without a join: *block_seconds* has the mean step by stage, over the rank's last whole
     block of *block_steps* steps. Blocks end at multiples of a power of two, the same on all ranks.
+
+    *late_lines*, only while the rank is named late: the user's lines in which samples of its stack
+    found it most often, at most MOST_LATE_LINES, those of the late stage first. Each has a *stage*,
+    a *place* such as `Corpus.__next__ (corpus.py:41)` and its *share* (0 to 1) of the samples of
+    that stage.
     """
 
     job_id: str
@@ -116,6 +124,7 @@ class Snapshot:
     verdict_age_seconds: float | None = None
     block_steps: int = 0
     block_seconds: dict[str, float] = field(default_factory=dict)
+    late_lines: list[dict[str, Any]] = field(default_factory=list)
     schema: int = SCHEMA
 
     def to_json(self) -> bytes:

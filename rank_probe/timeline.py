@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from threading import get_ident
+from types import CodeType
 from typing import Protocol
 
 from rank_probe import events
@@ -45,6 +46,8 @@ class Timeline:
         self.steps = Steps(self._boundaries, now or time.perf_counter_ns, wall, self._told)
         # Called if the wait in a backward could not be split from it: see torch_backward.Cut.
         self.uncut: Callable[[], None] = lambda: None
+        # The codes on the stack when backward was called, innermost first: the training loop.
+        self.loop: tuple[CodeType, ...] = ()
         self.after_first_step: Callable[[], None] | None = None
         # As soon as events happen, for the few that cannot wait for the next fold.
         self._following = Interpreter(start)
@@ -77,6 +80,14 @@ class Timeline:
             self.tape.append(events.RESTART)
             self._thread = self.tape.owner = get_ident()
         return self.tape.owner == get_ident()
+
+    def name_what_it_reads(self) -> None:
+        """Call the time from an optimizer to the next forward `data`, in steps without a loader.
+
+        Only where the forward shows, as DDP's and FSDP's do.
+        """
+        if not self.state.reads_itself and events.FORWARD_BEGINS in self.seen():
+            self.tape.append(events.LOOP_READS_ITSELF)
 
     def disable(self) -> None:
         """Stop timing: the level of detail is off, or this is a forked child."""

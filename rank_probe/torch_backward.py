@@ -4,6 +4,7 @@ import functools
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from threading import get_ident
+from types import CodeType, FrameType
 from typing import Any, Final
 
 import torch
@@ -18,6 +19,8 @@ from rank_probe.timeline import Timeline
 ROOT_CUTS: Final = 3
 # How many nodes of the graph to examine; a depth-first walk finds one after a few.
 NODES_SEARCHED: Final = 10_000
+# Frames between the user's call of backward and torch's: frameworks have dozens.
+FRAMES_KEPT: Final = 100
 
 
 def attach(timeline: Timeline) -> Patches:
@@ -48,6 +51,7 @@ class Cut:
     """
 
     def __init__(self, timeline: Timeline) -> None:
+        self._timeline = timeline
         self._tape = tape = timeline.tape
         self._follow_training = never_raise(timeline.follow_training)
         queue_callback = torch.autograd.Variable._execution_engine.queue_callback
@@ -107,6 +111,8 @@ class Cut:
         elif "tensors" in kwargs:
             kwargs["tensors"] = roots
         self.let_go()
+        if not self._timeline.loop:
+            self._timeline.loop = _codes(sys._getframe(1))
         self._is_running = True
         ended = events.BACKWARD_RAISED
         hooks: list[Any] | None = None
@@ -148,6 +154,15 @@ def _is_compiled() -> bool:
     """
     module = sys.modules.get("torch._dynamo.compiled_autograd")
     return bool(getattr(module, "compiled_autograd_enabled", False))
+
+
+def _codes(frame: FrameType | None) -> tuple[CodeType, ...]:
+    """Return the codes of *frame* and its callers."""
+    codes: list[CodeType] = []
+    while frame is not None and len(codes) < FRAMES_KEPT:
+        codes.append(frame.f_code)
+        frame = frame.f_back
+    return tuple(codes)
 
 
 def _kept(tensors: Any) -> Any:

@@ -34,6 +34,7 @@ from exporter.collectors.rank.blocks import RankBlocksCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
 from exporter.collectors.rank.jobs import JobsCollector
+from exporter.collectors.rank.late_lines import LateLinesCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
@@ -129,6 +130,11 @@ COLLECTORS: Final = (
         lambda s: JobsCollector(s.ranks),
     ),
     Entry("late_ranks", "The late ranks and their cost.", lambda s: LateRanksCollector(s.ranks)),
+    Entry(
+        "late_lines",
+        "The line of code in which the late ranks spend their time.",
+        lambda s: LateLinesCollector(s.ranks),
+    ),
     Entry(
         "rank_blocks",
         "Mean steps of ranks in jobs without a judge.",

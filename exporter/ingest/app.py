@@ -16,6 +16,7 @@ from exporter.listeners.peer import Peer
 from exporter.operator.levels import Orders, own
 from exporter.operator.orders import CONTROL_PATH, Order
 from exporter.operator.refusals import REFUSALS, Ordered, say_what_is_wrong
+from exporter.ranks.late_blocks import LateBlocks
 from exporter.ranks.limits import NoRoom
 from exporter.ranks.store import Forbidden, RankStore, Superseded
 from rank_probe.snapshot import SNAPSHOT_PATH
@@ -68,6 +69,7 @@ class IngestApp:
         self._store = store
         self._counts = counts
         self._orders = orders
+        self._late_blocks = LateBlocks(store)
         self._max_body_bytes = max_body_bytes
         self._token = token
         self._api = _api(orders)
@@ -107,8 +109,12 @@ class IngestApp:
         self._counts.unknown_fields += unknown_fields
         self._orders.forget_ended()  # First: this snapshot may begin a new run.
         is_news = self._store.put(snapshot, peer)
-        level = self._orders.level_for(snapshot, peer)
-        return "accepted" if is_news else "ignored", {} if level is None else {"level": level}
+        said = {
+            "level": self._orders.level_for(snapshot, peer),
+            "late": self._late_blocks.stage_of(snapshot),
+        }
+        answer = {name: value for name, value in said.items() if value is not None}
+        return "accepted" if is_news else "ignored", answer
 
     def _admit(self, scope: Scope) -> None:
         """Raise Refused for a request that may not post here."""

@@ -8,6 +8,7 @@ from pydantic import TypeAdapter
 
 from exporter.ingest.schema import RESULTS, SnapshotBody
 from rank_probe.snapshot import LEVELS, SNAPSHOT_PATH
+from rank_probe.stages import STAGES, SYNC
 
 ANSWER: Final = {
     "type": "object",
@@ -16,7 +17,13 @@ ANSWER: Final = {
             "type": "string",
             "enum": list(LEVELS),
             "description": "How much the rank should time from now on; absent without an order.",
-        }
+        },
+        "late": {
+            "type": "string",
+            "enum": [stage for stage in STAGES if stage != STAGES[SYNC]],
+            "description": "The stage in which the rank is late, compared with the ranks of this "
+            "node; absent if it is not, and if its job has a judge.",
+        },
     },
 }
 REFUSAL: Final = {

@@ -25,6 +25,7 @@ from rank_probe.snapshot import (
     DEFAULT_LEVEL,
     LEVELS,
     LIFECYCLE,
+    MOST_LATE_LINES,
     RANK_INFO_LABELS,
     RUNTIME_INFO_LABELS,
     SCHEMA,
@@ -161,8 +162,16 @@ class VerdictBody(_Said):
     changes: Annotated[list[ChangeBody], Field(max_length=MOST_CHANGES)]
 
 
-def _as_sent(verdict: VerdictBody) -> dict[str, Any]:
-    return verdict.model_dump()
+class LateLineBody(_Said):
+    """One of a Snapshot's *late_lines*, with limits."""
+
+    stage: Stage
+    place: Label
+    share: Share
+
+
+def _as_sent(said: _Said) -> dict[str, Any]:
+    return said.model_dump()
 
 
 @dataclass(config=ConfigDict(strict=True, extra="allow"), frozen=True)
@@ -217,6 +226,9 @@ class SnapshotBody:
     verdict_age_seconds: Seconds | None = None
     block_steps: Count = 0
     block_seconds: dict[Stage, Seconds] = Field(default_factory=dict)
+    late_lines: Annotated[
+        list[Annotated[LateLineBody, AfterValidator(_as_sent)]], Field(max_length=MOST_LATE_LINES)
+    ] = Field(default_factory=list)
     schema: Literal[1] = SCHEMA
 
     @model_validator(mode="after")

@@ -58,6 +58,15 @@ class LateView:
         return self.kind not in (MILD, UNSYNCED)
 
 
+@dataclass(frozen=True, slots=True)
+class LineView:
+    """A line of a late rank's code, and its *share* of the samples of the rank in *stage*."""
+
+    stage: str
+    place: str
+    share: float
+
+
 def view_late(late: Late, age_seconds: float, here: set[int]) -> LateView:
     """Describe *late* of a verdict of *age_seconds*, on a node with the ranks *here*."""
     return LateView(
@@ -111,6 +120,15 @@ def details(
         *(_changed(change, age_seconds) for change in verdict.changes),
         *_covered(verdict, joined),
     ]
+
+
+def lines_sentence(rank: int, lines: Sequence[LineView]) -> str:
+    """Say in which *lines* of its code a late *rank* is found most, as they are sorted."""
+    parts = [
+        f"{stage}: {', '.join(f'{line.share:.0%} in {line.place}' for line in those)}"
+        for stage, those in groupby(lines, key=lambda line: line.stage)
+    ]
+    return f"Code of rank {rank}: {'; '.join(parts)}."
 
 
 def _likeness(late: LateView) -> tuple[str, str]:

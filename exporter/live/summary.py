@@ -11,10 +11,12 @@ from typing import Final
 from exporter.live.sentences import (
     MOST_NAMES,
     LateView,
+    LineView,
     details,
     duration,
     even_sentence,
     late_sentence,
+    lines_sentence,
     listed,
     view_late,
 )
@@ -60,6 +62,7 @@ class RankView:
     silent: bool
     finished: bool
     level: str
+    late_lines: list[LineView] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +102,7 @@ def view_rank(rank: HeldRank, stage_seconds: dict[str, float] | None, now: float
         silent=rank.is_silent(now),
         finished=snapshot.finished,
         level=snapshot.level,
+        late_lines=[LineView(**each) for each in snapshot.late_lines],
     )
 
 
@@ -111,10 +115,21 @@ def job_verdict(job: NodeJob, ranks: Sequence[RankView]) -> JobVerdict:
         return JobVerdict("silent", _silent(running))
     if any(rank.level == LEVEL_OFF for rank in running):  # It counts no steps, so it cannot stall.
         return _not_judgeable(OFF)
-    if stalled := _stalled(running):
-        return JobVerdict("stalled", stalled)
+    stalled = _stalled(running)
     spoken = job.spoken()
-    return _not_judgeable(_why_no_verdict(job)) if spoken is None else _judged(job, spoken)
+    if stalled:
+        said = JobVerdict("stalled", stalled)
+    elif spoken is None:
+        said = _not_judgeable(_why_no_verdict(job))
+    else:
+        said = _judged(job, spoken)
+    return replace(said, details=[*said.details, *_lines(running)])
+
+
+def _lines(running: Sequence[RankView]) -> list[str]:
+    """Say where the late ranks of this node spend their time, in their code."""
+    late = [rank for rank in running if rank.late_lines and not rank.silent]
+    return [lines_sentence(rank.rank, rank.late_lines) for rank in late[:MOST_NAMES]]
 
 
 def _not_judgeable(reason: str) -> JobVerdict:

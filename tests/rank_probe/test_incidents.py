@@ -298,3 +298,25 @@ def test_noise_does_not_end_an_incident() -> None:
     (incident,) = judged(replace(job, common_noise=0.05)).incidents
 
     assert incident.cleared is None
+
+
+def test_what_had_no_name_may_turn_out_to_be_data() -> None:
+    """The probe of a rank that reads its own stream finds that out while the rank is late."""
+    unnamed = Fault(1, "other", 0.5, end_seconds=60.0)
+    named = Fault(1, "data", 0.5, start_seconds=60.0)
+    job = Job(ranks=4, faults=(unnamed, named))
+    before, after = judged_steps(job, simulate(job)).incidents
+
+    assert (before.stage, after.stage) == ("other", "data")
+    assert after.onset == pytest.approx(before.onset, abs=5)
+
+
+def test_named_stage_of_an_incident_stays() -> None:
+    """A rank whose lateness moves is one incident, told as it began."""
+    before = Fault(1, "forward", 0.5, end_seconds=60.0)
+    after = Fault(1, "data", 0.5, start_seconds=60.0)
+    job = Job(ranks=4, faults=(before, after))
+    found = judged_steps(job, simulate(job))
+    (incident,) = found.incidents
+
+    assert (incident.first.stage, incident.last.stage) == ("forward", "forward")

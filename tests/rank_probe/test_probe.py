@@ -2,17 +2,20 @@
 
 import gc
 import json
+import time
+from typing import Any
 
 import pytest
 import torch
 
-from rank_probe import cuda_events, events, runtime, torch_parallel, torch_store
+from rank_probe import cuda_events, events, runtime, stacks, torch_parallel, torch_store
 from rank_probe.guard import failures
 from rank_probe.join import Join
 from rank_probe.patches import Patches
 from rank_probe.probe import Probe
-from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS
+from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 from rank_probe.stages import DATA
+from tests.exporter.snapshots import verdict
 from tests.rank_probe.fake_events import FakeDevice, FakeEvents
 from tests.rank_probe.fake_time import FakeTime
 from tests.rank_probe.test_join import MemoryStore
@@ -237,6 +240,55 @@ def test_rank_that_was_off_joins_no_more() -> None:
 
     assert on._parts.join._thread is not None
     assert off._parts.join._thread is None
+
+
+def test_late_rank_reports_lines_while_it_is_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The judge's verdict starts the sampling; its end, an order and the rank's own end stop it."""
+    said: list[Any] = [None]
+    monkeypatch.setattr(Join, "verdict", property(lambda self: said[0]))
+    monkeypatch.setattr(stacks, "INTERVAL_SECONDS", 0.001)
+    probe = Probe(automatic=False, environment=RANK_2_OF_4)
+
+    def is_sampled() -> bool:
+        assert probe.snapshot() is not None
+        return probe.stacks._sampling is not None
+
+    assert not is_sampled()
+    said[0] = verdict()
+    assert is_sampled()
+    while not (lines := told(probe).late_lines):  # The timeout of the test ends it.
+        time.sleep(0.001)
+    assert lines[0]["place"].startswith("test_late_rank_reports_lines_while_it_is_late (")
+    said[0] = verdict(late=())
+    assert not is_sampled()
+    assert told(probe).late_lines == []
+    said[0] = verdict()
+    assert is_sampled()
+    probe._after_push({"level": "off"})
+    assert not is_sampled()
+    probe._after_push({"level": "stages"})
+    assert is_sampled()
+    probe.finish()
+    taken = probe.stacks.samples
+    time.sleep(0.02)
+    assert probe.stacks.samples <= taken + 1  # The one that was being taken.
+
+
+def test_exporter_tells_a_rank_without_a_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The answer to a push counts until the next one."""
+    probe = Probe(automatic=False, environment=RANK_2_OF_4)
+    probe._after_push({"late": "data"})
+    probe.snapshot()
+    assert probe.stacks._sampling is not None
+    probe._after_push({})
+    probe.snapshot()
+    assert probe.stacks._sampling is None
+
+
+def told(probe: Probe) -> Snapshot:
+    snapshot = probe.snapshot()
+    assert snapshot is not None
+    return snapshot
 
 
 def test_join_goes_on_with_the_devices_steps(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -431,7 +431,7 @@ def test_argument_that_a_later_torch_adds_is_passed_on(monkeypatch: pytest.Monke
     patches = attach_all(timeline)
     weight: Any = nn.Parameter(torch.ones(3))
     for number in range(torch_backward.ROOT_CUTS + 2):
-        torch.autograd.backward(weight.sum(), new=number)
+        torch.autograd.backward(weight.sum(), new=number)  # type: ignore[call-arg]
     undo_all(patches)
 
     assert seen == list(range(torch_backward.ROOT_CUTS + 2))

@@ -16,6 +16,7 @@ from exporter.ranks.store import RankStore
 from rank_probe.snapshot import LIFECYCLE, Snapshot
 from rank_probe.stages import STAGES
 from tests.exporter.asgi import Answer, ask
+from tests.exporter.clock import Clock
 from tests.exporter.snapshots import snapshot
 
 MAX_BODY_BYTES = 2_000
@@ -25,8 +26,13 @@ USER, OTHER = Peer(1000), Peer(1001)
 class Listener:
     """The ingest application, called as its listener would call it."""
 
-    def __init__(self, limits: RankLimits | None = None, token: TokenFile | None = None) -> None:
-        self.store = RankStore(limits)
+    def __init__(
+        self,
+        limits: RankLimits | None = None,
+        token: TokenFile | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.store = RankStore(limits, clock)
         self.counts = IngestCounts()
         orders = Orders(self.store)
         self.app = IngestApp(self.store, self.counts, orders, MAX_BODY_BYTES, token)
@@ -72,6 +78,24 @@ def test_repeated_snapshot_is_no_error() -> None:
 
     assert (answer.status, answer.content) == (200, {})
     assert listener.counted() == {"accepted": 1, "ignored": 1}
+
+
+def test_rank_without_a_judge_is_told_that_it_is_late() -> None:
+    """The answer has the stage in which it is behind the ranks of its node, for two minutes."""
+    clock = Clock()
+    listener = Listener(clock=clock)
+    said = []
+    for number in range(1, 31):
+        clock.seconds += 5.0
+        for rank, data in enumerate((0.25, 0.1, 0.1)):
+            block = {"data": data, "forward": 0.3, "sync": 0.4 - data}
+            mine = {"rank": rank, "sequence": number}
+            told = snapshot(**mine, block_steps=64, block_seconds=block)
+            answer = listener.push(told.to_json())
+            assert answer.status == 200
+            said += [answer.content] if rank == 0 or answer.content else []
+
+    assert said == [{}] * 26 + [{"late": "data"}] * 4
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ def travelled(**changes: Any) -> dict[str, Any]:
 
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "ingest"
+LINE = {"stage": "data", "place": "Corpus.__next__ (data/corpus.py:41)", "share": 0.71}
 RANK_INFO = {"local_rank": "0", "clock": "cuda", "dp": "", "source": "torchrun"}
 
 
@@ -63,6 +64,8 @@ def refusal(content: bytes) -> Refused:
         snapshot(verdict=travelled(changes=(CHANGE,)), verdict_age_seconds=0.0),
         snapshot(verdict=travelled(ranks={}, reason="warming_up", slowdown=None, late=())),
         snapshot(block_steps=64, block_seconds={"data": 0.125, "sync": 0.0}),
+        snapshot(late_lines=[LINE, LINE | {"stage": "forward", "share": 1.0}]),
+        snapshot(late_lines=[LINE] * 5),
     ],
 )
 def test_what_the_probe_sends_arrives_unchanged(sent: Snapshot) -> None:
@@ -90,12 +93,16 @@ def test_newer_probe_is_not_refused() -> None:
 
 
 def test_what_every_release_of_this_schema_must_take_is_taken() -> None:
-    """The body that the first release of schema 1 sent; do not rewrite it."""
+    """The body that the first release of schema 1 sent; do not rewrite it.
+
+    Fields that were added since have their defaults.
+    """
     released = (FIXTURES / "snapshot_schema_1.json").read_bytes()
     taken, unknown_fields = parse(released)
+    fields = json.loads(released)
 
     assert unknown_fields == 0
-    assert json.loads(taken.to_json()) == json.loads(released)
+    assert {name: json.loads(taken.to_json())[name] for name in fields} == fields
 
 
 @pytest.mark.parametrize(
@@ -149,6 +156,16 @@ def test_invalid_verdict_is_refused_in_one_sentence(said: Any, sentence: str) ->
 
     assert answer.result == "invalid"
     assert str(answer).startswith(sentence)
+
+
+def line(**changes: Any) -> dict[str, Any]:
+    """Return the field with one line of code that has *changes*."""
+    return {"late_lines": [LINE | changes]}
+
+
+def test_newer_line_is_not_refused() -> None:
+    """What a newer probe says more about a line is left out."""
+    assert parse(body(late_lines=[LINE | {"source": "x = 1"}]))[0].late_lines == [LINE]
 
 
 def minimal() -> dict[str, Any]:
@@ -213,6 +230,20 @@ def test_missing_field_is_named(name: str) -> None:
         ({"block_steps": -1}, "Field block_steps is wrong: input should be greater than or eq"),
         ({"block_seconds": {"lunch": 1}}, "Field block_seconds.lunch is not a stage"),
         ({"runtime_info": []}, "Field runtime_info is wrong: input should be an object"),
+        ({"late_lines": {}}, "Field late_lines is wrong: input should be a valid array"),
+        ({"late_lines": [LINE] * 6}, "Field late_lines is wrong: list should have at most 5"),
+        ({"late_lines": ["f"]}, "Field late_lines.0 is wrong: input should be an object"),
+        ({"late_lines": [{}]}, "Field late_lines.0.stage is missing; install the same release"),
+        (line(stage="lunch"), "Field late_lines.0.stage is not a stage; use one of"),
+        (line(share=1.5), "Field late_lines.0.share is wrong: input should be less than or eq"),
+        (line(share=math.nan), "Field late_lines.0.share is wrong: input should be a finite"),
+        (line(share="0.5"), "Field late_lines.0.share is wrong: input should be a valid number"),
+        (line(place=""), "Field late_lines.0.place is wrong: string should have at least 1"),
+        (line(place="f" * 129), "Field late_lines.0.place is wrong: string should have at most"),
+        (line(place="f\x1b[31m"), "Field late_lines.0.place has characters that cannot be"),
+        (line(place="f\nrank 3"), "Field late_lines.0.place has characters that cannot be"),
+        (line(place="f\u202e"), "Field late_lines.0.place has characters that cannot be"),
+        (line(place=["f"]), "Field late_lines.0.place is wrong: input should be a valid string"),
     ],
 )
 def test_invalid_field_is_refused_by_name(changes: dict[str, Any], sentence: str) -> None:

@@ -182,6 +182,40 @@ def test_late_rank_of_another_node_is_named_here_too() -> None:
     assert [each["is_here"] for each in said["late"]] == [False]
 
 
+LINES = [
+    {"stage": "data", "place": "Corpus.__next__ (corpus.py:41)", "share": 0.71},
+    {"stage": "data", "place": "parse (corpus.py:70)", "share": 0.125},
+    {"stage": "forward", "place": "<b>loss</b> (train.py:9)", "share": 1.0},
+]
+IN_CODE = (
+    "Code of rank 2: data: 71% in Corpus.__next__ (corpus.py:41), 12% in parse (corpus.py:70); "
+    "forward: 100% in <b>loss</b> (train.py:9)."
+)
+
+
+@pytest.mark.parametrize("said", [verdict(), None])
+def test_late_ranks_lines_are_shown(said: dict[str, Any] | None) -> None:
+    """The lines of a late rank here are with it and among the details, with a judge or without."""
+    node = Node()
+    node.states[2] = replace(node.states[2], late_lines=LINES)
+    shown = node.judged(said)
+    job = node.run(1)
+
+    assert shown["details"][-1] == IN_CODE
+    assert [rank["late_lines"] for rank in job["ranks"]] == [[], [], LINES, []]
+
+
+def test_lines_of_a_silent_rank_are_old() -> None:
+    """A rank that stopped reporting is somewhere else by now."""
+    node = Node()
+    node.states[2] = replace(node.states[2], late_lines=LINES)
+    node.judged(verdict())
+    for _ in range(20):
+        job = node.push(silent=(2,))
+
+    assert IN_CODE not in job["verdict"]["details"]
+
+
 def test_lateness_grows_between_verdicts() -> None:
     """The page shows how long a rank has been late by now, not when it was judged."""
     node = Node()

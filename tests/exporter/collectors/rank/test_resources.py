@@ -13,6 +13,7 @@ from exporter.cgroups import Cgroup
 from exporter.collectors.rank.blocks import RankBlocksCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
+from exporter.collectors.rank.late_lines import LateLinesCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
@@ -110,6 +111,7 @@ class All:
             RankGpusCollector(join),
             RankHostCollector(join, held, watch),
             LateRanksCollector(held),
+            LateLinesCollector(held),
             RankBlocksCollector(held),
         )
 
@@ -159,6 +161,7 @@ def busiest(never_together: set[str], **changes: Any) -> Snapshot:
         verdict_age_seconds=1.0,
         block_steps=1,
         block_seconds=dict.fromkeys(stages, 1.0),
+        late_lines=[{"stage": "data", "place": f"f (f.py:{n})", "share": 0.2} for n in range(5)],
     )
     assert None not in [getattr(rank, name) for name in rank.__slots__]
     if not changes.get("finished"):
@@ -182,8 +185,9 @@ def of_its_host(rank: Snapshot) -> list[str]:
     return series(expose(RankHostCollector(join, held, looked(join))))
 
 
-NOT_LATE = {"verdict": verdict(late=())}
+NOT_LATE = {"verdict": verdict(late=()), "late_lines": []}
 NO_JOIN: dict[str, Any] = {
+    "late_lines": [],
     "paced_steps": {},
     "wait_caused_seconds": {},
     "group_wait_seconds": None,

@@ -1,0 +1,144 @@
+"""Finds the training loop on a stack, and whether it is fetching its next item there."""
+
+import dis
+from collections.abc import Callable, Collection, Sequence
+from types import CodeType, FrameType
+from typing import Final, NamedTuple
+
+# Frames from the innermost on; a deeper recursion hides the loop.
+MOST_FRAMES: Final = 1_000
+LAYOUTS_KEPT: Final = 256
+NEXT: Final = "next", "__next__"
+# Python 3.11 calls in two instructions, and runs some functions in the first.
+PRECALL: Final = "PRECALL"
+CALLS: Final = PRECALL, "CALL", "CALL_KW", "CALL_FUNCTION_EX"
+
+
+class Spot(NamedTuple):
+    """Where a frame is: its code, and the offset of its current instruction."""
+
+    code: CodeType
+    offset: int
+
+
+class Layout(NamedTuple):
+    """The offsets of a code at which it advances an iterator, and its loops: first and last."""
+
+    advances: frozenset[int]
+    loops: tuple[tuple[int, int], ...]
+
+
+def stack_of(frame: FrameType | None) -> list[Spot]:
+    """Return the stack of *frame*, innermost first."""
+    stack: list[Spot] = []
+    while frame is not None and len(stack) < MOST_FRAMES:
+        stack.append(Spot(frame.f_code, frame.f_lasti))
+        frame = frame.f_back
+    return stack
+
+
+class TrainingLoop:
+    """Tells from stacks whether the training loop advances an iterator; for one thread.
+
+    *backward* returns the codes on the stack when backward was called, innermost first; empty while
+    unknown. The first that is the user's may be a function of one step, so its callers carry the
+    loop too; they are learnt from the stacks that have it. *is_users* says whether a file is the
+    user's.
+    """
+
+    def __init__(
+        self, backward: Callable[[], Sequence[CodeType]], is_users: Callable[[str], bool]
+    ) -> None:
+        self._backward = backward
+        self._is_users = is_users
+        # By identity: the hash of a code reads all of it. The values keep the identities in use.
+        self._carrying: dict[int, CodeType] = {}
+        self._layouts: dict[int, tuple[CodeType, Layout]] = {}
+
+    def is_fetching(self, stack: Sequence[Spot]) -> bool:
+        """Whether the training loop on *stack*, innermost first, is fetching its next item."""
+        users = [spot for spot in stack if self._is_users(spot.code.co_filename)]
+        self._learn(users)
+        spot = loop_spot(users, self._carrying, self._layout)
+        return spot is not None and spot.offset in self._layout(spot.code).advances
+
+    def _learn(self, users: Sequence[Spot]) -> None:
+        files = ((code, code.co_filename) for code in self._backward())
+        backward = next((code for code, file in files if self._is_users(file)), None)
+        if backward is None:
+            return
+        codes = [spot.code for spot in users]
+        here = next((i for i, code in enumerate(codes) if code is backward), None)
+        if here is not None:
+            self._carrying = {id(code): code for code in codes[here:]}
+
+    def _layout(self, code: CodeType) -> Layout:
+        known = self._layouts.get(id(code))
+        if known is None:
+            if len(self._layouts) >= LAYOUTS_KEPT:  # Code that is compiled again and again.
+                self._layouts.clear()
+            known = self._layouts[id(code)] = code, layout(code)
+        return known[1]
+
+
+def loop_spot(
+    users: Sequence[Spot], carrying: Collection[int], layout_of: Callable[[CodeType], Layout]
+) -> Spot | None:
+    """Return where the training loop is in the *users* part of a stack, innermost first.
+
+    It is the innermost frame whose code, by identity, is among those *carrying* backward; where
+    these are unknown, the outermost frame that is inside a loop. None if there is none.
+    """
+    for spot in users:
+        if id(spot.code) in carrying:
+            return spot
+    for spot in reversed(users):
+        if any(first <= spot.offset <= last for first, last in layout_of(spot.code).loops):
+            return spot
+    return None
+
+
+def layout(code: CodeType) -> Layout:
+    """Return where *code* advances iterators and loops, from its instructions.
+
+    It advances one at FOR_ITER, and at a call of `next` or `__next__`; what a comprehension in the
+    same code iterates over counts too, but costs nothing unless it is an iterator itself.
+    """
+    instructions = list(dis.get_instructions(code))
+    calls = _calls_of_next(instructions)
+    # What runs may be at one of an instruction's caches, which follow it.
+    ends = [*(each.offset for each in instructions[1:]), len(code.co_code)]
+    advances = {
+        offset
+        for each, end in zip(instructions, ends, strict=True)
+        if each.opname == "FOR_ITER" or each.offset in calls
+        for offset in range(each.offset, end, 2)
+    }
+    loops = tuple(
+        (each.argval, each.offset) for each in instructions if "JUMP_BACKWARD" in each.opname
+    )
+    return Layout(frozenset(advances), loops)
+
+
+def _calls_of_next(instructions: Sequence[dis.Instruction]) -> set[int]:
+    """Return the offsets of the calls of `next` and `__next__`.
+
+    The call of a name that was loaded is the first one after it that begins in the source where the
+    load does: arguments begin further right, and what is called on the result ends later.
+    """
+    found = set()
+    for index, loaded in enumerate(instructions):
+        if loaded.opname.startswith("LOAD_") and loaded.argval in NEXT:
+            begin = _begin(loaded)
+            rest = instructions[index + 1 :]
+            call = next((i for i in rest if i.opname in CALLS and _begin(i) == begin), None)
+            if call is not None:
+                found.add(call.offset)
+            if call is not None and call.opname == PRECALL:
+                found.add(instructions[instructions.index(call) + 1].offset)
+    return found
+
+
+def _begin(instruction: dis.Instruction) -> tuple[int | None, int | None]:
+    positions = instruction.positions
+    return (None, None) if positions is None else (positions.lineno, positions.col_offset)

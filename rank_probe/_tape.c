@@ -200,7 +200,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *dict;
     Tape *tape;
-    PyObject *original, *asks, *tells, *instead;
+    PyObject *original, *asks, *tells, *rows, *instead;
     long begin, end, raised, otherwise;
 } Around;
 
@@ -216,6 +216,26 @@ is_otherwise(PyObject *asks)
     if (truth < 0 || answer == NULL)
         PyErr_Clear();
     return truth == 0;
+}
+
+/* Pass the rows of a list's first tensor to *rows*; return whether it has any. */
+static int
+told_rows(PyObject *rows, PyObject *batch)
+{
+    PyObject *first = NULL;
+    if (PyList_CheckExact(batch) && PyList_GET_SIZE(batch) > 0)
+        first = PyList_GET_ITEM(batch, 0);
+    else if (PyTuple_CheckExact(batch) && PyTuple_GET_SIZE(batch) > 0)
+        first = PyTuple_GET_ITEM(batch, 0);
+    if (first == NULL || rows == Py_None)
+        return 0;
+    PyObject *number = PyObject_CallMethod(first, "size", "i", 0);
+    PyObject *told = number && PyLong_CheckExact(number) ? PyObject_CallOneArg(rows, number) : NULL;
+    Py_XDECREF(number);
+    Py_XDECREF(told);
+    if (told == NULL)
+        PyErr_Clear(); /* No tensor, or one without rows. */
+    return told != NULL;
 }
 
 static PyObject *
@@ -235,7 +255,7 @@ around_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *name
     Py_INCREF(self); /* Detaching may drop the last reference meanwhile. */
     tape_put(tape, is_otherwise(around->asks) ? around->otherwise : around->begin);
     result = PyObject_Vectorcall(around->original, args, nargsf, names);
-    if (result != NULL && around->tells != Py_None) {
+    if (result != NULL && around->tells != Py_None && !told_rows(around->rows, result)) {
         PyObject *told = PyObject_CallOneArg(around->tells, result);
         if (told == NULL)
             Py_CLEAR(result); /* It does not raise; but the user may interrupt it. */
@@ -258,12 +278,13 @@ around_get(PyObject *self, PyObject *instance, PyObject *Py_UNUSED(type))
 static PyObject *
 around_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"tape", "original", "begin",     "end",   "raised",
-                            "asks", "otherwise", "tells", NULL};
-    PyObject *tape, *original, *asks = Py_None, *tells = Py_None;
+    static char *names[] = {"tape", "original",  "begin", "end",  "raised",
+                            "asks", "otherwise", "tells", "rows", NULL};
+    PyObject *tape, *original, *asks = Py_None, *tells = Py_None, *rows = Py_None;
     long begin, end, raised, otherwise = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!Olll|OlO", names, &Tape_Type, &tape,
-                                     &original, &begin, &end, &raised, &asks, &otherwise, &tells))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!Olll|OlOO", names, &Tape_Type, &tape,
+                                     &original, &begin, &end, &raised, &asks, &otherwise, &tells,
+                                     &rows))
         return NULL;
     Around *around = (Around *)type->tp_alloc(type, 0);
     if (around == NULL)
@@ -273,6 +294,7 @@ around_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     around->original = Py_NewRef(original);
     around->asks = Py_NewRef(asks);
     around->tells = Py_NewRef(tells);
+    around->rows = Py_NewRef(rows);
     around->instead = Py_NewRef(Py_None);
     around->begin = begin;
     around->end = end;
@@ -289,6 +311,7 @@ around_traverse(Around *around, visitproc visit, void *arg)
     Py_VISIT(around->original);
     Py_VISIT(around->asks);
     Py_VISIT(around->tells);
+    Py_VISIT(around->rows);
     Py_VISIT(around->instead);
     return 0;
 }
@@ -300,6 +323,7 @@ around_clear(Around *around)
     Py_CLEAR(around->dict);
     Py_SETREF(around->asks, Py_NewRef(Py_None));
     Py_SETREF(around->tells, Py_NewRef(Py_None));
+    Py_SETREF(around->rows, Py_NewRef(Py_None));
     Py_SETREF(around->instead, Py_NewRef(Py_None));
     return 0;
 }
@@ -313,6 +337,7 @@ around_dealloc(Around *around)
     Py_XDECREF(around->original);
     Py_XDECREF(around->asks);
     Py_XDECREF(around->tells);
+    Py_XDECREF(around->rows);
     Py_XDECREF(around->instead);
     Py_TYPE(around)->tp_free((PyObject *)around);
 }

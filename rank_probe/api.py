@@ -92,8 +92,9 @@ def _start(options: children.Options) -> None:
     children.follow(options, probe.claim.is_rank)
     children.at_end(lambda clean: _stop(clean=clean))
     _stages.update((name, _Stage(probe.timeline, number)) for number, name in enumerate(STAGES))
-    tape, measure_batch = probe.timeline.tape, probe.work.measure
-    _next = around(tape, next, events.FETCH, events.FETCHED, events.EXHAUSTED, tells=measure_batch)
+    tape, work = probe.timeline.tape, probe.work
+    ends = events.FETCHED, events.EXHAUSTED
+    _next = around(tape, next, events.FETCH, *ends, tells=work.measure, rows=work.rows)
     _probe, _of_parent = probe, None
 
 

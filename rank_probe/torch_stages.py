@@ -13,6 +13,7 @@ from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
 from rank_probe.tape import Tape, around
 from rank_probe.timeline import Timeline
+from rank_probe.work_units import WorkUnits
 
 # Of a call.
 Arguments = tuple[Any, ...]
@@ -27,11 +28,9 @@ def attach(timeline: Timeline) -> Patches:
     loader that is read with gradients off belongs to an evaluation.
     """
     patches = Patches()
-    tape = timeline.tape
-    fetch = functools.partial(_fetch, tape, events.FETCHED, events.EXHAUSTED, timeline.work.measure)
-    patches.wrap(dataloader._BaseDataLoaderIter, "__next__", fetch)
-    iterate = functools.partial(_fetch, tape, events.ITERATED, events.ITERATED, None)
-    patches.wrap(dataloader.DataLoader, "__iter__", iterate)
+    tape, work = timeline.tape, timeline.work
+    patches.wrap(dataloader._BaseDataLoaderIter, "__next__", functools.partial(_next, tape, work))
+    patches.wrap(dataloader.DataLoader, "__iter__", functools.partial(_iter, tape))
     if torch.distributed.is_available():
         from torch.nn.parallel import DistributedDataParallel
 
@@ -44,16 +43,30 @@ def attach(timeline: Timeline) -> Patches:
     return patches
 
 
-def _fetch(
-    tape: Tape,
-    fetched: int,
-    raised: int,
-    measure: Callable[[Any], object] | None,
-    original: Callable[..., Any],
-) -> Any:
-    gradients = torch.is_grad_enabled
-    ungraded = events.FETCH_UNGRADED
-    return around(tape, original, events.FETCH, fetched, raised, gradients, ungraded, measure)
+def _next(tape: Tape, work: WorkUnits, original: Callable[..., Any]) -> Any:
+    return around(
+        tape,
+        original,
+        events.FETCH,
+        events.FETCHED,
+        events.EXHAUSTED,
+        asks=torch.is_grad_enabled,
+        otherwise=events.FETCH_UNGRADED,
+        tells=work.measure,
+        rows=work.rows,
+    )
+
+
+def _iter(tape: Tape, original: Callable[..., Any]) -> Any:
+    return around(
+        tape,
+        original,
+        events.FETCH,
+        events.ITERATED,
+        events.ITERATED,
+        asks=torch.is_grad_enabled,
+        otherwise=events.FETCH_UNGRADED,
+    )
 
 
 def _forward(tape: Tape, original: Callable[..., Any]) -> Any:

@@ -58,18 +58,20 @@ class WorkUnits:
         try:
             if self._given is not None:
                 content = Content(*self._given(batch))
+            elif type(batch) is list or type(batch) is tuple:
+                content = _rows(batch[0] if batch else None) or NOTHING
             else:
-                kind = type(batch)
-                try:
-                    # Of a tensor, at half the cost of its shape.
-                    content = batch[0].size(0) if kind is list or kind is tuple else _look(batch)
-                except (AttributeError, IndexError, TypeError):
-                    content = _rows(batch[0] if batch else None) or NOTHING
+                content = _look(batch)
             if type(content) is Content and content.mask is not None:
                 content = self._kept.keep(content)
         except Exception:  # noqa: BLE001 - as guard.never_raise, without its call at every batch
             failures.note("WorkUnits.measure")
         self._measured.append(content)
+
+    @property
+    def rows(self) -> Callable[[int], None] | None:
+        """What takes the rows of a batch instead of `measure`; None if they are not all of it."""
+        return self._measured.append if self._given is None else None
 
     @never_raise
     def add(self, *, samples: int = 0, tokens: int = 0, padding_tokens: int = 0) -> None:

@@ -6,7 +6,9 @@ import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy
 import pytest
+import torch
 
 from rank_probe.guard import failures
 from rank_probe.tape import LONG, NOBODY, PythonTape, Tape, around, new_tape, python_around
@@ -164,6 +166,32 @@ def test_around_tells_what_was_returned_before_the_end(kind: Kind) -> None:
     assert wrapped("a") == "A"
     assert told == [("A", [BEGIN])]
     assert codes(tape) == [END]
+
+
+@pytest.mark.parametrize(
+    ("batch", "rows"),
+    [
+        ([torch.ones(4, 2), None], [4]),
+        ((torch.ones(3),), [3]),
+        ([torch.tensor(1.0)], []),
+        (["text"], []),
+        ([numpy.ones(2)], []),
+        ([], []),
+        (torch.ones(4, 2), []),
+        ({"input_ids": torch.ones(4, 2)}, []),
+    ],
+)
+def test_rows_of_a_batch_are_told_apart(kind: Kind, batch: Any, rows: list[int]) -> None:
+    """A list of tensors needs no closer look; everything else gets one."""
+    told: list[int] = []
+    looked: list[object] = []
+    wrapped = kind.around(
+        kind.new(), lambda: batch, BEGIN, END, RAISED, tells=looked.append, rows=told.append
+    )
+
+    assert wrapped() is batch
+    assert told == rows
+    assert len(looked) == 1 - len(rows)
 
 
 def test_around_passes_the_users_exception(kind: Kind) -> None:

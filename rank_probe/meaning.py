@@ -86,9 +86,8 @@ def _fetched(state: State, _: int) -> After:
         return state, state.stage | OTHER_BATCH | state.batches << BATCHES_SHIFT
     stage = FORWARD if state.automatic and not state.frames else state.stage
     if state.batches == MOST_BATCHES:
-        return state._replace(
-            stage=stage, batches=1
-        ), stage | UNUSED | MOST_BATCHES << BATCHES_SHIFT
+        unused = UNUSED | state.batches << BATCHES_SHIFT
+        return state._replace(stage=stage, batches=1), stage | unused
     return state._replace(stage=stage, batches=state.batches + 1), stage
 
 

@@ -57,6 +57,15 @@ install_packages() {
     done
 }
 
+# The probe's extension module is compiled with them; Debian has them in a package of their own.
+has_python_headers() {
+    local python
+    python=$(find_python 2>/dev/null) || return 0
+    [ "$(command -v "$python")" != /usr/bin/python3 ] || "$python" -c '
+import pathlib, sys, sysconfig
+sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())'
+}
+
 # Prints the packages whose programs are missing.
 missing_packages() {
     have prometheus && have promtool || echo prometheus
@@ -64,6 +73,7 @@ missing_packages() {
     [ "$mode" = test ] || return 0
     have victoria-metrics && have vmalert || echo victoria-metrics
     have gcc || echo gcc libc6-dev
+    has_python_headers || echo python3-dev
 }
 
 install_programs() {

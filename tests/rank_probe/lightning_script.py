@@ -1,5 +1,6 @@
 """What test_relaunch runs: a script that leaves its other rank to Lightning."""
 
+import os
 import sys
 
 import torch
@@ -36,4 +37,5 @@ if __name__ == "__main__":
     )
     rows = TensorDataset(torch.ones(2 * 2 * BATCHES, 2))
     trainer.fit(Model(), DataLoader(rows, batch_size=2))
-    print("rank", trainer.global_rank, sys.argv[1:])
+    # At once: both ranks write to the same pipe.
+    os.write(1, f"rank {trainer.global_rank} {sys.argv[1:]}\n".encode())

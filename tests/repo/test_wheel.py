@@ -1,8 +1,10 @@
 """The installed wheel, not only the checkout, has everything that it needs."""
 
 import os
+import shutil
 import subprocess
 import sys
+import sysconfig
 import venv
 from pathlib import Path
 
@@ -19,9 +21,9 @@ SHIPPED = {
 }
 
 
-def run(*command: str | Path, cwd: Path) -> subprocess.CompletedProcess[str]:
-    """Run *command* away from the checkout, without its import path."""
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+def run(*command: str | Path, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
+    """Run *command* away from the checkout, without its import path, with *more* variables."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | more
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
 
 
@@ -41,6 +43,37 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     done = run(sys.executable, "-m", "build", "--wheel", "--outdir", directory, ROOT, cwd=directory)
     assert done.returncode == 0, done.stderr
     return next(directory.glob("*.whl"))
+
+
+WHICH_TAPE = "from rank_probe import tape; print(tape.new_tape is tape.PythonTape)"
+
+
+def test_wheel_has_the_compiled_tape(wheel: Path, base: Path, tmp_path: Path) -> None:
+    """Where there is a compiler, the wheel is for this platform and its hooks are in C."""
+    headers = Path(sysconfig.get_path("include"), "Python.h")
+    if shutil.which("cc") is None or not headers.exists():
+        pytest.skip("no C compiler, or no headers of Python: the wheel is pure")
+    done = run(base / "python", "-c", WHICH_TAPE, cwd=tmp_path)
+
+    assert not wheel.name.endswith("-none-any.whl")
+    assert done.stdout.strip() == "False", done.stderr
+
+
+def test_wheel_without_a_compiler_works(tmp_path: Path) -> None:
+    """It is pure, installs anywhere, and uses the tape in Python."""
+    build = (sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, ROOT)
+    built = run(*build, cwd=tmp_path, CC="false", LDSHARED="false")
+    assert built.returncode == 0, built.stderr
+    (wheel,) = tmp_path.glob("*.whl")
+    done = run(
+        install(tmp_path / "venv", "--no-index", str(wheel)) / "python",
+        "-c",
+        WHICH_TAPE,
+        cwd=tmp_path,
+    )
+
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert done.stdout.strip() == "True", done.stderr
 
 
 @pytest.fixture(scope="module")

@@ -26,6 +26,14 @@ from demo.stack import Exporter, Training
 JOB: Final = Path(late_lines_job.__file__)
 HEALTHY: Final = "none"
 LOOK_SECONDS: Final = 0.25
+# Where each line makes its rank late, once enough is known of it.
+STAGE_OF: Final = {
+    "dataset": "data",
+    "collate": "data",
+    "iterator": "data",
+    "loss": "forward",
+    "logging": "other",
+}
 
 
 def planted(place: str) -> str:
@@ -94,14 +102,17 @@ def row(place: str, shown: list[dict[str, Any]], folder: Path) -> dict[str, Any]
 
 
 def _is_right(place: str, with_line: list[dict[str, Any]], told: dict[int, Any]) -> bool:
-    """Say whether only the planted line was ever named first, and healthy ranks left alone."""
+    """Say whether only the planted line was ever named first, in its stage at last.
+
+    Healthy ranks must be left alone.
+    """
     sampled = {rank for rank, each in told.items() if each["samples"]}
     if place == HEALTHY:
         return not sampled and not with_line
     where = re.escape(planted(place))
     named = [late["lines"][0]["place"] for late in with_line]
     is_named = bool(named) and all(re.search(rf"\({where}\)$", each) for each in named)
-    return is_named and sampled == {LATE_RANK}
+    return is_named and sampled == {LATE_RANK} and with_line[-1]["stage"] == STAGE_OF[place]
 
 
 def main() -> int:

@@ -86,7 +86,7 @@ class Probe:
         self._given: dict[str, str] = {}  # coordinates from the user
         self._control = Control(self._environment)
         self._trace = Trace(self._environment, self.timeline.steps)
-        self._unseen = Unseen()
+        self._unseen = Unseen(automatic=automatic)
         self._pusher = Pusher(
             self._environment.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT,
             self.snapshot,

@@ -20,9 +20,13 @@ MEND: Final = """\
 
 
 class Unseen:
-    """Warns once, if a loop shows signs of training but completes no step; for one thread."""
+    """Warns once, if a loop shows signs of training but completes no step; for one thread.
 
-    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+    *automatic*: steps are found, not given.
+    """
+
+    def __init__(self, *, automatic: bool, now: Callable[[], float] = time.monotonic) -> None:
+        self._automatic = automatic
         self._now = now
         self._since: float | None = None
         self._is_done = False
@@ -41,7 +45,7 @@ class Unseen:
                 "rank_probe has seen no whole step in %.0f s of training, so this rank reports "
                 "none: %s. These three lines in the script mend it:\n%s",
                 PATIENCE_SECONDS,
-                why(signs),
+                why(signs) if self._automatic else "probe.step() was not called",
                 MEND,
             )
 

@@ -11,9 +11,9 @@ FETCH, BACKWARD, OPTIMIZER = events.FETCHED, events.BACKWARD_ENDED, events.OPTIM
 class Watched:
     """A loop that shows some signs, looked at once a second."""
 
-    def __init__(self, *seen: int, steps: int = 0) -> None:
+    def __init__(self, *seen: int, steps: int = 0, automatic: bool = True) -> None:
         self.seconds = 0.0
-        self._unseen = Unseen(lambda: self.seconds)
+        self._unseen = Unseen(automatic=automatic, now=lambda: self.seconds)
         self._seen, self._steps = set(seen), steps
 
     def watch(self, seconds: float) -> None:
@@ -60,3 +60,12 @@ def test_loop_with_steps_is_told_nothing(caplog: pytest.LogCaptureFixture) -> No
     loop.watch(10 * PATIENCE_SECONDS)
 
     assert caplog.text == ""
+
+
+def test_loop_that_should_give_its_steps_is_told_that_it_does_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """By hand, nothing else ends a step."""
+    Watched(FETCH, BACKWARD, OPTIMIZER, automatic=False).watch(2 * PATIENCE_SECONDS)
+
+    assert "probe.step() was not called" in caplog.text

@@ -52,7 +52,7 @@ def copy_of_context(target: Path) -> None:
     for name in kept:
         source = ROOT / name
         if source.is_dir():
-            ignore = shutil.ignore_patterns("__pycache__")
+            ignore = shutil.ignore_patterns("__pycache__", "*.so")
             shutil.copytree(source, target / name, ignore=ignore)
         else:
             shutil.copy(source, target / name)

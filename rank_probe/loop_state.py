@@ -3,7 +3,7 @@
 from typing import Final, NamedTuple
 
 from rank_probe import events as e
-from rank_probe.boundaries import BATCHES_SHIFT, BEGIN, COMPLETE, USED
+from rank_probe.boundaries import BATCHES_SHIFT, BEGIN, COMPLETE, UNUSED, USED
 from rank_probe.stages import OTHER
 
 # More optimizers than this after one batch are not those of one step, as in a GAN: the loop takes
@@ -27,7 +27,8 @@ class State(NamedTuple):
     """Where a training loop is. *automatic*: stages and step ends are found, not given.
 
     *optimizers* is how many ran since the step began, *fetched* whether a batch arrived since, and
-    *batches* how many arrived and may still be trained with. Two beliefs are dropped when they turn
+    *batches* how many arrived and may still be trained with; *loader_ended*: no more of them come
+    from their loader. Two beliefs are dropped when they turn
     out wrong: *one_batch_a_step*, after many optimizers for one batch, and *gradients_tell* (a
     loader that is read with gradients off belongs to an evaluation), after its backward.
     *reads_itself*: the loop has no loader.
@@ -41,6 +42,7 @@ class State(NamedTuple):
     optimizers: int = 0
     fetched: bool = False
     batches: int = 0
+    loader_ended: bool = False
     one_batch_a_step: bool = True
     gradients_tell: bool = True
     reads_itself: bool = False
@@ -107,7 +109,19 @@ def use(state: State) -> tuple[State, int]:
     """The batches that are there are trained with."""
     if not state.batches:
         return state, 0
-    return state._replace(batches=0), USED | state.batches << BATCHES_SHIFT
+    used = USED | state.batches << BATCHES_SHIFT
+    return state._replace(batches=0, loader_ended=False), used
+
+
+def drop(state: State) -> tuple[State, int]:
+    """The batches of a loader that ended were not trained with: it was that of an evaluation.
+
+    Not at its end: a loop that reads ahead trains with its last batches after that.
+    """
+    if not state.loader_ended:
+        return state, 0
+    unused = UNUSED | state.batches << BATCHES_SHIFT
+    return state._replace(batches=0, loader_ended=False), unused
 
 
 def begin_step(state: State) -> State:

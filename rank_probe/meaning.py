@@ -23,6 +23,7 @@ from rank_probe.loop_state import (
     After,
     State,
     begin_step,
+    drop,
     end_failed_optimizer,
     idle,
     is_in,
@@ -66,7 +67,8 @@ def _fetch(state: State, _: int) -> After:
     if is_in(state, e.FETCH) or (state.stage == EVAL and state.frames):
         return pass_(state, e.FETCH)
     state, marks = next_step(state, is_batch=True)
-    return push(state._replace(fetched=True), e.FETCH, DATA), DATA | marks
+    state, unused = drop(state)
+    return push(state._replace(fetched=True), e.FETCH, DATA), DATA | marks | unused
 
 
 def _fetch_ungraded(state: State, _: int) -> After:
@@ -97,13 +99,10 @@ def _iterated(state: State, _: int) -> After:
 
 
 def _exhausted(state: State, _: int) -> After:
-    """A batch that nobody trained with before its loader ended belongs to an evaluation."""
     state, changed = pop(state, e.FETCH)
     if not changed:
         return state, None
-    unused = UNUSED | state.batches << BATCHES_SHIFT if state.batches else 0
-    state, mark = idle(state._replace(batches=0))
-    return state, mark | unused
+    return idle(state._replace(loader_ended=state.batches > 0))
 
 
 def _forward_begins(state: State, _: int) -> After:

@@ -11,6 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 HASHED = (
     "pyproject.toml",
+    "hatch_build.py",
+    "rank_probe/_tape.c",
     "demo/requirements.txt",
     "tests/requirements.txt",
     "scripts/setup.sh",

@@ -453,6 +453,19 @@ def test_batches_of_an_evaluation_are_not_used() -> None:
     assert batches_told(job) == [USED, UNUSED, USED]
 
 
+def test_last_batches_of_a_loop_that_reads_ahead_are_used() -> None:
+    """It asks for the batch after them, and finds the loader's end, before it trains with them."""
+    job = Job()
+    job.fetch()
+    job.fetch()
+    job.note(events.FETCH, events.EXHAUSTED)
+    job.backward()
+    job.backward()
+    job.fetch()
+
+    assert batches_told(job) == [USED]
+
+
 def test_loader_within_a_loader_brings_no_batch() -> None:
     """A data set that reads another loader: what the loop gets is the batch."""
     job = Job()

@@ -9,6 +9,8 @@ from rank_probe.user_code import Line
 WINDOW_SAMPLES: Final = 6_000
 # Fewer samples of a stage say nothing about it.
 LEAST_SAMPLES: Final = 20
+# A line with a smaller share of its stage explains nothing.
+LEAST_SHARE: Final = 0.01
 # Another line takes the first place with so many times its samples: each first line is a series.
 OVERTAKES: Final = 1.2
 
@@ -58,6 +60,7 @@ class Window:
         return [
             Found(stage, line, self._lines[stage, line] / self._stages[stage])
             for stage, line in counted[:most]
+            if self._lines[stage, line] >= LEAST_SHARE * self._stages[stage]
         ]
 
     def iterating_share(self, stage: str) -> float | None:

@@ -41,7 +41,7 @@ class Cut:
     gradient (reducer.cpp, mark_variable_ready). Two places can queue it:
 
     - the *root*: a hook on `loss.grad_fn`, set for every backward. It always works, even before
-      FSDP's root callbacks, but costs 15 µs per step more than the other, nearly all of it in torch
+      FSDP's root callbacks, but costs more than the other, nearly all of it in torch
       (benchmarks/overhead.py has a row for it).
     - one *parameter*: a permanent hook on its gradient. It works while every outermost backward
       reaches that parameter, and nobody else queues a callback at the root.

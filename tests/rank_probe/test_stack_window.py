@@ -77,3 +77,10 @@ def test_other_stage_takes_the_first_place_at_once() -> None:
 def test_share_of_iterating_is_by_stage(stage: str, share: float | None) -> None:
     """How often the loop was fetching, of the samples in that stage."""
     assert window(("data", READ, 30), ("data", PARSE, 10)).iterating_share(stage) == share
+
+
+def test_line_that_was_hardly_ever_seen_is_left_out() -> None:
+    """No page says that a line has 0 % of a stage."""
+    seen = window(("data", READ, 299), ("data", PARSE, 1))
+
+    assert [each.line for each in seen.lines("data", 5)] == [READ]

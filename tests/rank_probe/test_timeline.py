@@ -76,6 +76,25 @@ def test_other_threads_are_not_timed(report: Callable[[Timeline], object]) -> No
     assert after == before
 
 
+def test_thread_that_trains_is_timed_from_its_beginning() -> None:
+    """What the thread that started the probe had begun is forgotten, its time with it."""
+    job = Job()
+    job.note(events.ENTER | EVAL)
+    job.time.pass_(500 * MS)
+
+    def train() -> None:
+        assert job.timeline.follow_training()
+        job.step()
+        job.timeline.finish()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    thread.join()
+
+    assert job.timeline.state.frames == ()
+    assert job.milliseconds() == {"data": 5, "backward": 10, "sync": 2}
+
+
 def test_disabled_timeline_times_nothing() -> None:
     """A forked child inherits the hooks but is not the rank."""
     job = Job()

@@ -32,6 +32,7 @@ A hook notes its event on a `tape` and returns; what the events mean is decided 
     FINISH,  # the probe ends
     STEPS_ARE_FOUND,  # from now on steps end by themselves
     STEPS_ARE_GIVEN,  # from now on they end where the user completes them
+    HAS_PEERS,  # from now on a backward waits for other ranks
     LOOP_READS_ITSELF,  # the loop has no loader: it reads its batches after the optimizer
     RESTART,  # timing starts anew
-) = range(16, 16 * 30, 16)
+) = range(16, 16 * 31, 16)

@@ -28,9 +28,9 @@ class State(NamedTuple):
 
     *optimizers* is how many ran since the step began, *fetched* whether a batch arrived since, and
     *batches* how many arrived and may still be trained with; *loader_ended*: no more of them come
-    from their loader. Two beliefs are dropped when they turn
-    out wrong: *one_batch_a_step*, after many optimizers for one batch, and *gradients_tell* (a
-    loader that is read with gradients off belongs to an evaluation), after its backward.
+    from their loader. Two beliefs are dropped when they turn out wrong: *one_batch_a_step*, after
+    many optimizers for one batch, and *gradients_tell* (a loader that is read with gradients off
+    belongs to an evaluation), after its backward. *has_peers*: a backward waits for other ranks.
     *reads_itself*: the loop has no loader.
     """
 
@@ -45,6 +45,7 @@ class State(NamedTuple):
     loader_ended: bool = False
     one_batch_a_step: bool = True
     gradients_tell: bool = True
+    has_peers: bool = False
     reads_itself: bool = False
 
 

@@ -117,7 +117,7 @@ def _forward_begins(state: State, _: int) -> After:
 def _backward_begins(state: State, _: int) -> After:
     state = end_failed_optimizer(state)
     if state.stage in (BACKWARD, SYNC):  # A backward within a backward.
-        return pass_(state, e.BACKWARD_BEGINS)[0], state.stage | UNCUT
+        return pass_(state, e.BACKWARD_BEGINS)[0], state.stage | _uncut(state)
     if state.stage == EVAL and not state.frames:
         state = state._replace(gradients_tell=False)  # This loop fetches with gradients off.
     state, marks = next_step(state, is_batch=False)
@@ -135,11 +135,16 @@ def _gradients_ready(state: State, _: int) -> After:
 
 
 def _backward_ended(state: State, _: int) -> After:
-    return _after_backward(state, UNCUT)
+    return _after_backward(state, _uncut(state))
 
 
 def _backward_raised(state: State, _: int) -> After:
     return _after_backward(state, 0)
+
+
+def _uncut(state: State) -> int:
+    """The wait was not split from its backward; without peers there is none."""
+    return UNCUT if state.has_peers else 0
 
 
 def _after_backward(state: State, uncut: int) -> After:
@@ -245,6 +250,10 @@ def _steps_are_given(state: State, _: int) -> After:
     return state._replace(finds_steps=False, optimizers=0), None
 
 
+def _has_peers(state: State, _: int) -> After:
+    return state._replace(has_peers=True), None
+
+
 def _loop_reads_itself(state: State, _: int) -> After:
     return state._replace(reads_itself=True), None
 
@@ -252,7 +261,7 @@ def _loop_reads_itself(state: State, _: int) -> After:
 def _restart(state: State, _: int) -> After:
     """No boundary: the next one begins the counting."""
     kept = State(automatic=state.automatic, finds_steps=state.finds_steps)
-    return kept._replace(gradients_tell=state.gradients_tell), None
+    return kept._replace(gradients_tell=state.gradients_tell, has_peers=state.has_peers), None
 
 
 MEANING: Final[dict[int, Callable[[State, int], After]]] = {
@@ -283,6 +292,7 @@ MEANING: Final[dict[int, Callable[[State, int], After]]] = {
     e.FINISH: _finish,
     e.STEPS_ARE_FOUND: _steps_are_found,
     e.STEPS_ARE_GIVEN: _steps_are_given,
+    e.HAS_PEERS: _has_peers,
     e.LOOP_READS_ITSELF: _loop_reads_itself,
     e.RESTART: _restart,
 }

@@ -191,6 +191,8 @@ class Probe:
         if me is None:
             return None
         self._watch_lateness(me.rank)
+        if runtime.has_peers():
+            self.timeline.wait_for_peers()
         before = self.claim.given_up()
         snapshot = self._report.snapshot(before or me, push_failures=self._pusher.failed_pushes)
         if before is not None:

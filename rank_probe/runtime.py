@@ -143,3 +143,9 @@ def rank_and_world_size() -> tuple[int, int] | None:
     if not torch.distributed.is_initialized():
         return None
     return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def has_peers() -> bool:
+    """Whether torch.distributed knows other ranks."""
+    known = rank_and_world_size()
+    return known is not None and known[1] > 1

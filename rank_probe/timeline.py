@@ -81,6 +81,11 @@ class Timeline:
             self._thread = self.tape.owner = get_ident()
         return self.tape.owner == get_ident()
 
+    def wait_for_peers(self) -> None:
+        """Split the wait for other ranks from each backward, from now on."""
+        if not self._interpreter.state.has_peers:
+            self.tape.append(events.HAS_PEERS)
+
     def name_what_it_reads(self) -> None:
         """Call the time from an optimizer to the next forward `data`, in steps without a loader.
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import torch
 
-from rank_probe import events
+from rank_probe import events, runtime
 from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
 from rank_probe.tape import around
@@ -28,7 +28,7 @@ def attach(timeline: Timeline) -> Patches:
     patches = Patches()
     cut = Cut(timeline)
     patches.wrap(torch.autograd, "backward", cut.around)
-    timeline.uncut = cut.stay_at_the_root
+    timeline.uncut = cut.at_the_root
     patches.on_undo(cut.let_go)
     return patches
 
@@ -47,7 +47,7 @@ class Cut:
       reaches that parameter, and nobody else queues a callback at the root.
 
     So the first few backwards are cut at the root, then a parameter takes over until it fails once;
-    from then on the root is used again.
+    from then on the root is used again. A rank without peers waits for nobody: nothing is cut.
     """
 
     def __init__(self, timeline: Timeline) -> None:
@@ -59,6 +59,7 @@ class Cut:
         # Several roots queue it several times; only the first call counts. It can only raise
         # outside of a backward, where no hook runs.
         self._queue = lambda _: queue_callback(ready)
+        self._cuts = False
         self._root_cuts = 0
         self._stays = False
         self._is_running = False
@@ -83,13 +84,14 @@ class Cut:
         self._around.instead = self._at_the_root
         return self._around
 
-    def stay_at_the_root(self) -> None:
-        """Never use a parameter from now on: something here queues its own callbacks at the root.
+    def at_the_root(self) -> None:
+        """Cut the next backward at its root; if others were cut before, all of them.
 
-        FSDP waits in such a callback. A backward within a backward (reentrant checkpointing) runs
-        its callbacks when the inner one ends, which is too early. For any thread.
+        Something here queues its own callbacks at the root: FSDP waits in such a callback. A
+        backward within a backward (reentrant checkpointing) runs its callbacks when the inner one
+        ends, which is too early. For any thread.
         """
-        self._stays = True
+        self._stays = self._cuts
         self._around.instead = self._at_the_root
 
     def let_go(self) -> None:
@@ -103,7 +105,7 @@ class Cut:
         if get_ident() != tape.owner and not self._follow_training():
             return self._original(*args, **kwargs)
         if self._is_running:
-            self.stay_at_the_root()
+            self.at_the_root()
             return self._original(*args, **kwargs)
         roots = _kept(args[0] if args else kwargs.get("tensors"))
         if args:
@@ -111,6 +113,7 @@ class Cut:
         elif "tensors" in kwargs:
             kwargs["tensors"] = roots
         self.let_go()
+        self.look_for_peers()
         if not self._timeline.loop:
             self._timeline.loop = _codes(sys._getframe(1))
         self._is_running = True
@@ -118,7 +121,7 @@ class Cut:
         hooks: list[Any] | None = None
         try:
             tape.note(events.BACKWARD_BEGINS)
-            if not _is_compiled():
+            if self._cuts and not _is_compiled():
                 hooks = self.hook_roots(roots)
             result = self._original(*args, **kwargs)
             ended = events.BACKWARD_ENDED
@@ -128,6 +131,16 @@ class Cut:
             self._is_running = False
             if hooks is not None:
                 self.unhook_roots(hooks, roots)
+
+    @never_raise
+    def look_for_peers(self) -> None:
+        """Begin to cut if there are any; else leave the next backwards alone."""
+        if not self._cuts:
+            self._cuts = runtime.has_peers()
+            if self._cuts:
+                self._timeline.wait_for_peers()
+            else:
+                self._around.instead = None
 
     @never_raise
     def hook_roots(self, tensors: Any) -> list[Any]:

@@ -22,6 +22,8 @@ from rank_probe.timeline import Timeline
 from rank_probe.work_units import WorkUnits
 from tests.rank_probe.fake_time import FakeTime
 
+pytestmark = pytest.mark.usefixtures("peers")
+
 # A program is a list of moves; a move is its name and what happens inside it.
 Move = tuple[str, Any]
 BLOCKS = ("stage", "wait", "backward", "optimizer", "fetch", "try")

@@ -507,9 +507,13 @@ def test_loop_that_never_trains_keeps_few_batches() -> None:
     ],
 )
 def test_backward_whose_wait_was_not_split_is_told(codes: tuple[int, ...], told: bool) -> None:
-    """But a backward that raised never came to its wait."""
-    job = Job()
-    job.note(*codes)
+    """But a backward that raised never came to its wait, and a rank without peers has none."""
+    alone, job = Job(), Job()
+    alone.note(*codes)
+    alone.ledger.fold()
+    assert not any(mark & UNCUT for mark in alone.marks)
+
+    job.note(events.HAS_PEERS, *codes)
     job.ledger.fold()
 
     assert any(mark & UNCUT for mark in job.marks) == told

@@ -12,10 +12,12 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from rank_probe import events, torch_backward, torch_collectives, torch_stages
+from rank_probe import events, runtime, torch_backward, torch_collectives, torch_stages
 from rank_probe.patches import Patches
 from rank_probe.stages import BACKWARD, DATA, EVAL, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
 from rank_probe.timeline import Timeline
+
+pytestmark = pytest.mark.usefixtures("peers")
 
 
 def attach_all(timeline: Timeline) -> list[Patches]:
@@ -272,6 +274,35 @@ def test_backward_within_a_backward_keeps_the_cut_at_the_root(timeline: Timeline
     assert max(job.hooks()) == 1
     assert not any(parameter._post_accumulate_grad_hooks for parameter in head.parameters())
     assert timeline.state.stage == OTHER
+
+
+def test_rank_without_peers_is_not_cut(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It waits for nobody: no hook is left anywhere, and all of its backward is `backward`."""
+    monkeypatch.setattr(runtime, "has_peers", lambda: False)
+    job = Job(timeline)
+    before = job.hooks()
+    job.step(torch_backward.ROOT_CUTS + 1)
+
+    assert job.hooks() == before
+    assert set(job.stages_of_wait) == {BACKWARD}
+    assert timeline.steps.spent()[SYNC] == 0
+
+
+def test_backward_is_cut_as_soon_as_there_are_peers(
+    timeline: Timeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A script may create its process group after its first backward."""
+    monkeypatch.setattr(runtime, "has_peers", lambda: False)
+    job = Job(timeline)
+    job.step(2)
+    monkeypatch.setattr(runtime, "has_peers", lambda: True)
+    timeline.wait_for_peers()
+    job.step()
+    timeline.steps.fold()
+    job.step(torch_backward.ROOT_CUTS + 1)
+
+    assert job.stages_of_wait == [BACKWARD] * 3 + [SYNC] * (torch_backward.ROOT_CUTS + 1)
+    assert max(job.hooks()) == 2
 
 
 @pytest.mark.parametrize("by_name", [True, False])

@@ -14,6 +14,8 @@ from rank_probe.timeline import Timeline
 from tests.rank_probe.launch import Jobs, Ranks, run
 from tests.rank_probe.parallel_job import ARMS, DELAY
 
+pytestmark = pytest.mark.usefixtures("peers")
+
 STEPS = 4
 PLACES = ("forward", "backward", "optimizer")
 

@@ -1,4 +1,4 @@
-"""Builds the probe's extension module, where there is a compiler; without it the wheel is pure."""
+"""Builds the probe's extension modules, where there is a compiler; else the wheel is pure."""
 
 import shutil
 import tempfile
@@ -8,26 +8,26 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from setuptools import Distribution, Extension
 
-NAME = "rank_probe._tape"
-SOURCE = "rank_probe/_tape.c"
+MODULES = ("_fold", "_tape")
 
 
 class CustomBuildHook(BuildHookInterface):
-    """Compile the tape; an editable install gets it beside its source."""
+    """Compile them; an editable install gets them beside their sources."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Add the module to the wheel, which is then for this platform and Python only."""
+        """Add them to the wheel, which is then for this platform and Python only."""
         if self.target_name != "wheel":
             return
         self._directory = tempfile.mkdtemp()
-        built = compile_tape(Path(self.root), Path(self._directory))
-        if built is None:
+        built = compile_modules(Path(self.root), Path(self._directory))
+        if len(built) < len(MODULES):
             self.app.display_warning("no C compiler: the probe works, and costs a little more")
             return
         if version == "editable":
-            shutil.copy2(built, Path(self.root) / "rank_probe" / built.name)
+            for each in built:
+                shutil.copy2(each, Path(self.root) / "rank_probe" / each.name)
             return
-        build_data["force_include"][str(built)] = f"rank_probe/{built.name}"
+        build_data["force_include"] |= {str(each): f"rank_probe/{each.name}" for each in built}
         build_data["pure_python"] = False
         build_data["infer_tag"] = True
 
@@ -37,15 +37,18 @@ class CustomBuildHook(BuildHookInterface):
             shutil.rmtree(self._directory, ignore_errors=True)
 
 
-def compile_tape(root: Path, directory: Path) -> Path | None:
-    """Compile the module into *directory*; return its file, None if that fails."""
+def compile_modules(root: Path, directory: Path) -> list[Path]:
+    """Compile the modules into *directory*; return the files of those for which that works."""
     # Optional: a failure to compile is a warning.
-    extension = Extension(NAME, [str(root / SOURCE)], optional=True)
-    command = Distribution({"name": "rankskew", "ext_modules": [extension]}).get_command_obj(
+    extensions = [
+        Extension(f"rank_probe.{name}", [str(root / "rank_probe" / f"{name}.c")], optional=True)
+        for name in MODULES
+    ]
+    command = Distribution({"name": "rankskew", "ext_modules": extensions}).get_command_obj(
         "build_ext"
     )
     command.build_lib = str(directory)
     command.build_temp = str(directory / "temporary")
     command.ensure_finalized()
     command.run()
-    return next((directory / "rank_probe").glob("_tape*.so"), None)
+    return sorted((directory / "rank_probe").glob("*.so"))

@@ -48,9 +48,9 @@ class Size:
     """
 
     processes: int = 10
-    blocks: int = 90
-    blocks_of_others: int = 20
-    steps: int = 40
+    blocks: int = 12
+    blocks_of_others: int = 3
+    steps: int = 400
     hot_calls: int = 50_000
     pushes: int = 100
     tools: tuple[str, ...] = ("torch.profiler", TRACEML)

@@ -218,6 +218,8 @@ is_otherwise(PyObject *asks)
     return truth == 0;
 }
 
+static PyObject *size, *zero; /* Made once, for told_rows. */
+
 /* Pass the rows of a list's first tensor to *rows*; return whether it has any. */
 static int
 told_rows(PyObject *rows, PyObject *batch)
@@ -229,7 +231,8 @@ told_rows(PyObject *rows, PyObject *batch)
         first = PyTuple_GET_ITEM(batch, 0);
     if (first == NULL || rows == Py_None)
         return 0;
-    PyObject *number = PyObject_CallMethod(first, "size", "i", 0);
+    PyObject *arguments[] = {first, zero};
+    PyObject *number = PyObject_VectorcallMethod(size, arguments, 2, NULL);
     PyObject *told = number && PyLong_CheckExact(number) ? PyObject_CallOneArg(rows, number) : NULL;
     Py_XDECREF(number);
     Py_XDECREF(told);
@@ -371,6 +374,85 @@ static PyTypeObject Around_Type = {
     .tp_getset = around_getset,
 };
 
+typedef struct {
+    PyObject_HEAD
+    vectorcallfunc vectorcall;
+    Tape *tape;
+    PyObject *arguments;
+    long code;
+} Hook;
+
+/* Called with an optimizer, the arguments of its step with itself the first, and those by name. */
+static PyObject *
+hook_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
+{
+    Hook *hook = (Hook *)self;
+    if (PyThread_get_thread_ident() != hook->tape->owner)
+        Py_RETURN_NONE;
+    tape_put(hook->tape, hook->code);
+    if (hook->arguments == Py_None || PyVectorcall_NARGS(nargsf) != 3 || names != NULL ||
+        !PyTuple_Check(args[1]) || !PyDict_Check(args[2]) ||
+        (PyTuple_GET_SIZE(args[1]) < 2 && PyDict_GET_SIZE(args[2]) == 0))
+        Py_RETURN_NONE;
+    return PyObject_Vectorcall(hook->arguments, args + 1, 2, NULL);
+}
+
+static PyObject *
+hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
+{
+    static char *names[] = {"tape", "code", "arguments", NULL};
+    PyObject *tape, *arguments = Py_None;
+    long code;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!l|O", names, &Tape_Type, &tape, &code,
+                                     &arguments))
+        return NULL;
+    Hook *hook = (Hook *)type->tp_alloc(type, 0);
+    if (hook == NULL)
+        return NULL;
+    hook->vectorcall = hook_call;
+    hook->tape = (Tape *)Py_NewRef(tape);
+    hook->arguments = Py_NewRef(arguments);
+    hook->code = code;
+    return (PyObject *)hook;
+}
+
+static int
+hook_traverse(Hook *hook, visitproc visit, void *arg)
+{
+    Py_VISIT(hook->tape);
+    Py_VISIT(hook->arguments);
+    return 0;
+}
+
+static int
+hook_clear(Hook *hook)
+{
+    Py_SETREF(hook->arguments, Py_NewRef(Py_None)); /* A call needs the tape. */
+    return 0;
+}
+
+static void
+hook_dealloc(Hook *hook)
+{
+    PyObject_GC_UnTrack(hook);
+    Py_XDECREF(hook->tape);
+    Py_XDECREF(hook->arguments);
+    Py_TYPE(hook)->tp_free((PyObject *)hook);
+}
+
+static PyTypeObject Hook_Type = {
+    PyVarObject_HEAD_INIT(NULL, 0)
+    .tp_name = "rank_probe._tape.Hook",
+    .tp_basicsize = sizeof(Hook),
+    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
+    .tp_new = hook_new,
+    .tp_traverse = (traverseproc)hook_traverse,
+    .tp_clear = (inquiry)hook_clear,
+    .tp_dealloc = (destructor)hook_dealloc,
+    .tp_call = PyVectorcall_Call,
+    .tp_vectorcall_offset = offsetof(Hook, vectorcall),
+};
+
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "rank_probe._tape",
@@ -380,13 +462,17 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC
 PyInit__tape(void)
 {
-    if (PyType_Ready(&Tape_Type) < 0 || PyType_Ready(&Around_Type) < 0)
+    if (PyType_Ready(&Tape_Type) < 0 || PyType_Ready(&Around_Type) < 0 ||
+        PyType_Ready(&Hook_Type) < 0)
         return NULL;
-    PyObject *self = PyModule_Create(&module);
+    size = PyUnicode_InternFromString("size");
+    zero = PyLong_FromLong(0);
+    PyObject *self = size && zero ? PyModule_Create(&module) : NULL;
     if (self == NULL)
         return NULL;
     if (PyModule_AddObjectRef(self, "Tape", (PyObject *)&Tape_Type) < 0 ||
-        PyModule_AddObjectRef(self, "Around", (PyObject *)&Around_Type) < 0) {
+        PyModule_AddObjectRef(self, "Around", (PyObject *)&Around_Type) < 0 ||
+        PyModule_AddObjectRef(self, "Hook", (PyObject *)&Hook_Type) < 0) {
         Py_DECREF(self);
         return NULL;
     }

@@ -1,10 +1,18 @@
-"""Turns the events of a training loop into the boundaries between its stages."""
+"""Turns the events of a training loop into the boundaries between its stages.
 
-from collections.abc import Callable, Iterable
+The walk is written twice, here and in _fold.c; tests hold the two together.
+"""
+
+from collections.abc import Callable
 from typing import Final
 
 from rank_probe.loop_state import State
 from rank_probe.meaning import after
+
+try:
+    from rank_probe import _fold  # type: ignore[attr-defined]  # built where there is a compiler
+except ImportError:
+    _fold = None
 
 # Different states kept; a loop passes through a dozen.
 STATES_KEPT: Final = 4096
@@ -22,15 +30,9 @@ class Interpreter:
         """Return the state after the last event."""
         return self._node.state
 
-    def read(self, events: Iterable[int]) -> list[int]:
+    def read(self, events: list[int]) -> list[int]:
         """Return the boundaries at *events*; both are flat: a number, then its time."""
-        boundaries: list[int] = []
-        add, node, pairs = boundaries.extend, self._node, iter(events)
-        for code, at in zip(pairs, pairs, strict=True):
-            node, mark = node[code]
-            if mark is not None:
-                add((mark, at))
-        self._node = node
+        self._node, boundaries = read(self._node, events)
         return boundaries
 
     def take(self, code: int) -> int | None:
@@ -63,3 +65,19 @@ class _Node(dict[int, tuple["_Node", int | None]]):
         state, mark = after(self.state, code)
         found = self[code] = self._known(state), mark
         return found
+
+
+def python_read(node: _Node, events: list[int]) -> tuple[_Node, list[int]]:
+    """Return the node after *events*, and the boundaries at them."""
+    boundaries: list[int] = []
+    add, pairs = boundaries.extend, iter(events)
+    for code, at in zip(pairs, pairs, strict=True):
+        node, mark = node[code]
+        if mark is not None:
+            add((mark, at))
+    return node, boundaries
+
+
+read: Callable[[_Node, list[int]], tuple[_Node, list[int]]] = (
+    python_read if _fold is None else _fold.read
+)

@@ -1,10 +1,19 @@
-"""The ledger: adds up the time between boundaries, and commits whole steps, cut at the release."""
+"""The ledger: adds up the time between boundaries, and commits whole steps, cut at the release.
+
+Written twice, here and in _fold.c, which costs a tenth; tests hold the two together.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from rank_probe.boundaries import BEGIN, COMPLETE, RELEASE, STAGE_BITS, TOLD
 from rank_probe.stages import OTHER, STAGES, SYNC
+
+try:
+    from rank_probe import _fold  # type: ignore[attr-defined]  # built where there is a compiler
+except ImportError:
+    _fold = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +31,11 @@ class Totals:
         return sum(self.nanoseconds) - self.nanoseconds[SYNC]
 
 
-# Called with a whole step: when it ended, and the sums of all stages before and after it.
-OnStep = Callable[[int, Sequence[int], Sequence[int]], object]
+# Called with a whole step: when it ended, and its nanoseconds per stage.
+OnStep = Callable[[int, tuple[int, ...]], object]
 
 
-class Ledger:
+class Ledger(Protocol):
     """Counts steps that run from one release to the next; for one thread at a time.
 
     The *release* is the end of the last collective of a step, when all ranks continue together. It
@@ -34,19 +43,37 @@ class Ledger:
     begins commits up to the last candidate. What came after that belongs to the next step, so a
     delay after the collective is not charged to the ranks that wait for it.
 
+    *since* is when the current stage began.
+    """
+
+    since: int
+    steps: int
+    busy_seconds_squared: float
+    last_completed: int | None
+
+    @property
+    def nanoseconds(self) -> Sequence[int]:
+        """Return all time per stage up to *since*, the unfinished step included."""
+
+    @property
+    def committed(self) -> Sequence[int]:
+        """Return the time per stage of whole steps."""
+
+    def add(self, boundaries: list[int], /) -> None:
+        """Add up *boundaries*, a flat list."""
+
+
+class PythonLedger:
+    """A ledger in Python.
+
     *on_step* is called at each whole step, *told* with each mark that has a bit of TOLD.
     """
 
-    def __init__(
-        self,
-        since: int,
-        on_step: OnStep,
-        told: Callable[[int], object],
-    ) -> None:
+    def __init__(self, since: int, on_step: OnStep, told: Callable[[int], object]) -> None:
         self._on_step = on_step
         self._told = told
-        self.since = since  # when the current stage began
-        self.nanoseconds = [0] * len(STAGES)  # up to then, unfinished step included
+        self.since = since
+        self.nanoseconds = [0] * len(STAGES)
         self._stage = OTHER
         self._at_release: list[int] | None = None
         self._release_time = 0
@@ -57,8 +84,8 @@ class Ledger:
         self.busy_seconds_squared = 0.0
         self.last_completed: int | None = None
 
-    def add(self, boundaries: Sequence[int]) -> None:
-        """Add up *boundaries*, a flat list."""
+    def add(self, boundaries: list[int], /) -> None:
+        """See Ledger."""
         nanoseconds, stage, since = self.nanoseconds, self._stage, self.since
         pairs = iter(boundaries)
         for mark, now in zip(pairs, pairs, strict=True):
@@ -86,12 +113,17 @@ class Ledger:
         if after is None:
             after, ended = self.nanoseconds[:], now
         self._at_release = None
+        spent = tuple(a - b for a, b in zip(after, before, strict=True))
         # The stages add up to the time since counting began, so no sum is needed.
         until = ended - self._begun_at
-        wait = after[SYNC] - before[SYNC]
-        busy_seconds = (until - self._committed_until - wait) / 1e9
+        busy_seconds = (until - self._committed_until - spent[SYNC]) / 1e9
         self.steps += 1
         self.busy_seconds_squared += busy_seconds * busy_seconds
         self.committed, self._committed_until = after, until
         self.last_completed = now
-        self._on_step(ended, before, after)
+        self._on_step(ended, spent)
+
+
+new_ledger: Callable[[int, OnStep, Callable[[int], object]], Ledger] = (
+    PythonLedger if _fold is None else _fold.Ledger
+)

@@ -3,9 +3,9 @@
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from rank_probe.ledger import Ledger, Totals
+from rank_probe.ledger import Totals, new_ledger
 from rank_probe.stages import SYNC
 from rank_probe.vectors import StepVector, Vectors
 from rank_probe.wait_floor import WaitFloor
@@ -25,7 +25,7 @@ class Steps:
 
     def __init__(
         self,
-        take: Callable[[], Sequence[int]],
+        take: Callable[[], list[int]],
         now: Callable[[], int] = time.perf_counter_ns,
         wall: Callable[[], float] = time.time,
         told: Callable[[int], object] = _ignore,
@@ -36,7 +36,7 @@ class Steps:
         self._lock = threading.Lock()
         self._floor = WaitFloor()
         self._takers: tuple[Vectors, ...] = ()
-        self._ledger = Ledger(now(), self._step, told)
+        self._ledger = new_ledger(now(), self._step, told)
         # Numbers of the steps that end on the tape, if some steps are missing from it.
         self.numbers: deque[int] | None = None
 
@@ -90,11 +90,10 @@ class Steps:
         self.fold()
         return self._floor.seconds(self._now())
 
-    def _step(self, ended: int, before: Sequence[int], after: Sequence[int]) -> None:
-        self._floor.add(after[SYNC] - before[SYNC], ended)
+    def _step(self, ended: int, spent: tuple[int, ...]) -> None:
+        self._floor.add(spent[SYNC], ended)
         number = self._ledger.steps if self.numbers is None else self.numbers.popleft()
         if self._takers:
-            spent = tuple(a - b for a, b in zip(after, before, strict=True))
             vector = StepVector(number, ended, spent)
             for taker in self._takers:
                 taker.waiting.append(vector)

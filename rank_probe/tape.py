@@ -128,5 +128,29 @@ def _told_rows(rows: Callable[[int], object] | None, batch: Any) -> bool:
     return True
 
 
+def python_hook(
+    tape: Tape,
+    code: int,
+    arguments: Callable[[tuple[Any, ...], dict[str, Any]], object] | None = None,
+) -> Any:
+    """Return a hook for an optimizer's step that notes *code* if the tape's owner calls it.
+
+    If the step has arguments, in addition to the optimizer itself, *arguments* is called with them:
+    a tuple and a dict. The hook returns what it returns, else None.
+    """
+    note = tape.note
+
+    def hook(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        if get_ident() != tape.owner:
+            return None
+        note(code)
+        if arguments is None or not (kwargs or len(args) > 1):
+            return None
+        return arguments(args, kwargs)
+
+    return hook
+
+
 new_tape: Callable[..., Tape] = PythonTape if _tape is None else _tape.Tape
 around = python_around if _tape is None else _tape.Around
+hook = python_hook if _tape is None else _tape.Hook

@@ -11,7 +11,7 @@ from torch.utils.data import dataloader
 from rank_probe import events
 from rank_probe.guard import never_raise
 from rank_probe.patches import Patches
-from rank_probe.tape import Tape, around
+from rank_probe.tape import Tape, around, hook
 from rank_probe.timeline import Timeline
 from rank_probe.work_units import WorkUnits
 
@@ -36,8 +36,10 @@ def attach(timeline: Timeline) -> Patches:
 
         patches.wrap(DistributedDataParallel, "forward", functools.partial(_forward, tape))
     for handle in (
-        optimizer.register_optimizer_step_pre_hook(_optimizer_begins(tape)),
-        optimizer.register_optimizer_step_post_hook(_optimizer_ended(tape)),
+        optimizer.register_optimizer_step_pre_hook(
+            hook(tape, events.OPTIMIZER_BEGINS, functools.partial(_with_timed_closure, tape))
+        ),
+        optimizer.register_optimizer_step_post_hook(hook(tape, events.OPTIMIZER_ENDED)),
     ):
         patches.on_undo(handle.remove)
     return patches
@@ -78,26 +80,6 @@ def _forward(tape: Tape, original: Callable[..., Any]) -> Any:
         return original(*args, **kwargs)
 
     return forward
-
-
-def _optimizer_begins(tape: Tape) -> Callable[..., tuple[Arguments, Named] | None]:
-    note, began = tape.note, events.OPTIMIZER_BEGINS
-
-    def begins(_: object, args: Arguments, kwargs: Named) -> tuple[Arguments, Named] | None:
-        note(began)
-        # The first argument is the optimizer itself.
-        return _with_timed_closure(tape, args, kwargs) if kwargs or len(args) > 1 else None
-
-    return begins
-
-
-def _optimizer_ended(tape: Tape) -> Callable[..., None]:
-    note, ended = tape.note, events.OPTIMIZER_ENDED
-
-    def has_ended(*_: object) -> None:
-        note(ended)
-
-    return has_ended
 
 
 @never_raise

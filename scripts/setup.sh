@@ -129,7 +129,7 @@ make_venv() {
 
 # One line that changes when the required content of .venv changes, or its location.
 wanted() {
-    { pwd; cat pyproject.toml hatch_build.py rank_probe/_tape.c {demo,tests}/requirements.txt \
+    { pwd; cat pyproject.toml hatch_build.py rank_probe/*.c {demo,tests}/requirements.txt \
         scripts/setup.sh; } | sha256sum
 }
 

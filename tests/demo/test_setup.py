@@ -12,6 +12,7 @@ ROOT = Path(__file__).parents[2]
 HASHED = (
     "pyproject.toml",
     "hatch_build.py",
+    "rank_probe/_fold.c",
     "rank_probe/_tape.c",
     "demo/requirements.txt",
     "tests/requirements.txt",

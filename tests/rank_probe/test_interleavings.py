@@ -16,8 +16,10 @@ from torch.utils.data import DataLoader
 from rank_probe import events, torch_backward, torch_collectives, torch_stages
 from rank_probe.api import _Stage
 from rank_probe.guard import failures
+from rank_probe.interpret import python_read
+from rank_probe.ledger import PythonLedger
 from rank_probe.stages import CHECKPOINT, DATA, EVAL, FORWARD, OTHER, STAGES
-from rank_probe.tape import PythonTape, new_tape, python_around
+from rank_probe.tape import PythonTape, new_tape, python_around, python_hook
 from rank_probe.timeline import Timeline
 from rank_probe.work_units import WorkUnits
 from tests.rank_probe.fake_time import FakeTime
@@ -193,17 +195,20 @@ def test_stages_add_up_and_errors_are_the_users(
     """In 1,000 random programs no time is lost, and each ends as it does without the probe."""
     expected = outcome(Job(FakeTime(), None), program)
     time = FakeTime()
-    with tape_in_python() if in_python else nullcontext():
+    with all_in_python() if in_python else nullcontext():
         check(program, expected, Timeline(automatic=automatic, now=time), time)
 
 
 @contextmanager
-def tape_in_python() -> Iterator[None]:
-    """Use the tape that is used where there is no compiler."""
+def all_in_python() -> Iterator[None]:
+    """Use what is used where there is no compiler."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("rank_probe.timeline.new_tape", PythonTape)
-        for module in (torch_backward, torch_stages):
+        patch.setattr("rank_probe.steps.new_ledger", PythonLedger)
+        patch.setattr("rank_probe.interpret.read", python_read)
+        for module in (torch_backward, torch_collectives, torch_stages):
             patch.setattr(module, "around", python_around)
+        patch.setattr(torch_stages, "hook", python_hook)
         yield
 
 

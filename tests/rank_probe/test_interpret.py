@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rank_probe import events
 from rank_probe.boundaries import COMPLETE, OTHER_BATCH, UNCUT, UNUSED, USED
-from rank_probe.interpret import Interpreter
+from rank_probe.interpret import Interpreter, python_read, read
 from rank_probe.loop_state import MOST_BATCHES, MOST_OPTIMIZERS, State
 from rank_probe.meaning import MEANING, after
 from rank_probe.stages import (
@@ -571,6 +571,22 @@ def test_every_event_has_a_meaning() -> None:
     codes = {value for name, value in vars(events).items() if name.isupper()}
 
     assert codes == set(MEANING)
+
+
+@settings(deadline=None, max_examples=300)
+@given(noted=random_events())
+def test_walk_in_c_is_that_in_python(noted: list[tuple[int, int]]) -> None:
+    """Both give the same boundaries, and end in the same state."""
+    if read is python_read:
+        pytest.skip("the extension module is not built: there is no C compiler")
+    start = State(automatic=True, finds_steps=True)
+    flat = [number for each in noted for number in each]
+    one, other = Interpreter(start), Interpreter(start)
+    for _ in range(2):
+        one._node, boundaries = python_read(one._node, flat)
+
+        assert other.read(flat) == boundaries
+        assert other.state == one.state
 
 
 def test_steps_end_where_the_next_begins() -> None:

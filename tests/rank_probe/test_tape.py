@@ -11,7 +11,17 @@ import pytest
 import torch
 
 from rank_probe.guard import failures
-from rank_probe.tape import LONG, NOBODY, PythonTape, Tape, around, new_tape, python_around
+from rank_probe.tape import (
+    LONG,
+    NOBODY,
+    PythonTape,
+    Tape,
+    around,
+    hook,
+    new_tape,
+    python_around,
+    python_hook,
+)
 from tests.rank_probe.fake_time import FakeTime
 
 BEGIN, END, RAISED, OTHERWISE = 16, 32, 48, 64
@@ -20,18 +30,20 @@ BEGIN, END, RAISED, OTHERWISE = 16, 32, 48, 64
 class Kind:
     """One of the two ways to make a tape, and hooks for it."""
 
-    def __init__(self, new: Callable[..., Tape], around: Callable[..., Any]) -> None:
-        self.new, self.around = new, around
+    def __init__(
+        self, new: Callable[..., Tape], around: Callable[..., Any], hook: Callable[..., Any]
+    ) -> None:
+        self.new, self.around, self.hook = new, around, hook
 
 
 @pytest.fixture(params=["python", "c"])
 def kind(request: pytest.FixtureRequest) -> Kind:
     """Each of them; the second only where a compiler built it."""
     if request.param == "python":
-        return Kind(PythonTape, python_around)
+        return Kind(PythonTape, python_around, python_hook)
     if new_tape is PythonTape:
         pytest.skip("the extension module is not built: there is no C compiler")
-    return Kind(new_tape, around)
+    return Kind(new_tape, around, hook)
 
 
 def codes(tape: Tape) -> list[int]:
@@ -288,6 +300,42 @@ def test_around_binds_like_a_function(kind: Kind) -> None:
     assert wrapped.__wrapped__ is original
 
 
+def test_hook_of_an_optimizer_notes_and_changes_nothing(kind: Kind) -> None:
+    """Its steps mostly have no arguments besides the optimizer."""
+    tape = kind.new()
+    asked: list[object] = []
+    begins = kind.hook(tape, BEGIN, lambda *arguments: asked.append(arguments))
+
+    assert begins("optimizer", ("optimizer",), {}) is None
+    assert kind.hook(tape, END)("optimizer", ("optimizer", "closure"), {}) is None
+    assert codes(tape) == [BEGIN, END]
+    assert not asked
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs"), [(("optimizer", "closure"), {}), (("optimizer",), {"closure": 1})]
+)
+def test_hook_of_an_optimizer_replaces_arguments(
+    kind: Kind, args: tuple[str, ...], kwargs: dict[str, int]
+) -> None:
+    """A closure is timed, whichever way it is passed."""
+    tape = kind.new()
+    begins = kind.hook(tape, BEGIN, lambda *arguments: (*arguments, "timed"))
+
+    assert begins("optimizer", args, kwargs) == (args, kwargs, "timed")
+    assert codes(tape) == [BEGIN]
+
+
+def test_hook_is_nothing_on_other_threads(kind: Kind) -> None:
+    """A thread that trains another model keeps its closure as it is."""
+    tape = kind.new()
+    tape.owner = NOBODY
+    begins = kind.hook(tape, BEGIN, lambda *_: "timed")
+
+    assert begins("optimizer", ("optimizer", "closure"), {}) is None
+    assert codes(tape) == []
+
+
 def test_cycles_are_collected(kind: Kind) -> None:
     """A probe that stopped leaves nothing behind, though its parts hold each other."""
 
@@ -297,6 +345,7 @@ def test_cycles_are_collected(kind: Kind) -> None:
             self.tape.follower = self.hear
             self.around = kind.around(self.tape, int, BEGIN, END, RAISED, tells=self.hear)
             self.around.instead = self.hear
+            self.hook = kind.hook(self.tape, BEGIN, self.hear)
 
         def hear(self, _: object) -> None:
             return None

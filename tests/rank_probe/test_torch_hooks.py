@@ -396,7 +396,7 @@ def test_a_probe_that_breaks_does_not_break_the_loop(
         raise RuntimeError("ours")
 
     timeline.tape.follower = broken
-    monkeypatch.setattr(timeline.work, "_kept", None)
+    monkeypatch.setattr(timeline.work, "_masks", None)
     train(timeline, [])
 
     assert timeline.state.stage == OTHER

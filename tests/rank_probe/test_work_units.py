@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from rank_probe import work_units
+from rank_probe import masks
 from rank_probe.boundaries import BATCHES_SHIFT, OTHER_BATCH, UNUSED, USED
 from rank_probe.guard import failures
 from rank_probe.work_units import WorkUnits
@@ -97,15 +97,37 @@ def test_a_callable_that_raises_does_not_reach_training() -> None:
 
 def test_masks_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a pusher the training thread counts the zeros itself, before memory matters."""
-    monkeypatch.setattr(work_units, "MASKS_KEPT", 3)
+    monkeypatch.setattr(masks, "MASKS_KEPT", 3)
     work = WorkUnits()
-    for _ in range(2):  # Those that were read make room.
-        for _ in range(10):
-            work.measure({"input_ids": WORDS, "attention_mask": MASK})
-        assert sum(getattr(each, "mask", None) is not None for each in work._measured) == 3
-        work.settle(USED | 10 << BATCHES_SHIFT)
+    for _ in range(10):
+        work.measure({"input_ids": WORDS, "attention_mask": MASK})
+        assert len(work._masks._waiting) <= 3
+    work.settle(USED | 10 << BATCHES_SHIFT)
 
-    assert work.totals() == (80, 400, 120)
+    assert work.totals() == (40, 200, 60)
+
+
+def test_masks_of_different_shapes_are_counted_together() -> None:
+    """Dynamic padding makes batches of different lengths."""
+    work = WorkUnits()
+    use(
+        work,
+        *(
+            {"input_ids": WORDS[:rows], "attention_mask": MASK[:rows]}
+            for rows in (1, 2, 3, 4, 1, 2, 3, 4)
+        ),
+    )
+
+    assert work.totals() == (20, 100, 2 * (0 + 2 + 6 + 6))
+
+
+def test_large_masks_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is their size that matters."""
+    monkeypatch.setattr(masks, "ELEMENTS_KEPT", 3 * MASK.numel())
+    work = WorkUnits()
+    for _ in range(10):
+        work.measure({"input_ids": WORDS, "attention_mask": MASK})
+        assert len(work._masks._waiting) <= 3
 
 
 def test_batches_that_nobody_trained_with_do_not_count() -> None:
@@ -124,7 +146,7 @@ def test_batches_that_nobody_trained_with_do_not_count() -> None:
 
 def test_large_masks_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """No part is large enough for torch to spread it over threads, and none is lost."""
-    monkeypatch.setattr(work_units, "ELEMENTS_AT_ONCE", 7)
+    monkeypatch.setattr(masks, "ELEMENTS_AT_ONCE", 7)
     work = WorkUnits()
     use(work, {"input_ids": WORDS, "attention_mask": MASK})
 
@@ -141,20 +163,22 @@ def test_other_threads_may_add() -> None:
     assert work.totals() == (1, None, None)
 
 
-def test_reading_while_counting_loses_nothing() -> None:
+def test_reading_while_counting_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """The pusher may read at any moment."""
+    monkeypatch.setattr(masks, "MASKS_KEPT", 5)
     work = WorkUnits()
     done = threading.Event()
 
     def read() -> None:
         while not done.is_set():
-            work.totals()
+            work._masks.count()
 
     reader = threading.Thread(target=read)
     reader.start()
-    for _ in range(2_000):
-        use(work, {"input_ids": WORDS, "attention_mask": MASK})
+    for _ in range(100):
+        work.measure({"input_ids": WORDS, "attention_mask": MASK})
     done.set()
     reader.join()
+    work.settle(USED | 100 << BATCHES_SHIFT)
 
-    assert work.totals() == (8_000, 40_000, 12_000)
+    assert work.totals() == (400, 2_000, 600)

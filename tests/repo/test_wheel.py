@@ -45,18 +45,21 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(directory.glob("*.whl"))
 
 
-WHICH_TAPE = "from rank_probe import tape; print(tape.new_tape is tape.PythonTape)"
+IS_PURE = (
+    "from rank_probe import ledger, tape;"
+    "print(tape.new_tape is tape.PythonTape, ledger.new_ledger is ledger.PythonLedger)"
+)
 
 
-def test_wheel_has_the_compiled_tape(wheel: Path, base: Path, tmp_path: Path) -> None:
+def test_wheel_has_the_compiled_modules(wheel: Path, base: Path, tmp_path: Path) -> None:
     """Where there is a compiler, the wheel is for this platform and its hooks are in C."""
     headers = Path(sysconfig.get_path("include"), "Python.h")
     if shutil.which("cc") is None or not headers.exists():
         pytest.skip("no C compiler, or no headers of Python: the wheel is pure")
-    done = run(base / "python", "-c", WHICH_TAPE, cwd=tmp_path)
+    done = run(base / "python", "-c", IS_PURE, cwd=tmp_path)
 
     assert not wheel.name.endswith("-none-any.whl")
-    assert done.stdout.strip() == "False", done.stderr
+    assert done.stdout.split() == ["False", "False"], done.stderr
 
 
 def test_wheel_without_a_compiler_works(tmp_path: Path) -> None:
@@ -68,12 +71,12 @@ def test_wheel_without_a_compiler_works(tmp_path: Path) -> None:
     done = run(
         install(tmp_path / "venv", "--no-index", str(wheel)) / "python",
         "-c",
-        WHICH_TAPE,
+        IS_PURE,
         cwd=tmp_path,
     )
 
     assert wheel.name.endswith("-py3-none-any.whl")
-    assert done.stdout.strip() == "True", done.stderr
+    assert done.stdout.split() == ["True", "True"], done.stderr
 
 
 @pytest.fixture(scope="module")

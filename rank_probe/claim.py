@@ -51,7 +51,9 @@ class Claim:
                 self._become(place)
         if self._me is None or self._is_over:
             return None
-        return replace(self._me, peer_group=self.peer_group or self._me.peer_group)
+        if self.peer_group and self.peer_group != self._me.peer_group:
+            self._me = replace(self._me, peer_group=self.peer_group)
+        return self._me
 
     def given_up(self) -> Identity | None:
         """Return, once, the rank that this process was before it became another."""

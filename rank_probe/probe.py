@@ -191,7 +191,7 @@ class Probe:
         if me is None:
             return None
         self._watch_lateness(me.rank)
-        if runtime.has_peers():
+        if me.world_size > 1 and not self.timeline.has_peers and runtime.has_peers():
             self.timeline.wait_for_peers()
         before = self.claim.given_up()
         snapshot = self._report.snapshot(before or me, push_failures=self._pusher.failed_pushes)

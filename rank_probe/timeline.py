@@ -81,10 +81,14 @@ class Timeline:
             self._thread = self.tape.owner = get_ident()
         return self.tape.owner == get_ident()
 
+    @property
+    def has_peers(self) -> bool:
+        """Whether each backward waits for other ranks, as far as was told at the last fold."""
+        return self._interpreter.state.has_peers
+
     def wait_for_peers(self) -> None:
         """Split the wait for other ranks from each backward, from now on."""
-        if not self._interpreter.state.has_peers:
-            self.tape.append(events.HAS_PEERS)
+        self.tape.append(events.HAS_PEERS)
 
     def name_what_it_reads(self) -> None:
         """Call the time from an optimizer to the next forward `data`, in steps without a loader.

@@ -68,7 +68,7 @@ class Size:
         loops = [name for name in LOOPS if name != "plain"]
         if not torch.cuda.is_available():
             loops.remove("CUDA")
-        return [Group(name, ("probe, automatic",), self.blocks // 2) for name in loops]
+        return [Group(name, tuple(LOOPS[name].arms), self.blocks // 2) for name in loops]
 
 
 QUICK = Size(

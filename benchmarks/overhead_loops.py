@@ -7,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks import overhead_arms
@@ -18,12 +19,12 @@ RANKS = 2
 ARMS: dict[str, Arm] = {
     "bare, again": overhead_arms.bare,
     "probe, automatic": overhead_arms.automatic,
-    "probe, automatic, backward cut at its root": overhead_arms.automatic_at_root,
     "probe, manual": overhead_arms.manual,
     "Prometheus histograms by hand": overhead_arms.histograms,
     "torch.profiler": overhead_arms.torch_profiler,
 }
 PROBE: dict[str, Arm] = {"probe, automatic": overhead_arms.automatic}
+CUTS = PROBE | {"probe, automatic, backward cut at its root": overhead_arms.automatic_at_root}
 
 
 class TextNetwork(nn.Module):
@@ -84,6 +85,16 @@ class TextTraining(Training):
             self.optimizer.step()
 
 
+def training_with_peers() -> Training:
+    """Return the plain loop in a process group of two ranks, of which the other does not exist.
+
+    So the probe cuts each backward, and there is no other rank whose noise would be measured.
+    """
+    if not dist.is_initialized():
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
+    return Training()
+
+
 def rank_training() -> Training:
     """Return the plain loop under DistributedDataParallel; needs a process group."""
     return Training(model=DistributedDataParallel(overhead_arms.network()))
@@ -117,6 +128,7 @@ class Loop:
 
 PLAIN = Loop("", Training, overhead_arms.batches, ARMS)
 TEXT = Loop(", dict batches", TextTraining, texts, PROBE)
+PEERS = Loop(", with peers", training_with_peers, overhead_arms.batches, CUTS)
 DDP = Loop(", DDP", rank_training, overhead_arms.batches, PROBE, dist.barrier, RANKS)
 CUDA = Loop(", CUDA", gpu_training, gpu_batches, PROBE, torch.cuda.synchronize)
-LOOPS = {"plain": PLAIN, "dict": TEXT, "DDP": DDP, "CUDA": CUDA}
+LOOPS = {"plain": PLAIN, "dict": TEXT, "peers": PEERS, "DDP": DDP, "CUDA": CUDA}

@@ -60,12 +60,6 @@ def seconds_by_stage(options: argparse.Namespace, rank: int) -> dict[str, float]
     return seconds
 
 
-def sleep(seconds: float) -> None:
-    """Emulate a busy device for *seconds*."""
-    if seconds > 0:
-        time.sleep(seconds)
-
-
 def matrix_work() -> Work:
     """Return work in matrix products, on every rank as many as take rank 0 that long alone."""
     matrix = torch.rand(128, 128) / 128
@@ -146,7 +140,7 @@ class TimedSGD(torch.optim.SGD):
 def train(options: argparse.Namespace) -> None:
     """Run the training loop of one rank."""
     rank = dist.get_rank()
-    work = matrix_work() if options.real_compute else sleep
+    work = matrix_work() if options.real_compute else time.sleep
     seconds = seconds_by_stage(options, rank)
     micro_batches = 4 if options.variant == "accumulate" else 1
     each = {stage: value / micro_batches for stage, value in seconds.items()}

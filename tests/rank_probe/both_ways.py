@@ -36,11 +36,11 @@ def main() -> None:
         torch_collectives.attach(automatic),
         torch_stages.attach(automatic),
     ]
-    block = train.Block(train.sleep, seconds["forward"], seconds["backward"], normalize=True)
+    block = train.Block(time.sleep, seconds["forward"], seconds["backward"], normalize=True)
     model = DistributedDataParallel(nn.Sequential(block, nn.Linear(train.FEATURES, 1)))
-    optimizer = train.TimedSGD(model.parameters(), train.sleep, seconds["optimizer"])
+    optimizer = train.TimedSGD(model.parameters(), time.sleep, seconds["optimizer"])
     batches = iter(
-        DataLoader(train.Batches(options.steps, train.sleep, seconds["data"]), batch_size=None)
+        DataLoader(train.Batches(options.steps, time.sleep, seconds["data"]), batch_size=None)
     )
     started = time.perf_counter()
     for _ in range(options.steps):
@@ -55,7 +55,7 @@ def main() -> None:
         optimizer.step()
         by_hand.tape.note(events.LEAVE)
         optimizer.zero_grad()
-        train.sleep(seconds["after_optimizer"])
+        time.sleep(seconds["after_optimizer"])
         by_hand.tape.note(events.STEP)
     automatic.finish()
     wall = time.perf_counter() - started

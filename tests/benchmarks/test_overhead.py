@@ -9,15 +9,17 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.optim import optimizer
 from torch.utils.data import DataLoader
 
 from benchmarks import overhead, overhead_arms, overhead_push, report
 from benchmarks.overhead_blocks import ADDED, BARE, Cost, Costs, measure
-from benchmarks.overhead_loops import ARMS, DDP, LOOPS, PLAIN, TEXT, Loop, texts
+from benchmarks.overhead_loops import ARMS, DDP, LOOPS, PEERS, PLAIN, TEXT, Loop, texts
 from benchmarks.overhead_processes import ROOT, Group, Probe, measure_all, probe_of, run
 from rank_probe import api
+from rank_probe.stages import SYNC
 
 # The least that has an interval.
 SMALL = overhead.Size(
@@ -78,8 +80,16 @@ def test_probe_sees_the_steps_that_it_is_charged_for() -> None:
             assert api._probe.timeline.steps.totals().steps in (19, 20)
 
 
-def test_backward_is_cut_at_the_root_in_that_arm_only() -> None:
-    """The probe leaves its hook on a parameter in the other arms, and none in that one."""
+@pytest.fixture
+def with_peers() -> Iterator[None]:
+    """Leave no process group behind."""
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()
+
+
+def test_backward_is_cut_where_its_row_says_so(with_peers: None) -> None:
+    """With peers by a parameter's hook, in that arm at its root, and on the plain loop not."""
 
     def hooked(model: nn.Module) -> bool:
         hooks = (each._post_accumulate_grad_hooks for each in model.parameters())
@@ -89,10 +99,16 @@ def test_backward_is_cut_at_the_root_in_that_arm_only() -> None:
         (overhead_arms.automatic, True),
         (overhead_arms.automatic_at_root, False),
     ):
-        training = overhead_arms.Training()
+        training = PEERS.training()
         with arm(training) as train:
-            train(overhead_arms.batches(20))
+            train(PEERS.batches(20))
             assert hooked(training.model) is expected
+            assert api._probe is not None
+            assert api._probe.timeline.steps.spent()[SYNC] > 0
+    dist.destroy_process_group()
+    with overhead_arms.automatic(overhead_arms.Training()) as train:
+        train(PLAIN.batches(20))
+        assert api._probe.timeline.steps.spent()[SYNC] == 0
 
 
 def test_probe_counts_what_a_dict_batch_holds() -> None:

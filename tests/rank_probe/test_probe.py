@@ -65,7 +65,9 @@ def test_snapshot_tells_where_a_rank_hangs(monkeypatch: pytest.MonkeyPatch) -> N
     probe = Probe(automatic=True, environment=RANK_2_OF_4)
     probe.timeline.tape.note(events.ENTER | DATA)
     probe.timeline.steps.fold()
-    monkeypatch.setattr(probe.timeline.steps, "_now", lambda: time.perf_counter_ns() + 7_000_000_000)
+    monkeypatch.setattr(
+        probe.timeline.steps, "_now", lambda: time.perf_counter_ns() + 7_000_000_000
+    )
     snapshot = probe.snapshot()
 
     assert snapshot is not None

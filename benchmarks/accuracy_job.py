@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import rank_probe
 from benchmarks.accuracy_plan import CHECKPOINT, GARBAGE, NICENESS, SHARES, Segment
-from demo.train import BATCH, FEATURES, Work, matrix_work, sleep
+from demo.train import BATCH, FEATURES, Work, matrix_work
 
 # A healthy rank's own time in a step, emulated by sleeping.
 STEP_SECONDS = 0.05

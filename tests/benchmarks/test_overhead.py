@@ -108,6 +108,7 @@ def test_backward_is_cut_where_its_row_says_so(with_peers: None) -> None:
     dist.destroy_process_group()
     with overhead_arms.automatic(overhead_arms.Training()) as train:
         train(PLAIN.batches(20))
+        assert api._probe is not None
         assert api._probe.timeline.steps.spent()[SYNC] == 0
 
 

@@ -10,6 +10,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from time import sleep
 from typing import Any, NamedTuple
 
 import torch
@@ -19,7 +20,6 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from demo.train import sleep
 from rank_probe import events, torch_backward, torch_collectives, torch_parallel, torch_stages
 from rank_probe.guard import failures
 from rank_probe.stages import COMPUTE, STAGES, SYNC

@@ -9,6 +9,7 @@ benchmarks/ways.py.
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from time import sleep
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import rank_probe
-from demo.train import FEATURES, Batches, Block, TimedSGD, sleep
+from demo.train import FEATURES, Batches, Block, TimedSGD
 from tests.rank_probe.launch import leave
 
 PLACES = ("data", "forward", "backward", "optimizer", "other")

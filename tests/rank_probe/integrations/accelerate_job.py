@@ -6,6 +6,7 @@ Takes the names of the cases. Each case is a job of its own.
 import os
 import sys
 from collections.abc import Iterator
+from time import sleep
 from typing import Any
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 import rank_probe
-from demo.train import FEATURES, Block, TimedSGD, sleep
+from demo.train import FEATURES, Block, TimedSGD
 from rank_probe.integrations.accelerate import attach
 from tests.rank_probe.launch import leave
 

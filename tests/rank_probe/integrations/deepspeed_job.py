@@ -7,6 +7,7 @@ second rank is late in that stage.
 import os
 import sys
 from collections.abc import Callable
+from time import sleep
 from typing import Any
 
 import deepspeed
@@ -14,7 +15,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from demo.train import FEATURES, Batches, Block, TimedSGD, sleep
+from demo.train import FEATURES, Batches, Block, TimedSGD
 from rank_probe.integrations.deepspeed import attach, detach
 from tests.rank_probe.integrations.test_deepspeed import ACCUMULATED, DELAY, EVERY, STEPS
 from tests.rank_probe.launch import leave

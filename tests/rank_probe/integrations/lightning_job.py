@@ -8,13 +8,14 @@ import sys
 import warnings
 from contextlib import suppress
 from importlib import import_module
+from time import sleep
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from demo.train import FEATURES, Block, sleep
+from demo.train import FEATURES, Block
 from rank_probe.integrations.lightning import RankskewCallback
 from tests.rank_probe.launch import leave
 

@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from time import sleep
 from typing import Any
 
 import ray
@@ -21,7 +22,7 @@ from ray.train.torch import TorchConfig, TorchTrainer, prepare_data_loader, prep
 from torch import nn
 from torch.utils.data import DataLoader
 
-from demo.train import FEATURES, Batches, Block, TimedSGD, sleep
+from demo.train import FEATURES, Batches, Block, TimedSGD
 from rank_probe.integrations.ray_train import with_probe
 from tests.rank_probe.integrations.test_ray_train import DELAY, EVERY, STEPS
 

@@ -6,6 +6,7 @@ last rank is late where the case's name says.
 
 import os
 import sys
+from time import sleep
 from typing import Any
 
 import torch
@@ -20,7 +21,7 @@ from transformers import (
     default_data_collator,
 )
 
-from demo.train import EmulatedCompute, TimedSGD, sleep
+from demo.train import EmulatedCompute, TimedSGD
 from rank_probe import api
 from rank_probe.integrations.transformers import RankskewCallback
 from tests.rank_probe.integrations.test_transformers import (

@@ -513,7 +513,7 @@ def test_backward_whose_wait_was_not_split_is_told(codes: tuple[int, ...], told:
     alone.ledger.fold()
     assert not any(mark & UNCUT for mark in alone.marks)
 
-    job.note(events.HAS_PEERS, *codes)
+    job.note(events.HAS_PEERS, events.RESTART, *codes)
     job.ledger.fold()
 
     assert any(mark & UNCUT for mark in job.marks) == told

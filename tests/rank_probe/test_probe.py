@@ -60,6 +60,17 @@ def test_rank_that_has_not_begun_already_beats() -> None:
     assert snapshot.heartbeat_timestamp_seconds >= snapshot.started_timestamp_seconds
 
 
+def test_peers_that_come_later_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process group may be made after the first backward, which found none."""
+    probe = Probe(automatic=True, environment=RANK_2_OF_4)
+    probe.snapshot()
+    assert not probe.timeline.state.has_peers
+
+    monkeypatch.setattr(runtime, "has_peers", lambda: True)
+    probe.snapshot()
+    assert probe.timeline.state.has_peers
+
+
 def test_snapshot_tells_where_a_rank_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stage of the moment and the time in it grow while nothing is committed."""
     probe = Probe(automatic=True, environment=RANK_2_OF_4)

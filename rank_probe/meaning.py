@@ -117,7 +117,7 @@ def _forward_begins(state: State, _: int) -> After:
 def _backward_begins(state: State, _: int) -> After:
     state = end_failed_optimizer(state)
     if state.stage in (BACKWARD, SYNC):  # A backward within a backward.
-        return pass_(state, e.BACKWARD_BEGINS)[0], state.stage | _uncut(state)
+        return pass_(state, e.BACKWARD_BEGINS)[0], state.stage | (UNCUT if state.has_peers else 0)
     if state.stage == EVAL and not state.frames:
         state = state._replace(gradients_tell=False)  # This loop fetches with gradients off.
     state, marks = next_step(state, is_batch=False)
@@ -135,20 +135,16 @@ def _gradients_ready(state: State, _: int) -> After:
 
 
 def _backward_ended(state: State, _: int) -> After:
-    return _after_backward(state, _uncut(state))
+    """Without peers its end is the release: there is no wait to be split from it."""
+    return _after_backward(state, UNCUT if state.has_peers else RELEASE)
 
 
 def _backward_raised(state: State, _: int) -> After:
     return _after_backward(state, 0)
 
 
-def _uncut(state: State) -> int:
-    """The wait was not split from its backward; without peers there is none."""
-    return UNCUT if state.has_peers else 0
-
-
-def _after_backward(state: State, uncut: int) -> After:
-    marks = RELEASE if state.stage == SYNC else uncut
+def _after_backward(state: State, not_cut: int) -> After:
+    marks = RELEASE if state.stage == SYNC else not_cut
     state, changed = pop(state, e.BACKWARD_BEGINS)
     if not changed:
         return state, None

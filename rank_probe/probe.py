@@ -226,6 +226,7 @@ class Probe:
         self._report.runtime_info = runtime.runtime_info()
         # Not earlier: a mesh may be created late, and every series carries the group's name.
         self._take_place()
+        self.claim.who()  # The group may be gone when the first snapshot is taken.
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             self._go_on_in_device_time()

@@ -519,6 +519,23 @@ def test_backward_whose_wait_was_not_split_is_told(codes: tuple[int, ...], told:
     assert any(mark & UNCUT for mark in job.marks) == told
 
 
+def test_step_of_a_rank_alone_begins_after_its_backward() -> None:
+    """A release before it, as of a checkpoint's barrier, would move all of it into the next."""
+    job = Job()
+    for _ in range(2):
+        job.fetch(5)
+        job.note(events.WAIT, events.RELEASED)
+        job.work(20)
+        job.note(events.BACKWARD_BEGINS)
+        job.work(10)
+        job.note(events.BACKWARD_ENDED)
+        job.optimize(1)
+    job.fetch()
+
+    assert job.steps == 2
+    assert job.milliseconds() == {"optimizer": 1, "data": 10, "forward": 40, "backward": 20}
+
+
 def random_events() -> st.SearchStrategy[list[tuple[int, int]]]:
     """Return events in any order, each with a stage where it takes one, and the time before it."""
     stages = st.integers(0, len(STAGES) - 1)

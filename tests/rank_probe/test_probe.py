@@ -71,6 +71,18 @@ def test_peers_that_come_later_are_seen(monkeypatch: pytest.MonkeyPatch) -> None
     assert probe.timeline.state.has_peers
 
 
+def test_rank_is_known_after_its_group_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A short job destroys its process group before the first push."""
+    probe = Probe(automatic=True, environment={})
+    monkeypatch.setattr(runtime, "rank_and_world_size", lambda: (1, 2))
+    probe._look_around()
+    monkeypatch.setattr(runtime, "rank_and_world_size", lambda: None)
+    snapshot = probe.snapshot()
+
+    assert snapshot is not None
+    assert (snapshot.rank, snapshot.world_size) == (1, 2)
+
+
 def test_snapshot_tells_where_a_rank_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stage of the moment and the time in it grow while nothing is committed."""
     probe = Probe(automatic=True, environment=RANK_2_OF_4)

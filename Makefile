@@ -23,7 +23,7 @@ check: ## lint, types, and whether generated files are up to date
 	$(PYTHON) -m docs.build --check
 
 unit: ## all tests except end-to-end ones, promtool tests included
-	$(PYTHON) -m pytest -q -m "not e2e"
+	$(PYTHON) -m pytest -q -m "not e2e" -n 2 --dist loadfile
 
 e2e: ## real Prometheus, Alertmanager and torch ranks
 	$(PYTHON) -m pytest -q -m e2e

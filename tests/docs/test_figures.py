@@ -20,16 +20,21 @@ def test_missed_goal_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     ends = {"95 % from": 1.0, "95 % to": 2.0}
     no_cpu = {"CPU median": None, "CPU 95 % from": None, "CPU 95 % to": None}
     spread = {"unit": "µs", "% of a 100 ms step": None} | ends | no_cpu
-    step, push = figures.GOALS
+    step, push = figures.OURS, figures.PUSH
     keep(
         tmp_path,
         "overhead",
-        [{"what": step, "median": 9.5} | spread, {"what": push, "median": 337.0} | spread],
+        [
+            {"what": step, "median": 9.5} | spread,
+            {"what": push, "median": 337.0} | spread,
+            {"what": f"{step}, DDP, rank 1", "median": 99.0} | spread | {"CPU median": 14.0},
+        ],
     )
     text = figures.overhead()
 
     assert f"*{step}*: 9.5 µs, within the goal of 10 µs." in text
     assert f"*{push}*: 337 µs, **over** the goal of 300 µs." in text
+    assert f"*{step}, DDP, rank 1*: 14 µs of CPU, within the goal of 15 µs." in text
 
 
 def test_interval_is_shown_where_there_is_one(
@@ -37,7 +42,7 @@ def test_interval_is_shown_where_there_is_one(
 ) -> None:
     """A median has its interval, of either time; with too few values for one, it stands alone."""
     monkeypatch.setattr(figures, "RESULTS", tmp_path)
-    step, push = figures.GOALS
+    step, push = figures.OURS, figures.PUSH
     rest = {"unit": "µs", "% of a 100 ms step": None}
     wall = {"median": 9.5, "95 % from": 9.0, "95 % to": 10.0}
     cpu = {"CPU median": 8.5, "CPU 95 % from": None, "CPU 95 % to": None}

@@ -1,12 +1,17 @@
 """The hardware of simulated nodes: eight GPUs, and the processes of ranks that Slurm started."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from benchmarks.scale_job import RANKS_PER_NODE
 from exporter.cgroups import Cgroup
 from exporter.nvml.sample import GpuProcess, GpuSample, NodeSample
 from exporter.nvml.throttle_reasons import REASON_BITS
+from exporter.processes.cgroup_cost import CgroupCost, Throttling
+from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look
 from exporter.processes.process import Process
+from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND, Cost
 
 # Marks that each node replaces with its own: the node's name, and the numbers of its ranks.
 NODE: Final = "@node@"
@@ -90,6 +95,43 @@ def _gpu(index: int, high: bool) -> GpuSample:
         nvlink_receive_bytes=10**13 + 10**11 * more,
         nvlink_errors={"crc": 0, "replay": 0, "recovery": 0},
     )
+
+
+class SimulatedHost(HostWatch):
+    """What ranks with eight workers each cost their host, in a cgroup with a CPU quota."""
+
+    def __init__(self, high: bool) -> None:
+        super().__init__(Path("/proc"), Path("/sys"))
+        self._high = high
+        self._to_show: Sequence[Followed] = ()
+
+    def follow(self, ranks: Sequence[Followed]) -> None:
+        """Show these ranks."""
+        self._to_show = ranks
+
+    def latest(self) -> Look:
+        """Return what they cost."""
+        cost = _host_cost(self._high)
+        return Look({each.who: cost for each in self._to_show}, left_out=0)
+
+
+def _host_cost(high: bool) -> HostCost:
+    more = int(high)
+    used = Cost(
+        cpu_ticks=10_000 + TICKS_PER_SECOND * more,
+        workers_cpu_ticks=40_000 + 4 * TICKS_PER_SECOND * more,
+        run_queue_nanoseconds=(10 + more) * NANOSECONDS // 100,
+        workers_run_queue_nanoseconds=(40 + more) * NANOSECONDS // 100,
+        involuntary_switches=20_000 + 20 * more,
+        major_faults=300 + more,
+        read_bytes=10**10 + 10**7 * more,
+        written_bytes=10**9 + 10**6 * more,
+        workers=8,
+        saturated_workers=more,
+    )
+    throttling = Throttling(10_000 + 10 * more, 12 + more, 2.0 + more / 10)
+    pressure = {"cpu": 5.0 + more / 20, "io": 2.0 + more / 50, "memory": more / 99}
+    return HostCost(used, CgroupCost(throttling, pressure))
 
 
 def pid(index: int) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
-from benchmarks.scale_hardware import FIRST_RANK, NODE, SimulatedNvml, pid, process
+from benchmarks.scale_hardware import FIRST_RANK, NODE, SimulatedHost, SimulatedNvml, pid, process
 from benchmarks.scale_job import (
     BLOCK_BUSY,
     BLOCK_STEP,
@@ -79,7 +79,14 @@ def families(marks: Marks, shape: Shape, high: bool) -> Iterator[Metric]:
     for index in range(RANKS_PER_NODE):
         store.put(snapshot(index, marks, told))
     processes = {pid(index): process(index) for index in range(RANKS_PER_NODE)}
-    sources = Sources(host, store, IngestCounts(), SimulatedNvml(high), processes=lambda: processes)
+    sources = Sources(
+        host,
+        store,
+        IngestCounts(),
+        SimulatedNvml(high),
+        processes=lambda: processes,
+        host=SimulatedHost(high),
+    )
     yield from Scrape(makers=makers(sources)).collect()
 
 

@@ -46,12 +46,6 @@ NOT_SIMULATED = {
     "rankskew_job_not_judgeable",
     "rankskew_group_wait_seconds_total",
     "rankskew_late_line_ratio",  # of the late rank only
-} | {
-    # docs/scale.md says so: the figures are those of exporters without this collector.
-    exposed_name(family)
-    for collector, _, found in families_by_collector()
-    if collector == "rank_host"
-    for family in found
 }
 # Healthy GPUs that are not divided, on nodes for which nobody said how many there must be.
 NOT_ON_THESE_GPUS = {

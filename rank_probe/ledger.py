@@ -1,6 +1,6 @@
 """The ledger: adds up the time between boundaries, and commits whole steps, cut at the release.
 
-Written twice, here and in _fold.c, which costs a tenth; tests hold the two together.
+Written twice, here and in _fold.c, which costs less; tests hold the two together.
 """
 
 from collections.abc import Callable, Sequence

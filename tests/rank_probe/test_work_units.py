@@ -1,5 +1,6 @@
 """Tests of counting samples, tokens and padding."""
 
+import sys
 import threading
 from collections import UserDict
 from typing import Any
@@ -171,14 +172,17 @@ def test_reading_while_counting_loses_nothing(monkeypatch: pytest.MonkeyPatch) -
 
     def read() -> None:
         while not done.is_set():
+            work.totals()
             work._masks.count()
 
     reader = threading.Thread(target=read)
     reader.start()
-    for _ in range(100):
-        work.measure({"input_ids": WORDS, "attention_mask": MASK})
+    switch_seconds = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # Else the reader keeps the interpreter for most of a minute.
+    for _ in range(2_000):
+        use(work, *[{"input_ids": WORDS, "attention_mask": MASK}] * 6)
+    sys.setswitchinterval(switch_seconds)
     done.set()
     reader.join()
-    work.settle(USED | 100 << BATCHES_SHIFT)
 
-    assert work.totals() == (400, 2_000, 600)
+    assert work.totals() == (48_000, 240_000, 72_000)

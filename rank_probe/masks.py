@@ -61,7 +61,7 @@ class Masks:
 
 
 def _count(masks: list[Mask]) -> None:
-    """Count the zeros of *masks* of the same shape; one by one, each would cost several times more."""
+    """Count the zeros of *masks* of one shape: one by one, each costs several times more."""
     stack = sys.modules["torch"].stack([mask.tensor for mask in masks]).flatten(1)
     parts = [part.count_nonzero(1).tolist() for part in stack.split(ELEMENTS_AT_ONCE, 1)]
     for mask, *ones in zip(masks, *parts, strict=True):

@@ -230,8 +230,9 @@ def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
 def _info(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     rank = GaugeMetricFamily(
         "rankskew_rank_info",
-        "Where this rank runs and how it is timed, as labels to join; always 1 (probe).",
-        labels=[*IDENTITY, *RANK_INFO_LABELS],
+        "Where this rank runs and how it is timed, as labels to join; always 1. pid is its process "
+        "ID, in a container the one there (probe).",
+        labels=[*IDENTITY, "pid", *RANK_INFO_LABELS],
     )
     runtime = GaugeMetricFamily(
         "rankskew_runtime_info",
@@ -246,7 +247,8 @@ def _info(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
             "attempt": str(snapshot.attempt),
             "level": snapshot.level,
         }
-        rank.add_metric([*who, *(about.get(label, "") for label in RANK_INFO_LABELS)], 1)
+        where = (about.get(label, "") for label in RANK_INFO_LABELS)
+        rank.add_metric([*who, str(snapshot.pid), *where], 1)
         versions = (snapshot.runtime_info.get(label, "") for label in RUNTIME_INFO_LABELS)
         runtime.add_metric([*who, *versions], 1)
     yield from (rank, runtime)

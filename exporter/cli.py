@@ -9,10 +9,11 @@ from exporter.commands.arguments import Parser
 from rank_probe.version import __version__
 
 # Each is a module of exporter.commands.
-COMMANDS: Final = ("exporter", "files", "control", "gpus", "replay")
+COMMANDS: Final = ("exporter", "files", "control", "gpus", "replay", "simulate")
 WHAT_THEY_DO: Final = (
     "exporter: serve; files: write rules, runbooks, dashboards; control: change what ranks time; "
-    "gpus: release them for a reset; replay: judge recorded traces"
+    "gpus: release them for a reset; replay: judge recorded traces; "
+    "simulate: serve a simulated fleet"
 )
 
 

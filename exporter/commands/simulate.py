@@ -1,0 +1,77 @@
+"""`rankskew simulate`: serve a simulated fleet."""
+
+import tempfile
+from argparse import RawDescriptionHelpFormatter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from exporter.commands.arguments import Parser, whole_positive
+from exporter.errors import UsageError
+from exporter.listeners.sockets import open_tcp
+from exporter.simulate.faults import KINDS, parse
+from exporter.simulate.plan import TOUR_GPUS, JobPlan, equal_jobs, tour
+
+FLAG: Final = "--listen-address"
+EXAMPLES: Final = """examples:
+  rankskew simulate
+  rankskew simulate --nodes 64 --gpus 8 --fault thermal:node=7,gpu=3 --fault loader:node=2,after=2m
+"""
+
+
+def parser() -> Parser:
+    """Return the parser of the command."""
+    found = Parser(
+        prog="rankskew simulate",
+        description="Serve a simulated fleet over HTTP, to see the dashboards and try the alerts "
+        'without a GPU. Everything on it is labelled cluster="simulated". Without --nodes, one '
+        "small job shows each fault.",
+        formatter_class=RawDescriptionHelpFormatter,
+        epilog=f"faults:\n{_kinds()}\n{EXAMPLES}",
+        allow_abbrev=False,
+    )
+    found.add_argument(
+        FLAG, default="127.0.0.1:9919", help="where to listen (default: %(default)s)"
+    )
+    found.add_argument("--nodes", type=whole_positive, help="number of nodes in the fleet")
+    found.add_argument(
+        "--gpus", type=whole_positive, help=f"GPUs per node (default: 8; {TOUR_GPUS} in the tour)"
+    )
+    found.add_argument(
+        "--jobs", type=whole_positive, default=1, help="number of equal jobs (default: 1)"
+    )
+    found.add_argument(
+        "--fault",
+        metavar="KIND:node=I,gpu=J,after=30s",
+        action="append",
+        default=[],
+        help="a fault from the list below, on a node and GPU (default: 0), after a time (default: "
+        "five minutes before the start); may be given several times",
+    )
+    return found
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Serve until interrupted."""
+    options = parser().parse_args(arguments)
+    plans = _plans(options.nodes, options.gpus, options.jobs, options.fault)
+    # Imported here: --help needs no web server.
+    from exporter.simulate.serve import serve
+
+    with tempfile.TemporaryDirectory(prefix="rankskew-simulate-") as directory:
+        serve(plans, Path(directory), open_tcp(options.listen_address, FLAG))
+    return 0
+
+
+def _plans(nodes: int | None, gpus: int | None, jobs: int, faults: Sequence[str]) -> list[JobPlan]:
+    if nodes is None:
+        if faults or jobs != 1:
+            raise UsageError(
+                "--fault and --jobs need --nodes: without it there is one job per fault"
+            )
+        return tour(gpus or TOUR_GPUS)
+    return equal_jobs(nodes, gpus or 8, jobs, [parse(fault) for fault in faults])
+
+
+def _kinds() -> str:
+    return "".join(f"  {kind.name:12}{kind.about}\n" for kind in KINDS)

@@ -1,0 +1,238 @@
+"""What can go wrong in a simulated fleet: each kind of fault with its effects, and how to ask.
+
+The effects are those that Rankskew has to find: on the ranks' steps, the GPUs and the host. Which
+rank is late is known here; why is only to be seen in the metrics.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Final
+
+from exporter import durations
+from exporter.errors import UsageError
+
+# A fault began this long before the simulation, unless it is given another onset.
+EARLIER_SECONDS: Final = 300.0
+# Prometheus must have seen an exporter before it can miss it.
+SEEN_SECONDS: Final = 20.0
+
+
+class Scope(StrEnum):
+    """What a fault is placed on."""
+
+    GPU = "gpu"
+    NODE = "node"
+    JOB = "job"
+
+
+class Silence(StrEnum):
+    """What keeps a job from finishing steps, or its ranks from being judged."""
+
+    STUCK = "stuck"  # The rank stays in its stage; the others wait in sync.
+    FROZEN = "frozen"  # The rank no longer reports; the others wait in sync.
+    UNSEEN = "unseen"  # The ranks of the node have never reported.
+    UNPROBED = "unprobed"  # The ranks run without the probe.
+    UNTIMED = "untimed"  # No wait in collectives is measured.
+    UNJOINED = "unjoined"  # The ranks do not compare their steps.
+    OFF = "off"  # The operator has turned the probes off.
+    STARTING = "starting"  # No rank has finished a step.
+    FINISHED = "finished"  # All ranks have ended cleanly.
+    DOWN = "down"  # The exporter of the node does not answer.
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of fault. Rates are per second, on the rank, GPU or node that has it.
+
+    *extra* is further time per step, by stage, as a share of a rank's usual own time. *gpu*
+    replaces fields of GpuSample, *costs* adds to fields of Cost, *pressure* is the share of time in
+    which tasks of the node wait for a resource.
+    """
+
+    name: str
+    about: str
+    scope: Scope = Scope.GPU
+    extra: Mapping[str, float] = field(default_factory=dict)
+    rotates: bool = False
+    silence: Silence | None = None
+    stuck_in: str = "data"
+    gpu: Mapping[str, Any] = field(default_factory=dict)
+    throttled_for: str = ""
+    foreign_process: bool = False
+    costs: Mapping[str, float] = field(default_factory=dict)
+    saturated_workers: int = 0
+    quota_throttled: float = 0.0
+    gc_share: float = 0.0
+    more_tokens: float = 0.0
+    pressure: Mapping[str, float] = field(default_factory=dict)
+    line: str = ""
+    begins_seconds: float = -EARLIER_SECONDS
+
+
+HOT: Final = MappingProxyType(
+    {
+        "sm_clock_megahertz": 1_410,
+        "gpu_temperature_celsius": 87,
+        "memory_temperature_celsius": 95,
+        "temperature_margin_celsius": 0,
+        "throttle_reasons": 0x20,
+        "power_milliwatts": 430_000,
+    }
+)
+IDLE: Final = MappingProxyType({"gpu_busy_percent": 61.0, "sm_active_percent": 47.0})
+FELL_OFF: Final = MappingProxyType({"up": False, "xid_events": 1, "xid_errors": {"79": 1}})
+
+# A new kind is an entry here; the tour has a job for each.
+KINDS: Final = (
+    Kind(
+        "loader",
+        "the DataLoader workers of a rank are too slow",
+        extra={"data": 0.35},
+        gpu=IDLE,
+        saturated_workers=2,
+        line="TokenDataset.__getitem__ (corpus.py:41)",
+    ),
+    Kind(
+        "storage",
+        "a rank reads its samples from storage, its peers from memory",
+        extra={"data": 0.3},
+        gpu=IDLE,
+        costs={"read_bytes": 240e6, "major_faults": 40.0},
+        line="MemmapCorpus.read (corpus.py:88)",
+    ),
+    Kind(
+        "thermal",
+        "a GPU is too hot and lowers its clock",
+        extra={"forward": 0.1, "backward": 0.2, "optimizer": 0.02},
+        gpu=HOT,
+        throttled_for="sw_thermal_slowdown",
+    ),
+    Kind(
+        "pcie",
+        "a GPU's PCIe link has 4 of its 16 lanes",
+        extra={"h2d": 0.15},
+        gpu={"pcie_link_width": 4, "pcie_receive_bytes_per_second": 0.9e9},
+    ),
+    Kind(
+        "foreign",
+        "a foreign process runs on a GPU",
+        extra={"forward": 0.12, "backward": 0.18},
+        foreign_process=True,
+    ),
+    Kind(
+        "cpu",
+        "a rank uses up the CPU quota of its cgroup",
+        extra={"data": 0.12, "forward": 0.16},
+        quota_throttled=0.7,
+    ),
+    Kind(
+        "gc",
+        "garbage collection pauses a rank",
+        extra={"other": 0.2},
+        gc_share=0.2,
+        line="Cache.put (metrics.py:17)",
+    ),
+    Kind(
+        "batches",
+        "a rank gets longer samples than its peers",
+        extra={"forward": 0.1, "backward": 0.2},
+        more_tokens=0.3,
+    ),
+    Kind(
+        "checkpoint",
+        "a rank alone writes checkpoints",
+        extra={"checkpoint": 0.25},
+        costs={"written_bytes": 300e6},
+        line="save (checkpoint.py:112)",
+    ),
+    Kind(
+        "node",
+        "other work takes the CPUs of a node, so all of its ranks are late",
+        Scope.NODE,
+        extra={"data": 0.06, "forward": 0.14},
+        pressure={"cpu": 0.6},
+    ),
+    Kind(
+        "rotating",
+        "a different rank is late in each step, as with uneven sequence lengths",
+        Scope.JOB,
+        extra={"forward": 0.15, "backward": 0.3},
+        rotates=True,
+    ),
+    Kind("hang", "a rank is stuck loading data; the others wait", silence=Silence.STUCK),
+    Kind("frozen", "a rank's process is stopped; the others wait", silence=Silence.FROZEN),
+    Kind(
+        "lost",
+        "a GPU falls off the bus (XID 79); the others wait",
+        silence=Silence.STUCK,
+        stuck_in="backward",
+        gpu=FELL_OFF,
+    ),
+    Kind("missing", "the ranks of a node never report", Scope.NODE, silence=Silence.UNSEEN),
+    Kind("nosync", "no wait in collectives is measured", Scope.JOB, silence=Silence.UNTIMED),
+    Kind(
+        "nojoin",
+        "the ranks do not compare their steps; one is late in data",
+        extra={"data": 0.35},
+        silence=Silence.UNJOINED,
+    ),
+    Kind("off", "the operator has turned the probes off", Scope.JOB, silence=Silence.OFF),
+    Kind("starting", "no rank has finished a step", Scope.JOB, silence=Silence.STARTING),
+    Kind("finished", "all ranks have ended", Scope.JOB, silence=Silence.FINISHED),
+    Kind("noprobe", "the ranks run without the probe", Scope.JOB, silence=Silence.UNPROBED),
+    Kind(
+        "down",
+        "the exporter of a node stops answering",
+        Scope.NODE,
+        silence=Silence.DOWN,
+        begins_seconds=SEEN_SECONDS,
+    ),
+)
+BY_NAME: Final = {kind.name: kind for kind in KINDS}
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A fault in its place: *node* of the fleet and *gpu* of the node, both from 0.
+
+    *begins_seconds* counts from the start of the simulation and may be negative.
+    """
+
+    kind: Kind
+    node: int = 0
+    gpu: int = 0
+    begins_seconds: float = field(default=-EARLIER_SECONDS)
+
+    def has(self, node: int, gpu: int) -> bool:
+        """Return whether it affects *gpu* of *node*, and the rank on it."""
+        if self.kind.scope is Scope.JOB:
+            return True
+        return node == self.node and (self.kind.scope is Scope.NODE or gpu == self.gpu)
+
+
+def parse(text: str) -> Fault:
+    """Return the fault that *text* describes, as in `thermal:node=7,gpu=3,after=30s`.
+
+    Raises UsageError for what is none.
+    """
+    name, _, places = text.partition(":")
+    kind = BY_NAME.get(name)
+    if kind is None:
+        raise UsageError(f"there is no fault {name!r}; choose one of {', '.join(BY_NAME)}")
+    options = dict(_option(text, part) for part in places.split(",") if part)
+    after = options.pop("after", kind.begins_seconds)
+    return Fault(kind, int(options.pop("node", 0)), int(options.pop("gpu", 0)), after)
+
+
+def _option(text: str, part: str) -> tuple[str, float]:
+    name, _, value = part.partition("=")
+    if name in ("node", "gpu") and value.isascii() and value.isdigit():
+        return name, int(value)
+    if name == "after":
+        try:
+            return name, durations.parse(value)
+        except ValueError as error:
+            raise UsageError(f"{text}: {error}") from error
+    raise UsageError(f"{text}: expected KIND:node=I,gpu=J,after=30s, not {part!r}")

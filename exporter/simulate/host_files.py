@@ -1,0 +1,102 @@
+"""The /proc and /sys of a simulated node, as small files for the exporter's own collectors."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from exporter.collectors.node.files import Mounts
+from exporter.simulate.training import RUN_SECONDS, Training
+
+TICKS: Final = os.sysconf("SC_CLK_TCK")
+CPUS: Final = 96
+NUMA_NODES: Final = 2
+MEMORY_KIB: Final = 2_113_929_216
+PORTS: Final = ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")
+# Bytes per second: of a port, of the network device, of the disk.
+PORT_RATE: Final = 8e9
+DEVICE_RATE: Final = 3e6
+DISK_RATE: Final = 40e6
+SECTOR_BYTES: Final = 512
+# Columns of /proc/net/dev: bytes packets errs drop fifo frame compressed multicast.
+NO_ERRORS: Final = "0 0 0 0 0 0"
+
+
+class HostFiles:
+    """The files of *node* below *directory*; those that change are written by show()."""
+
+    def __init__(self, directory: Path, training: Training, node: int) -> None:
+        self.mounts = Mounts(directory / "proc", directory / "sys")
+        self._training = training
+        self._node = node
+        for path, text in self._lasting():
+            _write(path, text)
+        self.show(0.0)
+
+    def show(self, at: float) -> None:
+        """Write what the files contain at the time *at* of the simulation."""
+        for path, text in self._changing(at):
+            _write(path, text)
+
+    def _lasting(self) -> Iterator[tuple[Path, str]]:
+        proc, sys = self.mounts
+        available = int(MEMORY_KIB * 0.71)
+        yield (
+            proc / "meminfo",
+            f"MemTotal: {MEMORY_KIB} kB\nMemFree: {available // 2} kB\n"
+            f"MemAvailable: {available} kB\nBuffers: 0 kB\nCached: {available // 2} kB\n"
+            "SwapCached: 0 kB\nActive: 0 kB\nInactive: 0 kB\nShmem: 0 kB\nSlab: 0 kB\n",
+        )
+        for numa in range(NUMA_NODES):
+            folder = sys / "devices" / "system" / "node" / f"node{numa}"
+            first = numa * CPUS // NUMA_NODES
+            yield folder / "cpulist", f"{first}-{first + CPUS // NUMA_NODES - 1}\n"
+            total, free = MEMORY_KIB // NUMA_NODES, available // 2 // NUMA_NODES
+            name = f"Node {numa}"
+            yield folder / "meminfo", f"{name} MemTotal: {total} kB\n{name} MemFree: {free} kB\n"
+        for port in PORTS:
+            folder = sys / "class" / "infiniband" / port / "ports" / "1"
+            yield folder / "state", "4: ACTIVE\n"
+            yield folder / "rate", "400 Gb/sec (4X NDR)\n"
+            yield folder / "counters" / "symbol_error", "0\n"
+        yield sys / "block" / "nvme0n1" / "device" / "model", "simulated\n"
+
+    def _changing(self, at: float) -> Iterator[tuple[Path, str]]:
+        proc, sys = self.mounts
+        seconds = at + RUN_SECONDS
+        yield proc / "stat", self._stat(seconds)
+        for resource in ("cpu", "io", "memory"):
+            total = 1e6 * (seconds / 100 + self._waited(resource, at))
+            lines = [
+                f"{w} avg10=0.00 avg60=0.00 avg300=0.00 total={t:.0f}\n"
+                for w, t in (("some", total), ("full", total / 4))
+            ]
+            yield proc / "pressure" / resource, "".join(lines)
+        count = f"{DEVICE_RATE * seconds:.0f} 1 {NO_ERRORS}"
+        yield proc / "net" / "dev", f"Inter-|\n face |\n  eth0: {count} {count}\n"
+        sectors = int(DISK_RATE * seconds / SECTOR_BYTES)
+        yield proc / "diskstats", f" 259 0 nvme0n1 1 0 {sectors} 1 1 0 {sectors // 8} 1 0 1 1\n"
+        for port in PORTS:
+            counters = sys / "class" / "infiniband" / port / "ports" / "1" / "counters"
+            words = f"{PORT_RATE * seconds / 4:.0f}\n"
+            yield counters / "port_rcv_data", words
+            yield counters / "port_xmit_data", words
+
+    def _stat(self, seconds: float) -> str:
+        busy, idle = int(0.3 * seconds * TICKS), int(0.69 * seconds * TICKS)
+        system = int(0.01 * seconds * TICKS)
+        lines = [f"cpu{cpu} {busy} 0 {system} {idle} 0 0 0 0 0 0\n" for cpu in range(CPUS)]
+        return "".join(["cpu  0 0 0 0 0 0 0 0 0 0\n", *lines])
+
+    def _waited(self, resource: str, at: float) -> float:
+        """Return the seconds that tasks have waited for *resource* because of faults."""
+        return sum(
+            fault.kind.pressure.get(resource, 0.0) * (at - fault.begins_seconds)
+            for fault in self._training.phase(at).faults
+            if fault.has(self._node, 0)
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)

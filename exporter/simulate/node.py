@@ -1,0 +1,144 @@
+"""A simulated node: a real store, collectors, live page and web application, made-up readings."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import psutil
+from prometheus_client.metrics_core import Metric
+from starlette.types import ASGIApp
+
+from exporter.collectors.base import Collector
+from exporter.collectors.catalog import Sources, makers
+from exporter.ingest.app import IngestCounts
+from exporter.live.page import LiveView
+from exporter.ranks.store import RankStore
+from exporter.scrape.exposition import Exposition
+from exporter.scrape.sampling import Scrape
+from exporter.settings import Settings
+from exporter.simulate.faults import Scope, Silence
+from exporter.simulate.hardware import SimulatedHost, SimulatedNvml, gpu_uuid, processes
+from exporter.simulate.host_files import HostFiles
+from exporter.simulate.judged import Judged
+from exporter.simulate.ranks import SimulatedRank
+from exporter.simulate.training import RUN_SECONDS, Training
+from exporter.web.app import web_app
+
+PORT: Final = 9917
+
+
+class SimulatedNode:
+    """Node *node* of a fleet, with the ranks of *training*. Call from the event loop only.
+
+    Its ranks have reported at each time in *past*, so that the page has a history. *unix_start* is
+    the start of the simulation.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        judged: Judged,
+        node: int,
+        directory: Path,
+        unix_start: float,
+        past: Iterable[float],
+    ) -> None:
+        self.name = f"sim-{node:02}"
+        self._training = training
+        self._judged = judged
+        self._node = node
+        self._unix_start = unix_start
+        self._at = -RUN_SECONDS
+        self._files = HostFiles(directory, training, node)
+        self._store = RankStore(clock=lambda: self._at)
+        plan = training.plan
+        first = (node - plan.first_node) * plan.gpus
+        self._ranks = {
+            gpu: SimulatedRank(training, first + gpu, gpu_uuid(node, gpu), unix_start)
+            for gpu in range(plan.gpus)
+        }
+        self._nvml = SimulatedNvml(training, node, unix_start)
+        self._host = SimulatedHost(training, node)
+        self._scrape = _Scrape(makers(self._sources()), self._read_here)
+        self._live = LiveView(self._store, lambda: plan.gpus)
+        for at in past:
+            self.advance(at)
+
+    @property
+    def instance(self) -> str:
+        """Return the label `instance` that discovery gives it."""
+        return f"{self.name}:{PORT}"
+
+    @property
+    def about(self) -> str:
+        """Return its job, and what is wrong here, in words."""
+        plan = self._training.plan
+        faults = [
+            fault.kind.about
+            for fault in plan.faults
+            if fault.node == self._node or fault.kind.scope is Scope.JOB
+        ]
+        return "; ".join([f"job {plan.job_id}", *faults])
+
+    def is_down(self) -> bool:
+        """Return whether its exporter does not answer now."""
+        return self._has(Silence.DOWN)
+
+    def advance(self, at: float) -> None:
+        """Let the node reach the time *at* of the simulation: its ranks report, the page looks."""
+        if at <= self._at:
+            return
+        self._at = self._nvml.at = self._host.at = at
+        if not (self._has(Silence.UNSEEN) or self._has(Silence.UNPROBED)):
+            said = self._judged.at(at)
+            for gpu, rank in self._ranks.items():
+                if not self._has(Silence.FROZEN, gpu):
+                    self._store.put(rank.snapshot(at, said))
+        self._live.sample(at, self._unix_start + at)
+
+    def app(self) -> ASGIApp:
+        """Return the web application of its exporter."""
+        return web_app(Exposition(self._scrape), self._live, lambda: None, lambda: None)
+
+    def _sources(self) -> Sources:
+        procfs, sysfs = self._files.mounts
+        settings = Settings(path_procfs=str(procfs), path_sysfs=str(sysfs))
+        found = processes(self._training.plan, self._node)
+        return Sources(
+            settings,
+            self._store,
+            IngestCounts(),
+            self._nvml,
+            processes=lambda: found,
+            host=self._host,
+        )
+
+    def _has(self, silence: Silence, gpu: int = 0) -> bool:
+        """Return whether a fault of that effect is on *gpu*, or on the whole node or job."""
+        return any(
+            fault.kind.silence is silence
+            and (fault.has(self._node, gpu) or fault.kind.scope is Scope.JOB)
+            for fault in self._training.phase(self._at).faults
+        )
+
+    def _read_here(self) -> None:
+        """Let psutil, which has one path per process, read this node's files."""
+        self._files.show(self._at)
+        psutil.PROCFS_PATH = str(self._files.mounts.procfs)
+
+
+class _Scrape(Scrape):
+    """Calls *before* each collection."""
+
+    def __init__(
+        self, makers: Mapping[str, Callable[[], Collector]], before: Callable[[], None]
+    ) -> None:
+        super().__init__(makers=makers)
+        self._before = before
+
+    def collect(
+        self, names: Collection[str] | None = None, deadline: float | None = None
+    ) -> Iterator[Metric]:
+        """Yield what the collectors say."""
+        self._before()
+        yield from super().collect(names, deadline)

@@ -15,6 +15,8 @@ from exporter.errors import UsageError
 
 # A fault began this long before the simulation, unless it is given another onset.
 EARLIER_SECONDS: Final = 300.0
+# Longer ago than any job began.
+ALWAYS_SECONDS: Final = 86_400.0
 # Prometheus must have seen an exporter before it can miss it.
 SEEN_SECONDS: Final = 20.0
 
@@ -170,18 +172,49 @@ KINDS: Final = (
         stuck_in="backward",
         gpu=FELL_OFF,
     ),
-    Kind("missing", "the ranks of a node never report", Scope.NODE, silence=Silence.UNSEEN),
-    Kind("nosync", "no wait in collectives is measured", Scope.JOB, silence=Silence.UNTIMED),
+    Kind(
+        "missing",
+        "the ranks of a node never report",
+        Scope.NODE,
+        silence=Silence.UNSEEN,
+        begins_seconds=-ALWAYS_SECONDS,
+    ),
+    Kind(
+        "nosync",
+        "no wait in collectives is measured",
+        Scope.JOB,
+        silence=Silence.UNTIMED,
+        begins_seconds=-ALWAYS_SECONDS,
+    ),
     Kind(
         "nojoin",
         "the ranks do not compare their steps; one is late in data",
         extra={"data": 0.35},
         silence=Silence.UNJOINED,
+        begins_seconds=-ALWAYS_SECONDS,
     ),
-    Kind("off", "the operator has turned the probes off", Scope.JOB, silence=Silence.OFF),
-    Kind("starting", "no rank has finished a step", Scope.JOB, silence=Silence.STARTING),
+    Kind(
+        "off",
+        "the operator has turned the probes off",
+        Scope.JOB,
+        silence=Silence.OFF,
+        begins_seconds=-ALWAYS_SECONDS,
+    ),
+    Kind(
+        "starting",
+        "no rank has finished a step",
+        Scope.JOB,
+        silence=Silence.STARTING,
+        begins_seconds=-ALWAYS_SECONDS,
+    ),
     Kind("finished", "all ranks have ended", Scope.JOB, silence=Silence.FINISHED),
-    Kind("noprobe", "the ranks run without the probe", Scope.JOB, silence=Silence.UNPROBED),
+    Kind(
+        "noprobe",
+        "the ranks run without the probe",
+        Scope.JOB,
+        silence=Silence.UNPROBED,
+        begins_seconds=-ALWAYS_SECONDS,
+    ),
     Kind(
         "down",
         "the exporter of a node stops answering",

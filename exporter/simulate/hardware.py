@@ -38,22 +38,26 @@ class SimulatedNvml:
         self._training = training
         self._node = node
         self._unix_start = unix_start
-        self.at = 0.0
+        self._latest: NodeSample | None = None
 
-    def latest(self) -> NodeSample:
-        """Return the sample at the time *at* of the simulation."""
-        gpus = tuple(self._gpu(index) for index in range(self._training.plan.gpus))
-        return NodeSample(self._unix_start + self.at, len(gpus), DRIVER, NVML, gpus)
+    def advance(self, at: float) -> None:
+        """Read the GPUs at the time *at* of the simulation."""
+        gpus = tuple(self._gpu(index, at) for index in range(self._training.plan.gpus))
+        self._latest = NodeSample(self._unix_start + at, len(gpus), DRIVER, NVML, gpus)
 
-    def _gpu(self, index: int) -> GpuSample:
-        faults = _faults_at(self._training, self._node, index, self.at)
-        usual = _usual_gpu(self._training.plan, self._node, index, self.at + RUN_SECONDS)
+    def latest(self) -> NodeSample | None:
+        """Return the newest sample."""
+        return self._latest
+
+    def _gpu(self, index: int, at: float) -> GpuSample:
+        faults = _faults_at(self._training, self._node, index, at)
+        usual = _usual_gpu(self._training.plan, self._node, index, at + RUN_SECONDS)
         changed: dict[str, Any] = {}
         for fault in faults:
             changed |= fault.kind.gpu
             if fault.kind.throttled_for:
                 seconds = dict(usual.throttle_seconds or {})
-                seconds[fault.kind.throttled_for] += 0.8 * (self.at - fault.begins_seconds)
+                seconds[fault.kind.throttled_for] += 0.8 * (at - fault.begins_seconds)
                 changed["throttle_seconds"] = seconds
             if fault.kind.foreign_process:
                 other = GpuProcess(FOREIGN_PID, 9_000_000_000)
@@ -61,7 +65,7 @@ class SimulatedNvml:
         if changed.get("up") is False:
             lost = GpuSample(usual.index, False, usual.uuid, usual.name, usual.pci_bus_id)
             return replace(lost, xid_source="kmsg", **changed)
-        return replace(usual, **changed)
+        return replace(usual, **changed) if changed else usual
 
 
 def gpu_uuid(node: int, index: int) -> str:

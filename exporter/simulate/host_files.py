@@ -9,8 +9,9 @@ from exporter.collectors.node.files import Mounts
 from exporter.simulate.training import RUN_SECONDS, Training
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
-CPUS: Final = 96
+# One line stands for all CPUs of a NUMA node: only their sum is exposed.
 NUMA_NODES: Final = 2
+CPUS_A_NUMA_NODE: Final = 48
 MEMORY_KIB: Final = 2_113_929_216
 PORTS: Final = ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")
 # Bytes per second: of a port, of the network device, of the disk.
@@ -49,8 +50,7 @@ class HostFiles:
         )
         for numa in range(NUMA_NODES):
             folder = sys / "devices" / "system" / "node" / f"node{numa}"
-            first = numa * CPUS // NUMA_NODES
-            yield folder / "cpulist", f"{first}-{first + CPUS // NUMA_NODES - 1}\n"
+            yield folder / "cpulist", f"{numa}\n"
             total, free = MEMORY_KIB // NUMA_NODES, available // 2 // NUMA_NODES
             name = f"Node {numa}"
             yield folder / "meminfo", f"{name} MemTotal: {total} kB\n{name} MemFree: {free} kB\n"
@@ -83,9 +83,10 @@ class HostFiles:
             yield counters / "port_xmit_data", words
 
     def _stat(self, seconds: float) -> str:
-        busy, idle = int(0.3 * seconds * TICKS), int(0.69 * seconds * TICKS)
-        system = int(0.01 * seconds * TICKS)
-        lines = [f"cpu{cpu} {busy} 0 {system} {idle} 0 0 0 0 0 0\n" for cpu in range(CPUS)]
+        user, system, idle = (
+            int(share * seconds * TICKS * CPUS_A_NUMA_NODE) for share in (0.3, 0.01, 0.69)
+        )
+        lines = [f"cpu{cpu} {user} 0 {system} {idle} 0 0 0 0 0 0\n" for cpu in range(NUMA_NODES)]
         return "".join(["cpu  0 0 0 0 0 0 0 0 0 0\n", *lines])
 
     def _waited(self, resource: str, at: float) -> float:

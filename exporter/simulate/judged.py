@@ -9,6 +9,7 @@ from exporter.simulate.training import (
     BUSY_SECONDS,
     COMMUNICATION_SECONDS,
     PEER_GROUP,
+    RUN_SECONDS,
     Phase,
     Training,
 )
@@ -81,7 +82,7 @@ def _unseen(phase: Phase) -> int:
 def _late(phase: Phase, rank: int, at: float) -> Late:
     extra = phase.late[rank]
     faults = phase.faults_of(rank)
-    since = at - min(fault.begins_seconds for fault in faults)
+    since = at - max(min(fault.begins_seconds for fault in faults), -RUN_SECONDS)
     return Late(
         rank=rank,
         peer_group=PEER_GROUP,

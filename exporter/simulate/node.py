@@ -88,7 +88,8 @@ class SimulatedNode:
         """Let the node reach the time *at* of the simulation: its ranks report, the page looks."""
         if at <= self._at:
             return
-        self._at = self._nvml.at = self._host.at = at
+        self._at = self._host.at = at
+        self._nvml.advance(at)
         if not (self._has(Silence.UNSEEN) or self._has(Silence.UNPROBED)):
             said = self._judged.at(at)
             for gpu, rank in self._ranks.items():

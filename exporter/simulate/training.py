@@ -38,7 +38,7 @@ RUN_SECONDS: Final = 3600.0
 SAMPLE_STEPS: Final = 2
 SAMPLE_STEPS_ROTATING: Final = 16
 # In a hang or without steps nothing advances.
-HALTING: Final = (Silence.STUCK, Silence.FROZEN, Silence.STARTING)
+HALTING: Final = (Silence.STUCK, Silence.FROZEN, Silence.STARTING, Silence.FINISHED)
 
 Stages = Mapping[str, float]
 
@@ -135,7 +135,7 @@ class Training:
 
     def __init__(self, plan: JobPlan) -> None:
         self.plan = plan
-        begins = sorted({-RUN_SECONDS, *(fault.begins_seconds for fault in plan.faults)})
+        begins = sorted({-RUN_SECONDS, *(max(f.begins_seconds, -RUN_SECONDS) for f in plan.faults)})
         self.phases = [
             Phase(plan, tuple(f for f in plan.faults if f.begins_seconds <= begin), begin)
             for begin in begins
@@ -143,7 +143,8 @@ class Training:
 
     def phase(self, at: float) -> Phase:
         """Return the phase of the run at *at*."""
-        return [phase for phase in self.phases if phase.begins_seconds <= at][-1]
+        begun = [phase for phase in self.phases if phase.begins_seconds <= at]
+        return begun[-1] if begun else self.phases[0]
 
     def has(self, silence: Silence, at: float) -> bool:
         """Return whether a fault of that effect is there at *at*."""

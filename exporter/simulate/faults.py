@@ -188,8 +188,8 @@ KINDS: Final = (
     ),
     Kind(
         "nojoin",
-        "the ranks do not compare their steps; one is late in data",
-        extra={"data": 0.35},
+        "the ranks do not compare their steps",
+        Scope.JOB,
         silence=Silence.UNJOINED,
         begins_seconds=-ALWAYS_SECONDS,
     ),

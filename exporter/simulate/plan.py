@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from exporter.errors import UsageError
-from exporter.simulate.faults import KINDS, Fault, Scope
+from exporter.simulate.faults import BY_NAME, KINDS, Fault, Kind, Scope, Silence
 
 # The tour: one small job for each kind of fault.
 TOUR_NODES: Final = 2
@@ -34,14 +34,24 @@ class JobPlan:
 
 
 def tour(gpus: int = TOUR_GPUS) -> list[JobPlan]:
-    """Return a healthy job, and one for each kind of fault, named after it."""
+    """Return a healthy job, and one for each kind of fault, named after it.
+
+    Without a join there is a late rank too: it shows what can be said then.
+    """
     plans = [JobPlan(HEALTHY, 0, TOUR_NODES, gpus)]
     for kind in KINDS:
         first = len(plans) * TOUR_NODES
-        gpu = min(2, gpus - 1) if kind.scope is Scope.GPU else 0
-        fault = Fault(kind, first + TOUR_NODES - 1, gpu, kind.begins_seconds)
-        plans.append(JobPlan(kind.name, first, TOUR_NODES, gpus, (fault,)))
+        kinds = [kind, BY_NAME["loader"]] if kind.silence is Silence.UNJOINED else [kind]
+        faults = tuple(
+            Fault(each, first + TOUR_NODES - 1, _gpu(each, gpus), each.begins_seconds)
+            for each in kinds
+        )
+        plans.append(JobPlan(kind.name, first, TOUR_NODES, gpus, faults))
     return plans
+
+
+def _gpu(kind: Kind, gpus: int) -> int:
+    return min(2, gpus - 1) if kind.scope is Scope.GPU else 0
 
 
 def equal_jobs(nodes: int, gpus: int, jobs: int, faults: Sequence[Fault]) -> list[JobPlan]:

@@ -12,11 +12,21 @@ from exporter.listeners.peer import Peer
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back; *content* is its JSON."""
+    """What came back."""
 
     status: int
-    content: Any
+    body: bytes
     headers: dict[str, str]
+
+    @property
+    def text(self) -> str:
+        """Return the body as text."""
+        return self.body.decode()
+
+    @property
+    def content(self) -> Any:
+        """Return what the body says as JSON."""
+        return json.loads(self.body)
 
 
 def ask(
@@ -78,6 +88,6 @@ async def _ask(
     start, *bodies = sent
     return Answer(
         start["status"],
-        json.loads(b"".join(body["body"] for body in bodies)),
+        b"".join(body["body"] for body in bodies),
         {name.decode(): value.decode() for name, value in start["headers"]},
     )

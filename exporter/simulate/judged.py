@@ -1,9 +1,9 @@
 """The verdict on a simulated job. It is known who is late, so nothing has to be found out."""
 
 import random
-from typing import Final
+from dataclasses import dataclass
+from typing import Any, Final
 
-from exporter.ranks.jobs import Spoken
 from exporter.simulate.faults import Scope, Silence
 from exporter.simulate.training import (
     BUSY_SECONDS,
@@ -21,15 +21,24 @@ NOISE: Final = 0.02
 UNJUDGED: Final = (Silence.UNJOINED, Silence.STARTING, Silence.OFF)
 
 
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A verdict, also as each rank repeats it in JSON, and when it was made."""
+
+    verdict: Verdict
+    json: dict[str, Any]
+    judged_seconds: float
+
+
 class Judged:
     """What the judge of the job says over time; the same on all of its nodes."""
 
     def __init__(self, training: Training) -> None:
         self._training = training
         self._round: int | None = None
-        self._said: Spoken | None = None
+        self._said: Said | None = None
 
-    def at(self, at: float) -> Spoken | None:
+    def at(self, at: float) -> Said | None:
         """Return the newest verdict at *at*, in seconds of the simulation; None without a join."""
         number = int(at // ROUND_SECONDS)
         if number != self._round:
@@ -38,7 +47,7 @@ class Judged:
             # Without steps there is nothing to judge.
             judged = phase.begins_seconds - 1e-3 if phase.halts else number * ROUND_SECONDS
             verdict = self._verdict(judged)
-            self._said = None if verdict is None else Spoken(verdict, at - judged)
+            self._said = None if verdict is None else Said(verdict, verdict.to_json(), judged)
         return self._said
 
     def _verdict(self, at: float) -> Verdict | None:

@@ -4,8 +4,8 @@ import math
 import random
 from typing import Any, Final
 
-from exporter.ranks.jobs import Spoken
 from exporter.simulate.faults import Fault, Silence
+from exporter.simulate.judged import Said
 from exporter.simulate.training import (
     BUSY_SECONDS,
     COMMUNICATION_SECONDS,
@@ -64,7 +64,7 @@ class SimulatedRank:
         self._steps = self._paced = self._sequence = self._block = self._block_bits = 0
         self._busy = self._busy_squared = self._gc = self._tokens = self._joined = 0.0
 
-    def snapshot(self, at: float, said: Spoken | None) -> Snapshot:
+    def snapshot(self, at: float, said: Said | None) -> Snapshot:
         """Return what the probe pushes at *at*; *said* is the judge's verdict, which it repeats."""
         self._advance(at)
         self._sequence += 1
@@ -108,10 +108,10 @@ class SimulatedRank:
             block_steps=1 << self._block_bits if self._block_seconds else 0,
             block_seconds=dict(self._block_seconds),
             late_lines=self._late_lines(at, said),
-            **self._join(said),
+            **self._join(at, said),
         )
 
-    def _join(self, said: Spoken | None) -> dict[str, Any]:
+    def _join(self, at: float, said: Said | None) -> dict[str, Any]:
         if said is None:
             return {}
         return {
@@ -119,8 +119,8 @@ class SimulatedRank:
             "wait_caused_seconds": dict(self._wait_caused),
             "joined_seconds": self._joined,
             "join_coverage": 1.0,
-            "verdict": said.verdict.to_json(),
-            "verdict_age_seconds": said.age_seconds,
+            "verdict": said.json,
+            "verdict_age_seconds": at - said.judged_seconds,
         }
 
     def _rank_info(self) -> dict[str, str]:
@@ -142,7 +142,7 @@ class SimulatedRank:
             return {"init": 21.4}
         return {"init": 21.4, "rendezvous": 8.2, "first_step": 64.1, "compile": 48.7}
 
-    def _late_lines(self, at: float, said: Spoken | None) -> list[dict[str, Any]]:
+    def _late_lines(self, at: float, said: Said | None) -> list[dict[str, Any]]:
         named = {late.rank: late for late in said.verdict.late} if said is not None else {}
         if self._rank not in named:
             return []

@@ -5,9 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from exporter.ranks.jobs import Spoken
 from exporter.simulate.faults import BY_NAME, parse
-from exporter.simulate.judged import Judged
+from exporter.simulate.judged import Judged, Said
 from exporter.simulate.plan import JobPlan
 from exporter.simulate.ranks import SimulatedRank
 from exporter.simulate.training import Training
@@ -21,7 +20,7 @@ def training(*faults: str) -> Training:
 
 
 def reports(
-    run: Training, rank: int, times: Iterable[float], said: Spoken | None = None
+    run: Training, rank: int, times: Iterable[float], said: Said | None = None
 ) -> list[Snapshot]:
     simulated = SimulatedRank(run, rank, f"GPU-{rank}", unix_start=1e9)
     return [simulated.snapshot(at, said) for at in times]
@@ -125,8 +124,10 @@ def test_job_that_cannot_be_judged_gets_no_names(fault: str, reason: str | None)
 
 def test_verdict_of_a_hung_job_grows_old() -> None:
     """Without steps there is nothing to judge: the last word stays that of before the hang."""
-    said = Judged(training("hang:node=1,gpu=2,after=10s")).at(100.0)
-    assert said is not None
+    run = training("hang:node=1,gpu=2,after=10s")
+    said = Judged(run).at(100.0)
+    (repeated,) = reports(run, 0, [100.0], said)
 
-    assert said.age_seconds == pytest.approx(90.0, abs=0.1)
-    assert said.verdict.late == ()
+    assert repeated.verdict_age_seconds == pytest.approx(90.0, abs=0.1)
+    assert repeated.verdict is not None
+    assert repeated.verdict["late"] == []

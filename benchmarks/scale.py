@@ -1,6 +1,6 @@
 """How many ranks one Prometheus handles: simulated nodes, real Prometheus, all shipped rules.
 
-python -m benchmarks.scale [--ranks N ...] [--source join|block ...] [--jobs N] [--series read|all]
+python -m benchmarks.scale [--ranks N ...] [--source join|block ...] [--jobs N]
 
 The cost of rules is the CPU time of Prometheus, minus that of one without rules over the same
 nodes. The nodes are one process beside it, and both share two cores.
@@ -18,10 +18,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.report import RESULTS, write
-from benchmarks.scale_job import FAULT_STAGE
-from benchmarks.scale_load import planted, simulated_jobs
 from benchmarks.scale_run import (
     EVALUATIONS,
+    FAULT_STAGE,
     INTERVAL_SECONDS,
     WARMUP_SECONDS,
     Plan,
@@ -175,8 +174,6 @@ def nodes_down(prometheus: ScalePrometheus) -> int:
 
 def named(prometheus: ScalePrometheus, plan: Plan) -> dict[str, Any]:
     """Return whether the planted straggler fires with its stage, and which others are accused."""
-    first = simulated_jobs(plan.ranks, plan.jobs)[0]
-    late = (first.name, str(planted(first.ranks)))
     firing = [alert["labels"] for alert in prometheus.active_alerts() if alert["state"] == "firing"]
     # A costly one warns and pages: two alerts, one rank.
     pages = {
@@ -186,8 +183,8 @@ def named(prometheus: ScalePrometheus, plan: Plan) -> dict[str, Any]:
     }
     others = sorted({labels["alertname"] for labels in firing} - {"RankskewStraggler"})
     return {
-        "straggler named": pages == {(*late, FAULT_STAGE)},
-        "others accused": sum("rank" in labels and _who(labels) != late for labels in firing),
+        "straggler named": pages == {(*plan.late, FAULT_STAGE)},
+        "others accused": sum("rank" in labels and _who(labels) != plan.late for labels in firing),
         "other alerts": " ".join(others),
     }
 
@@ -231,11 +228,11 @@ def merged(name: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _about(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("ranks", "source", "jobs", "GPU series"))
+    return tuple(row[name] for name in ("ranks", "source", "jobs"))
 
 
 def _place(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["ranks"], SOURCES.index(row["source"]), row["jobs"], row["GPU series"]
+    return row["ranks"], SOURCES.index(row["source"]), row["jobs"]
 
 
 def plans(arguments: Sequence[str] | None = None) -> list[Plan]:
@@ -244,12 +241,6 @@ def plans(arguments: Sequence[str] | None = None) -> list[Plan]:
     parser.add_argument("--ranks", type=int, nargs="+", default=SIZES)
     parser.add_argument("--source", choices=SOURCES, nargs="+", default=SOURCES)
     parser.add_argument("--jobs", type=int, default=1, help="so many equal jobs (default: one)")
-    parser.add_argument(
-        "--series",
-        choices=("read", "all"),
-        default="read",
-        help="which series of GPUs and nodes: those that rules read (default), or all",
-    )
     parser.add_argument("--rules", type=Path, default=RULES, help="a directory of rule files")
     parser.add_argument("--warmup-seconds", type=float, default=WARMUP_SECONDS)
     parser.add_argument("--evaluations", type=int, default=EVALUATIONS)
@@ -262,7 +253,6 @@ def plans(arguments: Sequence[str] | None = None) -> list[Plan]:
             ranks,
             source,
             asked.jobs,
-            asked.series,
             asked.warmup_seconds,
             asked.evaluations,
             asked.rules,

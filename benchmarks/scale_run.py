@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,12 +12,13 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks.one_port import OnePortPrometheus
-from benchmarks.scale_job import RANKS_PER_NODE
-from demo.process import Process, free_port, get
-from demo.stack import RULES
+from demo.process import get
+from demo.stack import RULES, Prometheus, Simulation
 
 CORES: Final = 2
+RANKS_PER_NODE: Final = 8
+# The fault of the late rank, and the stage in which it is late.
+FAULT, FAULT_STAGE = "thermal", "backward"
 INTERVAL_SECONDS: Final = 15.0
 # Fills the windows of a minute, and the two minutes for which an alert of the fallback waits.
 WARMUP_SECONDS: Final = 120.0
@@ -34,7 +34,6 @@ class Plan:
     ranks: int
     source: str
     jobs: int = 1
-    series: str = "read"
     warmup_seconds: float = WARMUP_SECONDS
     evaluations: int = EVALUATIONS
     rules: Path = RULES
@@ -43,41 +42,48 @@ class Plan:
     @property
     def about(self) -> dict[str, Any]:
         """Return what distinguishes this measurement from others."""
-        return {
-            "ranks": self.ranks,
-            "source": self.source,
-            "jobs": self.jobs,
-            "GPU series": self.series,
-        }
+        return {"ranks": self.ranks, "source": self.source, "jobs": self.jobs}
+
+    @property
+    def nodes(self) -> int:
+        """Return how many nodes the ranks are on."""
+        return self.ranks // RANKS_PER_NODE
+
+    @property
+    def late(self) -> tuple[str, str]:
+        """Return the first job and its late rank: neither at an end nor the first on a node."""
+        job = "sim" if self.jobs == 1 else f"sim-{0:0{len(str(self.jobs - 1))}}"
+        return job, str(self.ranks // self.jobs // 3)
+
+    def simulated(self) -> list[str]:
+        """Return what to ask of `rankskew simulate`."""
+        node, gpu = divmod(int(self.late[1]), RANKS_PER_NODE)
+        asked = [f"--nodes={self.nodes}", f"--gpus={RANKS_PER_NODE}", f"--jobs={self.jobs}"]
+        asked += ["--fault", f"{FAULT}:node={node},gpu={gpu}"]
+        if self.source == "block":
+            for first in range(0, self.nodes, self.nodes // self.jobs):
+                asked += ["--fault", f"nojoin:node={first}"]
+        return asked
 
 
-class Load(Process):
+class Load(Simulation):
     """The simulated nodes."""
 
-    ready_seconds = 60.0
+    ready_seconds = 120.0
 
     def __init__(self, directory: Path, plan: Plan) -> None:
-        self.port = free_port()
-        self.ready_url = f"http://127.0.0.1:{self.port}/-/ready"
-        command = [sys.executable, "-m", "benchmarks.scale_load", str(self.port), str(plan.ranks)]
-        command += [str(plan.jobs), plan.source, plan.series]
-        super().__init__("the simulated nodes", command, directory / "load.log")
+        super().__init__(directory / "load", plan.simulated())
 
 
-class ScalePrometheus(OnePortPrometheus):
-    """Prometheus with *rules* and every node as its own target on one port."""
+class ScalePrometheus(Prometheus):
+    """Prometheus with *rules* and every node of *load* as its own target."""
 
     # A clean stop would write everything it holds to disk, and nobody reads that.
     grace_seconds = 1.0
 
-    def __init__(self, directory: Path, port: int, nodes: int, rules: Path) -> None:
+    def __init__(self, directory: Path, load: Load, rules: Path) -> None:
         super().__init__(
-            directory,
-            port,
-            [f"node{number}:9917" for number in range(nodes)],
-            interval_seconds=INTERVAL_SECONDS,
-            rules=rules,
-            part="node(\\d+):.*",
+            directory, discovery=load.discovery, interval_seconds=INTERVAL_SECONDS, rules=rules
         )
 
     def metrics(self) -> dict[str, float]:
@@ -139,12 +145,14 @@ def running(plan: Plan) -> Iterator[tuple[Load, ScalePrometheus]]:
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, sorted(allowed)[:CORES])
     try:
-        with tempfile.TemporaryDirectory() as name, Load(Path(name), plan) as load:
-            nodes = plan.ranks // RANKS_PER_NODE
-            with ScalePrometheus(Path(name), load.port, nodes, plan.rules) as prometheus:
-                if plan.urgent:
-                    for process in (load, prometheus):
-                        go_first(process.pid)
-                yield load, prometheus
+        with (
+            tempfile.TemporaryDirectory() as name,
+            Load(Path(name), plan) as load,
+            ScalePrometheus(Path(name), load, plan.rules) as prometheus,
+        ):
+            if plan.urgent:
+                for process in (load, prometheus):
+                    go_first(process.pid)
+            yield load, prometheus
     finally:
         os.sched_setaffinity(0, allowed)

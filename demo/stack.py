@@ -86,6 +86,19 @@ class Exporter(Process):
         return next((job for job in self.live()["jobs"] if job["job_id"] == job_id), None)
 
 
+class Simulation(Process):
+    """`rankskew simulate` with *arguments*."""
+
+    def __init__(self, directory: Path, arguments: Sequence[str] = ()) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.address = f"127.0.0.1:{free_port()}"
+        self.url = f"http://{self.address}"
+        self.ready_url = f"{self.url}/-/ready"
+        self.discovery = f"{self.url}/sd"
+        command = [sys.executable, "-m", "exporter", "simulate", "--listen-address", self.address]
+        super().__init__("the simulation", [*command, *arguments], directory / "simulation.log")
+
+
 @dataclass(frozen=True, slots=True)
 class Series:
     """One element of an instant query's result."""
@@ -97,15 +110,17 @@ class Series:
 class Prometheus(Process):
     """Prometheus with the shipped rules, scraping *targets* every *interval_seconds*.
 
+    *discovery* is the URL of a service discovery, for further targets.
     *overrides* maps (threshold name, job_id) to a value, as a user would record it.
     """
 
     def __init__(
         self,
         directory: Path,
-        targets: Sequence[str],
+        targets: Sequence[str] = (),
         alertmanager: str | None = None,
         *,
+        discovery: str = "",
         rules: Path = RULES,
         interval_seconds: float = 5.0,
         overrides: Mapping[tuple[str, str], float] | None = None,
@@ -130,6 +145,8 @@ class Prometheus(Process):
                 {"job_name": "rankskew", "static_configs": [{"targets": list(targets)}]}
             ],
         }
+        if discovery:
+            settings["scrape_configs"][0]["http_sd_configs"] = [{"url": discovery}]
         if alertmanager:
             settings["alerting"] = {
                 "alertmanagers": [{"static_configs": [{"targets": [alertmanager]}]}]

@@ -85,7 +85,7 @@ def _dearest(found: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:
 
 
 def _is_plain(row: dict[str, Any]) -> bool:
-    return bool(row["jobs"] == 1 and row["GPU series"] == "read")
+    return bool(row["jobs"] == 1)
 
 
 def _rule(row: dict[str, Any]) -> tuple[str, ...]:
@@ -95,9 +95,5 @@ def _rule(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _source(row: dict[str, Any]) -> str:
-    kind = [SOURCE_NAMES[row["source"]]]
-    if row["jobs"] > 1:
-        kind.append(f"{row['jobs']} jobs")
-    if row["GPU series"] == "all":
-        kind.append("all series of the GPUs")
-    return ", ".join(kind)
+    source = SOURCE_NAMES[row["source"]]
+    return source if row["jobs"] == 1 else f"{source}, {row['jobs']} jobs"

@@ -13,6 +13,7 @@ from exporter.simulate.faults import KINDS, parse
 from exporter.simulate.plan import TOUR_GPUS, JobPlan, equal_jobs, tour
 
 FLAG: Final = "--listen-address"
+GPUS: Final = 8
 EXAMPLES: Final = """examples:
   rankskew simulate
   rankskew simulate --nodes 64 --gpus 8 --fault thermal:node=7,gpu=3 --fault loader:node=2,after=2m
@@ -35,7 +36,9 @@ def parser() -> Parser:
     )
     found.add_argument("--nodes", type=whole_positive, help="number of nodes in the fleet")
     found.add_argument(
-        "--gpus", type=whole_positive, help=f"GPUs per node (default: 8; {TOUR_GPUS} in the tour)"
+        "--gpus",
+        type=whole_positive,
+        help=f"GPUs per node (default: {GPUS}; {TOUR_GPUS} in the tour)",
     )
     found.add_argument(
         "--jobs", type=whole_positive, default=1, help="number of equal jobs (default: 1)"
@@ -53,24 +56,25 @@ def parser() -> Parser:
 
 def run(arguments: Sequence[str]) -> int:
     """Serve until interrupted."""
-    options = parser().parse_args(arguments)
-    plans = _plans(options.nodes, options.gpus, options.jobs, options.fault)
+    plans = fleet_plans(arguments)
+    listening = open_tcp(parser().parse_args(arguments).listen_address, FLAG)
     # Imported here: --help needs no web server.
     from exporter.simulate.serve import serve
 
     with tempfile.TemporaryDirectory(prefix="rankskew-simulate-") as directory:
-        serve(plans, Path(directory), open_tcp(options.listen_address, FLAG))
+        serve(plans, Path(directory), listening)
     return 0
 
 
-def _plans(nodes: int | None, gpus: int | None, jobs: int, faults: Sequence[str]) -> list[JobPlan]:
-    if nodes is None:
-        if faults or jobs != 1:
-            raise UsageError(
-                "--fault and --jobs need --nodes: without it there is one job per fault"
-            )
-        return tour(gpus or TOUR_GPUS)
-    return equal_jobs(nodes, gpus or 8, jobs, [parse(fault) for fault in faults])
+def fleet_plans(arguments: Sequence[str]) -> list[JobPlan]:
+    """Return the jobs that *arguments* ask for; raises UsageError."""
+    options = parser().parse_args(arguments)
+    if options.nodes is None:
+        if options.fault or options.jobs != 1:
+            raise UsageError("--fault and --jobs need --nodes; without it, each fault has its job")
+        return tour(options.gpus or TOUR_GPUS)
+    faults = [parse(fault) for fault in options.fault]
+    return equal_jobs(options.nodes, options.gpus or GPUS, options.jobs, faults)
 
 
 def _kinds() -> str:

@@ -58,7 +58,7 @@ def test_interval_is_shown_where_there_is_one(
 def test_scale_is_held_against_its_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each size has its sentence, and a missed goal or evaluation is in it."""
     monkeypatch.setattr(figures, "RESULTS", tmp_path)
-    cell = {"jobs": 1, "GPU series": "read"}
+    cell = {"jobs": 1}
     keep(
         tmp_path,
         "scale",

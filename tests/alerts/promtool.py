@@ -21,6 +21,7 @@ GROUPS = [
     "coverage",
     "cost",
     "exporter",
+    "state",
     "info",
 ]
 

@@ -68,6 +68,7 @@ def test_no_rule_records_what_nobody_reads() -> None:
     for_people = {
         "job:rankskew_coverage:ratio",
         "job:rankskew_lost_cost_per_hour:sum",
+        "job:rankskew_state:info",
         "job_kind:rankskew_lost_cost_per_hour:sum",
         "node:rankskew_gpus_lost:sum",
     }

@@ -26,11 +26,12 @@ def rendered(builder: Dashboard) -> str:
     """Return a dashboard as the JSON to commit.
 
     The SDK leaves panels without an id and rows with 0; Grafana 12 drops such panels when it
-    migrates a dashboard, so they are numbered here.
+    migrates a dashboard, so they are numbered here, those of collapsed rows too.
     """
     dashboard = json.loads(json.dumps(builder.build(), cls=JSONEncoder))
     dashboard["schemaVersion"] = SCHEMA_VERSION
-    for number, panel in enumerate(dashboard["panels"], start=1):
+    panels = [p for outer in dashboard["panels"] for p in (outer, *(outer.get("panels") or ()))]
+    for number, panel in enumerate(panels, start=1):
         panel["id"] = number
     return json.dumps(dashboard, indent=2, sort_keys=True) + "\n"
 

@@ -6,7 +6,6 @@ from typing import Final
 from grafana_foundation_sdk.builders import table, timeseries
 
 from dashboards.job_series import (
-    JOB,
     LATE,
     LOST,
     LOST_BY_STAGE,
@@ -41,6 +40,7 @@ from dashboards.panels import (
     table_sort,
     time_panel,
 )
+from dashboards.variables import JOB
 
 NO_GPU: Final = "No GPU telemetry for the ranks of this job"
 

@@ -8,7 +8,6 @@ from grafana_foundation_sdk.models.common import BigValueTextMode
 
 from dashboards.job_series import (
     FIRING,
-    JOB,
     LATE,
     LATE_SINCE,
     LOST,
@@ -25,6 +24,7 @@ from dashboards.panels import (
     stat_panel,
     steps,
 )
+from dashboards.variables import JOB
 
 # The figures at the top have room for this many late ranks.
 COSTLIEST: Final = f"topk(2, {LOST})"

@@ -7,7 +7,6 @@ from grafana_foundation_sdk.builders import table, timeseries
 from dashboards.job_series import (
     AT_END,
     CAUSE,
-    JOB,
     LATE,
     LATE_SINCE,
     LOST,
@@ -33,6 +32,7 @@ from dashboards.panels import (
     stacked_panel,
     table_panel,
 )
+from dashboards.variables import JOB
 
 # By kind: its name on the panel, and its colour.
 KINDS: Final = {

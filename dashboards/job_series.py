@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from typing import Final
 
+from dashboards.board import firing
+from dashboards.variables import JOB
+
 # A selector or an expression at the time of each sample (""), or at the range's end (AT_END).
 Series = Callable[[str], str]
 
 AT_END: Final = " @ end()"
 
-JOB: Final = 'job_id="$job_id"'
 # Two clusters behind one data source may have jobs of one name; it is empty without clusters.
 RANK: Final = "on (cluster, peer_group, rank)"
 
@@ -25,7 +27,7 @@ CAUSE: Final = f"rank:rankskew_cause:info{{{JOB}}}"
 # Each rank with the GPU it runs on now; recorded from rankskew_gpu_rank_info.
 RANK_GPU: Final = f"rank:rankskew_gpu:group{{{JOB}}}"
 SILENT: Final = f"rank:rankskew_silent_seconds:max{{{JOB}}}"
-FIRING: Final = f'ALERTS{{alertname=~"Rankskew.*",alertstate="firing",{JOB}}}'
+FIRING: Final = firing(JOB)
 SINCE_LAST_STEP: Final = f"min by (cluster) (rankskew_node_last_step_age_seconds{{{JOB}}})"
 
 # A job may have 16,384 ranks: a panel shows the costliest late ones and a few others, never all.

@@ -9,6 +9,16 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).parents[2]
 RULES: Final = sorted((ROOT / "alerts" / "rules").glob("*.yaml"))
+# All clusters and nodes, and the first rank.
+DEFAULTS: Final = {
+    "cluster": ".*",
+    "instance": ".*",
+    "rank": "0",
+    "gpu": ".*",
+    "__rate_interval": "1m",
+    "__interval": "15s",
+    "__range": "30m",
+}
 JSON_FILES: Final = sorted((ROOT / "dashboards" / "json").glob("*.json"))
 
 
@@ -21,9 +31,15 @@ class Target:
     ref: str
     expr: str
 
-    def substituted(self, job_id: str) -> str:
-        """Return the expression as Grafana would send it, for a scrape interval of 15 s."""
-        expr = self.expr.replace("$job_id", job_id).replace("$__rate_interval", "1m")
+    def substituted(self, job_id: str, **choices: str) -> str:
+        """Return the expression as Grafana would send it, for a scrape interval of 15 s.
+
+        *choices* are those of further variables, such as rank="5".
+        """
+        chosen = {"job_id": job_id, **DEFAULTS, **choices}
+        expr = self.expr
+        for name, value in chosen.items():
+            expr = re.sub(rf"\${name}\b", value.replace("\\", r"\\"), expr)
         # "$1" is label_replace's; Grafana leaves it alone.
         assert not re.search(r"\$\D", expr), f"a variable that no test substitutes: {expr}"
         return expr
@@ -36,8 +52,13 @@ def load(path: Path) -> dict[str, Any]:
 
 
 def panels(path: Path) -> list[dict[str, Any]]:
-    """Return a dashboard's panels without the rows that head them."""
-    return [panel for panel in load(path)["panels"] if panel["type"] != "row"]
+    """Return a dashboard's panels, those of collapsed rows too, without the rows' headings."""
+    return [panel for panel in everything(path) if panel["type"] != "row"]
+
+
+def everything(path: Path) -> list[dict[str, Any]]:
+    """Return a dashboard's panels and rows; a collapsed row contains its panels."""
+    return [one for outer in load(path)["panels"] for one in (outer, *(outer.get("panels") or ()))]
 
 
 def targets() -> Iterator[Target]:

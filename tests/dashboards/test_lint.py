@@ -8,22 +8,41 @@ from typing import Any
 import pytest
 import yaml
 
+from dashboards.board import BOARDS, uid
 from dashboards.panels import RUNBOOKS_URL, STAGE_COLOURS
 from rank_probe.stages import STAGES
-from tests.dashboards.dashboard_files import JSON_FILES, RULES, load, panels, targets
+from tests.dashboards.dashboard_files import JSON_FILES, RULES, everything, load, panels, targets
 
 every_dashboard = pytest.mark.parametrize("path", JSON_FILES, ids=lambda path: path.stem)
+# All that Grafana 10 draws without a plugin and that dashboards/panels.py has a shape for.
+PANEL_TYPES = {
+    "bargauge",
+    "dashlist",
+    "heatmap",
+    "stat",
+    "state-timeline",
+    "table",
+    "text",
+    "timeseries",
+}
+WITHOUT_QUERIES = {"dashlist", "text"}
+
+
+def variables(path: Path) -> dict[str, dict[str, Any]]:
+    """Return a dashboard's variables by name."""
+    return {variable["name"]: variable for variable in load(path)["templating"]["list"]}
 
 
 def test_there_are_dashboards() -> None:
-    """The rules below are checked on something."""
+    """The rules below are checked on something, and every file is one of the boards."""
     assert JSON_FILES
+    assert {path.stem for path in JSON_FILES} <= set(BOARDS)
 
 
 @every_dashboard
 def test_ids_are_unique_and_positive(path: Path) -> None:
     """Grafana 12 drops panels without an id of their own when it migrates a dashboard."""
-    ids = [panel["id"] for panel in load(path)["panels"]]
+    ids = [panel["id"] for panel in everything(path)]
 
     assert min(ids) >= 1
     assert len(ids) == len(set(ids))
@@ -46,8 +65,9 @@ def test_data_source_is_a_variable(path: Path) -> None:
     """The dashboard works with any Prometheus: every query goes through the variable."""
     dashboard = load(path)
     first = dashboard["templating"]["list"][0]
-    used = [panel["datasource"] for panel in panels(path)]
-    used += [target["datasource"] for panel in panels(path) for target in panel["targets"]]
+    asking = [panel for panel in panels(path) if panel["type"] not in WITHOUT_QUERIES]
+    used = [panel["datasource"] for panel in asking]
+    used += [target["datasource"] for panel in asking for target in panel["targets"]]
     used += [v["datasource"] for v in dashboard["templating"]["list"] if v["type"] == "query"]
     used += [annotation["datasource"] for annotation in dashboard["annotations"]["list"]]
 
@@ -62,29 +82,53 @@ def test_data_source_is_a_variable(path: Path) -> None:
 @every_dashboard
 def test_query_variables_follow_the_time_range(path: Path) -> None:
     """A job of last week is offered when last week is shown (refresh 2)."""
-    variables = [v for v in load(path)["templating"]["list"] if v["type"] == "query"]
+    asked = [v for v in load(path)["templating"]["list"] if v["type"] == "query"]
 
-    assert [v["refresh"] for v in variables] == [2] * len(variables)
-    assert all(v["label"] for v in variables)
+    assert [v["refresh"] for v in asked] == [2] * len(asked)
+    assert all(v["label"] == v["label"].capitalize() for v in asked)
+
+
+@every_dashboard
+def test_clusters_are_optional(path: Path) -> None:
+    """A Prometheus without a cluster label works: all clusters are chosen, also none."""
+    if "cluster" not in variables(path):
+        return
+    cluster = variables(path)["cluster"]
+
+    assert cluster["includeAll"]
+    assert cluster["allValue"] == ".*"
+    assert cluster["current"]["value"] == "$__all"
 
 
 @every_dashboard
 def test_every_panel_explains_itself(path: Path) -> None:
     """Title, description, unit and at least one query stand on every panel."""
     for panel in panels(path):
+        assert panel["type"] in PANEL_TYPES
         assert panel["title"]
         assert len(panel["description"]) > 40, panel["title"]
-        assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
-        assert panel["targets"], panel["title"]
+        if panel["type"] not in WITHOUT_QUERIES:
+            assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
+            assert panel["targets"], panel["title"]
+
+
+@every_dashboard
+def test_titles_are_unique(path: Path) -> None:
+    """A panel can be spoken of by its title."""
+    titles = [panel["title"] for panel in panels(path)]
+
+    assert len(titles) == len(set(titles))
 
 
 @every_dashboard
 def test_panels_do_not_overlap(path: Path) -> None:
     """Every panel has its own place on the 24 columns."""
-    places = [panel["gridPos"] for panel in load(path)["panels"]]
+    outer = load(path)["panels"]
+    for together in (outer, *(row.get("panels") or [] for row in outer)):
+        places = [panel["gridPos"] for panel in together]
 
-    assert all(place["x"] + place["w"] <= 24 for place in places)
-    assert not [pair for pair in combinations(places, 2) if _overlap(*pair)]
+        assert all(place["x"] + place["w"] <= 24 for place in places)
+        assert not [pair for pair in combinations(places, 2) if _overlap(*pair)]
 
 
 def _overlap(one: dict[str, int], other: dict[str, int]) -> bool:
@@ -97,9 +141,14 @@ def _overlap(one: dict[str, int], other: dict[str, int]) -> bool:
 
 
 @every_dashboard
-def test_only_panels_of_every_grafana_since_10(path: Path) -> None:
-    """Time series, stat and table are drawn by every Grafana that is in use."""
-    assert {panel["type"] for panel in panels(path)} <= {"timeseries", "stat", "table"}
+def test_dashboards_lead_to_each_other(path: Path) -> None:
+    """Each links to every other one and to the runbooks, and takes its choices and time along."""
+    links = load(path)["links"]
+    others = [link for link in links if link["url"] != RUNBOOKS_URL]
+
+    assert [link["url"] for link in others] == [f"/d/{uid(b)}" for b in BOARDS if b != path.stem]
+    assert all(link["includeVars"] and link["keepTime"] for link in others)
+    assert len(links) == len(others) + 1
 
 
 def test_raw_rates_use_the_rate_interval() -> None:
@@ -114,9 +163,28 @@ def test_raw_rates_use_the_rate_interval() -> None:
     assert set(windows) == {"$__rate_interval"}
 
 
-def test_every_series_is_of_the_chosen_job() -> None:
-    """No panel mixes jobs: each query names the job, itself or in what it is joined with."""
-    assert [t for t in targets() if 'job_id="$job_id"' not in t.expr] == []
+@pytest.mark.parametrize(
+    ("variable", "selector"),
+    [
+        ("cluster", 'cluster=~"$cluster"'),
+        ("job_id", 'job_id="$job_id"'),
+    ],
+)
+def test_every_query_follows_the_choice(variable: str, selector: str) -> None:
+    """No panel mixes jobs: each query names what was chosen, or is joined with what does."""
+    boards = {path.stem for path in JSON_FILES if variable in variables(path)}
+    deaf = [t for t in targets() if t.dashboard in boards and selector not in t.expr]
+
+    assert boards
+    assert deaf == []
+
+
+def test_every_selector_of_a_job_names_its_cluster() -> None:
+    """Jobs of one name in two clusters are two jobs: no selector names a job alone."""
+    selectors = [s for t in targets() for s in re.findall(r"\{([^}]*)\}", t.expr)]
+    alone = [s for s in selectors if 'job_id="$job_id"' in s and 'cluster=~"$cluster"' not in s]
+
+    assert alone == []
 
 
 def test_stages_have_one_colour_each() -> None:
@@ -132,4 +200,4 @@ def test_runbook_link_is_where_the_alerts_point() -> None:
 
     assert alerts
     assert all(a["annotations"]["runbook_url"].startswith(RUNBOOKS_URL) for a in alerts)
-    assert all(load(path)["links"][0]["url"] == RUNBOOKS_URL for path in JSON_FILES)
+    assert all(load(path)["links"][-1]["url"] == RUNBOOKS_URL for path in JSON_FILES)

@@ -38,6 +38,8 @@ LATE_LINES = {
     ("Wait per step", "A"),
     ("GPUs lost, by rank and stage", "A"),
 }
+# What a job shows that starts, restarts or ends:
+LIFECYCLE = {("annotation Lifecycle", ""), ("annotation Restarts", "")}
 # What only a job that hangs shows, and the last two only if a rank gives no sign of life:
 STUCK = {
     ("Ranks judged", "B"),
@@ -147,7 +149,7 @@ def all_but(panels: set[str], queries: set[tuple[str, str]]) -> dict[Target, boo
 
 def test_every_panel_shows_a_late_job(tmp_path: Path) -> None:
     """With a late rank and GPUs every query has a result but those for a hang or no verdict."""
-    expected = all_but(set(), HANGING | {NOT_TOLD_APART})
+    expected = all_but(set(), HANGING | LIFECYCLE | {NOT_TOLD_APART})
     # Beside its peers it is late where it was made so, by what was planted; not elsewhere.
     late, usual = (
         t for t in TARGETS if t.panel.startswith("The costliest late rank") and t.ref in "AB"
@@ -165,14 +167,16 @@ def test_every_panel_shows_a_late_job(tmp_path: Path) -> None:
 
 def test_healthy_job_without_gpus_names_nobody(tmp_path: Path) -> None:
     """Without a late rank and GPUs what is about them is empty, the rest is not."""
-    expected = all_but(LATE_PANELS | GPU_PANELS, HANGING | LATE_LINES | {NOT_TOLD_APART})
+    expected = all_but(
+        LATE_PANELS | GPU_PANELS, HANGING | LIFECYCLE | LATE_LINES | {NOT_TOLD_APART}
+    )
 
     check_results(input_series(HEALTHY), expected, tmp_path)
 
 
 def test_job_without_join_shows_who_is_late(tmp_path: Path) -> None:
     """The fallback names the rank too, and leaves empty what nobody measured."""
-    expected = all_but(GPU_PANELS, HANGING | JOINED | {("Late ranks", "H")})
+    expected = all_but(GPU_PANELS, HANGING | LIFECYCLE | JOINED | {("Late ranks", "H")})
 
     check_results(input_series(LATE_WITHOUT_JOIN), expected, tmp_path)
 
@@ -181,7 +185,7 @@ def test_jobs_of_one_name_in_two_clusters_do_not_meet(tmp_path: Path) -> None:
     """Where one data source holds two clusters, no query fails, and only the late job is late."""
     series = input_series(LATE, cluster="a") + input_series(HEALTHY, cluster="b")
     who = next(t for t in TARGETS if t.panel == "Late ranks now")
-    expected = all_but(set(), HANGING | {NOT_TOLD_APART})
+    expected = all_but(set(), HANGING | LIFECYCLE | {NOT_TOLD_APART})
     in_a = "label_replace(vector(1), 'cluster', 'a', '', '')"
     expected[replace(who, expr=f"({who.expr}) and on (cluster) {in_a}")] = True
     expected[replace(who, expr=f"({who.expr}) unless on (cluster) {in_a}")] = False

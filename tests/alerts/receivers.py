@@ -1,0 +1,151 @@
+"""A real Alertmanager with the shipped configuration, and what it sends to Slack and PagerDuty."""
+
+import json
+import threading
+import time
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from demo.process import Process, free_port
+from demo.stack import ALERTMANAGER, ALERTMANAGER_CONFIG, find_program
+
+BEGAN = "2024-01-02T07:00:30Z"
+ENDED = "2024-01-02T07:13:00Z"
+PUBLIC_URL = "https://alerts.example.org"
+
+
+@dataclass(frozen=True)
+class Promised:
+    """One alert as the rules make it, of which a promtool test makes sure."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+    def posted(self, ended: str | None) -> dict[str, Any]:
+        """Return it as Prometheus posts it; *ended* None is firing."""
+        ends = ended or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
+        times = {"startsAt": BEGAN, "endsAt": ends}
+        return {"labels": self.labels, "annotations": self.annotations, **times}
+
+
+def promised(stem: str, alert: str | None = None, **labels: str) -> list[Promised]:
+    """Return the alerts that the promtool tests *stem* expect, of name *alert* and with *labels*."""
+    path = Path(__file__).parent / f"{stem}.yaml"
+    cases = [c for t in yaml.safe_load(path.read_text())["tests"] for c in t.get("alert_rule_test", [])]
+    return [
+        Promised({"alertname": case["alertname"], **one["exp_labels"]}, one["exp_annotations"])
+        for case in cases
+        if alert in (None, case["alertname"])
+        for one in case.get("exp_alerts", [])
+        if labels.items() <= one["exp_labels"].items()
+    ]
+
+
+class Receivers:
+    """Stands in for Slack and PagerDuty on a loopback port; keeps what each of them is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, dict[str, Any]]] = []
+        sent = self.sent
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                sent.append((self.path.strip("/"), json.loads(body)))
+                self.send_response(202)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Print nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def redirected(config: dict[str, Any], url: str) -> dict[str, Any]:
+    """Return the shipped *config* with *url* in place of Slack and PagerDuty, and short waits."""
+    for receiver in config["receivers"]:
+        for slack in receiver.get("slack_configs", []):
+            slack.pop("api_url_file", None)
+            slack["api_url"] = f"{url}/slack"
+        for pagerduty in receiver.get("pagerduty_configs", []):
+            del pagerduty["routing_key_file"]
+            pagerduty |= {"routing_key": "key", "url": f"{url}/pagerduty"}
+    config["route"] |= {"group_wait": "300ms", "group_interval": "1s"}
+    config["templates"] = [str(ALERTMANAGER_CONFIG.parent / name) for name in config["templates"]]
+    return config
+
+
+@dataclass
+class Sender:
+    """A real Alertmanager that sends to *receivers*."""
+
+    directory: Path
+    receivers: Receivers
+    url: str = field(init=False)
+    process: Process = field(init=False)
+
+    def __post_init__(self) -> None:
+        address = f"127.0.0.1:{free_port()}"
+        self.url = f"http://{address}"
+        config = self.directory / "alertmanager.yaml"
+        shipped = yaml.safe_load(ALERTMANAGER_CONFIG.read_text())
+        config.write_text(yaml.safe_dump(redirected(shipped, self.receivers.url)))
+        command = [
+            find_program(ALERTMANAGER) or "prometheus-alertmanager",
+            f"--config.file={config}",
+            f"--storage.path={self.directory / 'data'}",
+            f"--web.listen-address={address}",
+            f"--web.external-url={PUBLIC_URL}",
+            "--web.route-prefix=/",
+            "--cluster.listen-address=",
+        ]
+        self.process = Process("Alertmanager", command, self.directory / "log")
+        self.process.ready_url = f"{self.url}/-/ready"
+
+    def post(self, alerts: Sequence[Promised], ended: str | None = None) -> None:
+        """Tell Alertmanager of *alerts*, as Prometheus does."""
+        body = json.dumps([alert.posted(ended) for alert in alerts]).encode()
+        request = urllib.request.Request(
+            f"{self.url}/api/v2/alerts", body, {"Content-Type": "application/json"}
+        )
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request):
+            pass
+
+    def sends(self, alerts: Sequence[Promised], ended: str | None = None) -> dict[str, Any]:
+        """Post *alerts* of one group and return what follows, by receiver; fails after 20 s."""
+        begin = len(self.receivers.sent)
+        expected = {"slack", "pagerduty"}
+        if all(alert.labels["severity"] == "info" for alert in alerts):
+            expected = {"slack"}
+        self.post(alerts, ended)
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            sent = dict(self.receivers.sent[begin:])
+            if expected <= sent.keys():
+                return sent
+            time.sleep(0.02)
+        raise self.process.failure(f"did not send {expected} in 20 s")

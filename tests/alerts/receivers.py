@@ -1,8 +1,10 @@
 """A real Alertmanager with the shipped configuration, and what it sends to Slack and PagerDuty."""
 
 import json
+import re
 import threading
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +21,7 @@ from demo.stack import ALERTMANAGER, ALERTMANAGER_CONFIG, find_program
 BEGAN = "2024-01-02T07:00:30Z"
 ENDED = "2024-01-02T07:13:00Z"
 PUBLIC_URL = "https://alerts.example.org"
+SILENCES = f"{PUBLIC_URL}/#/silences/new?filter="
 
 
 @dataclass(frozen=True)
@@ -36,9 +39,11 @@ class Promised:
 
 
 def promised(stem: str, alert: str | None = None, **labels: str) -> list[Promised]:
-    """Return the alerts that the promtool tests *stem* expect, of name *alert* and with *labels*."""
+    """Return the alerts that the promtool tests *stem* expect: *alert*, with at least *labels*."""
     path = Path(__file__).parent / f"{stem}.yaml"
-    cases = [c for t in yaml.safe_load(path.read_text())["tests"] for c in t.get("alert_rule_test", [])]
+    cases = [
+        c for t in yaml.safe_load(path.read_text())["tests"] for c in t.get("alert_rule_test", [])
+    ]
     return [
         Promised({"alertname": case["alertname"], **one["exp_labels"]}, one["exp_annotations"])
         for case in cases
@@ -46,6 +51,37 @@ def promised(stem: str, alert: str | None = None, **labels: str) -> list[Promise
         for one in case.get("exp_alerts", [])
         if labels.items() <= one["exp_labels"].items()
     ]
+
+
+def slack(sent: dict[str, Any]) -> dict[str, Any]:
+    """Return the one attachment of a message to Slack."""
+    [attachment] = sent["slack"]["attachments"]
+    assert attachment["fallback"] == attachment["title"]
+    return dict(attachment)
+
+
+def lines(attachment: dict[str, Any]) -> list[str]:
+    """Return the lines of a message before its links."""
+    return str(attachment["text"]).splitlines()[:-1]
+
+
+def links(attachment: dict[str, Any]) -> dict[str, str]:
+    """Return the links in the last line of a message."""
+    last = str(attachment["text"]).splitlines()[-1]
+    found = re.findall(r"<([^|>]+)\|(\w+)>", last)
+    assert last == " · ".join(f"<{url}|{name}>" for url, name in found)
+    return {name: url for url, name in found}
+
+
+def matchers(silence_url: str) -> str:
+    """Return what the form behind *silence_url* is filled with."""
+    assert silence_url.startswith(SILENCES)
+    return urllib.parse.unquote(silence_url.removeprefix(SILENCES))
+
+
+def elsewhere(alerts: list[Promised], **labels: str) -> list[Promised]:
+    """Return *alerts* with other *labels*, for a group of their own."""
+    return [Promised({**one.labels, **labels}, one.annotations) for one in alerts]
 
 
 class Receivers:

@@ -20,6 +20,11 @@ from demo.stack import ALERTMANAGER, ALERTMANAGER_CONFIG, find_program
 
 BEGAN = "2024-01-02T07:00:30Z"
 ENDED = "2024-01-02T07:13:00Z"
+# What a message is of, added for the tests, which take it out again.
+OF = (
+    "{{ .GroupLabels.cluster }}/{{ .GroupLabels.job_id }} "
+    "{{ len .Alerts.Firing }} {{ len .Alerts.Resolved }}"
+)
 PUBLIC_URL = "https://alerts.example.org"
 SILENCES = f"{PUBLIC_URL}/#/silences/new?filter="
 
@@ -88,13 +93,14 @@ class Receivers:
     """Stands in for Slack and PagerDuty on a loopback port; keeps what each of them is sent."""
 
     def __init__(self) -> None:
-        self.sent: list[tuple[str, dict[str, Any]]] = []
+        self.sent: list[tuple[str, str, dict[str, Any]]] = []
         sent = self.sent
 
         class Handler(BaseHTTPRequestHandler):
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-                sent.append((self.path.strip("/"), json.loads(body)))
+                message = json.loads(body)
+                sent.append((self.path.strip("/"), taken_from(message), message))
                 self.send_response(202)
                 self.end_headers()
 
@@ -121,15 +127,23 @@ class Receivers:
         self._server.server_close()
 
 
+def taken_from(message: dict[str, Any]) -> str:
+    """Take out of *message* what it is of, and return that."""
+    if "attachments" in message:
+        return str(message["attachments"][0].pop("footer"))
+    return str(message["payload"]["custom_details"].pop("of"))
+
+
 def redirected(config: dict[str, Any], url: str) -> dict[str, Any]:
     """Return the shipped *config* with *url* in place of Slack and PagerDuty, and short waits."""
     for receiver in config["receivers"]:
         for slack in receiver.get("slack_configs", []):
             slack.pop("api_url_file", None)
-            slack["api_url"] = f"{url}/slack"
+            slack |= {"api_url": f"{url}/slack", "footer": OF}
         for pagerduty in receiver.get("pagerduty_configs", []):
             del pagerduty["routing_key_file"]
             pagerduty |= {"routing_key": "key", "url": f"{url}/pagerduty"}
+            pagerduty["details"]["of"] = OF
     config["route"] |= {"group_wait": "300ms", "group_interval": "1s"}
     config["templates"] = [str(ALERTMANAGER_CONFIG.parent / name) for name in config["templates"]]
     return config
@@ -162,26 +176,36 @@ class Sender:
         self.process = Process("Alertmanager", command, self.directory / "log")
         self.process.ready_url = f"{self.url}/-/ready"
 
-    def post(self, alerts: Sequence[Promised], ended: str | None = None) -> None:
-        """Tell Alertmanager of *alerts*, as Prometheus does."""
-        body = json.dumps([alert.posted(ended) for alert in alerts]).encode()
+    def post(self, *posted: dict[str, Any]) -> None:
+        """Tell Alertmanager of alerts, as Prometheus does."""
         request = urllib.request.Request(
-            f"{self.url}/api/v2/alerts", body, {"Content-Type": "application/json"}
+            f"{self.url}/api/v2/alerts",
+            json.dumps(posted).encode(),
+            {"Content-Type": "application/json"},
         )
         with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request):
             pass
 
-    def sends(self, alerts: Sequence[Promised], ended: str | None = None) -> dict[str, Any]:
-        """Post *alerts* of one group and return what follows, by receiver; fails after 20 s."""
-        begin = len(self.receivers.sent)
-        expected = {"slack", "pagerduty"}
-        if all(alert.labels["severity"] == "info" for alert in alerts):
-            expected = {"slack"}
-        self.post(alerts, ended)
+    def sends(
+        self, firing: Sequence[Promised] = (), ended: Sequence[Promised] = ()
+    ) -> dict[str, Any]:
+        """Return what follows of one group in which some fire and others have *ended*, by receiver.
+
+        Fails when it has not been sent in 20 s.
+        """
+        begin, alerts = len(self.receivers.sent), [*firing, *ended]
+        labels = alerts[0].labels
+        of = f"{labels.get('cluster', '')}/{labels.get('job_id', '')} {len(firing)} {len(ended)}"
+        urgent = any(alert.labels["severity"] != "info" for alert in alerts)
+        expected = {"slack", "pagerduty"} if urgent else {"slack"}
+        self.post(*(one.posted(None) for one in firing), *(one.posted(ENDED) for one in ended))
         deadline = time.monotonic() + 20
         while time.monotonic() < deadline:
-            sent = dict(self.receivers.sent[begin:])
+            sent = {
+                to: message for to, about, message in self.receivers.sent[begin:] if about == of
+            }
             if expected <= sent.keys():
                 return sent
             time.sleep(0.02)
-        raise self.process.failure(f"did not send {expected} in 20 s")
+        got = [(to, about) for to, about, _ in self.receivers.sent[begin:]]
+        raise self.process.failure(f"sent {got} and no {of} in 20 s")

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from tests.alerts.receivers import (
-    ENDED,
     Promised,
     Sender,
     elsewhere,
@@ -77,7 +76,7 @@ def test_resolved_says_what_ended_and_how_long_it_lasted(sender: Sender) -> None
     """The end of an incident is a message of its own, and ends the same incident in PagerDuty."""
     alerts = elsewhere(DEMO, job_id="over")
     began = sender.sends(alerts)
-    ended = sender.sends(alerts, ENDED)
+    ended = sender.sends(ended=alerts)
     message = slack(ended)
 
     assert message["title"] == (
@@ -105,7 +104,7 @@ def test_several_alerts_are_a_headline_and_a_line_each(sender: Sender) -> None:
     assert matchers(links(message)["Silence"]) == (
         '{alertname="RankskewStraggler",cluster="west",job_id="nightly"}'
     )
-    ended = slack(sender.sends(NIGHTLY, ENDED))
+    ended = slack(sender.sends(ended=NIGHTLY))
     assert ended["title"] == "Resolved: west/nightly, 2 alerts"
     assert lines(ended)[0] == (
         "• Resolved after 12m30s: Rank 5 of job nightly is slow loading data; "
@@ -117,8 +116,7 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
     """If stage, cause or severity changes, the new alert has its facts and the old one a line."""
     old, new = elsewhere(DEMO, job_id="both", severity="warning"), elsewhere(DEMO, job_id="both")
     sender.sends(old)
-    sender.post(old, ENDED)
-    message = slack(sender.sends(new))
+    message = slack(sender.sends(new, ended=old))
 
     assert message["title"].startswith("both: rank 2 slow in data, ")
     assert message["color"] == "danger"
@@ -208,7 +206,7 @@ def test_examples_in_the_readme_are_what_was_sent(sender: Sender) -> None:
     """The documentation shows messages that Alertmanager has sent, word for word."""
     alerts = elsewhere(DEMO, job_id="shown")
     firing = sender.sends(alerts)
-    resolved = sender.sends(alerts, ENDED)
+    resolved = sender.sends(ended=alerts)
     text, pagerduty = (
         re.findall(rf"^```{language}\n(.+?)^```$", README.read_text(), re.MULTILINE | re.DOTALL)
         for language in ("text", "json")

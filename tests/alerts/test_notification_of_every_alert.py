@@ -69,7 +69,7 @@ def test_every_message_is_complete(every_message: list[dict[str, Any]]) -> None:
         assert text[0].endswith(".")
         assert all(line.startswith("First: ") for line in text[1:])
         assert not re.search(r"no value|\{\{|  |\( *\)| ,|PID ,|None", message["title"] + text[0])
-        assert {"Runbook", "Silence"} <= links(message).keys()
+        assert list(links(message)) == ["Dashboard", "Runbook", "Silence"]
 
 
 def test_every_incident_is_one_that_pagerduty_takes(every_message: list[dict[str, Any]]) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from dashboards.board import uid
 from tests.alerts.receivers import (
     Promised,
     Sender,
@@ -21,7 +22,7 @@ from tests.alerts.receivers import (
 README = Path(__file__).parents[2] / "alerts" / "README.md"
 RUNBOOKS = "https://github.com/rankskew/rankskew/blob/main/alerts/runbooks"
 # Half an hour before the alert, in milliseconds.
-DASHBOARD = "https://grafana.example.com/d/rankskew-job?var-job_id={}&from=1704177030000&to=now"
+DASHBOARD = f"https://grafana.example.com/d/{uid('job')}?var-job_id={{}}&from=1704177030000&to=now"
 DEMO = promised("notifications", "RankskewStraggler", job_id="demo")
 FACTS = (
     "Since 07:00 UTC. Node gpu-12, GPU 3, PID 20775. data 143 ms vs 42 ms; cause: loader (96 %)."
@@ -223,3 +224,11 @@ def as_shown(sent: dict[str, Any]) -> str:
     message = slack(sent)
     shown = [message["title"], *lines(message), " · ".join(links(message))]
     return "".join(f"{line}\n" for line in shown).replace("shown", "demo")
+
+
+def test_alert_without_a_job_leads_to_its_node(sender: Sender) -> None:
+    """The link to the dashboard opens what the alert is about."""
+    [down] = elsewhere(promised("RankskewExporterDown")[:1], cluster="west")
+    url = links(slack(sender.sends([down])))["Dashboard"]
+
+    assert f"/d/{uid('node')}?var-instance=n%3A9917&var-cluster=west&from=" in url

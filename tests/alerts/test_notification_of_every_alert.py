@@ -101,6 +101,9 @@ def test_hostile_name_neither_calls_a_channel_nor_breaks_a_link(sender: Sender) 
     )
     assert "%5C%22a%2Bb%5C%22" in links(message)["Silence"]
     assert silenced(sender, links(message)["Silence"]) == [alert.labels]
+    headed = Promised({**alert.labels, "cluster": "<!here>"}, {"headline": "rank 2 slow"})
+    title = slack(sender.sends([headed]))["title"]
+    assert title == '‹!here›/‹!channel› & "a+b"/é: rank 2 slow'
 
 
 def test_silence_is_of_this_alert_only(sender: Sender) -> None:

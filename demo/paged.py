@@ -111,8 +111,7 @@ class Watch:
         for page in new:
             said = "PAGE" if page.status == "firing" else page.status
             print(f"\n{said} after {self._after_seconds(page):.0f} s: {page.alert}", flush=True)
-            for annotation in ("summary", "description"):
-                text = page.annotations.get(annotation, "")
+            for text in said_in(page):
                 print(textwrap.fill(text, 96, initial_indent="  ", subsequent_indent="  "))
 
     def _after_seconds(self, page: Page) -> float:
@@ -156,6 +155,13 @@ class Watch:
             return f"Alertmanager: {STRAGGLER} fires, but was not delivered"
         said = sentence(self._live())
         return f"the rules: {STRAGGLER} is quiet, while the built-in page says: {said}"
+
+
+def said_in(page: Page) -> list[str]:
+    """Return the sentences of *page*, with what to do first if it knows."""
+    texts = [page.annotations.get(name, "") for name in ("summary", "description")]
+    first = page.annotations.get("first")
+    return [*texts, f"First: {first}"] if first else texts
 
 
 def is_straggler(labels: dict[str, str]) -> bool:

@@ -228,7 +228,10 @@ class Alertmanager(Process):
 
 
 def paging(config: dict[str, Any], webhook_url: str) -> dict[str, Any]:
-    """Return *config* with *webhook_url* as every receiver, and no waiting in any route."""
+    """Return *config* with *webhook_url* as every receiver, and no waiting in any route.
+
+    Without templates: a webhook gets the annotations as they are.
+    """
     receivers = [
         {
             "name": receiver["name"],
@@ -236,7 +239,8 @@ def paging(config: dict[str, Any], webhook_url: str) -> dict[str, Any]:
         }
         for receiver in config["receivers"]
     ]
-    return {**config, "receivers": receivers, "route": _without_waiting(config["route"])}
+    route = _without_waiting(config["route"])
+    return {**config, "receivers": receivers, "templates": [], "route": route}
 
 
 def _without_waiting(route: dict[str, Any]) -> dict[str, Any]:

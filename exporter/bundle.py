@@ -13,6 +13,7 @@ PLACES: Final = {
     "alerts/rules": "alerts/rules",
     "alerts/runbooks": "alerts/runbooks",
     "alerts/alertmanager.yaml": "alerts/alertmanager.yaml",
+    "alerts/notifications.tmpl": "alerts/notifications.tmpl",
     "dashboards": "dashboards/json",
 }
 KEEP_FIRING_FOR: Final = re.compile(rb"^ *keep_firing_for:.*\n", re.MULTILINE)

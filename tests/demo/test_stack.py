@@ -90,6 +90,16 @@ def test_paging_keeps_inhibition_and_routes() -> None:
     assert urls == ["http://127.0.0.1:1/"] * 2
 
 
+def test_shipped_configuration_pages_the_webhook(tmp_path: Path) -> None:
+    """No Slack, no PagerDuty and no template: the configuration starts wherever it is written."""
+    with Alertmanager(tmp_path, "http://127.0.0.1:1/") as alertmanager:
+        assert alertmanager.exit_code is None
+
+    paged = yaml.safe_load((tmp_path / "alertmanager.yaml").read_text())
+    assert {key for each in paged["receivers"] for key in each} == {"name", "webhook_configs"}
+    assert paged["templates"] == []
+
+
 def test_rank_that_does_not_run_is_named(tmp_path: Path) -> None:
     """Asking for the process of a rank before there is one fails in words."""
     training = Training(tmp_path, [], exporter="unix:/nowhere")

@@ -138,7 +138,22 @@ def test_first_page_has_the_cost_and_the_cause(outcome: Outcome, fault: str) -> 
     assert cost is not None
     assert float(cost[1]) == pytest.approx(outcome.planted_gpus(fault), rel=0.15)
     assert first.labels["cause"] == CAUSE_OF[fault]
-    assert "Cause: " in first.annotations["description"]
+    known = CAUSE_OF[fault] != "unknown"
+    assert ("Cause: " in first.annotations["description"]) is known
+    assert ("; cause: " in first.annotations["facts"]) is known
+
+
+@pytest.mark.parametrize("fault", STAGE_OF)
+def test_first_page_has_the_facts(outcome: Outcome, fault: str) -> None:
+    """The process to look at, and how much longer it needs than its peers: what was planted."""
+    said = outcome.pages[fault][0].annotations
+    facts = re.search(r" PID (\d+)\. (\w+) (\d+) ms vs (\d+) ms", said["facts"])
+
+    assert said["headline"].startswith(f"rank {LATE} slow in {STAGE_OF[fault]}, steps 1.")
+    assert facts is not None, said["facts"]
+    assert f"`py-spy dump --pid {facts[1]}`" in said["first"]
+    assert facts[2] == STAGE_OF[fault]
+    assert (int(facts[3]) - int(facts[4])) / 1000 == pytest.approx(DELAY_SECONDS, rel=0.3)
 
 
 @pytest.mark.parametrize("fault", STAGE_OF)

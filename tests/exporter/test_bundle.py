@@ -23,6 +23,7 @@ def installation(
         names[name].mkdir(parents=True)
         (names[name] / "one.txt").write_text(name)
     names["alerts/alertmanager.yaml"].write_text("route: {}")
+    names["alerts/notifications.tmpl"].write_text("{{ define }}")
     monkeypatch.setattr(bundle, "PACKAGE", package)
     return package
 
@@ -33,6 +34,7 @@ def test_files_are_found_in_a_wheel_and_in_a_checkout(installation: Path) -> Non
         "alerts/rules": True,
         "alerts/runbooks": True,
         "alerts/alertmanager.yaml": False,
+        "alerts/notifications.tmpl": False,
         "dashboards": True,
     }
     assert (bundled("dashboards") / "one.txt").read_text() == "dashboards"
@@ -46,6 +48,7 @@ def test_everything_is_written_in_one_layout(installation: Path, tmp_path: Path)
     assert sorted(written) == sorted(path for path in out.glob("**/*") if path.is_file())
     assert {str(path.relative_to(out)) for path in written} == {
         "alerts/alertmanager.yaml",
+        "alerts/notifications.tmpl",
         "alerts/rules/one.txt",
         "alerts/runbooks/one.txt",
         "dashboards/one.txt",

@@ -29,10 +29,13 @@ CORE = {
     "RankskewSlowStart",
     "RankskewStraggler",
 }
+# The parts of a notification, for alerts that know more than a sentence says.
+PARTS = {"headline", "facts", "first", "impact"}
 # Rules that take longer to read belong in the judge. It sees times only: what a rank's processes
 # wait for is on the host, and its seven causes and five thresholds took 68 lines beyond 1,200.
 # The state of a job took 50 more: it says in one place what every dashboard would work out itself.
-MOST_LINES = 1_330
+# A notification has only annotations to say what was measured: its parts took 40 lines more.
+MOST_LINES = 1_380
 MOST_LINES_OF_STRAGGLER = 150
 
 
@@ -98,7 +101,7 @@ def test_alert_is_tested_both_ways(name: str) -> None:
 def test_alert_says_what_is_needed_at_night(rule: dict[str, Any]) -> None:
     """Each rule has a known severity, a text, and a runbook that exists."""
     assert rule["labels"]["severity"] in build_index.SEVERITIES
-    assert set(rule["annotations"]) == {"summary", "description", "runbook_url"}
+    assert set(rule["annotations"]) - PARTS == {"summary", "description", "runbook_url"}
     assert rule["annotations"]["runbook_url"] == f"{RUNBOOK_URL}{rule['alert']}.md"
 
 

@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 SHIPPED = {
     "alerts/rules": sorted((ROOT / "alerts" / "rules").glob("*.yaml")),
     "alerts/runbooks": sorted((ROOT / "alerts" / "runbooks").glob("*.md")),
-    "alerts": [ROOT / "alerts" / "alertmanager.yaml"],
+    "alerts": [ROOT / "alerts" / "alertmanager.yaml", ROOT / "alerts" / "notifications.tmpl"],
     "dashboards": sorted((ROOT / "dashboards" / "json").glob("*.json")),
 }
 

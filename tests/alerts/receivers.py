@@ -1,0 +1,211 @@
+"""A real Alertmanager with the shipped configuration, and what it sends to Slack and PagerDuty."""
+
+import json
+import re
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import yaml
+
+from demo.process import Process, free_port
+from demo.stack import ALERTMANAGER, ALERTMANAGER_CONFIG, find_program
+
+BEGAN = "2024-01-02T07:00:30Z"
+ENDED = "2024-01-02T07:13:00Z"
+# What a message is of, added for the tests, which take it out again.
+OF = (
+    "{{ .GroupLabels.cluster }}/{{ .GroupLabels.job_id }} "
+    "{{ len .Alerts.Firing }} {{ len .Alerts.Resolved }}"
+)
+PUBLIC_URL = "https://alerts.example.org"
+SILENCES = f"{PUBLIC_URL}/#/silences/new?filter="
+
+
+@dataclass(frozen=True)
+class Promised:
+    """One alert as the rules make it, of which a promtool test makes sure."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+
+    def posted(self, ended: str | None) -> dict[str, Any]:
+        """Return it as Prometheus posts it; *ended* None is firing."""
+        ends = ended or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
+        times = {"startsAt": BEGAN, "endsAt": ends}
+        return {"labels": self.labels, "annotations": self.annotations, **times}
+
+
+def promised(stem: str, alert: str | None = None, **labels: str) -> list[Promised]:
+    """Return the alerts that the promtool tests *stem* expect: *alert*, with at least *labels*."""
+    path = Path(__file__).parent / f"{stem}.yaml"
+    cases = [
+        c for t in yaml.safe_load(path.read_text())["tests"] for c in t.get("alert_rule_test", [])
+    ]
+    return [
+        Promised({"alertname": case["alertname"], **one["exp_labels"]}, one["exp_annotations"])
+        for case in cases
+        if alert in (None, case["alertname"])
+        for one in case.get("exp_alerts", [])
+        if labels.items() <= one["exp_labels"].items()
+    ]
+
+
+def slack(sent: dict[str, Any]) -> dict[str, Any]:
+    """Return the one attachment of a message to Slack."""
+    [attachment] = sent["slack"]["attachments"]
+    assert attachment["fallback"] == attachment["title"]
+    return dict(attachment)
+
+
+def lines(attachment: dict[str, Any]) -> list[str]:
+    """Return the lines of a message before its links."""
+    return str(attachment["text"]).splitlines()[:-1]
+
+
+def links(attachment: dict[str, Any]) -> dict[str, str]:
+    """Return the links in the last line of a message."""
+    last = str(attachment["text"]).splitlines()[-1]
+    found = re.findall(r"<([^|>]+)\|(\w+)>", last)
+    assert last == " · ".join(f"<{url}|{name}>" for url, name in found)
+    return {name: url for url, name in found}
+
+
+def matchers(silence_url: str) -> str:
+    """Return what the form behind *silence_url* is filled with."""
+    assert silence_url.startswith(SILENCES)
+    return urllib.parse.unquote(silence_url.removeprefix(SILENCES))
+
+
+def elsewhere(alerts: list[Promised], **labels: str) -> list[Promised]:
+    """Return *alerts* with other *labels*, for a group of their own."""
+    return [Promised({**one.labels, **labels}, one.annotations) for one in alerts]
+
+
+class Receivers:
+    """Stands in for Slack and PagerDuty on a loopback port; keeps what each of them is sent."""
+
+    def __init__(self) -> None:
+        self.sent: list[tuple[str, str, dict[str, Any]]] = []
+        sent = self.sent
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+                message = json.loads(body)
+                sent.append((self.path.strip("/"), taken_from(message), message))
+                self.send_response(202)
+                self.end_headers()
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Print nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self._server.server_port}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+def taken_from(message: dict[str, Any]) -> str:
+    """Take out of *message* what it is of, and return that."""
+    if "attachments" in message:
+        return str(message["attachments"][0].pop("footer"))
+    return str(message["payload"]["custom_details"].pop("of"))
+
+
+def redirected(config: dict[str, Any], url: str) -> dict[str, Any]:
+    """Return the shipped *config* with *url* in place of Slack and PagerDuty, and short waits."""
+    for receiver in config["receivers"]:
+        for slack in receiver.get("slack_configs", []):
+            slack.pop("api_url_file", None)
+            slack |= {"api_url": f"{url}/slack", "footer": OF}
+        for pagerduty in receiver.get("pagerduty_configs", []):
+            del pagerduty["routing_key_file"]
+            pagerduty |= {"routing_key": "key", "url": f"{url}/pagerduty"}
+            pagerduty["details"]["of"] = OF
+    config["route"] |= {"group_wait": "300ms", "group_interval": "1s"}
+    config["templates"] = [str(ALERTMANAGER_CONFIG.parent / name) for name in config["templates"]]
+    return config
+
+
+@dataclass
+class Sender:
+    """A real Alertmanager that sends to *receivers*."""
+
+    directory: Path
+    receivers: Receivers
+    url: str = field(init=False)
+    process: Process = field(init=False)
+
+    def __post_init__(self) -> None:
+        address = f"127.0.0.1:{free_port()}"
+        self.url = f"http://{address}"
+        config = self.directory / "alertmanager.yaml"
+        shipped = yaml.safe_load(ALERTMANAGER_CONFIG.read_text())
+        config.write_text(yaml.safe_dump(redirected(shipped, self.receivers.url)))
+        command = [
+            find_program(ALERTMANAGER) or "prometheus-alertmanager",
+            f"--config.file={config}",
+            f"--storage.path={self.directory / 'data'}",
+            f"--web.listen-address={address}",
+            f"--web.external-url={PUBLIC_URL}",
+            "--web.route-prefix=/",
+            "--cluster.listen-address=",
+        ]
+        self.process = Process("Alertmanager", command, self.directory / "log")
+        self.process.ready_url = f"{self.url}/-/ready"
+
+    def post(self, *posted: dict[str, Any]) -> None:
+        """Tell Alertmanager of alerts, as Prometheus does."""
+        request = urllib.request.Request(
+            f"{self.url}/api/v2/alerts",
+            json.dumps(posted).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(request):
+            pass
+
+    def sends(
+        self, firing: Sequence[Promised] = (), ended: Sequence[Promised] = ()
+    ) -> dict[str, Any]:
+        """Return what follows of one group in which some fire and others have *ended*, by receiver.
+
+        Fails when it has not been sent in 20 s.
+        """
+        begin, alerts = len(self.receivers.sent), [*firing, *ended]
+        labels = alerts[0].labels
+        of = f"{labels.get('cluster', '')}/{labels.get('job_id', '')} {len(firing)} {len(ended)}"
+        urgent = any(alert.labels["severity"] != "info" for alert in alerts)
+        expected = {"slack", "pagerduty"} if urgent else {"slack"}
+        self.post(*(one.posted(None) for one in firing), *(one.posted(ENDED) for one in ended))
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            sent = {
+                to: message for to, about, message in self.receivers.sent[begin:] if about == of
+            }
+            if expected <= sent.keys():
+                return sent
+            time.sleep(0.02)
+        got = [(to, about) for to, about, _ in self.receivers.sent[begin:]]
+        raise self.process.failure(f"sent {got} and no {of} in 20 s")

@@ -10,6 +10,7 @@ from typing import Final
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
+from dashboards.fleet import fleet_dashboard
 from dashboards.job import job_dashboard
 
 # That of Grafana 10: newer servers migrate it when they load it, older ones cannot migrate down.
@@ -18,6 +19,7 @@ JSON: Final = Path(__file__).parent / "json"
 
 # A new dashboard is a file in this directory and a line here.
 DASHBOARDS: Final = {
+    "fleet.json": fleet_dashboard,
     "job.json": job_dashboard,
 }
 

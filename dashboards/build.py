@@ -12,6 +12,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from dashboards.fleet import fleet_dashboard
 from dashboards.job import job_dashboard
+from dashboards.node import node_dashboard
 
 # That of Grafana 10: newer servers migrate it when they load it, older ones cannot migrate down.
 SCHEMA_VERSION: Final = 39
@@ -21,6 +22,7 @@ JSON: Final = Path(__file__).parent / "json"
 DASHBOARDS: Final = {
     "fleet.json": fleet_dashboard,
     "job.json": job_dashboard,
+    "node.json": node_dashboard,
 }
 
 

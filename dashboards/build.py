@@ -10,7 +10,10 @@ from typing import Final
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
+from dashboards.fleet import fleet_dashboard
 from dashboards.job import job_dashboard
+from dashboards.node import node_dashboard
+from dashboards.self import self_dashboard
 
 # That of Grafana 10: newer servers migrate it when they load it, older ones cannot migrate down.
 SCHEMA_VERSION: Final = 39
@@ -18,7 +21,10 @@ JSON: Final = Path(__file__).parent / "json"
 
 # A new dashboard is a file in this directory and a line here.
 DASHBOARDS: Final = {
+    "fleet.json": fleet_dashboard,
     "job.json": job_dashboard,
+    "node.json": node_dashboard,
+    "self.json": self_dashboard,
 }
 
 

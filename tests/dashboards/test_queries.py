@@ -15,6 +15,8 @@ from tests.dashboards.fake_job import JOB_ID, NODES, FakeJob, Fault
 SCRAPE_SECONDS = 15
 MINUTES = 8
 TARGETS = list(targets())
+# Those that the fake job is made for.
+JOB_TARGETS = [target for target in TARGETS if target.dashboard == "job"]
 
 HEALTHY = Fault(gpus=False)
 LATE = Fault(late_after=120.0)
@@ -144,7 +146,7 @@ def test_every_series_exists() -> None:
 
 def all_but(panels: set[str], queries: set[tuple[str, str]]) -> dict[Target, bool]:
     """Expect something of every query but those of *panels* and single *queries*."""
-    return {t: t.panel not in panels and (t.panel, t.ref) not in queries for t in TARGETS}
+    return {t: t.panel not in panels and (t.panel, t.ref) not in queries for t in JOB_TARGETS}
 
 
 def test_every_panel_shows_a_late_job(tmp_path: Path) -> None:
@@ -152,14 +154,14 @@ def test_every_panel_shows_a_late_job(tmp_path: Path) -> None:
     expected = all_but(set(), HANGING | LIFECYCLE | {NOT_TOLD_APART})
     # Beside its peers it is late where it was made so, by what was planted; not elsewhere.
     late, usual = (
-        t for t in TARGETS if t.panel.startswith("The costliest late rank") and t.ref in "AB"
+        t for t in JOB_TARGETS if t.panel.startswith("The costliest late rank") and t.ref in "AB"
     )
     over = f"{late.expr} - on (stage) {usual.expr} > {0.8 * LATE.late_seconds}"
     in_data = "label_replace(vector(1), 'stage', 'data', '', '')"
     expected[replace(late, expr=f"{over} and on (stage) {in_data}")] = True
     expected[replace(late, expr=f"{over} unless on (stage) {in_data}")] = False
     # What it costs is what is charged to it: most of the wait, and less than its seven peers.
-    who = next(t for t in TARGETS if t.panel == "Late ranks now")
+    who = next(t for t in JOB_TARGETS if t.panel == "Late ranks now")
     expected[replace(who, expr=f"({who.expr}) > 1.5 < 7")] = True
 
     check_results(input_series(LATE), expected, tmp_path)
@@ -184,7 +186,7 @@ def test_job_without_join_shows_who_is_late(tmp_path: Path) -> None:
 def test_jobs_of_one_name_in_two_clusters_do_not_meet(tmp_path: Path) -> None:
     """Where one data source holds two clusters, no query fails, and only the late job is late."""
     series = input_series(LATE, cluster="a") + input_series(HEALTHY, cluster="b")
-    who = next(t for t in TARGETS if t.panel == "Late ranks now")
+    who = next(t for t in JOB_TARGETS if t.panel == "Late ranks now")
     expected = all_but(set(), HANGING | LIFECYCLE | {NOT_TOLD_APART})
     in_a = "label_replace(vector(1), 'cluster', 'a', '', '')"
     expected[replace(who, expr=f"({who.expr}) and on (cluster) {in_a}")] = True
@@ -200,7 +202,7 @@ def test_hung_job_shows_who_is_stuck(
     fault: Fault, shown: set[tuple[str, str]], tmp_path: Path
 ) -> None:
     """In a hang the stuck rank has its row, all GPUs are lost, and nobody can be judged."""
-    expected = {t: (t.panel, t.ref) in shown for t in TARGETS if (t.panel, t.ref) in HANGING}
+    expected = {t: (t.panel, t.ref) in shown for t in JOB_TARGETS if (t.panel, t.ref) in HANGING}
 
     assert len(expected) == len(HANGING)
     check_results(input_series(fault), expected, tmp_path)

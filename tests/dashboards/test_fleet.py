@@ -1,0 +1,86 @@
+"""The table of jobs on the fleet dashboard: its order, and whom each job waits for."""
+
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from tests.dashboards.dashboard_files import targets
+from tests.dashboards.test_queries import promtool
+
+STATE: Final = "job:rankskew_state:info"
+LOST: Final = "job:rankskew_gpus_lost:sum"
+GPU: Final = 'instance="n1:9917",gpu_uuid="GPU-1"'
+JOBS: Final = {t.ref: t for t in targets() if (t.dashboard, t.panel) == ("fleet", "Jobs")}
+# Two clusters have a job named big; a third job is not in any.
+RECORDED: Final = [
+    (f'{STATE}{{cluster="a",job_id="big",state="straggler"}}', 1),
+    (f'{STATE}{{cluster="b",job_id="big",state="hung"}}', 1),
+    (f'{STATE}{{cluster="b",job_id="dark",state="not_judgeable"}}', 1),
+    (f'{STATE}{{job_id="well",state="healthy"}}', 1),
+    (f'{STATE}{{job_id="over",state="finished"}}', 1),
+    (f'{LOST}{{cluster="a",job_id="big"}}', 3),
+    (f'{LOST}{{cluster="b",job_id="big"}}', 8),
+    (f'{LOST}{{job_id="well"}}', 0.5),
+    ('job:rankskew_hung:seconds{cluster="b",job_id="big"}', 120),
+    (
+        "rank_stage:rankskew_hang_suspect:group"
+        '{cluster="b",job_id="big",rank="7",stage="frozen",instance="n1:9917"}',
+        1,
+    ),
+    # Its GPU is lost, which is reported with 0 and along with an XID error.
+    (f'gpu:rankskew_rank:group{{cluster="b",job_id="big",rank="7",{GPU}}}', 1),
+    (f'gpu_fault:rankskew_gpu:max{{cluster="b",fault="lost",{GPU}}}', 0),
+    (f'gpu_fault:rankskew_gpu:max{{cluster="b",fault="xid",xid="79",{GPU}}}', 1),
+    (
+        "rank:rankskew_late:ratio{"
+        'cluster="a",job_id="big",rank="2",instance="n2:9917",kind="node",stage="data"}',
+        0.3,
+    ),
+    ('rank:rankskew_gpus_lost:sum{cluster="a",job_id="big",rank="2",instance="n2:9917"}', 3),
+    # Late, but not worth anybody's time.
+    (
+        "rank:rankskew_late:ratio"
+        '{job_id="well",rank="1",instance="n3:9917",kind="mild",stage="data"}',
+        0.03,
+    ),
+    ('job_reason:rankskew_not_judgeable:bool{cluster="b",job_id="dark",reason="no_sync"}', 1),
+]
+ORDER: Final = {
+    '{key="b/big", cluster="b", to_cluster="b", job_id="big", state="hung"}': 1e9 + 8,
+    '{key="b/dark", cluster="b", to_cluster="b", job_id="dark", state="not_judgeable"}': 1e6,
+    '{key="a/big", cluster="a", to_cluster="a", job_id="big", state="straggler"}': 3,
+    '{key="/well", to_cluster="All", job_id="well", state="healthy"}': 0.5,
+    '{key="/over", to_cluster="All", job_id="over", state="finished"}': -2,
+}
+WAITS_FOR: Final = {
+    '{key="b/big", rank="7", who="rank 7 · frozen"}': 1,
+    '{key="a/big", rank="2", who="node n2 · data"}': 1,
+}
+REASONS: Final = {
+    '{key="b/big", cause="GPU: lost"}': 1,
+    '{key="b/dark", cause="no_sync"}': 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("ref", "expected"), [("A", ORDER), ("E", WAITS_FOR), ("F", REASONS)], ids=["A", "E", "F"]
+)
+def test_jobs_by_urgency_and_whom_they_wait_for(
+    ref: str, expected: dict[str, float], tmp_path: Path
+) -> None:
+    """Hung jobs come first, then unjudged ones, then by GPUs lost; jobs of two clusters, or of
+    none, keep apart, and a healthy job waits for nobody."""
+    samples = [{"labels": labels, "value": value} for labels, value in expected.items()]
+    case: dict[str, Any] = {
+        "interval": "1m",
+        "input_series": [{"series": name, "values": f"{value}x5"} for name, value in RECORDED],
+        "promql_expr_test": [
+            {"expr": JOBS[ref].substituted(""), "eval_time": "2m", "exp_samples": samples}
+        ],
+    }
+    path = tmp_path / "suite.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [], "tests": [case]}), encoding="utf-8")
+
+    promtool("test", "rules", str(path))

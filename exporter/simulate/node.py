@@ -12,6 +12,7 @@ from exporter.collectors.base import Collector
 from exporter.collectors.catalog import Sources, makers
 from exporter.ingest.app import IngestCounts
 from exporter.live.page import LiveView
+from exporter.nvml.expected import ExpectedGpus
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
@@ -50,6 +51,7 @@ class SimulatedNode:
         self._unix_start = unix_start
         self._at = -RUN_SECONDS
         self._files = HostFiles(directory, training, node)
+        self._counts = IngestCounts()
         self._store = RankStore(clock=lambda: self._at)
         plan = training.plan
         first = (node - plan.first_node) * plan.gpus
@@ -95,6 +97,7 @@ class SimulatedNode:
             for gpu, rank in self._ranks.items():
                 if not self._has(Silence.FROZEN, gpu):
                     self._store.put(rank.snapshot(at, said))
+                    self._counts.results["accepted"] += 1
         self._live.sample(at, self._unix_start + at)
 
     def app(self) -> ASGIApp:
@@ -108,8 +111,9 @@ class SimulatedNode:
         return Sources(
             settings,
             self._store,
-            IngestCounts(),
+            self._counts,
             self._nvml,
+            ExpectedGpus(number=self._training.plan.gpus),
             processes=lambda: found,
             host=self._host,
         )

@@ -19,7 +19,6 @@ NOT_SIMULATED = {
     "rankskew_gpu_mig_memory_total_bytes",
     "rankskew_gpu_mig_memory_used_bytes",
     "rankskew_gpu_mig_sm_active_ratio",
-    "rankskew_gpus_expected",
     "rankskew_group_wait_seconds_total",
     "rankskew_nvml_call_stuck_seconds",
     "rankskew_nvml_error_info",

@@ -63,12 +63,10 @@ def dry_run(endpoint: str, snapshot: Snapshot, environment: Mapping[str, str]) -
     bearer = Bearer(environment.get("RANKSKEW_TOKEN_FILE", ""), endpoint)
     bearer.read()
     reply = _ask(endpoint, "POST", DRY_RUN_PATH, snapshot.to_json(), bearer.headers)
-    if reply.status == http.client.OK:
-        try:
-            return _understood(reply.content)
-        except (KeyError, TypeError, ValueError):
-            pass  # _explain says what it is instead.
-    raise _explain(endpoint, reply)
+    try:
+        return _understood(reply.content)  # Whatever its status, which is that of a push.
+    except (KeyError, TypeError, ValueError):
+        raise _explain(endpoint, reply) from None
 
 
 def _understood(content: Mapping[str, Any]) -> DryRun:

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final
 
-from fastapi import FastAPI, HTTPException, Request
+from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.openapi.constants import REF_TEMPLATE
 
-from exporter.ingest.schema import RESULT_OF, Refused, parse
+from exporter.ingest.schema import RESULT_OF, RESULTS, Refused, parse
 from exporter.listeners.peer import Peer
-from exporter.operator.refusals import REFUSALS
+from exporter.operator.refusals import Refusal
 from exporter.ranks.limits import Beginnings, NoRoom
 from exporter.ranks.store import RankStore
 from exporter.scrapers import Scraper, Scrapers
@@ -37,6 +37,12 @@ class DryRunAnswer:
     reason: str | None
     unknown_fields: int
     scraped: list[Scraper]
+
+
+# A refusal of the question itself has no answer: a web page, a missing token, too many questions.
+ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": DryRunAnswer | Refusal} for status in (400, 401, 403, 409, 413, 422, 429)
+}
 
 
 class DryRun:
@@ -78,11 +84,16 @@ def serve_dry_runs(app: FastAPI, dry_run: DryRun) -> None:
     not know it, and the rank that only asked would be kept.
     """
 
-    @app.post(DRY_RUN_PATH, responses=REFUSALS | {429: REFUSALS[400]}, openapi_extra=BODY)
-    async def check(request: Request) -> DryRunAnswer:
-        """Say whether a push of this snapshot would be accepted, and who scrapes this exporter."""
+    @app.post(DRY_RUN_PATH, responses=ANSWERS, openapi_extra=BODY)
+    async def check(request: Request, response: Response) -> DryRunAnswer:
+        """Say whether a push of this snapshot would be accepted, and who scrapes this exporter.
+
+        The status is that of the push.
+        """
         body = await request.body()
         try:
-            return dry_run.judge(request.state.peer, body)
+            answer = dry_run.judge(request.state.peer, body)
         except NoRoom as error:
             raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, TOO_OFTEN) from error
+        response.status_code = RESULTS[answer.result]
+        return answer

@@ -1,5 +1,6 @@
 """`rank-probe check` as a process: what it prints, and the exit status that gates a job."""
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -9,11 +10,13 @@ from pathlib import Path
 import pytest
 
 from rank_probe import check_command
+from rank_probe.check_socket import SocketFile
 from rank_probe.command import WrongCommand
 from rank_probe.snapshot import DRY_RUN_PATH
 from rank_probe.version import __version__
+from tests.exporter.running import ROOT
 from tests.rank_probe.answering import answering
-from tests.rank_probe.test_check import judged
+from tests.rank_probe.test_check import SCRAPED, judged
 
 RANK = {"RANK": "3", "WORLD_SIZE": "4", "RANKSKEW_JOB_ID": "j"}
 
@@ -87,6 +90,18 @@ def test_json_has_what_the_lines_say(tmp_path: Path) -> None:
     assert said["rank"]["rank"] == 3
     assert said["job"] == {"job_id": "j", "source": "RANKSKEW_JOB_ID"}
     assert json.loads(alone.stdout).keys() == said.keys()
+
+
+def test_json_is_described() -> None:
+    """docs/operating.md has every field of the document, and of its parts."""
+    page = (ROOT / "docs" / "operating.md").read_text()
+    section = page.partition("## Before a job starts")[2].partition("\n## ")[0]
+    with answering({DRY_RUN_PATH: (200, judged())}) as endpoint:
+        said = json.loads(run("--json", RANKSKEW_EXPORTER=endpoint, **RANK).stdout)
+    socket = [field.name for field in dataclasses.fields(SocketFile)]
+    parts = [said, said["probe"], said["job"], said["rank"], said["exporter"], socket, SCRAPED]
+
+    assert {name for part in parts for name in part if f"`{name}`" not in section} == set()
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ def parser() -> Parser:
     options = Parser(
         prog="rankskew",
         description="Names the late rank of a multi-GPU PyTorch job, its stage and its cost.",
-        before_examples=f"commands:\n{commands}",
+        epilog=f"commands:\n{commands}",
         examples=EXAMPLES,
     )
     options.add_argument("--version", action="version", version=f"rankskew {__version__}")

@@ -18,15 +18,15 @@ class Help(argparse.HelpFormatter):
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that reports errors in one line instead of a page of usage.
 
-    Its help ends with *examples*, one command line each.
+    Its help ends with *examples*, one command line each, after the *epilog*.
     """
 
-    def __init__(self, examples: str = "", before_examples: str = "", **options: Any) -> None:
+    def __init__(self, examples: str = "", epilog: str = "", **options: Any) -> None:
         lines = "\n".join(f"  {line}" for line in examples.splitlines())
-        parts = [before_examples, f"examples:\n{lines}" if examples else ""]
-        epilog = "\n\n".join(part for part in parts if part)
-        fixed = {"epilog": epilog, "formatter_class": Help, "allow_abbrev": False}
-        super().__init__(**(options | fixed))
+        parts = [epilog, f"examples:\n{lines}" if examples else ""]
+        text = "\n\n".join(part for part in parts if part)
+        usual = {"formatter_class": Help, "allow_abbrev": False}
+        super().__init__(epilog=text, **(usual | options))
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")

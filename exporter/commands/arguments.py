@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
         lines = "\n".join(f"  {line}" for line in examples.splitlines())
         parts = [epilog, f"examples:\n{lines}" if examples else ""]
         text = "\n\n".join(part for part in parts if part)
-        usual = {"formatter_class": Help, "allow_abbrev": False}
+        usual: dict[str, Any] = {"formatter_class": Help, "allow_abbrev": False}
         super().__init__(epilog=text, **(usual | options))
 
     def error(self, message: str) -> NoReturn:

@@ -35,6 +35,7 @@ def try_descriptions(directory: Path, seed: int) -> list[dict[str, Any]]:
                 print(f"{base}{DESCRIPTION} is not served: the {name} listener is not tried")
                 continue
             try_description(base, seed, directory)
+            victim.hang_up()  # Idle for so long, its connection was ended meanwhile.
             victim.check_service()
             what = f"examples of each operation, {name} listener (schemathesis)"
             rows.append({"what": what, "measured": EXAMPLES, "most allowed": None})

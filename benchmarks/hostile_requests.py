@@ -6,11 +6,13 @@ from typing import Final
 from benchmarks.hostile_bodies import valid
 from benchmarks.hostile_case import Case, spoiled
 from exporter.operator.orders import CONTROL_PATH, GPUS_PATH
-from rank_probe.snapshot import SNAPSHOT_PATH
+from rank_probe.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH
 
 PATHS: Final = {
     "web": (b"/metrics", b"/", b"/api/v1/live", b"/-/healthy", b"/-/ready", b"/openapi.json"),
-    "ingest": tuple(path.encode() for path in (SNAPSHOT_PATH, CONTROL_PATH, GPUS_PATH)),
+    "ingest": tuple(
+        path.encode() for path in (SNAPSHOT_PATH, DRY_RUN_PATH, CONTROL_PATH, GPUS_PATH)
+    ),
 }
 METHODS: Final = (
     *(b"GET", b"HEAD", b"POST", b"PUT", b"OPTIONS", b"TRACE", b"CONNECT", b"PRI", b"get", b"G T"),

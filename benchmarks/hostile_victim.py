@@ -88,9 +88,7 @@ class Victim(Exporter):
 
     def stop(self) -> None:
         """End it, and the connection to it."""
-        if self._pushes is not None:
-            self._pushes.close()
-        self._pushes = None
+        self.hang_up()
         super().stop()
 
     @property
@@ -119,6 +117,12 @@ class Victim(Exporter):
             raise Broken(f"answered {bad[0]}")
         self._watch()
         self.check_log()
+
+    def hang_up(self) -> None:
+        """Close the connection of the proper pushes; the next one opens another."""
+        if self._pushes is not None:
+            self._pushes.close()
+        self._pushes = None
 
     def check_log(self) -> None:
         """Raise Broken for a traceback in the log, a log that grows, or a process that ended."""

@@ -1,33 +1,51 @@
 """The command line of `rankskew`. It imports no command until that is asked for."""
 
 import argparse
+import difflib
 from collections.abc import Sequence
-from importlib import import_module
 from typing import Final
 
 from exporter.commands.arguments import Parser
+from exporter.commands.table import COMMANDS, load
+from exporter.errors import UsageError
 from rank_probe.version import __version__
 
-# Each is a module of exporter.commands.
-COMMANDS: Final = ("exporter", "files", "control", "gpus", "replay", "simulate")
-WHAT_THEY_DO: Final = (
-    "exporter: serve; files: write rules, runbooks, dashboards; control: change what ranks time; "
-    "gpus: release them for a reset; replay: judge recorded traces; "
-    "simulate: serve a simulated fleet"
-)
+EXAMPLES: Final = """\
+rankskew exporter
+rankskew files /etc/prometheus/rankskew
+rankskew COMMAND --help"""
+# How alike two names must be for one to be a typing error of the other.
+ALIKE: Final = 0.5
+
+
+def parser() -> Parser:
+    """Return the parser of the command's name; each command has a parser of its own."""
+    commands = "\n".join(f"  {name:<12}{sentence}" for name, sentence in COMMANDS.items())
+    options = Parser(
+        prog="rankskew",
+        description="Names the late rank of a multi-GPU PyTorch job, its stage and its cost.",
+        epilog=f"commands:\n{commands}",
+        examples=EXAMPLES,
+    )
+    options.add_argument("--version", action="version", version=f"rankskew {__version__}")
+    options.add_argument("command", metavar="COMMAND", help=argparse.SUPPRESS)
+    options.add_argument("arguments", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return options
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run the command in *arguments*; raises UsageError or StartError for what it cannot do."""
-    parser = Parser(
-        prog="rankskew",
-        description="Names the late rank of a multi-GPU PyTorch job, its stage and its cost.",
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"rankskew {__version__}")
-    parser.add_argument("command", choices=COMMANDS, help=WHAT_THEY_DO)
-    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="COMMAND --help lists them")
-    options = parser.parse_args(arguments)
-    command = import_module(f"exporter.commands.{options.command}")
-    status: int = command.run(options.arguments)
+    if not arguments:
+        parser().print_help()
+        return 0
+    options = parser().parse_args(arguments)
+    if options.command not in COMMANDS:
+        raise UsageError(_unknown(options.command))
+    status: int = load(options.command).run(options.arguments)
     return status
+
+
+def _unknown(name: str) -> str:
+    alike = difflib.get_close_matches(name, COMMANDS, 1, ALIKE)
+    hint = f"did you mean {alike[0]!r}?" if alike else "see rankskew --help"
+    return f"there is no command {name!r}; {hint}"

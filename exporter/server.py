@@ -30,7 +30,7 @@ OPERATOR_SOCKET_MODE: Final = 0o600
 
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT; raises UsageError or StartError if it cannot start."""
-    _configure_logging()
+    _configure_logging(settings.log_level)
     file = settings.web_config_file
     config = load_web_config(Path(file)) if file else WebConfig()
     exporter = Exporter(settings, config)
@@ -107,9 +107,9 @@ def _open_operator(settings: Settings, stack: ExitStack) -> list[socket.socket]:
     return [unix.socket]
 
 
-def _configure_logging() -> None:
+def _configure_logging(level: str) -> None:
     logging.basicConfig(
-        stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(message)s"
     )
     # It warns of every request that is not HTTP, so anyone who can connect could fill the disk.
     logging.getLogger("uvicorn").setLevel(logging.ERROR)

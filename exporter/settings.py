@@ -3,9 +3,11 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from exporter import durations
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 def positive(text: str) -> int:
@@ -33,6 +35,13 @@ def regular_expression(text: str) -> str:
         re.compile(text)
     except re.error as error:
         raise ValueError(f"{text!r} is not a regular expression: {error}") from error
+    return text
+
+
+def log_level(text: str) -> str:
+    """Return *text* if it is the name of a level."""
+    if text not in LOG_LEVELS:
+        raise ValueError(f"{text!r} is not one of {', '.join(LOG_LEVELS)}")
     return text
 
 
@@ -172,6 +181,12 @@ class Settings:
         "Window for means and minima of GPU readings: one scrape interval or more.",
         durations.parse,
         durations.show,
+    )
+    log_level: str = _flag(
+        "--log.level",
+        "info",
+        "Least severe messages to log: debug, info, warning or error.",
+        log_level,
     )
     collectors_off: frozenset[str] = frozenset()
 

@@ -30,6 +30,7 @@ from exporter.ranks.limits import RankLimits
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
+from exporter.scrapers import Scrapers
 from exporter.settings import Settings
 from exporter.web.app import web_app
 from exporter.web.config import WebConfig
@@ -74,6 +75,7 @@ class Exporter:
         nvml = self._nvml if self._needs_nvml else None
         self._ready = Ready(self._scrape.is_ready, nvml)
         self._gpus_gone = GpusGone(nvml)
+        self._scrapers = Scrapers()
 
     def start(self) -> None:
         """Start reading the node."""
@@ -94,7 +96,7 @@ class Exporter:
     def web_app(self) -> ASGIApp:
         """Return the web application, behind the login and headers of the web config file."""
         exposition = Exposition(self._scrape)
-        app: ASGIApp = web_app(exposition, self.live, self._ready, self._gpus_gone)
+        app: ASGIApp = web_app(exposition, self.live, self._ready, self._gpus_gone, self._scrapers)
         if self._config.users:
             from exporter.web.auth import BasicAuth  # Imported here: bcrypt takes 0.4 MiB.
 
@@ -111,7 +113,7 @@ class Exporter:
     def ingest_listener(self, sockets: Sequence[socket.socket]) -> Listener:
         """Return the listener for training processes, whose connections never give way."""
         limit = self._settings.ingest_max_body_bytes
-        app = IngestApp(self._store, self._counts, self._orders, limit, self._token)
+        app = IngestApp(self._store, self._counts, self._orders, limit, self._token, self._scrapers)
         wanted = self._settings.ingest_connections_per_rank * self._settings.ranks_max
         bounds = Bounds(
             affordable(wanted),

@@ -9,9 +9,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rank_probe import api, identity, relaunch
+from rank_probe import api, relaunch
 from rank_probe.command import USAGE, Command, WrongCommand, parse
-from rank_probe.push import DEFAULT_ENDPOINT, open_connection
 from rank_probe.version import __version__
 
 
@@ -19,14 +18,17 @@ def main(words: Sequence[str] | None = None) -> int:
     """Do what *words*, by default the process's arguments, ask for; return the exit status."""
     try:
         command = parse(sys.argv[1:] if words is None else words)
+        if command.action == "check":
+            # Imported here: a training job waits for every import of this module.
+            from rank_probe import check_command
+
+            return check_command.run(command.arguments)
     except WrongCommand as wrong:
-        print(f"rank-probe: {wrong}; see rank-probe --help", file=sys.stderr)
+        print(f"rank-probe: {wrong}; see {wrong.help}", file=sys.stderr)
         return 2
     match command.action:
         case "run":
             run(command)
-        case "check":
-            return check()
         case "help":
             print(USAGE)
         case "version":
@@ -55,26 +57,6 @@ def run(command: Command) -> None:
         if end.code not in (None, 0):
             api.abandon()
         raise
-
-
-def check() -> int:
-    """Print this rank's identity and whether the exporter answers; return 1 if it does not."""
-    me = identity.from_environment(os.environ)
-    if me is None:
-        print("rank: not set in the environment (torchrun, SLURM and MPI set it)")
-    else:
-        print(f"rank: {me.rank} of {me.world_size} in job {me.job_id!r}, attempt {me.attempt}")
-    endpoint = os.environ.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT
-    try:
-        connection = open_connection(endpoint)
-        connection.request("GET", "/")
-        connection.getresponse().read()
-    except (OSError, ValueError) as error:
-        print(f"exporter: no answer at {endpoint} ({error}); start one with: rankskew exporter")
-        return 1
-    connection.close()
-    print(f"exporter: answers at {endpoint}")
-    return 0
 
 
 def _put_first_on_path(folder: str) -> None:

@@ -12,20 +12,29 @@ from typing import Final, Literal
 USAGE: Final = """\
 usage: rank-probe [run] SCRIPT [ARGUMENT ...]     run a script with its stages timed
        rank-probe [run] -m MODULE [ARGUMENT ...]  run a module with its stages timed
-       rank-probe check                           show this rank, and whether an exporter answers
+       rank-probe check [OPTION ...]              say whether ranks could report from here
        rank-probe --help | --version
 
 `python -m rank_probe` is the same command, and so runs under a launcher:
        torchrun --nproc-per-node 8 -m rank_probe SCRIPT [ARGUMENT ...]
 RANK_PROBE=0 turns the probe off; RANKSKEW_EXPORTER sets the address of the exporter.
-A script called run or check is ./run or ./check."""
+A script called run or check is ./run or ./check.
+
+examples:
+  torchrun --nproc-per-node 8 -m rank_probe train.py --lr 0.1
+  RANKSKEW_JOB_ID=llama srun python -m rank_probe -m pkg.train
+  rank-probe check --wait 60s    # rank-probe check --help has more"""
 
 # deepspeed and torch.distributed.launch put this before the other arguments of what they start.
 LAUNCHERS_OPTIONS: Final = ("--local_rank=", "--local-rank=")
 
 
 class WrongCommand(Exception):
-    """The command cannot be run; the message says why."""
+    """The command cannot be run; the message says why, and *help* is the command that helps."""
+
+    def __init__(self, message: str, help: str = "rank-probe --help") -> None:
+        super().__init__(message)
+        self.help = help
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +57,8 @@ def parse(words: Sequence[str]) -> Command:
     match words[len(passed_on) :]:
         case ["run", *rest]:
             return _run(rest, passed_on)
-        case ["check"]:
-            return Command("check")
-        case ["check", extra, *_]:
-            raise WrongCommand(f"check takes no arguments, but got {extra!r}")
+        case ["check", *rest]:
+            return Command("check", arguments=tuple(rest))
         case rest:
             return _run(rest, passed_on)
 

@@ -134,6 +134,35 @@ def named_job_id(environment: Mapping[str, str]) -> str | None:
     return f"{namespace}/{named}" if named and namespace else named
 
 
+def job_id_source(environment: Mapping[str, str]) -> str:
+    """Return where job_id() takes the name from: a variable, with what it is prefixed with."""
+    for name in (_GIVEN_JOB_ID, *_JOB_ID):
+        if _first(environment, (name,)) is not None:
+            break
+    else:
+        if _KUBERNETES in environment and environment.get(_HOSTNAME):
+            name = f"{_HOSTNAME}, the pod's name"
+        elif not _THIS_NODE.fullmatch(environment.get(_MASTER, "").strip()):
+            return f"{_MASTER}, as nothing names the job"
+        else:
+            return "the node's name, as nothing names the job"
+    has_namespace = _KUBERNETES in environment and environment.get(_NAMESPACE, "").strip()
+    return f"{name}, after the pod's namespace" if has_namespace and name != _GIVEN_JOB_ID else name
+
+
+def rank_source(environment: Mapping[str, str]) -> str | None:
+    """Return the variables from which from_environment() takes the rank; None without a rank."""
+    if from_environment(environment) is None:
+        return None
+    pairs = zip(_RANK, _WORLD_SIZE, strict=True)
+    return next(
+        f"{rank} and {world_size}"
+        for rank, world_size in pairs
+        if _number(environment, (rank,)) is not None
+        and _number(environment, (world_size,)) is not None
+    )
+
+
 def with_namespace(environment: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:
     """Return *environment* with the pod's namespace, from the files under *root*."""
     known = dict(environment)

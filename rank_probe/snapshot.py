@@ -12,6 +12,8 @@ SCHEMA: Final = 1
 
 # Where to post snapshots, on the exporter's ingest listener.
 SNAPSHOT_PATH: Final = "/v1/snapshots"
+# Where to ask what would become of one.
+DRY_RUN_PATH: Final = "/v1/snapshots/dry-run"
 
 RANK_INFO_LABELS: Final = (
     "local_rank",

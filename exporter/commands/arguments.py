@@ -2,17 +2,39 @@
 
 import argparse
 from math import isfinite
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from exporter import durations
 from exporter.errors import UsageError
 
 
+class Help(argparse.HelpFormatter):
+    """Wraps text, but keeps text of several lines as it is: lists and examples."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:  # As argparse's own do.
+        return text if "\n" in text else super()._fill_text(text, width, indent)
+
+
 class Parser(argparse.ArgumentParser):
-    """An ArgumentParser that reports errors in one line instead of a page of usage."""
+    """An ArgumentParser that reports errors in one line instead of a page of usage.
+
+    Its help ends with *examples*, one command line each, after the *epilog*.
+    """
+
+    def __init__(self, examples: str = "", epilog: str = "", **options: Any) -> None:
+        lines = "\n".join(f"  {line}" for line in examples.splitlines())
+        parts = [epilog, f"examples:\n{lines}" if examples else ""]
+        text = "\n\n".join(part for part in parts if part)
+        usual: dict[str, Any] = {"formatter_class": Help, "allow_abbrev": False}
+        super().__init__(epilog=text, **(usual | options))
 
     def error(self, message: str) -> NoReturn:
         raise UsageError(f"{message}; see {self.prog} --help")
+
+
+def add_json(options: Parser, fields: str) -> None:
+    """Add --json; *fields* says what the document has."""
+    options.add_argument("--json", action="store_true", help=f"print one JSON document: {fields}")
 
 
 def duration(text: str) -> float:

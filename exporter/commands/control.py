@@ -1,31 +1,52 @@
 """`rankskew control`: change how much the probes of a running job time."""
 
+import json
 from collections.abc import Sequence
+from typing import Final
 
-from exporter.commands.arguments import Parser
+from exporter.commands.arguments import Parser, add_json
 from exporter.operator.control_command import control_endpoint, give_order
 from exporter.operator.orders import Order
 from rank_probe.snapshot import LEVELS
 
+EXAMPLES: Final = """\
+rankskew control llama off                # every rank of the job on this node
+rankskew control llama detail --rank 3    # one of them: write every step to a trace"""
 
-def run(arguments: Sequence[str]) -> int:
-    """Change how much the probes of a job's ranks on this node time."""
-    parser = Parser(
+
+def parser() -> Parser:
+    """Return the parser of its arguments."""
+    options = Parser(
         prog="rankskew control",
         description="Change what the probes of a running job's ranks on this node time: nothing "
         "except a heartbeat (off), the stages (stages), or also every step, written to a trace "
         "file (detail).",
-        allow_abbrev=False,
+        examples=EXAMPLES,
     )
-    parser.add_argument("job_id")
-    parser.add_argument("level", choices=LEVELS)
-    parser.add_argument("--rank", type=int, help="only this rank (default: all on this node)")
-    parser.add_argument(
+    options.add_argument("job_id")
+    options.add_argument("level", choices=LEVELS)
+    options.add_argument("--rank", type=int, help="only this rank (default: all on this node)")
+    options.add_argument(
         "--endpoint",
         default=control_endpoint(),
         help="the exporter's --operator.socket, or for ranks of your own where they push "
         "(default: %(default)s)",
     )
-    options = parser.parse_args(arguments)
-    print(give_order(Order(options.job_id, options.level, options.rank), options.endpoint))
+    add_json(options, "job_id, level, rank, and in ranks how many ranks the order applies to")
+    return options
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Change how much the probes of a job's ranks on this node time."""
+    options = parser().parse_args(arguments)
+    order = Order(options.job_id, options.level, options.rank)
+    ranks = give_order(order, options.endpoint)
+    if options.json:
+        said = {"job_id": order.job_id, "level": order.level, "rank": order.rank, "ranks": ranks}
+        print(json.dumps(said, indent=2))
+    else:
+        who = "1 rank" if ranks == 1 else f"{ranks} ranks"
+        print(
+            f"{who} of job {order.job_id!r} on this node: level {order.level} within about a second"
+        )
     return 0

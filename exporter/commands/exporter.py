@@ -11,6 +11,10 @@ from exporter.server import serve
 from exporter.settings import Settings, flags
 
 SWITCH: Final = "collector."
+EXAMPLES: Final = """\
+rankskew exporter
+rankskew exporter --web.listen-address=127.0.0.1:9917 --log.level=debug
+rankskew exporter --ingest.socket=/tmp/rankskew.sock --operator.socket= --path.state="""
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -19,27 +23,32 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def parse_settings(arguments: Sequence[str]) -> Settings:
-    """Return the settings that the flags in *arguments* ask for; raises UsageError."""
-    parser = Parser(
+def parser() -> Parser:
+    """Return the parser of its flags."""
+    options = Parser(
         prog="rankskew exporter",
         description="Serve the node's metrics and accept the snapshots of its ranks.",
-        allow_abbrev=False,
+        examples=EXAMPLES,
     )
     for setting, flag in flags():
         help_text = f"{flag.help} (default: {flag.show(setting.default) or 'empty'})"
-        parser.add_argument(
+        options.add_argument(
             flag.name, dest=setting.name, metavar="VALUE", help=help_text.replace("%", "%%")
         )
     for entry in COLLECTORS:
-        parser.add_argument(
+        options.add_argument(
             f"--{SWITCH}{entry.name}",
             dest=SWITCH + entry.name,
             default=True,
             action=argparse.BooleanOptionalAction,
             help=entry.help,
         )
-    return _settings(vars(parser.parse_args(arguments)))
+    return options
+
+
+def parse_settings(arguments: Sequence[str]) -> Settings:
+    """Return the settings that the flags in *arguments* ask for; raises UsageError."""
+    return _settings(vars(parser().parse_args(arguments)))
 
 
 def _settings(options: dict[str, Any]) -> Settings:

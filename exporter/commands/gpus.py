@@ -1,23 +1,33 @@
 """`rankskew gpus`: release the GPUs for a while, or forget those that were removed."""
 
+import argparse
+import json
+import sys
 from collections.abc import Sequence
+from typing import Any, Final
 
-from exporter.commands.arguments import Parser, duration
+from exporter import durations
+from exporter.commands.arguments import Parser, add_json, duration
 from exporter.operator.control_command import operator_endpoint
 from exporter.operator.gpus_command import forget, release, resume
 
+EXAMPLES: Final = """\
+rankskew gpus release --for 30m && nvidia-smi --gpu-reset -i 3
+rankskew gpus resume
+rankskew gpus forget    # after a GPU was removed for good"""
 
-def run(arguments: Sequence[str]) -> int:
-    """Make the exporter release the GPUs for a while, or forget those that were removed."""
-    parser = Parser(
+
+def parser() -> Parser:
+    """Return the parser of its arguments."""
+    options = Parser(
         prog="rankskew gpus",
         description="Run as root. Make the exporter of this node close the GPUs, so that they can "
         "be reset or reconfigured or their driver reloaded (release), read them again (resume), or "
         "no longer expect GPUs that were removed for good (forget).",
-        allow_abbrev=False,
+        examples=EXAMPLES,
     )
-    parser.add_argument("action", choices=("release", "resume", "forget"))
-    parser.add_argument(
+    options.add_argument("action", choices=("release", "resume", "forget"))
+    options.add_argument(
         "--for",
         dest="seconds",
         metavar="DURATION",
@@ -25,14 +35,38 @@ def run(arguments: Sequence[str]) -> int:
         default="10m",
         help="time after which a release ends by itself (default: %(default)s)",
     )
-    parser.add_argument(
+    options.add_argument(
         "--endpoint",
         default=operator_endpoint(),
         help="the exporter's --operator.socket (default: %(default)s)",
     )
-    options = parser.parse_args(arguments)
-    if options.action == "release":
-        print(release(options.seconds, options.endpoint))
-    else:
-        print({"resume": resume, "forget": forget}[options.action](options.endpoint))
+    add_json(options, "action, and seconds (how long a release lasts) or forgotten (how many GPUs)")
+    return options
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Make the exporter release the GPUs for a while, or forget those that were removed."""
+    options = parser().parse_args(arguments)
+    done, sentence = _do(options)
+    print(json.dumps({"action": options.action} | done, indent=2) if options.json else sentence)
     return 0
+
+
+def _do(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """Return what was done, for scripts and as a sentence."""
+    if options.action == "release":
+        release(options.seconds, options.endpoint, _say)
+        return {"seconds": options.seconds}, (
+            f"the exporter has closed the GPUs for {durations.show(options.seconds)}: reset or "
+            "reconfigure them, then run rankskew gpus resume"
+        )
+    if options.action == "resume":
+        resume(options.endpoint)
+        return {}, "the exporter reads the GPUs again within seconds"
+    forgotten = forget(options.endpoint)
+    gpus = "1 GPU is" if forgotten == 1 else f"{forgotten} GPUs are"
+    return {"forgotten": forgotten}, f"{gpus} no longer expected"
+
+
+def _say(sentence: str) -> None:
+    print(f"rankskew: {sentence}", file=sys.stderr, flush=True)

@@ -15,18 +15,24 @@ from exporter.replay.traces import Run, read_traces
 SHIPPED: Final = object()
 
 
-def run(arguments: Sequence[str]) -> int:
-    """Judge recorded traces, and account for the time lost to waiting."""
-    parser = Parser(
+EXAMPLES: Final = """\
+rankskew replay /scratch/trace
+rankskew replay /scratch/trace --json | jq '.jobs[].findings'
+rankskew replay /scratch/trace --scrape-interval 5s --rules"""
+
+
+def parser() -> Parser:
+    """Return the parser of its arguments."""
+    options = Parser(
         prog="rankskew replay",
         description="Judge recorded traces as the join judges a running job, and print each "
         "finding: rank, stage, kind, onset, end, GPUs lost. The slowdown is the time of the run "
         "divided by the time it would have taken with every named rank as fast as its peers and "
         "the same communication.",
-        allow_abbrev=False,
+        examples=EXAMPLES,
     )
-    parser.add_argument("path", type=Path, nargs="+", help="a CSV file, or a directory of them")
-    parser.add_argument(
+    options.add_argument("path", type=Path, nargs="+", help="a CSV file, or a directory of them")
+    options.add_argument(
         "--time-scale",
         metavar="K",
         type=positive,
@@ -34,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
         help="make the clock and every stage K times slower, for traces of only a few seconds "
         "(default: 1)",
     )
-    parser.add_argument(
+    options.add_argument(
         "--rules",
         metavar="DIR",
         type=Path,
@@ -43,15 +49,32 @@ def run(arguments: Sequence[str]) -> int:
         help="also evaluate alert rules on the verdicts, with promtool, and list the alerts that "
         "fire: the rules in DIR, or the shipped rules if --rules is the last argument",
     )
-    parser.add_argument(
+    options.add_argument(
         "--scrape-interval",
         metavar="DURATION",
         type=interval,
         default="15s",
         help="how often the ranks are scraped and the rules evaluated (default: %(default)s)",
     )
-    parser.add_argument("--format", choices=("text", "json"), default="text")
-    options = parser.parse_args(arguments)
+    options.add_argument(
+        "--format",
+        choices=("text", "json"),
+        default="text",
+        help="json prints one document, which docs/replay.md describes (default: text)",
+    )
+    options.add_argument(
+        "--json",
+        dest="format",
+        action="store_const",
+        const="json",
+        help="the same as --format json",
+    )
+    return options
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Judge recorded traces, and account for the time lost to waiting."""
+    options = parser().parse_args(arguments)
     rules = None
     if options.rules is not None:
         shipped = options.rules is SHIPPED

@@ -1,7 +1,6 @@
 """`rankskew simulate`: serve a simulated fleet."""
 
 import tempfile
-from argparse import RawDescriptionHelpFormatter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -14,10 +13,9 @@ from exporter.simulate.plan import TOUR_GPUS, JobPlan, equal_jobs, tour
 
 FLAG: Final = "--listen-address"
 GPUS: Final = 8
-EXAMPLES: Final = """examples:
-  rankskew simulate
-  rankskew simulate --nodes 64 --gpus 8 --fault thermal:node=7,gpu=3 --fault loader:node=2,after=2m
-"""
+EXAMPLES: Final = """\
+rankskew simulate
+rankskew simulate --nodes 64 --gpus 8 --fault thermal:node=7,gpu=3 --fault loader:node=2,after=2m"""
 
 
 def parser() -> Parser:
@@ -27,9 +25,8 @@ def parser() -> Parser:
         description="Serve a simulated fleet over HTTP, to see the dashboards and try the alerts "
         'without a GPU. Everything on it is labelled cluster="simulated". Without --nodes, one '
         "small job shows each fault.",
-        formatter_class=RawDescriptionHelpFormatter,
-        epilog=f"faults:\n{_kinds()}\n{EXAMPLES}",
-        allow_abbrev=False,
+        epilog=f"faults:\n{_kinds()}",
+        examples=EXAMPLES,
     )
     found.add_argument(
         FLAG, default="127.0.0.1:9919", help="where to listen (default: %(default)s)"
@@ -78,4 +75,4 @@ def fleet_plans(arguments: Sequence[str]) -> list[JobPlan]:
 
 
 def _kinds() -> str:
-    return "".join(f"  {kind.name:12}{kind.about}\n" for kind in KINDS)
+    return "\n".join(f"  {kind.name:12}{kind.about}" for kind in KINDS)

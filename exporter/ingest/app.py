@@ -10,7 +10,8 @@ from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from exporter.ingest.description import describe_snapshots
-from exporter.ingest.schema import RESULTS, Refused, parse
+from exporter.ingest.dry_run import DryRun, serve_dry_runs
+from exporter.ingest.schema import RESULT_OF, RESULTS, Refused, parse
 from exporter.ingest.token_file import TokenFile
 from exporter.listeners.peer import Peer
 from exporter.operator.levels import Orders, own
@@ -19,14 +20,9 @@ from exporter.operator.refusals import REFUSALS, Ordered, say_what_is_wrong
 from exporter.ranks.late_blocks import LateBlocks
 from exporter.ranks.limits import NoRoom
 from exporter.ranks.store import Forbidden, RankStore, Superseded
-from rank_probe.snapshot import SNAPSHOT_PATH
+from exporter.scrapers import Scrapers
+from rank_probe.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH
 from rank_probe.version import __version__
-
-RESULT_OF: Final[Mapping[type[Exception], str]] = {
-    Forbidden: "forbidden",
-    Superseded: "superseded",
-    NoRoom: "no_room",
-}
 
 ONLY_POST: Final = JSONResponse(
     {"error": f"Method Not Allowed: {SNAPSHOT_PATH} takes POST only."}, 405, {"Allow": "POST"}
@@ -53,6 +49,7 @@ class IngestApp:
     """Puts snapshots into *store* and counts them in *counts*. Call from the event loop only.
 
     With a *token*, clients must send it over TCP; over the Unix socket the kernel identifies them.
+    *scrapers* are named to those who ask for a dry run.
 
     FastAPI serves everything but the push: docs/decisions/0002-libraries.md shows what a push
     through FastAPI would cost.
@@ -65,6 +62,7 @@ class IngestApp:
         orders: Orders,
         max_body_bytes: int,
         token: TokenFile | None = None,
+        scrapers: Scrapers | None = None,
     ) -> None:
         self._store = store
         self._counts = counts
@@ -72,7 +70,7 @@ class IngestApp:
         self._late_blocks = LateBlocks(store)
         self._max_body_bytes = max_body_bytes
         self._token = token
-        self._api = _api(orders)
+        self._api = _api(orders, DryRun(store, scrapers or Scrapers()))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -154,7 +152,7 @@ class IngestApp:
         )
 
 
-def _api(orders: Orders) -> FastAPI:
+def _api(orders: Orders, dry_run: DryRun) -> FastAPI:
     app = FastAPI(
         title="rankskew ingest",
         summary="Where ranks push snapshots, and their owners control them.",
@@ -165,10 +163,11 @@ def _api(orders: Orders) -> FastAPI:
     )
     say_what_is_wrong(
         app,
-        f"POST to {SNAPSHOT_PATH} and {CONTROL_PATH}, and GET of /openapi.json; "
+        f"POST to {SNAPSHOT_PATH}, {DRY_RUN_PATH} and {CONTROL_PATH}, and GET of /openapi.json; "
         "the web listener serves the rest",
     )
     describe_snapshots(app)
+    serve_dry_runs(app, dry_run)
 
     @app.post(CONTROL_PATH, responses=REFUSALS)
     async def control(order: Order, request: Request) -> Ordered:

@@ -1,6 +1,7 @@
 """The schema of a pushed snapshot, and the one sentence that explains a refusal."""
 
 import dataclasses
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import Annotated, Any, Final, Literal, Self, cast
 
@@ -20,6 +21,8 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 from pydantic_core import CoreSchema, ErrorDetails, core_schema
 
+from exporter.ranks.limits import NoRoom
+from exporter.ranks.store import Forbidden, Superseded
 from exporter.validation import NOT_JSON, SAME_RELEASE, OneOf, sentence, wrong
 from rank_probe.snapshot import (
     DEFAULT_LEVEL,
@@ -53,6 +56,12 @@ RESULTS: Final = {
     "invalid": 422,
     "no_room": 429,
     "turned_away": 503,  # With its connection, before anything was read.
+}
+
+RESULT_OF: Final[Mapping[type[Exception], str]] = {
+    Forbidden: "forbidden",
+    Superseded: "superseded",
+    NoRoom: "no_room",
 }
 
 # Enough for any real name; a longer one costs memory in every Prometheus downstream.

@@ -26,15 +26,16 @@ def control_endpoint() -> str:
     return os.environ.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT
 
 
-def give_order(order: Order, endpoint: str) -> str:
-    """Post *order* to *endpoint* and return a sentence on the result; raises UsageError."""
+def give_order(order: Order, endpoint: str) -> int:
+    """Post *order* to *endpoint*; return how many ranks it applies to. Raises UsageError."""
     status, answer = post(CONTROL_PATH, order.to_json(), endpoint)
     if status != http.client.OK:
         sentence = answer.get("error")
         raise UsageError(str(sentence or f"{endpoint} answers {status}: it takes no orders"))
     ranks = answer.get("ranks")
-    who = "1 rank" if ranks == 1 else f"{ranks} ranks"
-    return f"{who} of job {order.job_id!r} on this node: level {order.level} within about a second"
+    if not isinstance(ranks, int):
+        raise UsageError(f"{endpoint} does not answer as an exporter does")
+    return ranks
 
 
 def post(path: str, body: bytes, endpoint: str) -> tuple[int, dict[str, Any]]:

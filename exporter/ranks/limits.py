@@ -2,6 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -97,6 +98,12 @@ class Beginnings:
                 f"{self._most} ranks of this user started in the last minute; "
                 "wait, or raise --ranks.max."
             )
+
+    def copy(self) -> "Beginnings":
+        """Return the same, to be changed apart."""
+        other = copy(self)
+        other._times = {owner: times.copy() for owner, times in self._times.items()}
+        return other
 
     def add(self, owner: Owner, now: float) -> None:
         """Count one more."""

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Final
 
@@ -98,6 +99,13 @@ class RankStore:
             began = now - _run_seconds(snapshot)
         self._held[key] = HeldRank(snapshot, now, owner, began)
         return True
+
+    def would_put(self, snapshot: Snapshot, owner: Peer | None = None) -> bool:
+        """Return, or raise, what put() would; nothing changes."""
+        trial = copy(self)
+        trial._held = self._held.copy()
+        trial._beginnings = self._beginnings.copy()
+        return trial.put(snapshot, owner)
 
     def now(self) -> float:
         """Return the store's clock, by which *received_seconds* and *began_seconds* are told."""

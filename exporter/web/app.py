@@ -9,6 +9,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse
 
 from exporter.live.page import LiveSummary, LiveView
 from exporter.scrape.exposition import Exposition, wanted
+from exporter.scrapers import Scrapers
 from rank_probe.version import __version__
 
 # Why a check fails, None if it does not.
@@ -27,9 +28,16 @@ WELL: Final[dict[int | str, dict[str, Any]]] = {
 
 
 def web_app(
-    exposition: Exposition, live: LiveView, why_not_ready: Why, why_not_healthy: Why
+    exposition: Exposition,
+    live: LiveView,
+    why_not_ready: Why,
+    why_not_healthy: Why,
+    scrapers: Scrapers | None = None,
 ) -> FastAPI:
-    """Return the application. Every handler runs in the event loop, where the rank store lives."""
+    """Return the application; it tells *scrapers* who fetches /metrics.
+
+    Every handler runs in the event loop, where the rank store lives.
+    """
     page = (files("exporter") / "live" / "index.html").read_text()
     app = FastAPI(
         title="rankskew exporter",
@@ -52,6 +60,8 @@ def web_app(
         if complaint is not None:
             return PlainTextResponse(f"{complaint}\n", 400)
         body, headers = await exposition.page(want)
+        if scrapers is not None and request.client is not None and request.method == "GET":
+            scrapers.see(request.client.host, request.headers.get("user-agent", ""))
         return Response(body, headers=headers)
 
     @app.head("/", include_in_schema=False)

@@ -1,5 +1,6 @@
 """A command does what its flags say, or ends with one line that says what is wrong."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from exporter.__main__ import main
 from exporter.commands.exporter import parse_settings
+from exporter.commands.table import COMMANDS
 from exporter.settings import Settings
 from rank_probe.version import __version__
 from tests.exporter.running import ROOT
@@ -28,6 +30,7 @@ def test_flags_reach_their_settings() -> None:
             "--ingest.socket=",
             "--operator.socket=",
             "--no-collector.ranks",
+            "--log.level=warning",
         ]
     )
 
@@ -36,6 +39,7 @@ def test_flags_reach_their_settings() -> None:
         ranks_finished_retention_seconds=90.0,
         ingest_socket="",
         operator_socket="",
+        log_level="warning",
         collectors_off=frozenset({"ranks"}),
     )
 
@@ -50,8 +54,10 @@ def test_collector_can_be_switched_on_again() -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "the following arguments are required: command"),
-        (["serve"], "invalid choice: 'serve' (choose from"),
+        (["exprter"], "there is no command 'exprter'; did you mean 'exporter'?"),
+        (["--verison"], "the following arguments are required: COMMAND"),
+        (["xyz"], "there is no command 'xyz'; see rankskew --help"),
+        (["exporter", "--log.level=loud"], "'loud' is not one of debug, info, warning, error"),
         (["exporter", "--rank.max=8"], "unrecognized arguments: --rank.max=8"),
         (["exporter", "--ranks.ma=8"], "unrecognized arguments: --ranks.ma=8"),
         (["exporter", "extra"], "unrecognized arguments: extra"),
@@ -77,6 +83,50 @@ def test_wrong_usage_is_one_line_and_exit_2(
     assert output.err.startswith("rankskew: ")
     assert complaint in output.err
     assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_commands_are_listed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """`rankskew` alone, as with --help, shows each command on a line, and is no mistake."""
+    try:
+        status: int | str | None = main(arguments)
+    except SystemExit as ended:
+        status = ended.code
+
+    output = capsys.readouterr()
+    assert (status, output.err) == (0, "")
+    for name, sentence in COMMANDS.items():
+        assert f"\n  {name:<12}{sentence}\n" in output.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each_command_ends_with_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever asks a command for help sees how it is used, as lines to copy."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+
+    last = capsys.readouterr().out.rpartition("\n\n")[2].splitlines()
+    assert ended.value.code == 0
+    assert last[0] == "examples:"
+    assert len(last) > 1
+    assert all(line.startswith(f"  rankskew {command}") for line in last[1:])
+    assert max(map(len, last)) <= 100
+
+
+@pytest.mark.parametrize("flags", [(), ("--overwrite", "--vmalert")])
+def test_files_are_listed_for_scripts(
+    flags: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`rankskew files --json` names each file written and what to load."""
+    assert main(["files", str(tmp_path), "--json", *flags]) == 0
+
+    said = json.loads(capsys.readouterr().out)
+    written = {str(path) for path in tmp_path.rglob("*") if path.is_file()}
+    assert said["directory"] == str(tmp_path)
+    assert set(said["files"]) == written
+    assert said["rule_files"] == [f"{tmp_path}/alerts/rules/*.yaml"]
 
 
 def test_version_is_the_one_of_the_release(capsys: pytest.CaptureFixture[str]) -> None:
@@ -108,7 +158,7 @@ class Missing:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {
             "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "psutil", "yaml",
-            "bcrypt", "pynvml",
+            "bcrypt", "pynvml", "shtab",
         }:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 

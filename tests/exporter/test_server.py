@@ -34,6 +34,30 @@ def test_whole_page_passes_promtool(exporter: RunningExporter) -> None:
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
+def test_debug_log_says_which_collectors_are_off(tmp_path: Path) -> None:
+    """--log.level=debug adds why a collector has no series; the default does not."""
+    off = re.compile(r"DEBUG collector \w+ is not available: ")
+    with running_exporter(tmp_path / "e.sock", "--log.level=debug") as loud:
+        wait_until(lambda: any(off.search(line) for line in loud.log))
+    with running_exporter(tmp_path / "e.sock") as usual:
+        wait_until(lambda: "\nrankskew_gpus_visible 0.0" in usual.metrics())
+        assert "DEBUG" not in "\n".join(usual.log)
+
+
+def test_quiet_log_has_warnings_only(tmp_path: Path) -> None:
+    """--log.level=warning leaves out that it started, but not that no rank can report."""
+    flags = ["--web.listen-address=127.0.0.1:0", "--ingest.socket=", "--operator.socket="]
+    command = [*RunningExporter.COMMAND, *flags, "--path.state=", "--log.level=warning"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        log = first + process.stderr.read()
+
+    assert " WARNING ingest is off: no rank can report to this exporter" in log
+    assert " INFO " not in log
+
+
 def test_live_page_counts_the_gpus(exporter: RunningExporter) -> None:
     """As soon as the driver was asked, the live page knows how many GPUs there are: none here."""
 

@@ -10,7 +10,9 @@ from rank_probe.identity import (
     VARIABLES,
     from_environment,
     job_id,
+    job_id_source,
     peer_group,
+    rank_source,
     with_namespace,
 )
 
@@ -91,6 +93,36 @@ def test_torchrun_inside_slurm_ranks_by_torchrun() -> None:
 def test_job_is_named_by_the_first_who_did(environment: dict[str, str], expected: str) -> None:
     """The user's name wins, then the scheduler's, then the launcher's."""
     assert job_id(environment) == expected
+
+
+@pytest.mark.parametrize(
+    ("environment", "source"),
+    [
+        ({"RANKSKEW_JOB_ID": "mine", "SLURM_JOB_ID": "4711"}, "RANKSKEW_JOB_ID"),
+        ({**POD, "RANKSKEW_JOB_ID": "mine"}, "RANKSKEW_JOB_ID"),
+        ({"SLURM_JOB_ID": "4711", "TORCHELASTIC_RUN_ID": "run"}, "SLURM_JOB_ID"),
+        ({**POD, "TORCHELASTIC_RUN_ID": "run"}, "TORCHELASTIC_RUN_ID, after the pod's namespace"),
+        ({**POD, "HOSTNAME": "bert-12"}, "HOSTNAME, the pod's name, after the pod's namespace"),
+        (
+            {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "HOSTNAME": "bert-12"},
+            "HOSTNAME, the pod's name",
+        ),
+        ({"MASTER_ADDR": "gpu7"}, "MASTER_ADDR, as nothing names the job"),
+        (POD | {"MASTER_ADDR": "127.0.0.1"}, "the node's name, as nothing names the job"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, "the node's name, as nothing names the job"),
+    ],
+)
+def test_source_of_the_name_is_said(environment: dict[str, str], source: str) -> None:
+    """`rank-probe check` tells a person which variable named the job."""
+    assert job_id_source(environment) == source
+
+
+def test_source_of_the_rank_is_said() -> None:
+    """It is the pair of variables that counts, not one that has no size of the world."""
+    assert rank_source({"RANK": "0", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}) == (
+        "SLURM_PROCID and SLURM_NTASKS"
+    )
+    assert rank_source({"RANK": "9", "WORLD_SIZE": "8"}) is None
 
 
 def test_namespace_is_read_where_the_pod_does_not_pass_it_on(tmp_path: Path) -> None:

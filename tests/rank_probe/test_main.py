@@ -170,7 +170,6 @@ def test_safe_path_stays_safe(script: Path) -> None:
         (["run", "absent.py", "--lr"], "there is no script 'absent.py' in "),
         (["-m", "absent.module"], "there is no module 'absent'"),
         (["--nproc-per-node", "2"], "unknown option '--nproc-per-node'; "),
-        (["check", "now"], "check takes no arguments, but got 'now'"),
     ],
 )
 def test_wrong_command_is_one_sentence(arguments: list[str], said: str, tmp_path: Path) -> None:
@@ -201,14 +200,3 @@ def test_version_is_told(tmp_path: Path) -> None:
 def test_run_may_be_said(script: Path) -> None:
     """`rank-probe run train.py` is `rank-probe train.py`, and so it is after `python -m`."""
     assert run("run", str(script), "0", cwd=script.parent).stdout == "__main__ ['0'] 42\n"
-
-
-def test_check_says_that_nobody_answers(tmp_path: Path) -> None:
-    """`rank-probe check` names the rank and the exporter that is not there."""
-    launcher = {"RANK": "3", "WORLD_SIZE": "4", "RANKSKEW_JOB_ID": "j"}
-    exporter = {"RANKSKEW_EXPORTER": f"unix:{tmp_path}/absent.sock"}
-    done = run("check", cwd=tmp_path, environment=launcher | exporter)
-
-    assert "rank: 3 of 4 in job 'j', attempt 0" in done.stdout
-    assert "start one with: rankskew exporter" in done.stdout
-    assert done.returncode == 1

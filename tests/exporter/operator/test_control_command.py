@@ -1,5 +1,6 @@
 """`rankskew control` reaches the ranks through a real exporter, or says in one line why not."""
 
+import json
 import os
 import socket
 import threading
@@ -47,6 +48,21 @@ def test_order_reaches_the_rank(
         for rank in (0, 1)
     ]
     assert answers == [(200, {"level": "off"}), (200, {"level": "detail"})]
+
+
+def test_order_for_scripts(exporter: RunningExporter, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json the result is one document; a mistake is a line on stderr as ever."""
+    exporter.push(snapshot(job_id="scripted").to_json())
+    where = f"--endpoint=unix:{exporter.socket_path}"
+
+    assert main(["control", "scripted", "off", "--json", where]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "job_id": "scripted",
+        "level": "off",
+        "rank": None,
+        "ranks": 1,
+    }
+    assert "No rank of job" in complaint(capsys, "absent", "off", "--json", where)
 
 
 def test_mistake_is_one_line(

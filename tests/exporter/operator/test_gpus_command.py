@@ -1,5 +1,6 @@
 """`rankskew gpus` reaches a real exporter and waits until it lets go, or says why not."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,34 @@ def test_forget_says_how_many(
     """On a node without missing GPUs, none is forgotten."""
     assert gpus(exporter, "forget") == 0
     assert capsys.readouterr().out == "0 GPUs are no longer expected\n"
+
+
+def test_orders_for_scripts(exporter: RunningExporter, capsys: pytest.CaptureFixture[str]) -> None:
+    """With --json each action prints one document."""
+    said = []
+    for arguments in (["forget"], ["release", "--for", "5m"], ["resume"]):
+        assert gpus(exporter, *arguments, "--json") == 0
+        said.append(json.loads(capsys.readouterr().out))
+
+    assert said == [
+        {"action": "forget", "forgotten": 0},
+        {"action": "release", "seconds": 300.0},
+        {"action": "resume"},
+    ]
+
+
+def test_long_release_says_what_it_waits_for(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A worker that needs seconds to end is awaited aloud, once."""
+    answers = iter([{"released": False}] * 3 + [{"released": True}])
+    monkeypatch.setattr(gpus_command, "post", lambda *_: (200, next(answers)))
+    monkeypatch.setattr(gpus_command, "QUIET_SECONDS", 0.0)
+
+    assert main(["gpus", "release", "--endpoint=unix:/x"]) == 0
+    assert capsys.readouterr().err == (
+        "rankskew: waiting for the exporter to close the GPUs, for up to 10 s\n"
+    )
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str, status: int = 2) -> str:

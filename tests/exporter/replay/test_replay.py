@@ -48,6 +48,13 @@ def without(path: Path, dropped: Callable[[int, int], bool]) -> Path:
     return path
 
 
+def test_json_has_two_spellings(tmp_path: Path, capsys: Capture) -> None:
+    """--json is the option of every command; --format json still works."""
+    path = record(tmp_path / "a.csv", steps=30)
+
+    assert replay(capsys, path, "--json") == replay(capsys, path, "--format", "json")
+
+
 def test_late_rank_is_named_with_time_stage_and_cost(tmp_path: Path, capsys: Capture) -> None:
     """A rank half a step late from step 100 on is named within 20 steps, and what it costs."""
     path = record(

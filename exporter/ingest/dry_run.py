@@ -1,0 +1,99 @@
+"""The dry run of a push: what would become of it, without keeping or counting anything."""
+
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.openapi.constants import REF_TEMPLATE
+
+from exporter.ingest.schema import RESULT_OF, RESULTS, Refused, parse
+from exporter.listeners.peer import Peer
+from exporter.operator.refusals import Refusal
+from exporter.ranks.limits import Beginnings, NoRoom
+from exporter.ranks.store import RankStore
+from exporter.scrapers import Scraper, Scrapers
+from rank_probe.snapshot import DRY_RUN_PATH
+from rank_probe.version import __version__
+
+SNAPSHOT: Final = {"schema": {"$ref": REF_TEMPLATE.format(model="Snapshot")}}
+BODY: Final[dict[str, Any]] = {
+    "requestBody": {"required": True, "content": {"application/json": SNAPSHOT}}
+}
+TOO_OFTEN: Final = "This user has asked too often in the last minute; ask again in a minute"
+
+
+@dataclass(frozen=True, slots=True)
+class DryRunAnswer:
+    """What the exporter of *version* would do with the snapshot.
+
+    *result* is that of a push, *reason* the sentence of a refusal. *unknown_fields* of it would be
+    ignored. *scraped* has the last clients of /metrics, the latest first.
+    """
+
+    version: str
+    would_accept: bool
+    result: str
+    reason: str | None
+    unknown_fields: int
+    scraped: list[Scraper]
+
+
+# A refusal of the question itself has no answer: a web page, a missing token, too many questions.
+ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {"model": DryRunAnswer | Refusal} for status in (400, 401, 403, 409, 413, 422, 429)
+}
+
+
+class DryRun:
+    """Judges snapshots as *store* would. Call from the event loop only.
+
+    It tells no more than a push would, and no faster: an owner may ask about as many ranks in a
+    minute as may start, or else guessing the names of other users' jobs would be free.
+    """
+
+    def __init__(self, store: RankStore, scrapers: Scrapers) -> None:
+        self._store = store
+        self._scrapers = scrapers
+        self._asked = Beginnings(store.limits.ranks)
+
+    def judge(self, owner: Peer | None, body: bytes) -> DryRunAnswer:
+        """Return what would become of a push; raises NoRoom if *owner* asks too often."""
+        now = self._store.now()
+        self._asked.check(owner, now)
+        self._asked.add(owner, now)
+        result, reason, unknown_fields = self._try(owner, body)
+        scraped = self._scrapers.latest()
+        return DryRunAnswer(__version__, reason is None, result, reason, unknown_fields, scraped)
+
+    def _try(self, owner: Peer | None, body: bytes) -> tuple[str, str | None, int]:
+        try:
+            snapshot, unknown_fields = parse(body)
+            is_news = self._store.would_put(snapshot, owner)
+        except Refused as refusal:
+            return refusal.result, str(refusal), 0
+        except tuple(RESULT_OF) as refusal:
+            return RESULT_OF[type(refusal)], str(refusal), 0
+        return "accepted" if is_news else "ignored", None, unknown_fields
+
+
+def serve_dry_runs(app: FastAPI, dry_run: DryRun) -> None:
+    """Add the dry run to *app*.
+
+    It has a path of its own: a parameter of the push would be overlooked by an exporter that does
+    not know it, and the rank that only asked would be kept.
+    """
+
+    @app.post(DRY_RUN_PATH, responses=ANSWERS, openapi_extra=BODY)
+    async def check(request: Request, response: Response) -> DryRunAnswer:
+        """Say whether a push of this snapshot would be accepted, and who scrapes this exporter.
+
+        The status is that of the push.
+        """
+        body = await request.body()
+        try:
+            answer = dry_run.judge(request.state.peer, body)
+        except NoRoom as error:
+            raise HTTPException(HTTPStatus.TOO_MANY_REQUESTS, TOO_OFTEN) from error
+        response.status_code = RESULTS[answer.result]
+        return answer

@@ -11,9 +11,10 @@ from exporter.live.sentences import LateView
 from exporter.top.fetch import Trouble, get_json
 from exporter.top.fields import label, mapping, number, numbers, objects, text, texts, whole
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, Rank, in_order, no_such_job
-from exporter.top.ranks import worth_a_row
+from exporter.top.ranks import holds_up, worth_a_row
 
-LIVE_PATH: Final = "/api/v1/live"
+# Earlier exporters have no history and ignore what is asked of it.
+LIVE_PATH: Final = "/api/v1/live?history=false"
 # What exporters before states had one set of names call them.
 EARLIER_STATES: Final = {
     "silent": "ranks_missing",
@@ -149,7 +150,7 @@ def _job(said: Mapping[str, Any], node: str) -> Job | None:
         gpus_lost=world_size if state == "hung" else _lost(verdict),
         late=late,
         culprit=_culprit(state, late, ranks),
-        since_seconds=_since(state, late, said),
+        since_seconds=_since(state, late, ranks),
         slowdown=number(verdict.get("slowdown")),
         steps=whole(said.get("steps")),
         step_seconds=number(said.get("step_seconds")),
@@ -174,15 +175,15 @@ def _lost(verdict: Mapping[str, Any]) -> float | None:
 
 def _culprit(state: str, late: Sequence[LateView], ranks: Sequence[Rank]) -> tuple[int, str] | None:
     if state == "hung":
-        holding = [rank for rank in ranks if rank.silent or rank.stage != "sync"]
+        holding = [rank for rank in ranks if holds_up(rank, state)]
         return (holding[0].rank, holding[0].stage or "?") if len(holding) == 1 else None
     waking = [each for each in late if each.wakes]
     return (waking[0].rank, waking[0].stage) if waking else None
 
 
-def _since(state: str, late: Sequence[LateView], said: Mapping[str, Any]) -> float | None:
+def _since(state: str, late: Sequence[LateView], ranks: Sequence[Rank]) -> float | None:
     if state == "hung":
-        ages = [number(rank.get("last_step_age_seconds")) for rank in objects(said.get("ranks"))]
+        ages = [rank.last_step_age_seconds for rank in ranks]
         return min((age for age in ages if age is not None), default=None)
     waking = [each for each in late if each.wakes]
     return waking[0].late_for_seconds if waking else None
@@ -208,6 +209,7 @@ def _rank(said: Mapping[str, Any], node: str) -> Rank | None:
     rank = whole(said.get("rank"))
     if rank is None:
         return None
+    stage = label(said.get("stage"))
     return Rank(
         rank=rank,
         node=text(said.get("host")) or node,
@@ -216,9 +218,11 @@ def _rank(said: Mapping[str, Any], node: str) -> Rank | None:
         gpu_uuid=label(said.get("gpu_uuid")),
         pid=whole(said.get("pid")),
         stage_seconds=numbers(said.get("stage_seconds")) or None,
-        stage=text(said.get("stage")),
+        stage=stage,
         stage_elapsed_seconds=number(said.get("stage_elapsed_seconds")),
-        report_age_seconds=number(said.get("heartbeat_age_seconds")),
+        # A rank without the probe is in no stage, and reports nothing.
+        report_age_seconds=number(said.get("heartbeat_age_seconds")) if stage else None,
+        last_step_age_seconds=number(said.get("last_step_age_seconds")),
         silent=said.get("silent") is True,
         finished=said.get("finished") is True,
     )

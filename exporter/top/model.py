@@ -1,7 +1,7 @@
 """What `rankskew top` shows: jobs, their ranks, and what went wrong while asking for them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from exporter.live.sentences import LateView
@@ -24,6 +24,12 @@ STATE_WORDS: Final = {
     UNKNOWN: UNKNOWN,
 }
 STATES: Final = tuple(STATE_WORDS)
+
+# As many are named in a sentence.
+MOST_JOBS: Final = 20
+NO_RANK: Final = (
+    "No rank has reported yet; start a job with: torchrun --nproc-per-node 8 -m rank_probe train.py"
+)
 
 # Jobs are shown in these groups, and in each of them by the GPUs that they lose.
 _ORDER: Final = (
@@ -54,6 +60,7 @@ class Rank:
     stage: str | None = None
     stage_elapsed_seconds: float | None = None
     report_age_seconds: float | None = None
+    last_step_age_seconds: float | None = None
     silent: bool = False
     finished: bool = False
 
@@ -113,7 +120,7 @@ class Fleet:
     jobs: Sequence[Job] = ()
     troubles: Sequence[str] = ()
     focus: Job | None = None
-    timestamp_seconds: float | None = field(default=None)
+    timestamp_seconds: float | None = None
 
 
 def in_order(jobs: Sequence[Job]) -> list[Job]:
@@ -131,9 +138,3 @@ def no_such_job(job_id: str, jobs: Sequence[Job]) -> str:
     names = sorted({job.job_id for job in jobs})
     more = f" and {len(names) - MOST_JOBS} more" if len(names) > MOST_JOBS else ""
     return f"There is no job {job_id!r}; there are: {', '.join(names[:MOST_JOBS])}{more}."
-
-
-MOST_JOBS: Final = 20
-NO_RANK: Final = (
-    "No rank has reported yet; start a job with: torchrun --nproc-per-node 8 -m rank_probe train.py"
-)

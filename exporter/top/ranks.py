@@ -26,8 +26,10 @@ def worth_a_row(ranks: Sequence[Rank], state: str) -> tuple[list[Rank], int]:
 
 
 def holds_up(rank: Rank, state: str) -> bool:
-    """Say whether a hung job may wait for *rank*."""
-    return state == "hung" and not rank.finished and (rank.silent or rank.stage != "sync")
+    """Say whether a hung job may wait for *rank*; one that never stepped may be an evaluator."""
+    if state != "hung" or rank.finished or rank.last_step_age_seconds is None:
+        return False
+    return rank.silent or rank.stage != "sync"
 
 
 def _group(rank: Rank, state: str) -> int:

@@ -20,9 +20,9 @@ def live(*jobs: dict[str, Any], host: str = "node1", at: float = 1000.0) -> dict
 
 
 def job(job_id: str, state: str = "healthy", **changes: Any) -> dict[str, Any]:
-    """Return a job of eight ranks of which four are here; fields of the verdict may be *changes*."""
+    """Return a job of eight ranks, four of them here; *changes* are fields of its verdict."""
     ranks = changes.pop("ranks", None)
-    verdict = {
+    verdict: dict[str, Any] = {
         "state": state,
         "sentence": f"Job {job_id} is {state}.",
         "reason": None,
@@ -108,7 +108,7 @@ def straggler(job_id: str = "llama", **changes: Any) -> dict[str, Any]:
 
 def hung(job_id: str = "vision", **changes: Any) -> dict[str, Any]:
     """Return a job that waits for rank 1, which is stuck in backward."""
-    stuck = {"last_step_age_seconds": 190.0, "stage_elapsed_seconds": 190.0}
+    stuck: dict[str, Any] = {"last_step_age_seconds": 190.0, "stage_elapsed_seconds": 190.0}
     ranks = [rank(each, stage="backward" if each == 1 else "sync", **stuck) for each in range(4)]
     said = "No step for 3 min: rank 1 is in backward; 3 of 4 ranks wait in sync."
     return job(job_id, "hung", sentence=said, gpus_lost={}, **{"ranks": ranks} | changes)

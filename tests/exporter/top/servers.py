@@ -56,7 +56,7 @@ def exporter_of(document: Any) -> Iterator[str]:
     """Serve *document* as an exporter's live summary."""
 
     def answer(path: str, form: dict[str, str]) -> Answer:
-        if path == "/api/v1/live":
+        if path.partition("?")[0] == "/api/v1/live":
             return json_answer(document)
         return json_answer({"detail": "Not Found"}, 404)
 

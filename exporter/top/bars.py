@@ -1,6 +1,6 @@
 """The bar of a step: a rank's own work by stage, then its wait for the others."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from itertools import accumulate
 from typing import Final
 
@@ -28,14 +28,13 @@ def bar(stage_seconds: Mapping[str, float] | None, longest: float, width: int) -
     return drawn
 
 
-def legend(stages: Iterable[str], coloured: bool) -> Text:
+def legend(stages: Collection[str], coloured: bool) -> Text:
     """Explain the colours of *stages*, in step order; without colours, the two blocks."""
-    there = set(stages)
     if not coloured:
-        return Text(f"{OWN_BLOCK} own work  {WAIT_BLOCK} waits for others" if there else "")
+        return Text(f"{OWN_BLOCK} own work  {WAIT_BLOCK} waits for others")
     said = Text(style="bright_black")
     for stage in STAGES:
-        if stage in there:
+        if stage in stages:
             block = WAIT_BLOCK if stage == WAIT else OWN_BLOCK
             said.append(block * 2, STAGE_STYLES[stage])
             said.append(" waits for others  " if stage == WAIT else f" {stage}  ")

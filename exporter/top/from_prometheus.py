@@ -28,6 +28,13 @@ NO_RULES: Final = (
     "This Prometheus scrapes exporters of Rankskew, but does not evaluate its rules; "
     "rankskew files DIR writes them."
 )
+NO_STATES: Final = (
+    "This Prometheus does not record the state of jobs (job:rankskew_state:info): load the rules "
+    "of this version; rankskew files DIR writes them."
+)
+NO_EXPORTER: Final = (
+    "This Prometheus scrapes no exporter of Rankskew; add the nodes to its scrape_configs."
+)
 
 
 @dataclass(slots=True)
@@ -60,7 +67,8 @@ def read_prometheus(url: str, cluster: str | None = None, job_id: str | None = N
         focus = with_ranks(prometheus, shown[0]) if len(shown) == 1 else None
     except Trouble as trouble:
         return Fleet(url, troubles=[str(trouble)])
-    return Fleet(url, [focus] if focus else shown, (), focus, prometheus.now)
+    troubles = [NO_STATES] if all(job.state == UNKNOWN for job in jobs) else []
+    return Fleet(url, [focus] if focus else shown, troubles, focus, prometheus.now)
 
 
 def _trouble(job_id: str, jobs: Sequence[Job]) -> str | None:
@@ -73,12 +81,12 @@ def _trouble(job_id: str, jobs: Sequence[Job]) -> str | None:
 
 
 def _why_none(prometheus: Prometheus, cluster: str | None) -> str:
-    node = f"rankskew_node_ranks{{{selector(cluster=cluster)}}}"
-    if prometheus.query(f"count({node})"):
+    where = selector(cluster=cluster)
+    if prometheus.query(f"count(rankskew_node_ranks{{{where}}})"):
         return NO_RULES
-    if cluster is not None and prometheus.query("count(job:rankskew_job:group)"):
-        return f"There is no job in cluster {cluster!r}."
-    return NO_RANK
+    if prometheus.query(f"count(rankskew_exporter_build_info{{{where}}})"):
+        return NO_RANK
+    return NO_EXPORTER if cluster is None else f"No exporter has the label cluster={cluster!r}."
 
 
 def _jobs(prometheus: Prometheus, cluster: str | None) -> list[Job]:
@@ -179,5 +187,5 @@ def _with_cause(job: Job, found: Found, texts: dict[str, Sample]) -> Job:
     if words is None:
         return replace(job, cause=short)
     said = f"Cause: {words['text']}{f' ({detail})' if detail else ''}."
-    first = f"{words['first']}, on {cause['instance']}"
+    first = f"on {cause['instance']}, {words['first']}."
     return replace(job, cause=short, details=[said], first_action=first)

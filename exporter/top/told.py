@@ -17,8 +17,6 @@ SENTENCES: Final = {
     "healthy": "No rank is late.",
     "finished": "All ranks have finished.",
     "no_probe": "No probe reports, so it is not known how the ranks keep up.",
-    UNKNOWN: "This Prometheus does not record the state of jobs (job:rankskew_state:info): load "
-    "the rules of this version.",
 }
 
 

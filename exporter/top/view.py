@@ -1,68 +1,33 @@
 """The view: a table of jobs, and of the job in focus its verdict and its ranks."""
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.table import Table
 from rich.text import Text
 
 from exporter.top import words
 from exporter.top.bars import bar, legend
+from exporter.top.columns import Column, table
 from exporter.top.model import Fleet, Job, Rank
 from exporter.top.ranks import holds_up
 
-# At this width, and at twice 80, a terminal has room for the less important columns.
-WIDE, VERY_WIDE = 110, 140
 MOST_SENTENCES: Final = 3
 QUIET: Final = ("healthy", "finished", "starting", "no_probe")
+FAINT: Final = "bright_black"
 
-
-class JobColumn(NamedTuple):
-    """A column of the table of jobs; *from_width* is the narrowest terminal that shows it."""
-
-    title: str
-    cell: Callable[[Job], str]
-    from_width: int = 0
-    is_number: bool = False
-
-
-class RankColumn(NamedTuple):
-    """A column of the table of ranks."""
-
-    title: str
-    cell: Callable[[Rank], str]
-    from_width: int = 0
-    is_number: bool = False
-
-
-JOB_COLUMNS: Final = (
-    JobColumn("Cluster", lambda job: job.cluster),
-    JobColumn("Job", lambda job: job.job_id),
-    JobColumn("GPUs lost", words.lost, is_number=True),
-    JobColumn("Per hour", words.cost, is_number=True),
-    JobColumn("Rank · stage", words.culprit),
-    JobColumn("Cause", lambda job: job.cause or words.NOTHING, WIDE),
-    JobColumn("Since", lambda job: words.span(job.since_seconds), is_number=True),
-    JobColumn("Slowdown", words.slowdown, WIDE, is_number=True),
-    JobColumn("Steps", lambda job: words.count(job.steps), WIDE, is_number=True),
-    JobColumn("Step", lambda job: words.span(job.step_seconds), is_number=True),
-    JobColumn("Judged", words.judged, WIDE),
-)
-RANKS_BEFORE_BAR: Final = (
-    RankColumn("Rank", lambda rank: str(rank.rank), is_number=True),
-    RankColumn("Node", lambda rank: rank.node or words.NOTHING),
-    RankColumn("Local", lambda rank: rank.local_rank or words.NOTHING, WIDE, is_number=True),
-    RankColumn("GPU", lambda rank: rank.gpu or words.NOTHING, is_number=True),
-    RankColumn("PID", lambda rank: str(rank.pid or words.NOTHING), is_number=True),
-)
-RANKS_AFTER_BAR: Final = (
-    RankColumn("Own", lambda rank: words.span(rank.own_seconds), VERY_WIDE, is_number=True),
-    RankColumn("Wait", lambda rank: words.span(rank.wait_seconds), VERY_WIDE, is_number=True),
-    RankColumn("Late in", words.late_in),
-    RankColumn("Lost", lambda rank: words.few(rank.late.gpus_lost) if rank.late else ""),
-    RankColumn("Now in", words.now_in),
-    RankColumn("Last report", words.last_report, WIDE),
+JOB_COLUMNS: Final[Sequence[Column[Job]]] = (
+    Column("Job", lambda job: job.job_id, is_name=True),
+    Column("GPUs lost", words.lost, justify="right"),
+    Column("Per hour", words.cost, gives_way=2, justify="right"),
+    Column("Rank · stage", words.culprit),
+    Column("Cause", lambda job: job.cause or words.NOTHING, gives_way=3),
+    Column("Since", lambda job: words.span(job.since_seconds), gives_way=1, justify="right"),
+    Column("Slowdown", words.slowdown, gives_way=4, justify="right"),
+    Column("Steps", lambda job: words.count(job.steps), gives_way=7, justify="right"),
+    Column("Step", lambda job: words.span(job.step_seconds), gives_way=5, justify="right"),
+    Column("Judged", words.judged, gives_way=6),
 )
 
 
@@ -75,18 +40,28 @@ class View:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Draw it for the width of *options*."""
-        yield from self._parts(options.max_width, console.color_system is not None)
-
-    def _parts(self, width: int, coloured: bool) -> Iterator[RenderableType]:
+        coloured = console.color_system is not None
         fleet = self._fleet
-        if fleet.jobs:
-            yield _jobs_table(fleet.jobs[: self._most], width)
-        if self._most is not None and len(fleet.jobs) > self._most:
-            yield Text(f"and {len(fleet.jobs) - self._most} more jobs", "bright_black")
-        if fleet.focus is not None:
-            yield from _job_parts(fleet.focus, width, coloured)
-        else:
+        jobs = fleet.jobs[: self._most]
+        if jobs:
+            yield table(_job_columns(jobs), jobs, lambda job: "", options.max_width)
+        if len(jobs) < len(fleet.jobs):
+            yield Text(f"and {len(fleet.jobs) - len(jobs)} more jobs", FAINT)
+        if fleet.focus is None:
             yield from _sentences(fleet.jobs)
+        else:
+            yield from _job_parts(fleet.focus, options.max_width, coloured)
+
+
+def _job_columns(jobs: Sequence[Job]) -> list[Column[Job]]:
+    state = Column("State", _state)
+    cluster: Column[Job] = Column("Cluster", lambda job: job.cluster, is_name=True)
+    clusters = [cluster] if len({job.cluster for job in jobs}) > 1 else []
+    return [state, *clusters, *JOB_COLUMNS]
+
+
+def _state(job: Job) -> Text:
+    return Text(words.state(job), words.STATE_STYLES[job.state])
 
 
 def _sentences(jobs: Sequence[Job]) -> Iterator[Text]:
@@ -95,75 +70,48 @@ def _sentences(jobs: Sequence[Job]) -> Iterator[Text]:
     if loud:
         yield Text()
     for job in loud[:MOST_SENTENCES]:
-        said = Text(f"{job.job_id}: ", words.STATE_STYLES[job.state])
-        yield said.append(job.sentence, "default")
-
-
-def _jobs_table(jobs: Sequence[Job], width: int) -> Table:
-    columns = [each for each in JOB_COLUMNS if each.from_width <= width and _is_used(each, jobs)]
-    table = _table()
-    table.add_column("State", no_wrap=True)
-    for column in columns:
-        _add(table, column)
-    for job in jobs:
-        style = words.STATE_STYLES[job.state]
-        cells = [Text(column.cell(job)) for column in columns]
-        table.add_row(Text(words.state(job), style), *cells)
-    return table
-
-
-def _is_used(column: JobColumn, jobs: Sequence[Job]) -> bool:
-    """Say whether any job has a value there; only a Prometheus knows some of them."""
-    if column.title == "Job":
-        return True
-    return any(column.cell(job) not in ("", words.NOTHING) for job in jobs)
+        yield Text.assemble((f"{job.job_id}: ", words.STATE_STYLES[job.state]), job.sentence)
 
 
 def _job_parts(job: Job, width: int, coloured: bool) -> Iterator[RenderableType]:
     yield Text()
     yield Text(job.sentence or words.state(job), words.STATE_STYLES[job.state])
-    yield from (Text(said, "bright_black") for said in job.details)
+    yield from (Text(said, FAINT) for said in job.details)
     if job.first_action:
         yield Text.assemble(("First: ", "bold"), job.first_action)
     if not job.ranks:
         return
     yield Text()
-    yield _ranks_table(job, width)
+    yield table(_rank_columns(job, width), job.ranks, partial(_row_style, job.state), width)
     if job.ranks_left_out:
-        yield Text(f"and {job.ranks_left_out:,} more ranks", "bright_black")
-    yield legend((stage for rank in job.ranks for stage in rank.stage_seconds or ()), coloured)
+        yield Text(f"and {job.ranks_left_out:,} more ranks", FAINT)
+    stages = {stage for rank in job.ranks for stage in rank.stage_seconds or ()}
+    if stages:
+        yield legend(stages, coloured)
 
 
-def _ranks_table(job: Job, width: int) -> Table:
-    before = [each for each in RANKS_BEFORE_BAR if each.from_width <= width]
-    after = [each for each in RANKS_AFTER_BAR if each.from_width <= width]
-    table = _table()
-    for column in before:
-        _add(table, column)
-    bar_width = 14 if width < WIDE else 26 if width < VERY_WIDE else 36
-    table.add_column("Step", no_wrap=True, min_width=bar_width)
-    for column in after:
-        _add(table, column)
+def _rank_columns(job: Job, width: int) -> list[Column[Rank]]:
     longest = max((sum((rank.stage_seconds or {}).values()) for rank in job.ranks), default=0.0)
-    for rank in job.ranks:
-        step = bar(rank.stage_seconds, longest, bar_width)
-        left, right = ([Text(each.cell(rank)) for each in side] for side in (before, after))
-        table.add_row(*left, step, *right, style=_row_style(rank, job.state))
-    return table
+    bar_width = max(8, min(40, width // 5))
+    return [
+        Column("Rank", lambda rank: str(rank.rank), justify="right"),
+        Column("Node", lambda rank: rank.node or "", is_name=True),
+        Column("Local", lambda rank: rank.local_rank or "", gives_way=4, justify="right"),
+        Column("GPU", lambda rank: rank.gpu or "", justify="right"),
+        Column("PID", lambda rank: str(rank.pid or ""), justify="right"),
+        Column("Step", lambda rank: bar(rank.stage_seconds, longest, bar_width)),
+        Column("Own", lambda rank: words.span(rank.own_seconds), gives_way=3, justify="right"),
+        Column("Wait", lambda rank: words.span(rank.wait_seconds), gives_way=2, justify="right"),
+        Column("Late in", words.late_in),
+        Column("GPUs lost", words.rank_lost, justify="right"),
+        Column("Now in", words.now_in, gives_way=1),
+        Column("Last report", words.last_report, gives_way=5),
+    ]
 
 
-def _row_style(rank: Rank, state: str) -> str:
+def _row_style(state: str, rank: Rank) -> str:
     if (rank.late is not None and rank.late.wakes) or holds_up(rank, state):
         return "bold red"
     if rank.silent:
         return "dark_orange"
-    return "bright_black" if rank.finished else ""
-
-
-def _table() -> Table:
-    return Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bright_black")
-
-
-def _add(table: Table, column: JobColumn | RankColumn) -> None:
-    justify = "right" if column.is_number else "left"
-    table.add_column(column.title, justify=justify, no_wrap=True, overflow="ellipsis")  # type: ignore[arg-type]
+    return FAINT if rank.finished else ""

@@ -106,6 +106,11 @@ def late_in(rank: Rank) -> str:
     return f"{rank.late.stage} +{rank.late.ratio:.0%}" + (f" ({little})" if little else "")
 
 
+def rank_lost(rank: Rank) -> str:
+    """Return how many GPUs wait for *rank*."""
+    return f"{rank.late.gpus_lost:.2f}" if rank.late else ""
+
+
 def now_in(rank: Rank) -> str:
     """Return what *rank* does now, and for how long if that is remarkable."""
     if rank.finished:

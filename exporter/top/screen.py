@@ -44,6 +44,8 @@ class Watch:
 
     def fleet(self) -> Fleet | None:
         """Return what was seen last, None before the first answer."""
+        if not self._thread.is_alive():
+            raise RuntimeError("the thread that reads has ended")  # Never go on with an old view.
         return self._fleet
 
     def _watch(self) -> None:
@@ -66,8 +68,12 @@ def show(read: Callable[[], Fleet], interval_seconds: float) -> None:
     with _stopped_cleanly(), _keys() as pressed, Live(console=console, screen=True) as live:
         live.auto_refresh = False
         watch.start()
+        drawn = None
         while "q" not in pressed(TICK_SECONDS).lower():
-            live.update(frame(watch.fleet(), console.height, time.time()), refresh=True)
+            seen = watch.fleet(), console.size, round(time.time())
+            if seen != drawn:
+                live.update(frame(seen[0], console.height, time.time()), refresh=True)
+                drawn = seen
 
 
 def frame(fleet: Fleet | None, height: int, now: float) -> Group:

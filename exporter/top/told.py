@@ -13,6 +13,9 @@ Samples = Mapping[str, Sequence[Sample]]
 # What needs no figures.
 SENTENCES: Final = {
     "starting": "The job is starting: its ranks must first finish steps that can be compared.",
+    # Only if the series of the late ranks are already gone.
+    "slow_node": "The ranks of a node are late.",
+    "straggler": "A rank is late.",
     "rotating": "No rank is to blame: a different one is late in each step.",
     "healthy": "No rank is late.",
     "finished": "All ranks have finished.",

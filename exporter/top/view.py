@@ -45,8 +45,7 @@ class View:
         jobs = fleet.jobs[: self._most]
         if jobs:
             yield table(_job_columns(jobs), jobs, lambda job: "", options.max_width)
-        if len(jobs) < len(fleet.jobs):
-            yield Text(f"and {len(fleet.jobs) - len(jobs)} more jobs", FAINT)
+        yield from _others(len(fleet.jobs) - len(jobs), "job")
         if fleet.focus is None:
             yield from _sentences(fleet.jobs)
         else:
@@ -58,6 +57,11 @@ def _job_columns(jobs: Sequence[Job]) -> list[Column[Job]]:
     cluster: Column[Job] = Column("Cluster", lambda job: job.cluster, is_name=True)
     clusters = [cluster] if len({job.cluster for job in jobs}) > 1 else []
     return [state, *clusters, *JOB_COLUMNS]
+
+
+def _others(count: int, what: str) -> Iterator[Text]:
+    if count:
+        yield Text(f"and {count:,} more {what}{'s' if count > 1 else ''}", FAINT)
 
 
 def _state(job: Job) -> Text:
@@ -83,8 +87,7 @@ def _job_parts(job: Job, width: int, coloured: bool) -> Iterator[RenderableType]
         return
     yield Text()
     yield table(_rank_columns(job, width), job.ranks, partial(_row_style, job.state), width)
-    if job.ranks_left_out:
-        yield Text(f"and {job.ranks_left_out:,} more ranks", FAINT)
+    yield from _others(job.ranks_left_out, "rank")
     stages = {stage for rank in job.ranks for stage in rank.stage_seconds or ()}
     if stages:
         yield legend(stages, coloured)

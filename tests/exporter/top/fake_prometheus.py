@@ -16,8 +16,8 @@ _EQUAL: Final = re.compile(r'(\w+)="([^"]*)"')
 Series = tuple[dict[str, str], float]
 
 
-def series(name: str, value: float = 1.0, **labels: str) -> Series:
-    return {"__name__": name, "cluster": "eu", "job_id": "llama"} | labels | {}, value
+def series(name: str, value: float = 1.0, /, **labels: str) -> Series:
+    return {"__name__": name, "cluster": "eu", "job_id": "llama"} | labels, value
 
 
 @dataclass

@@ -58,13 +58,15 @@ def _has(query: str, labels: dict[str, str]) -> bool:
     )
 
 
-def job(job_id: str = "llama", state: str | None = "healthy", **more: str) -> list[Series]:
+def job(
+    job_id: str = "llama", state: str | None = "healthy", gpus_lost: float = 0.3, **more: str
+) -> list[Series]:
     """Return what the rules record of a job of eight ranks."""
     who = {"job_id": job_id} | more
     recorded = [
         series("job:rankskew_job:group", **who),
         series("job:rankskew_world_size:max", 8, **who),
-        series("job:rankskew_gpus_lost:sum", 0.3, **who),
+        series("job:rankskew_gpus_lost:sum", gpus_lost, **who),
         series("job:rankskew_lost_cost_per_hour:sum", 0.75, **who),
         series("job:rankskew_step_seconds:max", 0.542, **who),
         series("job:rankskew_coverage:ratio", 1.0, **who),

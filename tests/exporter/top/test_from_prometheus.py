@@ -43,11 +43,12 @@ def test_most_urgent_job_comes_first() -> None:
     """Hung, then by GPUs lost, then what cannot be judged, then healthy, then ended."""
     states = ("no_probe", "healthy", "not_judgeable", "straggler", "hung", "ranks_missing")
     samples = [each for state in states for each in fake.job(state, state)]
-    samples.append(series("job:rankskew_gpus_lost:sum", 0.3, job_id="straggler"))
+    samples += fake.job("costly", "rotating", gpus_lost=2.4)
     jobs = read(*samples).jobs
 
     assert [job.job_id for job in jobs] == [
         "hung",
+        "costly",
         "ranks_missing",
         "straggler",
         "not_judgeable",

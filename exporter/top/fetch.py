@@ -15,7 +15,7 @@ from urllib.parse import urlencode, urlsplit
 from exporter.errors import UsageError, reason
 
 # A person waits, and the next attempt is seconds away.
-TIMEOUT_SECONDS: Final = 3.0
+TIMEOUT_SECONDS: Final = 4.0
 # 16,384 ranks are 40 MB.
 LARGEST_ANSWER_BYTES: Final = 128 * 2**20
 # A proxy cannot reach what listens on this machine only.
@@ -43,28 +43,22 @@ def base_url(text: str) -> str:
     return url
 
 
-def get_json(url: str, query: Mapping[str, str] | None = None) -> Any:
-    """Return the JSON at *url*, None if its answer is no JSON; raises Trouble without an answer.
+def get_json(server: str, path: str, query: Mapping[str, str] | None = None) -> Any:
+    """Return the JSON at *path* of *server*, None if that is no JSON; without an answer, Trouble.
 
     With *query* it is posted, as expressions may be long. A status of 4xx with JSON is an answer.
     """
     body = urlencode(query).encode() if query else None
-    request = urllib.request.Request(url, body, {"Accept": "application/json"})
-    for name, value in _login(url).items():
+    request = urllib.request.Request(server + path, body, {"Accept": "application/json"})
+    for name, value in _login(server).items():
         request.add_unredirected_header(name, value)  # Another host must not get the password.
     try:
-        with _opener(url).open(request, timeout=TIMEOUT_SECONDS) as response:
+        with _opener(server).open(request, timeout=TIMEOUT_SECONDS) as response:
             return _parse(response.read(LARGEST_ANSWER_BYTES))
     except urllib.error.HTTPError as error:
-        return _refused(error, url)
+        return _refused(error, server)
     except (OSError, http.client.HTTPException) as error:
-        raise Trouble(f"{url_of(url)} does not answer: {_why(error)}.") from error
-
-
-def url_of(url: str) -> str:
-    """Return scheme and host of *url*, to name the server."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc}"
+        raise Trouble(f"{server} does not answer: {_why(error)}.") from error
 
 
 def _opener(url: str) -> urllib.request.OpenerDirector:
@@ -84,15 +78,15 @@ def _login(url: str) -> dict[str, str]:
     return {"Authorization": f"Basic {b64encode(f'{login[0]}:{login[2]}'.encode()).decode()}"}
 
 
-def _refused(error: urllib.error.HTTPError, url: str) -> Any:
+def _refused(error: urllib.error.HTTPError, server: str) -> Any:
     with error:
         if error.code in (401, 403):
             raise Trouble(
-                f"{url_of(url)} refuses us ({error.code} {error.reason}): put user and password "
+                f"{server} refuses us ({error.code} {error.reason}): put user and password "
                 "into ~/.netrc."
             ) from error
         if error.code >= 500:
-            raise Trouble(f"{url_of(url)} answers {error.code} {error.reason}.") from error
+            raise Trouble(f"{server} answers {error.code} {error.reason}.") from error
         return _parse(error.read(LARGEST_ANSWER_BYTES))
 
 

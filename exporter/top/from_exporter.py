@@ -15,6 +15,7 @@ from exporter.top.ranks import holds_up, worth_a_row
 
 # Earlier exporters have no history and ignore what is asked of it.
 LIVE_PATH: Final = "/api/v1/live?history=false"
+MOST_TROUBLES: Final = 4
 # What exporters before states had one set of names call them.
 EARLIER_STATES: Final = {
     "silent": "ranks_missing",
@@ -37,7 +38,7 @@ class Seen:
 def read_exporters(urls: Sequence[str], job_id: str | None = None) -> Fleet:
     """Return what the exporters at *urls* show together; what one cannot say is a trouble."""
     found = _ask_all(urls)
-    troubles = [str(each) for each in found if isinstance(each, Trouble)]
+    troubles = _few([str(each) for each in found if isinstance(each, Trouble)])
     documents = [each for each in found if not isinstance(each, Trouble)]
     jobs = in_order(merged(seen for document in documents for seen in document))
     if not jobs and documents:
@@ -48,6 +49,14 @@ def read_exporters(urls: Sequence[str], job_id: str | None = None) -> Fleet:
         jobs = chosen
     focus = _focused(jobs[0]) if len(jobs) == 1 else None
     return Fleet(", ".join(urls), jobs, troubles, focus, time.time())
+
+
+def _few(troubles: Sequence[str]) -> list[str]:
+    """Return a line for each exporter, and one for all others if there are many."""
+    if len(troubles) <= MOST_TROUBLES:
+        return list(troubles)
+    others = len(troubles) - MOST_TROUBLES + 1
+    return [*troubles[: MOST_TROUBLES - 1], f"{others} more exporters cannot be read either."]
 
 
 def _focused(job: Job) -> Job:
@@ -61,7 +70,7 @@ def _ask_all(urls: Sequence[str]) -> list[list[Seen] | Trouble]:
 
     def ask(place: int, url: str) -> None:
         try:
-            answers[place] = read_document(get_json(url + LIVE_PATH), url)
+            answers[place] = read_document(get_json(url, LIVE_PATH), url)
         except Trouble as trouble:
             answers[place] = trouble
 

@@ -31,7 +31,7 @@ class Prometheus:
 
     def query(self, expression: str) -> list[Sample]:
         """Return the value of *expression* now; raises Trouble."""
-        said = get_json(f"{self._url}/api/v1/query", {"query": expression})
+        said = get_json(self._url, "/api/v1/query", {"query": expression})
         if not isinstance(said, dict) or said.get("status") not in ("success", "error"):
             raise Trouble(f"{self._url} answers, but it is not a Prometheus.")
         if said["status"] == "error":

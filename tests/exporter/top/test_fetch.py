@@ -73,10 +73,10 @@ def test_password_comes_from_netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file.write_text("machine 127.0.0.1 login me password secret\n")
     file.chmod(0o600)
     monkeypatch.setenv("HOME", str(tmp_path))
-    header = fetch._login("http://127.0.0.1:1/x")["Authorization"]
+    header = fetch._login("http://127.0.0.1:1")["Authorization"]
 
     assert b64decode(header.removeprefix("Basic ")) == b"me:secret"
-    assert fetch._login("http://other:1/x") == {}
+    assert fetch._login("http://other:1") == {}
 
 
 def test_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ def test_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}"
         with pytest.raises(Trouble, match=r"does not answer: no answer within 0 s\."):
-            get_json(url)
+            get_json(url, "/x")
 
 
 def test_other_protocols_are_told() -> None:
@@ -94,13 +94,13 @@ def test_other_protocols_are_told() -> None:
         saying(b"SSH-2.0-OpenSSH_9.2\r\n") as url,
         pytest.raises(Trouble, match="its answer is not HTTP"),
     ):
-        get_json(url)
+        get_json(url, "/x")
 
 
 def test_unknown_host_is_told() -> None:
     """A host whose name is misspelt."""
     with pytest.raises(Trouble, match=r"does not answer: its name is not known\."):
-        get_json("http://no-such-host.invalid:9917")
+        get_json("http://no-such-host.invalid:9917", "/x")
 
 
 def test_tls_with_a_plain_server_is_told() -> None:
@@ -109,7 +109,7 @@ def test_tls_with_a_plain_server_is_told() -> None:
         saying(b"HTTP/1.1 400 Bad Request\r\n\r\n") as url,
         pytest.raises(Trouble, match="it does not speak TLS; try http://"),
     ):
-        get_json(url.replace("http:", "https:"))
+        get_json(url.replace("http:", "https:"), "/x")
 
 
 def test_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +117,7 @@ def test_proxy_is_not_asked_for_this_machine(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
     monkeypatch.delenv("no_proxy", raising=False)
     with serving(lambda path, form: json_answer({"path": path})) as url:
-        assert get_json(f"{url}/x") == {"path": "/x"}
+        assert get_json(url, "/x") == {"path": "/x"}
 
 
 def test_failing_server_is_told() -> None:
@@ -126,4 +126,4 @@ def test_failing_server_is_told() -> None:
         serving(lambda path, form: (503, "text/plain", b"starting")) as url,
         pytest.raises(Trouble, match=r"answers 503 Service Unavailable\."),
     ):
-        get_json(url)
+        get_json(url, "/x")

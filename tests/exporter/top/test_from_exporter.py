@@ -211,6 +211,17 @@ def test_one_exporter_that_does_not_answer_hides_no_other() -> None:
     assert fleet.troubles == [f"{gone} does not answer: Connection refused."]
 
 
+def test_many_exporters_that_do_not_answer_are_counted() -> None:
+    """A rack without power does not fill the screen; each line names the whole URL."""
+    with exporter_of(live()) as gone:
+        pass
+    troubles = read_exporters([f"{gone}/node/{each}" for each in range(40)]).troubles
+
+    assert len(troubles) == 4
+    assert troubles[0] == f"{gone}/node/0 does not answer: Connection refused."
+    assert troubles[-1] == "37 more exporters cannot be read either."
+
+
 @pytest.mark.parametrize(
     "answer",
     [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
-from exporter.commands.arguments import Parser, interval
+from exporter.commands.arguments import Parser, add_json, interval
 from exporter.errors import UsageError
 from exporter.top.document import as_json
 from exporter.top.fetch import base_url
@@ -14,24 +14,17 @@ from exporter.top.from_exporter import read_exporters
 from exporter.top.model import Fleet
 
 DEFAULT_URL: Final = "http://127.0.0.1:9917"
-DESCRIPTION: Final = """\
-Watch jobs in a terminal: which rank is late, why, and how many GPUs wait for it.
-The most urgent job comes first. A single job, or the one that --job names, is shown
-with its ranks, the late ones first. q or Ctrl-C ends it.
-"""
 EXAMPLES: Final = """\
-examples:
-  rankskew top                                        the jobs of this node
-  rankskew top node1:9917 node2:9917                  the jobs of several nodes
-  rankskew top --prometheus http://prometheus:9090    all jobs, with causes and costs
-  rankskew top --job llama --once                     the ranks of one job, printed once
-  rankskew top --json                                 for programs
-"""
+rankskew top                                        # the jobs of this node
+rankskew top node1:9917 node2:9917                  # the jobs of several nodes
+rankskew top --prometheus http://prometheus:9090    # all jobs, with causes and costs
+rankskew top --job llama --once                     # the ranks of one job, printed once
+rankskew top --json | jq '.jobs[].state'"""
 
 
 def run(arguments: Sequence[str]) -> int:
     """Show jobs and ranks; 1 if something that was asked does not answer or does not exist."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     read = _reader(options)
     if options.json:
         return _print(read(), lambda fleet: print(as_json(fleet, options.job is not None)))
@@ -43,34 +36,35 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _parser() -> Parser:
-    parser = Parser(
+def parser() -> Parser:
+    """Return the parser of its arguments."""
+    options = Parser(
         prog="rankskew top",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
+        description="Watch jobs in a terminal: which rank is late, why, and how many GPUs wait for "
+        "it. The most urgent job comes first. A single job, or the one that --job names, is shown "
+        "with its ranks, the late ones first. q or Ctrl-C ends it.",
+        examples=EXAMPLES,
     )
-    parser.add_argument(
+    options.add_argument(
         "url", nargs="*", help=f"exporters of the jobs' nodes (default: {DEFAULT_URL})"
     )
-    parser.add_argument("--prometheus", metavar="URL", help="ask this Prometheus instead")
-    parser.add_argument("--cluster", help="only this cluster of the Prometheus")
-    parser.add_argument("--job", metavar="JOB_ID", help="show the ranks of this job")
-    parser.add_argument(
+    options.add_argument("--prometheus", metavar="URL", help="ask this Prometheus instead")
+    options.add_argument("--cluster", help="only this cluster of the Prometheus")
+    options.add_argument("--job", metavar="JOB_ID", help="show the ranks of this job")
+    options.add_argument(
         "--once",
         action="store_true",
         help="print one view and exit, as if stdout is not a terminal; exits 1 if it is incomplete",
     )
-    parser.add_argument("--json", action="store_true", help="print one view as JSON and exit")
-    parser.add_argument(
+    add_json(options, "all jobs, with the ranks of the one that --job names; implies --once")
+    options.add_argument(
         "--interval",
         metavar="DURATION",
         type=interval,
         default="2s",
         help="time between updates (default: %(default)s)",
     )
-    return parser
+    return options
 
 
 def _reader(options: argparse.Namespace) -> Callable[[], Fleet]:

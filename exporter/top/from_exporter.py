@@ -91,7 +91,9 @@ def read_document(document: Any, url: str) -> list[Seen]:
     Fields that an earlier exporter lacks are None.
     """
     if not isinstance(document, dict) or not isinstance(document.get("jobs"), list):
-        raise Trouble(f"{url} answers, but it is not a Rankskew exporter.")
+        raise Trouble(
+            f"{url} answers, but it is not a Rankskew exporter; --prometheus URL asks a Prometheus."
+        )
     node = text(document.get("host")) or urlsplit(url).netloc
     at = number(document.get("timestamp_seconds")) or 0.0
     jobs = [_job(each, node) for each in objects(document["jobs"])]

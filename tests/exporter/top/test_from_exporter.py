@@ -237,7 +237,9 @@ def test_other_servers_are_no_exporters(answer: Answer) -> None:
     with serving(lambda path, form: answer) as url:
         fleet = read_exporters([url])
 
-    assert fleet.troubles == [f"{url} answers, but it is not a Rankskew exporter."]
+    assert fleet.troubles == [
+        f"{url} answers, but it is not a Rankskew exporter; --prometheus URL asks a Prometheus."
+    ]
 
 
 def test_exporter_that_wants_a_password_says_so() -> None:

@@ -1,0 +1,1 @@
+"""`rankskew top`: jobs and their ranks in a terminal, from exporters or a Prometheus."""

@@ -1,0 +1,239 @@
+"""Jobs as the exporters of their nodes see them, from each one's live summary."""
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from exporter.live.sentences import LateView
+from exporter.top.fetch import Trouble, get_json
+from exporter.top.fields import label, mapping, number, numbers, objects, text, texts, whole
+from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, Rank, in_order, no_such_job
+from exporter.top.ranks import holds_up, worth_a_row
+
+# Earlier exporters have no history and ignore what is asked of it.
+LIVE_PATH: Final = "/api/v1/live?history=false"
+MOST_TROUBLES: Final = 4
+# What exporters before states had one set of names call them.
+EARLIER_STATES: Final = {
+    "silent": "ranks_missing",
+    "stalled": "hung",
+    "late": "straggler",
+    "even": "healthy",
+}
+# What one node says of a job that others see too: these say less than a verdict.
+SAYS_LITTLE: Final = ("starting", "finished", "no_probe", UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A *job* with all its ranks on one node, *at* a time of that node's clock."""
+
+    job: Job
+    at: float
+
+
+def read_exporters(urls: Sequence[str], job_id: str | None = None) -> Fleet:
+    """Return what the exporters at *urls* show together; what one cannot say is a trouble."""
+    found = _ask_all(urls)
+    troubles = _few([str(each) for each in found if isinstance(each, Trouble)])
+    documents = [each for each in found if not isinstance(each, Trouble)]
+    jobs = in_order(merged(seen for document in documents for seen in document))
+    if not jobs and documents:
+        troubles.append(NO_RANK)
+    elif job_id is not None and documents:
+        chosen = [job for job in jobs if job.job_id == job_id]
+        troubles += [] if chosen else [no_such_job(job_id, jobs)]
+        jobs = chosen
+    focus = _focused(jobs[0]) if len(jobs) == 1 else None
+    return Fleet(", ".join(urls), jobs, troubles, focus, time.time())
+
+
+def _few(troubles: Sequence[str]) -> list[str]:
+    """Return a line for each exporter, and one for all others if there are many."""
+    if len(troubles) <= MOST_TROUBLES:
+        return list(troubles)
+    others = len(troubles) - MOST_TROUBLES + 1
+    return [*troubles[: MOST_TROUBLES - 1], f"{others} more exporters cannot be read either."]
+
+
+def _focused(job: Job) -> Job:
+    shown, left_out = worth_a_row(job.ranks, job.state)
+    return replace(job, ranks=shown, ranks_left_out=left_out)
+
+
+def _ask_all(urls: Sequence[str]) -> list[list[Seen] | Trouble]:
+    """Ask all at once; daemon threads, so that one that hangs does not delay the end."""
+    answers: list[list[Seen] | Trouble] = [[] for _ in urls]
+
+    def ask(place: int, url: str) -> None:
+        try:
+            answers[place] = read_document(get_json(url, LIVE_PATH), url)
+        except Trouble as trouble:
+            answers[place] = trouble
+
+    threads = [
+        threading.Thread(target=ask, args=each, name=f"ask {each[1]}", daemon=True)
+        for each in enumerate(urls)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return answers
+
+
+def read_document(document: Any, url: str) -> list[Seen]:
+    """Return the jobs in the live summary of the exporter at *url*; raises Trouble if it is none.
+
+    Fields that an earlier exporter lacks are None.
+    """
+    if not isinstance(document, dict) or not isinstance(document.get("jobs"), list):
+        raise Trouble(
+            f"{url} answers, but it is not a Rankskew exporter; --prometheus URL asks a Prometheus."
+        )
+    node = text(document.get("host")) or urlsplit(url).netloc
+    at = number(document.get("timestamp_seconds")) or 0.0
+    jobs = [_job(each, node) for each in objects(document["jobs"])]
+    return [Seen(job, at) for job in jobs if job is not None]
+
+
+def merged(seen: Iterable[Seen]) -> list[Job]:
+    """Return each job once, with the most telling verdict and the ranks of all nodes."""
+    by_id: dict[str, list[Seen]] = {}
+    for each in seen:
+        by_id.setdefault(each.job.job_id, []).append(each)
+    return [_merge(each) for each in by_id.values()]
+
+
+def _merge(seen: Sequence[Seen]) -> Job:
+    """All nodes repeat one verdict, so the newest counts, unless a node sees that ranks are gone.
+
+    The node with the late or stuck rank can say more about it than the others.
+    """
+    told = max(seen, key=lambda each: (_weight(each.job), _names_here(each.job), each.at)).job
+    late = {late.rank: late for late in told.late}
+    newest: dict[int, Rank] = {}
+    for rank in (rank for each in seen for rank in each.job.ranks):
+        other = newest.get(rank.rank)
+        if other is None or _age(rank) < _age(other):
+            newest[rank.rank] = replace(rank, late=late.get(rank.rank))
+    ranks = [newest[rank] for rank in sorted(newest)]
+    steps = max((each.job.steps for each in seen if each.job.steps is not None), default=None)
+    return replace(told, ranks=ranks, ranks_seen=len(ranks), steps=steps)
+
+
+def _weight(job: Job) -> int:
+    if job.state in ("hung", "ranks_missing"):
+        return 4 - STATES.index(job.state)
+    return 0 if job.state in SAYS_LITTLE else 1
+
+
+def _names_here(job: Job) -> int:
+    stuck = job.state == "hung" and job.culprit is not None
+    return stuck + sum(late.is_here for late in job.late)
+
+
+def _age(rank: Rank) -> float:
+    return rank.report_age_seconds or 0.0
+
+
+def _job(said: Mapping[str, Any], node: str) -> Job | None:
+    job_id = text(said.get("job_id"))
+    if job_id is None:
+        return None
+    verdict = mapping(said.get("verdict"))
+    late = [each for each in map(_late, objects(verdict.get("late"))) if each is not None]
+    late.sort(key=lambda each: (not each.wakes, -each.gpus_lost))
+    found = (_rank(each, node) for each in objects(said.get("ranks")))
+    ranks = [each for each in found if each is not None]
+    state = _state(verdict, late)
+    world_size = whole(said.get("world_size"))
+    return Job(
+        job_id=job_id,
+        state=state,
+        sentence=text(verdict.get("sentence")) or "",
+        details=texts(verdict.get("details")),
+        first_action=text(verdict.get("first_action")),
+        world_size=world_size,
+        gpus_lost=world_size if state == "hung" else _lost(verdict),
+        late=late,
+        culprit=_culprit(state, late, ranks),
+        since_seconds=_since(state, late, ranks),
+        slowdown=number(verdict.get("slowdown")),
+        steps=whole(said.get("steps")),
+        step_seconds=number(said.get("step_seconds")),
+        coverage=number(verdict.get("coverage")),
+        reason=text(verdict.get("reason")),
+        ranks=ranks,
+    )
+
+
+def _state(verdict: Mapping[str, Any], late: Sequence[LateView]) -> str:
+    state = str(verdict.get("state"))
+    if state == "late" and any(each.kind == "node" for each in late):
+        return "slow_node"
+    state = EARLIER_STATES.get(state, state)
+    return state if state in STATES else UNKNOWN
+
+
+def _lost(verdict: Mapping[str, Any]) -> float | None:
+    lost = numbers(verdict.get("gpus_lost"))
+    return sum(lost.values()) if lost else None
+
+
+def _culprit(state: str, late: Sequence[LateView], ranks: Sequence[Rank]) -> tuple[int, str] | None:
+    if state == "hung":
+        holding = [rank for rank in ranks if holds_up(rank, state)]
+        return (holding[0].rank, holding[0].stage or "?") if len(holding) == 1 else None
+    waking = [each for each in late if each.wakes]
+    return (waking[0].rank, waking[0].stage) if waking else None
+
+
+def _since(state: str, late: Sequence[LateView], ranks: Sequence[Rank]) -> float | None:
+    if state == "hung":
+        ages = [rank.last_step_age_seconds for rank in ranks]
+        return min((age for age in ages if age is not None), default=None)
+    waking = [each for each in late if each.wakes]
+    return waking[0].late_for_seconds if waking else None
+
+
+def _late(said: Mapping[str, Any]) -> LateView | None:
+    rank = whole(said.get("rank"))
+    if rank is None:
+        return None
+    return LateView(
+        rank=rank,
+        peer_group=text(said.get("peer_group")) or "",
+        stage=text(said.get("stage")) or UNKNOWN,
+        kind=text(said.get("kind")) or "",
+        ratio=number(said.get("ratio")) or 0.0,
+        gpus_lost=number(said.get("gpus_lost")) or 0.0,
+        late_for_seconds=number(said.get("late_for_seconds")) or 0.0,
+        is_here=said.get("is_here") is True,
+    )
+
+
+def _rank(said: Mapping[str, Any], node: str) -> Rank | None:
+    rank = whole(said.get("rank"))
+    if rank is None:
+        return None
+    stage = label(said.get("stage"))
+    return Rank(
+        rank=rank,
+        node=text(said.get("host")) or node,
+        local_rank=label(said.get("local_rank")),
+        gpu=label(said.get("gpu")),
+        gpu_uuid=label(said.get("gpu_uuid")),
+        pid=whole(said.get("pid")),
+        stage_seconds=numbers(said.get("stage_seconds")) or None,
+        stage=stage,
+        stage_elapsed_seconds=number(said.get("stage_elapsed_seconds")),
+        # A rank without the probe is in no stage, and reports nothing.
+        report_age_seconds=number(said.get("heartbeat_age_seconds")) if stage else None,
+        last_step_age_seconds=number(said.get("last_step_age_seconds")),
+        silent=said.get("silent") is True,
+        finished=said.get("finished") is True,
+    )

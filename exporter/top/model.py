@@ -1,0 +1,140 @@
+"""What `rankskew top` shows: jobs, their ranks, and what went wrong while asking for them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from exporter.live.sentences import LateView
+
+# Not known: a Prometheus without the rules that record states, or an exporter of another version.
+UNKNOWN: Final = "?"
+# The most urgent first.
+STATE_WORDS: Final = {
+    "hung": "Hung",
+    "exporter_down": "Exporter down",
+    "ranks_missing": "Ranks missing",
+    "starting": "Starting",
+    "not_judgeable": "Not judgeable",
+    "slow_node": "Slow node",
+    "straggler": "Straggler",
+    "rotating": "Rotating",
+    "healthy": "Healthy",
+    "finished": "Finished",
+    "no_probe": "No probe",
+    UNKNOWN: UNKNOWN,
+}
+STATES: Final = tuple(STATE_WORDS)
+
+# As many are named in a sentence.
+MOST_JOBS: Final = 20
+NO_RANK: Final = (
+    "No rank has reported yet; start a job with: torchrun --nproc-per-node 8 -m rank_probe train.py"
+)
+
+# Jobs are shown in these groups, and in each of them by the GPUs that they lose.
+_ORDER: Final = (
+    ("hung",),
+    ("exporter_down", "ranks_missing", "slow_node", "straggler", "rotating"),
+    ("starting", "not_judgeable", UNKNOWN),
+    ("healthy",),
+    ("finished", "no_probe"),
+)
+_GROUP_OF: Final = {state: group for group, states in enumerate(_ORDER) for state in states}
+
+
+@dataclass(frozen=True, slots=True)
+class Rank:
+    """One rank; what is not known is None.
+
+    *stage_seconds* are means per step; *node* is the host's name or the address of its exporter.
+    """
+
+    rank: int
+    node: str | None = None
+    local_rank: str | None = None
+    gpu: str | None = None
+    gpu_uuid: str | None = None
+    pid: int | None = None
+    stage_seconds: Mapping[str, float] | None = None
+    late: LateView | None = None
+    stage: str | None = None
+    stage_elapsed_seconds: float | None = None
+    report_age_seconds: float | None = None
+    last_step_age_seconds: float | None = None
+    silent: bool = False
+    finished: bool = False
+
+    @property
+    def own_seconds(self) -> float | None:
+        """Time per step in which it did not wait."""
+        if not self.stage_seconds:
+            return None
+        return sum(s for stage, s in self.stage_seconds.items() if stage != "sync")
+
+    @property
+    def wait_seconds(self) -> float | None:
+        """Time per step in which it waited for others."""
+        return self.stage_seconds.get("sync", 0.0) if self.stage_seconds else None
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One job; what is not known is None, and *sentence* is empty.
+
+    *late* are the late ranks, the costliest first. *since_seconds* is how long the costliest has
+    been late, or for how long the job hangs. *culprit* is the rank and stage to look at. *ranks*
+    are those that are worth a row, in that order, and *ranks_left_out* counts the others.
+    """
+
+    job_id: str
+    cluster: str = ""
+    state: str = UNKNOWN
+    sentence: str = ""
+    details: Sequence[str] = ()
+    first_action: str | None = None
+    world_size: int | None = None
+    gpus_lost: float | None = None
+    cost_per_hour: float | None = None
+    late: Sequence[LateView] = ()
+    culprit: tuple[int, str] | None = None
+    cause: str | None = None
+    since_seconds: float | None = None
+    slowdown: float | None = None
+    steps: int | None = None
+    step_seconds: float | None = None
+    coverage: float | None = None
+    reason: str | None = None
+    ranks_seen: int | None = None
+    ranks: Sequence[Rank] = ()
+    ranks_left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All jobs that *source* knows, the most urgent first, and *troubles* in sentences.
+
+    *focus* is the one whose ranks are shown.
+    """
+
+    source: str
+    jobs: Sequence[Job] = ()
+    troubles: Sequence[str] = ()
+    focus: Job | None = None
+    timestamp_seconds: float | None = None
+
+
+def in_order(jobs: Sequence[Job]) -> list[Job]:
+    """Return *jobs* as they are shown: hung, by GPUs lost, not judged, healthy, ended."""
+    return sorted(jobs, key=_urgency)
+
+
+def _urgency(job: Job) -> tuple[int, float, int, str, str]:
+    lost = job.gpus_lost or 0.0
+    return _GROUP_OF[job.state], -lost, STATES.index(job.state), job.cluster, job.job_id
+
+
+def no_such_job(job_id: str, jobs: Sequence[Job]) -> str:
+    """Say that *job_id* is not among *jobs*, and which are."""
+    names = sorted({job.job_id for job in jobs})
+    more = f" and {len(names) - MOST_JOBS} more" if len(names) > MOST_JOBS else ""
+    return f"There is no job {job_id!r}; there are: {', '.join(names[:MOST_JOBS])}{more}."

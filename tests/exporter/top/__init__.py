@@ -1,0 +1,1 @@
+"""`rankskew top`: what it reads, what it shows, and what it says if it cannot."""

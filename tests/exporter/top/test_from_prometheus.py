@@ -1,0 +1,198 @@
+"""Jobs from the series that the rules record."""
+
+import pytest
+
+from exporter.top.from_prometheus import NO_EXPORTER, NO_RULES, NO_STATES, read_prometheus
+from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet
+from tests.exporter.top import fake_prometheus as fake
+from tests.exporter.top.fake_prometheus import FakePrometheus, Series, series
+from tests.exporter.top.servers import json_answer, serving
+
+
+def read(*samples: Series, cluster: str | None = None, job_id: str | None = None) -> Fleet:
+    """Return the fleet that a Prometheus with *samples* has."""
+    with FakePrometheus(samples).serve() as url:
+        return read_prometheus(url, cluster, job_id)
+
+
+def test_late_job_has_cost_and_cause() -> None:
+    """What only Prometheus knows is shown: the cost an hour and the cause."""
+    straggler = [*fake.job(state="straggler"), *fake.late(), fake.text()]
+    (job,) = read(*straggler).jobs
+
+    assert (job.state, job.culprit, job.since_seconds) == ("straggler", (6, "data"), 240.0)
+    assert (job.gpus_lost, job.world_size, job.cost_per_hour) == (0.3, 8, 0.75)
+    assert job.cause == "input: workers"
+    assert job.sentence == "Rank 6 is slow loading data; 1.65 of 8 GPUs wait for it."
+    assert job.details == ["Cause: its batches arrive late (workers)."]
+    assert job.first_action == "on n2:9917, check the disks."
+
+
+def test_fleet_takes_a_handful_of_queries() -> None:
+    """However many jobs there are, three queries at most, none on the series of every rank."""
+    prometheus = FakePrometheus([each for n in range(50) for each in fake.job(f"job{n}")])
+    with prometheus.serve() as url:
+        fleet = read_prometheus(url)
+
+    assert len(fleet.jobs) == 50
+    assert len(prometheus.asked) == 2
+    assert not any("rankskew_steps_total" in query for query in prometheus.asked)
+
+
+def test_most_urgent_job_comes_first() -> None:
+    """Hung, then by GPUs lost, then what cannot be judged, then healthy, then ended."""
+    states = ("no_probe", "healthy", "not_judgeable", "straggler", "hung", "ranks_missing")
+    samples = [each for state in states for each in fake.job(state, state)]
+    samples += fake.job("costly", "rotating", gpus_lost=2.4)
+    jobs = read(*samples).jobs
+
+    assert [job.job_id for job in jobs] == [
+        "hung",
+        "costly",
+        "ranks_missing",
+        "straggler",
+        "not_judgeable",
+        "healthy",
+        "no_probe",
+    ]
+
+
+@pytest.mark.parametrize("state", [state for state in STATES if state != UNKNOWN])
+def test_each_state_has_a_sentence(state: str) -> None:
+    """The job's view begins with a sentence in every state."""
+    (job,) = read(*fake.job(state=state)).jobs
+
+    assert (job.state, job.sentence[-1:]) == (state, ".")
+
+
+def test_hung_job_names_the_suspect() -> None:
+    """The rank that the others wait for, where it is and for how long."""
+    who = {"rank": "6", "instance": "n2:9917"}
+    (job,) = read(
+        *fake.job(state="hung"),
+        series("job:rankskew_hung:seconds", 300),
+        series("rank_stage:rankskew_hang_suspect:group", stage="data", **who),
+    ).jobs
+
+    assert job.sentence == "No step for 5 min: rank 6 on n2:9917 is stuck in data."
+    assert (job.culprit, job.since_seconds) == ((6, "data"), 300.0)
+
+
+def test_exporter_that_is_down_is_named() -> None:
+    """The node whose exporter does not answer is in the sentence."""
+    down = series("node:rankskew_exporter_down:group", instance="n2:9917")
+    (job,) = read(*fake.job(state="exporter_down"), down).jobs
+
+    assert "on n2:9917 does not answer" in job.sentence
+
+
+def test_without_recorded_states_nothing_is_made_up() -> None:
+    """Older rules record no state: it is a question mark, and the view says why."""
+    fleet = read(*fake.job(state=None), *fake.job("other", state=None))
+
+    assert {job.state for job in fleet.jobs} == {UNKNOWN}
+    assert fleet.troubles == [NO_STATES]
+
+
+def test_one_cluster_of_several() -> None:
+    """--cluster leaves out the jobs of others."""
+    samples = [*fake.job(), *fake.job(cluster="us")]
+
+    assert [job.cluster for job in read(*samples).jobs] == ["eu", "us"]
+    assert [job.cluster for job in read(*samples, cluster="us").jobs] == ["us"]
+
+
+def test_job_in_two_clusters_must_be_chosen() -> None:
+    """Two clusters may have a job of one name."""
+    fleet = read(*fake.job(), *fake.job(cluster="us"), job_id="llama")
+
+    assert fleet.troubles == ["Several clusters have a job 'llama'; give one: --cluster 'eu'."]
+
+
+def test_ranks_of_a_job() -> None:
+    """The late rank comes first, with its process, GPU and stages."""
+    ranks = [each for n in range(4) for each in fake.rank(n)] + fake.rank(6, "n2:9917")
+    focus = read(*fake.job(state="straggler"), *fake.late(), *ranks, job_id="llama").focus
+
+    assert focus is not None
+    assert [rank.rank for rank in focus.ranks] == [6, 0, 1, 2, 3]
+    late = focus.ranks[0]
+    assert (late.node, late.pid, late.gpu, late.local_rank) == ("n2:9917", 4006, "2", "2")
+    assert late.stage_seconds == {"data": 0.1, "forward": 0.2, "sync": 0.24}
+    assert (late.report_age_seconds, focus.steps) == (3.0, 1200)
+    assert late.late is not None
+    assert late.late.gpus_lost == 1.65
+
+
+def test_rank_that_moved_is_shown_where_it_reports() -> None:
+    """After a restart on another node the series of the dead process remain for a while."""
+    moved = [*fake.rank(0, age=500.0), *fake.rank(0, "n9:9917")]
+    focus = read(*fake.job(), *moved).focus
+
+    assert focus is not None
+    assert [rank.node for rank in focus.ranks] == ["n9:9917"]
+
+
+def test_rank_that_vanishes_between_two_queries_breaks_nothing() -> None:
+    """A late rank of which nothing else is left has no row."""
+    focus = read(*fake.job(state="straggler"), *fake.late()).focus
+
+    assert focus is not None
+    assert list(focus.ranks) == []
+
+
+def test_no_such_job() -> None:
+    """The jobs that exist are listed."""
+    fleet = read(*fake.job("b"), *fake.job("a"), job_id="c")
+
+    assert fleet.troubles == ["There is no job 'c'; there are: a, b."]
+
+
+@pytest.mark.parametrize(
+    ("sample", "trouble"),
+    [
+        (series("rankskew_node_ranks"), NO_RULES),
+        (series("rankskew_exporter_build_info"), NO_RANK),
+        (series("up"), NO_EXPORTER),
+    ],
+)
+def test_why_there_is_no_job(sample: Series, trouble: str) -> None:
+    """No rules, no rank yet and no exporter have different remedies."""
+    assert read(sample).troubles == [trouble]
+
+
+def test_unknown_cluster() -> None:
+    """A misspelt cluster is not mistaken for a missing exporter."""
+    fleet = read(*fake.job(), cluster="mars")
+
+    assert fleet.troubles == ["No exporter has the label cluster='mars'."]
+
+
+def test_down() -> None:
+    """A Prometheus that does not answer is one sentence."""
+    with serving(lambda path, form: json_answer({})) as url:
+        pass
+
+    assert read_prometheus(url).troubles == [f"{url} does not answer: Connection refused."]
+
+
+def test_other_servers_are_no_prometheus() -> None:
+    """An exporter's URL after --prometheus, or any web server."""
+    with serving(lambda path, form: (404, "text/html", b"<h1>no</h1>")) as url:
+        assert read_prometheus(url).troubles == [f"{url} answers, but it is not a Prometheus."]
+
+
+def test_error_of_a_query_is_repeated() -> None:
+    """The words of Prometheus tell most."""
+    said = {"status": "error", "errorType": "timeout", "error": "query timed out"}
+    with serving(lambda path, form: json_answer(said, 422)) as url:
+        fleet = read_prometheus(url)
+
+    assert fleet.troubles == [f"{url} cannot answer a query: query timed out."]
+
+
+def test_values_that_are_no_numbers_are_left_out() -> None:
+    """A division by zero in a rule gives NaN, which is no reading."""
+    jobs = read(*fake.job(), series("job:rankskew_slowdown:max", float("nan"))).jobs
+
+    assert jobs[0].slowdown is None

@@ -19,6 +19,7 @@ from dashboards.job_series import (
     peers,
     wait,
 )
+from dashboards.links import CELL, LABEL, to_node, to_rank
 from dashboards.panels import (
     LATE_COLOUR,
     PEERS_COLOUR,
@@ -95,6 +96,7 @@ def lost_by_rank_and_stage() -> timeseries.Panel:
                 "B",
             )
         )
+        .override_by_query("A", [to_rank(LABEL % "rank")])
         .override_by_query("B", [Override(id_val="custom.fillOpacity", value=25)])
     )
 
@@ -129,8 +131,8 @@ def late_ranks() -> table.Panel:
         panel,
         "rank",
         {
-            "rank": column("Rank", width=60),
-            "instance": column("Node", width=150),
+            "rank": [*column("Rank", width=60), to_rank(CELL)],
+            "instance": [*column("Node", width=150), to_node(CELL)],
             "stage": column("Late in", width=90),
             "kind": column("How", width=90),
             "Value #A": column("Slower by", "percentunit", decimals=0, width=85),

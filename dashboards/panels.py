@@ -22,6 +22,8 @@ RUNBOOKS_URL: Final = "https://github.com/rankskew/rankskew/blob/main/alerts/run
 DATASOURCE: Final = common_models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 LATE_COLOUR: Final = "#E02F44"
+ORANGE: Final = "#FF9830"
+GREEN: Final = "#37872D"
 WAIT_COLOUR: Final = "#5794F2"
 PEERS_COLOUR: Final = "#8E99A8"
 STAGE_COLOURS: Final = {
@@ -75,6 +77,24 @@ def stat_panel(title: str, description: str, unit: str, span: int) -> stat.Panel
         .justify_mode(common_models.BigValueJustifyMode.CENTER)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .thresholds(steps(("text", None)))
+    )
+
+
+def figure_size(pixels: int = 20) -> common.VizTextDisplayOptions:
+    """Return one size for figures, so that what is short does not shout."""
+    return common.VizTextDisplayOptions().title_size(12).value_size(pixels)
+
+
+def sentence_panel(title: str, description: str, span: int, size: int) -> stat.Panel:
+    """Return the names of series instead of their values, one below the other, *size* pixels high.
+
+    Grafana shows nothing for no series then, so there should always be one.
+    """
+    return (
+        stat_panel(title, description, "none", span)
+        .text_mode(common_models.BigValueTextMode.NAME)
+        .text(figure_size(size))
+        .orientation(common_models.VizOrientation.HORIZONTAL)
     )
 
 

@@ -14,6 +14,7 @@ from dashboards.fleet import fleet_dashboard
 from dashboards.job import job_dashboard
 from dashboards.node import node_dashboard
 from dashboards.self import self_dashboard
+from dashboards.rank import rank_dashboard
 
 # That of Grafana 10: newer servers migrate it when they load it, older ones cannot migrate down.
 SCHEMA_VERSION: Final = 39
@@ -25,6 +26,7 @@ DASHBOARDS: Final = {
     "job.json": job_dashboard,
     "node.json": node_dashboard,
     "self.json": self_dashboard,
+    "rank.json": rank_dashboard,
 }
 
 

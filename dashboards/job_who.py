@@ -112,7 +112,7 @@ def since() -> stat.Panel:
         "A": (f"min by (cluster, job_id) ({late})", "straggler|slow_node", "late"),
         "B": (_ago(HUNG), "hung", "hangs"),
         "C": (_ago(f"max by (cluster, job_id) ({SILENT})"), "ranks_missing", "silent"),
-        "D": (f"job:rankskew_starting:timestamp{{{JOB}}} * 1000", "starting", "starting"),
+        "D": (f"job:rankskew_starting:timestamp{{{JOB}}} * 1000", "starting", "began"),
         "E": (
             _ago(f"job:rankskew_run_seconds:max{{{JOB}}}"),
             "healthy|rotating|not_judgeable",

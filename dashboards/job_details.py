@@ -10,6 +10,7 @@ from dashboards.job_series import (
     LATE,
     LOST,
     LOST_BY_STAGE,
+    NOBODY,
     RANK,
     SILENT,
     SINCE_LAST_STEP,
@@ -24,6 +25,7 @@ from dashboards.panels import (
     PEERS_COLOUR,
     STAGE_COLOURS,
     WAIT_COLOUR,
+    coloured_from,
     column,
     fixed,
     join_rows,
@@ -64,7 +66,7 @@ def _late_stage() -> timeseries.Panel:
         span=12,
     )
     return (
-        panel.no_value("No rank is late")
+        panel.no_value(NOBODY)
         .with_target(
             query(
                 f"{stages()} and on (cluster, peer_group, rank, stage) {LATE}",
@@ -95,7 +97,7 @@ def _stage_by_stage() -> table.Panel:
             span=12,
         )
         .height(8)
-        .no_value("No rank is late")
+        .no_value(NOBODY)
         .with_target(rows(f"sum by (cluster, stage) ({stages()} and {RANK} {costliest})", "A"))
         .with_target(rows(f"sum by (cluster, stage) ({peers(group, ', stage')})", "B"))
         .with_target(rows(f"sum by (cluster, stage) ({LOST_BY_STAGE} and {RANK} {costliest})", "C"))
@@ -121,7 +123,7 @@ def _busy() -> timeseries.Panel:
         "s",
         span=12,
     )
-    return against_peers(panel, busy, "topk")
+    return against_peers(panel.no_value("No step was finished"), busy, "topk")
 
 
 def _wait() -> timeseries.Panel:
@@ -132,6 +134,7 @@ def _wait() -> timeseries.Panel:
         "s",
         span=12,
     )
+    panel.no_value("No wait is measured, or no step was finished")
     return against_peers(panel, wait, "bottomk")
 
 
@@ -196,6 +199,6 @@ def _quiet() -> timeseries.Panel:
         )
         .with_target(query(SINCE_LAST_STEP, "last step of any rank", "A"))
         .with_target(query(f"max by (cluster) ({SILENT})", "longest silent rank", "B"))
-        .override_by_query("A", [fixed(LATE_COLOUR), *line(2)])
+        .override_by_query("A", [*coloured_from(60, LATE_COLOUR), *line(2)])
         .override_by_query("B", [fixed(WAIT_COLOUR), *line(2)])
     )

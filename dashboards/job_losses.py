@@ -11,6 +11,7 @@ from dashboards.job_series import (
     LATE_SINCE,
     LOST,
     LOST_BY_STAGE,
+    NOBODY,
     RANK_GPU,
     ROTATING_BY_STAGE,
     beside_late,
@@ -79,7 +80,7 @@ def lost_by_rank_and_stage() -> timeseries.Panel:
             span=12,
             colours={f" {stage}$": colour for stage, colour in STAGE_COLOURS.items()},
         )
-        .no_value("No rank is late")
+        .no_value(NOBODY)
         .with_target(
             query(
                 f"sum by (cluster, rank, stage) ({LOST_BY_STAGE}"
@@ -116,7 +117,7 @@ def late_ranks() -> table.Panel:
             span=24,
         )
         .height(5)
-        .no_value("No rank is late")
+        .no_value(NOBODY)
         .with_target(rows(LATE, "A"))
         .with_target(rows(f"sum by (cluster, rank) ({LOST})", "B"))
         .with_target(rows(f"sum by (cluster, rank) ({late_now(busy())})", "C"))

@@ -13,6 +13,7 @@ from dashboards.job_series import (
     STATE,
     wait,
 )
+from dashboards.job_who import in_state
 from dashboards.links import LABEL, to_rank
 from dashboards.panels import (
     GREEN,
@@ -22,6 +23,7 @@ from dashboards.panels import (
     STAGE_COLOURS,
     WAIT_COLOUR,
     Override,
+    coloured_from,
     fixed,
     line,
     query,
@@ -88,6 +90,7 @@ def wait_heatmap() -> heatmap.Panel:
         span=12,
         scheme="Blues",
     )
+    panel.no_value("No wait is measured, or no step was finished")
     return panel.with_target(query(f"{wait()} and {RANK} {ends}", "rank {{rank}}"))
 
 
@@ -130,7 +133,7 @@ def _slowdown() -> timeseries.Panel:
         .override_by_query(
             "B",
             [
-                fixed(LATE_COLOUR),
+                *coloured_from(1.01, LATE_COLOUR),
                 *line(2),
                 RIGHT,
                 Override(id_val="unit", value="suffix:×"),
@@ -162,7 +165,8 @@ def _throughput() -> timeseries.Panel:
 
 def _changes() -> timeseries.Panel:
     late = f"count by (cluster) ({LATE})"
-    none = f"0 * max by (cluster) (job:rankskew_ranks:sum{{{JOB}}})"
+    none = in_state(f"0 * job:rankskew_ranks:sum{{{JOB}}}", "healthy|rotating|straggler|slow_node")
+    none = f"sum by (cluster) ({none})"
     drift = f"count by (cluster) (job_runtime:rankskew_ranks:count{{{JOB}}}) - 1"
     restarts = f"resets(job:rankskew_run_seconds:max{{{JOB}}}[$__rate_interval])"
     return (
@@ -175,6 +179,7 @@ def _changes() -> timeseries.Panel:
             span=6,
         )
         .decimals(0)
+        .axis_soft_max(4)
         .no_value("Nothing is known")
         .with_target(query(f"{late} or {none}", "late ranks", "A"))
         .with_target(query(f"job:rankskew_ranks_missing:sum{{{JOB}}}", "ranks not seen", "B"))

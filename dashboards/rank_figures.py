@@ -38,19 +38,20 @@ def figures() -> Sequence[stat.Panel]:
 
 
 def _who() -> stat.Panel:
-    gpu = f"rankskew_gpu_rank_info{{{ONE_RANK}}}"
+    who = "cluster, job_id, rank, instance"
+    gpu = f"topk by ({who}) (1, rankskew_gpu_rank_info{{{ONE_RANK}}})"
+    process = f"{THIS} * on ({who}) group_left (gpu) {gpu} or {THIS}"
     return (
         sentence_panel(
             "Where it runs",
-            "The node (by its exporter's address), the process (as its container sees it), its "
-            "number on the node, and its GPU. Click the node for its dashboard.",
-            span=5,
+            "The node (by its exporter's address), the process (as its container sees it), and "
+            "the number of its GPU there. Click the node for its dashboard.",
+            span=4,
             size=14,
         )
         .thresholds(steps(("text", None)))
         .with_target(instant(THIS, "{{instance}}", "A"))
-        .with_target(instant(THIS, "PID {{pid}} · local rank {{local_rank}}", "B"))
-        .with_target(instant(gpu, "GPU {{gpu}}", "C"))
+        .with_target(instant(process, "PID {{pid}} · GPU {{gpu}}", "B"))
         .override_by_query("A", [to_node(LABEL % "instance")])
     )
 
@@ -164,7 +165,7 @@ def _alerts() -> stat.Panel:
             "Alerts",
             "Firing alerts that name this rank, without their prefix Rankskew. Click one for its "
             "runbook: what it means and what to do.",
-            span=2,
+            span=3,
             size=12,
         )
         .thresholds(steps((LATE_COLOUR, None)))

@@ -319,6 +319,7 @@ def identity() -> table.Panel:
     )
     names = {
         "rank": "Rank",
+        "local_rank": "Local",
         "peer_group": "Peer group",
         "dp": "DP",
         "tp": "TP",
@@ -332,5 +333,12 @@ def identity() -> table.Panel:
         "driver": "Driver",
         "gpu_uuid": "GPU",
     }
-    join_rows(panel, "rank", {name: column(title, "string") for name, title in names.items()})
+    join_rows(
+        panel,
+        "rank",
+        {
+            name: column(title, "string", width=None if name == "gpu_uuid" else 95)
+            for name, title in names.items()
+        },
+    )
     return panel

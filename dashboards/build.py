@@ -13,8 +13,8 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from dashboards.fleet import fleet_dashboard
 from dashboards.job import job_dashboard
 from dashboards.node import node_dashboard
-from dashboards.self import self_dashboard
 from dashboards.rank import rank_dashboard
+from dashboards.self import self_dashboard
 
 # That of Grafana 10: newer servers migrate it when they load it, older ones cannot migrate down.
 SCHEMA_VERSION: Final = 39

@@ -20,7 +20,6 @@ from dashboards.job_who import in_state, since, who
 from dashboards.links import to_runbook
 from dashboards.panels import (
     LATE_COLOUR,
-    ORANGE,
     Override,
     coloured_from,
     figure_size,
@@ -30,7 +29,7 @@ from dashboards.panels import (
     stat_panel,
     steps,
 )
-from dashboards.states import STATES, as_series
+from dashboards.states import ORANGE, STATES, as_series
 from dashboards.variables import JOB
 
 _FIRST: Final = '{reason=~"ranks_.+|off|no_probe",'

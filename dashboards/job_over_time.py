@@ -16,9 +16,7 @@ from dashboards.job_series import (
 from dashboards.job_who import in_state
 from dashboards.links import LABEL, to_rank
 from dashboards.panels import (
-    GREEN,
     LATE_COLOUR,
-    ORANGE,
     PEERS_COLOUR,
     STAGE_COLOURS,
     WAIT_COLOUR,
@@ -29,7 +27,7 @@ from dashboards.panels import (
     query,
     time_panel,
 )
-from dashboards.states import STATES
+from dashboards.states import GREEN, ORANGE, STATES
 from dashboards.timelines import (
     STAGE_VALUES,
     STATE_VALUES,

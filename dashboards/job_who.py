@@ -18,9 +18,7 @@ from dashboards.job_series import (
 )
 from dashboards.links import LABEL, to_node, to_rank
 from dashboards.panels import (
-    GREEN,
     LATE_COLOUR,
-    ORANGE,
     PEERS_COLOUR,
     figure_size,
     fixed,
@@ -29,6 +27,7 @@ from dashboards.panels import (
     stat_panel,
     steps,
 )
+from dashboards.states import GREEN, ORANGE
 from dashboards.variables import JOB
 
 # There is room for this many names.

@@ -22,8 +22,6 @@ RUNBOOKS_URL: Final = "https://github.com/rankskew/rankskew/blob/main/alerts/run
 DATASOURCE: Final = common_models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
 LATE_COLOUR: Final = "#E02F44"
-ORANGE: Final = "#FF9830"
-GREEN: Final = "#37872D"
 WAIT_COLOUR: Final = "#5794F2"
 PEERS_COLOUR: Final = "#8E99A8"
 STAGE_COLOURS: Final = {

@@ -5,10 +5,6 @@ from grafana_foundation_sdk.builders import dashboard
 from dashboards.board import board, lifecycle, restarts
 from dashboards.rank_figures import figures
 from dashboards.rank_panels import (
-    GPU,
-    HOST,
-    STEPS,
-    beside,
     by_stage,
     identity,
     lines,
@@ -16,6 +12,7 @@ from dashboards.rank_panels import (
     stages,
     throttled,
 )
+from dashboards.rank_peers import GPU, HOST, STEPS, beside
 from dashboards.variables import JOB, cluster_variable, job_variable, rank_variable
 
 

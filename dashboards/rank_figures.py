@@ -10,9 +10,7 @@ from dashboards.board import firing
 from dashboards.job_series import words
 from dashboards.links import LABEL, to_node, to_runbook
 from dashboards.panels import (
-    GREEN,
     LATE_COLOUR,
-    ORANGE,
     PEERS_COLOUR,
     coloured_from,
     figure_size,
@@ -23,6 +21,7 @@ from dashboards.panels import (
     steps,
 )
 from dashboards.rank_series import THIS
+from dashboards.states import GREEN, ORANGE
 from dashboards.variables import JOB, ONE_RANK
 
 LATE: Final = f"rank:rankskew_late:ratio{{{ONE_RANK}}}"
@@ -40,7 +39,7 @@ def figures() -> Sequence[stat.Panel]:
 def _who() -> stat.Panel:
     who = "cluster, job_id, rank, instance"
     gpu = f"topk by ({who}) (1, rankskew_gpu_rank_info{{{ONE_RANK}}})"
-    process = f"{THIS} * on ({who}) group_left (gpu) {gpu} or {THIS}"
+    process = f"{THIS} * on ({who}) group_left (gpu) {gpu} or on ({who}) {THIS}"
     return (
         sentence_panel(
             "Where it runs",

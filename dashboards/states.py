@@ -2,9 +2,11 @@
 
 from typing import Final
 
-from dashboards.panels import GREEN, LATE_COLOUR, ORANGE, Override, fixed
+from dashboards.panels import LATE_COLOUR, Override, fixed
 from dashboards.panels import PEERS_COLOUR as GREY
 
+ORANGE: Final = "#FF9830"
+GREEN: Final = "#37872D"
 BLUE: Final = "#5794F2"
 
 # Most urgent first, as job:rankskew_state:info names them: the word for people, and its colour.

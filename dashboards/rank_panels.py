@@ -140,6 +140,19 @@ def node_pressure() -> timeseries.Panel:
 
 def identity() -> table.Panel:
     """Return who the rank is: its place in the job and its software."""
+    place = {
+        "local_rank": "Local",
+        "peer_group": "Peer group",
+        "dp": "DP",
+        "tp": "TP",
+        "pp": "PP",
+        "clock": "Timed by",
+        "level": "Level",
+        "attempt": "Attempt",
+    }
+    versions = {"torch": "torch", "cuda": "CUDA", "nccl": "NCCL", "driver": "Driver"}
+    runtime = f"rankskew_runtime_info{{{ONE_RANK}}}"
+    gpu = f"rankskew_gpu_rank_info{{{ONE_RANK}}}"
     panel = (
         table_panel(
             "Who it is",
@@ -150,25 +163,11 @@ def identity() -> table.Panel:
         )
         .height(4)
         .no_value("The rank is not seen")
-        .with_target(rows(THIS, "A"))
-        .with_target(rows(f"rankskew_runtime_info{{{ONE_RANK}}}", "B"))
-        .with_target(rows(f"rankskew_gpu_rank_info{{{ONE_RANK}}}", "C"))
+        .with_target(rows(f"group by ({', '.join(place)}, rank) ({THIS})", "A"))
+        .with_target(rows(f"group by ({', '.join(versions)}, rank) ({runtime})", "B"))
+        .with_target(rows(f"group by (gpu_uuid, rank) ({gpu})", "C"))
     )
-    names = {
-        "rank": "Rank",
-        "local_rank": "Local",
-        "peer_group": "Peer group",
-        "dp": "DP",
-        "tp": "TP",
-        "pp": "PP",
-        "clock": "Timed by",
-        "level": "Level",
-        "attempt": "Attempt",
-        "torch": "torch",
-        "cuda": "CUDA",
-        "nccl": "NCCL",
-        "driver": "Driver",
-    }
+    names = {"rank": "Rank", **place, **versions}
     fields = {name: column(title, "string", width=95) for name, title in names.items()}
     join_rows(panel, "rank", fields | {"gpu_uuid": column("GPU", "string")})
     return panel

@@ -13,6 +13,7 @@ from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from dashboards.fleet import fleet_dashboard
 from dashboards.job import job_dashboard
 from dashboards.node import node_dashboard
+from dashboards.rank import rank_dashboard
 from dashboards.self import self_dashboard
 
 # That of Grafana 10: newer servers migrate it when they load it, older ones cannot migrate down.
@@ -25,6 +26,7 @@ DASHBOARDS: Final = {
     "job.json": job_dashboard,
     "node.json": node_dashboard,
     "self.json": self_dashboard,
+    "rank.json": rank_dashboard,
 }
 
 

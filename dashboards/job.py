@@ -3,9 +3,18 @@
 from grafana_foundation_sdk.builders import dashboard
 
 from dashboards.board import board, lifecycle, restarts
-from dashboards.job_details import difference_panels, gpu_panels, hang_panels
+from dashboards.job_details import difference_panels, hang_panels
+from dashboards.job_drift import drift_panels
 from dashboards.job_figures import figures
+from dashboards.job_gpus import gpu_panels, symmetry_panels
+from dashboards.job_input import input_panels
 from dashboards.job_losses import late_ranks, lost_by_kind, lost_by_rank_and_stage
+from dashboards.job_over_time import (
+    late_over_time,
+    run_panels,
+    state_over_time,
+    wait_heatmap,
+)
 from dashboards.variables import JOB, cluster_variable, job_variable
 
 
@@ -22,16 +31,30 @@ def job_dashboard() -> dashboard.Dashboard:
         .with_variable(cluster_variable())
         .with_variable(job_variable())
     )
-    for figure in figures():
-        job.with_panel(figure)
-    for panel in (lost_by_kind(), lost_by_rank_and_stage(), late_ranks()):
+    for panel in (
+        *figures(),
+        state_over_time(),
+        lost_by_kind(),
+        lost_by_rank_and_stage(),
+        late_ranks(),
+    ):
         job.with_panel(panel)
     for title, panels in (
         ("How the late rank differs from its peers", difference_panels()),
         ("Is the job hanging?", hang_panels()),
+        ("The run so far", (late_over_time(), wait_heatmap(), *run_panels())),
         ("GPUs of the ranks", gpu_panels()),
     ):
         job.with_row(dashboard.Row(title))
         for panel in panels:
             job.with_panel(panel)
+    for title, hidden in (
+        ("Symmetry", symmetry_panels()),
+        ("Input and work", input_panels()),
+        ("Configuration drift", drift_panels()),
+    ):
+        row = dashboard.Row(title).collapsed(True)
+        for panel in hidden:
+            row.with_panel(panel)
+        job.with_row(row)
     return job

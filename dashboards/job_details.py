@@ -1,40 +1,37 @@
-"""The lower rows of the job dashboard: how a late rank differs, what hangs, what its GPU does."""
+"""The lower rows of the job dashboard: how a late rank differs, and what hangs."""
 
 from collections.abc import Sequence
 from typing import Final
 
 from grafana_foundation_sdk.builders import table, timeseries
 
+from dashboards.job_peers import against_peers
 from dashboards.job_series import (
     LATE,
     LOST,
     LOST_BY_STAGE,
+    NOBODY,
     RANK,
-    RANK_GPU,
     SILENT,
     SINCE_LAST_STEP,
-    Series,
     busy,
-    gpu_mean,
-    late_lately,
-    of_rank,
-    others,
     peers,
     stages,
     wait,
 )
+from dashboards.links import CELL, to_node, to_rank
 from dashboards.panels import (
     LATE_COLOUR,
     PEERS_COLOUR,
     STAGE_COLOURS,
     WAIT_COLOUR,
+    coloured_from,
     column,
     fixed,
     join_rows,
     line,
     query,
     rows,
-    shades,
     stacked_panel,
     table_panel,
     table_sort,
@@ -42,17 +39,10 @@ from dashboards.panels import (
 )
 from dashboards.variables import JOB
 
-NO_GPU: Final = "No GPU telemetry for the ranks of this job"
-
 # Only exposed after ten seconds in one stage. A silent rank's last report is outdated.
 STUCK: Final = f"rankskew_stage_elapsed_seconds{{{JOB}}} unless {RANK} {SILENT}"
 OUTSIDE_SYNC: Final = (
     f'rankskew_stage_elapsed_seconds{{stage!="sync",{JOB}}} unless {RANK} {SILENT}'
-)
-# Reasons that slow a GPU down without anyone's intent.
-THROTTLED: Final = (
-    "rate(rankskew_gpu_throttle_seconds_total"
-    '{reason=~"sw_power_cap|sync_boost|.+_slowdown"}[$__rate_interval])'
 )
 
 
@@ -66,55 +56,6 @@ def hang_panels() -> Sequence[timeseries.Panel | table.Panel]:
     return (_ranks_by_stage(), _outside_sync(), _quiet())
 
 
-def gpu_panels() -> Sequence[timeseries.Panel]:
-    """Return the panels that compare a late rank's GPU with its peers'."""
-    memory_used = gpu_mean("rankskew_gpu_memory_used_bytes")
-    received = gpu_mean("rankskew_gpu_pcie_receive_bytes_per_second")
-    sent = gpu_mean("rankskew_gpu_pcie_transmit_bytes_per_second")
-    return (
-        _gpu_panel(
-            "GPU utilisation",
-            "Share of the time in which a kernel ran. A rank that is slow loading data leaves "
-            "its GPU idle; a waiting GPU spins in the collective and looks busy.",
-            "percentunit",
-            gpu_mean("rankskew_gpu_utilization_ratio"),
-            "bottomk",
-        ).max(1),
-        _gpu_panel(
-            "GPU memory used",
-            "Share of the GPU's memory in use. Peers use equal shares; a rank that uses more may "
-            "be retrying allocations or sharing its GPU.",
-            "percentunit",
-            lambda at: f"({memory_used(at)} / rankskew_gpu_memory_total_bytes{at})",
-            "topk",
-        ).max(1),
-        _throttle(),
-        _gpu_panel(
-            "PCIe traffic",
-            "Bytes per second received and sent over PCIe. A rank that is slow in h2d and has "
-            "less traffic than its peers has a slow link.",
-            "Bps",
-            lambda at: f"({received(at)} + {sent(at)})",
-            "bottomk",
-        ),
-    )
-
-
-def _against_peers(panel: timeseries.Panel, series: Series, choose: str) -> timeseries.Panel:
-    """Draw late ranks red, the next ones to become late in blue and the median dashed.
-
-    *choose* is the end at which late ranks are: topk or bottomk.
-    """
-    return (
-        panel.with_target(query(late_lately(series), "rank {{rank}} (late)", "A"))
-        .with_target(query(others(series, choose), "rank {{rank}}", "B"))
-        .with_target(query(peers(series("")), "median of peer group {{peer_group}}", "C"))
-        .override_by_query("A", [fixed(LATE_COLOUR), *line(3)])
-        .override_by_query("B", [shades(WAIT_COLOUR)])
-        .override_by_query("C", [fixed(PEERS_COLOUR), *line(2, dashed=True)])
-    )
-
-
 def _late_stage() -> timeseries.Panel:
     stage = "on (cluster, peer_group, stage)"
     panel = time_panel(
@@ -125,7 +66,7 @@ def _late_stage() -> timeseries.Panel:
         span=12,
     )
     return (
-        panel.no_value("No rank is late")
+        panel.no_value(NOBODY)
         .with_target(
             query(
                 f"{stages()} and on (cluster, peer_group, rank, stage) {LATE}",
@@ -156,7 +97,7 @@ def _stage_by_stage() -> table.Panel:
             span=12,
         )
         .height(8)
-        .no_value("No rank is late")
+        .no_value(NOBODY)
         .with_target(rows(f"sum by (cluster, stage) ({stages()} and {RANK} {costliest})", "A"))
         .with_target(rows(f"sum by (cluster, stage) ({peers(group, ', stage')})", "B"))
         .with_target(rows(f"sum by (cluster, stage) ({LOST_BY_STAGE} and {RANK} {costliest})", "C"))
@@ -182,7 +123,7 @@ def _busy() -> timeseries.Panel:
         "s",
         span=12,
     )
-    return _against_peers(panel, busy, "topk")
+    return against_peers(panel.no_value("No step was finished"), busy, "topk")
 
 
 def _wait() -> timeseries.Panel:
@@ -193,7 +134,8 @@ def _wait() -> timeseries.Panel:
         "s",
         span=12,
     )
-    return _against_peers(panel, wait, "bottomk")
+    panel.no_value("No wait is measured, or no step was finished")
+    return against_peers(panel, wait, "bottomk")
 
 
 def _ranks_by_stage() -> timeseries.Panel:
@@ -236,8 +178,8 @@ def _outside_sync() -> table.Panel:
         panel,
         "rank",
         {
-            "rank": column("Rank", width=60),
-            "instance": column("Node", width=170),
+            "rank": [*column("Rank", width=60), to_rank(CELL)],
+            "instance": [*column("Node", width=170), to_node(CELL)],
             "stage": column("Stage", width=90),
             "Value #A": column("For", "s", decimals=0, width=80),
             "Value #B": column("Job hangs for", "s", decimals=0),
@@ -257,33 +199,6 @@ def _quiet() -> timeseries.Panel:
         )
         .with_target(query(SINCE_LAST_STEP, "last step of any rank", "A"))
         .with_target(query(f"max by (cluster) ({SILENT})", "longest silent rank", "B"))
-        .override_by_query("A", [fixed(LATE_COLOUR), *line(2)])
+        .override_by_query("A", [*coloured_from(60, LATE_COLOUR), *line(2)])
         .override_by_query("B", [fixed(WAIT_COLOUR), *line(2)])
-    )
-
-
-def _gpu_panel(
-    title: str, description: str, unit: str, gpu_series: Series, choose: str
-) -> timeseries.Panel:
-    panel = time_panel(title, description, unit, span=6).no_value(NO_GPU)
-    return _against_peers(panel, of_rank(gpu_series), choose)
-
-
-def _throttle() -> timeseries.Panel:
-    return (
-        time_panel(
-            "GPU clocks throttled",
-            "Share of the time in which heat, power or a slowdown signal throttled a GPU, worst "
-            "first. Idle clocks and manually set clocks are left out.",
-            "percentunit",
-            span=6,
-        )
-        .max(1)
-        .no_value("No GPU of this job is throttled, or none is measured")
-        .with_target(
-            query(
-                f"topk(6, ({THROTTLED} and on (cluster, instance, gpu_uuid) {RANK_GPU}) > 0.001)",
-                "{{instance}} GPU {{gpu}} {{reason}}",
-            )
-        )
     )

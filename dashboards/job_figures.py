@@ -1,4 +1,4 @@
-"""The figures at the top of the job dashboard: how bad it is, which ranks, since when."""
+"""The figures at the top of the job dashboard: its state, the loss, who, since when, the alerts."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -8,70 +8,93 @@ from grafana_foundation_sdk.models.common import BigValueTextMode
 
 from dashboards.job_series import (
     FIRING,
-    LATE,
-    LATE_SINCE,
-    LOST,
-    RANK,
+    HUNG,
+    ON_JOB,
     SINCE_LAST_STEP,
     SOURCE,
+    STATE,
+    figure_as,
+    words,
 )
+from dashboards.job_who import in_state, since, who
+from dashboards.links import to_runbook
 from dashboards.panels import (
     LATE_COLOUR,
     Override,
     coloured_from,
+    figure_size,
     fixed,
     instant,
+    sentence_panel,
     stat_panel,
     steps,
 )
+from dashboards.states import ORANGE, STATES, as_series
 from dashboards.variables import JOB
 
-# The figures at the top have room for this many late ranks.
-COSTLIEST: Final = f"topk(2, {LOST})"
+_FIRST: Final = '{reason=~"ranks_.+|off|no_probe",'
 
 
 def figures() -> Sequence[stat.Panel]:
     """Return the row of figures, left to right."""
     return (
+        _state(),
         _gpus_lost(),
         _lost_cost(),
-        _who(),
-        _since(),
+        who(),
+        since(),
         _step_time(),
         _judged(),
         _firing(),
     )
 
 
+def _state() -> stat.Panel:
+    panel = sentence_panel(
+        "State",
+        "What the job is doing, the most urgent first: hung, exporter down, ranks missing, "
+        "starting, not judgeable, slow node, straggler, rotating (a different rank is late "
+        "in each step), healthy, finished, or without the probe.",
+        span=3,
+        size=24,
+    ).with_target(instant(STATE, "{{state}}"))
+    for state in STATES:
+        panel.override_by_name(state, as_series(state))
+    return panel
+
+
 def _gpus_lost() -> stat.Panel:
+    lost = f"job:rankskew_gpus_lost:sum{{{JOB}}}"
+    of_all = f"job:rankskew_world_size:max{{{JOB}}}"
+    share = f"({lost} / {of_all})"
+    told = in_state(share, "hung|slow_node|straggler|rotating")
     return (
-        stat_panel(
-            "GPUs lost now",
-            "GPUs that do nothing but wait, mean of the last minute: for late ranks, and for any "
-            "reason (including communication), out of all GPUs of the job.",
-            "none",
-            span=4,
+        sentence_panel(
+            "GPUs lost",
+            "GPUs that do nothing but wait for any reason, communication included, out of all "
+            "GPUs of the job; mean of the last minute. In a hang all of them. Coloured if ranks "
+            "are to blame, from 5 % of the job on in red.",
+            span=3,
+            size=24,
         )
-        .decimals(2)
-        .no_value("No rank judged")
+        .thresholds(steps(("text", None), (ORANGE, 0.001), (LATE_COLOUR, 0.05)))
         .with_target(
             instant(
-                f'job_kind:rankskew_gpus_lost:sum{{kind="persistent",{JOB}}}',
-                "late ranks",
+                f"({told} or 0 * {share})"
+                f" * {ON_JOB} group_left (lost) {figure_as('lost', f'round({lost}, 0.1)')}"
+                f" * {ON_JOB} group_left (all) {figure_as('all', of_all)}",
+                "{{lost}} of {{all}}",
                 "A",
             )
         )
-        .with_target(instant(f"job:rankskew_gpus_lost:sum{{{JOB}}}", "any wait", "B"))
-        .with_target(instant(f"job:rankskew_world_size:max{{{JOB}}}", "of all", "C"))
-        .override_by_query("A", coloured_from(0.05, LATE_COLOUR))
-        .override_by_query("C", [Override(id_val="decimals", value=0)])
+        .with_target(instant(f"0 * {STATE} unless {ON_JOB} {share}", "–", "B"))
     )
 
 
 def _lost_cost() -> stat.Panel:
     return (
         stat_panel(
-            "Cost",
+            "Cost / h",
             "US$ per hour for GPUs that do nothing but wait, for any reason: GPUs lost times the "
             "price of a GPU hour, a default price until you record your own.",
             "currencyUSD",
@@ -79,44 +102,9 @@ def _lost_cost() -> stat.Panel:
         )
         .decimals(2)
         .no_value("–")
+        .text_mode(BigValueTextMode.VALUE)
+        .text(figure_size())
         .with_target(instant(f"job:rankskew_lost_cost_per_hour:sum{{{JOB}}}", "lost per hour"))
-    )
-
-
-def _who() -> stat.Panel:
-    return (
-        stat_panel(
-            "Late ranks now",
-            "The two costliest ranks that the job waits for, each with the stage in which it "
-            "fell behind its peers and the number of GPUs that wait for it.",
-            "none",
-            span=4,
-        )
-        .decimals(2)
-        .thresholds(steps((LATE_COLOUR, None)))
-        .no_value("None")
-        .with_target(
-            instant(
-                f"{COSTLIEST} * {RANK} group_left (stage)"
-                f" group by (cluster, peer_group, rank, stage) ({LATE})",
-                "rank {{rank}} · {{stage}}",
-            )
-        )
-    )
-
-
-def _since() -> stat.Panel:
-    return (
-        stat_panel(
-            "Late since",
-            "When these ranks became late, by their nodes' clocks. Only known if the ranks "
-            "compare their steps.",
-            "dateTimeFromNow",
-            span=3,
-        )
-        .thresholds(steps((LATE_COLOUR, None)))
-        .no_value("–")
-        .with_target(instant(f"{LATE_SINCE} and {RANK} {COSTLIEST}", "rank {{rank}}"))
     )
 
 
@@ -129,12 +117,13 @@ def _step_time() -> stat.Panel:
             "on every rank, so the step time shows that a job is slow, but never which rank "
             "causes it.",
             "s",
-            span=5,
+            span=3,
         )
+        .text(figure_size(16))
         .no_value("–")
-        .with_target(instant(f"job:rankskew_step_seconds:max{{{JOB}}}", "takes", "A"))
-        .with_target(instant(f"job:rankskew_slowdown:max{{{JOB}}}", "as long", "B"))
-        .with_target(instant(SINCE_LAST_STEP, "since the last", "C"))
+        .with_target(instant(f"job:rankskew_step_seconds:max{{{JOB}}} unless {HUNG}", "takes", "A"))
+        .with_target(instant(f"job:rankskew_slowdown:max{{{JOB}}} unless {HUNG}", "slowdown", "B"))
+        .with_target(instant(f"{SINCE_LAST_STEP} > 10", "since the last", "C"))
         .override_by_query(
             "B",
             [
@@ -149,55 +138,46 @@ def _step_time() -> stat.Panel:
 
 def _judged() -> stat.Panel:
     judged = f"job:rankskew_coverage:ratio{{{JOB}}}"
-    job = "on (cluster, job_id)"
-    by_source = f"{judged} * {job} group_left (source) {SOURCE} or {job} {judged}"
+    reasons = f"job_reason:rankskew_not_judgeable:bool{{{JOB}}}"
+    # The first of several: one that explains the others, if there is one.
+    reason = f"topk(1, 2 * {reasons.replace('{', _FIRST, 1)} or {reasons})"
+    sourced = f"{judged} * {ON_JOB} group_left (source) {SOURCE} or {ON_JOB} {judged}"
+    valid = f"({sourced}) unless {ON_JOB} ({HUNG} or {reasons})"
     return (
         stat_panel(
-            "Ranks judged",
-            "Share of the job's ranks that can be judged, and the reason if they cannot. By "
-            "join: the ranks compare their steps one by one. By block: means over half a minute "
-            "or more are compared, which shows little except a rank that is late all the time. "
-            "Without either, the absence of alerts does not mean that no rank is late.",
+            "Judged",
+            "Share of the job's ranks that are judged, 0 if it hangs or cannot be judged, and "
+            "the reason. By join: the ranks compare their steps one by one. By block: means over "
+            "half a minute or more are compared, which shows little except a rank that is late "
+            "all the time. Without either, the absence of alerts says nothing.",
             "percentunit",
-            span=3,
+            span=2,
         )
-        .thresholds(steps(("orange", None), ("green", 1.0)))
-        .no_value("None")
+        .thresholds(steps(("text", None), (ORANGE, 0.0), ("text", 0.995)))
+        .text(figure_size(18))
+        .no_value("–")
         .with_target(
-            instant(
-                f'label_replace({by_source}, "by", " by $1", "source", "(.+)")',
-                "judged{{by}}",
-                "A",
-            )
+            instant(f'label_replace({valid}, "by", "by $1", "source", "(.+)")', "{{by}}", "A")
         )
-        .with_target(
-            instant(f"job_reason:rankskew_not_judgeable:bool{{{JOB}}} == 1", "{{reason}}", "B")
-        )
-        .override_by_query(
-            "B",
-            [
-                fixed("orange"),
-                Override(
-                    id_val="mappings",
-                    value=[{"type": "value", "options": {"1": {"text": "not judgeable"}}}],
-                ),
-            ],
-        )
+        .with_target(instant(f"0 * {words(reason, 'reason')}", "{{reason}}", "B"))
+        .with_target(instant(f"0 * {HUNG} unless {ON_JOB} {reasons}", "it hangs", "C"))
+        .override_by_query("B", [fixed(ORANGE)])
     )
 
 
 def _firing() -> stat.Panel:
     name = f'label_replace({FIRING}, "name", "$1", "alertname", "Rankskew(.*)")'
     return (
-        stat_panel(
-            "Alerts firing",
-            "Firing alerts of this job, without their prefix Rankskew. The link above leads to "
-            "the runbooks.",
-            "none",
+        sentence_panel(
+            "Alerts",
+            "Firing alerts of this job, without their prefix Rankskew. Click one for its "
+            "runbook: what it means and what to do.",
             span=3,
+            size=12,
         )
-        .text_mode(BigValueTextMode.NAME)
         .thresholds(steps((LATE_COLOUR, None)))
-        .no_value("None")
-        .with_target(instant(f"count by (name) ({name})", "{{name}}"))
+        .with_target(instant(f"count by (alertname, name) ({name})", "{{name}}", "A"))
+        .with_target(instant(f"0 * {STATE} unless {ON_JOB} {FIRING}", "None", "B"))
+        .override_by_query("A", [to_runbook()])
+        .override_by_query("B", [fixed("text")])
     )

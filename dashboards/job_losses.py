@@ -11,6 +11,7 @@ from dashboards.job_series import (
     LATE_SINCE,
     LOST,
     LOST_BY_STAGE,
+    NOBODY,
     RANK_GPU,
     ROTATING_BY_STAGE,
     beside_late,
@@ -19,6 +20,7 @@ from dashboards.job_series import (
     peers,
     wait,
 )
+from dashboards.links import CELL, LABEL, to_node, to_rank
 from dashboards.panels import (
     LATE_COLOUR,
     PEERS_COLOUR,
@@ -78,7 +80,7 @@ def lost_by_rank_and_stage() -> timeseries.Panel:
             span=12,
             colours={f" {stage}$": colour for stage, colour in STAGE_COLOURS.items()},
         )
-        .no_value("No rank is late")
+        .no_value(NOBODY)
         .with_target(
             query(
                 f"sum by (cluster, rank, stage) ({LOST_BY_STAGE}"
@@ -95,6 +97,7 @@ def lost_by_rank_and_stage() -> timeseries.Panel:
                 "B",
             )
         )
+        .override_by_query("A", [to_rank(LABEL % "rank")])
         .override_by_query("B", [Override(id_val="custom.fillOpacity", value=25)])
     )
 
@@ -114,7 +117,7 @@ def late_ranks() -> table.Panel:
             span=24,
         )
         .height(5)
-        .no_value("No rank is late")
+        .no_value(NOBODY)
         .with_target(rows(LATE, "A"))
         .with_target(rows(f"sum by (cluster, rank) ({LOST})", "B"))
         .with_target(rows(f"sum by (cluster, rank) ({late_now(busy())})", "C"))
@@ -129,8 +132,8 @@ def late_ranks() -> table.Panel:
         panel,
         "rank",
         {
-            "rank": column("Rank", width=60),
-            "instance": column("Node", width=150),
+            "rank": [*column("Rank", width=60), to_rank(CELL)],
+            "instance": [*column("Node", width=150), to_node(CELL)],
             "stage": column("Late in", width=90),
             "kind": column("How", width=90),
             "Value #A": column("Slower by", "percentunit", decimals=0, width=85),

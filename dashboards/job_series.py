@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from dashboards.board import firing
-from dashboards.variables import JOB
+from dashboards.variables import CLUSTER, JOB
 
 # A selector or an expression at the time of each sample (""), or at the range's end (AT_END).
 Series = Callable[[str], str]
@@ -12,6 +12,7 @@ Series = Callable[[str], str]
 AT_END: Final = " @ end()"
 
 # Two clusters behind one data source may have jobs of one name; it is empty without clusters.
+ON_JOB: Final = "on (cluster, job_id)"
 RANK: Final = "on (cluster, peer_group, rank)"
 
 # How much slower than its peers each late rank is, with the kind and the stage of its lateness.
@@ -26,6 +27,15 @@ SOURCE: Final = f"job_source:rankskew_gpus_lost:info{{{JOB}}}"
 CAUSE: Final = f"rank:rankskew_cause:info{{{JOB}}}"
 # Each rank with the GPU it runs on now; recorded from rankskew_gpu_rank_info.
 RANK_GPU: Final = f"rank:rankskew_gpu:group{{{JOB}}}"
+# What stands where late ranks would.
+NOBODY: Final = "No late rank is known"
+# One series, labelled with the state of the job.
+STATE: Final = f"job:rankskew_state:info{{{JOB}}}"
+# The late ranks (and, without a rank, nodes) that are worth an alert, with stage and cause.
+TOLD: Final = f"page:rankskew_gpus_lost:last1m{{%s,{JOB}}}"
+HUNG: Final = f"job:rankskew_hung:seconds{{{JOB}}}"
+# The rank for which a job that hangs waits.
+SUSPECT: Final = f"rank_stage:rankskew_hang_suspect:group{{{JOB}}}"
 SILENT: Final = f"rank:rankskew_silent_seconds:max{{{JOB}}}"
 FIRING: Final = firing(JOB)
 SINCE_LAST_STEP: Final = f"min by (cluster) (rankskew_node_last_step_age_seconds{{{JOB}}})"
@@ -38,20 +48,26 @@ OTHERS_SHOWN: Final = 3
 
 def busy(at: str = "") -> str:
     """Return the own work per step of every rank."""
-    return _per_step(f"rankskew_busy_seconds_total{{{JOB}}}", at)
+    return per_step(f"rankskew_busy_seconds_total{{{JOB}}}", at)
 
 
 def wait(at: str = "") -> str:
     """Return the wait per step of every rank."""
-    return _per_step(f'rankskew_stage_seconds_total{{stage="sync",{JOB}}}', at)
+    return per_step(f'rankskew_stage_seconds_total{{stage="sync",{JOB}}}', at)
 
 
 def stages() -> str:
     """Return the time per step of every rank in each stage of its own work."""
-    return _per_step(f'rankskew_stage_seconds_total{{stage!="sync",{JOB}}}', "")
+    return per_step(f'rankskew_stage_seconds_total{{stage!="sync",{JOB}}}', "")
 
 
-def _per_step(seconds: str, at: str) -> str:
+def per_second(counter: str, at: str, only: str = "") -> str:
+    """Return the rate of a *counter* of every rank; *only* is a further selector."""
+    return f"rate({counter}{{{only}{JOB}}}[$__rate_interval]{at})"
+
+
+def per_step(seconds: str, at: str) -> str:
+    """Return the increase of a counter of every rank, per step."""
     window = f"[$__rate_interval]{at}"
     return (
         f"(rate({seconds}{window}) / ignoring (phase, stage) group_left ()"
@@ -90,7 +106,7 @@ def beside_late(series: str) -> str:
 
 def gpu_mean(gauge: str) -> Series:
     """Return the mean of *gauge*, per GPU, over the last scrapes: single readings are coarse."""
-    return lambda at: f"avg_over_time({gauge}[$__rate_interval]{at})"
+    return lambda at: f"avg_over_time({gauge}{{{CLUSTER}}}[$__rate_interval]{at})"
 
 
 def of_rank(gpu_series: Series) -> Series:
@@ -98,3 +114,15 @@ def of_rank(gpu_series: Series) -> Series:
     return lambda at: (
         f"{RANK_GPU}{at} * on (cluster, instance, gpu_uuid) group_left () {gpu_series(at)}"
     )
+
+
+def words(series: str, label: str) -> str:
+    """Return *series* with spaces for the first two underscores in a *label*."""
+    for _ in range(2):
+        series = f'label_replace({series}, "{label}", "$1 $2", "{label}", "([^_]+)_(.+)")'
+    return series
+
+
+def figure_as(label: str, series: str) -> str:
+    """Return the value of *series* as a *label*, to write it into a sentence."""
+    return f'count_values by (cluster, job_id) ("{label}", {series})'

@@ -5,9 +5,11 @@ from typing import Final
 from dashboards.board import uid
 from dashboards.panels import RUNBOOKS_URL, Override
 
-# The value of a label of the series that was clicked, or of a field in the row of a table.
+# The value of a label of the series that was clicked, of a field in the row of a table, or of the
+# cell itself.
 LABEL: Final = "${__field.labels.%s}"
 FIELD: Final = '${__data.fields["%s"]}'
+CELL: Final = "${__value.raw}"
 
 _KEPT: Final = "${datasource:queryparam}&${__url_time_range}"
 _CLUSTER: Final = f"{_KEPT}&${{cluster:queryparam}}"

@@ -78,6 +78,24 @@ def stat_panel(title: str, description: str, unit: str, span: int) -> stat.Panel
     )
 
 
+def figure_size(pixels: int = 20) -> common.VizTextDisplayOptions:
+    """Return one size for figures, so that what is short does not shout."""
+    return common.VizTextDisplayOptions().title_size(12).value_size(pixels)
+
+
+def sentence_panel(title: str, description: str, span: int, size: int) -> stat.Panel:
+    """Return the names of series instead of their values, one below the other, *size* pixels high.
+
+    Grafana shows nothing for no series then, so there should always be one.
+    """
+    return (
+        stat_panel(title, description, "none", span)
+        .text_mode(common_models.BigValueTextMode.NAME)
+        .text(figure_size(size))
+        .orientation(common_models.VizOrientation.HORIZONTAL)
+    )
+
+
 def time_panel(title: str, description: str, unit: str, span: int) -> timeseries.Panel:
     """Return thin lines over time with a legend below, zero included."""
     return (

@@ -3,11 +3,11 @@
 from typing import Final
 
 from dashboards.panels import LATE_COLOUR, Override, fixed
+from dashboards.panels import PEERS_COLOUR as GREY
 
 ORANGE: Final = "#FF9830"
 GREEN: Final = "#37872D"
 BLUE: Final = "#5794F2"
-GREY: Final = "#8E99A8"
 
 # Most urgent first, as job:rankskew_state:info names them: the word for people, and its colour.
 STATES: Final = {

@@ -6,8 +6,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from tests.alerts.promtool import promtool
 from tests.dashboards.dashboard_files import targets
-from tests.dashboards.test_queries import promtool
 
 STATE: Final = "job:rankskew_state:info"
 LOST: Final = "job:rankskew_gpus_lost:sum"
@@ -83,4 +83,5 @@ def test_jobs_by_urgency_and_whom_they_wait_for(
     path = tmp_path / "suite.yaml"
     path.write_text(yaml.safe_dump({"rule_files": [], "tests": [case]}), encoding="utf-8")
 
-    promtool("test", "rules", str(path))
+    done = promtool("test", "rules", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,135 +1,141 @@
 """Every query is valid, reads series that exist, and shows something when there is something."""
 
+import json
 import re
-import subprocess
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
-from prometheus_client.parser import text_string_to_metric_families
 
+from tests.alerts.promtool import promtool
 from tests.dashboards.dashboard_files import ROOT, RULES, Target, metric_names, targets
-from tests.dashboards.fake_job import JOB_ID, NODES, FakeJob, Fault
+from tests.dashboards.simulated import MINUTES, SCRAPE_SECONDS, input_series
 
-SCRAPE_SECONDS = 15
-MINUTES = 8
-TARGETS = list(targets())
-# Those that the fake job is made for.
-JOB_TARGETS = [target for target in TARGETS if target.dashboard == "job"]
+# The rank that the faults of the simulated jobs are about.
+RANK = "6"
+# The first row has a test of its own, test_first_row.py.
+FIRST_ROW = {"State", "GPUs lost", "Cost / h", "Who", "Since", "Step", "Judged", "Alerts"}
+TARGETS = [
+    target
+    for target in targets()
+    if target.dashboard == "rank" or (target.dashboard == "job" and target.panel not in FIRST_ROW)
+]
 
-HEALTHY = Fault(gpus=False)
-LATE = Fault(late_after=120.0)
-LATE_WITHOUT_JOIN = Fault(late_after=120.0, gpus=False, join=False)
-HUNG = Fault(hung_after=60.0)
-FROZEN = Fault(hung_after=60.0, frozen=True)
-
-GPU_PANELS = {"GPU utilisation", "GPU memory used", "GPU clocks throttled", "PCIe traffic"}
-LATE_PANELS = {
-    "Late ranks now",
-    "Late since",
-    "Late ranks",
-    "Late stage: late rank and its peers",
-    "The costliest late rank, by stage",
-    "Alerts firing",
-    "annotation Alerts",
-}
 # Single queries, by panel and letter. What only a late rank draws:
-LATE_LINES = {
-    ("Own work per step", "A"),
-    ("Wait per step", "A"),
+LATE = {
+    ("Alerts", "A"),
+    ("annotation Alerts", ""),
+    ("Cause", "A"),
+    ("GPUs lost", "A"),
     ("GPUs lost, by rank and stage", "A"),
+    ("In its code", "A"),
+    ("Late ranks over time, by stage", "A"),
+    ("Late since", "A"),
+    ("Late stage: late rank and its peers", "A"),
+    ("Late stage: late rank and its peers", "B"),
+    ("Lines of code", "A"),
+    ("Now", "A"),
+    *(("Late ranks", ref) for ref in "ABCDEFGHI"),
+    *(("The costliest late rank, by stage", ref) for ref in "ABC"),
 }
-# What a job shows that starts, restarts or ends:
-LIFECYCLE = {("annotation Lifecycle", ""), ("annotation Restarts", "")}
-# What only a job that hangs shows, and the last two only if a rank gives no sign of life:
+# Lines of late ranks beside their peers, where the peers have lines too.
+LATE_LINES = {
+    (panel, "A")
+    for panel in (
+        "CPUs used by loaders",
+        "GPU memory used",
+        "GPU utilisation",
+        "Garbage collection",
+        "Own work per step",
+        "PCIe traffic",
+        "Padding",
+        "Read from storage",
+        "Time in data per step",
+        "Tokens per step",
+        "Wait per step",
+    )
+}
+# What only a job that hangs shows, and the last three only if a rank gives no sign of life:
 STUCK = {
-    ("Ranks judged", "B"),
     ("GPUs lost, by kind", "A"),
     ("Where the ranks are stuck", "A"),
     ("Stuck outside sync", "A"),
     ("Stuck outside sync", "B"),
+    ("Now", "B"),
 }
-HANGING = STUCK | {
-    ("Where the ranks are stuck", "B"),
-    ("Time since the last activity", "B"),
+SILENT = {("Where the ranks are stuck", "B"), ("Time since the last activity", "B")}
+# What a job shows that starts, loses ranks, restarts or ends, or is not judged:
+RARE = {
+    ("annotation Lifecycle", ""),
+    ("annotation Restarts", ""),
+    ("What changed", "B"),
+    ("What changed", "D"),
+    ("Now", "C"),
+    ("Now", "D"),
+    ("Now", "F"),
 }
+# What only a rank that keeps up shows:
+WELL = {("Alerts", "B"), ("Cause", "B"), ("Now", "E")}
 # What only ranks know that compare their steps, and what is left of the wait where they do not:
-JOINED = {("GPUs lost, by kind", ref) for ref in "CDE"} | {
+JOINED = {
+    *(("GPUs lost, by kind", ref) for ref in "CDE"),
     ("GPUs lost, by rank and stage", "B"),
-    ("Late since", "A"),
+    ("In its code", "A"),
     ("Late ranks", "G"),
+    ("Late since", "A"),
+    ("Lines of code", "A"),
 }
-NOT_TOLD_APART = ("GPUs lost, by kind", "F")
+NOT_TOLD_APART = {("GPUs lost, by kind", "F")}
 
 
-def promtool(*arguments: str) -> None:
-    """Run promtool and fail with what it says."""
-    done = subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+@cache
+def series_of(job_id: str, cluster: str = "simulated") -> list[dict[str, str]]:
+    """Return what the nodes of a simulated job expose."""
+    return input_series([job_id], cluster=cluster)
 
 
-def input_series(fault: Fault, **labels: str) -> list[dict[str, str]]:
-    """Return what both nodes expose over MINUTES, with further *labels*, as promtool takes it."""
-    job = FakeJob(0.0, fault)
-    values: dict[str, list[str]] = {}
-    samples = MINUTES * 60 // SCRAPE_SECONDS + 1
-    for index in range(samples):
-        job.advance(float(index * SCRAPE_SECONDS))
-        for series, value in scraped(job, labels).items():
-            values.setdefault(series, ["_"] * samples)[index] = value
-    return [{"series": series, "values": " ".join(v)} for series, v in values.items()]
-
-
-def scraped(job: FakeJob, extra: dict[str, str]) -> dict[str, str]:
-    """Return every sample of one scrape of both nodes, by series."""
-    found = {}
-    for node in range(NODES):
-        for family in text_string_to_metric_families(job.exposition(node)):
-            for sample in family.samples:
-                target = {"instance": f"node-{node}:9917", "job": "rankskew"}
-                labels = sample.labels | target | extra
-                pairs = ",".join(f'{name}="{value}"' for name, value in labels.items())
-                found[f"{sample.name}{{{pairs}}}"] = str(sample.value)
-    return found
-
-
-def check_results(series: list[dict[str, str]], expected: dict[Target, bool], folder: Path) -> None:
+def check_results(
+    job_id: str, series: list[dict[str, str]], expected: dict[Target, bool], folder: Path
+) -> None:
     """Let the shipped rules run over *series*; compare which queries have a result."""
     tests = [
         {
-            "expr": f"group({target.substituted(JOB_ID)})",
+            "expr": f"group({target.substituted(job_id, rank=RANK)})",
             "eval_time": f"{MINUTES}m",
             "exp_samples": [{"labels": "{}", "value": 1}] if something else [],
         }
         for target, something in expected.items()
     ]
     interval = f"{SCRAPE_SECONDS}s"
-    case = {
-        "interval": interval,
-        "input_series": series,
-        "promql_expr_test": tests,
-    }
     suite = {
         "rule_files": [str(path) for path in RULES],
         "evaluation_interval": interval,
-        "tests": [case],
+        "tests": [{"interval": interval, "input_series": series, "promql_expr_test": tests}],
     }
     path = folder / "suite.yaml"
-    path.write_text(yaml.safe_dump(suite), encoding="utf-8")
-    promtool("test", "rules", str(path))
+    path.write_text(json.dumps(suite), encoding="utf-8")
+    done = promtool("test", "rules", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def all_but(*empty: set[tuple[str, str]]) -> dict[Target, bool]:
+    """Expect something of every query but those in *empty*."""
+    return {t: (t.panel, t.ref) not in set().union(*empty) for t in TARGETS}
 
 
 def test_every_query_is_promql(tmp_path: Path) -> None:
     """Prometheus 2.42 parses every query once its variables are substituted."""
     rules = [
-        {"record": f"query:{number}", "expr": target.substituted(JOB_ID)}
-        for number, target in enumerate(TARGETS)
+        {"record": f"query:{number}", "expr": target.substituted("job")}
+        for number, target in enumerate(targets())
     ]
     path = tmp_path / "queries.yaml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "queries", "rules": rules}]}))
+    done = promtool("check", "rules", str(path))
 
-    promtool("check", "rules", str(path))
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_every_series_exists() -> None:
@@ -138,71 +144,74 @@ def test_every_series_exists() -> None:
     rules = yaml.safe_load_all("---\n".join(path.read_text() for path in RULES))
     exposed = set(re.findall(r'"(rankskew_\w+)"', sources))
     recorded = {rule.get("record") for file in rules for g in file["groups"] for rule in g["rules"]}
-    read = {name for target in TARGETS for name in metric_names(target.expr)}
+    read = {name for target in targets() for name in metric_names(target.expr)}
 
     assert read
     assert read - exposed - recorded == set()
 
 
-def all_but(panels: set[str], queries: set[tuple[str, str]]) -> dict[Target, bool]:
-    """Expect something of every query but those of *panels* and single *queries*."""
-    return {t: t.panel not in panels and (t.panel, t.ref) not in queries for t in JOB_TARGETS}
-
-
 def test_every_panel_shows_a_late_job(tmp_path: Path) -> None:
-    """With a late rank and GPUs every query has a result but those for a hang or no verdict."""
-    expected = all_but(set(), HANGING | LIFECYCLE | {NOT_TOLD_APART})
+    """With a late rank every query has a result but those for a hang, a change or no verdict."""
+    expected = all_but(STUCK, SILENT, RARE, WELL, NOT_TOLD_APART)
     # Beside its peers it is late where it was made so, by what was planted; not elsewhere.
     late, usual = (
-        t for t in JOB_TARGETS if t.panel.startswith("The costliest late rank") and t.ref in "AB"
+        t for t in TARGETS if t.panel.startswith("The costliest late rank") and t.ref in "AB"
     )
-    over = f"{late.expr} - on (stage) {usual.expr} > {0.8 * LATE.late_seconds}"
+    over = f"{late.expr} - on (stage) {usual.expr} > 0.1"
     in_data = "label_replace(vector(1), 'stage', 'data', '', '')"
     expected[replace(late, expr=f"{over} and on (stage) {in_data}")] = True
     expected[replace(late, expr=f"{over} unless on (stage) {in_data}")] = False
-    # What it costs is what is charged to it: most of the wait, and less than its seven peers.
-    who = next(t for t in JOB_TARGETS if t.panel == "Late ranks now")
-    expected[replace(who, expr=f"({who.expr}) > 1.5 < 7")] = True
 
-    check_results(input_series(LATE), expected, tmp_path)
+    check_results("loader", series_of("loader"), expected, tmp_path)
 
 
-def test_healthy_job_without_gpus_names_nobody(tmp_path: Path) -> None:
-    """Without a late rank and GPUs what is about them is empty, the rest is not."""
-    expected = all_but(
-        LATE_PANELS | GPU_PANELS, HANGING | LIFECYCLE | LATE_LINES | {NOT_TOLD_APART}
-    )
+def test_healthy_job_names_nobody(tmp_path: Path) -> None:
+    """Without a late rank what is about late ranks is empty, the rest is not."""
+    expected = all_but(LATE, LATE_LINES, STUCK, SILENT, RARE, NOT_TOLD_APART)
+    # The dashboard of a rank shows the rank as the line A, late or not.
+    expected |= {t: True for t in TARGETS if t.dashboard == "rank" and _is_line(t)}
 
-    check_results(input_series(HEALTHY), expected, tmp_path)
+    check_results("healthy", series_of("healthy"), expected, tmp_path)
+
+
+def _is_line(target: Target) -> bool:
+    return (target.panel, target.ref) in LATE_LINES
 
 
 def test_job_without_join_shows_who_is_late(tmp_path: Path) -> None:
     """The fallback names the rank too, and leaves empty what nobody measured."""
-    expected = all_but(GPU_PANELS, HANGING | LIFECYCLE | JOINED | {("Late ranks", "H")})
+    expected = all_but(STUCK, SILENT, RARE, WELL, JOINED)
 
-    check_results(input_series(LATE_WITHOUT_JOIN), expected, tmp_path)
+    check_results("nojoin", series_of("nojoin"), expected, tmp_path)
 
 
 def test_jobs_of_one_name_in_two_clusters_do_not_meet(tmp_path: Path) -> None:
-    """Where one data source holds two clusters, no query fails, and only the late job is late."""
-    series = input_series(LATE, cluster="a") + input_series(HEALTHY, cluster="b")
-    who = next(t for t in JOB_TARGETS if t.panel == "Late ranks now")
-    expected = all_but(set(), HANGING | LIFECYCLE | {NOT_TOLD_APART})
-    in_a = "label_replace(vector(1), 'cluster', 'a', '', '')"
-    expected[replace(who, expr=f"({who.expr}) and on (cluster) {in_a}")] = True
-    expected[replace(who, expr=f"({who.expr}) unless on (cluster) {in_a}")] = False
+    """Where one data source holds two clusters, the choice of one shows only its job."""
+    series = series_of("loader", "a") + series_of("loader", "b")
+    one = [replace(t, expr=t.expr.replace("$cluster", "a")) for t in TARGETS]
+    in_b = [replace(t, expr=f"({t.expr}) and on (cluster) {_IN_B}") for t in one]
+    expected = dict(
+        zip(one, all_but(STUCK, SILENT, RARE, WELL, NOT_TOLD_APART).values(), strict=True)
+    )
+    expected |= dict.fromkeys(in_b, False)
+    # And with all clusters at once no query fails.
+    expected |= all_but(STUCK, SILENT, RARE, WELL, NOT_TOLD_APART)
 
-    check_results(series, expected, tmp_path)
+    check_results("loader", series, expected, tmp_path)
+
+
+_IN_B = "label_replace(vector(1), 'cluster', 'b', '', '')"
 
 
 @pytest.mark.parametrize(
-    ("fault", "shown"), [(HUNG, STUCK), (FROZEN, HANGING)], ids=["stuck", "frozen"]
+    ("job_id", "shown"), [("hang", STUCK), ("frozen", STUCK | SILENT)], ids=["stuck", "frozen"]
 )
 def test_hung_job_shows_who_is_stuck(
-    fault: Fault, shown: set[tuple[str, str]], tmp_path: Path
+    job_id: str, shown: set[tuple[str, str]], tmp_path: Path
 ) -> None:
-    """In a hang the stuck rank has its row, all GPUs are lost, and nobody can be judged."""
-    expected = {t: (t.panel, t.ref) in shown for t in JOB_TARGETS if (t.panel, t.ref) in HANGING}
+    """In a hang the stuck rank has its row, and all GPUs are lost."""
+    hanging = STUCK | SILENT
+    expected = {t: (t.panel, t.ref) in shown for t in TARGETS if (t.panel, t.ref) in hanging}
 
-    assert len(expected) == len(HANGING)
-    check_results(input_series(fault), expected, tmp_path)
+    assert len(expected) == len(hanging)
+    check_results(job_id, series_of(job_id), expected, tmp_path)

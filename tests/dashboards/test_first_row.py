@@ -1,0 +1,317 @@
+"""The first row of the job dashboard says what is the matter, in every state of a job."""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dashboards.states import STATES
+from tests.alerts.promtool import promtool
+from tests.dashboards.dashboard_files import JSON_FILES, ROOT, Target, panels
+
+JOB_ID = "j"
+# What promtool says of an expectation that is not met: the expression, and the samples.
+GOT = re.compile(r'expr: "(.*)", time: \S+,\n +exp: ?.*\n +got: ?(.*)')
+SAMPLE = re.compile(r'\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\} ([^ ,]+)')
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+BEATING = 'rankskew_node_ranks{job_id="j",instance="n",job="r",state="beating"} 8'
+RUNS = [
+    BEATING,
+    'job:rankskew_world_size:max{job_id="j"} 8',
+    'job:rankskew_run_seconds:max{job_id="j"} 3600',
+    'job:rankskew_step_seconds:max{job_id="j"} 0.5',
+]
+JUDGED = [
+    *RUNS,
+    'job:rankskew_ranks:sum{job_id="j"} 8',
+    'job:rankskew_slowdown:max{job_id="j"} 1.25',
+    'job:rankskew_coverage:ratio{job_id="j"} 1',
+    'job_source:rankskew_gpus_lost:info{job_id="j",source="join"} 1',
+    'job:rankskew_gpus_lost:sum{job_id="j"} 1.23',
+    'job:rankskew_lost_cost_per_hour:sum{job_id="j"} 3.08',
+]
+TOLD = 'page:rankskew_gpus_lost:last1m{job_id="j",instance="n",severity="warning",stage="data",%s}'
+HUNG = [
+    *JUDGED[:-2],
+    'job:rankskew_hung:seconds{job_id="j"} 150',
+    'job:rankskew_gpus_lost:sum{job_id="j"} 8',
+    'job:rankskew_lost_cost_per_hour:sum{job_id="j"} 20',
+    'rankskew_node_last_step_age_seconds{job_id="j",instance="n"} 160',
+]
+REASON = 'job_reason:rankskew_not_judgeable:bool{job_id="j",reason="%s"} 1'
+# Promtool prints what it got only if that is not what was expected.
+SENTINEL = {"labels": '{never="there"}', "value": 1}
+# When the samples are read, in seconds since the epoch.
+NOW = 300
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is recorded of a job, and what its first row shows: names with values, by panel."""
+
+    state: str
+    series: list[str]
+    shown: dict[str, dict[str, float]]
+
+
+CASES = {
+    "healthy": Case(
+        "healthy",
+        JUDGED,
+        {
+            "State": {"Healthy": 1},
+            "GPUs lost": {"1.2 of 8": 0},
+            "Cost / h": {"lost per hour": 3.08},
+            "Who": {"Nobody": 1},
+            "Since": {"started": (NOW - 3600) * 1000},
+            "Step": {"takes": 0.5, "slowdown": 1.25},
+            "Judged": {"by join": 1},
+            "Alerts": {"None": 0},
+        },
+    ),
+    "straggler": Case(
+        "straggler",
+        [
+            *JUDGED,
+            TOLD % 'rank="5",cause="slow_device"' + " 1.1",
+            'rank:rankskew_told_gpus_lost:sum{job_id="j",peer_group="all",rank="5"} 1.1',
+            'rankskew_late_since_timestamp_seconds{job_id="j",peer_group="all",rank="5"} 120',
+            'ALERTS{alertname="RankskewStraggler",alertstate="firing",job_id="j",rank="5"} 1',
+        ],
+        {
+            "State": {"Straggler": 1},
+            "GPUs lost": {"1.2 of 8": 1.23 / 8},
+            "Who": {"rank 5 · data · slow device": 1.1},
+            "Since": {"late": 120_000},
+            "Alerts": {"Straggler": 1},
+        },
+    ),
+    "many stragglers": Case(
+        "straggler",
+        [*JUDGED, *(TOLD % f'rank="{rank}",cause="gc"' + f" {rank}" for rank in range(1, 6))],
+        {"Who": {"rank 5 · data · gc": 5, "rank 4 · data · gc": 4, "and 3 more": 1}},
+    ),
+    "slow node": Case(
+        "slow_node",
+        [*JUDGED, TOLD % 'cause="cpu"' + " 1.1"],
+        {"State": {"Slow node": 1}, "Who": {"node n · data · cpu": 1.1}},
+    ),
+    "hung": Case(
+        "hung",
+        [
+            *HUNG,
+            'rank_stage:rankskew_hang_suspect:group{job_id="j",rank="5",stage="data"} 1',
+            TOLD % 'rank="2",cause="gc"' + " 1",
+        ],
+        {
+            "State": {"Hung": 1},
+            "GPUs lost": {"8 of 8": 1},
+            "Cost / h": {"lost per hour": 20},
+            "Who": {"rank 5 · data": 1},
+            "Since": {"hangs": (NOW - 150) * 1000},
+            "Step": {"since the last": 160},
+            "Judged": {"it hangs": 0},
+        },
+    ),
+    "hung without a suspect": Case("hung", HUNG, {"Who": {"all wait in a collective": 150}}),
+    "rotating": Case(
+        "rotating",
+        [
+            *JUDGED,
+            'job_kind:rankskew_gpus_lost:sum{job_id="j",kind="rotating"} 1',
+            'job:rankskew_threshold:value{job_id="j",name="rotating_lost_ratio"} 0.1',
+        ],
+        {"State": {"Rotating": 1}, "Who": {"a different rank in each step": 1}},
+    ),
+    "silent": Case(
+        "ranks_missing",
+        [
+            *JUDGED,
+            'rank:rankskew_silent_seconds:max{job_id="j",rank="3",instance="n"} 40',
+            REASON % "ranks_silent",
+        ],
+        {
+            "State": {"Ranks missing": 1},
+            "GPUs lost": {"1.2 of 8": 0},
+            "Who": {"rank 3 is silent": 40},
+            "Since": {"silent": (NOW - 40) * 1000},
+            "Judged": {"ranks silent": 0},
+        },
+    ),
+    "unseen": Case(
+        "ranks_missing",
+        [
+            *JUDGED,
+            'job:rankskew_ranks_missing:sum{job_id="j"} 4',
+            REASON % "ranks_missing",
+            REASON % "join_incomplete",
+        ],
+        {"Who": {"4 ranks not seen": 1}, "Judged": {"ranks missing": 0}},
+    ),
+    "exporter down": Case(
+        "exporter_down",
+        [*JUDGED, 'up{job="r",instance="n"} 0'],
+        {"State": {"Exporter down": 1}, "Who": {"exporter of n": 1}, "Since": {}},
+    ),
+    "starting": Case(
+        "starting",
+        [*RUNS[:3], 'job:rankskew_starting:timestamp{job_id="j"} 60', REASON % "no_steps"],
+        {
+            "State": {"Starting": 1},
+            "GPUs lost": {"–": 0},
+            "Who": {"not known yet": 1},
+            "Since": {"began": 60_000},
+            "Judged": {"no steps": 0},
+        },
+    ),
+    "not judgeable": Case(
+        "not_judgeable",
+        [*RUNS, REASON % "no_busy_time"],
+        {
+            "State": {"Not judgeable": 1},
+            "GPUs lost": {"–": 0},
+            "Cost / h": {},
+            "Who": {"cannot be known": 1},
+            "Judged": {"no busy time": 0},
+        },
+    ),
+    "finished": Case(
+        "finished",
+        ['rankskew_node_ranks{job_id="j",instance="n",state="finished"} 8'],
+        {
+            "State": {"Finished": 1},
+            "GPUs lost": {"–": 0},
+            "Who": {"–": 1},
+            "Since": {},
+            "Step": {},
+            "Judged": {},
+            "Alerts": {"None": 0},
+        },
+    ),
+    "no probe": Case(
+        "no_probe",
+        ['job:rankskew_job:group{job_id="j"} 1', REASON % "no_probe"],
+        {
+            "State": {"No probe": 1},
+            "Who": {"cannot be known": 1},
+            "Judged": {"no probe": 0},
+        },
+    ),
+}
+
+
+def first_row() -> list[dict[str, Any]]:
+    """Return the panels at the top of the job dashboard."""
+    path = next(path for path in JSON_FILES if path.stem == "job")
+    return [panel for panel in panels(path) if panel["gridPos"]["y"] == 0]
+
+
+def answers(series: list[str], folder: Path) -> dict[str, list[tuple[dict[str, str], float]]]:
+    """Return the samples of every query of the first row, given *series*; by expression."""
+    inputs = [one.rsplit(" ", 1) for one in series]
+    asked = {
+        Target("job", panel["title"], target["refId"], target["expr"]).substituted(JOB_ID)
+        for panel in first_row()
+        for target in panel["targets"]
+    }
+    suite = {
+        "rule_files": [str(ROOT / "alerts" / "rules" / "state.yaml")],
+        "evaluation_interval": "15s",
+        "tests": [
+            {
+                "interval": "15s",
+                "input_series": [{"series": n, "values": f"{v}x{NOW // 15}"} for n, v in inputs],
+                # So promtool says what it got.
+                "promql_expr_test": [
+                    {"expr": expr, "eval_time": f"{NOW}s", "exp_samples": [SENTINEL]}
+                    for expr in sorted(asked)
+                ],
+            }
+        ],
+    }
+    path = folder / "suite.yaml"
+    path.write_text(yaml.safe_dump(suite), encoding="utf-8")
+    said = promtool("test", "rules", str(path))
+    found = GOT.findall(said.stdout + said.stderr)
+    assert len(found) == len(asked), said.stdout + said.stderr
+    return {
+        json.loads(f'"{expr}"'): [
+            (dict(LABEL.findall(labels)), float(value)) for labels, value in SAMPLE.findall(got)
+        ]
+        for expr, got in found
+    }
+
+
+def shown(panel: dict[str, Any], found: dict[str, list[tuple[dict[str, str], float]]]) -> Any:
+    """Return the names that a panel shows, with their values."""
+    names: dict[str, float] = {}
+    for target in panel["targets"]:
+        expr = Target("job", "", "", target["expr"]).substituted(JOB_ID)
+        for labels, value in found[expr]:
+            legend = re.sub(
+                r"\{\{(\w+)\}\}",
+                lambda match, labels=labels: labels.get(match[1], ""),  # type: ignore[misc]
+                target["legendFormat"],
+            )
+            word = STATES[legend][0] if panel["title"] == "State" else legend
+            assert word not in names, f"twice in {panel['title']}: {word}"
+            names[word] = value
+    return names
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
+def test_first_row_says_what_is_the_matter(case: Case, tmp_path: Path) -> None:
+    """State, loss, who, since when and why: each panel shows what is true, and nothing else."""
+    found = answers(case.series, tmp_path)
+    row = {panel["title"]: shown(panel, found) for panel in first_row()}
+
+    assert row["State"] == {STATES[case.state][0]: 1}
+    for title, names in case.shown.items():
+        assert row[title] == pytest.approx(names), title
+
+
+def test_every_state_is_tested() -> None:
+    """No state is added that the first row does not know."""
+    assert {case.state for case in CASES.values()} == set(STATES)
+
+
+def test_states_are_those_of_the_rules() -> None:
+    """Words and colours exist for exactly the states that the rule records, in its order."""
+    rule = (ROOT / "alerts" / "rules" / "state.yaml").read_text()
+    recorded = dict.fromkeys(re.findall(r'"state", "(\w+)"', rule))
+
+    assert list(recorded) == list(STATES)
+
+
+def test_state_has_its_colour() -> None:
+    """Each state is shown as its word, in its colour."""
+    panel = next(panel for panel in first_row() if panel["title"] == "State")
+    overrides = {
+        o["matcher"]["options"]: o["properties"] for o in panel["fieldConfig"]["overrides"]
+    }
+    colours = {
+        state: {p["id"]: p["value"] for p in properties} for state, properties in overrides.items()
+    }
+
+    assert {
+        state: (each["displayName"], each["color"]["fixedColor"]) for state, each in colours.items()
+    } == STATES
+
+
+def test_alert_leads_to_its_runbook() -> None:
+    """A click on a firing alert opens what to do about it."""
+    panel = next(panel for panel in first_row() if panel["title"] == "Alerts")
+    links = [
+        link["url"]
+        for override in panel["fieldConfig"]["overrides"]
+        for each in override["properties"]
+        if each["id"] == "links"
+        for link in each["value"]
+    ]
+
+    assert [url.rpartition("/")[2] for url in links] == ["${__field.labels.alertname}.md"]

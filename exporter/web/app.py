@@ -1,16 +1,21 @@
 """The web listener: /metrics, the live page and its JSON, and health checks."""
 
+import gzip
 from collections.abc import Callable
 from importlib.resources import files
 from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import HTMLResponse, PlainTextResponse
+from prometheus_client.exposition import gzip_accepted
 
 from exporter.live.page import LiveSummary, LiveView
-from exporter.scrape.exposition import Exposition, wanted
+from exporter.scrape.exposition import GZIP_LEVEL, Exposition, wanted
 from exporter.scrapers import Scrapers
 from rank_probe.version import __version__
+
+# A smaller answer fits into a few packets anyway.
+WORTH_COMPRESSING: Final = 4096
 
 # Why a check fails, None if it does not.
 Why = Callable[[], str | None]
@@ -71,11 +76,13 @@ def web_app(
         return HTMLResponse(page)
 
     @app.head("/api/v1/live", include_in_schema=False)
-    @app.get("/api/v1/live")
-    async def live_summary(response: Response) -> LiveSummary:
-        """Return the data of the live page: each job's verdict, and the ranks on this node."""
-        response.headers["Cache-Control"] = "no-store"
-        return live.summary()
+    @app.get("/api/v1/live", response_model=LiveSummary)
+    async def live_summary(request: Request, history: bool = True) -> Response:
+        """Return the data of the live page: each job's verdict, this node's ranks and its GPUs.
+
+        With `history=false` the ranks come without their last ten minutes, most of the answer.
+        """
+        return _json(live.json(history), request)
 
     @app.head("/-/healthy", include_in_schema=False)
     @app.get("/-/healthy", response_class=PlainTextResponse, responses=WELL)
@@ -96,6 +103,14 @@ def _well(what: str, why_not: str | None) -> Response:
     if why_not is None:
         return PlainTextResponse(f"The exporter is {what}.\n")
     return PlainTextResponse(f"{why_not}\n", 503)
+
+
+def _json(body: bytes, request: Request) -> Response:
+    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    if len(body) > WORTH_COMPRESSING and gzip_accepted(request.headers.get("accept-encoding", "")):
+        body = gzip.compress(body, GZIP_LEVEL)
+        headers["Content-Encoding"] = "gzip"
+    return Response(body, headers=headers, media_type="application/json")
 
 
 def _headers(request: Request) -> dict[str, str]:

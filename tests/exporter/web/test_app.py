@@ -10,9 +10,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from exporter.live.page import JobView, LiveSummary, LiveView
+from exporter.live.gpus import GpuView, RankOf
+from exporter.live.jobs import JobView
+from exporter.live.page import LiveSummary, LiveView
+from exporter.live.ranks import RankView
 from exporter.live.sentences import LateView
-from exporter.live.summary import JobVerdict, RankView
+from exporter.live.summary import JobVerdict
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
@@ -167,6 +170,29 @@ def test_live_summary_shows_the_ranks(web: Web) -> None:
     assert answer.headers["cache-control"] == "no-store"
 
 
+def test_live_summary_comes_without_history_if_asked(web: Web) -> None:
+    """Who polls every second leaves out what changes every ten; all else is the same."""
+    web.store.put(snapshot(job_id="llama"))
+    web.live.sample(1_001.0, 1_001.0)
+    whole = web.get("/api/v1/live").json()
+    short = web.get("/api/v1/live?history=false").json()
+    for rank in whole["jobs"][0]["ranks"]:
+        assert rank.pop("history") == []
+
+    assert short == whole
+
+
+def test_large_live_summary_is_compressed_when_asked(web: Web) -> None:
+    """A browser takes gzip; a script that does not gets the same in plain."""
+    for rank in range(16):
+        web.store.put(snapshot(rank=rank, world_size=16))
+    web.live.sample(1_001.0, 1_001.0)
+    packed = web.get("/api/v1/live", **{"accept-encoding": "gzip"})
+
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.json() == web.get("/api/v1/live").json()
+
+
 @pytest.mark.parametrize("visible", [None, 0, 8])
 def test_live_summary_counts_the_gpus(web: Web, visible: int | None) -> None:
     """The page distinguishes a node without GPUs from one whose driver has not answered yet."""
@@ -196,7 +222,7 @@ def test_live_summary_is_described(web: Web) -> None:
 
     assert "/openapi.json" in web.get("/docs").text
     assert description["paths"].keys() == {"/metrics", "/api/v1/live", "/-/healthy", "/-/ready"}
-    for each in (LiveSummary, JobView, JobVerdict, RankView, LateView):
+    for each in (LiveSummary, JobView, JobVerdict, RankView, LateView, GpuView, RankOf):
         names = {field.name for field in dataclasses.fields(each)}
         assert schemas[each.__name__]["properties"].keys() == names
 

@@ -1,17 +1,18 @@
-"""The web listener: /metrics, the live page and its JSON, and health checks."""
+"""The web listener: /metrics, the live page with its JSON and runbooks, and health checks."""
 
 import gzip
 from collections.abc import Callable
-from importlib.resources import files
 from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import gzip_accepted
 
 from exporter.live.page import LiveSummary, LiveView
+from exporter.live.runbooks import Runbooks
 from exporter.scrape.exposition import GZIP_LEVEL, Exposition, wanted
 from exporter.scrapers import Scrapers
+from exporter.web.static import StaticFiles, tagged
 from rank_probe.version import __version__
 
 # A smaller answer fits into a few packets anyway.
@@ -43,7 +44,7 @@ def web_app(
 
     Every handler runs in the event loop, where the rank store lives.
     """
-    page = (files("exporter") / "live" / "index.html").read_text()
+    static, runbooks = StaticFiles(), Runbooks()
     app = FastAPI(
         title="rankskew exporter",
         summary="Metrics and live state of the training ranks and GPUs of one node.",
@@ -71,9 +72,15 @@ def web_app(
 
     @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
-    async def landing() -> HTMLResponse:
+    async def landing(request: Request) -> Response:
         """Return the live page."""
-        return HTMLResponse(page)
+        return static.answer("index.html", request)
+
+    @app.head("/static/{name}", include_in_schema=False)
+    @app.get("/static/{name}", include_in_schema=False)
+    async def static_file(name: str, request: Request) -> Response:
+        """Return a style, script or picture of the pages."""
+        return static.answer(name, request)
 
     @app.head("/api/v1/live", include_in_schema=False)
     @app.get("/api/v1/live", response_model=LiveSummary)
@@ -83,6 +90,21 @@ def web_app(
         With `history=false` the ranks come without their last ten minutes, most of the answer.
         """
         return _json(live.json(history), request)
+
+    @app.head("/runbooks/", include_in_schema=False)
+    @app.get("/runbooks/", include_in_schema=False)
+    async def runbook_index(request: Request) -> Response:
+        """Return the list of runbooks."""
+        return tagged(runbooks.index().encode(), "text/html", request)
+
+    @app.head("/runbooks/{name}", include_in_schema=False)
+    @app.get("/runbooks/{name}", include_in_schema=False)
+    async def runbook(name: str, request: Request, job: str = "", rank: str = "") -> Response:
+        """Return a runbook, with what is known of `rank` of `job` filled in."""
+        page = runbooks.page(name.removesuffix(".md"), job, rank, live.summary())
+        if page is None:
+            return PlainTextResponse("There is no such runbook; /runbooks/ lists all.\n", 404)
+        return tagged(page.encode(), "text/html", request)
 
     @app.head("/-/healthy", include_in_schema=False)
     @app.get("/-/healthy", response_class=PlainTextResponse, responses=WELL)

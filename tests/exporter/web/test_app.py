@@ -156,8 +156,47 @@ def test_landing_page_is_the_live_page(web: Web) -> None:
     answer = web.get("/")
 
     assert answer.headers["content-type"].startswith("text/html")
-    assert "/metrics" in answer.text
-    assert "api/v1/live" in answer.text
+    assert 'href="metrics"' in answer.text
+    assert "api/v1/live" in web.get("/static/live.js").text
+
+
+def test_pages_files_are_fetched_once(web: Web) -> None:
+    """Scripts and styles are kept by the browser, and sent again only if they have changed."""
+    first = web.get("/static/live.js")
+    again = web.get("/static/live.js", **{"if-none-match": first.headers["etag"]})
+
+    assert first.headers["content-type"].startswith("text/javascript")
+    assert first.headers["cache-control"] == "no-cache"
+    assert (again.status_code, again.content) == (304, b"")
+    assert web.get("/static/live.js", **{"if-none-match": '"old"'}).content == first.content
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..%2Fpage.py", "__init__.py", ""])
+def test_no_other_file_is_served(web: Web, name: str) -> None:
+    """Only what belongs to the page leaves its folder."""
+    assert web.get(f"/static/{name}").status_code == 404
+
+
+def test_runbooks_are_served(web: Web) -> None:
+    """The runbook of an alert is here, with what is known of the job, and so is the list."""
+    web.store.put(snapshot(job_id="llama", rank=2, pid=20_775))
+    web.live.sample(1_001.0, 1_001.0)
+    answer = web.get("/runbooks/RankskewStraggler?job=llama&rank=2")
+
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "py-spy dump --pid 20775" in answer.text
+    assert "RankskewStraggler" in web.get("/runbooks/").text
+    assert web.get("/runbooks/RankskewStraggler.md").status_code == 200
+
+
+def test_unknown_runbook_is_one_sentence(web: Web) -> None:
+    """A name that is none is a 404 that says where all of them are."""
+    answer = web.get("/runbooks/RankskewNothing")
+
+    assert (answer.status_code, answer.text) == (
+        404,
+        "There is no such runbook; /runbooks/ lists all.\n",
+    )
 
 
 def test_live_summary_shows_the_ranks(web: Web) -> None:

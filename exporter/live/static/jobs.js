@@ -66,7 +66,8 @@ function factRows(list) {
 function links(job, live, runbook, grafana, read) {
   const said = job.verdict;
   if (said.runbook) {
-    const rank = said.late.find((late) => !MILD[late.kind])?.rank;
+    const late = said.late.filter((each) => !MILD[each.kind]);
+    const rank = (late.find((each) => each.is_here) ?? late[0])?.rank; // Of one here more is known.
     const query = new URLSearchParams({ job: job.job_id, ...(rank == null ? {} : { rank }) });
     attribute(runbook, "href", "runbooks/" + said.runbook + "?" + query);
     text(runbook, "Runbook " + said.runbook);

@@ -1,5 +1,5 @@
 // Asks the exporter every second and draws what it says.
-import { show, text } from "./dom.js";
+import { className, show, text } from "./dom.js";
 import { drawGpus } from "./gpus.js";
 import { drawJobs } from "./jobs.js";
 import { STATES, duration } from "./words.js";
@@ -37,8 +37,8 @@ function admit(error) {
   const why = error.name === "TimeoutError" ? "no answer for " + PATIENCE_MILLISECONDS / 1000 + " s" : error.message;
   const old = answered == null ? "" : " What is below is from " + duration((Date.now() - answered) / 1000) + " ago.";
   text(byId("trouble"), "This page is out of date: the exporter does not answer (" + why + ")." + old + " Retrying every second.");
-  byId("trouble").hidden = false;
-  document.body.classList.add("stale");
+  show(byId("trouble"), true);
+  className(document.body, "stale");
   text(byId("loading"), "");
 }
 
@@ -52,8 +52,8 @@ async function poll() {
       draw(live);
       polls += 1;
       answered = Date.now();
-      byId("trouble").hidden = true;
-      document.body.classList.remove("stale");
+      show(byId("trouble"), false);
+      className(document.body, "");
     }
   } catch (error) {
     admit(error);

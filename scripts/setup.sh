@@ -165,6 +165,6 @@ stamp=.venv/.setup-$mode
 if [ "$(cat "$stamp" 2>/dev/null)" != "$(wanted)" ]; then
     make_venv
     install_python_packages "${frameworks[@]}"
-    if [ "$mode" = test ]; then install_chromium && install_axe; fi
+    if [ "$mode" = test ]; then install_chromium; install_axe; fi
     wanted >"$stamp"
 fi

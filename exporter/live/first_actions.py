@@ -20,7 +20,9 @@ NOT_JUDGEABLE: Final = {
     "no_peers": "Leave RANKSKEW_PEER_GROUP unset if the ranks do equal work.",
     "no_busy_time": "Mark the stages of the training loop: nothing but its waiting is seen.",
 }
-RESTART: Final = "Restart the job with its ranks under the probe: rank-probe run train.py"
+RESTART: Final = (
+    "Restart the job with the probe, before its script: torchrun ... -m rank_probe train.py."
+)
 
 
 def first_action(

@@ -54,13 +54,19 @@ function factRows(list) {
     const began = sinceSeconds(job);
     text(since(began != null), duration(began) + " ago");
     first(said.first_action != null);
-    const isCommand = !/[.?]$/.test(said.first_action ?? "");
-    text(command, isCommand ? said.first_action : "");
-    text(words, isCommand ? "" : said.first_action);
-    show(command, isCommand);
-    show(list, job.probed || said.first_action != null);
+    const [what, where] = commandOf(said.first_action ?? "");
+    text(command, what);
+    text(words, where);
+    show(command, what !== "");
     links(job, live, runbook, grafana, read);
   };
+}
+
+// A command, and where to give it, so that it can be copied alone; a sentence has no command.
+function commandOf(action) {
+  if (/[.?]$/.test(action)) return ["", action];
+  const [, command, where] = action.match(/^(.*)( on \S+)$/) ?? [null, action, ""];
+  return [command, where];
 }
 
 function links(job, live, runbook, grafana, read) {

@@ -51,7 +51,9 @@ class Served:
     None is an answer too: the exporter fails. The page is below a prefix, as behind a proxy.
     """
 
-    def __init__(self, answers: Sequence[Mapping[str, Any] | None], harness: str = "") -> None:
+    def __init__(
+        self, answers: Sequence[Mapping[str, Any] | bytes | None], harness: str = ""
+    ) -> None:
         self.answers, self.harness, self.polls = list(answers), harness, 0
         self.asked: list[str] = []
 
@@ -74,9 +76,10 @@ class Served:
     def _poll(self) -> tuple[int, str, bytes]:
         answer = self.answers[min(self.polls, len(self.answers) - 1)]
         self.polls += 1
-        return (
-            (200, "text/json", json.dumps(answer).encode()) if answer else (500, "text/plain", b"")
-        )
+        if answer is None:
+            return 500, "text/plain", b""
+        body = answer if isinstance(answer, bytes) else json.dumps(answer).encode()
+        return 200, "text/json", body
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from typing import Any
 
 from exporter.live import states
+from exporter.live.first_actions import RESTART
 
 STAGES = {"data": 0.05, "forward": 0.1, "backward": 0.2, "sync": 0.15}
 SLOW = {"data": 0.19, "forward": 0.1, "backward": 0.2, "sync": 0.01}
@@ -57,7 +58,7 @@ def gpu(number: int, **changes: Any) -> dict[str, Any]:
 
 def job(state: str, sentence: str, ranks: list[dict[str, Any]], **said: Any) -> dict[str, Any]:
     """A job in *state*; *said* is the rest of its verdict."""
-    verdict = {
+    verdict: dict[str, Any] = {
         "state": state,
         "sentence": sentence,
         "reason": None,
@@ -156,8 +157,7 @@ def no_probe() -> dict[str, Any]:
     unknown = {"stage_seconds": None, "step_seconds": None, "wait_seconds": None, "stage": ""}
     ranks = [rank(number, steps=0, history=[], **unknown) for number in range(4)]
     sentence = "No probe reports: 4 of 4 ranks run on this node, and how they keep up is not known."
-    action = "Restart the job with its ranks under the probe: rank-probe run train.py"
-    said = job("no_probe", sentence, ranks, first_action=action)
+    said = job("no_probe", sentence, ranks, first_action=RESTART)
     return said | {"probed": False, "steps": 0, "step_seconds": None, "job_id": "bert"}
 
 

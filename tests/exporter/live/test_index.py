@@ -74,7 +74,7 @@ def test_late_rank_is_what_the_page_says_first(tmp_path: Path) -> None:
     assert f'<p class="verdict">{SENTENCE}</p>' in dom
     assert "1.68 of 4 GPUs lost" in dom
     assert "<dt>Since</dt><dd>35 s ago</dd>" in dom
-    assert "<code>py-spy dump --pid 20775 on gpu-12</code>" in dom
+    assert "<code>py-spy dump --pid 20775</code><span> on gpu-12</span>" in dom
     assert 'href="runbooks/RankskewStraggler?job=demo&amp;rank=2"' in dom
     assert 'href="http://grafana:3000/d/rankskew-job?var-job_id=demo"' in dom
     rows = re.findall(r'<th scope="row">(.*?)</th>', dom)
@@ -134,7 +134,7 @@ def test_job_without_a_probe_is_listed_with_a_hint(tmp_path: Path) -> None:
     dom = shown(live(no_probe(), gpus=4), tmp_path)
 
     assert "Job bert" in dom
-    assert "rank-probe run train.py" in dom
+    assert "torchrun ... -m rank_probe train.py" in dom
     assert "PID 20773" in dom
 
 

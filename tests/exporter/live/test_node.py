@@ -97,7 +97,7 @@ def test_job_without_the_probe_is_listed() -> None:
     assert (verdict["state"], verdict["runbook"]) == ("no_probe", "RankskewNotJudgeable")
     assert verdict["alert"] is None
     assert "1 of 4 ranks run on this node" in verdict["sentence"]
-    assert "rank-probe run" in verdict["first_action"]
+    assert "-m rank_probe train.py" in verdict["first_action"]
     assert (rank["rank"], rank["pid"], rank["host"], rank["gpu"]) == (2, 10, "gpu-12", 3)
 
 

@@ -22,7 +22,7 @@ PLACEHOLDERS: Final = {
 }
 WORD: Final = re.compile(rf"\b({'|'.join(PLACEHOLDERS)})\b")
 # A job names itself, and commands are copied from here into a shell: anything else stays out.
-HARMLESS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]*")
+HARMLESS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/-]*")
 SOURCE: Final = "https://github.com/rankskew/rankskew/blob/main/"
 
 PAGE: Final = """<!doctype html>

@@ -74,6 +74,11 @@ def test_no_name_becomes_a_command_or_markup(job: str) -> None:
     assert job not in shown
 
 
+def test_job_of_kubernetes_is_filled_in() -> None:
+    """There a job is named with its namespace."""
+    assert known(live("team-a/llama"), "team-a/llama", "2")["JOB"] == "team-a/llama"
+
+
 def test_query_alone_fills_in_nothing() -> None:
     """A link can be made by anyone; only what this exporter has seen is put into commands."""
     assert known(live(), "evil", "2") == {}

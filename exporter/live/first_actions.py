@@ -31,10 +31,11 @@ def first_action(
     reason: str | None,
     late: Sequence[LateView],
     ranks: Sequence[RankView],
+    alert: str | None = None,
 ) -> str | None:
     """Return what to do first about the job in *state*; *ranks* are those on this node.
 
-    None if there is nothing to do.
+    *alert* is the one that the state raises. None if there is nothing to do.
     """
     running = [rank for rank in ranks if not rank.finished]
     if state == states.NO_PROBE:
@@ -44,7 +45,9 @@ def first_action(
     if state == states.HUNG:
         return _about_hung(job_id, running)
     if state == states.RANKS_MISSING:
-        return _about_missing([rank for rank in running if rank.silent])
+        return _about_missing(job_id, running)
+    if state == states.STARTING and alert is not None and running:
+        return _stack(running[0])
     if state == states.ROTATING:
         return "Compare the work of the ranks in one step: sequence lengths, samples, files."
     if state == states.NOT_JUDGEABLE and reason in NOT_JUDGEABLE:
@@ -83,8 +86,14 @@ def _about_hung(job_id: str, running: Sequence[RankView]) -> str:
     return _stack(those[0]) if silent is None else _status(silent)
 
 
-def _about_missing(silent: Sequence[RankView]) -> str:
-    return _status(silent[0]) if silent else RESTART
+def _about_missing(job_id: str, running: Sequence[RankView]) -> str:
+    silent = [rank for rank in running if rank.silent]
+    if silent:
+        return _status(silent[0])
+    return (
+        "Compare the job's nodes with those that report: "
+        f'rankskew_node_ranks{{job_id="{job_id}",state="beating"}}.'
+    )
 
 
 def _elsewhere(job_id: str, rank: int) -> str:

@@ -57,6 +57,15 @@ def silent_sentence(running: Sequence[RankView]) -> str:
     )
 
 
+def unseen_sentence(unseen: int, world_size: int) -> str:
+    """Say that ranks of other nodes take no part in the job's steps."""
+    ranks = "rank has" if unseen == 1 else "ranks have"
+    return (
+        f"{unseen} of {world_size} {ranks} never been in a step that the judge saw: not started, "
+        "without the probe, or not training."
+    )
+
+
 def _nobody_here_holds(running: Sequence[RankView], stepping: Sequence[RankView]) -> str:
     if len(stepping) == len(running):
         return "every rank on this node waits in sync, so the cause is not on this node"

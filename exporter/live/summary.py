@@ -22,7 +22,7 @@ from exporter.live.sentences import (
     rotating_sentence,
     view_late,
 )
-from exporter.live.standstill import hung_sentence, silent_sentence
+from exporter.live.standstill import hung_sentence, silent_sentence, unseen_sentence
 from exporter.ranks.jobs import NodeJob, Spoken
 from rank_probe.snapshot import LEVEL_OFF
 from rank_probe.verdict import NO_BUSY_TIME, NO_PEERS, NO_SYNC, NODE, WARMING_UP
@@ -31,6 +31,10 @@ from rank_probe.verdict import NO_BUSY_TIME, NO_PEERS, NO_SYNC, NODE, WARMING_UP
 BEGUN_STEPS: Final = 5
 # A job that cannot be judged yet for this long has the alert RankskewNotJudgeable.
 YOUNG_SECONDS: Final = 600.0
+# As the rules' threshold start_seconds, and the time that RankskewRanksMissing waits for ranks that
+# were never seen: nodes of a large job start minutes apart.
+SLOW_START_SECONDS: Final = 900.0
+UNSEEN_SECONDS: Final = 120.0
 # As the rules' threshold rotating_lost_ratio: the share of the GPUs.
 ROTATING_RATIO: Final = 0.1
 
@@ -75,12 +79,19 @@ def job_verdict(job: NodeJob, ranks: Sequence[RankView], unprobed: int = 0) -> J
     *unprobed* of its ranks on this node run without the probe.
     """
     said = _said(job, ranks, unprobed)
+    alert = _alert(said, job.run_seconds or 0.0)
     return replace(
         said,
-        first_action=first_action(job.job_id, said.state, said.reason, said.late, ranks),
+        first_action=first_action(job.job_id, said.state, said.reason, said.late, ranks, alert),
         runbook=states.RUNBOOKS.get(said.state),
-        alert=states.alert_of(said.state) if said.reason != NO_PEERS else None,
+        alert=alert,
     )
+
+
+def _alert(said: JobVerdict, age_seconds: float) -> str | None:
+    if said.state == states.STARTING and age_seconds >= SLOW_START_SECONDS:
+        return states.RUNBOOKS[states.STARTING]
+    return None if said.reason == NO_PEERS else states.alert_of(said.state)
 
 
 def _said(job: NodeJob, ranks: Sequence[RankView], unprobed: int) -> JobVerdict:
@@ -97,7 +108,7 @@ def _said(job: NodeJob, ranks: Sequence[RankView], unprobed: int) -> JobVerdict:
     if hung:
         said = JobVerdict(states.HUNG, hung, gpus_lost={"hung": float(size)})
     else:
-        said = _with_missing(_progressing(job, running), running, size, unprobed)
+        said = _with_missing(_progressing(job, running), job, running, size, unprobed)
     return replace(said, details=[*said.details, *_lines(running)])
 
 
@@ -115,7 +126,7 @@ def _progressing(job: NodeJob, running: Sequence[RankView]) -> JobVerdict:
 
 
 def _with_missing(
-    said: JobVerdict, running: Sequence[RankView], size: int, unprobed: int
+    said: JobVerdict, job: NodeJob, running: Sequence[RankView], size: int, unprobed: int
 ) -> JobVerdict:
     """Put ranks that do not report before what is *said* of the others."""
     beating = sum(not rank.silent for rank in running)
@@ -127,10 +138,23 @@ def _with_missing(
     if unprobed:
         ranks = "1 rank runs" if unprobed == 1 else f"{unprobed} ranks run"
         missing.append(f"{ranks} on this node without the probe.")
+    elif unseen := _unseen(job, running):
+        missing.append(unseen_sentence(unseen, size))
     if not missing:
         return said
     more = [*missing[1:], said.sentence, *said.details]
     return replace(said, state=states.RANKS_MISSING, sentence=missing[0], details=more)
+
+
+def _unseen(job: NodeJob, running: Sequence[RankView]) -> int:
+    """Return how many ranks of other nodes are in no step that the judge has seen."""
+    spoken = job.spoken()
+    if spoken is None or spoken.verdict.reason is not None:
+        return 0
+    if (job.run_seconds or 0.0) < UNSEEN_SECONDS:
+        return 0
+    here = sum(rank.steps == 0 or rank.silent for rank in running)
+    return max(0, spoken.verdict.absent - here)
 
 
 def _lines(running: Sequence[RankView]) -> list[str]:

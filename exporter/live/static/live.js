@@ -33,22 +33,25 @@ function about(live) {
   return [live.host || location.host, gpus, live.version ? "version " + live.version : null].filter(Boolean);
 }
 
-function admit(error) {
+function admit(what, error) {
   const why = error.name === "TimeoutError" ? "no answer for " + PATIENCE_MILLISECONDS / 1000 + " s" : error.message;
-  const old = answered == null ? "" : " What is below is from " + duration((Date.now() - answered) / 1000) + " ago.";
-  text(byId("trouble"), "This page is out of date: the exporter does not answer (" + why + ")." + old + " Retrying every second.");
+  const seconds = Math.round((Date.now() - answered) / 1000);
+  const old = answered == null ? "" : " What is below is from " + duration(seconds) + " ago.";
+  text(byId("trouble"), "This page is out of date: " + what + " (" + why + ")." + old + " Retrying every second.");
   show(byId("trouble"), true);
   className(document.body, "stale");
   text(byId("loading"), "");
 }
 
 async function poll() {
+  let what = "the exporter does not answer";
   try {
     if (!document.hidden) {
       const wanted = polls % HISTORY_EVERY === 0 ? "api/v1/live" : "api/v1/live?history=false";
       const answer = await fetch(wanted, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE_MILLISECONDS) });
       if (!answer.ok) throw new Error("HTTP status " + answer.status);
       const live = await answer.json();
+      what = "it cannot show what the exporter says";
       draw(live);
       polls += 1;
       answered = Date.now();
@@ -56,7 +59,7 @@ async function poll() {
       className(document.body, "");
     }
   } catch (error) {
-    admit(error);
+    admit(what, error);
   } finally {
     setTimeout(poll, EVERY_MILLISECONDS);
   }

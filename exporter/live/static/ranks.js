@@ -64,7 +64,7 @@ function rankRow() {
       text(name, "rank " + rank.rank + mark(named, isLate));
       drawBar(bar, rank, longest, named?.stage);
       texts(lines, "div", codeLines(rank));
-      history.update(rank.history);
+      history.update(rank.history ?? []); // Most polls leave it out.
       text(own, duration(rank.step_seconds == null ? null : rank.step_seconds - (rank.wait_seconds ?? 0)));
       className(own, isLate ? "number timed mark" : "number timed");
       text(waits, duration(rank.wait_seconds));

@@ -1,7 +1,7 @@
 // Figures and states as people read them.
 
 export const duration = (s) => s == null ? "–" : s < 0.9995 ? (s * 1000).toPrecision(3).replace(/\.0+$/, "") + " ms"
-  : s < 120 ? (s < 10 ? s.toPrecision(3) : Math.round(s)) + " s"
+  : s < 120 ? (s < 10 && !Number.isInteger(s) ? s.toPrecision(3) : Math.round(s)) + " s"
   : s < 7200 ? Math.round(s / 60) + " min" : Math.round(s / 3600) + " h";
 
 export const age = (s) => s == null ? "–" : s < 2 ? "now" : s < 120 ? Math.round(s) + " s ago" : duration(s) + " ago";

@@ -156,13 +156,28 @@ def test_exporter_that_stops_answering_is_admitted(tmp_path: Path) -> None:
     assert (seen["job"], seen["stale"]) == (True, "stale")
 
 
+def test_answer_that_cannot_be_shown_is_not_blamed_on_the_network(tmp_path: Path) -> None:
+    """An exporter of another version may say what the page does not understand: it says so."""
+    broken = live(hung())
+    del broken["jobs"][0]["verdict"]
+    script = """
+      await until(() => !page.getElementById("trouble").hidden);
+      return page.getElementById("trouble").textContent;
+    """
+
+    assert "it cannot show what the exporter says" in found(
+        [live(hung()), broken], script, tmp_path
+    )
+
+
 def test_strip_has_a_column_for_each_ten_seconds(tmp_path: Path) -> None:
     """The strip draws each stage's share of each column, and keeps it while polls leave it out."""
     without = live(straggler())
     for rank in without["jobs"][0]["ranks"]:
-        rank["history"] = []
+        del rank["history"]
     script = """
       await pause(2500);
+      if (!page.getElementById("trouble").hidden) throw page.getElementById("trouble").textContent;
       const columns = (path) => path.getAttribute("d").split("M").length - 1;
       const paths = [...page.querySelectorAll("tr.late path")];
       return paths.map((path) => [path.getAttribute("class"), columns(path)]);

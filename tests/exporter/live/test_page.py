@@ -327,6 +327,41 @@ def test_ranks_late_in_turn_are_worth_a_state_from_a_tenth_of_the_gpus(
         assert said["alert"] == "RankskewRotatingImbalance"
 
 
+def test_slow_start_raises_its_alert() -> None:
+    """After a quarter of an hour without a step it is time to look at what a rank does."""
+    node = Node()
+    for _ in range(901):
+        said = node.push()["verdict"]
+
+    assert (said["state"], said["alert"]) == ("starting", "RankskewSlowStart")
+    assert said["first_action"] == "py-spy dump --pid 100"
+
+
+def test_ranks_that_were_never_seen_are_missing() -> None:
+    """A verdict on a part of the job is no good news about all of it."""
+    node = Node(ranks=4, world_size=8)
+    node.said = EVEN | {"absent": 4}
+    young = node.run(30)["verdict"]
+    said = node.run(120)["verdict"]
+
+    assert young["state"] == "healthy"
+    assert (said["state"], said["alert"]) == ("ranks_missing", "RankskewRanksMissing")
+    assert said["sentence"].startswith("4 of 8 ranks have never been in a step that the judge saw")
+    assert said["details"][0].startswith("No rank is late")
+
+
+def test_evaluator_of_this_node_is_not_missing() -> None:
+    """A rank that reports and never steps is here: its absence from the steps is no news."""
+    node = Node()
+    node.said = EVEN | {"absent": 1}
+    for _ in range(150):
+        for rank in (0, 1, 2):
+            node.states[rank] = replace(node.states[rank], steps=node.states[rank].steps + 1)
+        said = node.push()["verdict"]
+
+    assert said["state"] == "healthy"
+
+
 def test_silent_rank_of_a_stepping_job_is_missing() -> None:
     """While others still step, the silence of one comes before what the judge says of them."""
     node = Node()

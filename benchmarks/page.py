@@ -83,8 +83,8 @@ class Page:
         return gzip.decompress(body) if body[:2] == b"\x1f\x8b" else body
 
 
-def share(family: Family, seconds: float, page: Page | None) -> float:
-    """Return the exporter's share of a core over *seconds* in which *page* is open."""
+def share(family: Family, seconds: float, page: Page | None = None) -> float:
+    """Return the exporter's share of a core over *seconds*, in which *page* is open, if any."""
     before, started = family.cpu_seconds()["exporter"], time.monotonic()
     while (elapsed := time.monotonic() - started) < seconds:
         if page is not None:
@@ -104,22 +104,22 @@ def measure(directory: Path, warm_seconds: float, seconds: float, rounds: int) -
         if wait_for(lambda: page.poll().count(b'"local_rank"') == RANKS or None, 60) is None:
             raise exporter.failure(f"did not show {RANKS} ranks in 60 s")
         time.sleep(warm_seconds)
-        first = Page(exporter.address)
-        first.poll()
         family = Family(exporter)
         closed, opened = [], []
         for _ in range(rounds):
-            closed.append(share(family, seconds, None))
+            closed.append(share(family, seconds))
+            page = Page(exporter.address)  # The exporter has closed the idle connection.
             opened.append(share(family, seconds, page))
         files = sum(path.stat().st_size for path in STATIC.iterdir())
         return {
             "ranks": RANKS,
             "GPUs": GPUS,
+            "seconds of history": warm_seconds,
             "CPU without a page": statistics.median(closed),
             "CPU with a page": statistics.median(opened),
             "CPU of the page": statistics.median(opened) - statistics.median(closed),
             "bytes of the files": files,
-            "bytes of the first answer": first.sizes[0],
+            "bytes of the first answer": page.sizes[0],
             "bytes of a poll": statistics.median(page.sizes[-8:]),
         }
 

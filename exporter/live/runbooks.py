@@ -103,7 +103,7 @@ def filled(code: str, values: Mapping[str, str]) -> str:
 
 
 def _render(source: str, values: Mapping[str, str], query: str, names: Container[str]) -> str:
-    # Imported here: most exporters never show a runbook, and it takes 3 MiB.
+    # Imported here: most exporters never show a runbook, and it takes 1 MiB.
     from markdown_it import MarkdownIt
 
     # HTML in the source is shown as text; what is filled in is escaped like all other text.

@@ -1,5 +1,6 @@
 """The web listener: /metrics, the live page with its JSON and runbooks, and health checks."""
 
+import asyncio
 import gzip
 from collections.abc import Callable
 from typing import Annotated, Any, Final
@@ -101,7 +102,9 @@ def web_app(
     @app.get("/runbooks/{name}", include_in_schema=False)
     async def runbook(name: str, request: Request, job: str = "", rank: str = "") -> Response:
         """Return a runbook, with what is known of `rank` of `job` filled in."""
-        page = runbooks.page(name.removesuffix(".md"), job, rank, live.summary())
+        wanted = name.removesuffix(".md"), job, rank
+        # In a thread: it takes longer than a push may wait.
+        page = await asyncio.to_thread(runbooks.page, *wanted, live.summary())
         if page is None:
             return PlainTextResponse("There is no such runbook; /runbooks/ lists all.\n", 404)
         return tagged(page.encode(), "text/html", request)

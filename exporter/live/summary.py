@@ -29,11 +29,11 @@ from rank_probe.verdict import NO_BUSY_TIME, NO_PEERS, NO_SYNC, NODE, WARMING_UP
 
 # The join begins with the first step: a rank with more steps and no join will not get one.
 BEGUN_STEPS: Final = 5
-# A job that cannot be judged yet for this long has the alert RankskewNotJudgeable.
-YOUNG_SECONDS: Final = 600.0
-# As the rules' threshold start_seconds, and the time that RankskewRanksMissing waits for ranks that
-# were never seen: nodes of a large job start minutes apart.
-SLOW_START_SECONDS: Final = 900.0
+# As the rules' threshold start_seconds: until then a job may be starting, and from then on
+# RankskewSlowStart fires if no rank has finished a step.
+START_SECONDS: Final = 900.0
+# As long as RankskewRanksMissing waits for ranks that were never seen: nodes of a large job start
+# minutes apart.
 UNSEEN_SECONDS: Final = 120.0
 # As the rules' threshold rotating_lost_ratio: the share of the GPUs.
 ROTATING_RATIO: Final = 0.1
@@ -89,7 +89,7 @@ def job_verdict(job: NodeJob, ranks: Sequence[RankView], unprobed: int = 0) -> J
 
 
 def _alert(said: JobVerdict, age_seconds: float) -> str | None:
-    if said.state == states.STARTING and age_seconds >= SLOW_START_SECONDS:
+    if said.state == states.STARTING and age_seconds >= START_SECONDS:
         return states.RUNBOOKS[states.STARTING]
     return None if said.reason == NO_PEERS else states.alert_of(said.state)
 
@@ -120,7 +120,7 @@ def _progressing(job: NodeJob, running: Sequence[RankView]) -> JobVerdict:
         return JobVerdict(states.STARTING, started, WARMING_UP)
     spoken = job.spoken()
     said = _not_judgeable(_why_no_verdict(job)) if spoken is None else _judged(job, spoken)
-    if said.reason == WARMING_UP and age < YOUNG_SECONDS:
+    if said.reason == WARMING_UP and age < START_SECONDS:
         return replace(said, state=states.STARTING)
     return said
 

@@ -103,7 +103,7 @@ def web_app(
     async def runbook(name: str, request: Request, job: str = "", rank: str = "") -> Response:
         """Return a runbook, with what is known of `rank` of `job` filled in."""
         wanted = name.removesuffix(".md"), job, rank
-        # In a thread: it takes longer than a push may wait.
+        # In a thread, so that no push and no scrape waits for it.
         page = await asyncio.to_thread(runbooks.page, *wanted, live.summary())
         if page is None:
             return PlainTextResponse("There is no such runbook; /runbooks/ lists all.\n", 404)

@@ -279,8 +279,8 @@ def test_judges_reason_is_told(reason: str) -> None:
     assert said["sentence"].startswith("Cannot judge this job: ")
 
 
-@pytest.mark.parametrize(("seconds", "state"), [(30, "starting"), (601, "not_judgeable")])
-def test_judge_that_warms_up_is_a_start_for_ten_minutes(seconds: int, state: str) -> None:
+@pytest.mark.parametrize(("seconds", "state"), [(30, "starting"), (901, "not_judgeable")])
+def test_judge_that_warms_up_is_a_start_for_a_quarter_of_an_hour(seconds: int, state: str) -> None:
     """A young job starts; one that still cannot be judged later has the reason as its state."""
     node = Node()
     node.said = verdict(reason="warming_up", late=())

@@ -60,13 +60,13 @@ class PageWatch:
         if job is None:
             return None
         state, late = job["verdict"]["state"], job["verdict"]["late"]
-        first = late[0] if state == "late" else None
+        first = late[0] if state in ("straggler", "slow_node") else None
         said = (state, str(first["rank"]), first["stage"]) if first else (state, "", "")
         same_seconds = self._same_for(said)
         elapsed = self._scenario.elapsed_seconds
         if first and same_seconds >= LATE_SECONDS:
             return Verdict(JOB_ID, said[1], said[2], first["gpus_lost"], ALERT, elapsed)
-        if state == "even" and same_seconds >= HEALTHY_SECONDS:
+        if state == "healthy" and same_seconds >= HEALTHY_SECONDS:
             gpus_lost = sum(each["gpus_lost"] for each in late)
             return Health(JOB_ID, gpus_lost, same_seconds, ALERT, elapsed)
         return None

@@ -45,6 +45,13 @@ def log_level(text: str) -> str:
     return text
 
 
+def web_address(text: str) -> str:
+    """Return a URL that a browser can open, without a slash at its end; '' stays ''."""
+    if text and not re.fullmatch(r"https?://[^\s\"'<>]+", text):
+        raise ValueError(f"{text!r} is not a URL such as https://grafana.example.org")
+    return text.rstrip("/")
+
+
 class Flag(NamedTuple):
     """How a field of Settings is given on the command line."""
 
@@ -78,6 +85,13 @@ class Settings:
         "",
         "Web configuration file in the Prometheus exporter-toolkit format: TLS, basic auth, "
         "headers.",
+    )
+    grafana_url: str = _flag(
+        "--grafana.url",
+        "",
+        "Address of the Grafana that has the dashboards, as a browser reaches it; the live page "
+        "links each job to its dashboard there. '' means no links.",
+        web_address,
     )
     ingest_socket: str = _flag(
         "--ingest.socket",

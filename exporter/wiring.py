@@ -16,6 +16,7 @@ from exporter.ingest.token_file import TokenFile
 from exporter.listeners.connection import Bounds
 from exporter.listeners.handshakes import Handshakes
 from exporter.listeners.listener import Listener
+from exporter.live.node import Node
 from exporter.live.page import LiveView
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.supervisor import NvmlSupervisor
@@ -25,6 +26,7 @@ from exporter.operator.gpus import GpuControl
 from exporter.operator.levels import Orders
 from exporter.processes.host_watch import HostWatch
 from exporter.processes.process import Proc
+from exporter.processes.rank_gpus import RankJoin
 from exporter.processes.watch import ProcessWatch
 from exporter.ranks.limits import RankLimits
 from exporter.ranks.store import RankStore
@@ -71,7 +73,9 @@ class Exporter:
         seen, host = self._watch.processes, self._host
         sources = Sources(settings, self._store, self._counts, self._nvml, expected, seen, host)
         self._scrape = Scrape(makers=makers(sources))
-        self.live = LiveView(self._store, self._gpus_visible)
+        join = RankJoin(self._nvml, seen, self._store)
+        node = Node(socket.gethostname(), settings.grafana_url or None, join)
+        self.live = LiveView(self._store, self._gpus_visible, node)
         nvml = self._nvml if self._needs_nvml else None
         self._ready = Ready(self._scrape.is_ready, nvml)
         self._gpus_gone = GpusGone(nvml)

@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh demo    .venv with the exporter and torch; Prometheus and Alertmanager
 #   scripts/setup.sh test    that, the developers' tools, the frameworks that the probe integrates
-#                            with, a C compiler, and Chromium if there is one
+#                            with, a C compiler, Chromium and axe-core if they can be had
 #
 # Programs come from the distribution (apt-get) if this user may install them: as root, or with
 # a sudo that needs no password. SETUP_INSTALL=0 turns that off. pip's own settings (PIP_INDEX_URL,
@@ -95,6 +95,19 @@ install_chromium() {
     may_install && install_packages chromium || say "no Chromium: its test is skipped"
 }
 
+# Looks for what a reader with a screen reader or weak eyes would miss on the live page; a program
+# of the tests only, so it is not in the repository. Needs npm, or Node's package of it.
+AXE=axe-core@4.10.3
+install_axe() {
+    [ "$(cat .node/version 2>/dev/null)" != "$AXE" ] || return 0
+    if ! have npm && ! { may_install && install_packages npm; }; then
+        say "no npm: the tests of the live page need $AXE"
+        return 0
+    fi
+    npm install --prefix .node --no-save --no-audit --no-fund --silent "$AXE" && echo "$AXE" >.node/version ||
+        say "npm cannot install $AXE: the tests of the live page need it"
+}
+
 # --- the virtual environment --------------------------------------------------------------------
 
 find_python() {
@@ -152,6 +165,6 @@ stamp=.venv/.setup-$mode
 if [ "$(cat "$stamp" 2>/dev/null)" != "$(wanted)" ]; then
     make_venv
     install_python_packages "${frameworks[@]}"
-    if [ "$mode" = test ]; then install_chromium; fi
+    if [ "$mode" = test ]; then install_chromium; install_axe; fi
     wanted >"$stamp"
 fi

@@ -106,6 +106,14 @@ def even_sentence(verdict: Verdict, late: Sequence[LateView]) -> str:
     return f"{even} All ranks wait for the network for {common:.0%} of each step."
 
 
+def rotating_sentence(verdict: Verdict) -> str:
+    """Say that another rank is late in each step, and what that costs."""
+    cost = f"{_few(verdict.gpus_lost['rotating'])} of {sum(verdict.ranks.values())} GPUs wait"
+    stage = max(verdict.rotating, key=lambda stage: verdict.rotating[stage], default=None)
+    where = f", mostly {DOING.get(stage, f'in {stage}')}" if stage else ""
+    return f"Another rank is slow in each step{where}; {cost} for whichever it is."
+
+
 def details(
     verdict: Verdict, late: Sequence[LateView], age_seconds: float, joined: float | None
 ) -> list[str]:

@@ -8,28 +8,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from exporter.live import states
+from exporter.live.first_actions import first_action
+from exporter.live.ranks import RankView
 from exporter.live.sentences import (
     MOST_NAMES,
     LateView,
-    LineView,
     details,
     duration,
     even_sentence,
     late_sentence,
     lines_sentence,
-    listed,
+    rotating_sentence,
     view_late,
 )
-from exporter.ranks.jobs import NodeJob, Spoken, step_age_seconds
-from exporter.ranks.store import HeldRank
+from exporter.live.standstill import hung_sentence, silent_sentence, unseen_sentence
+from exporter.ranks.jobs import NodeJob, Spoken
 from rank_probe.snapshot import LEVEL_OFF
-from rank_probe.verdict import NO_BUSY_TIME, NO_PEERS, NO_SYNC, WARMING_UP
+from rank_probe.verdict import NO_BUSY_TIME, NO_PEERS, NO_SYNC, NODE, WARMING_UP
 
-# A job is stalled if no rank has finished a step for this long and for the time of this many steps.
-STALLED_SECONDS: Final = 30.0
-STALLED_STEPS: Final = 10.0
 # The join begins with the first step: a rank with more steps and no join will not get one.
 BEGUN_STEPS: Final = 5
+# As the rules' threshold start_seconds: until then a job may be starting, and from then on
+# RankskewSlowStart fires if no rank has finished a step.
+START_SECONDS: Final = 900.0
+# As long as RankskewRanksMissing waits for ranks that were never seen: nodes of a large job start
+# minutes apart.
+UNSEEN_SECONDS: Final = 120.0
+# As the rules' threshold rotating_lost_ratio: the share of the GPUs.
+ROTATING_RATIO: Final = 0.1
 
 OFF, NO_JOIN = "off", "no_join"
 REASONS: Final = {
@@ -44,33 +51,13 @@ REASONS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class RankView:
-    """One rank as the page draws it; means are per step over the window, None before it is full."""
-
-    rank: int
-    local_rank: str | None
-    gpu_uuid: str | None
-    peer_group: str
-    steps: int
-    stage_seconds: dict[str, float] | None
-    step_seconds: float | None
-    wait_seconds: float | None
-    stage: str
-    stage_elapsed_seconds: float
-    heartbeat_age_seconds: float
-    last_step_age_seconds: float | None
-    silent: bool
-    finished: bool
-    level: str
-    late_lines: list[LineView] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
 class JobVerdict:
-    """*state*: finished, silent, stalled, not_judgeable, late or even. *sentence* is for people.
+    """*state* is one of states.STATES. *sentence* is for people, and *details* are more of them.
 
-    *details* are more such sentences. The rest comes from the judge and is empty without one:
-    *gpus_lost* by kind, *slowdown*, and the *coverage* of the job's ranks and steps.
+    *gpus_lost* by kind, *slowdown*, and the *coverage* of the job's ranks and steps come from the
+    judge and are empty without one; while the job hangs, all its GPUs are lost. *first_action* is
+    what to do first, None if nothing. *runbook* is the one for the state, *alert* the alert that
+    Prometheus raises if the state lasts, None if there is none.
     """
 
     state: str
@@ -81,49 +68,93 @@ class JobVerdict:
     gpus_lost: dict[str, float] = field(default_factory=dict)
     slowdown: float | None = None
     coverage: float | None = None
+    first_action: str | None = None
+    runbook: str | None = None
+    alert: str | None = None
 
 
-def view_rank(rank: HeldRank, stage_seconds: dict[str, float] | None, now: float) -> RankView:
-    """Describe *rank* at *now*, in seconds of the store's clock."""
-    snapshot = rank.snapshot
-    return RankView(
-        rank=snapshot.rank,
-        local_rank=snapshot.rank_info.get("local_rank"),
-        gpu_uuid=snapshot.rank_info.get("gpu_uuid"),
-        peer_group=snapshot.peer_group,
-        steps=snapshot.steps,
-        stage_seconds=stage_seconds,
-        step_seconds=sum(stage_seconds.values()) if stage_seconds else None,
-        wait_seconds=stage_seconds.get("sync") if stage_seconds else None,
-        stage=snapshot.stage,
-        stage_elapsed_seconds=snapshot.stage_elapsed_seconds,
-        heartbeat_age_seconds=now - rank.received_seconds,
-        last_step_age_seconds=step_age_seconds(rank, now),
-        silent=rank.is_silent(now),
-        finished=snapshot.finished,
-        level=snapshot.level,
-        late_lines=[LineView(**each) for each in snapshot.late_lines],
+def job_verdict(job: NodeJob, ranks: Sequence[RankView], unprobed: int = 0) -> JobVerdict:
+    """Return the most urgent statement about *job*; *ranks* are its ranks on this node.
+
+    *unprobed* of its ranks on this node run without the probe.
+    """
+    said = _said(job, ranks, unprobed)
+    alert = _alert(said, job.run_seconds or 0.0)
+    return replace(
+        said,
+        first_action=first_action(job.job_id, said.state, said.reason, said.late, ranks, alert),
+        runbook=states.RUNBOOKS.get(said.state),
+        alert=alert,
     )
 
 
-def job_verdict(job: NodeJob, ranks: Sequence[RankView]) -> JobVerdict:
-    """Return the most urgent statement about *job*; *ranks* are its ranks on this node."""
+def _alert(said: JobVerdict, age_seconds: float) -> str | None:
+    if said.state == states.STARTING and age_seconds >= START_SECONDS:
+        return states.RUNBOOKS[states.STARTING]
+    return None if said.reason == NO_PEERS else states.alert_of(said.state)
+
+
+def _said(job: NodeJob, ranks: Sequence[RankView], unprobed: int) -> JobVerdict:
     running = [rank for rank in ranks if not rank.finished]
     if not running:
-        return JobVerdict("finished", f"Finished after {max(r.steps for r in ranks)} steps.")
+        steps = max(rank.steps for rank in ranks)
+        return JobVerdict(states.FINISHED, f"Finished after {steps} steps.")
     if all(rank.silent for rank in running):
-        return JobVerdict("silent", _silent(running))
-    if any(rank.level == LEVEL_OFF for rank in running):  # It counts no steps, so it cannot stall.
+        return JobVerdict(states.RANKS_MISSING, silent_sentence(running))
+    if any(rank.level == LEVEL_OFF for rank in running):  # It counts no steps, so it cannot hang.
         return _not_judgeable(OFF)
-    stalled = _stalled(running)
-    spoken = job.spoken()
-    if stalled:
-        said = JobVerdict("stalled", stalled)
-    elif spoken is None:
-        said = _not_judgeable(_why_no_verdict(job))
+    size = job.world_size or len(running)
+    hung = hung_sentence(running, size)
+    if hung:
+        said = JobVerdict(states.HUNG, hung, gpus_lost={"hung": float(size)})
     else:
-        said = _judged(job, spoken)
+        said = _with_missing(_progressing(job, running), job, running, size, unprobed)
     return replace(said, details=[*said.details, *_lines(running)])
+
+
+def _progressing(job: NodeJob, running: Sequence[RankView]) -> JobVerdict:
+    """Describe a job that does not hang."""
+    age = job.run_seconds or 0.0
+    if all(rank.steps == 0 for rank in running):
+        started = f"Starting for {duration(age)}: no rank on this node has finished a step yet."
+        return JobVerdict(states.STARTING, started, WARMING_UP)
+    spoken = job.spoken()
+    said = _not_judgeable(_why_no_verdict(job)) if spoken is None else _judged(job, spoken)
+    if said.reason == WARMING_UP and age < START_SECONDS:
+        return replace(said, state=states.STARTING)
+    return said
+
+
+def _with_missing(
+    said: JobVerdict, job: NodeJob, running: Sequence[RankView], size: int, unprobed: int
+) -> JobVerdict:
+    """Put ranks that do not report before what is *said* of the others."""
+    beating = sum(not rank.silent for rank in running)
+    if beating >= size:  # Complete: what is silent is left over from an earlier run.
+        return said
+    missing = []
+    if beating < len(running):
+        missing.append(silent_sentence(running))
+    if unprobed:
+        ranks = "1 rank runs" if unprobed == 1 else f"{unprobed} ranks run"
+        missing.append(f"{ranks} on this node without the probe.")
+    elif unseen := _unseen(job, running):
+        missing.append(unseen_sentence(unseen, size))
+    if not missing:
+        return said
+    more = [*missing[1:], said.sentence, *said.details]
+    return replace(said, state=states.RANKS_MISSING, sentence=missing[0], details=more)
+
+
+def _unseen(job: NodeJob, running: Sequence[RankView]) -> int:
+    """Return how many ranks of other nodes are in no step that the judge has seen."""
+    spoken = job.spoken()
+    if spoken is None or spoken.verdict.reason is not None:
+        return 0
+    if (job.run_seconds or 0.0) < UNSEEN_SECONDS:
+        return 0
+    here = sum(rank.steps == 0 or rank.silent for rank in running)
+    return max(0, spoken.verdict.absent - here)
 
 
 def _lines(running: Sequence[RankView]) -> list[str]:
@@ -134,7 +165,8 @@ def _lines(running: Sequence[RankView]) -> list[str]:
 
 def _not_judgeable(reason: str) -> JobVerdict:
     yet = " yet" if reason == WARMING_UP else ""
-    return JobVerdict("not_judgeable", f"Cannot judge this job{yet}: {REASONS[reason]}.", reason)
+    sentence = f"Cannot judge this job{yet}: {REASONS[reason]}."
+    return JobVerdict(states.NOT_JUDGEABLE, sentence, reason)
 
 
 def _why_no_verdict(job: NodeJob) -> str:
@@ -155,12 +187,17 @@ def _judged(job: NodeJob, spoken: Spoken) -> JobVerdict:
     late = [view_late(each, spoken.age_seconds, here) for each in verdict.late]
     late.sort(key=lambda each: not each.wakes)  # The costliest come first in each part.
     waking = [each for each in late if each.wakes]
+    judged = max(sum(verdict.ranks.values()), 1)
     if verdict.reason is not None:
         said = _not_judgeable(verdict.reason)
     elif waking:
-        said = JobVerdict("late", late_sentence(waking, job.world_size or len(here)))
+        is_node = any(each.kind == NODE for each in waking)
+        state = states.SLOW_NODE if is_node else states.STRAGGLER
+        said = JobVerdict(state, late_sentence(waking, job.world_size or len(here)))
+    elif verdict.gpus_lost.get("rotating", 0.0) / judged > ROTATING_RATIO:
+        said = JobVerdict(states.ROTATING, rotating_sentence(verdict))
     else:
-        said = JobVerdict("even", even_sentence(verdict, late))
+        said = JobVerdict(states.HEALTHY, even_sentence(verdict, late))
     return replace(
         said,
         late=late,
@@ -169,44 +206,3 @@ def _judged(job: NodeJob, spoken: Spoken) -> JobVerdict:
         slowdown=verdict.slowdown,
         coverage=job.coverage(verdict),
     )
-
-
-def _stalled(running: Sequence[RankView]) -> str | None:
-    """Say which ranks hold the job up, if no rank has finished a step for a long time."""
-    stepping = [rank for rank in running if rank.last_step_age_seconds is not None]
-    ages = [rank.last_step_age_seconds or 0.0 for rank in stepping]
-    steps = [rank.step_seconds for rank in running if rank.step_seconds]
-    limit = max(STALLED_SECONDS, STALLED_STEPS * max(steps, default=0.0))
-    if not ages or min(ages) < limit:
-        return None
-    # A rank that has never stepped may not train at all: an evaluator, a rollout server.
-    waiting = [rank for rank in stepping if rank.stage == "sync" and not rank.silent]
-    holding = [rank for rank in stepping if rank not in waiting]
-    since = f"No step for {duration(min(ages))}"
-    if not holding:
-        return f"{since}: {_nobody_here_holds(running, stepping)}."
-    names = listed([_whereabouts(rank) for rank in holding[:MOST_NAMES]])
-    more = f" and {len(holding) - MOST_NAMES} more" if len(holding) > MOST_NAMES else ""
-    others = f"; {len(waiting)} of {len(running)} ranks wait in sync" if waiting else ""
-    return f"{since}: {names}{more}{others}."
-
-
-def _nobody_here_holds(running: Sequence[RankView], stepping: Sequence[RankView]) -> str:
-    if len(stepping) == len(running):
-        return "every rank on this node waits in sync, so the cause is not on this node"
-    never = [_whereabouts(rank) for rank in running if rank not in stepping]
-    return (
-        "every rank on this node that has finished a step waits in sync; of those that have not, "
-        f"{listed(never[:MOST_NAMES])}"
-    )
-
-
-def _silent(running: Sequence[RankView]) -> str:
-    quiet = duration(min(rank.heartbeat_age_seconds for rank in running))
-    return f"No report for {quiet}: the job was killed, or its ranks cannot reach this exporter."
-
-
-def _whereabouts(rank: RankView) -> str:
-    if rank.silent:
-        return f"rank {rank.rank} has been silent for {duration(rank.heartbeat_age_seconds)}"
-    return f"rank {rank.rank} is in {rank.stage}"

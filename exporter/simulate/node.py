@@ -11,8 +11,10 @@ from starlette.types import ASGIApp
 from exporter.collectors.base import Collector
 from exporter.collectors.catalog import Sources, makers
 from exporter.ingest.app import IngestCounts
+from exporter.live.node import Node
 from exporter.live.page import LiveView
 from exporter.nvml.expected import ExpectedGpus
+from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
@@ -60,9 +62,11 @@ class SimulatedNode:
             for gpu in range(plan.gpus)
         }
         self._nvml = SimulatedNvml(training, node, unix_start)
+        self._found = processes(plan, node)
         self._host = SimulatedHost(training, node)
         self._scrape = _Scrape(makers(self._sources()), self._read_here)
-        self._live = LiveView(self._store, lambda: plan.gpus)
+        join = RankJoin(self._nvml, lambda: self._found, self._store)
+        self._live = LiveView(self._store, lambda: plan.gpus, Node(self.name, join=join))
         for at in past:
             self.advance(at)
 
@@ -107,14 +111,13 @@ class SimulatedNode:
     def _sources(self) -> Sources:
         procfs, sysfs = self._files.mounts
         settings = Settings(path_procfs=str(procfs), path_sysfs=str(sysfs))
-        found = processes(self._training.plan, self._node)
         return Sources(
             settings,
             self._store,
             self._counts,
             self._nvml,
             ExpectedGpus(number=self._training.plan.gpus),
-            processes=lambda: found,
+            processes=lambda: self._found,
             host=self._host,
         )
 

@@ -1,16 +1,23 @@
-"""The web listener: /metrics, the live page and its JSON, and health checks."""
+"""The web listener: /metrics, the live page with its JSON and runbooks, and health checks."""
 
+import asyncio
+import gzip
 from collections.abc import Callable
-from importlib.resources import files
 from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.responses import HTMLResponse, PlainTextResponse
+from fastapi.responses import PlainTextResponse
+from prometheus_client.exposition import gzip_accepted
 
 from exporter.live.page import LiveSummary, LiveView
-from exporter.scrape.exposition import Exposition, wanted
+from exporter.live.runbooks import Runbooks
+from exporter.scrape.exposition import GZIP_LEVEL, Exposition, wanted
 from exporter.scrapers import Scrapers
+from exporter.web.static import StaticFiles, tagged
 from rank_probe.version import __version__
+
+# A smaller answer fits into a few packets anyway.
+WORTH_COMPRESSING: Final = 4096
 
 # Why a check fails, None if it does not.
 Why = Callable[[], str | None]
@@ -38,7 +45,7 @@ def web_app(
 
     Every handler runs in the event loop, where the rank store lives.
     """
-    page = (files("exporter") / "live" / "index.html").read_text()
+    static, runbooks = StaticFiles(), Runbooks()
     app = FastAPI(
         title="rankskew exporter",
         summary="Metrics and live state of the training ranks and GPUs of one node.",
@@ -66,16 +73,41 @@ def web_app(
 
     @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
-    async def landing() -> HTMLResponse:
+    async def landing(request: Request) -> Response:
         """Return the live page."""
-        return HTMLResponse(page)
+        return static.answer("index.html", request)
+
+    @app.head("/static/{name}", include_in_schema=False)
+    @app.get("/static/{name}", include_in_schema=False)
+    async def static_file(name: str, request: Request) -> Response:
+        """Return a style, script or picture of the pages."""
+        return static.answer(name, request)
 
     @app.head("/api/v1/live", include_in_schema=False)
-    @app.get("/api/v1/live")
-    async def live_summary(response: Response) -> LiveSummary:
-        """Return the data of the live page: each job's verdict, and the ranks on this node."""
-        response.headers["Cache-Control"] = "no-store"
-        return live.summary()
+    @app.get("/api/v1/live", response_model=LiveSummary)
+    async def live_summary(request: Request, history: bool = True) -> Response:
+        """Return the data of the live page: each job's verdict, this node's ranks and its GPUs.
+
+        With `history=false` the ranks come without their last ten minutes, most of the answer.
+        """
+        return _json(live.json(history), request)
+
+    @app.head("/runbooks/", include_in_schema=False)
+    @app.get("/runbooks/", include_in_schema=False)
+    async def runbook_index(request: Request) -> Response:
+        """Return the list of runbooks."""
+        return tagged(runbooks.index().encode(), "text/html", request)
+
+    @app.head("/runbooks/{name}", include_in_schema=False)
+    @app.get("/runbooks/{name}", include_in_schema=False)
+    async def runbook(name: str, request: Request, job: str = "", rank: str = "") -> Response:
+        """Return a runbook, with what is known of `rank` of `job` filled in."""
+        wanted = name.removesuffix(".md"), job, rank
+        # In a thread, so that no push and no scrape waits for it.
+        page = await asyncio.to_thread(runbooks.page, *wanted, live.summary())
+        if page is None:
+            return PlainTextResponse("There is no such runbook; /runbooks/ lists all.\n", 404)
+        return tagged(page.encode(), "text/html", request)
 
     @app.head("/-/healthy", include_in_schema=False)
     @app.get("/-/healthy", response_class=PlainTextResponse, responses=WELL)
@@ -96,6 +128,14 @@ def _well(what: str, why_not: str | None) -> Response:
     if why_not is None:
         return PlainTextResponse(f"The exporter is {what}.\n")
     return PlainTextResponse(f"{why_not}\n", 503)
+
+
+def _json(body: bytes, request: Request) -> Response:
+    headers = {"Cache-Control": "no-store", "Vary": "Accept-Encoding"}
+    if len(body) > WORTH_COMPRESSING and gzip_accepted(request.headers.get("accept-encoding", "")):
+        body = gzip.compress(body, GZIP_LEVEL)
+        headers["Content-Encoding"] = "gzip"
+    return Response(body, headers=headers, media_type="application/json")
 
 
 def _headers(request: Request) -> dict[str, str]:

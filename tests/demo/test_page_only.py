@@ -32,7 +32,7 @@ def watch(summary: dict[str, Any]) -> PageWatch:
 
 def test_verdict_is_what_the_page_says(now: list[float]) -> None:
     """A rank named for long enough gives the verdict, with the page's own cost."""
-    watching = watch(page("late", late()))
+    watching = watch(page("straggler", late()))
     assert watching.verdict() is None  # However long the judge says that it has been late.
 
     now[0] += LATE_SECONDS
@@ -45,11 +45,11 @@ def test_verdict_is_what_the_page_says(now: list[float]) -> None:
 
 def test_page_that_changes_its_mind_is_asked_on(now: list[float]) -> None:
     """Another rank starts the wait anew."""
-    summary = page("late", late(rank=1))
+    summary = page("straggler", late(rank=1))
     watching = watch(summary)
     assert watching.verdict() is None
     now[0] += LATE_SECONDS - 1
-    summary |= page("late", late(rank=2))
+    summary |= page("straggler", late(rank=2))
     assert watching.verdict() is None
     now[0] += LATE_SECONDS - 1
     assert watching.verdict() is None
@@ -62,7 +62,7 @@ def test_job_that_is_not_known_yet_has_no_verdict() -> None:
 
 def test_mild_lateness_is_health(now: list[float]) -> None:
     """A rank that is late too little to wake anybody is listed, and no verdict on it."""
-    watching = watch(page("even", late()))
+    watching = watch(page("healthy", late()))
     watching.verdict()
     now[0] += HEALTHY_SECONDS
 
@@ -71,7 +71,7 @@ def test_mild_lateness_is_health(now: list[float]) -> None:
 
 def test_health_takes_time_and_no_interruption(now: list[float]) -> None:
     """`no straggler` needs an even job for long enough; a doubt in between starts it anew."""
-    state = ["even"]
+    state = ["healthy"]
     watching = PageWatch(Scenario("none", once=True), lambda: page(state[0]))
     assert watching.verdict() is None
 
@@ -79,7 +79,7 @@ def test_health_takes_time_and_no_interruption(now: list[float]) -> None:
     state[0] = "not_judgeable"
     assert watching.verdict() is None
     now[0] += 2
-    state[0] = "even"
+    state[0] = "healthy"
     assert watching.verdict() is None
     now[0] += HEALTHY_SECONDS
     verdict = watching.verdict()

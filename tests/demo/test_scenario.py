@@ -24,11 +24,11 @@ def test_page_is_repeated_when_it_says_something_else(
     said: Iterator[dict[str, Any] | None] = iter(
         [
             None,
-            job("not_judgeable", "Cannot judge this job yet.", reason="warming_up"),
-            job("not_judgeable", "Cannot judge this job yet.", reason="warming_up"),
-            job("late", "Rank 2 is slow loading data: 0.9 GPUs.", 2),
-            job("late", "Rank 2 is slow loading data: 1.0 GPUs.", 2),
-            job("late", "Ranks 2 and 3 are slow loading data.", 2, 3),
+            job("starting", "Cannot judge this job yet.", reason="warming_up"),
+            job("starting", "Cannot judge this job yet.", reason="warming_up"),
+            job("straggler", "Rank 2 is slow loading data: 0.9 GPUs.", 2),
+            job("straggler", "Rank 2 is slow loading data: 1.0 GPUs.", 2),
+            job("straggler", "Ranks 2 and 3 are slow loading data.", 2, 3),
         ]
     )
     answers = iter([None] * 5 + [Health("demo", 0.0, 1.0, "none", 1.0)])

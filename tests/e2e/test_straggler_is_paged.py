@@ -162,7 +162,7 @@ def test_live_page_says_the_same_as_the_alert(outcome: Outcome, fault: str) -> N
     verdict = outcome.live[fault]
     named = [(late["rank"], late["stage"]) for late in verdict["late"]]
 
-    assert verdict["state"] == "late"
+    assert verdict["state"] == "straggler"
     assert named == [(int(LATE), STAGE_OF[fault])]
     assert verdict["late"][0]["gpus_lost"] == pytest.approx(outcome.gpus_lost[fault], rel=0.05)
 
@@ -183,6 +183,6 @@ def test_page_can_be_read_at_night(outcome: Outcome, fault: str) -> None:
 def test_healthy_job_of_the_same_length_pages_nobody(outcome: Outcome) -> None:
     """Judged for as long as the others, the job without a fault is silent."""
     assert outcome.pages[HEALTHY] == []
-    assert outcome.live[HEALTHY]["state"] == "even"
+    assert outcome.live[HEALTHY]["state"] == "healthy"
     assert outcome.healthy_coverage == pytest.approx(1, abs=0.1)
     assert outcome.not_judgeable == []

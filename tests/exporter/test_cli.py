@@ -64,6 +64,7 @@ def test_collector_can_be_switched_on_again() -> None:
         (["exporter", "--ranks.max"], "argument --ranks.max: expected one argument"),
         (["exporter", "--ranks.max=none"], "--ranks.max: 'none' is not a whole number"),
         (["exporter", "--ranks.silent-retention=60"], "'60' is not a duration such as 5m"),
+        (["exporter", "--grafana.url=grafana:3000"], "'grafana:3000' is not a URL such as"),
         (["exporter", "--ingest.socket-mode=rw"], "'rw' is not an octal file mode"),
         (["exporter", "--web.listen-address=9917"], "'9917' is not host:port"),
         (["exporter", "--web.config.file=/nowhere/web.yaml"], "cannot read /nowhere/web.yaml"),

@@ -12,6 +12,7 @@ from rank_probe.stages import STAGES
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = ROOT / "alerts" / "runbooks"
+FIRST = "In the first minute"
 HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "False alarms"]
 RUNBOOK_URL = "https://github.com/rankskew/rankskew/blob/main/alerts/runbooks/"
 # Nobody should do without these. All others are information, in a file of their own.
@@ -111,9 +112,28 @@ def test_runbook_answers_every_question(name: str) -> None:
     text = (RUNBOOKS / f"{name}.md").read_text()
     parts = re.split(r"^## ", text, flags=re.MULTILINE)
 
-    assert parts[0].strip() == f"# {name}"
+    assert parts[0].startswith(f"# {name}\n\n> **{FIRST}**\n>\n")
     assert [part.split("\n")[0] for part in parts[1:]] == HEADINGS
     assert all(part.split("\n", 1)[1].strip() for part in parts[1:])
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_runbook_begins_with_the_first_minute(name: str) -> None:
+    """Before anything is explained there are one to three commands or looks, in a box."""
+    box = (RUNBOOKS / f"{name}.md").read_text().split("\n## ")[0]
+
+    assert 1 <= len(re.findall(r"^> \d\. ", box, re.MULTILINE)) <= 3
+
+
+@pytest.mark.parametrize("name", ALERTS)
+def test_runbook_says_where_to_read_a_process_id(name: str) -> None:
+    """Whoever reads PID in a command learns which series has it."""
+    text = (RUNBOOKS / f"{name}.md").read_text()
+
+    if re.search(r"\bPID\b", text):
+        assert '`PID` is the label `pid` of `rankskew_rank_info{job_id="JOB",rank="RANK"}`' in text
+    # What the exporter fills in has one spelling.
+    assert not re.findall(r"\b(?:JOB_ID|RANK_ID|<pid>|\$PID|HOST|HOSTNAME)\b", text)
 
 
 def test_straggler_runbook_knows_every_stage() -> None:

@@ -1,167 +1,95 @@
-"""The live page is one file, contacts only its exporter, and treats what it shows as text."""
+"""The live page contacts only its exporter, shows text as text, and says first what is wrong."""
 
-import base64
-import hashlib
 import json
 import re
-import shutil
-import subprocess
-import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-import exporter
+from exporter.live.states import STATES
 from rank_probe.stages import STAGES
+from tests.exporter.live.browser import STATIC, shown
+from tests.exporter.live.node_data import SENTENCE, healthy, hung, live, no_probe, straggler
 
-PAGE = Path(exporter.__file__).parent / "live" / "index.html"
-TEXT = PAGE.read_text(encoding="utf-8")
-
-RANK = {
-    "rank": 0,
-    "local_rank": "0",
-    "gpu_uuid": None,
-    "peer_group": "all",
-    "steps": 60,
-    "stage_seconds": {"data": 0.05, "forward": 0.1, "backward": 0.2, "sync": 0.15},
-    "step_seconds": 0.5,
-    "wait_seconds": 0.15,
-    "stage": "sync",
-    "stage_elapsed_seconds": 0.1,
-    "heartbeat_age_seconds": 0.5,
-    "last_step_age_seconds": 0.5,
-    "silent": False,
-    "finished": False,
-}
-LATE_RANK = RANK | {
-    "rank": 2,
-    "stage_seconds": {"data": 0.19, "forward": 0.1, "backward": 0.2, "sync": 0.01},
-    "wait_seconds": 0.01,
-}
-LATE = {
-    "rank": 2,
-    "peer_group": "all",
-    "stage": "data",
-    "kind": "persistent",
-    "ratio": 0.4,
-    "gpus_lost": 0.84,
-    "late_for_seconds": 35.0,
-    "is_here": True,
-}
-SENTENCE = "Rank 2 is slow loading data; 0.84 of 4 GPUs wait for it."
-
-
-DETAILS = ["Steps take 1.39 times as long as without it.", "GPUs lost: 0.84 to <late> ranks."]
-
-
-def live(job_id: str = "demo", kind: str = "persistent") -> dict[str, Any]:
-    """Return what the exporter serves for four ranks, the third late in this way."""
-    ranks = [RANK, RANK | {"rank": 1}, LATE_RANK, RANK | {"rank": 3}]
-    late = [LATE | {"rank": 17, "kind": kind, "is_here": False}, LATE | {"kind": kind}]
-    verdict = {"state": "late", "sentence": SENTENCE, "reason": None, "late": late}
-    job = {
-        "job_id": job_id,
-        "world_size": 4,
-        "coverage": "4 of 4 ranks",
-        "steps": 60,
-        "step_seconds": 0.5,
-        "verdict": verdict | {"details": DETAILS},
-        "ranks": ranks,
-    }
-    return {"timestamp_seconds": 1.0, "window_seconds": 60.0, "jobs": [job], "version": "9.8.7"}
-
-
-@contextmanager
-def served(answer: Mapping[str, Any] | None) -> Iterator[str]:
-    """Serve the page on loopback with *answer* behind it, or an exporter that fails."""
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            known = {"/": PAGE.read_bytes()}
-            if answer is not None:
-                known["/api/v1/live"] = json.dumps(answer).encode()
-            self.send_response(200 if self.path in known else 500)
-            self.send_header("Content-Type", "text/html" if self.path == "/" else "text/json")
-            self.end_headers()
-            self.wfile.write(known.get(self.path, b""))
-
-        def log_message(self, *_: object) -> None:
-            """Keep the test output quiet."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        yield f"http://127.0.0.1:{server.server_address[1]}/"
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-def dump(answer: Mapping[str, Any] | None, folder: Path) -> str:
-    """Return the page's DOM as Chromium has it after the first answer."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
-    assert chromium, "Chromium is needed to test the live page: apt-get install chromium"
-    flags = "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync"
-    quiet = "--disable-background-networking --disable-component-update"
-    with served(answer) as url:
-        command = [chromium, *flags.split(), *quiet.split(), f"--user-data-dir={folder}"]
-        done = subprocess.run(
-            [*command, "--virtual-time-budget=1500", "--dump-dom", url],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=True,
-        )
-    # The script is part of the DOM; what it drew is what is asked for.
-    return re.sub(r"<(script|style)>.*?</\1>", "", done.stdout, flags=re.DOTALL)
+FILES = sorted(STATIC.iterdir())
+TEXTS = {path.name: path.read_text(encoding="utf-8") for path in FILES}
+INDEX = TEXTS["index.html"]
+SCRIPTS = "".join(text for name, text in TEXTS.items() if name.endswith(".js"))
 
 
 def test_page_loads_nothing_from_elsewhere() -> None:
-    """No external address is in the page: it works on a cluster without internet."""
-    assert re.findall(r"(?:https?:)?//[\w.-]+\.\w+", TEXT) == []
+    """No external address is in its files: it works on a cluster without internet."""
+    everything = "".join(TEXTS.values()).replace("http://www.w3.org/2000/svg", "")
+
+    assert re.findall(r"(?:https?:)?//[\w-]+\.\w+", everything) == []
+
+
+def test_addresses_are_relative() -> None:
+    """The page works below any prefix, such as a proxy's."""
+    assert re.findall(r'(?:href|src)="/', INDEX) == []
+    assert re.findall(r'fetch\("/|from "/', SCRIPTS) == []
 
 
 def test_page_never_writes_markup() -> None:
     """What training processes send is only ever text."""
-    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", TEXT)
+    assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", SCRIPTS)
+
+
+def test_policy_allows_the_exporters_own_files_only() -> None:
+    """No inline script or style is there or may run; the icon may be shown."""
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', INDEX)
+
+    assert policy.split("; ") == [
+        "default-src 'none'",
+        *(f"{kind}-src 'self'" for kind in ("script", "style", "img", "connect")),
+        "base-uri 'none'",
+        "form-action 'none'",
+    ]
+    assert "<style" not in INDEX
+    assert not re.search(r"<script(?![^>]* src=)| on\w+=| style=", INDEX)
+    assert 'rel="icon" type="image/svg+xml" href="static/icon.svg"' in INDEX
 
 
 def test_page_knows_every_stage() -> None:
     """Every stage a rank can report has a colour and its place in the legend."""
-    (listed,) = re.findall(r"const STAGES = (\[.*?\]);", TEXT)
+    (listed,) = re.findall(r"const STAGES = (\[.*?\]);", SCRIPTS)
 
     assert json.loads(listed) == list(STAGES)
-    assert all(re.search(rf"\.{stage} {{ background: ", TEXT) for stage in STAGES)
+    for stage in STAGES:
+        assert re.search(rf"\.{stage} {{ background: ", TEXTS["live.css"])
+        assert re.search(rf"path\.{stage} {{ fill: ", TEXTS["live.css"])
 
 
-@pytest.mark.parametrize("tag", ["style", "script"])
-def test_policy_allows_exactly_what_the_page_holds(tag: str) -> None:
-    """The policy names the hash of the page's style and script, so nothing else can run."""
-    (content,) = re.findall(rf"<{tag}>(.*?)</{tag}>", TEXT, flags=re.DOTALL)
-    wanted = base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()
+def test_page_has_words_for_every_state() -> None:
+    """Each state of the closed set has its words, in the same order of urgency."""
+    (listed,) = re.findall(r"STATES = {(.*?)};", SCRIPTS, re.DOTALL)
 
-    assert f"{tag}-src 'sha256-{wanted}'" in TEXT, f"edited? put sha256-{wanted} into the policy"
+    assert re.findall(r"(\w+): \"", listed) == list(STATES)
 
 
 def test_late_rank_is_what_the_page_says_first(tmp_path: Path) -> None:
-    """The verdict is in large letters; the late rank and its stage are marked."""
-    dom = dump(live(), tmp_path)
+    """The verdict, its cost, since when, what to do first, and the late rank before the others."""
+    dom = shown(live(straggler(), grafana_url="http://grafana:3000"), tmp_path)
 
     assert f'<p class="verdict">{SENTENCE}</p>' in dom
-    assert '<tr class="late"><th scope="row">rank 2 · late</th>' in dom
+    assert "1.68 of 4 GPUs lost" in dom
+    assert "<dt>Since</dt><dd>35 s ago</dd>" in dom
+    assert "<code>py-spy dump --pid 20775</code><span> on gpu-12</span>" in dom
+    assert 'href="runbooks/RankskewStraggler?job=demo&amp;rank=2"' in dom
+    assert 'href="http://grafana:3000/d/rankskew-job?var-job_id=demo"' in dom
+    rows = re.findall(r'<th scope="row">(.*?)</th>', dom)
+    assert rows == ["rank 2 · late 35 s", "rank 0", "rank 1", "rank 3"]
     assert dom.count("culprit") == 1
     assert 'class="data culprit" title="data: 190 ms per step" style="width: 38%;"' in dom
-    assert "late for 35 s" in dom
+    assert "data: 71 % in Corpus.__next__ (corpus.py:41)" in dom
+    assert "gpu-12 · PID 20775 · GPU 2 · local rank 2" in dom
     assert "version 9.8.7" in dom
+    assert "<title>Straggler · gpu-12 · rankskew</title>" in dom
 
 
 def test_details_stand_below_the_verdict(tmp_path: Path) -> None:
     """Further findings of the judge are one line each, as text."""
-    dom = dump(live(), tmp_path)
+    dom = shown(live(straggler()), tmp_path)
 
     assert (
         "<li>Steps take 1.39 times as long as without it.</li>"
@@ -174,32 +102,68 @@ def test_rank_that_wakes_nobody_is_marked_without_alarm(
     tmp_path: Path, kind: str, mark: str
 ) -> None:
     """A rank that is late a little is pointed at, and not in the colour of an alarm."""
-    dom = dump(live(kind=kind), tmp_path)
+    dom = shown(live(straggler(kind=kind)), tmp_path)
 
-    assert f'<tr><th scope="row">rank 2 · {mark}</th>' in dom
+    assert f'<tr class=""><th scope="row">rank 2 · {mark}</th>' in dom
     assert dom.count("culprit") == 1
-    assert "late for" not in dom
+    assert '<dt hidden="">Cost</dt>' in dom
+
+
+def test_healthy_job_is_quiet(tmp_path: Path) -> None:
+    """Nothing to do, no cost, nobody marked."""
+    dom = shown(live(healthy(), gpus=4), tmp_path)
+
+    assert '<section class="job healthy">' in dom
+    assert '<span class="badge">Healthy</span>' in dom
+    assert 'class="late"' not in dom
+    assert all(f'<dt hidden="">{name}</dt>' in dom for name in ("Cost", "Since", "Do first"))
+
+
+def test_hung_job_costs_all_its_gpus(tmp_path: Path) -> None:
+    """While nobody steps everything is lost, and the rank that holds it up comes first."""
+    dom = shown(live(hung()), tmp_path)
+
+    assert "8 of 8 GPUs lost" in dom
+    assert "<dt>Since</dt><dd>96 s ago</dd>" in dom
+    assert re.findall(r'<th scope="row">(.*?)</th>', dom)[0] == "rank 5"
+    assert "checkpoint for 95 s" in dom
+
+
+def test_job_without_a_probe_is_listed_with_a_hint(tmp_path: Path) -> None:
+    """It has no figures, and the page says how to start the probe."""
+    dom = shown(live(no_probe(), gpus=4), tmp_path)
+
+    assert "Job bert" in dom
+    assert "torchrun ... -m rank_probe train.py" in dom
+    assert "PID 20773" in dom
 
 
 def test_job_id_is_shown_as_text(tmp_path: Path) -> None:
     """Markup in a job id is displayed, not run."""
-    dom = dump(live("<img src=x onerror=alert(1)>"), tmp_path)
+    dom = shown(live(straggler("<img src=x onerror=alert(1)>")), tmp_path)
 
     assert "Job &lt;img src=x onerror=alert(1)&gt;" in dom
     assert "<img" not in dom
 
 
+def test_grafana_address_is_no_script(tmp_path: Path) -> None:
+    """What is not a web address becomes no link, whoever put it there."""
+    dom = shown(live(straggler(), grafana_url="javascript:alert(1)"), tmp_path)
+
+    assert "javascript:" not in dom
+
+
 def test_empty_node_says_how_to_begin(tmp_path: Path) -> None:
     """Without any rank the page gives the command that starts one."""
-    dom = dump({"jobs": [], "gpus_visible": 0}, tmp_path)
+    dom = shown(live(), tmp_path)
 
-    assert "No rank has reported yet" in dom
+    assert '<section id="empty" class="job">' in dom
     assert "-m rank_probe train.py" in dom
     assert "no GPU visible" in dom
 
 
 def test_silent_exporter_is_admitted(tmp_path: Path) -> None:
-    """When the exporter stops answering, the page shows that it is old."""
-    dom = dump(None, tmp_path)
+    """When the exporter does not answer, the page says so instead of showing nothing."""
+    dom = shown(None, tmp_path)
 
-    assert "the exporter does not answer: HTTP status 500" in dom
+    assert "This page is out of date: the exporter does not answer (HTTP status 500)." in dom

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from pydantic import TypeAdapter
 
-from exporter.live.page import LiveSummary, LiveView, RankWindow
+from exporter.live.page import LiveSummary, LiveView
+from exporter.live.window import RankWindow
 from exporter.ranks.store import RankStore
 from rank_probe.snapshot import Snapshot
 from rank_probe.version import __version__
@@ -122,10 +123,13 @@ def test_node_without_ranks_has_no_jobs() -> None:
     view.sample(START, START)
     assert served(view) == {
         "version": __version__,
+        "host": "",
+        "grafana_url": None,
         "timestamp_seconds": START,
         "window_seconds": 60.0,
         "gpus_visible": None,
         "jobs": [],
+        "gpus": [],
     }
 
 
@@ -146,7 +150,7 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
     said = Node().judged(verdict())
 
     assert said["sentence"] == "Rank 2 is slow loading data; 1.00 of 4 GPUs wait for it."
-    assert said["state"] == "late"
+    assert said["state"] == "straggler"
     assert said["reason"] is None
     assert said["late"] == [
         {
@@ -244,7 +248,7 @@ def test_rank_that_wakes_nobody_is_listed_and_the_job_even(kind: str, sentence: 
     """A mild lateness is shown as such, and is no alarm."""
     said = Node().judged(verdict(late=(late(kind=kind),)))
 
-    assert (said["state"], said["sentence"]) == ("even", sentence)
+    assert (said["state"], said["sentence"]) == ("healthy", sentence)
     assert [each["rank"] for each in said["late"]] == [2]
 
 
@@ -260,20 +264,117 @@ def test_change_of_a_group_is_told() -> None:
     """If no rank is late against its peers, the page shows what became slower."""
     said = Node().judged(EVEN | verdict(late=(), changes=(CHANGE,), gpus_lost={}, rotating={}))
 
-    assert said["state"] == "even"
+    assert said["state"] == "healthy"
     assert said["details"] == [
         "Forward of peer group pp1 has taken 2.0 times as long as before for 5 min."
     ]
 
 
-@pytest.mark.parametrize("reason", ["warming_up", "no_sync", "no_peers", "no_busy_time"])
+@pytest.mark.parametrize("reason", ["no_sync", "no_peers", "no_busy_time"])
 def test_judges_reason_is_told(reason: str) -> None:
     """If the judge can name no rank, the page shows the reason."""
     said = Node().judged(verdict(reason=reason, late=()))
 
     assert (said["state"], said["reason"]) == ("not_judgeable", reason)
-    assert said["sentence"].startswith("Cannot judge this job")
-    assert ("yet" in said["sentence"]) is (reason == "warming_up")
+    assert said["sentence"].startswith("Cannot judge this job: ")
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(30, "starting"), (901, "not_judgeable")])
+def test_judge_that_warms_up_is_a_start_for_a_quarter_of_an_hour(seconds: int, state: str) -> None:
+    """A young job starts; one that still cannot be judged later has the reason as its state."""
+    node = Node()
+    node.said = verdict(reason="warming_up", late=())
+    said = node.run(seconds)["verdict"]
+
+    assert (said["state"], said["reason"]) == (state, "warming_up")
+    assert said["sentence"].startswith("Cannot judge this job yet")
+
+
+def test_job_without_a_step_is_starting() -> None:
+    """Before any rank has finished a step the page says for how long it has been starting."""
+    node = Node()
+    for _ in range(41):
+        said = node.push()["verdict"]
+
+    assert (said["state"], said["runbook"], said["alert"]) == (
+        "starting",
+        "RankskewSlowStart",
+        None,
+    )
+    assert said["sentence"] == "Starting for 41 s: no rank on this node has finished a step yet."
+
+
+def test_node_that_is_late_is_a_state_of_its_own() -> None:
+    """Where one of the late ranks is late with its node, the node is what is slow."""
+    said = Node().judged(verdict(late=(late(), late(rank=3, kind="node"))))
+
+    assert (said["state"], said["runbook"]) == ("slow_node", "RankskewSlowNode")
+
+
+@pytest.mark.parametrize(("gpus", "state"), [(0.4, "healthy"), (0.41, "rotating")])
+def test_ranks_late_in_turn_are_worth_a_state_from_a_tenth_of_the_gpus(
+    gpus: float, state: str
+) -> None:
+    """The loss to ranks that are late in turn is told with its stage once it is worth an alert."""
+    said = Node().judged(verdict(late=(), gpus_lost={"rotating": gpus}, rotating={"data": gpus}))
+
+    assert said["state"] == state
+    if state == "rotating":
+        assert said["sentence"] == (
+            "Another rank is slow in each step, mostly loading data; "
+            "0.41 of 4 GPUs wait for whichever it is."
+        )
+        assert said["alert"] == "RankskewRotatingImbalance"
+
+
+def test_slow_start_raises_its_alert() -> None:
+    """After a quarter of an hour without a step it is time to look at what a rank does."""
+    node = Node()
+    for _ in range(901):
+        said = node.push()["verdict"]
+
+    assert (said["state"], said["alert"]) == ("starting", "RankskewSlowStart")
+    assert said["first_action"] == "py-spy dump --pid 100"
+
+
+def test_ranks_that_were_never_seen_are_missing() -> None:
+    """A verdict on a part of the job is no good news about all of it."""
+    node = Node(ranks=4, world_size=8)
+    node.said = EVEN | {"absent": 4}
+    young = node.run(30)["verdict"]
+    said = node.run(120)["verdict"]
+
+    assert young["state"] == "healthy"
+    assert (said["state"], said["alert"]) == ("ranks_missing", "RankskewRanksMissing")
+    assert said["sentence"].startswith("4 of 8 ranks have never been in a step that the judge saw")
+    assert said["details"][0].startswith("No rank is late")
+
+
+def test_evaluator_of_this_node_is_not_missing() -> None:
+    """A rank that reports and never steps is here: its absence from the steps is no news."""
+    node = Node()
+    node.said = EVEN | {"absent": 1}
+    for _ in range(150):
+        for rank in (0, 1, 2):
+            node.states[rank] = replace(node.states[rank], steps=node.states[rank].steps + 1)
+        said = node.push()["verdict"]
+
+    assert said["state"] == "healthy"
+
+
+def test_silent_rank_of_a_stepping_job_is_missing() -> None:
+    """While others still step, the silence of one comes before what the judge says of them."""
+    node = Node()
+    node.run(30)
+    for _ in range(12):
+        node.step()
+        said = node.push(silent=(2,))["verdict"]
+
+    assert (said["state"], said["alert"]) == ("ranks_missing", "RankskewRanksMissing")
+    assert said["sentence"] == (
+        "Rank 2 has not reported for 12 s: dead, stopped, or unable to reach this exporter."
+    )
+    assert said["details"][0].startswith("No rank is late")
 
 
 def test_job_without_a_join_says_so() -> None:
@@ -313,14 +414,14 @@ def test_newest_verdict_is_repeated() -> None:
     node.store.put(replace(node.states[3], sequence=999, verdict=newer, verdict_age_seconds=1.0))
     node.view.sample(node.now, node.now)
 
-    assert served(node.view)["jobs"][0]["verdict"]["state"] == "late"
+    assert served(node.view)["jobs"][0]["verdict"]["state"] == "straggler"
 
 
 def test_wrong_clock_makes_nobody_silent() -> None:
     """On a node whose clock is 90 s behind every rank is heard from now, and steps."""
     job = Node(behind_seconds=90.0).run(70)
 
-    assert job["verdict"]["state"] == "even"
+    assert job["verdict"]["state"] == "healthy"
     assert [rank["silent"] for rank in job["ranks"]] == [False] * 4
     assert [rank["heartbeat_age_seconds"] for rank in job["ranks"]] == [0.0] * 4
     assert [rank["last_step_age_seconds"] for rank in job["ranks"]] == [1.0] * 4
@@ -360,7 +461,7 @@ def test_common_wait_points_elsewhere() -> None:
     """Even ranks that all wait are waiting for the network."""
     said = Node().judged(EVEN | {"gpus_lost": {"common": 1.2}})
 
-    assert said["state"] == "even"
+    assert said["state"] == "healthy"
     assert said["sentence"].endswith("All ranks wait for the network for 30% of each step.")
 
 
@@ -420,10 +521,11 @@ def test_hung_job_names_the_rank_outside_sync() -> None:
     for _ in range(40):
         job = node.push()
 
-    assert job["verdict"]["state"] == "stalled"
+    assert job["verdict"]["state"] == "hung"
     assert job["verdict"]["sentence"] == (
-        "No step for 41 s: rank 2 is in data; 3 of 4 ranks wait in sync."
+        "No step for 41 s, 4 of 4 GPUs wait: rank 2 is in data; 3 of 4 ranks wait in sync."
     )
+    assert job["verdict"]["gpus_lost"] == {"hung": 4.0}
 
 
 def test_rank_that_never_steps_hides_no_hang() -> None:
@@ -435,8 +537,8 @@ def test_rank_that_never_steps_hides_no_hang() -> None:
         job = node.push()
 
     assert job["verdict"]["sentence"] == (
-        "No step for 41 s: every rank on this node that has finished a step waits in sync; "
-        "of those that have not, rank 3 is in eval."
+        "No step for 41 s, 4 of 4 GPUs wait: every rank on this node that has finished a step "
+        "waits in sync; of those that have not, rank 3 is in eval."
     )
 
 
@@ -451,7 +553,7 @@ def test_restart_with_fewer_ranks_shows_those() -> None:
     job = node.run(30)
 
     assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
-    assert (job["coverage"], job["verdict"]["state"]) == ("2 of 2 ranks", "even")
+    assert (job["coverage"], job["verdict"]["state"]) == ("2 of 2 ranks", "healthy")
 
 
 def test_stopped_process_is_named_by_its_silence() -> None:
@@ -487,7 +589,7 @@ def test_long_checkpoint_of_slow_steps_is_no_hang() -> None:
     for _ in range(60):
         job = node.push()
 
-    assert job["verdict"]["state"] == "even"
+    assert job["verdict"]["state"] == "healthy"
 
 
 def test_killed_job_is_silent() -> None:
@@ -497,7 +599,7 @@ def test_killed_job_is_silent() -> None:
     for _ in range(20):
         job = node.push(silent=(0, 1, 2, 3))
 
-    assert job["verdict"]["state"] == "silent"
+    assert job["verdict"]["state"] == "ranks_missing"
 
 
 def test_finished_job_is_finished() -> None:

@@ -10,9 +10,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families
 
-from exporter.live.page import JobView, LiveSummary, LiveView
+from exporter.live.gpus import GpuView, RankOf
+from exporter.live.jobs import JobView
+from exporter.live.page import LiveSummary, LiveView
+from exporter.live.ranks import RankView
 from exporter.live.sentences import LateView
-from exporter.live.summary import JobVerdict, RankView
+from exporter.live.summary import JobVerdict
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
@@ -153,8 +156,47 @@ def test_landing_page_is_the_live_page(web: Web) -> None:
     answer = web.get("/")
 
     assert answer.headers["content-type"].startswith("text/html")
-    assert "/metrics" in answer.text
-    assert "api/v1/live" in answer.text
+    assert 'href="metrics"' in answer.text
+    assert "api/v1/live" in web.get("/static/live.js").text
+
+
+def test_pages_files_are_fetched_once(web: Web) -> None:
+    """Scripts and styles are kept by the browser, and sent again only if they have changed."""
+    first = web.get("/static/live.js")
+    again = web.get("/static/live.js", **{"if-none-match": first.headers["etag"]})
+
+    assert first.headers["content-type"].startswith("text/javascript")
+    assert first.headers["cache-control"] == "no-cache"
+    assert (again.status_code, again.content) == (304, b"")
+    assert web.get("/static/live.js", **{"if-none-match": '"old"'}).content == first.content
+
+
+@pytest.mark.parametrize("name", ["nothing.js", "..%2Fpage.py", "__init__.py", ""])
+def test_no_other_file_is_served(web: Web, name: str) -> None:
+    """Only what belongs to the page leaves its folder."""
+    assert web.get(f"/static/{name}").status_code == 404
+
+
+def test_runbooks_are_served(web: Web) -> None:
+    """The runbook of an alert is here, with what is known of the job, and so is the list."""
+    web.store.put(snapshot(job_id="llama", rank=2, pid=20_775))
+    web.live.sample(1_001.0, 1_001.0)
+    answer = web.get("/runbooks/RankskewStraggler?job=llama&rank=2")
+
+    assert answer.headers["content-type"].startswith("text/html")
+    assert "py-spy dump --pid 20775" in answer.text
+    assert "RankskewStraggler" in web.get("/runbooks/").text
+    assert web.get("/runbooks/RankskewStraggler.md").status_code == 200
+
+
+def test_unknown_runbook_is_one_sentence(web: Web) -> None:
+    """A name that is none is a 404 that says where all of them are."""
+    answer = web.get("/runbooks/RankskewNothing")
+
+    assert (answer.status_code, answer.text) == (
+        404,
+        "There is no such runbook; /runbooks/ lists all.\n",
+    )
 
 
 def test_live_summary_shows_the_ranks(web: Web) -> None:
@@ -165,6 +207,29 @@ def test_live_summary_shows_the_ranks(web: Web) -> None:
 
     assert [job["job_id"] for job in answer.json()["jobs"]] == ["llama"]
     assert answer.headers["cache-control"] == "no-store"
+
+
+def test_live_summary_comes_without_history_if_asked(web: Web) -> None:
+    """Who polls every second leaves out what changes every ten; all else is the same."""
+    web.store.put(snapshot(job_id="llama"))
+    web.live.sample(1_001.0, 1_001.0)
+    whole = web.get("/api/v1/live").json()
+    short = web.get("/api/v1/live?history=false").json()
+    for rank in whole["jobs"][0]["ranks"]:
+        assert rank.pop("history") == []
+
+    assert short == whole
+
+
+def test_large_live_summary_is_compressed_when_asked(web: Web) -> None:
+    """A browser takes gzip; a script that does not gets the same in plain."""
+    for rank in range(16):
+        web.store.put(snapshot(rank=rank, world_size=16))
+    web.live.sample(1_001.0, 1_001.0)
+    packed = web.get("/api/v1/live", **{"accept-encoding": "gzip"})
+
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.json() == web.get("/api/v1/live").json()
 
 
 @pytest.mark.parametrize("visible", [None, 0, 8])
@@ -196,7 +261,7 @@ def test_live_summary_is_described(web: Web) -> None:
 
     assert "/openapi.json" in web.get("/docs").text
     assert description["paths"].keys() == {"/metrics", "/api/v1/live", "/-/healthy", "/-/ready"}
-    for each in (LiveSummary, JobView, JobVerdict, RankView, LateView):
+    for each in (LiveSummary, JobView, JobVerdict, RankView, LateView, GpuView, RankOf):
         names = {field.name for field in dataclasses.fields(each)}
         assert schemas[each.__name__]["properties"].keys() == names
 

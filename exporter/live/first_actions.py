@@ -1,0 +1,115 @@
+"""What to do first about a job: one command, or one place to look, for each state."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from exporter.live import states
+from exporter.live.ranks import RankView
+from exporter.live.sentences import LateView
+from exporter.live.standstill import holding
+from rank_probe.verdict import PAUSES
+
+# Stages in which the GPU works: look at it before the code.
+ON_GPU: Final = ("forward", "backward", "compute")
+CLOCKS: Final = "CLOCK,PERFORMANCE,TEMPERATURE,POWER"
+
+NOT_JUDGEABLE: Final = {
+    "off": "rankskew control {job_id} stages",
+    "no_join": "Look into the log of rank 0: it says why the ranks do not compare their steps.",
+    "no_sync": "Mark the collective in the training loop as the stage sync.",
+    "no_peers": "Leave RANKSKEW_PEER_GROUP unset if the ranks do equal work.",
+    "no_busy_time": "Mark the stages of the training loop: nothing but its waiting is seen.",
+}
+RESTART: Final = (
+    "Restart the job with the probe, before its script: torchrun ... -m rank_probe train.py."
+)
+
+
+def first_action(
+    job_id: str,
+    state: str,
+    reason: str | None,
+    late: Sequence[LateView],
+    ranks: Sequence[RankView],
+    alert: str | None = None,
+) -> str | None:
+    """Return what to do first about the job in *state*; *ranks* are those on this node.
+
+    *alert* is the one that the state raises. None if there is nothing to do.
+    """
+    running = [rank for rank in ranks if not rank.finished]
+    if state == states.NO_PROBE:
+        return RESTART
+    if state in (states.STRAGGLER, states.SLOW_NODE):
+        return _about_late(job_id, state, late, ranks)
+    if state == states.HUNG:
+        return _about_hung(job_id, running)
+    if state == states.RANKS_MISSING:
+        return _about_missing(job_id, running)
+    if state == states.STARTING and alert is not None and running:
+        return _stack(running[0])
+    if state == states.ROTATING:
+        return "Compare the work of the ranks in one step: sequence lengths, samples, files."
+    if state == states.NOT_JUDGEABLE and reason in NOT_JUDGEABLE:
+        return NOT_JUDGEABLE[reason].format(job_id=job_id)
+    return None
+
+
+def _about_late(
+    job_id: str, state: str, late: Sequence[LateView], ranks: Sequence[RankView]
+) -> str | None:
+    waking = [each for each in late if each.wakes]
+    here = {rank.rank: rank for rank in ranks}
+    mine = next((each for each in waking if each.rank in here), None)
+    if mine is None:
+        return _elsewhere(job_id, waking[0].rank) if waking else None
+    rank = here[mine.rank]
+    if state == states.SLOW_NODE:
+        return f"top -H{_on(rank)}: what runs there that does not belong to the job?"
+    if mine.kind == PAUSES:
+        return f"py-spy record --duration 60 --pid {rank.pid} -o pauses.svg{_on(rank)}"
+    if mine.stage == "h2d" and rank.gpu is not None:
+        return f"nvidia-smi -q -i {rank.gpu} | grep -A9 'Link Info'{_on(rank)}"
+    if mine.stage in ON_GPU and rank.gpu is not None:
+        return f"nvidia-smi -q -i {rank.gpu} -d {CLOCKS}{_on(rank)}"
+    return _stack(rank)
+
+
+def _about_hung(job_id: str, running: Sequence[RankView]) -> str:
+    those = holding(running)
+    if not those:
+        return (
+            "Look at the live pages of the job's other nodes: "
+            f'rankskew_node_ranks{{job_id="{job_id}"}} has them all.'
+        )
+    silent = next((rank for rank in those if rank.silent), None)
+    return _stack(those[0]) if silent is None else _status(silent)
+
+
+def _about_missing(job_id: str, running: Sequence[RankView]) -> str:
+    silent = [rank for rank in running if rank.silent]
+    if silent:
+        return _status(silent[0])
+    return (
+        "Compare the job's nodes with those that report: "
+        f'rankskew_node_ranks{{job_id="{job_id}",state="beating"}}.'
+    )
+
+
+def _elsewhere(job_id: str, rank: int) -> str:
+    return (
+        f"Open the live page of the node of rank {rank}, the instance of "
+        f'rankskew_rank_info{{job_id="{job_id}",rank="{rank}"}}.'
+    )
+
+
+def _stack(rank: RankView) -> str:
+    return f"py-spy dump --pid {rank.pid}{_on(rank)}"
+
+
+def _status(rank: RankView) -> str:
+    return f"ps -o pid,stat,etime,wchan:32,args -p {rank.pid}{_on(rank)}"
+
+
+def _on(rank: RankView) -> str:
+    return f" on {rank.host}" if rank.host else ""

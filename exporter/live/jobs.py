@@ -1,0 +1,73 @@
+"""A job on the live page: with its probes' reports, or known only from its processes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from exporter.live import states
+from exporter.live.first_actions import first_action
+from exporter.live.ranks import RankView, view_unprobed
+from exporter.live.summary import JobVerdict, job_verdict
+from exporter.processes.rank_gpus import RankOnGpu
+from exporter.ranks.jobs import NodeJob
+from rank_probe import identity
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job on the page; *ranks* are those on this node only.
+
+    A job that is not *probed* is known only from its processes on the GPUs.
+    """
+
+    job_id: str
+    world_size: int
+    coverage: str
+    steps: int
+    step_seconds: float | None
+    verdict: JobVerdict
+    ranks: list[RankView]
+    probed: bool = True
+
+
+def view_job(job: NodeJob, ranks: Sequence[RankView], unprobed: Sequence[RankView]) -> JobView:
+    """Describe *job* with its *ranks* here that report and those here that run *unprobed*."""
+    world_size = job.world_size or max(rank.snapshot.world_size for rank in job.ranks)
+    steps = [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
+    return JobView(
+        job_id=job.job_id,
+        world_size=world_size,
+        coverage=f"{len(ranks)} of {world_size} ranks",
+        steps=max(rank.steps for rank in ranks),
+        step_seconds=sum(steps) / len(steps) if steps else None,
+        verdict=job_verdict(job, ranks, len(unprobed)),
+        ranks=[*ranks, *unprobed],
+    )
+
+
+def view_unprobed_job(job_id: str, found: Sequence[RankOnGpu], host: str) -> JobView:
+    """Describe a job none of whose ranks here reports, but whose processes are on the GPUs."""
+    ranks = [view_unprobed(rank, host) for rank in found]
+    world_size = max(max(map(_world_size, found)), len(ranks))
+    here = f"{len(ranks)} of {world_size} ranks"
+    return JobView(
+        job_id=job_id,
+        world_size=world_size,
+        coverage=here,
+        steps=0,
+        step_seconds=None,
+        verdict=JobVerdict(
+            states.NO_PROBE,
+            f"No probe reports: {here} run on this node, and how they keep up is not known.",
+            first_action=first_action(job_id, states.NO_PROBE, None, [], ranks),
+            runbook=states.RUNBOOKS[states.NO_PROBE],
+            alert=states.alert_of(states.NO_PROBE),
+        ),
+        ranks=ranks,
+        probed=False,
+    )
+
+
+def _world_size(rank: RankOnGpu) -> int:
+    environment = {} if rank.process is None else rank.process.environment or {}
+    who = identity.from_environment(environment)
+    return 0 if who is None else who.world_size

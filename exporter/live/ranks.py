@@ -1,0 +1,99 @@
+"""One rank as the live page shows it: where it runs, and where its time goes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from exporter.live.history import Column
+from exporter.live.sentences import LineView
+from exporter.processes.rank_gpus import RankOnGpu
+from exporter.ranks.jobs import step_age_seconds
+from exporter.ranks.store import HeldRank
+
+
+@dataclass(frozen=True, slots=True)
+class RankView:
+    """One rank as the page draws it; means are per step over the window, None before it is full.
+
+    *pid* is the node's id for its process if it was found on a GPU, else the probe's own, which in
+    a container may differ. *gpu* is NVML's index. *history* has a column for every ten seconds.
+    """
+
+    rank: int
+    local_rank: str | None
+    gpu_uuid: str | None
+    peer_group: str
+    steps: int
+    stage_seconds: dict[str, float] | None
+    step_seconds: float | None
+    wait_seconds: float | None
+    stage: str
+    stage_elapsed_seconds: float
+    heartbeat_age_seconds: float
+    last_step_age_seconds: float | None
+    silent: bool
+    finished: bool
+    level: str
+    late_lines: list[LineView] = field(default_factory=list)
+    pid: int | None = None
+    host: str = ""
+    gpu: int | None = None
+    history: list[Column] = field(default_factory=list)
+
+
+def view_rank(
+    rank: HeldRank,
+    stage_seconds: dict[str, float] | None,
+    now: float,
+    host: str = "",
+    place: RankOnGpu | None = None,
+    history: Sequence[Column] = (),
+) -> RankView:
+    """Describe *rank* at *now*, in seconds of the store's clock; *place* is its GPU, if known."""
+    snapshot = rank.snapshot
+    process = None if place is None else place.process
+    return RankView(
+        rank=snapshot.rank,
+        local_rank=snapshot.rank_info.get("local_rank") or (place and place.local_rank) or None,
+        gpu_uuid=snapshot.rank_info.get("gpu_uuid") or (place and place.gpu_uuid) or None,
+        peer_group=snapshot.peer_group,
+        steps=snapshot.steps,
+        stage_seconds=stage_seconds,
+        step_seconds=sum(stage_seconds.values()) if stage_seconds else None,
+        wait_seconds=stage_seconds.get("sync") if stage_seconds else None,
+        stage=snapshot.stage,
+        stage_elapsed_seconds=snapshot.stage_elapsed_seconds,
+        heartbeat_age_seconds=now - rank.received_seconds,
+        last_step_age_seconds=step_age_seconds(rank, now),
+        silent=rank.is_silent(now),
+        finished=snapshot.finished,
+        level=snapshot.level,
+        late_lines=[LineView(**each) for each in snapshot.late_lines],
+        pid=snapshot.pid if process is None else process.pid,
+        host=host,
+        gpu=place.gpu.index if place is not None and place.gpu is not None else None,
+        history=list(history),
+    )
+
+
+def view_unprobed(rank: RankOnGpu, host: str) -> RankView:
+    """Describe a rank that is known only from its process on a GPU."""
+    return RankView(
+        rank=rank.rank,
+        local_rank=rank.local_rank or None,
+        gpu_uuid=rank.gpu_uuid or None,
+        peer_group=rank.peer_group,
+        steps=0,
+        stage_seconds=None,
+        step_seconds=None,
+        wait_seconds=None,
+        stage="",
+        stage_elapsed_seconds=0.0,
+        heartbeat_age_seconds=0.0,
+        last_step_age_seconds=None,
+        silent=False,
+        finished=False,
+        level="off",
+        pid=None if rank.process is None else rank.process.pid,
+        host=host,
+        gpu=None if rank.gpu is None else rank.gpu.index,
+    )

@@ -1,0 +1,82 @@
+"""Ranks that make no progress, in words: a job that hangs, ranks that report no more."""
+
+from collections.abc import Sequence
+from typing import Final
+
+from exporter.live.ranks import RankView
+from exporter.live.sentences import MOST_NAMES, duration, listed, sentence
+
+# A job hangs if no rank has finished a step for this long and for the time of this many steps.
+HUNG_SECONDS: Final = 30.0
+HUNG_STEPS: Final = 10.0
+
+
+def holding(running: Sequence[RankView]) -> list[RankView]:
+    """Return the ranks that have stepped and do not wait for others now."""
+    # A rank that has never stepped may not train at all: an evaluator, a rollout server.
+    return [
+        rank
+        for rank in running
+        if rank.last_step_age_seconds is not None and (rank.stage != "sync" or rank.silent)
+    ]
+
+
+def hung_sentence(running: Sequence[RankView], world_size: int) -> str | None:
+    """Say which ranks hold the job up, if no rank has finished a step for a long time."""
+    stepping = [rank for rank in running if rank.last_step_age_seconds is not None]
+    ages = [rank.last_step_age_seconds or 0.0 for rank in stepping]
+    steps = [rank.step_seconds for rank in running if rank.step_seconds]
+    limit = max(HUNG_SECONDS, HUNG_STEPS * max(steps, default=0.0))
+    if not ages or min(ages) < limit:
+        return None
+    gpus = "its GPU waits" if world_size == 1 else f"{world_size} of {world_size} GPUs wait"
+    since = f"No step for {duration(min(ages))}, {gpus}"
+    those = holding(running)
+    if not those:
+        return f"{since}: {_nobody_here_holds(running, stepping)}."
+    names = listed([_whereabouts(rank) for rank in those[:MOST_NAMES]])
+    more = f" and {len(those) - MOST_NAMES} more" if len(those) > MOST_NAMES else ""
+    waiting = len(stepping) - len(those)
+    others = f"; {waiting} of {len(running)} ranks wait in sync" if waiting else ""
+    return f"{since}: {names}{more}{others}."
+
+
+def silent_sentence(running: Sequence[RankView]) -> str:
+    """Say that all or some of the *running* ranks have stopped reporting."""
+    silent = [rank for rank in running if rank.silent]
+    quiet = duration(min(rank.heartbeat_age_seconds for rank in silent))
+    if len(silent) == len(running):
+        return (
+            f"No report for {quiet}: the job was killed, or its ranks cannot reach this exporter."
+        )
+    names = listed([str(rank.rank) for rank in silent[:MOST_NAMES]])
+    more = f" and {len(silent) - MOST_NAMES} more" if len(silent) > MOST_NAMES else ""
+    who = f"rank {names} has" if len(silent) == 1 else f"ranks {names}{more} have"
+    return sentence(
+        f"{who} not reported for {quiet}: dead, stopped, or unable to reach this exporter."
+    )
+
+
+def unseen_sentence(unseen: int, world_size: int) -> str:
+    """Say that ranks of other nodes take no part in the job's steps."""
+    ranks = "rank has" if unseen == 1 else "ranks have"
+    return (
+        f"{unseen} of {world_size} {ranks} never been in a step that the judge saw: not started, "
+        "without the probe, or not training."
+    )
+
+
+def _nobody_here_holds(running: Sequence[RankView], stepping: Sequence[RankView]) -> str:
+    if len(stepping) == len(running):
+        return "every rank on this node waits in sync, so the cause is not on this node"
+    never = [_whereabouts(rank) for rank in running if rank not in stepping]
+    return (
+        "every rank on this node that has finished a step waits in sync; of those that have not, "
+        f"{listed(never[:MOST_NAMES])}"
+    )
+
+
+def _whereabouts(rank: RankView) -> str:
+    if rank.silent:
+        return f"rank {rank.rank} has been silent for {duration(rank.heartbeat_age_seconds)}"
+    return f"rank {rank.rank} is in {rank.stage}"

@@ -1,0 +1,79 @@
+"""The page is small, and an exporter with one page open has its core for other things."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+
+import httpx
+import pytest
+
+from exporter.live.page import LiveView
+from exporter.ranks.store import RankStore
+from exporter.scrape.exposition import Exposition
+from exporter.scrape.sampling import Scrape
+from exporter.web.app import web_app
+from tests.exporter.live.browser import STATIC
+from tests.exporter.live.busy_node import BusyNode
+
+MOST_BYTES = 200_000
+# Of a core. `python -m benchmarks.page` measures the whole exporter, with real HTTP.
+MOST_CPU = 0.01
+SECONDS = 20
+PAUSE_OF_HISTORY = 10
+
+
+@pytest.fixture(scope="module")
+def busy() -> BusyNode:
+    """The largest node that the page is made for."""
+    return BusyNode()
+
+
+def asking(view: LiveView, ask: Callable[[httpx.AsyncClient], Awaitable[float]]) -> float:
+    """Return what *ask* returns, given a client of the web application with *view*."""
+
+    async def run() -> float:
+        app = web_app(Exposition(Scrape([])), view, lambda: None, lambda: None)
+        transport = httpx.ASGITransport(app)
+        async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
+            return await ask(client)
+
+    return asyncio.run(run())
+
+
+def test_page_of_the_largest_node_is_small(busy: BusyNode) -> None:
+    """Its files and the first answer, ten minutes of 64 ranks and 16 GPUs, are under 200 kB."""
+    files = sum(path.stat().st_size for path in STATIC.iterdir())
+
+    async def size(client: httpx.AsyncClient) -> float:
+        headers = {"Accept-Encoding": "gzip"}
+        async with client.stream("GET", "/api/v1/live", headers=headers) as answer:
+            return float(sum([len(part) async for part in answer.aiter_raw()]))
+
+    assert files + asking(busy.view, size) < MOST_BYTES
+
+
+def test_open_page_takes_less_than_a_hundredth_of_a_core(busy: BusyNode) -> None:
+    """What a poll a second costs the process, sampling and compression included."""
+
+    async def cost(client: httpx.AsyncClient) -> float:
+        used = 0.0
+        for second in range(SECONDS):
+            busy.push()  # Not part of the page.
+            address = "/api/v1/live" + ("" if second % PAUSE_OF_HISTORY == 0 else "?history=false")
+            before = time.process_time()
+            busy.view.sample(busy.now, busy.now)
+            answer = await client.get(address, headers={"Accept-Encoding": "gzip"})
+            used += time.process_time() - before
+            assert answer.status_code == 200
+        return used / SECONDS
+
+    assert asking(busy.view, cost) < MOST_CPU
+
+
+def test_second_reader_costs_no_second_answer() -> None:
+    """Two pages that ask within a second get the same bytes, made once."""
+    view = LiveView(RankStore())
+    view.sample(1.0, 1.0)
+
+    assert view.json() is view.json()
+    assert view.json(history=False) is view.json(history=False)

@@ -1,0 +1,187 @@
+"""The page in a browser, over time and at every width: it stays put, and fits, for all readers."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.exporter.live.browser import AXE, found
+from tests.exporter.live.node_data import (
+    SLOW,
+    healthy,
+    hung,
+    live,
+    no_probe,
+    straggler,
+    troubled_gpus,
+)
+
+LARGE = live(straggler(count=64), grafana_url="http://grafana:3000") | {"gpus": troubled_gpus()}
+PHONE = 390
+AXE_RUN = """
+  const tool = page.createElement("script");
+  tool.src = "/axe.js";
+  page.head.append(tool);
+  await until(() => win.axe);
+  const result = await win.axe.run(page, { resultTypes: ["violations"] });
+  return result.violations.map(({ id, nodes }) => id + nodes[0].html + nodes[0].failureSummary);
+"""
+PAGES = {
+    "healthy": live(healthy(), gpus=4),
+    "straggler": live(straggler(), gpus=4, grafana_url="http://grafana:3000"),
+    "hung": live(hung(), gpus=8),
+    "no probe": live(no_probe(), gpus=4),
+    "empty": live(),
+    "large": LARGE,
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [*((name, "light") for name in PAGES), ("straggler", "dark"), ("large", "dark")],
+)
+def test_page_can_be_read_by_all(name: str, mode: str, tmp_path: Path) -> None:
+    """axe finds nothing: contrast, names of rows and pictures, the order of headings."""
+    assert AXE.exists(), "axe-core is needed to test the live page: scripts/setup.sh test"
+    flags = ["--blink-settings=preferredColorScheme=0"] if mode == "dark" else []
+
+    assert found([PAGES[name]], AXE_RUN, tmp_path, 1_200, 20, *flags) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_nothing_is_wider_than_a_phone(name: str, tmp_path: Path) -> None:
+    """On a phone each rank is a card, and no part of the page has to be moved sideways."""
+    script = """
+      const wide = [...page.querySelectorAll("main *")].filter((each) =>
+        each.getBoundingClientRect().right > win.innerWidth + 0.5 && !each.closest("thead"));
+      return { scrolls: page.documentElement.scrollWidth > win.innerWidth,
+        wide: wide.map((each) => each.outerHTML.slice(0, 120)) };
+    """
+
+    assert found([PAGES[name]], script, tmp_path, PHONE) == {"scrolls": False, "wide": []}
+
+
+def test_ranks_of_a_phone_are_cards(tmp_path: Path) -> None:
+    """Rows stand below each other with the name of each figure before it; the bar has the width."""
+    script = """
+      const row = page.querySelector("tbody tr");
+      return { row: win.getComputedStyle(row).display,
+        bar: row.querySelector(".bar").getBoundingClientRect().width > 300,
+        name: win.getComputedStyle(row.querySelector("td.number"), "::before").content };
+    """
+
+    assert found([LARGE], script, tmp_path, PHONE) == {
+        "row": "block",
+        "bar": True,
+        "name": '"Own work "',
+    }
+
+
+def test_selection_and_scroll_survive_an_update(tmp_path: Path) -> None:
+    """Text that is being copied stays selected, and nothing jumps, while the figures change."""
+    later = json.loads(json.dumps(LARGE))
+    job = later["jobs"][0]
+    job["steps"] = 1_300
+    for rank in job["ranks"]:
+        rank |= {"heartbeat_age_seconds": 4.0, "stage": "forward"}
+    later["gpus"][3]["temperature_celsius"] = 88
+    script = """
+      const code = page.querySelector(".facts code");
+      const rows = [...page.querySelectorAll("tbody tr")];
+      win.getSelection().selectAllChildren(code);
+      win.scrollTo(0, 900);
+      await until(() => page.body.textContent.includes("1300 steps"));
+      return { selected: String(win.getSelection()), scrolled: win.scrollY,
+        same: rows.every((row, place) => row === page.querySelectorAll("tbody tr")[place]),
+        updated: page.body.textContent.includes("88 °C") };
+    """
+
+    assert found([LARGE, later], script, tmp_path) == {
+        "selected": "py-spy dump --pid 20775",
+        "scrolled": 900,
+        "same": True,
+        "updated": True,
+    }
+
+
+def test_only_what_differs_is_changed(tmp_path: Path) -> None:
+    """The same answer again changes no node at all, whatever its size."""
+    script = """
+      let changes = 0;
+      const watch = new win.MutationObserver((records) => changes += records.length);
+      const all = { subtree: true, childList: true, attributes: true, characterData: true };
+      watch.observe(page.body, all);
+      await pause(3000);
+      return changes;
+    """
+
+    assert found([LARGE], script, tmp_path) == 0
+
+
+def test_rank_that_becomes_late_moves_to_the_top(tmp_path: Path) -> None:
+    """A name that the judge gives later is first from then on; no row is made anew."""
+    late: dict[str, Any] = straggler(count=8)
+    script = """
+      const before = page.querySelectorAll("tbody tr")[2];
+      await until(() => page.querySelector("tr.late"));
+      return [...page.querySelectorAll("tbody tr")].indexOf(before);
+    """
+
+    assert found([live(healthy(8)), live(late)], script, tmp_path) == 0
+
+
+def test_job_that_ends_leaves_the_page(tmp_path: Path) -> None:
+    """What the exporter no longer knows is taken away, and the hint for an empty node is back."""
+    script = """
+      await until(() => !page.querySelector("#jobs .job"));
+      return page.getElementById("empty").hidden;
+    """
+
+    assert found([live(hung()), live()], script, tmp_path) is False
+
+
+def test_exporter_that_stops_answering_is_admitted(tmp_path: Path) -> None:
+    """The last state stays to be read, greyed, below a sentence that says how old it is."""
+    script = """
+      const trouble = page.getElementById("trouble");
+      await until(() => !trouble.hidden);
+      const job = page.querySelector("#jobs .job");
+      return { said: trouble.textContent, job: job !== null, stale: page.body.className };
+    """
+    seen = found([live(hung()), None], script, tmp_path)
+
+    assert "the exporter does not answer (HTTP status 500)" in seen["said"]
+    assert "What is below is from" in seen["said"]
+    assert (seen["job"], seen["stale"]) == (True, "stale")
+
+
+def test_answer_that_cannot_be_shown_is_not_blamed_on_the_network(tmp_path: Path) -> None:
+    """An exporter of another version may say what the page does not understand: it says so."""
+    broken = live(hung())
+    del broken["jobs"][0]["verdict"]
+    script = """
+      await until(() => !page.getElementById("trouble").hidden);
+      return page.getElementById("trouble").textContent;
+    """
+
+    assert "it cannot show what the exporter says" in found(
+        [live(hung()), broken], script, tmp_path
+    )
+
+
+def test_strip_has_a_column_for_each_ten_seconds(tmp_path: Path) -> None:
+    """The strip draws each stage's share of each column, and keeps it while polls leave it out."""
+    without = live(straggler())
+    for rank in without["jobs"][0]["ranks"]:
+        del rank["history"]
+    script = """
+      await pause(2500);
+      if (!page.getElementById("trouble").hidden) throw page.getElementById("trouble").textContent;
+      const columns = (path) => path.getAttribute("d").split("M").length - 1;
+      const paths = [...page.querySelectorAll("tr.late path")];
+      return paths.map((path) => [path.getAttribute("class"), columns(path)]);
+    """
+
+    drawn = dict(found([live(straggler()), without], script, tmp_path))
+    assert drawn == dict.fromkeys(SLOW, 58)  # Of sixty; in two it finished no step.

@@ -1,0 +1,166 @@
+"""The page shows the node's GPUs, who is on them, and jobs that only their processes give away."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from exporter.live.node import Node
+from exporter.live.page import LiveSummary, LiveView
+from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes.process import Process
+from exporter.processes.rank_gpus import RankJoin
+from exporter.processes.watch import WatchHangs
+from exporter.ranks.store import RankStore
+from rank_probe.snapshot import Snapshot
+from tests.exporter.fake_proc import process, torchrun
+from tests.exporter.nvml.fixed import FixedNvml, node
+from tests.exporter.snapshots import snapshot
+
+GPU = GpuSample(
+    3,
+    up=True,
+    uuid="GPU-3",
+    name="NVIDIA H100",
+    gpu_busy_percent=97.5,
+    memory_total_bytes=80 * 10**9,
+    memory_used_bytes=60 * 10**9,
+    gpu_temperature_celsius=71,
+    power_milliwatts=654_321,
+    sm_clock_megahertz=1_980,
+    throttle_reasons=0x20 | 0x1,
+    pcie_link_width=8,
+    pcie_link_width_max=16,
+    processes=(GpuProcess(10), GpuProcess(11)),
+)
+
+
+def shown(nvml: FixedNvml, *processes: Process, held: tuple[Snapshot, ...] = ()) -> dict[str, Any]:
+    """Return what the page gets from a node where *processes* run and *held* were pushed."""
+    store = RankStore(clock=lambda: 2_000.0)
+    for each in held:
+        store.put(each)
+    join = RankJoin(nvml, lambda: {each.pid: each for each in processes}, store)
+    return served(LiveView(store, node=Node("gpu-12", "http://grafana", join)))
+
+
+def served(view: LiveView) -> dict[str, Any]:
+    view.sample(2_000.0, 1_700_000_000.0)
+    summary: dict[str, Any] = json.loads(TypeAdapter(LiveSummary).dump_json(view.summary()))
+    return summary
+
+
+def test_gpu_is_shown_in_base_units_with_its_ranks() -> None:
+    """A tile has the readings, why the clock is low, the link's width, strangers, and the ranks."""
+    live = shown(node(GPU), process(10, torchrun(0)), process(11, {}, name="miner"))
+
+    assert live["gpus"] == [
+        {
+            "gpu": 3,
+            "gpu_uuid": "GPU-3",
+            "name": "NVIDIA H100",
+            "up": True,
+            "utilization_ratio": 0.975,
+            "memory_used_bytes": 60 * 10**9,
+            "memory_total_bytes": 80 * 10**9,
+            "temperature_celsius": 71,
+            "power_watts": 654.321,
+            "sm_clock_hertz": 1.98e9,
+            "throttle_reasons": ["sw_thermal_slowdown"],
+            "pcie_link_width": 8,
+            "pcie_link_width_max": 16,
+            "foreign_processes": 1,
+            "ranks": [{"job_id": "llama", "rank": 0}],
+        }
+    ]
+    assert (live["host"], live["grafana_url"]) == ("gpu-12", "http://grafana")
+
+
+def test_gpu_that_does_not_answer_has_no_readings() -> None:
+    """A lost GPU keeps its tile; nothing is made up for it."""
+    (gpu,) = shown(node(GpuSample(0, up=False, uuid="GPU-0")))["gpus"]
+
+    assert gpu["up"] is False
+    assert gpu["utilization_ratio"] is gpu["power_watts"] is gpu["foreign_processes"] is None
+    assert gpu["throttle_reasons"] == gpu["ranks"] == []
+
+
+def test_job_without_the_probe_is_listed() -> None:
+    """Processes that were started as ranks are a job, with a hint on how to start the probe."""
+    (job,) = shown(node(GPU), process(10, torchrun(2)))["jobs"]
+    (rank,) = job["ranks"]
+    verdict = job["verdict"]
+
+    assert (job["job_id"], job["probed"], job["world_size"]) == ("llama", False, 4)
+    assert (verdict["state"], verdict["runbook"]) == ("no_probe", "RankskewNotJudgeable")
+    assert verdict["alert"] is None
+    assert "1 of 4 ranks run on this node" in verdict["sentence"]
+    assert "-m rank_probe train.py" in verdict["first_action"]
+    assert (rank["rank"], rank["pid"], rank["host"], rank["gpu"]) == (2, 10, "gpu-12", 3)
+
+
+def test_rank_has_the_places_to_look_at() -> None:
+    """A rank that reports has its GPU's index and the node's id of its process, not the pod's."""
+    inside = snapshot(pid=1, rank_info={"gpu_uuid": "GPU-3", "local_rank": "0"}, world_size=1)
+    (job,) = shown(node(GPU), process(10, torchrun(0), namespace_pid=1), held=(inside,))["jobs"]
+    (rank,) = job["ranks"]
+
+    assert job["probed"] is True
+    assert (rank["pid"], rank["host"], rank["gpu"], rank["local_rank"]) == (10, "gpu-12", 3, "0")
+
+
+def test_rank_whose_process_is_not_seen_has_the_probes_own_id() -> None:
+    """Without NVML the probe's view of its process id is the best there is."""
+    (job,) = served(stored(snapshot(pid=4711)))["jobs"]
+
+    assert job["ranks"][0]["pid"] == 4711
+    assert job["ranks"][0]["gpu"] is None
+
+
+def stored(*held: Snapshot) -> LiveView:
+    store = RankStore(clock=lambda: 2_000.0)
+    for each in held:
+        store.put(each)
+    return LiveView(store)
+
+
+def test_rank_beside_the_job_without_a_probe_is_missing() -> None:
+    """A job of which only some ranks report is not complete, and the others are listed."""
+    reporting = snapshot(pid=10, rank=0, world_size=4)
+    live = shown(node(GPU), process(10, torchrun(0)), process(11, torchrun(1)), held=(reporting,))
+    (job,) = live["jobs"]
+
+    assert job["verdict"]["state"] == "ranks_missing"
+    assert job["verdict"]["sentence"] == "1 rank runs on this node without the probe."
+    assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
+
+
+class Hanging:
+    """A join whose look into /proc hangs."""
+
+    def gpus(self) -> tuple[GpuSample, ...]:
+        return (GPU,)
+
+    def ranks(self) -> list[Any]:
+        raise WatchHangs("reading a process on a GPU in /proc hangs")
+
+    def processes(self) -> Mapping[int, Process]:
+        return {}
+
+
+def test_page_stands_while_a_process_cannot_be_read() -> None:
+    """The GPUs are shown without their ranks, and what the probes report is shown as ever."""
+    store = RankStore(clock=lambda: 2_000.0)
+    store.put(snapshot())
+    live = served(LiveView(store, node=Node(join=Hanging())))
+
+    assert [gpu["ranks"] for gpu in live["gpus"]] == [[]]
+    assert [job["job_id"] for job in live["jobs"]] == ["llama"]
+
+
+@pytest.mark.parametrize("sample", [node(), node(GPU)])
+def test_node_without_ranks_lists_no_job(sample: FixedNvml) -> None:
+    """GPUs alone are no job."""
+    assert shown(sample)["jobs"] == []

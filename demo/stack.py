@@ -121,6 +121,7 @@ class Prometheus(Process):
         alertmanager: str | None = None,
         *,
         discovery: str = "",
+        scrapes_itself: bool = False,
         rules: Path = RULES,
         interval_seconds: float = 5.0,
         overrides: Mapping[tuple[str, str], float] | None = None,
@@ -145,6 +146,9 @@ class Prometheus(Process):
                 {"job_name": "rankskew", "static_configs": [{"targets": list(targets)}]}
             ],
         }
+        if scrapes_itself:
+            itself = {"job_name": "prometheus", "static_configs": [{"targets": [self.address]}]}
+            settings["scrape_configs"].append(itself)
         if discovery:
             settings["scrape_configs"][0]["http_sd_configs"] = [{"url": discovery}]
         if alertmanager:

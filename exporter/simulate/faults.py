@@ -49,8 +49,8 @@ class Kind:
     """A kind of fault. Rates are per second, on the rank, GPU or node that has it.
 
     *extra* is further time per step, by stage, as a share of a rank's usual own time. *gpu*
-    replaces fields of GpuSample, *costs* adds to fields of Cost, *pressure* is the share of time in
-    which tasks of the node wait for a resource.
+    replaces fields of GpuSample, *gpu_counts* and *costs* add to fields of GpuSample and Cost,
+    *pressure* is the share of time in which tasks of the node wait for a resource.
     """
 
     name: str
@@ -61,6 +61,7 @@ class Kind:
     silence: Silence | None = None
     stuck_in: str = "data"
     gpu: Mapping[str, Any] = field(default_factory=dict)
+    gpu_counts: Mapping[str, float] = field(default_factory=dict)
     throttled_for: str = ""
     foreign_process: bool = False
     costs: Mapping[str, float] = field(default_factory=dict)
@@ -69,6 +70,7 @@ class Kind:
     gc_share: float = 0.0
     more_tokens: float = 0.0
     pressure: Mapping[str, float] = field(default_factory=dict)
+    dropped_packets: float = 0.0
     line: str = ""
     begins_seconds: float = -EARLIER_SECONDS
 
@@ -116,6 +118,7 @@ KINDS: Final = (
         "a GPU's PCIe link has 4 of its 16 lanes",
         extra={"h2d": 0.15},
         gpu={"pcie_link_width": 4, "pcie_receive_bytes_per_second": 0.9e9},
+        gpu_counts={"pcie_replays": 2.0},
     ),
     Kind(
         "foreign",
@@ -157,6 +160,13 @@ KINDS: Final = (
         pressure={"cpu": 0.6},
     ),
     Kind(
+        "network",
+        "the network device of a node drops packets, so all of its ranks are late",
+        Scope.NODE,
+        extra={"data": 0.05, "forward": 0.15},
+        dropped_packets=40.0,
+    ),
+    Kind(
         "rotating",
         "a different rank is late in each step, as with uneven sequence lengths",
         Scope.JOB,
@@ -171,6 +181,26 @@ KINDS: Final = (
         silence=Silence.STUCK,
         stuck_in="backward",
         gpu=FELL_OFF,
+    ),
+    Kind(
+        "deadlock",
+        "all ranks wait in a collective",
+        Scope.JOB,
+        silence=Silence.STUCK,
+        stuck_in="sync",
+    ),
+    Kind("killed", "all processes of the job have died", Scope.JOB, silence=Silence.FROZEN),
+    Kind(
+        "memory",
+        "a GPU's memory has uncorrected errors; no rank is late",
+        gpu={"row_remap_pending": 1},
+        gpu_counts={"ecc_uncorrected_errors": 0.1, "remapped_rows_uncorrected": 0.05},
+    ),
+    Kind(
+        "nvlink",
+        "NVLinks of a GPU are down; no rank is late",
+        gpu={"nvlink_links_up": 12},
+        gpu_counts={"nvlink_errors": 0.5},
     ),
     Kind(
         "missing",

@@ -55,6 +55,8 @@ class SimulatedNvml:
         changed: dict[str, Any] = {}
         for fault in faults:
             changed |= fault.kind.gpu
+            for name, per_second in fault.kind.gpu_counts.items():
+                changed[name] = _grown(getattr(usual, name), per_second, at - fault.begins_seconds)
             if fault.kind.throttled_for:
                 seconds = dict(usual.throttle_seconds or {})
                 seconds[fault.kind.throttled_for] += 0.8 * (at - fault.begins_seconds)
@@ -66,6 +68,13 @@ class SimulatedNvml:
             lost = GpuSample(usual.index, False, usual.uuid, usual.name, usual.pci_bus_id)
             return replace(lost, xid_source="kmsg", **changed)
         return replace(usual, **changed) if changed else usual
+
+
+def _grown(usual: Any, per_second: float, seconds: float) -> Any:
+    """Return a count, or several by name, *seconds* after it has begun to grow."""
+    if isinstance(usual, dict):
+        return {name: _grown(count, per_second, seconds) for name, count in usual.items()}
+    return usual + int(per_second * seconds)
 
 
 def gpu_uuid(node: int, index: int) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.collectors.node.files import Mounts
+from exporter.simulate.faults import Kind
 from exporter.simulate.training import RUN_SECONDS, Training
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -19,8 +20,6 @@ PORT_RATE: Final = 8e9
 DEVICE_RATE: Final = 3e6
 DISK_RATE: Final = 40e6
 SECTOR_BYTES: Final = 512
-# Columns of /proc/net/dev: bytes packets errs drop fifo frame compressed multicast.
-NO_ERRORS: Final = "0 0 0 0 0 0"
 
 
 class HostFiles:
@@ -58,21 +57,24 @@ class HostFiles:
             folder = sys / "class" / "infiniband" / port / "ports" / "1"
             yield folder / "state", "4: ACTIVE\n"
             yield folder / "rate", "400 Gb/sec (4X NDR)\n"
-            yield folder / "counters" / "symbol_error", "0\n"
         yield sys / "block" / "nvme0n1" / "device" / "model", "simulated\n"
 
     def _changing(self, at: float) -> Iterator[tuple[Path, str]]:
         proc, sys = self.mounts
         seconds = at + RUN_SECONDS
+        faults = list(self._faults(at))
         yield proc / "stat", self._stat(seconds)
         for resource in ("cpu", "io", "memory"):
-            total = 1e6 * (seconds / 100 + self._waited(resource, at))
+            waited = sum(k.pressure.get(resource, 0.0) * since for k, since in faults)
+            total = 1e6 * (seconds / 100 + waited)
             lines = [
                 f"{w} avg10=0.00 avg60=0.00 avg300=0.00 total={t:.0f}\n"
                 for w, t in (("some", total), ("full", total / 4))
             ]
             yield proc / "pressure" / resource, "".join(lines)
-        count = f"{DEVICE_RATE * seconds:.0f} 1 {NO_ERRORS}"
+        dropped = int(sum(kind.dropped_packets * since for kind, since in faults))
+        # Bytes, packets, errs, drop, fifo, frame, compressed, multicast.
+        count = f"{DEVICE_RATE * seconds:.0f} 1 0 {dropped} 0 0 0 0"
         yield proc / "net" / "dev", f"Inter-|\n face |\n  eth0: {count} {count}\n"
         sectors = int(DISK_RATE * seconds / SECTOR_BYTES)
         yield proc / "diskstats", f" 259 0 nvme0n1 1 0 {sectors} 1 1 0 {sectors // 8} 1 0 1 1\n"
@@ -81,6 +83,7 @@ class HostFiles:
             words = f"{PORT_RATE * seconds / 4:.0f}\n"
             yield counters / "port_rcv_data", words
             yield counters / "port_xmit_data", words
+            yield counters / "symbol_error", f"{dropped}\n"
 
     def _stat(self, seconds: float) -> str:
         user, system, idle = (
@@ -89,13 +92,11 @@ class HostFiles:
         lines = [f"cpu{cpu} {user} 0 {system} {idle} 0 0 0 0 0 0\n" for cpu in range(NUMA_NODES)]
         return "".join(["cpu  0 0 0 0 0 0 0 0 0 0\n", *lines])
 
-    def _waited(self, resource: str, at: float) -> float:
-        """Return the seconds that tasks have waited for *resource* because of faults."""
-        return sum(
-            fault.kind.pressure.get(resource, 0.0) * (at - fault.begins_seconds)
-            for fault in self._training.phase(at).faults
-            if fault.has(self._node, 0)
-        )
+    def _faults(self, at: float) -> Iterator[tuple[Kind, float]]:
+        """Yield each kind of fault on this node, and for how long it has been there at *at*."""
+        for fault in self._training.phase(at).faults:
+            if fault.has(self._node, 0):
+                yield fault.kind, at - fault.begins_seconds
 
 
 def _write(path: Path, text: str) -> None:

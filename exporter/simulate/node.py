@@ -1,6 +1,7 @@
 """A simulated node: a real store, collectors, live page and web application, made-up readings."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -64,7 +65,7 @@ class SimulatedNode:
         self._nvml = SimulatedNvml(training, node, unix_start)
         self._found = processes(plan, node)
         self._host = SimulatedHost(training, node)
-        self._scrape = _Scrape(makers(self._sources()), self._read_here)
+        self._scrape = _Scrape(makers(self._sources()), self._reading_here)
         join = RankJoin(self._nvml, lambda: self._found, self._store)
         self._live = LiveView(self._store, lambda: plan.gpus, Node(self.name, join=join))
         for at in past:
@@ -129,24 +130,32 @@ class SimulatedNode:
             for fault in self._training.phase(self._at).faults
         )
 
-    def _read_here(self) -> None:
+    @contextmanager
+    def _reading_here(self) -> Iterator[None]:
         """Let psutil, which has one path per process, read this node's files."""
         self._files.show(self._at)
+        before = psutil.PROCFS_PATH
         psutil.PROCFS_PATH = str(self._files.mounts.procfs)
+        try:
+            yield
+        finally:
+            psutil.PROCFS_PATH = before
 
 
 class _Scrape(Scrape):
-    """Calls *before* each collection."""
+    """Collects while it is in the context that *around* returns."""
 
     def __init__(
-        self, makers: Mapping[str, Callable[[], Collector]], before: Callable[[], None]
+        self,
+        makers: Mapping[str, Callable[[], Collector]],
+        around: Callable[[], AbstractContextManager[None]],
     ) -> None:
         super().__init__(makers=makers)
-        self._before = before
+        self._around = around
 
     def collect(
         self, names: Collection[str] | None = None, deadline: float | None = None
     ) -> Iterator[Metric]:
         """Yield what the collectors say."""
-        self._before()
-        yield from super().collect(names, deadline)
+        with self._around():
+            yield from super().collect(names, deadline)

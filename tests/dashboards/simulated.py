@@ -1,12 +1,10 @@
 """What simulated jobs expose over some minutes, as input for promtool."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.simulate.fleet import Fleet, fleet_app
@@ -24,7 +22,7 @@ def input_series(job_ids: Sequence[str], **labels: str) -> list[dict[str, str]]:
     plans = [plan for plan in tour() if plan.job_id in job_ids]
     samples = MINUTES * 60 // SCRAPE_SECONDS + 1
     values: dict[str, list[str]] = {}
-    with tempfile.TemporaryDirectory() as directory, _procfs_of_its_own():
+    with tempfile.TemporaryDirectory() as directory:
         fleet = Fleet(plans, Path(directory), clock)
         app = fleet_app(fleet, "")
         for index in range(samples):
@@ -38,14 +36,6 @@ def input_series(job_ids: Sequence[str], **labels: str) -> list[dict[str, str]]:
                     values.setdefault(series, ["_"] * samples)[index] = value
             clock.seconds += SCRAPE_SECONDS
     return [{"series": series, "values": " ".join(v)} for series, v in values.items()]
-
-
-@contextmanager
-def _procfs_of_its_own() -> Iterator[None]:
-    """Give psutil its path back, which simulated nodes point at their files."""
-    before = psutil.PROCFS_PATH
-    yield
-    psutil.PROCFS_PATH = before
 
 
 def _scraped(text: str, target: dict[str, str]) -> dict[str, str]:

@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs.build import exposed_name, families_by_collector
 from exporter.simulate.faults import parse
 from exporter.simulate.fleet import Fleet, fleet_app
+from exporter.simulate.host_files import MEMORY_KIB
 from exporter.simulate.plan import equal_jobs, tour
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.clock import Clock
@@ -68,6 +70,15 @@ def test_tour_exposes_what_real_exporters_do(tmp_path: Path) -> None:
     real = {exposed_name(f) for _, _, found in families_by_collector() for f in found}
 
     assert real - seen == NOT_SIMULATED
+
+
+def test_simulated_node_leaves_psutil_as_it_was(tmp_path: Path) -> None:
+    """psutil has one path per process, and other code in it may read the real one."""
+    before = psutil.PROCFS_PATH
+    found = samples(fleet(tmp_path), "sim-00")
+
+    assert found["rankskew_node_memory_total_bytes"][0][1] == MEMORY_KIB * 1024
+    assert before == psutil.PROCFS_PATH
 
 
 def test_gpu_of_a_thermal_fault_is_hot_and_slow(tmp_path: Path) -> None:

@@ -1,0 +1,277 @@
+"""Every view says what the documentation promises, in every state of a job and for every fault."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from dashboards.states import STATES
+from demo.process import get, wait_for
+from demo.stack import ROOT, RULES, Prometheus, Simulation
+from exporter.simulate.faults import BY_NAME, Scope
+from exporter.simulate.plan import tour
+from tests.dashboards.dashboard_files import JSON_FILES, Target, panels
+from tests.dashboards.shown import shown
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+
+INTERVAL_SECONDS: Final = 4.0
+PATIENCE_SECONDS: Final = 300.0
+FIRST_ROW: Final = ("State", "GPUs lost", "Who", "Judged")
+PLACES: Final = {plan.job_id: plan for plan in tour()}
+LATE_RANK: Final = "6"
+# What Rankskew has to find, by fault: the stage in which the rank is late, and the cause.
+FOUND: Final = {
+    "loader": ("data", "input", "workers"),
+    "storage": ("data", "input", "reads"),
+    "thermal": ("backward", "slow_device", "clocks"),
+    "pcie": ("h2d", "slow_device", "pcie_link"),
+    "foreign": ("backward", "foreign_process", ""),
+    "cpu": ("forward", "cpu", "throttled"),
+    "gc": ("other", "gc", ""),
+    "batches": ("backward", "uneven_batches", ""),
+    "checkpoint": ("checkpoint", "extra_duties", "checkpoint"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What docs/states.md says of one state; `…` stands for anything."""
+
+    state: str
+    job_id: str
+    dashboard: str
+    page: str
+    top: str
+    alert: str
+
+
+@dataclass(frozen=True)
+class Tour:
+    """The simulated fleet, and the Prometheus that scrapes it."""
+
+    simulation: Simulation
+    prometheus: Prometheus
+
+    def live(self, job_id: str) -> dict[str, Any]:
+        """Return what the page of a node says of its job: of the node with the fault, if it can."""
+        plan = PLACES[job_id]
+        is_silent = job_id in ("missing", "down")
+        node = plan.first_node if is_silent else plan.first_node + plan.nodes - 1
+        url = f"{self.simulation.url}/node/sim-{node:02}/api/v1/live?history=false"
+        (job,) = json.loads(get(url))["jobs"]
+        verdict: dict[str, Any] = job["verdict"]
+        return verdict
+
+
+def documented() -> list[Row]:
+    """Return the rows of the table in docs/states.md."""
+    lines = (ROOT / "docs" / "states.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith("| ")][2:]
+    return [Row(*(cell.strip() for cell in row.strip("|").split(" | "))) for row in rows]
+
+
+def matches(promised: str, said: str) -> bool:
+    """Say whether *said* is what was *promised*."""
+    return re.fullmatch(re.escape(promised).replace("…", ".+"), said) is not None
+
+
+@pytest.fixture(scope="module")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
+    """The tour, once every job has its state."""
+    directory = tmp_path_factory.mktemp("states")
+    rules = _without_intervals(directory / "rules")
+    with (
+        Simulation(directory / "simulation") as simulation,
+        Prometheus(
+            directory,
+            discovery=simulation.discovery,
+            rules=rules,
+            interval_seconds=INTERVAL_SECONDS,
+            scrapes_itself=True,
+        ) as prometheus,
+    ):
+        expected = {row.job_id: row.state for row in documented()}
+        settled = wait_for(
+            lambda: True if _is_settled(prometheus, expected) else None, PATIENCE_SECONDS, 2.0
+        )
+        assert settled, (_states(prometheus), _causes(prometheus))
+        yield Tour(simulation, prometheus)
+
+
+def _without_intervals(directory: Path) -> Path:
+    """Write the shipped rules, all evaluated as often as they can be."""
+    directory.mkdir()
+    for path in RULES.glob("*.yaml"):
+        text = re.sub(r"^    interval: .*\n", "", path.read_text(), flags=re.MULTILINE)
+        (directory / path.name).write_text(text)
+    return directory
+
+
+def _is_settled(prometheus: Prometheus, expected: dict[str, str]) -> bool:
+    states = _states(prometheus)
+    causes = {job_id: cause for job_id, cause in _causes(prometheus).items() if job_id in FOUND}
+    return expected.items() <= states.items() and causes == {
+        job_id: (cause, detail) for job_id, (_, cause, detail) in FOUND.items()
+    }
+
+
+def _states(prometheus: Prometheus) -> dict[str, str]:
+    found = prometheus.query("job:rankskew_state:info")
+    return {series.labels["job_id"]: series.labels["state"] for series in found}
+
+
+def _causes(prometheus: Prometheus) -> dict[str, tuple[str, str]]:
+    found = prometheus.query(f'rank:rankskew_cause:info{{rank="{LATE_RANK}"}}')
+    return {
+        series.labels["job_id"]: (series.labels["cause"], series.labels.get("detail", ""))
+        for series in found
+    }
+
+
+def _wait_for_rare_faults(prometheus: Prometheus) -> None:
+    """Wait for a GPU read twice, an exporter that has just gone, and the cost of a minute."""
+    for rare in (
+        'gpu_fault:rankskew_gpu:max{fault="nvlink"}',
+        "up == 0",
+        "sum_over_time(sum(job:rankskew_lost_cost_per_hour:sum)[30m:1m])",
+    ):
+        found = wait_for(lambda rare=rare: prometheus.query(rare) or None, PATIENCE_SECONDS, 2.0)
+        assert found, f"{rare} is empty"
+
+
+def test_documentation_has_every_state() -> None:
+    """The table has one row for each state, in order of urgency."""
+    assert [row.state for row in documented()] == list(STATES)
+
+
+@pytest.mark.parametrize("row", documented(), ids=lambda row: row.state)
+def test_first_row_of_the_job_dashboard(fleet: Tour, row: Row) -> None:
+    """State, loss, culprit and coverage are the promised ones."""
+    state, *said = [
+        " ".join(each.name for each in shown(fleet.prometheus, "job", title, row.job_id)) or "–"
+        for title in FIRST_ROW
+    ]
+    said = [STATES[state][0], *said]
+
+    assert matches(row.dashboard, " / ".join(said)), said
+
+
+@pytest.mark.parametrize("row", documented(), ids=lambda row: row.state)
+def test_live_page(fleet: Tour, row: Row) -> None:
+    """The page of a node says the promised sentence, and has the state but for exporter_down."""
+    verdict = fleet.live(row.job_id)
+
+    assert matches(row.page, verdict["sentence"]), verdict["sentence"]
+    assert verdict["state"] == ("healthy" if row.state == "exporter_down" else row.state)
+
+
+@pytest.mark.parametrize("row", documented(), ids=lambda row: row.state)
+def test_terminal_view(fleet: Tour, row: Row) -> None:
+    """`rankskew top` has the state in words, and the rank and stage if there is one to look at."""
+    command = [sys.executable, "-m", "exporter", "top", "--once", "--json"]
+    command += ["--prometheus", fleet.prometheus.url]
+    answer = subprocess.run(command, capture_output=True, check=True)
+    (job,) = (job for job in json.loads(answer.stdout)["jobs"] if job["job_id"] == row.job_id)
+    culprit = job["culprit"]
+    where = f", {culprit['rank']} · {culprit['stage']}" if culprit else ""
+
+    assert matches(row.top, STATES[job["state"]][0] + where), job
+
+
+@pytest.mark.parametrize("row", documented(), ids=lambda row: row.state)
+def test_alert(fleet: Tour, row: Row) -> None:
+    """The promised alert is firing, or waits for its time to pass; no other names the job."""
+    of_job = [
+        alert["labels"]["alertname"]
+        for alert in fleet.prometheus.active_alerts()
+        if row.job_id == alert["labels"].get("job_id")
+    ]
+    node = f"sim-{PLACES[row.job_id].first_node + 1:02}:9917"
+    of_node = [
+        alert["labels"]["alertname"]
+        for alert in fleet.prometheus.active_alerts()
+        if node == alert["labels"].get("instance")
+    ]
+
+    if row.alert == "–":
+        assert not of_job
+    else:
+        assert row.alert in {*of_job, *of_node}
+
+
+@pytest.mark.parametrize("fault", FOUND)
+def test_first_row_alone_names_rank_stage_loss_and_cause(fleet: Tour, fault: str) -> None:
+    """Somebody who is paged needs no other row to know what is the matter."""
+    stage, cause, _ = FOUND[fault]
+    (who,) = shown(fleet.prometheus, "job", "Who", fault)
+    (lost,) = shown(fleet.prometheus, "job", "GPUs lost", fault)
+
+    assert who.name == f"rank {LATE_RANK} · {stage} · {cause.replace('_', ' ')}"
+    assert re.fullmatch(r"[12]\.\d of 8|[12] of 8", lost.name)
+    assert lost.value > 0.05
+
+
+def test_every_fault_of_a_gpu_is_looked_for() -> None:
+    """A new kind of fault that makes a rank late needs its line above."""
+    late = {k.name for k in BY_NAME.values() if k.extra and k.scope is Scope.GPU}
+
+    assert set(FOUND) == late
+
+
+def test_fleet_shows_the_most_urgent_job_first(fleet: Tour) -> None:
+    """The figures add up over the jobs, and the hung jobs are the dearest."""
+    (lost, *_) = shown(fleet.prometheus, "fleet", "GPUs lost now", "")
+    by_job = fleet.prometheus.query("job:rankskew_gpus_lost:sum")
+    hung = {job_id for job_id, state in _states(fleet.prometheus).items() if state == "hung"}
+    dearest = sorted(by_job, key=lambda series: -series.value)[: len(hung)]
+
+    assert lost.value == pytest.approx(sum(series.value for series in by_job), rel=0.05)
+    assert {series.labels["job_id"] for series in dearest} == hung
+
+
+# What nothing in the tour has; the tests of tests/dashboards show the first five.
+EMPTY: Final = {
+    # More than two late ranks, a single silent one, a hang without any other reason.
+    ("job", "Who", "C"),
+    ("job", "Who", "G"),
+    ("job", "Since", "C"),
+    ("job", "Judged", "C"),
+    ("rank", "Now", "C"),
+    # Throttling is told after five minutes of it.
+    ("fleet", "Nodes with trouble", "F"),
+    # No job restarts, and Rankskew itself has no trouble.
+    ("job", "What changed", "D"),
+    ("self", "Oldest GPU reading", "B"),
+    ("self", "Collectors that fail", "A"),
+    ("self", "Collectors that fail", "B"),
+    ("self", "Probe errors", "A"),
+    ("self", "Dropped steps", "A"),
+    ("self", "Failed pushes", "A"),
+    ("self", "Pushes by result", "B"),
+}
+
+
+@pytest.mark.parametrize("path", JSON_FILES, ids=lambda path: path.stem)
+def test_every_query_shows_something_somewhere(fleet: Tour, path: Path) -> None:
+    """Each query of each panel runs on a real Prometheus, and has a result for some job."""
+    _wait_for_rare_faults(fleet.prometheus)
+    instances = {job_id: f"sim-{plan.first_node + 1:02}:9917" for job_id, plan in PLACES.items()}
+    empty = set()
+    for panel in panels(path):
+        for target in panel["targets"]:
+            query = Target(path.stem, panel["title"], target["refId"], target["expr"])
+            if not any(
+                fleet.prometheus.query(query.substituted(job_id, instance=node, rank=LATE_RANK))
+                for job_id, node in instances.items()
+            ):
+                empty.add((path.stem, panel["title"], target["refId"]))
+
+    assert empty - EMPTY == set()
+    assert {each for each in EMPTY if each[0] == path.stem} - empty == set(), "no longer empty"

@@ -50,7 +50,7 @@ def first_action(
         return _stack(running[0])
     if state == states.ROTATING:
         return "Compare the work of the ranks in one step: sequence lengths, samples, files."
-    if state == states.NOT_JUDGEABLE and reason in NOT_JUDGEABLE:
+    if reason in NOT_JUDGEABLE:
         return NOT_JUDGEABLE[reason].format(job_id=job_id)
     return None
 

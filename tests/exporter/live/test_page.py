@@ -377,15 +377,19 @@ def test_silent_rank_of_a_stepping_job_is_missing() -> None:
     assert said["details"][0].startswith("No rank is late")
 
 
-def test_job_without_a_join_says_so() -> None:
-    """Ranks that do not compare their steps are judged by Prometheus alone: the page does not."""
-    said = Node().judged(None)
+@pytest.mark.parametrize(("seconds", "state"), [(840, "starting"), (960, "not_judgeable")])
+def test_job_without_a_join_says_so(seconds: int, state: str) -> None:
+    """Ranks that do not compare their steps are not judged here, which a young job may still be."""
+    node = Node()
+    node.said = None
+    said = node.run(seconds)["verdict"]
 
-    assert (said["state"], said["reason"], said["late"]) == ("not_judgeable", "no_join", [])
+    assert (said["state"], said["reason"], said["late"]) == (state, "no_join", [])
     assert said["sentence"] == (
         "Cannot judge this job: the ranks on this node do not compare their steps; Prometheus' "
         "fallback rules can still name a rank that is 10 % late."
     )
+    assert said["first_action"].startswith("Look into the log of rank 0")
 
 
 def test_job_of_one_rank_has_no_peers() -> None:

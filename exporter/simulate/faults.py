@@ -17,8 +17,8 @@ from exporter.errors import UsageError
 EARLIER_SECONDS: Final = 300.0
 # Longer ago than any job began.
 ALWAYS_SECONDS: Final = 86_400.0
-# Prometheus must have seen an exporter before it can miss it.
-SEEN_SECONDS: Final = 20.0
+# Prometheus must have seen an exporter before it can miss it, and whoever starts it takes a while.
+SEEN_SECONDS: Final = 120.0
 
 
 class Scope(StrEnum):

@@ -13,6 +13,7 @@ from rank_probe.verdict import PAUSES
 ON_GPU: Final = ("forward", "backward", "compute")
 CLOCKS: Final = "CLOCK,PERFORMANCE,TEMPERATURE,POWER"
 
+# By the reason why a job cannot be judged, or not yet.
 NOT_JUDGEABLE: Final = {
     "off": "rankskew control {job_id} stages",
     "no_join": "Look into the log of rank 0: it says why the ranks do not compare their steps.",

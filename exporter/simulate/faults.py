@@ -266,7 +266,7 @@ class Fault:
     kind: Kind
     node: int = 0
     gpu: int = 0
-    begins_seconds: float = field(default=-EARLIER_SECONDS)
+    begins_seconds: float = -EARLIER_SECONDS
 
     def has(self, node: int, gpu: int) -> bool:
         """Return whether it affects *gpu* of *node*, and the rank on it."""

@@ -5,6 +5,7 @@ from typing import Final
 from exporter.live import states
 from exporter.live.sentences import duration
 from exporter.top.model import STATE_WORDS, UNKNOWN, Job, Rank
+from rank_probe.verdict import MILD, UNSYNCED
 
 NOTHING: Final = "–"
 
@@ -38,7 +39,7 @@ STAGE_STYLES: Final = {
     "sync": "#5794f2",
 }
 # Too little for an alert, or it is not known whether any rank waits.
-LATE_LITTLE: Final = {"mild": "a little", "unsynced": "stands out"}
+LATE_LITTLE: Final = {MILD: "a little", UNSYNCED: "stands out"}
 
 
 def state(job: Job) -> str:

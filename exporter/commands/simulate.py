@@ -10,7 +10,8 @@ from typing import Final
 from exporter.commands.arguments import Parser, whole_positive
 from exporter.errors import UsageError
 from exporter.listeners.sockets import open_tcp
-from exporter.simulate.faults import KINDS, parse
+from exporter.simulate.asked import parse
+from exporter.simulate.faults import KINDS
 from exporter.simulate.plan import TOUR_GPUS, JobPlan, equal_jobs, tour
 
 FLAG: Final = "--listen-address"

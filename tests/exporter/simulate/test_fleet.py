@@ -9,7 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs.build import exposed_name, families_by_collector
-from exporter.simulate.faults import parse
+from exporter.simulate.asked import parse
 from exporter.simulate.fleet import LOOKED_AT_SECONDS, Fleet, fleet_app
 from exporter.simulate.host_files import MEMORY_KIB
 from exporter.simulate.node import SimulatedNode

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from exporter.simulate.faults import parse
+from exporter.simulate.asked import parse
 from exporter.simulate.fleet import Fleet
 from exporter.simulate.judged import Judged
 from exporter.simulate.plan import tour
@@ -26,6 +26,8 @@ def only(found: list[tuple[dict[str, str], float]], **wanted: str) -> float:
     [
         ("thermal", "rankskew_gpu_throttle_seconds_total", {"reason": "sw_thermal_slowdown"}, 200),
         ("foreign", "rankskew_gpu_foreign_processes", {}, 1),
+        ("memory", "rankskew_gpu_ecc_errors_total", {"type": "uncorrected"}, 20),
+        ("nvlink", "rankskew_gpu_nvlink_errors_total", {"type": "crc"}, 100),
     ],
 )
 def test_trace_is_on_the_gpu(
@@ -85,6 +87,18 @@ def test_node_that_is_short_of_cpu_waits(tmp_path: Path) -> None:
     assert {late.kind for late in said.verdict.late} == {"node"}
 
 
+def test_network_of_a_node_drops_packets(tmp_path: Path) -> None:
+    """Drops are counted where they happen, on the device and not on its peers."""
+    simulated = fleet(tmp_path, "network:node=1")
+    drops = [
+        only(samples(simulated, name)["rankskew_node_network_receive_drops_total"])
+        for name in ("sim-00", NODE)
+    ]
+
+    assert drops[0] == 0
+    assert drops[1] > 1000
+
+
 def test_ranks_that_were_never_seen_are_absent_from_the_verdict() -> None:
     """The judge has compared the others, and says how many it misses."""
     said = Judged(training("missing:node=1")).at(0.0)
@@ -108,6 +122,9 @@ def live(simulated: Fleet, node: str = NODE) -> dict[str, Any]:
         ("hang", "hung"),
         ("frozen", "hung"),
         ("lost", "hung"),
+        ("deadlock", "hung"),
+        ("killed", "ranks_missing"),
+        ("memory", "healthy"),
         ("missing", "ranks_missing"),
         ("nosync", "not_judgeable"),
         ("nojoin", "not_judgeable"),

@@ -145,6 +145,17 @@ def test_live_page_of_the_tour_shows_the_state(tmp_path: Path, job_id: str, stat
     assert (job["job_id"], job["verdict"]["state"]) == (job_id, state)
 
 
+@pytest.mark.parametrize(
+    ("job_id", "reason"), [("nosync", "no_sync"), ("nojoin", "no_join"), ("off", "off")]
+)
+def test_live_page_of_the_tour_shows_the_reason(tmp_path: Path, job_id: str, reason: str) -> None:
+    """Jobs that cannot be judged are told apart by what is missing."""
+    (plan,) = [plan for plan in tour() if plan.job_id == job_id]
+    (job,) = live(Fleet([plan], tmp_path, lambda: 5_000.0), f"sim-{plan.first_node:02}")["jobs"]
+
+    assert job["verdict"]["reason"] == reason
+
+
 def test_rank_without_a_measured_wait_has_none() -> None:
     """Where collectives are not timed, a rank that waits looks like one that works."""
     first, last = reports(training("nosync"), 0, (0.0, 60.0))

@@ -12,7 +12,15 @@ from pathlib import Path
 from prometheus_client.metrics_core import Metric
 
 from alerts.build_index import with_tables
-from docs import accuracy_table, figures, late_lines_table, robustness_table, scale_table
+from docs import (
+    accuracy_table,
+    command_table,
+    fault_table,
+    figures,
+    late_lines_table,
+    robustness_table,
+    scale_table,
+)
 from docs.markdown import fill, table
 from docs.variables import VARIABLES
 from exporter.collectors.catalog import COLLECTORS, Sources
@@ -201,6 +209,7 @@ PAGES: dict[str, Callable[[str], str]] = {
             "scale_rules": scale_table.rules(),
         },
     ),
+    "docs/simulate.md": lambda page: fill(page, {"faults": fault_table.faults()}),
     "docs/security.md": lambda page: fill(
         page,
         {
@@ -214,7 +223,12 @@ PAGES: dict[str, Callable[[str], str]] = {
     ),
     "alerts/README.md": with_tables,
     "README.md": lambda page: fill(
-        page, {"evidence": figures.evidence(), "costs": figures.costs()}
+        page,
+        {
+            "evidence": figures.evidence(),
+            "commands": command_table.commands(),
+            "costs": figures.costs(),
+        },
     ),
 }
 

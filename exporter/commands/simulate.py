@@ -1,14 +1,17 @@
 """`rankskew simulate`: serve a simulated fleet."""
 
-import tempfile
+import argparse
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 from exporter.commands.arguments import Parser, whole_positive
 from exporter.errors import UsageError
 from exporter.listeners.sockets import open_tcp
-from exporter.simulate.faults import KINDS, parse
+from exporter.simulate.asked import parse
+from exporter.simulate.faults import KINDS
 from exporter.simulate.plan import TOUR_GPUS, JobPlan, equal_jobs, tour
 
 FLAG: Final = "--listen-address"
@@ -53,19 +56,20 @@ def parser() -> Parser:
 
 def run(arguments: Sequence[str]) -> int:
     """Serve until interrupted."""
-    plans = fleet_plans(arguments)
-    listening = open_tcp(parser().parse_args(arguments).listen_address, FLAG)
+    options = parser().parse_args(arguments)
+    plans = fleet_plans(options)
+    listening = open_tcp(options.listen_address, FLAG)
     # Imported here: --help needs no web server.
     from exporter.simulate.serve import serve
 
-    with tempfile.TemporaryDirectory(prefix="rankskew-simulate-") as directory:
+    # A large fleet takes a while to begin, and may be interrupted then too.
+    with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="rankskew-simulate-") as directory:
         serve(plans, Path(directory), listening)
     return 0
 
 
-def fleet_plans(arguments: Sequence[str]) -> list[JobPlan]:
-    """Return the jobs that *arguments* ask for; raises UsageError."""
-    options = parser().parse_args(arguments)
+def fleet_plans(options: argparse.Namespace) -> list[JobPlan]:
+    """Return the jobs that *options* ask for; raises UsageError."""
     if options.nodes is None:
         if options.fault or options.jobs != 1:
             raise UsageError("--fault and --jobs need --nodes; without it, each fault has its job")

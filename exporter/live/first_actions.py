@@ -13,6 +13,7 @@ from rank_probe.verdict import PAUSES
 ON_GPU: Final = ("forward", "backward", "compute")
 CLOCKS: Final = "CLOCK,PERFORMANCE,TEMPERATURE,POWER"
 
+# By the reason why a job cannot be judged, or not yet.
 NOT_JUDGEABLE: Final = {
     "off": "rankskew control {job_id} stages",
     "no_join": "Look into the log of rank 0: it says why the ranks do not compare their steps.",
@@ -50,7 +51,7 @@ def first_action(
         return _stack(running[0])
     if state == states.ROTATING:
         return "Compare the work of the ranks in one step: sequence lengths, samples, files."
-    if state == states.NOT_JUDGEABLE and reason in NOT_JUDGEABLE:
+    if reason in NOT_JUDGEABLE:
         return NOT_JUDGEABLE[reason].format(job_id=job_id)
     return None
 

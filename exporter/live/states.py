@@ -7,20 +7,22 @@ STARTING, NOT_JUDGEABLE = "starting", "not_judgeable"
 SLOW_NODE, STRAGGLER, ROTATING = "slow_node", "straggler", "rotating"
 HEALTHY, FINISHED, NO_PROBE = "healthy", "finished", "no_probe"
 
-# The most urgent first. Only Prometheus can know that an exporter is down.
-STATES: Final = (
-    HUNG,
-    EXPORTER_DOWN,
-    RANKS_MISSING,
-    STARTING,
-    NOT_JUDGEABLE,
-    SLOW_NODE,
-    STRAGGLER,
-    ROTATING,
-    HEALTHY,
-    FINISHED,
-    NO_PROBE,
-)
+# What people call each state, the most urgent first. Only Prometheus can know that an exporter is
+# down. The dashboards and the page's scripts repeat this; tests/repo/test_states_agree.py compares.
+WORDS: Final = {
+    HUNG: "Hung",
+    EXPORTER_DOWN: "Exporter down",
+    RANKS_MISSING: "Ranks missing",
+    STARTING: "Starting",
+    NOT_JUDGEABLE: "Not judgeable",
+    SLOW_NODE: "Slow node",
+    STRAGGLER: "Straggler",
+    ROTATING: "Rotating",
+    HEALTHY: "Healthy",
+    FINISHED: "Finished",
+    NO_PROBE: "No probe",
+}
+STATES: Final = tuple(WORDS)
 
 # The runbook to read in each state, named after its alert.
 RUNBOOKS: Final = {

@@ -29,13 +29,13 @@ from rank_probe.verdict import NO_BUSY_TIME, NO_PEERS, NO_SYNC, NODE, WARMING_UP
 
 # The join begins with the first step: a rank with more steps and no join will not get one.
 BEGUN_STEPS: Final = 5
-# As the rules' threshold start_seconds: until then a job may be starting, and from then on
-# RankskewSlowStart fires if no rank has finished a step.
+# Until then a job may be starting, and from then on RankskewSlowStart fires if no rank has finished
+# a step. tests/repo/test_parts_agree.py compares the three figures below with the rules.
 START_SECONDS: Final = 900.0
 # As long as RankskewRanksMissing waits for ranks that were never seen: nodes of a large job start
 # minutes apart.
 UNSEEN_SECONDS: Final = 120.0
-# As the rules' threshold rotating_lost_ratio: the share of the GPUs.
+# The share of the GPUs that ranks which are late in turn must cost to be worth a state.
 ROTATING_RATIO: Final = 0.1
 
 OFF, NO_JOIN = "off", "no_join"
@@ -120,8 +120,8 @@ def _progressing(job: NodeJob, running: Sequence[RankView]) -> JobVerdict:
         return JobVerdict(states.STARTING, started, WARMING_UP)
     spoken = job.spoken()
     said = _not_judgeable(_why_no_verdict(job)) if spoken is None else _judged(job, spoken)
-    if said.reason == WARMING_UP and age < START_SECONDS:
-        return replace(said, state=states.STARTING)
+    if said.reason in (WARMING_UP, NO_JOIN) and age < START_SECONDS:
+        return replace(said, state=states.STARTING)  # As in the rules, where a verdict comes later.
     return said
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong in a simulated fleet: each kind of fault with its effects, and how to ask.
+"""What can go wrong in a simulated fleet: each kind of fault with its effects.
 
 The effects are those that Rankskew has to find: on the ranks' steps, the GPUs and the host. Which
 rank is late is known here; why is only to be seen in the metrics.
@@ -10,15 +10,12 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Final
 
-from exporter import durations
-from exporter.errors import UsageError
-
 # A fault began this long before the simulation, unless it is given another onset.
 EARLIER_SECONDS: Final = 300.0
 # Longer ago than any job began.
 ALWAYS_SECONDS: Final = 86_400.0
-# Prometheus must have seen an exporter before it can miss it.
-SEEN_SECONDS: Final = 20.0
+# Prometheus must have seen an exporter before it can miss it, and whoever starts it takes a while.
+SEEN_SECONDS: Final = 120.0
 
 
 class Scope(StrEnum):
@@ -266,36 +263,10 @@ class Fault:
     kind: Kind
     node: int = 0
     gpu: int = 0
-    begins_seconds: float = field(default=-EARLIER_SECONDS)
+    begins_seconds: float = -EARLIER_SECONDS
 
     def has(self, node: int, gpu: int) -> bool:
         """Return whether it affects *gpu* of *node*, and the rank on it."""
         if self.kind.scope is Scope.JOB:
             return True
         return node == self.node and (self.kind.scope is Scope.NODE or gpu == self.gpu)
-
-
-def parse(text: str) -> Fault:
-    """Return the fault that *text* describes, as in `thermal:node=7,gpu=3,after=30s`.
-
-    Raises UsageError for what is none.
-    """
-    name, _, places = text.partition(":")
-    kind = BY_NAME.get(name)
-    if kind is None:
-        raise UsageError(f"there is no fault {name!r}; choose one of {', '.join(BY_NAME)}")
-    options = dict(_option(text, part) for part in places.split(",") if part)
-    after = options.pop("after", kind.begins_seconds)
-    return Fault(kind, int(options.pop("node", 0)), int(options.pop("gpu", 0)), after)
-
-
-def _option(text: str, part: str) -> tuple[str, float]:
-    name, _, value = part.partition("=")
-    if name in ("node", "gpu") and value.isascii() and value.isdigit():
-        return name, int(value)
-    if name == "after":
-        try:
-            return name, durations.parse(value)
-        except ValueError as error:
-            raise UsageError(f"{text}: {error}") from error
-    raise UsageError(f"{text}: expected KIND:node=I,gpu=J,after=30s, not {part!r}")

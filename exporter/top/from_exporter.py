@@ -7,24 +7,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from exporter.live import states
 from exporter.live.sentences import LateView
 from exporter.top.fetch import Trouble, get_json
 from exporter.top.fields import label, mapping, number, numbers, objects, text, texts, whole
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, Rank, in_order, no_such_job
 from exporter.top.ranks import holds_up, worth_a_row
 
-# Earlier exporters have no history and ignore what is asked of it.
+# The history is most of the answer, and nothing here shows it.
 LIVE_PATH: Final = "/api/v1/live?history=false"
 MOST_TROUBLES: Final = 4
-# What exporters before states had one set of names call them.
-EARLIER_STATES: Final = {
-    "silent": "ranks_missing",
-    "stalled": "hung",
-    "late": "straggler",
-    "even": "healthy",
-}
 # What one node says of a job that others see too: these say less than a verdict.
-SAYS_LITTLE: Final = ("starting", "finished", "no_probe", UNKNOWN)
+SAYS_LITTLE: Final = (states.STARTING, states.FINISHED, states.NO_PROBE, UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,13 +120,13 @@ def _merge(seen: Sequence[Seen]) -> Job:
 
 
 def _weight(job: Job) -> int:
-    if job.state in ("hung", "ranks_missing"):
+    if job.state in (states.HUNG, states.RANKS_MISSING):
         return 4 - STATES.index(job.state)
     return 0 if job.state in SAYS_LITTLE else 1
 
 
 def _names_here(job: Job) -> int:
-    stuck = job.state == "hung" and job.culprit is not None
+    stuck = job.state == states.HUNG and job.culprit is not None
     return stuck + sum(late.is_here for late in job.late)
 
 
@@ -149,7 +143,8 @@ def _job(said: Mapping[str, Any], node: str) -> Job | None:
     late.sort(key=lambda each: (not each.wakes, -each.gpus_lost))
     found = (_rank(each, node) for each in objects(said.get("ranks")))
     ranks = [each for each in found if each is not None]
-    state = _state(verdict, late)
+    said_state = text(verdict.get("state"))
+    state = said_state if said_state in STATES else UNKNOWN
     world_size = whole(said.get("world_size"))
     return Job(
         job_id=job_id,
@@ -158,7 +153,7 @@ def _job(said: Mapping[str, Any], node: str) -> Job | None:
         details=texts(verdict.get("details")),
         first_action=text(verdict.get("first_action")),
         world_size=world_size,
-        gpus_lost=world_size if state == "hung" else _lost(verdict),
+        gpus_lost=world_size if state == states.HUNG else _lost(verdict),
         late=late,
         culprit=_culprit(state, late, ranks),
         since_seconds=_since(state, late, ranks),
@@ -171,21 +166,13 @@ def _job(said: Mapping[str, Any], node: str) -> Job | None:
     )
 
 
-def _state(verdict: Mapping[str, Any], late: Sequence[LateView]) -> str:
-    state = str(verdict.get("state"))
-    if state == "late" and any(each.kind == "node" for each in late):
-        return "slow_node"
-    state = EARLIER_STATES.get(state, state)
-    return state if state in STATES else UNKNOWN
-
-
 def _lost(verdict: Mapping[str, Any]) -> float | None:
     lost = numbers(verdict.get("gpus_lost"))
     return sum(lost.values()) if lost else None
 
 
 def _culprit(state: str, late: Sequence[LateView], ranks: Sequence[Rank]) -> tuple[int, str] | None:
-    if state == "hung":
+    if state == states.HUNG:
         holding = [rank for rank in ranks if holds_up(rank, state)]
         return (holding[0].rank, holding[0].stage or "?") if len(holding) == 1 else None
     waking = [each for each in late if each.wakes]
@@ -193,7 +180,7 @@ def _culprit(state: str, late: Sequence[LateView], ranks: Sequence[Rank]) -> tup
 
 
 def _since(state: str, late: Sequence[LateView], ranks: Sequence[Rank]) -> float | None:
-    if state == "hung":
+    if state == states.HUNG:
         ages = [rank.last_step_age_seconds for rank in ranks]
         return min((age for age in ages if age is not None), default=None)
     waking = [each for each in late if each.wakes]

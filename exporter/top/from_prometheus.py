@@ -186,6 +186,7 @@ def _with_cause(job: Job, found: Found, texts: dict[str, Sample]) -> Job:
     words = texts.get(cause["cause"])
     if words is None:
         return replace(job, cause=short)
-    said = f"Cause: {words['text']}{f' ({detail})' if detail else ''}."
-    first = f"on {cause['instance']}, {words['first']}."
-    return replace(job, cause=short, details=[said], first_action=first)
+    # A cause that is not known has no text, and yet something to look at first.
+    said = (f"Cause: {words['text']}{f' ({detail})' if detail else ''}.",) if words["text"] else ()
+    node = cause["instance"].rpartition(":")[0] or cause["instance"]
+    return replace(job, cause=short, details=said, first_action=f"{words['first']} on {node}.")

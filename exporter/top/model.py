@@ -4,25 +4,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from exporter.live import states
 from exporter.live.sentences import LateView
 
 # Not known: a Prometheus without the rules that record states, or an exporter of another version.
 UNKNOWN: Final = "?"
+STATE_WORDS: Final = states.WORDS | {UNKNOWN: UNKNOWN}
 # The most urgent first.
-STATE_WORDS: Final = {
-    "hung": "Hung",
-    "exporter_down": "Exporter down",
-    "ranks_missing": "Ranks missing",
-    "starting": "Starting",
-    "not_judgeable": "Not judgeable",
-    "slow_node": "Slow node",
-    "straggler": "Straggler",
-    "rotating": "Rotating",
-    "healthy": "Healthy",
-    "finished": "Finished",
-    "no_probe": "No probe",
-    UNKNOWN: UNKNOWN,
-}
 STATES: Final = tuple(STATE_WORDS)
 
 # As many are named in a sentence.
@@ -33,13 +21,19 @@ NO_RANK: Final = (
 
 # Jobs are shown in these groups, and in each of them by the GPUs that they lose.
 _ORDER: Final = (
-    ("hung",),
-    ("exporter_down", "ranks_missing", "slow_node", "straggler", "rotating"),
-    ("starting", "not_judgeable", UNKNOWN),
-    ("healthy",),
-    ("finished", "no_probe"),
+    (states.HUNG,),
+    (
+        states.EXPORTER_DOWN,
+        states.RANKS_MISSING,
+        states.SLOW_NODE,
+        states.STRAGGLER,
+        states.ROTATING,
+    ),
+    (states.STARTING, states.NOT_JUDGEABLE, UNKNOWN),
+    (states.HEALTHY,),
+    (states.FINISHED, states.NO_PROBE),
 )
-_GROUP_OF: Final = {state: group for group, states in enumerate(_ORDER) for state in states}
+_GROUP_OF: Final = {state: group for group, those in enumerate(_ORDER) for state in those}
 
 
 @dataclass(frozen=True, slots=True)

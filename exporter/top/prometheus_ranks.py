@@ -1,5 +1,6 @@
 """The ranks of one job that are worth a row, from a Prometheus."""
 
+import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,8 @@ RANK_SERIES: Final = (
     "rankskew_(rank_info|gpu_rank_info|heartbeat_timestamp_seconds|last_step_timestamp_seconds"
     "|rank_silent_seconds|rank_finished|stage_elapsed_seconds|steps_total)"
 )
+# In the words of the rules, which fill them in alike.
+PID, GPU = re.compile(r"\bPID\b"), re.compile(r"\bGPU\b")
 SAME_RANK: Final = "or on (rank, instance)"
 
 
@@ -38,7 +41,18 @@ def with_ranks(prometheus: Prometheus, job: Job) -> Job:
         ranks_seen=seen,
         ranks_left_out=max(0, seen - len(shown)),
         steps=None if steps is None else round(steps),
+        first_action=_filled(job, ranks),
     )
+
+
+def _filled(job: Job, ranks: Sequence[Rank]) -> str | None:
+    """Return what to do first, with the process and the GPU of the rank to look at."""
+    culprit = None if job.culprit is None else job.culprit[0]
+    rank = next((each for each in ranks if each.rank == culprit), None)
+    if rank is None or job.first_action is None:
+        return job.first_action
+    filled = job.first_action if rank.pid is None else PID.sub(str(rank.pid), job.first_action)
+    return filled if rank.gpu is None else GPU.sub(rank.gpu, filled)
 
 
 def _chosen(prometheus: Prometheus, where: str) -> set[str]:

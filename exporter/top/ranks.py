@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from exporter.live.states import HUNG
 from exporter.top.model import Rank
 
 MOST_RANKS: Final = 20
@@ -27,7 +28,7 @@ def worth_a_row(ranks: Sequence[Rank], state: str) -> tuple[list[Rank], int]:
 
 def holds_up(rank: Rank, state: str) -> bool:
     """Say whether a hung job may wait for *rank*; one that never stepped may be an evaluator."""
-    if state != "hung" or rank.finished or rank.last_step_age_seconds is None:
+    if state != HUNG or rank.finished or rank.last_step_age_seconds is None:
         return False
     return rank.silent or rank.stage != "sync"
 

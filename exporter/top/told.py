@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from exporter.live import states
 from exporter.live.sentences import duration, late_sentence, listed
 from exporter.top.model import UNKNOWN, Job
 from exporter.top.prometheus import Sample
@@ -12,14 +13,14 @@ Samples = Mapping[str, Sequence[Sample]]
 
 # What needs no figures.
 SENTENCES: Final = {
-    "starting": "The job is starting: its ranks must first finish steps that can be compared.",
+    states.STARTING: "The job is starting: its ranks must first finish steps that can be compared.",
     # Only if the series of the late ranks are already gone.
-    "slow_node": "The ranks of a node are late.",
-    "straggler": "A rank is late.",
-    "rotating": "No rank is to blame: a different one is late in each step.",
-    "healthy": "No rank is late.",
-    "finished": "All ranks have finished.",
-    "no_probe": "No probe reports, so it is not known how the ranks keep up.",
+    states.SLOW_NODE: "The ranks of a node are late.",
+    states.STRAGGLER: "A rank is late.",
+    states.ROTATING: "No rank is to blame: a different one is late in each step.",
+    states.HEALTHY: "No rank is late.",
+    states.FINISHED: "All ranks have finished.",
+    states.NO_PROBE: "No probe reports, so it is not known how the ranks keep up.",
 }
 
 
@@ -30,19 +31,19 @@ def told(job: Job, samples: Samples) -> Job:
 
 def _sentence(job: Job, samples: Samples) -> str:
     late = [each for each in job.late if each.wakes]
-    if job.state in ("straggler", "slow_node", UNKNOWN) and late:
+    if job.state in (states.STRAGGLER, states.SLOW_NODE, UNKNOWN) and late:
         return late_sentence(late, job.world_size or len(late))
-    if job.state == "hung":
+    if job.state == states.HUNG:
         return _hung(job, samples.get("rank_stage:rankskew_hang_suspect:group", ()))
-    if job.state == "exporter_down":
+    if job.state == states.EXPORTER_DOWN:
         nodes = sorted(
             {s["instance"] for s in samples.get("node:rankskew_exporter_down:group", ())}
         )
         where = f" on {listed(nodes)}" if nodes else " of the job"
         return f"An exporter{where} does not answer, so what its ranks do is not known."
-    if job.state == "ranks_missing":
+    if job.state == states.RANKS_MISSING:
         return _missing(job, samples.get("job:rankskew_ranks_missing:sum", ()))
-    if job.state == "not_judgeable":
+    if job.state == states.NOT_JUDGEABLE:
         return f"Cannot judge this job: {(job.reason or 'no verdict').replace('_', ' ')}."
     return SENTENCES.get(job.state, "")
 

@@ -7,6 +7,7 @@ from typing import Final
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.text import Text
 
+from exporter.live import states
 from exporter.top import words
 from exporter.top.bars import bar, legend
 from exporter.top.columns import Column, table
@@ -14,7 +15,7 @@ from exporter.top.model import Fleet, Job, Rank
 from exporter.top.ranks import holds_up
 
 MOST_SENTENCES: Final = 3
-QUIET: Final = ("healthy", "finished", "starting", "no_probe")
+QUIET: Final = (states.HEALTHY, states.FINISHED, states.STARTING, states.NO_PROBE)
 FAINT: Final = "bright_black"
 
 JOB_COLUMNS: Final[Sequence[Column[Job]]] = (

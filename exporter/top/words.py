@@ -2,26 +2,29 @@
 
 from typing import Final
 
+from exporter.live import states
 from exporter.live.sentences import duration
 from exporter.top.model import STATE_WORDS, UNKNOWN, Job, Rank
+from rank_probe.verdict import MILD, UNSYNCED
 
 NOTHING: Final = "–"
 
 STATE_STYLES: Final = {
-    "hung": "bold red",
-    "straggler": "bold red",
-    "slow_node": "bold red",
-    "exporter_down": "dark_orange",
-    "ranks_missing": "dark_orange",
-    "rotating": "dark_orange",
-    "not_judgeable": "dark_orange",
-    "starting": "blue",
-    "healthy": "green",
-    "finished": "bright_black",
-    "no_probe": "bright_black",
+    states.HUNG: "bold red",
+    states.EXPORTER_DOWN: "dark_orange",
+    states.RANKS_MISSING: "dark_orange",
+    states.STARTING: "blue",
+    states.NOT_JUDGEABLE: "dark_orange",
+    states.SLOW_NODE: "bold red",
+    states.STRAGGLER: "bold red",
+    states.ROTATING: "dark_orange",
+    states.HEALTHY: "green",
+    states.FINISHED: "bright_black",
+    states.NO_PROBE: "bright_black",
     UNKNOWN: "bright_black",
 }
-ENDED: Final = ("finished", "no_probe")
+# There is nothing that they could lose.
+ENDED: Final = (states.FINISHED, states.NO_PROBE)
 # As on the live page and on the dashboards.
 STAGE_STYLES: Final = {
     "optimizer": "#cc79a7",
@@ -36,7 +39,7 @@ STAGE_STYLES: Final = {
     "sync": "#5794f2",
 }
 # Too little for an alert, or it is not known whether any rank waits.
-LATE_LITTLE: Final = {"mild": "a little", "unsynced": "stands out"}
+LATE_LITTLE: Final = {MILD: "a little", UNSYNCED: "stands out"}
 
 
 def state(job: Job) -> str:

@@ -11,7 +11,7 @@ from benchmarks.scale import SIZES, Seen, cpu_seconds, failures, merged, plans
 from benchmarks.scale_run import FAULT_STAGE
 from demo.stack import ROOT, RULES
 from docs.build import exposed_name, families_by_collector
-from exporter.commands.simulate import fleet_plans
+from exporter.commands.simulate import fleet_plans, parser
 from exporter.simulate.training import Training
 
 PAGE = ROOT / "docs" / "scale.md"
@@ -40,7 +40,7 @@ def test_nobody_reads_what_the_documentation_says_can_be_dropped() -> None:
 def test_simulated_fleet_has_one_late_rank_where_it_is_looked_for(source: str, jobs: int) -> None:
     """It is in the first job, and without a join no job is judged."""
     (plan,) = plans(["--ranks", "64", "--source", source, "--jobs", str(jobs)])
-    fleet = fleet_plans(plan.simulated())
+    fleet = fleet_plans(parser().parse_args(plan.simulated()))
     phases = {each.job_id: Training(each).phase(0.0) for each in fleet}
     late = [(job, rank) for job, phase in phases.items() for rank in phase.late]
     job, rank = plan.late

@@ -1,5 +1,6 @@
 """The nodes of a simulated fleet answer as exporters do."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs.build import exposed_name, families_by_collector
-from exporter.simulate.faults import parse
-from exporter.simulate.fleet import Fleet, fleet_app
+from exporter.simulate.asked import parse
+from exporter.simulate.fleet import LOOKED_AT_SECONDS, Fleet, fleet_app
 from exporter.simulate.host_files import MEMORY_KIB
+from exporter.simulate.node import SimulatedNode
 from exporter.simulate.plan import equal_jobs, tour
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.clock import Clock
@@ -100,6 +102,29 @@ def test_page_of_a_node_is_the_real_one(tmp_path: Path) -> None:
 
     assert "ank 6 is slow loading data" in live["jobs"][0]["verdict"]["sentence"]
     assert get(fleet(tmp_path), "/node/sim-01/").status == 200
+
+
+def test_page_that_is_open_moves_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that somebody looks at goes on by itself for a while; the others cost nothing."""
+    clock = Clock()
+    simulated = fleet(tmp_path, clock=clock)
+    get(simulated, "/node/sim-01/")
+    get(simulated, "/node/sim-00/metrics")
+    advanced: list[str] = []
+    monkeypatch.setattr(SimulatedNode, "advance", lambda node, at: advanced.append(node.name))
+    monkeypatch.setattr("exporter.simulate.fleet.LOOK_SECONDS", 0.0)
+
+    async def a_moment() -> None:
+        fresh = asyncio.create_task(simulated.keep_pages_fresh())
+        await asyncio.sleep(0.05)
+        fresh.cancel()
+
+    asyncio.run(a_moment())
+    assert set(advanced) == {"sim-01"}
+    clock.seconds += LOOKED_AT_SECONDS
+    advanced.clear()
+    asyncio.run(a_moment())
+    assert advanced == []
 
 
 def test_exporter_that_goes_down_answers_before(tmp_path: Path) -> None:

@@ -3,7 +3,8 @@
 import pytest
 
 from exporter.errors import UsageError
-from exporter.simulate.faults import KINDS, parse
+from exporter.simulate.asked import parse
+from exporter.simulate.faults import KINDS
 from exporter.simulate.plan import equal_jobs, tour
 
 

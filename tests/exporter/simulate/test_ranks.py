@@ -5,7 +5,8 @@ from itertools import pairwise
 
 import pytest
 
-from exporter.simulate.faults import BY_NAME, parse
+from exporter.simulate.asked import parse
+from exporter.simulate.faults import BY_NAME
 from exporter.simulate.judged import Judged, Said
 from exporter.simulate.plan import JobPlan
 from exporter.simulate.ranks import SimulatedRank

@@ -89,8 +89,9 @@ def late(job_id: str = "llama", rank: int = 6, **more: str) -> list[Series]:
 
 def text() -> Series:
     """Return the words for the cause of `late`."""
-    words = {"cause": "input", "text": "its batches arrive late", "first": "check the disks"}
-    return {"__name__": "rankskew:cause:text"} | words, 1.0
+    words = {"cause": "input", "text": "its batches arrive late"}
+    first = {"first": "`py-spy dump --pid PID`, then `nvidia-smi -q -i GPU`"}
+    return {"__name__": "rankskew:cause:text"} | words | first, 1.0
 
 
 def rank(number: int, instance: str = "n1:9917", **changes: float) -> list[Series]:

@@ -24,8 +24,26 @@ def test_late_job_has_cost_and_cause() -> None:
     assert (job.gpus_lost, job.world_size, job.cost_per_hour) == (0.3, 8, 0.75)
     assert job.cause == "input: workers"
     assert job.sentence == "Rank 6 is slow loading data; 1.65 of 8 GPUs wait for it."
-    assert job.details == ["Cause: its batches arrive late (workers)."]
-    assert job.first_action == "on n2:9917, check the disks."
+    assert job.details == ("Cause: its batches arrive late (workers).",)
+    assert job.first_action == "`py-spy dump --pid PID`, then `nvidia-smi -q -i GPU` on n2."
+
+
+def test_first_action_can_be_typed_as_it_is() -> None:
+    """As in the alert, the process and the GPU of the rank to look at are filled in."""
+    straggler = [*fake.job(state="straggler"), *fake.late(), fake.text()]
+    (job,) = read(*straggler, *fake.rank(6, "n2:9917")).jobs
+
+    assert job.first_action == "`py-spy dump --pid 4006`, then `nvidia-smi -q -i 2` on n2."
+
+
+def test_unknown_cause_is_given_no_words() -> None:
+    """As in the alert: what to do first is known without a cause, and no sentence names one."""
+    unknown = {"__name__": "rankskew:cause:text", "cause": "unknown", "first": "look"}, 1.0
+    cause = series("rank:rankskew_cause:info", cause="unknown", rank="6", instance="n2:9917")
+    late = [each for each in fake.late() if each[0]["__name__"] != "rank:rankskew_cause:info"]
+    (job,) = read(*fake.job(state="straggler"), *late, cause, unknown).jobs
+
+    assert (job.cause, job.details, job.first_action) == ("unknown", (), "look on n2.")
 
 
 def test_fleet_takes_a_handful_of_queries() -> None:

@@ -7,7 +7,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.replay.promtool import evaluate, rule_files
-from exporter.simulate.faults import parse
+from exporter.simulate.asked import parse
 from exporter.simulate.fleet import Fleet as SimulatedFleet
 from exporter.simulate.fleet import fleet_app
 from exporter.simulate.plan import equal_jobs

@@ -1,0 +1,12 @@
+"""The table of commands in README.md."""
+
+from docs.markdown import table
+from exporter.commands.table import COMMANDS
+
+
+def commands() -> str:
+    """Return a row for each command of `rankskew`."""
+    return table(
+        ("command", "what it does"),
+        ((f"`rankskew {name}`", sentence) for name, sentence in COMMANDS.items()),
+    )

@@ -1,0 +1,106 @@
+"""A node whose ranks step and push, on a clock that the test turns."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from exporter.live.page import LiveSummary, LiveView
+from exporter.ranks.store import RankStore
+from rank_probe.snapshot import Snapshot
+from tests.exporter.snapshots import verdict
+
+START = 1_700_000_000.0
+STAGES = {"data": 0.05, "forward": 0.1, "backward": 0.2, "sync": 0.15}
+EVEN = verdict(late=(), slowdown=1.0, gpus_lost={"common": 0.5}, rotating={})
+SLOW_DATA = {"data": 0.19, "sync": 0.01}
+
+
+def served(view: LiveView) -> dict[str, Any]:
+    """Return what the page gets."""
+    summary: dict[str, Any] = json.loads(TypeAdapter(LiveSummary).dump_json(view.summary()))
+    return summary
+
+
+class Node:
+    """A node whose ranks push once a second, on a clock that the test turns.
+
+    They repeat the verdict *said*, read at the moment of the push; *behind_seconds* is how wrong
+    the node's wall clock is.
+    """
+
+    def __init__(
+        self, ranks: int = 4, world_size: int | None = None, behind_seconds: float = 0.0
+    ) -> None:
+        self.now = START
+        self.behind_seconds = behind_seconds
+        self.said: dict[str, Any] | None = EVEN
+        self.store = RankStore(clock=lambda: self.now)
+        self.view = LiveView(self.store)
+        self.world_size = world_size or ranks
+        self.states = {rank: self.fresh(rank) for rank in range(ranks)}
+
+    def fresh(self, rank: int) -> Snapshot:
+        return Snapshot(
+            job_id="demo",
+            peer_group="all",
+            rank=rank,
+            world_size=self.world_size,
+            attempt=0,
+            pid=100 + rank,
+            started_timestamp_seconds=self.now - self.behind_seconds,
+            sequence=0,
+            heartbeat_timestamp_seconds=self.now - self.behind_seconds,
+            steps=0,
+            stage_seconds={},
+            busy_seconds=0.0,
+            busy_seconds_squared=0.0,
+            stage="sync",
+            stage_elapsed_seconds=0.1,
+        )
+
+    def step(self, stages: dict[str, float] = STAGES) -> None:
+        """Let every rank finish one step of *stages*, rank 2 with a slow loader."""
+        for rank, state in self.states.items():
+            spent = stages | (SLOW_DATA if rank == 2 and stages is STAGES else {})
+            busy = sum(seconds for stage, seconds in spent.items() if stage != "sync")
+            self.states[rank] = replace(
+                state,
+                steps=state.steps + 1,
+                stage_seconds={s: state.stage_seconds.get(s, 0.0) + spent[s] for s in spent},
+                busy_seconds=state.busy_seconds + busy,
+                busy_seconds_squared=state.busy_seconds_squared + busy**2,
+                last_step_timestamp_seconds=self.now - self.behind_seconds,
+            )
+
+    def push(self, silent: tuple[int, ...] = ()) -> dict[str, Any]:
+        """Let a second pass, every rank but the *silent* push, and return the job as served."""
+        self.now += 1
+        for rank, state in self.states.items():
+            if rank not in silent:
+                self.states[rank] = replace(
+                    state,
+                    sequence=state.sequence + 1,
+                    heartbeat_timestamp_seconds=self.now - self.behind_seconds,
+                    verdict=self.said,
+                    verdict_age_seconds=None if self.said is None else 0.0,
+                )
+                self.store.put(self.states[rank])
+        self.view.sample(self.now, self.now)
+        jobs: list[dict[str, Any]] = served(self.view)["jobs"]
+        return jobs[0]
+
+    def run(self, seconds: int) -> dict[str, Any]:
+        """Run two steps a second for *seconds* and return the job as served at the end."""
+        for _ in range(seconds):
+            self.step()
+            self.step()
+            job = self.push()
+        return job
+
+    def judged(self, said: dict[str, Any] | None) -> dict[str, Any]:
+        """Run for a while, and return the verdict as served when the judge has *said* this."""
+        self.said = said
+        shown: dict[str, Any] = self.run(30)["verdict"]
+        return shown

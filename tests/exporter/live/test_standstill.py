@@ -1,0 +1,158 @@
+"""Jobs in which no rank steps, and ranks that report no more."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.exporter.live.stepping import EVEN, Node, served
+
+
+def test_ranks_that_were_never_seen_are_missing() -> None:
+    """A verdict on a part of the job is no good news about all of it."""
+    node = Node(ranks=4, world_size=8)
+    node.said = EVEN | {"absent": 4}
+    young = node.run(30)["verdict"]
+    said = node.run(120)["verdict"]
+
+    assert young["state"] == "healthy"
+    assert (said["state"], said["alert"]) == ("ranks_missing", "RankskewRanksMissing")
+    assert said["sentence"].startswith("4 of 8 ranks have never been in a step that the judge saw")
+    assert said["details"][0].startswith("No rank is late")
+
+
+def test_silent_rank_of_a_stepping_job_is_missing() -> None:
+    """While others still step, the silence of one comes before what the judge says of them."""
+    node = Node()
+    node.run(30)
+    for _ in range(12):
+        node.step()
+        said = node.push(silent=(2,))["verdict"]
+
+    assert (said["state"], said["alert"]) == ("ranks_missing", "RankskewRanksMissing")
+    assert said["sentence"] == (
+        "Rank 2 has not reported for 12 s: dead, stopped, or unable to reach this exporter."
+    )
+    assert said["details"][0].startswith("No rank is late")
+
+
+def test_wrong_clock_makes_nobody_silent() -> None:
+    """On a node whose clock is 90 s behind every rank is heard from now, and steps."""
+    job = Node(behind_seconds=90.0).run(70)
+
+    assert job["verdict"]["state"] == "healthy"
+    assert [rank["silent"] for rank in job["ranks"]] == [False] * 4
+    assert [rank["heartbeat_age_seconds"] for rank in job["ranks"]] == [0.0] * 4
+    assert [rank["last_step_age_seconds"] for rank in job["ranks"]] == [1.0] * 4
+
+
+def test_hung_job_names_the_rank_outside_sync() -> None:
+    """When no rank steps any more, the rank that is not waiting is named with its stage."""
+    node = Node()
+    node.run(30)
+    node.states[2] = replace(node.states[2], stage="data", stage_elapsed_seconds=40.0)
+    for _ in range(40):
+        job = node.push()
+
+    assert job["verdict"]["state"] == "hung"
+    assert job["verdict"]["sentence"] == (
+        "No step for 41 s, 4 of 4 GPUs wait: rank 2 is in data; 3 of 4 ranks wait in sync."
+    )
+    assert job["verdict"]["gpus_lost"] == {"hung": 4.0}
+
+
+def test_rank_that_never_steps_hides_no_hang() -> None:
+    """An evaluator is not part of the training: if that hangs, the page shows it."""
+    node = Node()
+    node.run(30)
+    node.states[3] = replace(node.fresh(3), pid=103, stage="eval")
+    for _ in range(40):
+        job = node.push()
+
+    assert job["verdict"]["sentence"] == (
+        "No step for 41 s, 4 of 4 GPUs wait: every rank on this node that has finished a step "
+        "waits in sync; of those that have not, rank 3 is in eval."
+    )
+
+
+def test_restart_with_fewer_ranks_shows_those() -> None:
+    """A job that was killed and continues with two of its four ranks here has only those two."""
+    node = Node()
+    node.run(30)
+    for _ in range(12):
+        node.push(silent=(0, 1, 2, 3))
+    node.world_size = 2
+    node.states = {rank: replace(node.fresh(rank), attempt=1) for rank in range(2)}
+    job = node.run(30)
+
+    assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
+    assert (job["coverage"], job["verdict"]["state"]) == ("2 of 2 ranks", "healthy")
+
+
+def test_stopped_process_is_named_by_its_silence() -> None:
+    """A stopped process cannot report where it is; its silence is enough."""
+    node = Node()
+    node.run(30)
+    for _ in range(40):
+        job = node.push(silent=(2,))
+
+    assert (
+        "rank 2 has been silent for 40 s; 3 of 4 ranks wait in sync" in job["verdict"]["sentence"]
+    )
+    assert [rank["silent"] for rank in job["ranks"]] == [False, False, True, False]
+
+
+def test_hang_caused_elsewhere_blames_nobody_here() -> None:
+    """If every rank of this node waits in sync, what holds the job up is not here."""
+    node = Node(ranks=4, world_size=8)
+    node.run(30)
+    for _ in range(40):
+        job = node.push()
+
+    assert "is not on this node" in job["verdict"]["sentence"]
+
+
+def test_long_checkpoint_of_slow_steps_is_no_hang() -> None:
+    """Ten times the usual step must pass before a standstill is called one."""
+    node = Node(ranks=2)
+    for _ in range(12):
+        node.step({"forward": 8.0, "sync": 2.0})
+        for _ in range(10):
+            node.push()
+    for _ in range(60):
+        job = node.push()
+
+    assert job["verdict"]["state"] == "healthy"
+
+
+def test_killed_job_is_silent() -> None:
+    """When every rank falls silent the sentence says so rather than naming one."""
+    node = Node()
+    node.run(30)
+    for _ in range(20):
+        job = node.push(silent=(0, 1, 2, 3))
+
+    assert job["verdict"]["state"] == "ranks_missing"
+
+
+def test_finished_job_is_finished() -> None:
+    """A clean end is neither a hang nor a silence, however long ago."""
+    node = Node()
+    node.run(30)
+    node.states = {rank: replace(state, finished=True) for rank, state in node.states.items()}
+    node.push()
+    for _ in range(60):
+        job = node.push(silent=(0, 1, 2, 3))
+
+    assert job["verdict"]["sentence"] == "Finished after 60 steps."
+
+
+@pytest.mark.parametrize("hour", [3_600.0, -3_600.0])
+def test_step_of_the_wall_clock_names_nobody_silent(hour: float) -> None:
+    """When the wall clock jumps an hour, no rank falls silent and the window stays full."""
+    node = Node()
+    before = node.run(70)
+    node.view.sample(node.now, node.now + hour)
+    (after,) = served(node.view)["jobs"]
+
+    assert not any(rank["silent"] for rank in after["ranks"])
+    assert after["step_seconds"] == before["step_seconds"]

@@ -1,0 +1,89 @@
+"""Jobs that start, or that cannot be judged: what is missing, and since when."""
+
+from dataclasses import replace
+
+import pytest
+
+from tests.exporter.live.stepping import Node
+from tests.exporter.snapshots import verdict
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(30, "starting"), (901, "not_judgeable")])
+def test_judge_that_warms_up_is_a_start_for_a_quarter_of_an_hour(seconds: int, state: str) -> None:
+    """A young job starts; one that still cannot be judged later has the reason as its state."""
+    node = Node()
+    node.said = verdict(reason="warming_up", late=())
+    said = node.run(seconds)["verdict"]
+
+    assert (said["state"], said["reason"]) == (state, "warming_up")
+    assert said["sentence"].startswith("Cannot judge this job yet")
+
+
+def test_job_without_a_step_is_starting() -> None:
+    """Before any rank has finished a step the page says for how long it has been starting."""
+    node = Node()
+    for _ in range(41):
+        said = node.push()["verdict"]
+
+    assert (said["state"], said["runbook"], said["alert"]) == (
+        "starting",
+        "RankskewSlowStart",
+        None,
+    )
+    assert said["sentence"] == "Starting for 41 s: no rank on this node has finished a step yet."
+
+
+def test_slow_start_raises_its_alert() -> None:
+    """After a quarter of an hour without a step it is time to look at what a rank does."""
+    node = Node()
+    for _ in range(901):
+        said = node.push()["verdict"]
+
+    assert (said["state"], said["alert"]) == ("starting", "RankskewSlowStart")
+    assert said["first_action"] == "py-spy dump --pid 100"
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(840, "starting"), (960, "not_judgeable")])
+def test_job_without_a_join_says_so(seconds: int, state: str) -> None:
+    """Ranks that do not compare their steps are not judged here, which a young job may still be."""
+    node = Node()
+    node.said = None
+    said = node.run(seconds)["verdict"]
+
+    assert (said["state"], said["reason"], said["late"]) == (state, "no_join", [])
+    assert said["sentence"] == (
+        "Cannot judge this job: the ranks on this node do not compare their steps; Prometheus' "
+        "fallback rules can still name a rank that is 10 % late."
+    )
+    assert said["first_action"].startswith("Look into the log of rank 0")
+
+
+def test_job_of_one_rank_has_no_peers() -> None:
+    """A lone rank has no peers to be compared with, and the page says so."""
+    assert Node(ranks=1).judged(None)["reason"] == "no_peers"
+
+
+def test_join_that_has_just_begun_is_warming_up() -> None:
+    """Before the first steps are joined there is no verdict, and that is not a failure."""
+    node = Node()
+    node.said = None
+    node.step()
+    assert node.push()["verdict"]["reason"] == "warming_up"
+
+    node.states = {rank: replace(each, joined_seconds=0.0) for rank, each in node.states.items()}
+    assert node.run(5)["verdict"]["reason"] == "warming_up"
+    node.states = {rank: replace(each, join_coverage=0.0) for rank, each in node.states.items()}
+    assert node.run(5)["verdict"]["reason"] == "no_join"
+
+
+def test_job_that_is_turned_off_does_not_hang() -> None:
+    """A rank that times nothing is not judged, and its standing counters are no alarm."""
+    node = Node()
+    node.run(30)
+    node.states[2] = replace(node.states[2], level="off")
+    for _ in range(40):
+        job = node.push()
+
+    assert (job["verdict"]["state"], job["verdict"]["reason"]) == ("not_judgeable", "off")
+    assert "rankskew control JOB_ID stages turns it on" in job["verdict"]["sentence"]
+    assert [rank["level"] for rank in job["ranks"]] == ["stages", "stages", "off", "stages"]

@@ -1,0 +1,196 @@
+"""The judge's verdict on a job, as the page repeats it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.exporter.live.stepping import EVEN, Node, served
+from tests.exporter.snapshots import CHANGE, late, verdict
+
+LINES = [
+    {"stage": "data", "place": "Corpus.__next__ (corpus.py:41)", "share": 0.71},
+    {"stage": "data", "place": "parse (corpus.py:70)", "share": 0.125},
+    {"stage": "forward", "place": "<b>loss</b> (train.py:9)", "share": 1.0},
+]
+IN_CODE = (
+    "Code of rank 2: data: 71% in Corpus.__next__ (corpus.py:41), 12% in parse (corpus.py:70); "
+    "forward: 100% in <b>loss</b> (train.py:9)."
+)
+
+
+def test_late_rank_is_named_as_the_judge_names_it() -> None:
+    """Who is late, where and at what cost is one sentence; the figures are next to it."""
+    said = Node().judged(verdict())
+
+    assert said["sentence"] == "Rank 2 is slow loading data; 1.00 of 4 GPUs wait for it."
+    assert said["state"] == "straggler"
+    assert said["reason"] is None
+    assert said["late"] == [
+        {
+            "rank": 2,
+            "peer_group": "all",
+            "stage": "data",
+            "kind": "persistent",
+            "ratio": 0.45,
+            "gpus_lost": 1.0,
+            "late_for_seconds": 30.0,
+            "is_here": True,
+        }
+    ]
+    assert said["details"] == [
+        "Rank 2 has needed 45% more time than its peers for 30 s, mostly in data; "
+        "1.00 GPUs wait for it.",
+        "Steps take 1.44 times as long as without it.",
+        "GPUs lost: 1.00 to late ranks; 0.25 to ranks that are late in turn, mostly in data; "
+        "0.50 to waits that all ranks have in common.",
+    ]
+    assert said["slowdown"] == 1.44
+    assert said["gpus_lost"]["persistent"] == 1.0
+
+
+def test_late_rank_of_another_node_is_named_here_too() -> None:
+    """The verdict is on the whole job: every node's page names the same rank."""
+    node = Node(ranks=4, world_size=64)
+    said = node.judged(verdict(late=(late(rank=17),), ranks={"all": 64}))
+
+    assert said["sentence"] == (
+        "Rank 17 (not on this node) is slow loading data; 1.00 of 64 GPUs wait for it."
+    )
+    assert [each["is_here"] for each in said["late"]] == [False]
+
+
+@pytest.mark.parametrize("said", [verdict(), None])
+def test_late_ranks_lines_are_shown(said: dict[str, Any] | None) -> None:
+    """The lines of a late rank here are with it and among the details, with a judge or without."""
+    node = Node()
+    node.states[2] = replace(node.states[2], late_lines=LINES)
+    shown = node.judged(said)
+    job = node.run(1)
+
+    assert shown["details"][-1] == IN_CODE
+    assert [rank["late_lines"] for rank in job["ranks"]] == [[], [], LINES, []]
+
+
+def test_lines_of_a_silent_rank_are_old() -> None:
+    """A rank that stopped reporting is somewhere else by now."""
+    node = Node()
+    node.states[2] = replace(node.states[2], late_lines=LINES)
+    node.judged(verdict())
+    for _ in range(20):
+        job = node.push(silent=(2,))
+
+    assert IN_CODE not in job["verdict"]["details"]
+
+
+def test_lateness_grows_between_verdicts() -> None:
+    """The page shows how long a rank has been late by now, not when it was judged."""
+    node = Node()
+    node.judged(verdict())
+    for _ in range(3):
+        job = node.push(silent=(0, 1, 2, 3))
+
+    assert job["verdict"]["late"][0]["late_for_seconds"] == 33.0
+
+
+@pytest.mark.parametrize(
+    ("kind", "sentence"),
+    [
+        (
+            "mild",
+            "No rank is late enough for an alert: rank 2 needs 45% more time than its peers.",
+        ),
+        (
+            "unsynced",
+            "It is not known whether a rank is late: rank 2 needs 45% more time than its peers, "
+            "but no wait was measured.",
+        ),
+    ],
+)
+def test_rank_that_wakes_nobody_is_listed_and_the_job_even(kind: str, sentence: str) -> None:
+    """A mild lateness is shown as such, and is no alarm."""
+    said = Node().judged(verdict(late=(late(kind=kind),)))
+
+    assert (said["state"], said["sentence"]) == ("healthy", sentence)
+    assert [each["rank"] for each in said["late"]] == [2]
+
+
+def test_ranks_that_wake_come_first() -> None:
+    """Who reads the first late rank has one that is late, though a mild one may cost more."""
+    said = Node().judged(verdict(late=(late(rank=1, kind="mild"), late(gpus={"data": 0.5}))))
+
+    assert [each["rank"] for each in said["late"]] == [2, 1]
+    assert said["sentence"] == "Rank 2 is slow loading data; 0.50 of 4 GPUs wait for it."
+
+
+def test_change_of_a_group_is_told() -> None:
+    """If no rank is late against its peers, the page shows what became slower."""
+    said = Node().judged(EVEN | verdict(late=(), changes=(CHANGE,), gpus_lost={}, rotating={}))
+
+    assert said["state"] == "healthy"
+    assert said["details"] == [
+        "Forward of peer group pp1 has taken 2.0 times as long as before for 5 min."
+    ]
+
+
+@pytest.mark.parametrize("reason", ["no_sync", "no_peers", "no_busy_time"])
+def test_judges_reason_is_told(reason: str) -> None:
+    """If the judge can name no rank, the page shows the reason."""
+    said = Node().judged(verdict(reason=reason, late=()))
+
+    assert (said["state"], said["reason"]) == ("not_judgeable", reason)
+    assert said["sentence"].startswith("Cannot judge this job: ")
+
+
+def test_node_that_is_late_is_a_state_of_its_own() -> None:
+    """Where one of the late ranks is late with its node, the node is what is slow."""
+    said = Node().judged(verdict(late=(late(), late(rank=3, kind="node"))))
+
+    assert (said["state"], said["runbook"]) == ("slow_node", "RankskewSlowNode")
+
+
+@pytest.mark.parametrize(("gpus", "state"), [(0.4, "healthy"), (0.41, "rotating")])
+def test_ranks_late_in_turn_are_worth_a_state_from_a_tenth_of_the_gpus(
+    gpus: float, state: str
+) -> None:
+    """The loss to ranks that are late in turn is told with its stage once it is worth an alert."""
+    said = Node().judged(verdict(late=(), gpus_lost={"rotating": gpus}, rotating={"data": gpus}))
+
+    assert said["state"] == state
+    if state == "rotating":
+        assert said["sentence"] == (
+            "Another rank is slow in each step, mostly loading data; "
+            "0.41 of 4 GPUs wait for whichever it is."
+        )
+        assert said["alert"] == "RankskewRotatingImbalance"
+
+
+def test_evaluator_of_this_node_is_not_missing() -> None:
+    """A rank that reports and never steps is here: its absence from the steps is no news."""
+    node = Node()
+    node.said = EVEN | {"absent": 1}
+    for _ in range(150):
+        for rank in (0, 1, 2):
+            node.states[rank] = replace(node.states[rank], steps=node.states[rank].steps + 1)
+        said = node.push()["verdict"]
+
+    assert said["state"] == "healthy"
+
+
+def test_newest_verdict_is_repeated() -> None:
+    """Ranks read the verdict at different times: the page shows the newest."""
+    node = Node()
+    node.run(10)
+    newer = verdict(step=9_999)
+    node.store.put(replace(node.states[3], sequence=999, verdict=newer, verdict_age_seconds=1.0))
+    node.view.sample(node.now, node.now)
+
+    assert served(node.view)["jobs"][0]["verdict"]["state"] == "straggler"
+
+
+def test_common_wait_points_elsewhere() -> None:
+    """Even ranks that all wait are waiting for the network."""
+    said = Node().judged(EVEN | {"gpus_lost": {"common": 1.2}})
+
+    assert said["state"] == "healthy"
+    assert said["sentence"].endswith("All ranks wait for the network for 30% of each step.")

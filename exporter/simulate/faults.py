@@ -15,7 +15,7 @@ EARLIER_SECONDS: Final = 300.0
 # Longer ago than any job began.
 ALWAYS_SECONDS: Final = 86_400.0
 # Prometheus must have seen an exporter before it can miss it, and whoever starts it takes a while.
-SEEN_SECONDS: Final = 120.0
+SEEN_SECONDS: Final = 60.0
 
 
 class Scope(StrEnum):

@@ -107,7 +107,7 @@ def _throttle() -> timeseries.Panel:
         .no_value("No GPU of this job is throttled, or none is measured")
         .with_target(
             query(
-                f"topk(6, ({THROTTLED} and on (cluster, instance, gpu_uuid) {RANK_GPU}) > 0.001)",
+                f"topk(6, ({THROTTLED} and on (cluster, instance, gpu_uuid) {RANK_GPU}) > 0.01)",
                 "{{instance}} GPU {{gpu}} {{reason}}",
             )
         )

@@ -95,7 +95,7 @@ def _lost() -> stat.Panel:
         )
         .decimals(2)
         .no_value("–")
-        .text(figure_size())
+        .text(figure_size(20))
         .text_mode(BigValueTextMode.VALUE)
         .with_target(instant(f"rank:rankskew_gpus_lost:sum{{{ONE_RANK}}}", "lost", "A"))
         .override_by_query("A", coloured_from(0.05, LATE_COLOUR))

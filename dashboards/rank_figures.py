@@ -51,7 +51,9 @@ def _who() -> stat.Panel:
         .thresholds(steps(("text", None)))
         .with_target(instant(THIS, "{{instance}}", "A"))
         .with_target(instant(process, "PID {{pid}} · GPU {{gpu}}", "B"))
+        .with_target(instant(f"absent({THIS})", "Unknown rank", "C"))
         .override_by_query("A", [to_node(LABEL % "instance")])
+        .override_by_query("C", [fixed(PEERS_COLOUR)])
     )
 
 
@@ -128,7 +130,7 @@ def _cause() -> stat.Panel:
             "Why it is late: the first cause that a measurement on its node explains, and what "
             "exactly was measured. Unknown: nothing that is measured explains it.",
             span=3,
-            size=16,
+            size=14,
         )
         .thresholds(steps((LATE_COLOUR, None)))
         .with_target(instant(cause, "{{cause}} {{detail}}", "A"))

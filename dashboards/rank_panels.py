@@ -92,7 +92,7 @@ def lines() -> timeseries.Panel:
             span=6,
         )
         .max(1)
-        .no_value("The rank is not late")
+        .no_value("No line of code is known")
         .with_target(query(f"rankskew_late_line_ratio{{{ONE_RANK}}}", "{{stage}}: {{place}}"))
     )
 

@@ -72,6 +72,7 @@ THROTTLED = {("GPU clocks throttled", "A")}
 RARE = {
     *THROTTLED,
     ("State", "B"),
+    ("Where it runs", "C"),
     ("annotation Lifecycle", ""),
     ("annotation Restarts", ""),
     ("What changed", "B"),

@@ -37,6 +37,9 @@ STAGE_COLOURS: Final = {
     "sync": WAIT_COLOUR,
 }
 
+# Points of a panel that reads every rank or GPU of a job at each of them.
+POINTS_OF_ALL: Final = 60
+
 Override = models.DynamicConfigValue
 
 

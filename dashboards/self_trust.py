@@ -8,6 +8,7 @@ from grafana_foundation_sdk.builders import stat, table, timeseries
 from dashboards.panels import (
     LATE_COLOUR,
     PEERS_COLOUR,
+    POINTS_OF_ALL,
     WAIT_COLOUR,
     Override,
     coloured_from,
@@ -265,7 +266,7 @@ def _by_job(title: str, description: str, counter: str) -> timeseries.Panel:
         .height(7)
         .no_value("None known")
         # These read every rank at every point.
-        .max_data_points(60)
+        .max_data_points(POINTS_OF_ALL)
         .with_target(query(f"topk(10, {per_job} > 0)", "{{job_id}}"))
         .override_by_query("A", [shades(ORANGE)])
     )

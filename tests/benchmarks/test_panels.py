@@ -16,7 +16,7 @@ from benchmarks.panels import (
     slowest,
     substituted,
 )
-from exporter.commands.simulate import fleet_plans
+from exporter.commands.simulate import fleet_plans, parser
 from exporter.simulate.training import Training
 
 BOARD = {
@@ -63,7 +63,7 @@ def test_variables_are_replaced_and_label_replace_is_left_alone() -> None:
 def test_the_chosen_rank_is_late() -> None:
     """The dashboards have something to show: the job and its rank are where a fault is planted."""
     asked = arguments(["--nodes", "32"])
-    plans = fleet_plans(fleet(asked.nodes, asked.gpus, asked.jobs))
+    plans = fleet_plans(parser().parse_args(fleet(asked.nodes, asked.gpus, asked.jobs)))
     late = {plan.job_id: Training(plan).phase(0.0).late for plan in plans}
     chosen = choices(asked.gpus, asked.jobs, asked.interval)
 

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale fuzz bench-slow-clients bench-restarts bench-late-lines docs dashboards lock clean
+.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz bench-slow-clients bench-restarts bench-late-lines docs dashboards lock clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -57,6 +57,9 @@ bench-scrape: ## a scrape with 8 stub GPUs and 8 ranks: time, CPU, memory (5 min
 
 bench-scale: ## the rules on a real Prometheus, with 1,024 to 16,384 simulated ranks (45 minutes, 10 GiB)
 	$(PYTHON) -m benchmarks.scale
+
+bench-panels: ## every query of every dashboard on a real Prometheus with 4,096 simulated ranks (15 minutes, 3 GiB)
+	$(PYTHON) -m benchmarks.panels
 
 fuzz: ## hostile snapshots and requests against a real exporter (three quarters of an hour; FUZZ="--bodies 100000 --seed 2")
 	$(PYTHON) -m benchmarks.hostile $(FUZZ)

@@ -149,7 +149,7 @@ def _lost_by_job() -> timeseries.Panel:
             span=12,
             colours={},
         )
-        .no_value("No job loses GPUs")
+        .no_value("No job is judged")
         .with_target(query(f"{LOST} and {JOB} {COSTLIEST}", "{{job_id}}"))
         .with_target(query(f"sum({LOST} unless {JOB} {COSTLIEST}) > 0.05", "others", "B"))
         .override_by_query("A", [shades(LATE_COLOUR)])

@@ -4,6 +4,7 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import table
 
+from dashboards.faults import faulty
 from dashboards.fleet_series import (
     ANY_STATE,
     CAUSE,
@@ -115,14 +116,7 @@ def _cause() -> str:
     reason = f"topk {EACH} (1, job_reason:rankskew_not_judgeable:bool{{{CLUSTER}}})"
     of_late = f"topk {EACH} (1, {CAUSE} and {RANK} {WORST_LATE})"
     both = f'label_join({of_late}, "cause", ": ", "cause", "detail")'
-    # A GPU that is lost often has an XID error too; the loss comes first.
-    lost = f'0 * gpu_fault:rankskew_gpu:max{{fault="lost",{CLUSTER}}} + 2'
-    faults = f"{lost} or 0 * gpu_fault:rankskew_gpu:max{{{CLUSTER}}} + 1"
-    broken = f"topk by (cluster, instance, gpu_uuid) (1, {faults})"
-    gpu = (
-        f"topk {EACH} (1, gpu:rankskew_rank:group{{{CLUSTER}}} and {RANK} {SUSPECT})"
-        f" * on (cluster, instance, gpu_uuid) group_left (fault) {broken}"
-    )
+    gpu = faulty(f"topk {EACH} (1, gpu:rankskew_rank:group{{{CLUSTER}}} and {RANK} {SUSPECT})")
     parts = (
         _worded("GPU: $1", "fault", gpu),
         f"{_worded('no exporter on $1', 'instance', down)} and {JOB} {_in('exporter_down')}",

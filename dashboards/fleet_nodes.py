@@ -48,7 +48,7 @@ def nodes() -> table.Panel:
             span=13,
         )
         .height(9)
-        .no_value("No node has trouble")
+        .no_value("No node is known to have trouble")
         .with_target(rows(linked(keyed(f"({_order()})", NODE_KEY)), "A"))
         .with_target(rows(_of_node(DOWN), "B"))
         .with_target(rows(_of_node(LOST), "C"))

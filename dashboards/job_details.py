@@ -28,17 +28,17 @@ from dashboards.panels import (
     coloured_from,
     column,
     fixed,
-    join_rows,
     line,
     query,
     rows,
     stacked_panel,
     table_panel,
-    table_sort,
     time_panel,
 )
+from dashboards.tables import keyed_table
 from dashboards.variables import JOB
 
+NOT_STUCK: Final = "No rank is known to be stuck"
 # Only exposed after ten seconds in one stage. A silent rank's last report is outdated.
 STUCK: Final = f"rankskew_stage_elapsed_seconds{{{JOB}}} unless {RANK} {SILENT}"
 OUTSIDE_SYNC: Final = (
@@ -102,17 +102,17 @@ def _stage_by_stage() -> table.Panel:
         .with_target(rows(f"sum by (cluster, stage) ({peers(group, ', stage')})", "B"))
         .with_target(rows(f"sum by (cluster, stage) ({LOST_BY_STAGE} and {RANK} {costliest})", "C"))
     )
-    join_rows(
+    return keyed_table(
         panel,
-        "stage",
         {
             "stage": column("Stage", width=110),
             "Value #A": column("Late rank", "s", decimals=1, width=110),
             "Value #B": column("Its peers", "s", decimals=1, width=110),
             "Value #C": column("GPUs lost", "none", decimals=2, colour=LATE_COLOUR),
         },
+        order="Value #C",
+        key="stage",
     )
-    return panel.sort_by([table_sort("GPUs lost")])
 
 
 def _busy() -> timeseries.Panel:
@@ -149,7 +149,7 @@ def _ranks_by_stage() -> timeseries.Panel:
             colours={f"^{stage}$": colour for stage, colour in STAGE_COLOURS.items()},
         )
         .decimals(0)
-        .no_value("Every rank makes progress")
+        .no_value(NOT_STUCK)
         .with_target(query(f"count by (cluster, stage) ({STUCK})", "{{stage}}"))
         .with_target(query(f"count by (cluster) ({SILENT})", "silent", "B"))
         .override_by_query("B", [fixed(PEERS_COLOUR)])
@@ -170,13 +170,12 @@ def _outside_sync() -> table.Panel:
             span=10,
         )
         .height(8)
-        .no_value("No rank is stuck")
+        .no_value(NOT_STUCK)
         .with_target(rows(f"topk(20, {OUTSIDE_SYNC} or {silent})", "A"))
         .with_target(rows(f"max by (cluster, rank) ({hung})", "B"))
     )
-    join_rows(
+    return keyed_table(
         panel,
-        "rank",
         {
             "rank": [*column("Rank", width=60), to_rank(CELL)],
             "instance": [*column("Node", width=170), to_node(CELL)],
@@ -184,8 +183,9 @@ def _outside_sync() -> table.Panel:
             "Value #A": column("For", "s", decimals=0, width=80),
             "Value #B": column("Job hangs for", "s", decimals=0),
         },
+        order="Value #A",
+        key="rank",
     )
-    return panel
 
 
 def _quiet() -> timeseries.Panel:

@@ -5,7 +5,8 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import table, timeseries
 
-from dashboards.panels import column, join_rows, query, rows, stacked_panel, table_panel
+from dashboards.panels import column, query, rows, stacked_panel, table_panel
+from dashboards.tables import keyed_table
 from dashboards.variables import JOB
 
 RUNTIMES: Final = f"job_runtime:rankskew_ranks:count{{{JOB}}}"
@@ -52,9 +53,8 @@ def _versions() -> table.Panel:
         .no_value(UNKNOWN)
         .with_target(rows(RUNTIMES, "A"))
     )
-    join_rows(
+    return keyed_table(
         panel,
-        "env_hash",
         {
             "Value": column("Ranks", "none", decimals=0, width=70),
             # Grafana calls the value of a single query either of these.
@@ -67,5 +67,6 @@ def _versions() -> table.Panel:
             "env_hash": column("Environment", "string", width=110),
             "device_count": column("GPUs"),
         },
+        order="Value #A",
+        key="env_hash",
     )
-    return panel

@@ -20,6 +20,7 @@ from dashboards.job_who import in_state, since, who
 from dashboards.links import to_runbook
 from dashboards.panels import (
     LATE_COLOUR,
+    PEERS_COLOUR,
     Override,
     coloured_from,
     figure_size,
@@ -58,6 +59,8 @@ def _state() -> stat.Panel:
         span=3,
         size=24,
     ).with_target(instant(STATE, "{{state}}"))
+    panel.with_target(instant(f"absent({STATE})", "Unknown job", "B"))
+    panel.override_by_query("B", [fixed(PEERS_COLOUR)])
     for state in STATES:
         panel.override_by_name(state, as_series(state))
     return panel
@@ -103,7 +106,7 @@ def _lost_cost() -> stat.Panel:
         .decimals(2)
         .no_value("–")
         .text_mode(BigValueTextMode.VALUE)
-        .text(figure_size())
+        .text(figure_size(20))
         .with_target(instant(f"job:rankskew_lost_cost_per_hour:sum{{{JOB}}}", "lost per hour"))
     )
 

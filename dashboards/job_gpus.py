@@ -7,7 +7,7 @@ from grafana_foundation_sdk.builders import timeseries
 
 from dashboards.job_peers import against_itself, against_peers
 from dashboards.job_series import RANK_GPU, Series, gpu_mean, of_rank
-from dashboards.panels import query, time_panel
+from dashboards.panels import POINTS_OF_ALL, query, time_panel
 from dashboards.variables import CLUSTER
 
 NO_GPU: Final = "No GPU telemetry for the ranks of this job"
@@ -73,7 +73,8 @@ def _utilisation(at: str) -> str:
 
 
 def _memory(at: str) -> str:
-    used = gpu_mean("rankskew_gpu_memory_used_bytes")(at)
+    # It changes slowly, so the last reading will do.
+    used = f"rankskew_gpu_memory_used_bytes{{{CLUSTER}}}{at}"
     return f"({used} / rankskew_gpu_memory_total_bytes{{{CLUSTER}}}{at})"
 
 
@@ -104,10 +105,11 @@ def _throttle() -> timeseries.Panel:
             span=6,
         )
         .max(1)
+        .max_data_points(POINTS_OF_ALL)
         .no_value("No GPU of this job is throttled, or none is measured")
         .with_target(
             query(
-                f"topk(6, ({THROTTLED} and on (cluster, instance, gpu_uuid) {RANK_GPU}) > 0.001)",
+                f"topk(6, ({THROTTLED} and on (cluster, instance, gpu_uuid) {RANK_GPU}) > 0.01)",
                 "{{instance}} GPU {{gpu}} {{reason}}",
             )
         )

@@ -7,12 +7,12 @@ from grafana_foundation_sdk.builders import table, timeseries
 from dashboards.job_series import (
     AT_END,
     CAUSE,
+    GPU_INDEX,
     LATE,
     LATE_SINCE,
     LOST,
     LOST_BY_STAGE,
     NOBODY,
-    RANK_GPU,
     ROTATING_BY_STAGE,
     beside_late,
     busy,
@@ -28,12 +28,12 @@ from dashboards.panels import (
     WAIT_COLOUR,
     Override,
     column,
-    join_rows,
     query,
     rows,
     stacked_panel,
     table_panel,
 )
+from dashboards.tables import keyed_table
 from dashboards.variables import JOB
 
 # By kind: its name on the panel, and its colour.
@@ -125,12 +125,11 @@ def late_ranks() -> table.Panel:
         .with_target(rows(f"sum by (cluster, rank) ({late_now(wait())})", "E"))
         .with_target(rows(beside_late(peers(wait())), "F"))
         .with_target(rows(f"min by (cluster, rank) ({late_now(LATE_SINCE)})", "G"))
-        .with_target(rows(f"max by (cluster, rank, gpu_uuid) ({late_now(RANK_GPU)})", "H"))
+        .with_target(rows(f"max by (cluster, rank, gpu) ({late_now(GPU_INDEX)})", "H"))
         .with_target(rows(f"max by (cluster, rank, cause) ({cause})", "I"))
     )
-    join_rows(
+    return keyed_table(
         panel,
-        "rank",
         {
             "rank": [*column("Rank", width=60), to_rank(CELL)],
             "instance": [*column("Node", width=150), to_node(CELL)],
@@ -139,12 +138,13 @@ def late_ranks() -> table.Panel:
             "Value #A": column("Slower by", "percentunit", decimals=0, width=85),
             "Value #B": column("GPUs lost", "none", decimals=2, colour=LATE_COLOUR, width=85),
             "Value #G": column("Late since", "dateTimeFromNow", width=125),
-            "cause": column("Cause", width=180),
+            "cause": column("Cause"),
             "Value #C": column("Own work", "s", decimals=1, width=85),
             "Value #D": column("Peers' work", "s", decimals=1, width=95),
             "Value #E": column("Wait", "s", decimals=1, width=85),
             "Value #F": column("Peers' wait", "s", decimals=1, width=95),
-            "gpu_uuid": column("GPU"),
+            "gpu": column("GPU", width=55),
         },
+        order="Value #B",
+        key="rank",
     )
-    return panel

@@ -7,6 +7,7 @@ from grafana_foundation_sdk.builders import heatmap, statetimeline, timeseries
 
 from dashboards.job_series import (
     AT_END,
+    HUNG,
     LATE,
     LOST,
     RANK,
@@ -69,7 +70,7 @@ def late_over_time() -> statetimeline.Panel:
             height=10,
             values=STAGE_VALUES,
         )
-        .no_value("No rank was late")
+        .no_value("No late rank was seen")
         .with_target(query(f"{stage} and {RANK} {lately}", "rank {{rank}}"))
         .override_by_query("A", [to_rank(LABEL % "rank")])
     )
@@ -125,8 +126,8 @@ def _slowdown() -> timeseries.Panel:
             span=6,
         )
         .no_value("No step was finished")
-        .with_target(query(f"job:rankskew_step_seconds:max{{{JOB}}}", "step", "A"))
-        .with_target(query(f"job:rankskew_slowdown:max{{{JOB}}}", "slowdown", "B"))
+        .with_target(query(f"job:rankskew_step_seconds:max{{{JOB}}} unless {HUNG}", "step", "A"))
+        .with_target(query(f"job:rankskew_slowdown:max{{{JOB}}} unless {HUNG}", "slowdown", "B"))
         .override_by_query("A", [fixed(PEERS_COLOUR), *line(2)])
         .override_by_query(
             "B",

@@ -4,7 +4,16 @@ from grafana_foundation_sdk.builders import timeseries
 
 from dashboards.job_series import Series, late_lately, others, peers
 from dashboards.links import LABEL, to_rank
-from dashboards.panels import LATE_COLOUR, PEERS_COLOUR, WAIT_COLOUR, fixed, line, query, shades
+from dashboards.panels import (
+    LATE_COLOUR,
+    PEERS_COLOUR,
+    POINTS_OF_ALL,
+    WAIT_COLOUR,
+    fixed,
+    line,
+    query,
+    shades,
+)
 
 
 def against_peers(panel: timeseries.Panel, series: Series, choose: str) -> timeseries.Panel:
@@ -13,7 +22,8 @@ def against_peers(panel: timeseries.Panel, series: Series, choose: str) -> times
     *choose* is the end at which late ranks are: topk or bottomk.
     """
     return (
-        panel.with_target(query(late_lately(series), "rank {{rank}} (late)", "A"))
+        panel.max_data_points(POINTS_OF_ALL)
+        .with_target(query(late_lately(series), "rank {{rank}} (late)", "A"))
         .with_target(query(others(series, choose), "rank {{rank}}", "B"))
         .with_target(query(peers(series("")), "median of peer group {{peer_group}}", "C"))
         .override_by_query("A", [fixed(LATE_COLOUR), *line(3), to_rank(LABEL % "rank")])
@@ -25,7 +35,8 @@ def against_peers(panel: timeseries.Panel, series: Series, choose: str) -> times
 def against_itself(panel: timeseries.Panel, series: str) -> timeseries.Panel:
     """Draw the least, the median and the most of *series* over all ranks of the job."""
     return (
-        panel.with_target(query(f"max by (cluster) ({series})", "most", "A"))
+        panel.max_data_points(POINTS_OF_ALL)
+        .with_target(query(f"max by (cluster) ({series})", "most", "A"))
         .with_target(query(f"quantile by (cluster) (0.5, {series})", "median", "B"))
         .with_target(query(f"min by (cluster) ({series})", "least", "C"))
         .override_by_query("A", [fixed(WAIT_COLOUR)])

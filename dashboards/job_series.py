@@ -27,6 +27,8 @@ SOURCE: Final = f"job_source:rankskew_gpus_lost:info{{{JOB}}}"
 CAUSE: Final = f"rank:rankskew_cause:info{{{JOB}}}"
 # Each rank with the GPU it runs on now; recorded from rankskew_gpu_rank_info.
 RANK_GPU: Final = f"rank:rankskew_gpu:group{{{JOB}}}"
+# The same with the GPU's index on its node, as people call it.
+GPU_INDEX: Final = f"rankskew_gpu_rank_info{{{JOB}}}"
 # What stands where late ranks would.
 NOBODY: Final = "No late rank is known"
 # One series, labelled with the state of the job.

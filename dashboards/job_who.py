@@ -4,6 +4,7 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import stat
 
+from dashboards.faults import faulty
 from dashboards.job_series import (
     HUNG,
     LATE_SINCE,
@@ -50,11 +51,16 @@ def who() -> stat.Panel:
     missing = figure_as("ranks", f"job:rankskew_ranks_missing:sum{{{JOB}}}")
     count = f"count by (cluster, job_id) ({TOLD % RANKS}) - {NAMED} > 0"
     stuck = f"{HUNG} unless {ON_JOB} {SUSPECT}"
+    on_rank = "on (cluster, job_id, rank)"
+    suspected = f"gpu:rankskew_rank:group{{{JOB}}} and {on_rank} {SUSPECT}"
+    gpu = faulty(f"topk by (cluster, job_id) (1, {suspected})")
+    broken = f'label_replace({gpu}, "cause", " · GPU $1", "fault", "(.+)")'
+    explained = f"{SUSPECT} * {on_rank} group_left (cause) {words(broken, 'cause')}"
     named = {
         "A": (f"topk by (cluster, job_id) ({NAMED}, {ranks})", "straggler|slow_node"),
         "B": (f"topk by (cluster, job_id) ({NAMED}, {nodes})", "straggler|slow_node"),
         "C": (figure_as("more", count), "straggler|slow_node"),
-        "D": (SUSPECT, "hung"),
+        "D": (f"({explained}) or {on_rank} {SUSPECT}", "hung"),
         "E": (stuck, "hung"),
         "F": (down, "exporter_down"),
         "G": (silent, "ranks_missing"),
@@ -64,7 +70,7 @@ def who() -> stat.Panel:
         "A": "rank {{rank}} · {{stage}} · {{cause}}",
         "B": "node {{instance}} · {{stage}} · {{cause}}",
         "C": "and {{more}} more",
-        "D": "rank {{rank}} · {{stage}}",
+        "D": "rank {{rank}} · {{stage}}{{cause}}",
         "E": "all wait in a collective",
         "F": "exporter of {{instance}}",
         "G": "rank {{rank}} is silent",
@@ -86,7 +92,8 @@ def who() -> stat.Panel:
         "Who",
         "Whom the job waits for. Late ranks: the two costliest with the stage in which they "
         "fell behind and the cause. A slow node: its name instead. In a hang: the rank that "
-        "is not in the collective, and where it is. Grey: nobody can know. Click for more.",
+        "is not in the collective, where it is, and a fault of its GPU. Grey: nobody can know. "
+        "Click for more.",
         span=6,
         size=20,
     ).thresholds(steps((LATE_COLOUR, None)))
@@ -109,7 +116,7 @@ def since() -> stat.Panel:
     late = f"{LATE_SINCE} and {RANK} rank:rankskew_told_gpus_lost:sum{{{JOB}}}"
     ago = {
         "A": (f"min by (cluster, job_id) ({late})", "straggler|slow_node", "late"),
-        "B": (_ago(HUNG), "hung", "hangs"),
+        "B": (_ago(HUNG), "hung", "hung"),
         "C": (_ago(f"max by (cluster, job_id) ({SILENT})"), "ranks_missing", "silent"),
         "D": (f"job:rankskew_starting:timestamp{{{JOB}}} * 1000", "starting", "began"),
         "E": (

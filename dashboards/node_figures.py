@@ -47,7 +47,7 @@ def _gpus_up() -> stat.Panel:
             "none",
             span=4,
         )
-        .no_value("No GPU")
+        .no_value("No GPU is read")
         .with_target(instant(up, "up"))
         .with_target(instant(expected, "expected", "B"))
         .with_target(instant(f"{expected} - {up} > 0", "missing", "C"))
@@ -57,6 +57,7 @@ def _gpus_up() -> stat.Panel:
 
 def _faults() -> stat.Panel:
     gpus = f"group by (fault, gpu_uuid) ({FAULT})"
+    none = f"0 * count(rankskew_gpu_up{{{NODE}}}) unless on () count({FAULT})"
     return (
         stat_panel(
             "GPUs with faults",
@@ -65,8 +66,9 @@ def _faults() -> stat.Panel:
             "none",
             span=5,
         )
-        .no_value("None")
+        .no_value("–")
         .with_target(instant(f"count by (fault) ({gpus})", "{{fault}}"))
+        .with_target(instant(none, "of any kind", "B"))
         .override_by_query("A", [fixed(LATE_COLOUR)])
     )
 
@@ -98,7 +100,7 @@ def _lost() -> stat.Panel:
             span=5,
         )
         .decimals(1)
-        .no_value("None")
+        .no_value("None known")
         .with_target(instant(f"sum({LOST} or {HUNG})", "GPUs"))
         .with_target(instant(f"sum(({LOST} or {HUNG}) * {PRICED})", "per hour", "B"))
         .override_by_query("A", coloured_from(0.05, LATE_COLOUR))
@@ -149,7 +151,7 @@ def _ranks_here() -> table.Panel:
             span=24,
         )
         .height(10)
-        .no_value("No rank on this node")
+        .no_value("No rank is seen on this node")
         .with_target(rows(f"group by (key, to_cluster, job_id, rank) ({ranks})"))
         .with_target(rows(f"group by (key, gpu) ({keyed(on_gpu, RANK_KEY)})", "B"))
         .with_target(rows(_of_rank("group", f"rankskew_rank_info{{{NODE}}}", "pid"), "C"))
@@ -201,7 +203,8 @@ def _gpus() -> table.Panel:
         "N": f"sum by (gpu_uuid) ({_gauge('remapped_rows_total')})",
         "O": _gauge("xid_events_total"),
         # Joules to kilowatt hours.
-        "P": f"(max_over_time({energy}[$__range]) - min_over_time({energy}[$__range])) / 3.6e6",
+        "P": f"(max_over_time({energy}[$__range]) - min_over_time({energy}[$__range])) / 3.6e6"
+        f" and on (cluster, instance, gpu_uuid) {_gauge('up')}",
     }
     panel = (
         table_panel(
@@ -214,7 +217,7 @@ def _gpus() -> table.Panel:
             span=24,
         )
         .height(10)
-        .no_value("No GPU on this node")
+        .no_value("No GPU of this node is read")
         .with_target(rows(f"max by (gpu, gpu_uuid) ({_gauge('up')})", "A"))
         .with_target(
             rows(f"group by (gpu_uuid, name, numa_node) ({_gauge('info')})", "B"),
@@ -237,9 +240,9 @@ def _gpu_columns() -> dict[str, list[Override]]:
         "Value #F": column("Power", "watt", 0, width=75),
         "Value #G": column("SM clock", "hertz", 2, width=90),
         "Value #H": column("Lanes", "none", 0, width=65),
-        "Value #I": column("of", "none", 0, width=50),
+        "Value #I": column("Most", "none", 0, width=55),
         "Value #J": column("Gen", "none", 0, width=50),
-        "Value #K": column("of", "none", 0, width=50),
+        "Value #K": column("Highest", "none", 0, width=75),
         "Value #L": column("Foreign", "none", 0, ORANGE, width=75),
         "Value #M": column("ECC", "none", 0, LATE_COLOUR, width=60),
         "Value #N": column("Rows", "none", 0, width=60),

@@ -11,7 +11,7 @@ from dashboards.states import ORANGE
 
 NO_GPU: Final = "No GPU telemetry"
 NO_GPM: Final = "Not measured: needs Hopper or newer"
-NO_ERRORS: Final = "No new errors"
+NO_ERRORS: Final = "No new error is known"
 
 
 def work() -> Sequence[timeseries.Panel]:
@@ -153,7 +153,7 @@ def errors() -> Sequence[timeseries.Panel]:
             "The runbook of RankskewGpuXid says which of them are the hardware's.",
             f"rankskew_gpu_xid_errors_total{{{GPU}}}",
             "GPU {{gpu}} XID {{xid}}",
-            "No XID error",
+            "No XID error is known",
         ),
         _new_errors(
             "Memory errors",
@@ -211,7 +211,7 @@ def _throttled() -> timeseries.Panel:
             query(
                 "topk(10, rate(rankskew_gpu_throttle_seconds_total"
                 f'{{reason=~"sw_power_cap|sync_boost|.+_slowdown",{GPU}}}[$__rate_interval])'
-                " > 0.001)",
+                " > 0.01)",
                 "GPU {{gpu}} {{reason}}",
             )
         )

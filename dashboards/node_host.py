@@ -122,7 +122,7 @@ def _drops() -> timeseries.Panel:
                 "Packets per second that network devices dropped, and errors per second of the "
                 "InfiniBand or RoCE ports. A healthy network has next to none.",
                 "cps",
-            ).no_value("No drops or errors"),
+            ).no_value("No drop or error is known"),
             f"{_rate('network_receive_drops_total')} > 0",
             f"{_rate('network_transmit_drops_total')} > 0",
             "{{device}} drops",

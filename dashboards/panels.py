@@ -3,7 +3,7 @@
 Late is red and waiting is blue in every panel; a stage has one colour, as on the live page.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from grafana_foundation_sdk.builders import (
@@ -37,6 +37,9 @@ STAGE_COLOURS: Final = {
     "sync": WAIT_COLOUR,
 }
 
+# Points of a panel that reads every rank or GPU of a job at each of them.
+POINTS_OF_ALL: Final = 60
+
 Override = models.DynamicConfigValue
 
 
@@ -59,6 +62,11 @@ def _query(expr: str, ref: str) -> prometheus.Dataquery:
     return prometheus.Dataquery().datasource(DATASOURCE).ref_id(ref).expr(expr)
 
 
+def figure_size(pixels: int = 28) -> common.VizTextDisplayOptions:
+    """Return one size for figures, so that what is short does not shout."""
+    return common.VizTextDisplayOptions().title_size(12).value_size(pixels)
+
+
 def stat_panel(title: str, description: str, unit: str, span: int) -> stat.Panel:
     """Return a big figure per series, each with its name."""
     return (
@@ -75,12 +83,8 @@ def stat_panel(title: str, description: str, unit: str, span: int) -> stat.Panel
         .justify_mode(common_models.BigValueJustifyMode.CENTER)
         .reduce_options(common.ReduceDataOptions().calcs(["lastNotNull"]))
         .thresholds(steps(("text", None)))
+        .text(figure_size())
     )
-
-
-def figure_size(pixels: int = 20) -> common.VizTextDisplayOptions:
-    """Return one size for figures, so that what is short does not shout."""
-    return common.VizTextDisplayOptions().title_size(12).value_size(pixels)
 
 
 def sentence_panel(title: str, description: str, span: int, size: int) -> stat.Panel:
@@ -151,28 +155,6 @@ def table_panel(title: str, description: str, unit: str, span: int) -> table.Pan
         .height(6)
         .show_header(True)
     )
-
-
-def join_rows(panel: table.Panel, label: str, fields: Mapping[str, Sequence[Override]]) -> None:
-    """Join a panel's queries on *label* and show exactly *fields*, in that order.
-
-    Values are called "Value #" and the query's letter. Overrides set the names, because a
-    rename would make every other override depend on it.
-    """
-    names = {"names": list(fields)}
-    order = {name: position for position, name in enumerate(fields)}
-    panel.with_transformation(transformation("filterFieldsByName", {"include": names}))
-    panel.with_transformation(transformation("joinByField", {"byField": label, "mode": "outer"}))
-    panel.with_transformation(
-        transformation("organize", {"indexByName": order, "excludeByName": {}, "renameByName": {}})
-    )
-    for name, overrides in fields.items():
-        panel.override_by_name(name, list(overrides))
-
-
-def table_sort(title: str) -> common.TableSortByFieldState:
-    """Return the option that puts the largest values of the column *title* first."""
-    return common.TableSortByFieldState().display_name(title).desc(True)
 
 
 def transformation(name: str, options: Mapping[str, Any]) -> models.DataTransformerConfig:

@@ -51,7 +51,9 @@ def _who() -> stat.Panel:
         .thresholds(steps(("text", None)))
         .with_target(instant(THIS, "{{instance}}", "A"))
         .with_target(instant(process, "PID {{pid}} · GPU {{gpu}}", "B"))
+        .with_target(instant(f"absent({THIS})", "Unknown rank", "C"))
         .override_by_query("A", [to_node(LABEL % "instance")])
+        .override_by_query("C", [fixed(PEERS_COLOUR)])
     )
 
 
@@ -95,7 +97,7 @@ def _lost() -> stat.Panel:
         )
         .decimals(2)
         .no_value("–")
-        .text(figure_size())
+        .text(figure_size(20))
         .text_mode(BigValueTextMode.VALUE)
         .with_target(instant(f"rank:rankskew_gpus_lost:sum{{{ONE_RANK}}}", "lost", "A"))
         .override_by_query("A", coloured_from(0.05, LATE_COLOUR))
@@ -128,7 +130,7 @@ def _cause() -> stat.Panel:
             "Why it is late: the first cause that a measurement on its node explains, and what "
             "exactly was measured. Unknown: nothing that is measured explains it.",
             span=3,
-            size=16,
+            size=14,
         )
         .thresholds(steps((LATE_COLOUR, None)))
         .with_target(instant(cause, "{{cause}} {{detail}}", "A"))

@@ -8,12 +8,10 @@ from dashboards.panels import (
     LATE_COLOUR,
     STAGE_COLOURS,
     column,
-    join_rows,
     query,
     rows,
     stacked_panel,
     table_panel,
-    table_sort,
     time_panel,
 )
 from dashboards.rank_series import (
@@ -22,6 +20,7 @@ from dashboards.rank_series import (
     of_peers,
     per_step,
 )
+from dashboards.tables import keyed_table
 from dashboards.variables import CLUSTER, ONE_RANK
 
 NO_STEP: Final = "No step was finished"
@@ -69,17 +68,17 @@ def by_stage() -> table.Panel:
             )
         )
     )
-    join_rows(
+    return keyed_table(
         panel,
-        "stage",
         {
             "stage": column("Stage", width=90),
             "Value #A": column("This rank", "s", decimals=1, width=100),
             "Value #B": column("Its peers", "s", decimals=1, width=100),
             "Value #C": column("GPUs lost", "none", decimals=2, colour=LATE_COLOUR),
         },
+        order="Value #A",
+        key="stage",
     )
-    return panel.sort_by([table_sort("This rank")])
 
 
 def lines() -> timeseries.Panel:
@@ -93,7 +92,7 @@ def lines() -> timeseries.Panel:
             span=6,
         )
         .max(1)
-        .no_value("The rank is not late")
+        .no_value("No line of code is known")
         .with_target(query(f"rankskew_late_line_ratio{{{ONE_RANK}}}", "{{stage}}: {{place}}"))
     )
 
@@ -114,7 +113,7 @@ def throttled() -> timeseries.Panel:
         )
         .max(1)
         .no_value("Not throttled, or not measured")
-        .with_target(query(f"({reasons}) > 0.001", "{{reason}}"))
+        .with_target(query(f"({reasons}) > 0.01", "{{reason}}"))
     )
 
 
@@ -169,5 +168,5 @@ def identity() -> table.Panel:
     )
     names = {"rank": "Rank", **place, **versions}
     fields = {name: column(title, "string", width=95) for name, title in names.items()}
-    join_rows(panel, "rank", fields | {"gpu_uuid": column("GPU", "string")})
-    return panel
+    fields["gpu_uuid"] = column("GPU", "string")
+    return keyed_table(panel, fields, order="rank", key="rank")

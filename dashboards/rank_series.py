@@ -5,7 +5,7 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import timeseries
 
-from dashboards.panels import PEERS_COLOUR, Override, fixed, line, query
+from dashboards.panels import PEERS_COLOUR, POINTS_OF_ALL, Override, fixed, line, query
 from dashboards.variables import CLUSTER, JOB, ONE_RANK
 
 # An expression over the ranks of a selector: ONE_RANK, or JOB for all of them.
@@ -52,6 +52,7 @@ def of_peers(series: OfRanks) -> str:
 def beside_peers(panel: timeseries.Panel, series: OfRanks) -> timeseries.Panel:
     """Draw this rank in a strong line, and its peer group as a median in a band."""
     peers = of_peers(series)
+    panel.max_data_points(POINTS_OF_ALL)
     panel.with_target(query(series(ONE_RANK), "rank $rank", "A"))
     for ref, quantile, name in (
         ("B", 0.9, "90 %"),

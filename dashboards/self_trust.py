@@ -8,6 +8,7 @@ from grafana_foundation_sdk.builders import stat, table, timeseries
 from dashboards.panels import (
     LATE_COLOUR,
     PEERS_COLOUR,
+    POINTS_OF_ALL,
     WAIT_COLOUR,
     Override,
     coloured_from,
@@ -168,7 +169,7 @@ def _refused() -> stat.Panel:
             "suffix:/s",
             span=4,
         )
-        .no_value("None")
+        .no_value("None known")
         .with_target(instant(f"sum(rate({refused}[$__rate_interval]))", "refused"))
         .override_by_query("A", coloured_from(0.001, ORANGE))
     )
@@ -226,7 +227,7 @@ def _reasons() -> timeseries.Panel:
             span=8,
         )
         .decimals(0)
-        .no_value("Every job is judged")
+        .no_value("No unjudged job is known")
         .with_target(query(f"count by (reason) ({reasons})", "{{reason}}"))
         .override_by_query("A", [shades(ORANGE)])
     )
@@ -246,7 +247,7 @@ def _failing() -> table.Panel:
             span=12,
         )
         .height(7)
-        .no_value("Every collector succeeds")
+        .no_value("No failure is known")
         .with_target(rows(linked(keyed(f"({FAILED})", COLLECTOR)), "A"))
         .with_target(rows(f"max by (key) ({keyed(f'({since})', COLLECTOR)})", "B"))
     )
@@ -263,9 +264,9 @@ def _by_job(title: str, description: str, counter: str) -> timeseries.Panel:
     return (
         time_panel(title, description, "suffix:/s", span=6)
         .height(7)
-        .no_value("None")
+        .no_value("None known")
         # These read every rank at every point.
-        .max_data_points(60)
+        .max_data_points(POINTS_OF_ALL)
         .with_target(query(f"topk(10, {per_job} > 0)", "{{job_id}}"))
         .override_by_query("A", [shades(ORANGE)])
     )

@@ -207,6 +207,8 @@ PAGES: dict[str, Callable[[str], str]] = {
             "scale_outcome": scale_table.outcome(),
             "scale": scale_table.scale(),
             "scale_rules": scale_table.rules(),
+            "panels_outcome": scale_table.panels_outcome(),
+            "panels": scale_table.panels(),
         },
     ),
     "docs/simulate.md": lambda page: fill(page, {"faults": fault_table.faults()}),

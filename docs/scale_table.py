@@ -1,8 +1,9 @@
-"""The tables of docs/scale.md: the cost of each number of ranks, and of single rules."""
+"""The tables of docs/scale.md: the cost of each number of ranks, of single rules and of queries."""
 
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.panels import LIMIT_SECONDS
 from benchmarks.scale import LIMITS
 from docs.figures import result, rows
 from docs.markdown import table
@@ -77,6 +78,45 @@ def rules() -> str:
         mine = [row for row in found if (row["ranks"], row["source"]) == (most, source)]
         cells += [_rule(row) for row in _dearest(mine)]
     return table(("ranks", "rules use", "rule", "wall time per 15 s, in seconds"), cells)
+
+
+def panels() -> str:
+    """Return the slowest queries of each dashboard, with what all of its queries take."""
+    cells = [
+        (
+            row["dashboard"],
+            f"{row['queries']}",
+            f"{row['together, s']:.1f} s",
+            row["query"],
+            row["kind"],
+            f"{row['seconds']:.2f} s",
+            f"{row['series']:,}",
+        )
+        for row in rows("panels")
+    ]
+    header = ("dashboard", "queries", "together", "slowest queries", "kind", "median", "series")
+    return f"{_panels_of()}\n\n{table(header, cells)}"
+
+
+def panels_outcome() -> str:
+    """Return how long the slowest query of all dashboards takes."""
+    found = rows("panels")
+    worst = max(found, key=lambda row: row["seconds"])
+    within = "within" if worst["seconds"] <= LIMIT_SECONDS else "**over**"
+    return (
+        f"With {worst['ranks']:,} ranks the slowest query of all dashboards takes "
+        f"{worst['seconds']:.2f} s ({worst['query']!r} of {worst['dashboard'].title()}), "
+        f"{within} the goal of {LIMIT_SECONDS:g} s."
+    )
+
+
+def _panels_of() -> str:
+    first, machine = rows("panels")[0], result("panels")["machine"]
+    return (
+        f"{first['ranks']:,} ranks in {first['jobs']} jobs, scraped every "
+        f"{first['interval, s']:g} s, {first['minutes']:g} minutes of data, "
+        f"{machine['cpus']} CPUs; medians of three rounds."
+    )
 
 
 def _dearest(found: Sequence[dict[str, Any]]) -> Sequence[dict[str, Any]]:

@@ -113,10 +113,21 @@ CASES = {
             "GPUs lost": {"8 of 8": 1},
             "Cost / h": {"lost per hour": 20},
             "Who": {"rank 5 · data": 1},
-            "Since": {"hangs": (NOW - 150) * 1000},
+            "Since": {"hung": (NOW - 150) * 1000},
             "Step": {"since the last": 160},
             "Judged": {"it hangs": 0},
         },
+    ),
+    "hung with its GPU": Case(
+        "hung",
+        [
+            *HUNG,
+            'rank_stage:rankskew_hang_suspect:group{job_id="j",rank="5",stage="forward"} 1',
+            'gpu:rankskew_rank:group{job_id="j",instance="n",rank="5",gpu_uuid="u"} 1',
+            'gpu_fault:rankskew_gpu:max{instance="n",gpu_uuid="u",fault="lost"} 0',
+            'gpu_fault:rankskew_gpu:max{instance="n",gpu_uuid="u",fault="xid",xid="79"} 1',
+        ],
+        {"Who": {"rank 5 · forward · GPU lost": 2}},
     ),
     "hung without a suspect": Case("hung", HUNG, {"Who": {"all wait in a collective": 150}}),
     "rotating": Case(
@@ -292,7 +303,9 @@ def test_state_has_its_colour() -> None:
     """Each state is shown as its word, in its colour."""
     panel = next(panel for panel in first_row() if panel["title"] == "State")
     overrides = {
-        o["matcher"]["options"]: o["properties"] for o in panel["fieldConfig"]["overrides"]
+        o["matcher"]["options"]: o["properties"]
+        for o in panel["fieldConfig"]["overrides"]
+        if o["matcher"]["id"] == "byName"
     }
     colours = {
         state: {p["id"]: p["value"] for p in properties} for state, properties in overrides.items()

@@ -209,3 +209,19 @@ def test_runbook_link_is_where_the_alerts_point() -> None:
     assert alerts
     assert all(a["annotations"]["runbook_url"].startswith(RUNBOOKS_URL) for a in alerts)
     assert all(load(path)["links"][-1]["url"] == RUNBOOKS_URL for path in JSON_FILES)
+
+
+@every_dashboard
+def test_columns_of_a_table_have_different_titles(path: Path) -> None:
+    """Grafana keys the cells of a row by title: of two equal columns one would show the other."""
+    for panel in (panel for panel in panels(path) if panel["type"] == "table"):
+        titles = {
+            override["matcher"]["options"]: entry["value"]
+            for override in panel["fieldConfig"]["overrides"]
+            for entry in override["properties"]
+            if entry["id"] == "displayName"
+        }
+        if "Value" in titles:  # What a table with one query calls its value, or else this:
+            del titles["Value #A"]
+
+        assert len(titles) == len(set(titles.values())), panel["title"]

@@ -66,8 +66,13 @@ STUCK = {
     ("Now", "B"),
 }
 SILENT = {("Where the ranks are stuck", "B"), ("Time since the last activity", "B")}
+# What only a GPU shows that heat or power slows down:
+THROTTLED = {("GPU clocks throttled", "A")}
 # What a job shows that starts, loses ranks, restarts or ends, or is not judged:
 RARE = {
+    *THROTTLED,
+    ("State", "B"),
+    ("Where it runs", "C"),
     ("annotation Lifecycle", ""),
     ("annotation Restarts", ""),
     ("What changed", "B"),
@@ -183,6 +188,14 @@ def test_job_without_join_shows_who_is_late(tmp_path: Path) -> None:
     expected = all_but(STUCK, SILENT, RARE, WELL, JOINED)
 
     check_results("nojoin", series_of("nojoin"), expected, tmp_path)
+
+
+def test_throttled_gpu_has_its_line(tmp_path: Path) -> None:
+    """A GPU that heat slows down is in the panels of its job and of its rank."""
+    expected = {t: True for t in TARGETS if (t.panel, t.ref) in THROTTLED}
+
+    assert {t.dashboard for t in expected} == {"job", "rank"}
+    check_results("thermal", series_of("thermal"), expected, tmp_path)
 
 
 def test_jobs_of_one_name_in_two_clusters_do_not_meet(tmp_path: Path) -> None:

@@ -251,7 +251,9 @@ EMPTY: Final = {
     ("rank", "Now", "C"),
     # Throttling is told after five minutes of it.
     ("fleet", "Nodes with trouble", "F"),
-    # No job restarts, and Rankskew itself has no trouble.
+    # The chosen job and rank exist, no job restarts, and Rankskew itself has no trouble.
+    ("job", "State", "B"),
+    ("rank", "Where it runs", "C"),
     ("job", "What changed", "D"),
     ("self", "Oldest GPU reading", "B"),
     ("self", "Collectors that fail", "A"),

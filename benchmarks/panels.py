@@ -1,0 +1,220 @@
+"""How long a viewer waits for the dashboards: every query of every panel, on a large fleet.
+
+python -m benchmarks.panels [--nodes N] [--gpus N] [--jobs N] [--interval S] [--minutes N]
+
+The nodes are simulated, Prometheus and the rules are real. Exits 1 if a query is too slow.
+"""
+
+import argparse
+import json
+import re
+import statistics
+import sys
+import tempfile
+import time
+import urllib.parse
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.report import write
+from demo.process import get
+from demo.stack import ROOT, Prometheus, Simulation
+
+DASHBOARDS: Final = ROOT / "dashboards" / "json"
+RANGE_SECONDS: Final = 1800.0
+POINTS: Final = 120
+TIMES: Final = 3
+SLOWEST: Final = 4
+# A panel that takes longer feels broken.
+LIMIT_SECONDS: Final = 2.0
+# One rank slow in each way that has panels of its own, in the first job.
+FAULTS: Final = {"loader": (3, 5), "thermal": (6, 1)}
+LATE_NODE, LATE_GPU = FAULTS["loader"]
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query of a panel, with its variables substituted."""
+
+    board: str
+    panel: str
+    ref: str
+    expr: str
+    instant: bool
+    points: int = POINTS
+
+    @property
+    def name(self) -> str:
+        """Return where it is."""
+        return f"{self.panel} {self.ref}".rstrip()
+
+
+def queries(board: str, dashboard: Mapping[str, Any], choices: Mapping[str, str]) -> list[Query]:
+    """Return what Grafana asks to draw *dashboard* with all rows open, annotations included."""
+    found = [
+        Query(
+            board,
+            panel["title"],
+            target["refId"],
+            substituted(target["expr"], choices),
+            bool(target.get("instant")),
+            min(panel.get("maxDataPoints") or POINTS, POINTS),
+        )
+        for panel in _panels(dashboard)
+        for target in panel.get("targets", [])
+    ]
+    notes = dashboard.get("annotations", {}).get("list", [])
+    return found + [
+        Query(board, f"annotation {note['name']}", "", substituted(note["expr"], choices), False)
+        for note in notes
+    ]
+
+
+def _panels(dashboard: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    for panel in dashboard["panels"]:
+        yield from (panel, *(panel.get("panels") or ()))
+
+
+def substituted(expr: str, choices: Mapping[str, str]) -> str:
+    """Return *expr* with *choices* in place of its variables; raises LookupError if one lacks.
+
+    What follows a dollar and starts with a digit belongs to label_replace.
+    """
+    return re.sub(r"\$([a-z_]\w*)", lambda match: choices[match[1]], expr)
+
+
+def choices(gpus: int, jobs: int, interval_seconds: float) -> dict[str, str]:
+    """Return the variables for the first job and its late rank, over the whole range."""
+    return {
+        "cluster": ".*",
+        "job_id": "sim" if jobs == 1 else f"sim-{0:0{len(str(jobs - 1))}}",
+        "rank": str(LATE_NODE * gpus + LATE_GPU),
+        "instance": f"sim-{LATE_NODE:02}:9917",
+        "gpu": ".*",
+        "__rate_interval": f"{4 * interval_seconds:.0f}s",
+        "__interval": f"{RANGE_SECONDS / POINTS:.0f}s",
+        "__range": f"{RANGE_SECONDS:.0f}s",
+    }
+
+
+def ask(url: str, query: Query, now: float) -> tuple[float, int]:
+    """Return how long the answer to *query* took, in seconds, and how many series it has."""
+    asked = {"query": query.expr}
+    if query.instant:
+        asked["time"] = f"{now}"
+    else:
+        step = RANGE_SECONDS / query.points
+        asked |= {"start": f"{now - RANGE_SECONDS}", "end": f"{now}", "step": f"{step}"}
+    path = "query" if query.instant else "query_range"
+    began = time.perf_counter()
+    answer = get(f"{url}/api/v1/{path}?{urllib.parse.urlencode(asked)}", timeout_seconds=120)
+    taken = time.perf_counter() - began
+    return taken, len(json.loads(answer)["data"]["result"])
+
+
+def measure(url: str, asked: Sequence[Query]) -> list[dict[str, Any]]:
+    """Return a row for each query: the median of a few rounds over all of them."""
+    rounds = [[ask(url, query, time.time()) for query in asked] for _ in range(TIMES)]
+    return [
+        {
+            "dashboard": query.board,
+            "query": query.name,
+            "kind": "instant" if query.instant else "range",
+            "seconds": statistics.median(seconds for seconds, _ in answers),
+            "longest": max(seconds for seconds, _ in answers),
+            "series": answers[-1][1],
+        }
+        for query, answers in zip(asked, zip(*rounds, strict=True), strict=True)
+    ]
+
+
+def slowest(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the slowest queries of each dashboard, with what all of its queries take together."""
+    found = []
+    for board in dict.fromkeys(row["dashboard"] for row in rows):
+        mine = [row for row in rows if row["dashboard"] == board]
+        whole = {"queries": len(mine), "together, s": sum(row["seconds"] for row in mine)}
+        worst = sorted(mine, key=lambda row: -row["seconds"])[:SLOWEST]
+        found += [{"dashboard": board, **whole, **row} for row in worst]
+    return found
+
+
+def failures(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Return which queries take longer than anyone wants to wait."""
+    return [
+        f"{row['dashboard']}, {row['query']}: {row['seconds']:.1f} s"
+        for row in rows
+        if row["seconds"] > LIMIT_SECONDS
+    ]
+
+
+def fleet(nodes: int, gpus: int, jobs: int) -> list[str]:
+    """Return what to ask of `rankskew simulate`."""
+    asked = [f"--nodes={nodes}", f"--gpus={gpus}", f"--jobs={jobs}"]
+    for kind, (node, gpu) in FAULTS.items():
+        asked += ["--fault", f"{kind}:node={node},gpu={gpu}"]
+    return asked
+
+
+class Nodes(Simulation):
+    """Thousands of ranks need a while to start."""
+
+    ready_seconds = 180.0
+
+
+def run(asked: argparse.Namespace) -> list[dict[str, Any]]:
+    """Fill Prometheus for some minutes; return a row for each query.
+
+    Raises LookupError if nodes are not scraped: what takes no time then says nothing.
+    """
+    substitutes = choices(asked.gpus, asked.jobs, asked.interval)
+    files = sorted(DASHBOARDS.glob("*.json"))
+    boards = {path.stem: json.loads(path.read_text(encoding="utf-8")) for path in files}
+    wanted = [query for name in boards for query in queries(name, boards[name], substitutes)]
+    with (
+        tempfile.TemporaryDirectory() as name,
+        Nodes(Path(name) / "nodes", fleet(asked.nodes, asked.gpus, asked.jobs)) as nodes,
+        Prometheus(
+            Path(name) / "prometheus",
+            discovery=nodes.discovery,
+            interval_seconds=asked.interval,
+        ) as prometheus,
+    ):
+        time.sleep(asked.minutes * 60)
+        down = prometheus.value("count(up == 0)") or 0
+        if down or prometheus.value("count(up)") != asked.nodes:
+            raise LookupError(f"{down:.0f} of {asked.nodes} nodes were not scraped in time")
+        return measure(prometheus.url, wanted)
+
+
+def arguments(given: Sequence[str] | None = None) -> argparse.Namespace:
+    """Parse the command line."""
+    parser = argparse.ArgumentParser(description="How long a viewer waits for the dashboards.")
+    parser.add_argument("--nodes", type=int, default=512)
+    parser.add_argument("--gpus", type=int, default=8, help="on each node")
+    parser.add_argument("--jobs", type=int, default=4, help="equal ones (default: four)")
+    parser.add_argument("--interval", type=float, default=15, help="of scrapes, in seconds")
+    parser.add_argument("--minutes", type=float, default=10, help="of data (default: ten)")
+    return parser.parse_args(given)
+
+
+def main() -> int:
+    """Measure and print; return 1 if a query takes too long."""
+    asked = arguments()
+    rows = run(asked)
+    about = {
+        "ranks": asked.nodes * asked.gpus,
+        "jobs": asked.jobs,
+        "interval, s": asked.interval,
+        "minutes": asked.minutes,
+    }
+    write("panels", [about | row for row in slowest(rows)])
+    found = failures(rows)
+    print(*found, sep="\n", file=sys.stderr)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

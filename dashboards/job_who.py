@@ -65,6 +65,7 @@ def who() -> stat.Panel:
         "F": (down, "exporter_down"),
         "G": (silent, "ranks_missing"),
         "H": (missing, "ranks_missing"),
+        "N": (_all_silent(), "ranks_missing"),
     }
     legends = {
         "A": "rank {{rank}} · {{stage}} · {{cause}}",
@@ -80,6 +81,7 @@ def who() -> stat.Panel:
         "K": "not known yet",
         "L": "cannot be known",
         "M": "–",
+        "N": "all {{ranks}} ranks are silent",
     }
     others = {
         "I": ("healthy", GREEN),
@@ -102,13 +104,20 @@ def who() -> stat.Panel:
     for ref, (states, colour) in others.items():
         panel.with_target(instant(in_state(STATE, states), legends[ref], ref))
         panel.override_by_query(ref, [fixed(colour)])
-    for ref in "FGH":
+    for ref in "FGHN":
         panel.override_by_query(ref, [fixed(ORANGE)])
     for ref in "ADG":
         panel.override_by_query(ref, [to_rank(LABEL % "rank")])
     for ref in "BF":
         panel.override_by_query(ref, [to_node(LABEL % "instance")])
     return panel
+
+
+def _all_silent() -> str:
+    """Return how many ranks a job had of which none reports any more."""
+    ranks = 'sum by (cluster, job_id) (rankskew_node_ranks{state="%s",%s})'
+    silent, beating = (ranks % (state, JOB) for state in ("silent", "beating"))
+    return figure_as("ranks", f"({silent} unless {ON_JOB} {beating} > 0)")
 
 
 def since() -> stat.Panel:

@@ -154,6 +154,11 @@ CASES = {
             "Judged": {"ranks silent": 0},
         },
     ),
+    "all silent": Case(
+        "ranks_missing",
+        ['rankskew_node_ranks{job_id="j",instance="n",job="r",state="silent"} 8'],
+        {"State": {"Ranks missing": 1}, "Who": {"all 8 ranks are silent": 1}},
+    ),
     "unseen": Case(
         "ranks_missing",
         [

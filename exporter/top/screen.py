@@ -65,11 +65,14 @@ def show(read: Callable[[], Fleet], interval_seconds: float) -> None:
     """Show what *read* returns until someone presses q or Ctrl-C."""
     watch = Watch(read, interval_seconds)
     console = Console()
-    with _stopped_cleanly(), _keys() as pressed, Live(console=console, screen=True) as live:
-        live.auto_refresh = False
+    with (
+        _told_to_end() as ending,
+        _keys() as pressed,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
         watch.start()
         drawn = None
-        while "q" not in pressed(TICK_SECONDS).lower():
+        while not ending.is_set() and "q" not in pressed(TICK_SECONDS).lower():
             seen = watch.fleet(), console.size, round(time.time())
             if seen != drawn:
                 live.update(frame(seen[0], console.height, time.time()), refresh=True)
@@ -115,16 +118,19 @@ def _no_key(seconds: float) -> str:
 
 
 @contextmanager
-def _stopped_cleanly() -> Iterator[None]:
-    """End as if with Ctrl-C when told to terminate, so that the terminal is left as it was."""
+def _told_to_end() -> Iterator[threading.Event]:
+    """Give an event that Ctrl-C and SIGTERM set, so that the terminal is left as it was.
+
+    An exception could be raised anywhere, even in a destructor, where Python ignores it.
+    """
+    ending = threading.Event()
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
+        ending.set()
 
-    before = signal.signal(signal.SIGTERM, stop)
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield
-    except KeyboardInterrupt:
-        pass  # The wish of whoever pressed it.
+        yield ending
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)

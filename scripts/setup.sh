@@ -101,11 +101,11 @@ AXE=axe-core@4.10.3
 install_axe() {
     [ "$(cat .node/version 2>/dev/null)" != "$AXE" ] || return 0
     if ! have npm && ! { may_install && install_packages npm; }; then
-        say "no npm: the tests of the live page need $AXE"
+        say "no npm: the test of accessibility is skipped"
         return 0
     fi
     npm install --prefix .node --no-save --no-audit --no-fund --silent "$AXE" && echo "$AXE" >.node/version ||
-        say "npm cannot install $AXE: the tests of the live page need it"
+        say "npm cannot install $AXE: the test of accessibility is skipped"
 }
 
 # --- the virtual environment --------------------------------------------------------------------

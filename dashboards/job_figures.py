@@ -6,6 +6,7 @@ from typing import Final
 from grafana_foundation_sdk.builders import stat
 from grafana_foundation_sdk.models.common import BigValueTextMode
 
+from dashboards.firing_alerts import alerts_panel
 from dashboards.job_series import (
     FIRING,
     HUNG,
@@ -17,7 +18,6 @@ from dashboards.job_series import (
     words,
 )
 from dashboards.job_who import in_state, since, who
-from dashboards.links import to_runbook
 from dashboards.panels import (
     LATE_COLOUR,
     PEERS_COLOUR,
@@ -169,18 +169,4 @@ def _judged() -> stat.Panel:
 
 
 def _firing() -> stat.Panel:
-    name = f'label_replace({FIRING}, "name", "$1", "alertname", "Rankskew(.*)")'
-    return (
-        sentence_panel(
-            "Alerts",
-            "Firing alerts of this job, without their prefix Rankskew. Click one for its "
-            "runbook: what it means and what to do.",
-            span=3,
-            size=12,
-        )
-        .thresholds(steps((LATE_COLOUR, None)))
-        .with_target(instant(f"count by (alertname, name) ({name})", "{{name}}", "A"))
-        .with_target(instant(f"0 * {STATE} unless {ON_JOB} {FIRING}", "None", "B"))
-        .override_by_query("A", [to_runbook()])
-        .override_by_query("B", [fixed("text")])
-    )
+    return alerts_panel("of this job", FIRING, f"{STATE} unless {ON_JOB} {FIRING}")

@@ -7,8 +7,9 @@ from grafana_foundation_sdk.builders import stat
 from grafana_foundation_sdk.models.common import BigValueTextMode
 
 from dashboards.board import firing
+from dashboards.firing_alerts import alerts_panel
 from dashboards.job_series import words
-from dashboards.links import LABEL, to_node, to_runbook
+from dashboards.links import LABEL, to_node
 from dashboards.panels import (
     LATE_COLOUR,
     PEERS_COLOUR,
@@ -159,19 +160,5 @@ def _line() -> stat.Panel:
 
 def _alerts() -> stat.Panel:
     fire = firing(ONE_RANK)
-    name = f'label_replace({fire}, "name", "$1", "alertname", "Rankskew(.*)")'
-    none = f"0 * {THIS} unless on (cluster, job_id, rank) {fire}"
-    return (
-        sentence_panel(
-            "Alerts",
-            "Firing alerts that name this rank, without their prefix Rankskew. Click one for its "
-            "runbook: what it means and what to do.",
-            span=3,
-            size=12,
-        )
-        .thresholds(steps((LATE_COLOUR, None)))
-        .with_target(instant(f"count by (alertname, name) ({name})", "{{name}}", "A"))
-        .with_target(instant(none, "None", "B"))
-        .override_by_query("A", [to_runbook()])
-        .override_by_query("B", [fixed("text")])
-    )
+    without = f"{THIS} unless on (cluster, job_id, rank) {fire}"
+    return alerts_panel("that name this rank", fire, without)

@@ -192,7 +192,7 @@ def test_terminal_view(fleet: Tour, row: Row) -> None:
 
 @pytest.mark.parametrize("row", documented(), ids=lambda row: row.state)
 def test_alert(fleet: Tour, row: Row) -> None:
-    """The promised alert is firing, or waits for its time to pass; no other names the job."""
+    """The promised alert is firing, or waits for its time to pass; if none is promised, none is."""
     of_job = [
         alert["labels"]["alertname"]
         for alert in fleet.prometheus.active_alerts()

@@ -1,13 +1,11 @@
 """The receiver of pages: a local webhook that keeps what Alertmanager sends it."""
 
 import json
-import threading
 import time
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
+from demo.post_server import PostServer
 from demo.process import StackError, wait_for
 
 
@@ -43,41 +41,13 @@ def pages_in(body: bytes) -> list[Page]:
     ]
 
 
-class Webhook:
+class Webhook(PostServer):
     """Listens on a loopback port and collects pages; a context manager."""
 
     def __init__(self) -> None:
         self._pages: list[Page] = []
-        pages = self._pages  # list.extend is atomic: handler threads share it without a lock.
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-                pages.extend(pages_in(body))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Print nothing: the terminal is for the pages themselves."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}/"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        # list.extend is atomic: handler threads share it without a lock.
+        super().__init__(lambda _, body: self._pages.extend(pages_in(body)))
 
     def pages(
         self, alert: str | None = None, status: str | None = None, **labels: str

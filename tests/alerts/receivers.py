@@ -2,19 +2,17 @@
 
 import json
 import re
-import threading
 import time
 import urllib.parse
 import urllib.request
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import yaml
 
+from demo.post_server import PostServer
 from demo.process import Process, free_port
 from demo.stack import ALERTMANAGER, ALERTMANAGER_CONFIG, find_program
 
@@ -89,42 +87,16 @@ def elsewhere(alerts: list[Promised], **labels: str) -> list[Promised]:
     return [Promised({**one.labels, **labels}, one.annotations) for one in alerts]
 
 
-class Receivers:
+class Receivers(PostServer):
     """Stands in for Slack and PagerDuty on a loopback port; keeps what each of them is sent."""
 
     def __init__(self) -> None:
         self.sent: list[tuple[str, str, dict[str, Any]]] = []
-        sent = self.sent
+        super().__init__(self._take, status=202)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
-                message = json.loads(body)
-                sent.append((self.path.strip("/"), taken_from(message), message))
-                self.send_response(202)
-                self.end_headers()
-
-            def log_message(self, format: str, *args: Any) -> None:
-                """Print nothing."""
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+    def _take(self, path: str, body: bytes) -> None:
+        message = json.loads(body)
+        self.sent.append((path.strip("/"), taken_from(message), message))
 
 
 def taken_from(message: dict[str, Any]) -> str:

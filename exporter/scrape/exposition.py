@@ -33,13 +33,13 @@ class Wanted:
     compressed: bool = False
 
 
-def wanted(collectors: list[str], headers: Mapping[str, str]) -> Wanted:
-    """Return what a request with these names in `collect[]` and these *headers* asks for."""
+def wanted(collectors: list[str], asked: Mapping[str, str]) -> Wanted:
+    """Return what a request with these names in `collect[]` and the headers *asked* wants."""
     return Wanted(
         frozenset(collectors) or None,
-        _seconds(headers.get(TIMEOUT_HEADER, "")),
-        headers.get("accept", ""),
-        gzip_accepted(headers.get("accept-encoding", "")),
+        _seconds(asked.get(TIMEOUT_HEADER, "")),
+        asked.get("accept", ""),
+        gzip_accepted(asked.get("accept-encoding", "")),
     )
 
 
@@ -80,11 +80,8 @@ class Exposition:
         page = self._coming.get(wanted)
         if page is None:
             page = self._coming[wanted] = asyncio.create_task(self._render(wanted))
-        headers = {"Content-Type": _content_type(wanted), "Vary": "Accept, Accept-Encoding"}
-        if wanted.compressed:
-            headers["Content-Encoding"] = "gzip"
         # Shielded: one who leaves does not take the page from the others.
-        return await asyncio.shield(page), headers
+        return await asyncio.shield(page), headers(wanted)
 
     async def _render(self, wanted: Wanted) -> bytes:
         """Render once everyone who has already asked is waiting for it."""
@@ -92,8 +89,18 @@ class Exposition:
         await asyncio.sleep(0)
         del self._coming[wanted]  # Who asks from here on gets a page that is newer.
         families = self._scrape.collect(wanted.collectors, deadline)
-        body = encode(families, _content_type(wanted).startswith(OPENMETRICS))
-        return gzip.compress(body, GZIP_LEVEL) if wanted.compressed else body
+        return packed(encode(families, _content_type(wanted).startswith(OPENMETRICS)), wanted)
+
+
+def packed(body: bytes, wanted: Wanted) -> bytes:
+    """Return *body* as it is sent: compressed if that was asked for."""
+    return gzip.compress(body, GZIP_LEVEL) if wanted.compressed else body
+
+
+def headers(wanted: Wanted) -> dict[str, str]:
+    """Return the headers of a page."""
+    found = {"Content-Type": _content_type(wanted), "Vary": "Accept, Accept-Encoding"}
+    return found | ({"Content-Encoding": "gzip"} if wanted.compressed else {})
 
 
 def _content_type(wanted: Wanted) -> str:

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from starlette.applications import Starlette
+from starlette.datastructures import Headers
 from starlette.requests import Request
-from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from exporter.scrape.exposition import headers, wanted
+from exporter.simulate.copies import Copies, copied
 from exporter.simulate.faults import EARLIER_SECONDS
 from exporter.simulate.judged import Judged
 from exporter.simulate.node import SimulatedNode
@@ -25,6 +28,8 @@ CLUSTER: Final = "simulated"
 HISTORY_SECONDS: Final = 600
 HISTORY_STEP_SECONDS: Final = 10
 NODES_WITH_HISTORY: Final = 128
+# In a larger fleet many nodes repeat the readings of others; all of them would take a core.
+NODES_WITH_READINGS: Final = 512
 # A page is updated once a second while somebody looks at it.
 LOOK_SECONDS: Final = 1.0
 LOOKED_AT_SECONDS: Final = 10.0
@@ -41,21 +46,32 @@ class Fleet:
     ) -> None:
         self._clock = clock
         self._began = clock()
-        past = _past(sum(plan.nodes for plan in plans))
+        number = sum(plan.nodes for plan in plans)
         self.nodes: dict[str, SimulatedNode] = {}
+        self._copies: dict[str, Copies] = {}
         for plan in plans:
-            training = Training(plan)
-            judged = Judged(training)
-            for number in range(plan.first_node, plan.first_node + plan.nodes):
-                place = directory / str(number)
-                node = SimulatedNode(training, judged, number, place, self._began, past)
-                self.nodes[node.name] = node
+            nodes = self._of(plan, directory, _past(number))
+            self.nodes |= {node.name: node for node in nodes}
+            if number > NODES_WITH_READINGS:
+                self._copies |= copied(nodes, self.now)
         self._apps: dict[str, ASGIApp] = {}
         self._looked_at: dict[str, float] = {}
+
+    def _of(self, plan: JobPlan, directory: Path, past: list[float]) -> list[SimulatedNode]:
+        training = Training(plan)
+        judged = Judged(training)
+        return [
+            SimulatedNode(training, judged, number, directory / str(number), self._began, past)
+            for number in range(plan.first_node, plan.first_node + plan.nodes)
+        ]
 
     def now(self) -> float:
         """Return the seconds since the start of the simulation."""
         return self._clock() - self._began
+
+    def copies(self, name: str) -> Copies | None:
+        """Return what makes the page of the node *name*, None if it makes its own."""
+        return self._copies.get(name)
 
     def app(self, name: str) -> ASGIApp:
         """Return the exporter of the node *name* as of now; raises KeyError if there is none."""
@@ -141,6 +157,12 @@ class _Nodes:
         if name not in self._fleet.nodes:
             answer = PlainTextResponse(f"There is no node {name[:40]!a}; / lists them.\n", 404)
             await answer(scope, receive, send)
+            return
+        made = self._fleet.copies(name)
+        if rest == "metrics" and made is not None and not scope["query_string"]:
+            asked = wanted([], Headers(scope=scope))
+            page = await made.page(self._fleet.nodes[name], asked)
+            await Response(page, headers=headers(asked))(scope, receive, send)
             return
         if not rest.startswith("metrics"):
             self._fleet.look_at(name)

@@ -65,7 +65,7 @@ class SimulatedNode:
         self._nvml = SimulatedNvml(training, node, unix_start)
         self._found = processes(plan, node)
         self._host = SimulatedHost(training, node)
-        self._scrape = _Scrape(makers(self._sources()), self._reading_here)
+        self.exposition = Exposition(_Scrape(makers(self._sources()), self._reading_here))
         join = RankJoin(self._nvml, lambda: self._found, self._store)
         self._live = LiveView(self._store, lambda: plan.gpus, Node(self.name, join=join))
         for at in past:
@@ -75,6 +75,23 @@ class SimulatedNode:
     def instance(self) -> str:
         """Return the label `instance` that discovery gives it."""
         return f"{self.name}:{PORT}"
+
+    @property
+    def names(self) -> list[str]:
+        """Return the labels that only its own series have, in the order of its GPUs."""
+        node_rank = self._node - self._training.plan.first_node
+        each = (name for rank in self._ranks.values() for name in rank.names)
+        return [f'node_rank="{node_rank}"', *each]
+
+    @property
+    def is_usual(self) -> bool:
+        """Return whether it differs from others of its job in names only.
+
+        The first node may not: there a fault of the whole job is.
+        """
+        plan = self._training.plan
+        faulty = {fault.node for fault in plan.faults}
+        return self._node != plan.first_node and self._node not in faulty
 
     @property
     def about(self) -> str:
@@ -107,7 +124,7 @@ class SimulatedNode:
 
     def app(self) -> ASGIApp:
         """Return the web application of its exporter."""
-        return web_app(Exposition(self._scrape), self._live, lambda: None, lambda: None)
+        return web_app(self.exposition, self._live, lambda: None, lambda: None)
 
     def _sources(self) -> Sources:
         procfs, sysfs = self._files.mounts

@@ -64,6 +64,14 @@ class SimulatedRank:
         self._steps = self._paced = self._sequence = self._block = self._block_bits = 0
         self._busy = self._busy_squared = self._gc = self._tokens = self._joined = 0.0
 
+    @property
+    def names(self) -> list[str]:
+        """Return the labels that tell its series from those of other ranks."""
+        named = {"rank": self._rank, "dp": self._rank, "pid": pid_of(self._rank)}
+        return [
+            f'{name}="{value}"' for name, value in (named | {"gpu_uuid": self._gpu_uuid}).items()
+        ]
+
     def snapshot(self, at: float, said: Said | None) -> Snapshot:
         """Return what the probe pushes at *at*; *said* is the judge's verdict, which it repeats."""
         self._advance(at)

@@ -1,13 +1,13 @@
-"""Instant queries to a Prometheus."""
+"""Queries to a Prometheus."""
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from exporter.top.fetch import Trouble, get_json
-from exporter.top.fields import mapping, number, objects, text
+from exporter.client.fetch import Trouble, get_json
+from exporter.client.fields import mapping, number, objects, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +22,18 @@ class Sample:
         return self.labels.get(label, "")
 
 
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The values of the series *name* with *labels*, at times in Unix seconds, in their order."""
+
+    name: str
+    labels: Mapping[str, str]
+    points: Sequence[tuple[float, float]]
+
+    def __getitem__(self, label: str) -> str:
+        return self.labels.get(label, "")
+
+
 class Prometheus:
     """The server at *url*; *now* is its clock at the last answer."""
 
@@ -29,18 +41,33 @@ class Prometheus:
         self._url = url
         self.now = time.time()
 
-    def query(self, expression: str) -> list[Sample]:
-        """Return the value of *expression* now; raises Trouble."""
-        said = get_json(self._url, "/api/v1/query", {"query": expression})
+    def query(self, expression: str, at: float | None = None) -> list[Sample]:
+        """Return the value of *expression* at the Unix time *at*, or now; raises Trouble."""
+        query = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
+        answers = map(_sample, self._ask("/api/v1/query", query))
+        found = [each for each in answers if each is not None]
+        for _, seconds in found:
+            self.now = seconds
+        return [sample for sample, _ in found]
+
+    def query_range(
+        self, expression: str, start: float, end: float, step_seconds: float
+    ) -> list[Series]:
+        """Return the values of *expression* from *start* to *end*, Unix times; raises Trouble.
+
+        Prometheus refuses more than 11,000 points per series.
+        """
+        query = {"query": expression, "start": f"{start:.3f}", "end": f"{end:.3f}"}
+        found = self._ask("/api/v1/query_range", query | {"step": f"{step_seconds:g}"})
+        return [Series(*_named(each), _points(each)) for each in found]
+
+    def _ask(self, path: str, query: Mapping[str, str]) -> list[Mapping[str, Any]]:
+        said = get_json(self._url, path, query)
         if not isinstance(said, dict) or said.get("status") not in ("success", "error"):
             raise Trouble(f"{self._url} answers, but it is not a Prometheus.")
         if said["status"] == "error":
             raise Trouble(f"{self._url} cannot answer a query: {text(said.get('error'))}.")
-        answers = map(_sample, objects(mapping(said.get("data")).get("result")))
-        found = [each for each in answers if each is not None]
-        for _, at in found:
-            self.now = at
-        return [sample for sample, _ in found]
+        return objects(mapping(said.get("data")).get("result"))
 
 
 def selector(**labels: str | None) -> str:
@@ -54,14 +81,28 @@ def selector(**labels: str | None) -> str:
 
 def _sample(said: Mapping[str, Any]) -> tuple[Sample, float] | None:
     """Return a sample and its time; None for what is no number, such as NaN."""
-    try:
-        at, value = said["value"]
-        found = number(float(value))
-    except (KeyError, TypeError, ValueError):
-        return None
+    found = _point(said.get("value"))
     if found is None:
         return None
-    metric = {
-        text(name) or "": text(each) or "" for name, each in mapping(said.get("metric")).items()
-    }
-    return Sample(metric.pop("__name__", ""), metric, found), number(at) or 0.0
+    return Sample(*_named(said), found[1]), found[0]
+
+
+def _points(said: Mapping[str, Any]) -> list[tuple[float, float]]:
+    values = said.get("values")
+    found = map(_point, values if isinstance(values, list) else [])
+    return [each for each in found if each is not None]
+
+
+def _point(said: Any) -> tuple[float, float] | None:
+    try:
+        at, value = said
+        found = number(float(value))
+    except (TypeError, ValueError):
+        return None
+    return None if found is None else (number(at) or 0.0, found)
+
+
+def _named(said: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    metric = mapping(said.get("metric")).items()
+    labels = {text(name) or "": text(each) or "" for name, each in metric}
+    return labels.pop("__name__", ""), labels

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
+from exporter.client.fetch import base_url
 from exporter.commands.arguments import Parser, add_json, interval
 from exporter.errors import UsageError
 from exporter.top.document import as_json
-from exporter.top.fetch import base_url
 from exporter.top.from_exporter import read_exporters
 from exporter.top.model import Fleet
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlsplit
 
+from exporter.client.fetch import Trouble, get_json
+from exporter.client.fields import label, mapping, number, numbers, objects, text, texts, whole
 from exporter.live import states
 from exporter.live.sentences import LateView
-from exporter.top.fetch import Trouble, get_json
-from exporter.top.fields import label, mapping, number, numbers, objects, text, texts, whole
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, Rank, in_order, no_such_job
 from exporter.top.ranks import holds_up, worth_a_row
 

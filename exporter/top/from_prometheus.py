@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from exporter.client.fetch import Trouble
+from exporter.client.prometheus import Prometheus, Sample, selector
 from exporter.live.sentences import LateView
-from exporter.top.fetch import Trouble
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, in_order, no_such_job
-from exporter.top.prometheus import Prometheus, Sample, selector
 from exporter.top.prometheus_ranks import with_ranks
 from exporter.top.ranks import MOST_RANKS
 from exporter.top.told import told

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from exporter.top.fields import label, whole
+from exporter.client.fields import label, whole
+from exporter.client.prometheus import Prometheus, Sample, selector
 from exporter.top.model import Job, Rank
-from exporter.top.prometheus import Prometheus, Sample, selector
 from exporter.top.ranks import MOST_RANKS, worth_a_row
 
 # Two samples, even if Prometheus scrapes once a minute.

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
+from exporter.client.prometheus import Sample
 from exporter.live import states
 from exporter.live.sentences import duration, late_sentence, listed
 from exporter.top.model import UNKNOWN, Job
-from exporter.top.prometheus import Sample
 
 Samples = Mapping[str, Sequence[Sample]]
 

@@ -22,6 +22,7 @@ def installation(
     for name in ("alerts/rules", "alerts/runbooks", "dashboards"):
         names[name].mkdir(parents=True)
         (names[name] / "one.txt").write_text(name)
+    names["alerts/advice.yaml"].write_text("causes: {}")
     names["alerts/alertmanager.yaml"].write_text("route: {}")
     names["alerts/notifications.tmpl"].write_text("{{ define }}")
     monkeypatch.setattr(bundle, "PACKAGE", package)
@@ -33,6 +34,7 @@ def test_files_are_found_in_a_wheel_and_in_a_checkout(installation: Path) -> Non
     assert {name: bundled(name).is_dir() for name in PLACES} == {
         "alerts/rules": True,
         "alerts/runbooks": True,
+        "alerts/advice.yaml": False,
         "alerts/alertmanager.yaml": False,
         "alerts/notifications.tmpl": False,
         "dashboards": True,
@@ -47,6 +49,7 @@ def test_everything_is_written_in_one_layout(installation: Path, tmp_path: Path)
 
     assert sorted(written) == sorted(path for path in out.glob("**/*") if path.is_file())
     assert {str(path.relative_to(out)) for path in written} == {
+        "alerts/advice.yaml",
         "alerts/alertmanager.yaml",
         "alerts/notifications.tmpl",
         "alerts/rules/one.txt",

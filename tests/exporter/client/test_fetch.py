@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from exporter.client import fetch
+from exporter.client.fetch import Trouble, base_url, get_json
 from exporter.errors import UsageError
-from exporter.top import fetch
-from exporter.top.fetch import Trouble, base_url, get_json
-from tests.exporter.top.servers import json_answer, serving
+from tests.exporter.client.servers import json_answer, serving
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
-from tests.exporter.top.servers import Answer, json_answer, serving
+from tests.exporter.client.servers import Answer, json_answer, serving
 
 NOW: Final = 2000.0
 # A name, a regular expression of names, and the labels after them.

@@ -7,11 +7,11 @@ import sys
 import pytest
 
 from exporter.__main__ import main
+from tests.exporter.client.servers import exporter_of
 from tests.exporter.running import ROOT
 from tests.exporter.top import fake_prometheus as fake
 from tests.exporter.top.documents import hung, job, live, straggler
 from tests.exporter.top.fake_prometheus import FakePrometheus
-from tests.exporter.top.servers import exporter_of
 
 Captured = pytest.CaptureFixture[str]
 

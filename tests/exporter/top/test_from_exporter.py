@@ -2,11 +2,11 @@
 
 import pytest
 
-from exporter.top.fetch import Trouble
+from exporter.client.fetch import Trouble
 from exporter.top.from_exporter import merged, read_document, read_exporters
 from exporter.top.model import NO_RANK, UNKNOWN, Job
+from tests.exporter.client.servers import Answer, exporter_of, json_answer, serving
 from tests.exporter.top.documents import SLOW_DATA, hung, job, late, live, rank, straggler
-from tests.exporter.top.servers import Answer, exporter_of, json_answer, serving
 
 URL = "http://node1:9917"
 

@@ -4,9 +4,9 @@ import pytest
 
 from exporter.top.from_prometheus import NO_EXPORTER, NO_RULES, NO_STATES, read_prometheus
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet
+from tests.exporter.client.servers import json_answer, serving
 from tests.exporter.top import fake_prometheus as fake
 from tests.exporter.top.fake_prometheus import FakePrometheus, Series, series
-from tests.exporter.top.servers import json_answer, serving
 
 
 def read(*samples: Series, cluster: str | None = None, job_id: str | None = None) -> Fleet:

@@ -6,19 +6,19 @@ from typing import Any, Final
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from exporter.client import fetch
+from exporter.client.prometheus import selector
 from exporter.replay.promtool import evaluate, rule_files
 from exporter.simulate.asked import parse
 from exporter.simulate.fleet import Fleet as SimulatedFleet
 from exporter.simulate.fleet import fleet_app
 from exporter.simulate.plan import equal_jobs
-from exporter.top import fetch
 from exporter.top.from_prometheus import read_prometheus
 from exporter.top.model import Job
-from exporter.top.prometheus import selector
 from tests.exporter.asgi import ask
+from tests.exporter.client.servers import Answer, json_answer, serving
 from tests.exporter.clock import Clock
 from tests.exporter.running import PATIENCE_SECONDS, ROOT
-from tests.exporter.top.servers import Answer, json_answer, serving
 
 SCRAPE_SECONDS: Final = 15.0
 SCRAPES: Final = 17

@@ -21,12 +21,12 @@ from typing import Final
 import pytest
 from rich.console import Console
 
-from exporter.top.fetch import TIMEOUT_SECONDS
+from exporter.client.fetch import TIMEOUT_SECONDS
 from exporter.top.model import Fleet, Job
 from exporter.top.screen import Watch, frame, kept
+from tests.exporter.client.servers import Answer, exporter_of, json_answer, serving
 from tests.exporter.running import PATIENCE_SECONDS, ROOT
 from tests.exporter.top.documents import live, straggler
-from tests.exporter.top.servers import Answer, exporter_of, json_answer, serving
 
 LEAVE_SCREEN: Final = "\x1b[?1049l"
 FLEET: Final = Fleet("http://n", [Job("llama", state="healthy")], timestamp_seconds=1000.0)

@@ -1,0 +1,1 @@
+"""Asks other programs over HTTP: exporters and a Prometheus."""

@@ -1,0 +1,1 @@
+"""What the commands ask of other programs, and what they say if that fails."""

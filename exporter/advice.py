@@ -75,9 +75,20 @@ class Advice:
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Return *text* with the PLACEHOLDERS that have harmless *values* replaced by them."""
+    """Return *text* with the PLACEHOLDERS that have harmless *values* replaced by them.
+
+    "GPU" is also a word: outside `code` it stays.
+    """
     good = {name: value for name, value in values.items() if HARMLESS.fullmatch(value)}
-    return _WORD.sub(lambda found: good.get(found[1], found[1]), text)
+    parts = text.split("`")
+    for place, part in enumerate(parts):
+        here = good if place % 2 else {name: good[name] for name in good if name != "GPU"}
+        parts[place] = _fill(part, here)
+    return "`".join(parts)
+
+
+def _fill(text: str, values: Mapping[str, str]) -> str:
+    return _WORD.sub(lambda found: values.get(found[1], found[1]), text)
 
 
 @cache

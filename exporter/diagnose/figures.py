@@ -1,4 +1,4 @@
-"""The figure behind each cause: what it is called, its unit, and the expression that measures it."""
+"""The figure behind each cause: its name, its unit, and the expression that measures it."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -57,7 +57,8 @@ MEASURES: Final[dict[tuple[str, str], tuple[Measure, ...]]] = {
             "tokens a step",
             "count",
             RANK,
-            "delta(rankskew_tokens_total{WHERE}[1m]) / (delta(rankskew_steps_total{WHERE}[1m]) > 0)",
+            "delta(rankskew_tokens_total{WHERE}[1m])"
+            " / (delta(rankskew_steps_total{WHERE}[1m]) > 0)",
         ),
     ),
     ("slow_device", "clocks"): (

@@ -6,6 +6,7 @@ from typing import Final
 
 from exporter.diagnose.model import Part
 from exporter.live.sentences import LOST_TO
+from rank_probe.verdict import MOST_LATE
 
 # In the order in which they are told.
 KINDS: Final = {
@@ -48,7 +49,8 @@ def _ranks(kind: str, gpus: float, late: ByRank) -> tuple[Part, ...]:
     named = sum(sum(stages.values()) for stages in late.values())
     if kind != "persistent" or named <= 0:
         return ()
-    factor = min(1.0, gpus / named)
+    # Only the costliest are listed: the others have cost the rest.
+    factor = gpus / named if len(late) < MOST_LATE else min(1.0, gpus / named)
     parts = [
         Part(
             f"rank {rank}",

@@ -51,5 +51,6 @@ def _sentence(kind: str, gpus: float, ranks: float, stage: str | None, group: st
         where = f", mostly {DOING.get(stage, f'in {stage}')}" if stage else ""
         return f"Another rank is slow in each step{where}; {cost} wait for whichever it is."
     if kind == "group":
-        return f"Peer group {group or 'of some ranks'} has more work than the others; {cost} wait for it."
+        who = f"Peer group {group}" if group else "A peer group"
+        return f"{who} has more work than the others; {cost} wait for it."
     return f"All ranks wait for communication; that costs {cost}, whichever rank is late."

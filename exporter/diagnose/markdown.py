@@ -15,7 +15,7 @@ def as_markdown(report: Report) -> str:
 def _lines(report: Report) -> Iterator[str]:
     yield f"# {_plain(words.title(report))}"
     yield ""
-    yield from (_plain(report.sentence), "", _plain(words.when(report)))
+    yield from (_plain(f"{words.opening(report)} {words.when(report)}".strip()), "")
     if report.outcome in words.OUTCOMES:
         yield words.OUTCOMES[report.outcome]
     if report.loss is not None:
@@ -27,7 +27,7 @@ def _lines(report: Report) -> Iterator[str]:
         yield from _finding(finding, report.at_seconds)
     sections = {
         "Also": list(report.more),
-        "What began lately": [
+        "What began, the latest first": [
             f"{duration(each.since_seconds)} ago: {each.sentence}" for each in report.events
         ],
         "Not judged": list(report.unjudged),

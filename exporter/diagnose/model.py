@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from exporter.live.sentences import LineView
+from exporter.live.states import HEALTHY
 
 # How sure the cause of a finding is.
 HIGH, MEDIUM, LOW = "high", "medium", "low"
@@ -139,7 +140,7 @@ class Report:
         """Return FOUND if a finding tells something, else whether the job could be judged."""
         if any(finding.tells for finding in self.findings):
             return FOUND
-        return CANNOT_TELL if self.findings or self.unjudged else BALANCED
+        return CANNOT_TELL if self.findings or self.state != HEALTHY else BALANCED
 
     @property
     def cost_per_hour(self) -> float | None:

@@ -18,7 +18,7 @@ def as_text(report: Report) -> str:
 
 
 def _lines(report: Report) -> Iterator[str]:
-    yield from _wrapped(f"{words.title(report)}. {report.sentence}".strip())
+    yield from _wrapped(f"{words.title(report)}. {words.opening(report)}".strip())
     yield from _wrapped(words.when(report))
     if report.outcome in words.OUTCOMES:
         yield from _wrapped(words.OUTCOMES[report.outcome])
@@ -31,15 +31,19 @@ def _lines(report: Report) -> Iterator[str]:
         yield ""
         yield from _finding(number, finding, report.at_seconds)
     yield from _section("Also", report.more)
-    yield from _section("What began lately", [_event(each, report) for each in report.events])
+    yield from _section(
+        "What began, the latest first", [_event(each, report) for each in report.events]
+    )
     yield from _section("Not judged", report.unjudged)
 
 
 def _finding(number: int, finding: Finding, at_seconds: float | None) -> Iterator[str]:
     head = f"{number}. "
     yield from _wrapped(finding.sentence, head, " " * len(head))
+    last = ""
     for label, text in words.rows(finding, at_seconds):
-        yield from _row(label, text)
+        yield from _row(label if label != last else "", text)
+        last = label
     if finding.steps:
         yield "   What to do, the least disturbing first:"
     for place, step in enumerate(finding.steps, 1):
@@ -47,8 +51,8 @@ def _finding(number: int, finding: Finding, at_seconds: float | None) -> Iterato
         yield from _wrapped(said, f"   {place:3}. ", " " * 8)
     if finding.proof:
         yield from _row("Proof", finding.proof)
-    for link in finding.links:
-        yield from _row("More", link)
+    for place, link in enumerate(finding.links):
+        yield from _row("" if place else "More", link)
 
 
 def _event(event: Event, report: Report) -> str:

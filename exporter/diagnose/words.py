@@ -30,6 +30,12 @@ def title(report: Report) -> str:
     return f"{cluster}{report.job_id}: {state.lower()}"
 
 
+def opening(report: Report) -> str:
+    """Return what the state means, unless a finding says it word for word."""
+    said = {finding.sentence for finding in report.findings}
+    return "" if report.sentence in said else report.sentence
+
+
 def when(report: Report) -> str:
     """Return where the report comes from, and the time that it is about."""
     source = f"From {report.source}"
@@ -105,12 +111,12 @@ def rows(finding: Finding, at_seconds: float | None) -> Iterator[tuple[str, str]
 
 def _since(finding: Finding, at_seconds: float | None) -> str:
     since = finding.since_seconds or 0.0
-    said = duration(since)
-    if at_seconds is not None:
-        said += f" ({clock(at_seconds - since)} UTC)"
-    if finding.until_seconds:
-        said += f" until {duration(finding.until_seconds)} ago"
-    return said
+    until = finding.until_seconds
+    if at_seconds is None:
+        end = f" until {duration(until)} before it" if until else ""
+        return f"{duration(since)} before the end{end}"
+    end = f" until {duration(until)} ago" if until else ""
+    return f"{duration(since)} ({clock(at_seconds - since)} UTC){end}"
 
 
 def _cost(finding: Finding) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
 from exporter.advice import for_alert
@@ -15,7 +16,6 @@ KNOWN: Final = (
     "Straggler|SlowNode|JobHung|RanksMissing|SlowStart|NotJudgeable|ExporterDown|RankSlower"
     "|RotatingImbalance|StageImbalance|CommunicationBound|EfficiencyDrop"
 )
-# Said of a rank whose lateness explains it, or is explained by it: a fact of that finding.
 MOST: Final = 5
 ON_NODES: Final = "and on (cluster, instance) node:rankskew_ranks:max"
 
@@ -34,14 +34,24 @@ def alert_findings(moment: Moment) -> list[Finding]:
     found = moment.prometheus.query(f"{own} or {of_nodes}")
     urgent = [s for s in found if s["alertstate"] == "firing" or s["severity"] != "info"]
     once = {(s["alertname"], s["rank"], s["instance"], s["gpu_uuid"]): s for s in urgent}
-    places = moment.places((s["rank"], s["instance"]) for s in once.values() if s["rank"])
-    return [_finding(sample, places) for sample in sorted(once.values(), key=_order)]
+    placed = [_with_rank(moment, sample) for sample in sorted(once.values(), key=_order)]
+    places = moment.places((s["rank"], s["instance"]) for s in placed if s["rank"])
+    return [_finding(sample, places) for sample in placed]
+
+
+def _with_rank(moment: Moment, sample: Sample) -> Sample:
+    """Return an alert about a GPU with the rank of the job on it, if there is one."""
+    if sample["rank"] or not sample["gpu_uuid"]:
+        return sample
+    gpu = selector(gpu_uuid=sample["gpu_uuid"], instance=sample["instance"])
+    found = moment.prometheus.query(f"rankskew_gpu_rank_info{{{moment.where},{gpu}}}")
+    return replace(sample, labels={**sample.labels, "rank": found[0]["rank"]}) if found else sample
 
 
 def told_apart(
     alerts: Sequence[Finding], others: Sequence[Finding]
 ) -> tuple[list[Finding], dict[int, list[str]]]:
-    """Return the *alerts* about ranks that no other finding is about, and facts for those others.
+    """Return the *alerts* about ranks that are not late, and facts for those that are.
 
     The facts are sentences, by the place of the finding among *others*.
     """
@@ -56,6 +66,8 @@ def told_apart(
 
 
 def _same(alert: Finding, other: Finding) -> bool:
+    if other.cause is None:
+        return False
     if alert.rank is not None:
         return alert.rank in other.ranks
     instance = alert.place.instance

@@ -20,9 +20,11 @@ SERIES: Final = (
     "|rankskew_late_since_timestamp_seconds|job_reason:rankskew_not_judgeable:bool"
     "|job:rankskew_(threshold:value|gpu_hour_price:value|hung:seconds|ranks_missing:sum"
     "|ranks:sum|run_seconds:max|starting:timestamp|coverage:ratio)"
-    "|node:rankskew_exporter_down:group"
+    "|node:rankskew_exporter_down:group|job_source:rankskew_gpus_lost:info"
 )
 INFO: Final = "rankskew_(rank_info|gpu_rank_info)"
+
+Infos = dict[str, Sample]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +64,21 @@ class Moment:
     def places(self, ranks: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Place]:
         """Return where each of *ranks*, pairs of rank and instance, runs; raises Trouble."""
         wanted = set(ranks)
-        if not wanted:
-            return {}
-        names = "|".join(sorted({rank for rank, _ in wanted}))
-        found = self.prometheus.query(f'{{__name__=~"{INFO}",{self.where},rank=~"{names}"}}')
-        known: dict[tuple[str, str], dict[str, Sample]] = defaultdict(dict)
-        for sample in found:
-            known[sample["rank"], sample["instance"]][sample.name] = sample
+        known = self._infos("{}", wanted)
+        if missing := wanted - known.keys():
+            # An exporter that has just gone, or did not answer in time.
+            known |= self._infos("last_over_time({}[15m])", missing)
         return {who: _place(who[1], known.get(who, {})) for who in wanted}
+
+    def _infos(self, form: str, ranks: set[tuple[str, str]]) -> dict[tuple[str, str], Infos]:
+        names = "|".join(sorted({rank for rank, _ in ranks}))
+        if not names:
+            return {}
+        series = f'{{__name__=~"{INFO}",{self.where},rank=~"{names}"}}'
+        known: dict[tuple[str, str], Infos] = defaultdict(dict)
+        for sample in self.prometheus.query(form.replace("{}", series)):
+            known[sample["rank"], sample["instance"]][sample.name] = sample
+        return known
 
 
 def look(prometheus: Prometheus, job: Job) -> Moment:
@@ -81,7 +90,7 @@ def look(prometheus: Prometheus, job: Job) -> Moment:
     return Moment(prometheus, job, samples)
 
 
-def _place(instance: str, known: dict[str, Sample]) -> Place:
+def _place(instance: str, known: Infos) -> Place:
     nothing = Sample("", {}, 0.0)
     info = known.get("rankskew_rank_info", nothing)
     on_gpu = known.get("rankskew_gpu_rank_info", nothing)

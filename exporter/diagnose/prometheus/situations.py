@@ -1,14 +1,15 @@
 """What is wrong besides late ranks: a job stands still, is not seen, or cannot be judged."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from exporter.advice import situations
+from exporter.client.prometheus import Sample
 from exporter.diagnose.advise import host
 from exporter.diagnose.losses import loss_findings
 from exporter.diagnose.model import Finding, Place
 from exporter.diagnose.prometheus.moment import Moment
 from exporter.live import states
-from exporter.live.sentences import duration
+from exporter.live.sentences import MOST_NAMES, duration, listed
 
 START_SECONDS = 900.0
 MOST_NODES = 3
@@ -30,7 +31,7 @@ def situation_findings(moment: Moment) -> Iterator[Finding]:
         yield _starting(moment)
     elif state in SILENT_STATES:
         yield Finding(what=state, sentence=moment.job.sentence)
-    if state in (states.NOT_JUDGEABLE, states.STARTING):
+    elif state == states.NOT_JUDGEABLE:
         yield from _reasons(moment)
     if state not in (*SILENT_STATES, states.STARTING):
         kinds = {s["kind"]: s.value for s in moment.all("job_kind:rankskew_gpus_lost:sum")}
@@ -49,6 +50,11 @@ def unjudged(moment: Moment) -> list[str]:
     coverage = moment.value("job:rankskew_coverage:ratio")
     if coverage is not None and coverage < 0.995 and not told:
         told.append(f"Only {coverage:.0%} of the job's ranks and steps are judged.")
+    if any(s["source"] == "block" for s in moment.all("job_source:rankskew_gpus_lost:info")):
+        told.append(
+            "No judge covers the job: only ranks that have been late by a tenth or more for two "
+            "minutes are named."
+        )
     return told
 
 
@@ -91,7 +97,7 @@ def _down(moment: Moment) -> Iterator[Finding]:
 
 def _missing(moment: Moment) -> Iterator[Finding]:
     silent = sorted(
-        (s for s in moment.all("rank:rankskew_silent_seconds:max") if s["rank"].isdecimal()),
+        (s for s in _silent(moment) if s["rank"].isdecimal()),
         key=lambda sample: (sample["instance"], int(sample["rank"])),
     )
     firsts = {sample["instance"]: sample for sample in reversed(silent)}
@@ -108,9 +114,31 @@ def _missing(moment: Moment) -> Iterator[Finding]:
             place=places[sample["rank"], instance],
             since_seconds=sample.value,
         )
-    missing = moment.value("job:rankskew_ranks_missing:sum")
-    if missing or not silent:
+    unprobed = moment.prometheus.query(f'rankskew_gpu_rank_info{{source="environ",{moment.where}}}')
+    if unprobed:
+        yield _unprobed(unprobed)
+    elif moment.value("job:rankskew_ranks_missing:sum") or not silent:
         yield Finding("ranks_missing", moment.job.sentence)
+
+
+def _silent(moment: Moment) -> Sequence[Sample]:
+    """Return the ranks that have gone silent; the rules leave out those of a job that is dead."""
+    return moment.all("rank:rankskew_silent_seconds:max") or moment.prometheus.query(
+        f"rankskew_rank_silent_seconds{{{moment.where}}}"
+    )
+
+
+def _unprobed(found: Sequence[Sample]) -> Finding:
+    ranks = sorted(int(sample["rank"]) for sample in found if sample["rank"].isdecimal())
+    instance = found[0]["instance"]
+    names = listed([str(rank) for rank in ranks[:MOST_NAMES]])
+    more = f" and {len(ranks) - MOST_NAMES} more" if len(ranks) > MOST_NAMES else ""
+    return Finding(
+        "ranks_without_probe",
+        f"Ranks {names}{more} run without the probe, on {instance} for one.",
+        ranks=tuple(ranks),
+        place=Place(node=host(instance), instance=instance),
+    )
 
 
 def _starting(moment: Moment) -> Finding:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.client.fetch import Trouble, base_url
-from exporter.commands.arguments import Parser, add_json, interval, moment
+from exporter.commands.arguments import Parser, add_json, interval, moment, positive
 from exporter.diagnose import document, markdown, text
 from exporter.diagnose.model import EXIT_STATUS, CannotTell, Report
 from exporter.errors import UsageError
@@ -38,6 +38,14 @@ def parser() -> Parser:
     options.add_argument("--job", metavar="JOB_ID", help="this job; not needed if there is one")
     options.add_argument("--cluster", help="only this cluster of the Prometheus")
     _add_times(options)
+    options.add_argument(
+        "--time-scale",
+        metavar="K",
+        type=positive,
+        default=1.0,
+        help="with --trace: make the clock and every stage K times slower, for traces of only a "
+        "few seconds (default: 1)",
+    )
     _add_formats(options)
     return options
 
@@ -100,10 +108,12 @@ def _reader(options: argparse.Namespace) -> Read:
         for name in ("at", "since", "cluster"):
             if getattr(options, name) is not None:
                 raise UsageError(f"--{name} needs --prometheus: only that has a history")
+    if options.trace is None and options.time_scale != 1.0:
+        raise UsageError("--time-scale needs --trace")
     if options.trace is not None:
         from exporter.diagnose.from_trace import read_trace
 
-        return partial(read_trace, options.trace, options.job)
+        return partial(read_trace, options.trace, options.job, options.time_scale)
     if options.prometheus is None:
         from exporter.diagnose.from_exporter import read_exporters
 

@@ -30,8 +30,8 @@ def suspects(gpus_by_stage: Mapping[str, float]) -> list[Suspect]:
 
 
 def chosen(found: Sequence[Suspect]) -> Suspect:
-    """Return the first of the suspects, or that the cause is not known."""
-    return found[0] if found else Suspect(UNKNOWN)
+    """Return the first of the suspects that explains enough, or that the cause is not known."""
+    return next((each for each in found if each.share >= ENOUGH), Suspect(UNKNOWN))
 
 
 def stage_figures(

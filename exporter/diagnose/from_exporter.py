@@ -224,7 +224,8 @@ def _situations(known: Known, kinds: Mapping[str, float]) -> Iterator[Finding]:
     elif job.state in (states.STARTING, states.FINISHED, states.NO_PROBE):
         yield Finding(job.state, job.sentence)
     elif job.state == states.NOT_JUDGEABLE:
-        yield Finding(job.reason if job.reason in situations() else "no_join", job.sentence)
+        reason = job.reason or ""
+        yield Finding(reason if reason in situations() else "no_join", job.sentence)
     elif job.state != states.HUNG:
         yield from loss_findings(kinds, {}, float(job.world_size or len(job.ranks) or 1))
 
@@ -276,5 +277,5 @@ def _mild(job: Job) -> Iterator[str]:
 def _coverage(job: Job) -> Iterator[str]:
     if job.coverage is not None and job.coverage < 0.995:
         yield f"Only {job.coverage:.0%} of the job's ranks and steps are judged."
-    if job.reason in situations():
+    if job.reason is not None and job.reason in situations():
         yield f"Not judgeable ({job.reason}): {situations()[job.reason].text}."

@@ -54,12 +54,8 @@ def gpu_suspects(
     if gpu is None or late.stage not in ON_GPU or is_node:
         return [], []
     figures, suspects = [], []
-    foreign = number(gpu.get("foreign_processes"))
-    if foreign:
-        others = gpus.usual("foreign_processes", gpu)
-        figures.append(Figure("foreign processes", "count", foreign, others, "other GPUs"))
-        suspects.append(Suspect("foreign_process"))
-    for figure, suspect in (*_clock(gpus, gpu, late), *_link(gpu)):
+    # In the order of the rules.
+    for figure, suspect in (*_clock(gpus, gpu, late), *_foreign(gpus, gpu), *_link(gpu)):
         figures.append(figure)
         suspects.append(suspect)
     return figures, suspects
@@ -73,6 +69,14 @@ def _clock(gpus: Gpus, gpu: Mapping[str, Any], late: LateView) -> Iterator[tuple
         name = f"SM clock ({reasons})" if reasons else "SM clock"
         figure = Figure(name, "hertz", own, usual, "other GPUs")
         yield figure, Suspect("slow_device", "clocks", share)
+
+
+def _foreign(gpus: Gpus, gpu: Mapping[str, Any]) -> Iterator[tuple[Figure, Suspect]]:
+    foreign = number(gpu.get("foreign_processes"))
+    if foreign:
+        others = gpus.usual("foreign_processes", gpu)
+        figure = Figure("foreign processes", "count", foreign, others, "other GPUs")
+        yield figure, Suspect("foreign_process")
 
 
 def _link(gpu: Mapping[str, Any]) -> Iterator[tuple[Figure, Suspect]]:

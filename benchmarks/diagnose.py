@@ -27,7 +27,7 @@ from benchmarks.accuracy_plan import Segment, grid
 from benchmarks.accuracy_trace import read_rows, truth
 from benchmarks.diagnose_plan import CANNOT_TELL, TOUR, Expected, of_segment
 from benchmarks.diagnose_score import Row, is_right, score
-from benchmarks.report import write
+from benchmarks.report import RESULTS, write
 from demo.stack import RULES, Prometheus, Simulation
 from exporter.commands import diagnose
 from exporter.errors import UsageError
@@ -35,6 +35,7 @@ from exporter.errors import UsageError
 PATIENCE_SECONDS: Final = 480.0
 POLL_SECONDS: Final = 10.0
 FEW_STEPS: Final = 12
+RESULT: Final = RESULTS / "diagnose.json"
 NOBODY: Final = "http://127.0.0.1:1"
 
 
@@ -160,6 +161,14 @@ def _too_short(segment: Segment, folder: Path) -> Row:
     return score("trace", what, Expected(CANNOT_TELL, ("warming_up",)), document)
 
 
+def _stored(measured: set[str]) -> list[Row]:
+    """Return the rows of the last result whose source has not been *measured* again."""
+    if not RESULT.exists():
+        return []
+    found: list[Row] = json.loads(RESULT.read_text())["rows"]
+    return [row for row in found if row["source"] not in measured]
+
+
 def main() -> int:
     """Ask about every fault; exits 1 if an answer is wrong."""
     parser = argparse.ArgumentParser(description="Does diagnose name what was planted?")
@@ -174,7 +183,7 @@ def main() -> int:
         rows += tour(options.interval)
     if options.only != "tour":
         rows += traces(options.ranks or (4, 2), options.sizes or (0.25,), options.traces)
-    write("diagnose" if options.only is None else f"diagnose_{options.only}", rows, ["torch"])
+    write("diagnose", [*_stored({row["source"] for row in rows}), *rows], ["torch"])
     return 0 if all(map(is_right, rows)) else 1
 
 

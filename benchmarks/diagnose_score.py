@@ -58,5 +58,6 @@ def said(document: Mapping[str, Any]) -> str:
     node = f"{first['place']['node']} " if not who and first["place"]["node"] else ""
     where = "" if first["stage"] is None else f"{first['stage']} "
     detail = f" ({first['detail']})" if first["detail"] else ""
-    more = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
+    also = [each["what"] for each in findings[1:]]
+    more = f"; also {', '.join(also)}" if also else ""
     return f"{who}{node}{where}{first['what']}{detail}{more}".replace("_", " ")

@@ -10,7 +10,9 @@ from tests.exporter.client.servers import Answer, json_answer, serving
 
 NOW: Final = 2000.0
 # A name, a regular expression of names, and the labels after them.
-_SELECTOR: Final = re.compile(r'(?:\b([a-z_]+:?[a-z_]+:?[a-z0-9_]*))?\{(?:__name__=~"([^"]*)",?)?')
+_SELECTOR: Final = re.compile(
+    r'(?:\b([A-Za-z_]+:?[A-Za-z_]+:?[a-z0-9_]*))?\{(?:__name__=~"([^"]*)",?)?'
+)
 _EQUAL: Final = re.compile(r'(\w+)="([^"]*)"')
 
 Series = tuple[dict[str, str], float]

@@ -17,7 +17,7 @@ from exporter.diagnose.prometheus.situations import unjudged
 from exporter.live.sentences import duration
 from exporter.live.states import HEALTHY
 from exporter.top.from_prometheus import ask
-from exporter.top.model import STATE_WORDS, STATES, Job
+from exporter.top.model import MOST_JOBS, STATE_WORDS, STATES, Job
 
 # Points of each range, and the least time between them.
 POINTS: Final = 240
@@ -46,24 +46,13 @@ class Stretch:
 def read_stretch(url: str, cluster: str | None, job_id: str | None, seconds: float) -> Report:
     """Return the report on the last *seconds*; raises Trouble and CannotTell."""
     prometheus = Prometheus(url)
-    end = _now(prometheus)
     step = max(LEAST_STEP_SECONDS, seconds / POINTS)
-    cluster, job_id = _which(prometheus, cluster, job_id, Window(end, seconds, step))
     where = selector(cluster=cluster, job_id=job_id)
-    stretch = Stretch(prometheus, where, end, seconds, step)
-    states = stretch.ask("job:rankskew_state:info")
-    if not any(series.points for series in states):
-        raise CannotTell(f"Nothing is recorded of job {job_id!r} in the last {duration(seconds)}.")
+    stretch = Stretch(prometheus, where, _now(prometheus), seconds, step)
+    states = [series for series in stretch.ask("job:rankskew_state:info") if series.points]
+    cluster, job_id = _which(url, job_id, states, seconds)
+    stretch = replace(stretch, where=selector(cluster=cluster, job_id=job_id))
     return _report(stretch, url, cluster, job_id, states)
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The *seconds* before *end*, looked at every *step* seconds."""
-
-    end: float
-    seconds: float
-    step: float
 
 
 def _now(prometheus: Prometheus) -> float:
@@ -72,27 +61,18 @@ def _now(prometheus: Prometheus) -> float:
 
 
 def _which(
-    prometheus: Prometheus, cluster: str | None, job_id: str | None, window: Window
+    url: str, job_id: str | None, states: Sequence[Series], seconds: float
 ) -> tuple[str, str]:
-    """Return cluster and name of the only job there was; raises CannotTell."""
-    where = selector(cluster=cluster, job_id=job_id)
-    found = prometheus.query_range(
-        f"group by (cluster, job_id) (job:rankskew_state:info{{{where}}})",
-        window.end - window.seconds,
-        window.end,
-        window.step,
-    )
-    jobs = sorted({(series["cluster"], series["job_id"]) for series in found if series.points})
+    """Return cluster and name of the only job that had *states*; raises CannotTell."""
+    jobs = sorted({(series["cluster"], series["job_id"]) for series in states})
     if len(jobs) == 1:
         return jobs[0]
     if not jobs:
         what = "any job" if job_id is None else f"a job {job_id!r}"
-        raise CannotTell(
-            f"{prometheus.url} has recorded nothing of {what} in the last "
-            f"{duration(window.seconds)}."
-        )
-    names = ", ".join(job for _, job in jobs[:20])
-    raise CannotTell(f"There are {len(jobs)} jobs; name one with --job: {names}.")
+        raise CannotTell(f"{url} has recorded nothing of {what} in the last {duration(seconds)}.")
+    names = ", ".join(job for _, job in jobs[:MOST_JOBS])
+    more = f" and {len(jobs) - MOST_JOBS} more" if len(jobs) > MOST_JOBS else ""
+    raise CannotTell(f"There are {len(jobs)} jobs; name one with --job: {names}{more}.")
 
 
 def _report(
@@ -115,7 +95,7 @@ def _report(
         source=url,
         job_id=job_id,
         cluster=cluster,
-        state=_state(findings, states),
+        state=_state(states),
         sentence=_sentence(states, stretch),
         at_seconds=stretch.end,
         covers_seconds=stretch.seconds,
@@ -150,11 +130,7 @@ def _moments(
     last = max(at for series in states for at, _ in series.points)
     costliest = sorted(lost, key=lambda rank: -sum(gpus for _, gpus in lost[rank]))
     times = [max(at for at, _ in lost[rank]) for rank in costliest[:MOST_MOMENTS]]
-    times += [
-        max(at for at, _ in series.points)
-        for series in states
-        if series.points and series["state"] not in (HEALTHY,)
-    ]
+    times += [max(at for at, _ in series.points) for series in states if series["state"] != HEALTHY]
     return [last, *sorted({at for at in times if at != last}, reverse=True)[:MOST_MOMENTS]]
 
 
@@ -198,9 +174,9 @@ def _over_time(
     return replace(finding, gpus_lost=mean, facts=(said, *finding.facts))
 
 
-def _state(findings: Sequence[Finding], states: Sequence[Series]) -> str:
+def _state(states: Sequence[Series]) -> str:
     """Return the most urgent state of the stretch."""
-    seen = {series["state"] for series in states if series.points}
+    seen = {series["state"] for series in states}
     return min((state for state in STATES if state in seen), key=STATES.index)
 
 

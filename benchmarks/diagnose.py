@@ -36,6 +36,7 @@ PATIENCE_SECONDS: Final = 480.0
 POLL_SECONDS: Final = 10.0
 FEW_STEPS: Final = 12
 RESULT: Final = RESULTS / "diagnose.json"
+SAMPLE: Final = RESULTS / "diagnose_sample.txt"
 NOBODY: Final = "http://127.0.0.1:1"
 
 
@@ -68,7 +69,17 @@ def tour(interval_seconds: float) -> list[Row]:
                 interval_seconds=interval_seconds,
             ) as prometheus,
         ):
-            return [*_settled(prometheus.url), *_untold(prometheus.url)]
+            rows = [*_settled(prometheus.url), *_untold(prometheus.url)]
+            SAMPLE.write_text(sample(prometheus.url))
+            return rows
+
+
+def sample(url: str) -> str:
+    """Return the report on one job of the tour, with an address for *url* that can be printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        diagnose.run(["--prometheus", url, "--job", "thermal"])
+    return printed.getvalue().replace(url, "http://prometheus:9090")
 
 
 def fast_rules(directory: Path) -> Path:

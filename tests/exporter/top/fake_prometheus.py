@@ -1,7 +1,7 @@
 """A Prometheus that holds samples and answers the few forms of query that `rankskew top` asks."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -32,7 +32,7 @@ class FakePrometheus:
 
     samples: Sequence[Series]
     asked: list[str] = field(default_factory=list)
-    over_time: dict[str, Sequence[float]] = field(default_factory=dict)
+    over_time: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def answer(self, path: str, form: dict[str, str]) -> Answer:
         if path not in ("/api/v1/query", "/api/v1/query_range"):

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
+from exporter.advice import situations
 from exporter.client.prometheus import Prometheus, Series, selector
 from exporter.diagnose.advise import advised
 from exporter.diagnose.loss import loss
@@ -15,7 +16,7 @@ from exporter.diagnose.prometheus.moment import look
 from exporter.diagnose.prometheus.read import all_findings, one_job
 from exporter.diagnose.prometheus.situations import unjudged
 from exporter.live.sentences import duration
-from exporter.live.states import HEALTHY
+from exporter.live.states import FINISHED, HEALTHY, NO_PROBE, NOT_JUDGEABLE, STARTING
 from exporter.top.from_prometheus import ask
 from exporter.top.model import MOST_JOBS, STATE_WORDS, STATES, Job
 
@@ -24,6 +25,8 @@ POINTS: Final = 240
 LEAST_STEP_SECONDS: Final = 15.0
 # Moments that are looked at in full, each with a handful of queries.
 MOST_MOMENTS: Final = 6
+# While a job is in one of these, nothing can be told of its ranks.
+QUIET: Final = (STARTING, NOT_JUDGEABLE, FINISHED, NO_PROBE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,7 @@ def _report(
     findings: list[Finding] = []
     for at in times:
         findings += _at(url, cluster, job_id, at, stretch, findings)
-    findings = [_over_time(each, lost, stretch) for each in findings]
+    findings = [_over_time(each, lost, stretch) for each in _telling(findings, states)]
     findings.sort(key=lambda each: -(each.gpus_lost or 0.0))
     moment = look(Prometheus(url, times[0]), _job(url, cluster, job_id, times[0]))
     slower, events = whole_job(moment)
@@ -174,10 +177,18 @@ def _over_time(
     return replace(finding, gpus_lost=mean, facts=(said, *finding.facts))
 
 
+def _telling(findings: Sequence[Finding], states: Sequence[Series]) -> list[Finding]:
+    """Return *findings* without those that only say why nothing could be told for a while."""
+    if {series["state"] for series in states} <= set(QUIET):
+        return list(findings)
+    names = situations()
+    return [each for each in findings if each.what not in names or names[each.what].found]
+
+
 def _state(states: Sequence[Series]) -> str:
-    """Return the most urgent state of the stretch."""
+    """Return the most urgent state of the stretch; one that tells nothing only if it is alone."""
     seen = {series["state"] for series in states}
-    return min((state for state in STATES if state in seen), key=STATES.index)
+    return min(seen - set(QUIET) or seen, key=STATES.index)
 
 
 def _sentence(states: Sequence[Series], stretch: Stretch) -> str:

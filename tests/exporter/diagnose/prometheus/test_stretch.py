@@ -6,7 +6,7 @@ from exporter.diagnose.model import CannotTell, Report
 from exporter.diagnose.prometheus.stretch import read_stretch
 from tests.exporter.diagnose.prometheus.jobs import straggler
 from tests.exporter.top import fake_prometheus as fake
-from tests.exporter.top.fake_prometheus import FakePrometheus, Series
+from tests.exporter.top.fake_prometheus import FakePrometheus, Series, series
 
 LOST = "rank:rankskew_gpus_lost:sum"
 
@@ -41,6 +41,15 @@ def test_loss_is_the_mean_of_the_stretch() -> None:
 def test_healthy_stretch_is_balanced() -> None:
     """Nobody was late in it."""
     assert over(fake.job(), 600.0).outcome == "balanced"
+
+
+def test_start_within_a_healthy_stretch_is_no_finding() -> None:
+    """It could not be judged for a while, and then it was balanced."""
+    started = series("job:rankskew_state:info", state="starting")
+    said = over([*fake.job(), started], 600.0)
+
+    assert (said.outcome, said.state, said.findings) == ("balanced", "healthy", ())
+    assert over(fake.job(state="starting"), 600.0).outcome == "cannot_tell"
 
 
 def test_empty_stretch_is_one_sentence() -> None:

@@ -56,7 +56,10 @@ def ask(*arguments: str) -> dict[str, Any]:
 
 
 def tour(interval_seconds: float) -> list[Row]:
-    """Return a row for each job of the tour, and for each thing that cannot be told."""
+    """Return a row for each job of the tour, and for each thing that cannot be told.
+
+    Writes a whole report as a sample.
+    """
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         rules = fast_rules(directory / "rules")
@@ -92,25 +95,28 @@ def fast_rules(directory: Path) -> Path:
 
 
 def _settled(url: str) -> list[Row]:
-    """Ask again until all is right, or patience ends: the rules wait for minutes."""
+    """Ask until all answers of one round are right, or patience ends: the rules wait for minutes.
+
+    Between rounds only those that were wrong are asked again. A wrong cause with high confidence
+    counts whenever it was said.
+    """
     rows: dict[str, Row] = {}
     ever_wrong: set[str] = set()
     deadline = time.monotonic() + PATIENCE_SECONDS
+    asked = set(TOUR)
     while True:
-        for job_id, expected in TOUR.items():
-            if job_id not in rows or not is_right(rows[job_id]):
-                document = ask("--prometheus", url, "--job", job_id)
-                rows[job_id] = score("simulate", job_id, expected, document)
-                if rows[job_id]["wrong with high confidence"]:
-                    ever_wrong.add(job_id)
-        wrong = [job_id for job_id, row in rows.items() if not is_right(row)]
-        print(f"not right yet: {', '.join(wrong) or 'none'}", flush=True)
-        if not wrong or time.monotonic() > deadline:
+        for job_id in asked:
+            document = ask("--prometheus", url, "--job", job_id)
+            rows[job_id] = score("simulate", job_id, TOUR[job_id], document)
+            if rows[job_id]["wrong with high confidence"]:
+                ever_wrong.add(job_id)
+        wrong = {job_id for job_id, row in rows.items() if not is_right(row)}
+        print(f"not right yet: {', '.join(sorted(wrong)) or 'none'}", flush=True)
+        if time.monotonic() > deadline or (not wrong and asked == set(TOUR)):
             break
-        time.sleep(POLL_SECONDS)
-    return [
-        row | {"wrong with high confidence": job_id in ever_wrong} for job_id, row in rows.items()
-    ]
+        asked = wrong or set(TOUR)
+        time.sleep(POLL_SECONDS if wrong else 0.0)
+    return [rows[job_id] | {"wrong with high confidence": job_id in ever_wrong} for job_id in TOUR]
 
 
 def _untold(url: str) -> list[Row]:

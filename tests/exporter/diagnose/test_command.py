@@ -1,6 +1,7 @@
 """`rankskew diagnose`: its options, its formats and its exit status."""
 
 import json
+import time
 
 import pytest
 
@@ -76,8 +77,12 @@ def test_wrong_usage_is_one_line(arguments: list[str], complaint: str, capsys: C
     assert complaint in line
 
 
-def test_time_may_be_written_in_several_ways(capsys: Captured) -> None:
-    """Unix seconds, or ISO 8601; without an offset it is UTC."""
+def test_time_may_be_written_in_several_ways(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unix seconds, or ISO 8601; without an offset it is UTC, wherever one sits."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
     fleet = FakePrometheus(straggler())
     times = []
     with fleet.serve() as url:
@@ -90,4 +95,6 @@ def test_time_may_be_written_in_several_ways(capsys: Captured) -> None:
             main(["diagnose", "--prometheus", url, "--at", text, "--json"])
             times.append(json.loads(capsys.readouterr().out)["at_seconds"])
 
+    monkeypatch.undo()
+    time.tzset()
     assert times == [1_795_420_800.0] * 4

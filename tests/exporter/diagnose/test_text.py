@@ -3,6 +3,7 @@
 import re
 
 from exporter.diagnose.markdown import as_markdown
+from exporter.diagnose.model import CANNOT_TELL
 from exporter.diagnose.text import COLUMNS, as_text
 from tests.exporter.diagnose.findings import late, report
 
@@ -54,6 +55,11 @@ def test_balanced_job_is_told_so() -> None:
     said = as_text(report(state="healthy", unjudged=(), loss=None))
 
     assert "Balanced: nothing is wrong that was measured." in said
+
+
+def test_late_rank_of_which_nothing_is_left_is_not_balance() -> None:
+    """Its series may end before the state of the job does."""
+    assert report(state="straggler").outcome == CANNOT_TELL
 
 
 def test_sentence_is_not_said_twice() -> None:

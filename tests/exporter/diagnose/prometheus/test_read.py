@@ -53,6 +53,20 @@ def test_second_cause_with_evidence_is_told() -> None:
     assert finding.others == ("slow GPU (clocks), which explains 80%",)
 
 
+def test_figure_behind_the_cause_is_told() -> None:
+    """Beside that of the peers; where there is nothing on either side it is left out."""
+    samples = straggler("slow_device", "clocks")
+    gpu = {"job_id": "", "instance": "n2:9917", "gpu_uuid": "GPU-6"}
+    clock = series("rankskew_gpu_clock_hertz", 1.41e9, clock="sm", **gpu)
+    cool = series("rankskew_gpu_temperature_celsius", 0.0, sensor="gpu", **gpu)
+    (finding,) = ask([*samples, clock, cool]).findings
+
+    assert [
+        (each.name, each.value, each.peers) for each in finding.figures if "SM" in each.name
+    ] == [("SM clock", 1.41e9, 1.41e9)]
+    assert not any(each.name == "temperature" for each in finding.figures)
+
+
 def test_rank_without_a_cause_is_told_by_its_stage() -> None:
     """Nothing that is measured explains it: then the stage decides what to look at."""
     samples = [each for each in straggler() if "cause" not in each[0]["__name__"]]

@@ -46,14 +46,22 @@ class HostFiles:
         self.mounts = Mounts(directory / "proc", directory / "sys")
         self._training = training
         self._node = node
+        self._shown: dict[Path, str] = {}
         for path, text in self._lasting():
-            _write(path, text)
+            self._write(path, text)
         self.show(0.0)
 
     def show(self, at: float) -> None:
         """Write what the files contain at the time *at* of the simulation."""
         for path, text in self._changing(at):
-            _write(path, text)
+            self._write(path, text)
+
+    def _write(self, path: Path, text: str) -> None:
+        if path not in self._shown:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        if self._shown.get(path) != text:
+            path.write_text(text)
+            self._shown[path] = text
 
     def _lasting(self) -> Iterator[tuple[Path, str]]:
         proc, sys = self.mounts
@@ -144,8 +152,3 @@ class HostFiles:
         for fault in self._training.phase(at).faults:
             if fault.has(self._node, fault.gpu):
                 yield fault.kind, at - fault.begins_seconds
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)

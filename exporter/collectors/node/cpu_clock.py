@@ -30,6 +30,7 @@ class NodeCpuClockCollector:
         self._folder = mounts.sysfs / "devices" / "system" / "cpu"
         # Of each CPU, its busy and its total time, in ticks.
         self._last: dict[str, tuple[int, int]] = {}
+        self._package: dict[str, str] = {}
         if self._clock("cpu0") is None and not self._throttled_seconds():
             raise NotAvailable("this node shows neither the clock of its CPUs nor throttling")
 
@@ -73,13 +74,18 @@ class NodeCpuClockCollector:
         """Return the throttled time of each package; each of its CPUs has the same."""
         found: dict[str, float] = {}
         for cpu in names_in(self._folder):
-            folder = self._folder / cpu
-            total = number_in(folder / "thermal_throttle" / "package_throttle_total_time_ms")
-            package = number_in(folder / "topology" / "physical_package_id")
+            throttled = self._folder / cpu / "thermal_throttle" / "package_throttle_total_time_ms"
+            total = number_in(throttled)
             if total is not None:
-                key = str(package or 0)
-                found[key] = max(found.get(key, 0.0), total / MILLISECONDS)
+                package = self._package_of(cpu)
+                found[package] = max(found.get(package, 0.0), total / MILLISECONDS)
         return found
+
+    def _package_of(self, cpu: str) -> str:
+        if cpu not in self._package:
+            package = number_in(self._folder / cpu / "topology" / "physical_package_id")
+            self._package[cpu] = str(package or 0)
+        return self._package[cpu]
 
 
 def _times(stat: Path) -> Iterator[tuple[str, tuple[int, int]]]:

@@ -39,8 +39,8 @@ def _operations() -> timeseries.Panel:
     return (
         panel(
             "Time per operation on storage",
-            "Mean time of a read from a disk, and of an operation on NFS or Lustre, waiting "
-            "included. Flash and servers need less than 5 ms.",
+            "Mean time of a read from a disk, and of an operation on NFS or Lustre. Flash and "
+            "servers need less than 5 ms.",
             "s",
             span=8,
         )

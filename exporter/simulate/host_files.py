@@ -35,7 +35,7 @@ HOST_COUNTS: Final = {
 }
 NFS_MOUNT: Final = (
     "device 10.0.0.5:/data mounted on /data with fstype nfs4 statvers=1.1\n"
-    "\tper-op statistics\n\t        READ: {0} {0} 0 0 0 0 0 {1} 0\n"
+    "\tper-op statistics\n\t        READ: {0} {0} 0 0 0 0 {1} {1} 0\n"
 )
 
 

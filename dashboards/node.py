@@ -7,6 +7,7 @@ from dashboards.board import board
 from dashboards.node_figures import figures, tables
 from dashboards.node_gpus import errors, heat, links, work
 from dashboards.node_host import host
+from dashboards.node_slow import slow
 from dashboards.panels import DATASOURCE
 from dashboards.variables import NODE, cluster_variable, instance_variable
 
@@ -30,7 +31,7 @@ def node_dashboard() -> dashboard.Dashboard:
         ("Heat, power and clocks", heat()),
         ("Links", links()),
         ("Errors", errors()),
-        ("Host", host()),
+        ("Host", (*host(), *slow())),
     ):
         node.with_row(dashboard.Row(title))
         for panel in panels:

@@ -24,10 +24,12 @@ from exporter.collectors.gpu.throttle import GpuThrottleCollector
 from exporter.collectors.gpu.utilization import GpuUtilizationCollector
 from exporter.collectors.gpu.xid import GpuXidCollector
 from exporter.collectors.node.cpu import NodeCpuCollector
+from exporter.collectors.node.cpu_clock import NodeCpuClockCollector
 from exporter.collectors.node.disk import NodeDiskCollector
 from exporter.collectors.node.files import Mounts
 from exporter.collectors.node.infiniband import NodeInfinibandCollector
 from exporter.collectors.node.memory import NodeMemoryCollector
+from exporter.collectors.node.mounts import NodeMountsCollector
 from exporter.collectors.node.network import NodeNetworkCollector
 from exporter.collectors.node.pressure import NodePressureCollector
 from exporter.collectors.rank.blocks import RankBlocksCollector
@@ -171,11 +173,13 @@ COLLECTORS: Final = (
     _gpu("gpu_recovery", "Recovery actions that the driver advises.", GpuRecoveryCollector),
     _joined("gpu_processes", "Processes on the GPUs, and foreign ones.", GpuProcessesCollector),
     _node("node_cpu", "CPU time by mode and NUMA node.", NodeCpuCollector),
+    _node("node_cpu_clock", "Clock and throttling of the node's CPUs.", NodeCpuClockCollector),
     _node("node_pressure", "How long tasks wait for CPU, memory, I/O.", NodePressureCollector),
-    _node("node_memory", "Memory of the node and its NUMA nodes.", NodeMemoryCollector),
+    _node("node_memory", "Memory of the node, misplaced pages, OOM kills.", NodeMemoryCollector),
     Entry("node_network", "Bytes and drops of the node's network devices.", _node_network),
     _node("node_infiniband", "The node's InfiniBand and RoCE ports.", NodeInfinibandCollector),
-    Entry("node_disk", "Bytes read from and written to the node's disks.", _node_disk),
+    Entry("node_disk", "Bytes of the node's disks; the two busiest of them.", _node_disk),
+    _node("node_mounts", "Operations on NFS and Lustre, and their time.", NodeMountsCollector),
     Entry("exporter_self", "The exporter's version, ingest and process.", _exporter_self),
 )
 

@@ -220,7 +220,8 @@ class _Health:
     """Each collector's status, as metric families.
 
     Collectors that only read memory have status series only while they fail: their data has its own
-    freshness, and three series for each would use up most of a node's budget.
+    freshness, and three series for each would use up most of a node's budget. When a collector last
+    succeeded matters while it does not.
     """
 
     def __init__(self) -> None:
@@ -238,8 +239,8 @@ class _Health:
         )
         self._last_success = GaugeMetricFamily(
             "rankskew_collector_last_success_timestamp_seconds",
-            "Time at which the collector last succeeded, in Unix seconds; absent until then, and "
-            "only for collectors that run in the background.",
+            "Time at which the collector last succeeded, in Unix seconds; only while it fails, and "
+            "for collectors that run in the background.",
             labels=["collector"],
         )
 
@@ -249,7 +250,7 @@ class _Health:
             self._success.add_metric(labels, float(sample.succeeded))
         if _is_slow(source):
             self._duration.add_metric(labels, sample.duration_seconds)
-            if source.last_success_timestamp_seconds is not None:
+            if not sample.succeeded and source.last_success_timestamp_seconds is not None:
                 self._last_success.add_metric(labels, source.last_success_timestamp_seconds)
 
     def add_broken(self, name: str) -> None:

@@ -47,7 +47,9 @@ class Kind:
 
     *extra* is further time per step, by stage, as a share of a rank's usual own time. *gpu*
     replaces fields of GpuSample, *gpu_counts* and *costs* add to fields of GpuSample and Cost,
-    *pressure* is the share of time in which tasks of the node wait for a resource.
+    *pressure* is the share of time in which tasks of the node wait for a resource, *host_counts*
+    adds to what HOST_COUNTS in host_files.py names, *cpu_clock* is the share that CPUs keep of
+    their clock, *oom_kills* is a number.
     """
 
     name: str
@@ -68,6 +70,9 @@ class Kind:
     more_tokens: float = 0.0
     pressure: Mapping[str, float] = field(default_factory=dict)
     dropped_packets: float = 0.0
+    host_counts: Mapping[str, float] = field(default_factory=dict)
+    cpu_clock: float = 1.0
+    oom_kills: int = 0
     line: str = ""
     begins_seconds: float = -EARLIER_SECONDS
 
@@ -164,6 +169,49 @@ KINDS: Final = (
         dropped_packets=40.0,
     ),
     Kind(
+        "disk",
+        "a disk of a node is slow, so all of its ranks get their samples late",
+        Scope.NODE,
+        extra={"data": 0.25},
+        host_counts={"disk_milliseconds": 700.0, "disk_busy_milliseconds": 850.0},
+    ),
+    Kind(
+        "nfs",
+        "the NFS server answers a node slowly, so all of its ranks get their samples late",
+        Scope.NODE,
+        extra={"data": 0.25},
+        host_counts={"nfs_milliseconds": 3_000.0},
+    ),
+    Kind(
+        "lustre",
+        "Lustre answers a node slowly, so all of its ranks get their samples late",
+        Scope.NODE,
+        extra={"data": 0.25},
+        host_counts={"lustre_milliseconds": 3_000.0},
+    ),
+    Kind(
+        "cpuheat",
+        "heat throttles the CPUs of a node, so all of its ranks are late",
+        Scope.NODE,
+        extra={"data": 0.05, "forward": 0.15},
+        host_counts={"throttled_milliseconds": 600.0},
+        cpu_clock=0.6,
+    ),
+    Kind(
+        "cpuclock",
+        "a power profile lowers the clock of a node's CPUs, so all of its ranks are late",
+        Scope.NODE,
+        extra={"data": 0.05, "forward": 0.15},
+        cpu_clock=0.4,
+    ),
+    Kind(
+        "numa",
+        "a NUMA node is full, so the ranks get memory of the other one",
+        Scope.NODE,
+        extra={"data": 0.04, "forward": 0.12},
+        host_counts={"numa_misses": 50_000.0},
+    ),
+    Kind(
         "rotating",
         "a different rank is late in each step, as with uneven sequence lengths",
         Scope.JOB,
@@ -172,6 +220,13 @@ KINDS: Final = (
     ),
     Kind("hang", "a rank is stuck loading data; the others wait", silence=Silence.STUCK),
     Kind("frozen", "a rank's process is stopped; the others wait", silence=Silence.FROZEN),
+    Kind(
+        "oom",
+        "the kernel kills a rank's process because memory has run out; the others wait",
+        silence=Silence.FROZEN,
+        oom_kills=1,
+        begins_seconds=SEEN_SECONDS,
+    ),
     Kind(
         "lost",
         "a GPU falls off the bus (XID 79); the others wait",

@@ -20,6 +20,23 @@ PORT_RATE: Final = 8e9
 DEVICE_RATE: Final = 3e6
 DISK_RATE: Final = 40e6
 SECTOR_BYTES: Final = 512
+CLOCK_KILOHERTZ: Final = 3_100_000
+# What a node counts per second without any fault; faults add to it.
+HOST_COUNTS: Final = {
+    "disk_reads": 320.0,
+    "disk_milliseconds": 130.0,
+    "disk_busy_milliseconds": 110.0,
+    "nfs_operations": 100.0,
+    "nfs_milliseconds": 80.0,
+    "lustre_operations": 100.0,
+    "lustre_milliseconds": 60.0,
+    "throttled_milliseconds": 0.0,
+    "numa_misses": 0.0,
+}
+NFS_MOUNT: Final = (
+    "device 10.0.0.5:/data mounted on /data with fstype nfs4 statvers=1.1\n"
+    "\tper-op statistics\n\t        READ: {0} {0} 0 0 0 0 {1} {1} 0\n"
+)
 
 
 class HostFiles:
@@ -29,14 +46,22 @@ class HostFiles:
         self.mounts = Mounts(directory / "proc", directory / "sys")
         self._training = training
         self._node = node
+        self._shown: dict[Path, str] = {}
         for path, text in self._lasting():
-            _write(path, text)
+            self._write(path, text)
         self.show(0.0)
 
     def show(self, at: float) -> None:
         """Write what the files contain at the time *at* of the simulation."""
         for path, text in self._changing(at):
-            _write(path, text)
+            self._write(path, text)
+
+    def _write(self, path: Path, text: str) -> None:
+        if path not in self._shown:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        if self._shown.get(path) != text:
+            path.write_text(text)
+            self._shown[path] = text
 
     def _lasting(self) -> Iterator[tuple[Path, str]]:
         proc, sys = self.mounts
@@ -50,6 +75,8 @@ class HostFiles:
         for numa in range(NUMA_NODES):
             folder = sys / "devices" / "system" / "node" / f"node{numa}"
             yield folder / "cpulist", f"{numa}\n"
+            cpu = sys / "devices" / "system" / "cpu" / f"cpu{numa}"
+            yield cpu / "topology" / "physical_package_id", f"{numa}\n"
             total, free = MEMORY_KIB // NUMA_NODES, available // 2 // NUMA_NODES
             name = f"Node {numa}"
             yield folder / "meminfo", f"{name} MemTotal: {total} kB\n{name} MemFree: {free} kB\n"
@@ -76,14 +103,42 @@ class HostFiles:
         # Bytes, packets, errs, drop, fifo, frame, compressed, multicast.
         count = f"{DEVICE_RATE * seconds:.0f} 1 0 {dropped} 0 0 0 0"
         yield proc / "net" / "dev", f"Inter-|\n face |\n  eth0: {count} {count}\n"
+        count_of = self._counts(seconds, faults)
         sectors = int(DISK_RATE * seconds / SECTOR_BYTES)
-        yield proc / "diskstats", f" 259 0 nvme0n1 1 0 {sectors} 1 1 0 {sectors // 8} 1 0 1 1\n"
+        reads = f"{count_of['disk_reads']} 0 {sectors} {count_of['disk_milliseconds']}"
+        busy = count_of["disk_busy_milliseconds"]
+        yield proc / "diskstats", f" 259 0 nvme0n1 {reads} 1 0 {sectors // 8} 1 0 {busy} 1\n"
+        nfs = NFS_MOUNT.format(count_of["nfs_operations"], count_of["nfs_milliseconds"])
+        yield proc / "1" / "mountstats", nfs
+        microseconds = 1_000 * count_of["lustre_milliseconds"]
+        yield (
+            proc / "fs" / "lustre" / "llite" / "scratch-ffff0000" / "stats",
+            f"read {count_of['lustre_operations']} samples [usec] 1 1 {microseconds} 1\n",
+        )
+        yield proc / "vmstat", f"oom_kill {sum(kind.oom_kills for kind, _ in faults)}\n"
+        misses = sys / "devices" / "system" / "node" / "node0" / "numastat"
+        yield misses, f"numa_miss {count_of['numa_misses']}\n"
+        clock = int(CLOCK_KILOHERTZ * min((kind.cpu_clock for kind, _ in faults), default=1.0))
+        for number in range(NUMA_NODES):
+            cpu = sys / "devices" / "system" / "cpu" / f"cpu{number}"
+            yield cpu / "cpufreq" / "scaling_cur_freq", f"{clock}\n"
+            throttled = count_of["throttled_milliseconds"]
+            yield cpu / "thermal_throttle" / "package_throttle_total_time_ms", f"{throttled}\n"
         for port in PORTS:
             counters = sys / "class" / "infiniband" / port / "ports" / "1" / "counters"
             words = f"{PORT_RATE * seconds / 4:.0f}\n"
             yield counters / "port_rcv_data", words
             yield counters / "port_xmit_data", words
             yield counters / "symbol_error", f"{dropped}\n"
+
+    def _counts(self, seconds: float, faults: list[tuple[Kind, float]]) -> dict[str, int]:
+        return {
+            name: int(
+                per_second * seconds
+                + sum(kind.host_counts.get(name, 0.0) * since for kind, since in faults)
+            )
+            for name, per_second in HOST_COUNTS.items()
+        }
 
     def _stat(self, seconds: float) -> str:
         user, system, idle = (
@@ -95,10 +150,5 @@ class HostFiles:
     def _faults(self, at: float) -> Iterator[tuple[Kind, float]]:
         """Yield each kind of fault on this node, and for how long it has been there at *at*."""
         for fault in self._training.phase(at).faults:
-            if fault.has(self._node, 0):
+            if fault.has(self._node, fault.gpu):
                 yield fault.kind, at - fault.begins_seconds
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)

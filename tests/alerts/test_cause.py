@@ -135,6 +135,14 @@ class Nodes:
                     (pressure(node, "cpu"), "+1"),
                     (pressure(node, "io"), "+0.5"),
                     (f'rankskew_infiniband_errors_total{{{node},port="1"}}', "+0"),
+                    (f'rankskew_node_cpu_throttled_seconds_total{{{node},package="0"}}', "+0"),
+                    (f"rankskew_node_cpu_clock_hertz{{{node}}}", "3000000000"),
+                    (f"rankskew_node_numa_misses_total{{{node}}}", "+0"),
+                    (f'rankskew_node_disk_busy_seconds_total{{{node},device="sda"}}', "+3"),
+                    (f'rankskew_node_disk_reads_total{{{node},device="sda"}}', "+1500"),
+                    (f'rankskew_node_disk_read_seconds_total{{{node},device="sda"}}', "+3"),
+                    *((mounted("operations", node, each), "+1500") for each in (NFS, LUSTRE)),
+                    *((mounted("operation_seconds", node, each), "+3") for each in (NFS, LUSTRE)),
                 ]
         return values
 
@@ -152,6 +160,10 @@ def notation(value: str) -> str:
 
 def pressure(node: str, resource: str) -> str:
     return f'rankskew_node_pressure_waiting_seconds_total{{{node},resource="{resource}"}}'
+
+
+def mounted(what: str, node: str, export: str) -> str:
+    return f"rankskew_node_mount_{what}_total{{{node},{export}}}"
 
 
 def labels(late: Late, node: str, cause: str) -> str:
@@ -208,6 +220,9 @@ GPU = 'instance="jn0",gpu_uuid="GPU-1"'
 NODE = 'instance="jn0"'
 CPU = f'rankskew_node_cpu_seconds_total{{{NODE},numa_node="0",mode='
 
+NFS = 'export="10.0.0.5:/data",fstype="nfs"'
+LUSTRE = 'export="scratch",fstype="lustre"'
+
 # A quarter late, so a quarter more work, or a clock lower by a fifth, explains all of it.
 MORE_TOKENS = {f"rankskew_tokens_total{{{WHO}}}": "+37500"}
 COLLECTS = {f"rankskew_gc_pause_seconds_total{{{WHO}}}": "+2.2"}
@@ -231,6 +246,14 @@ READS = {f"rankskew_rank_read_bytes_total{{{WHO}}}": "+600000000"}
 FAULTS = {f"rankskew_rank_major_faults_total{{{WHO}}}": "+1800"}
 IO_PRESSURE = {f'rankskew_rank_cgroup_pressure_seconds_total{{{WHO},resource="io"}}': "+9"}
 SATURATED = {f"rankskew_rank_saturated_workers{{{WHO}}}": "2"}
+# A tenth of 15 seconds; half the clock; a disk that is never idle, and operations of 27 ms.
+HOT_CPU = {f'rankskew_node_cpu_throttled_seconds_total{{{NODE},package="0"}}': "+1.6"}
+SLOW_CPU = {f"rankskew_node_cpu_clock_hertz{{{NODE}}}": "1500000000"}
+NUMA_MISSES = {f"rankskew_node_numa_misses_total{{{NODE}}}": "+160000"}
+BUSY_DISK = {f'rankskew_node_disk_busy_seconds_total{{{NODE},device="sda"}}': "+14"}
+SLOW_DISK = {f'rankskew_node_disk_read_seconds_total{{{NODE},device="sda"}}': "+40"}
+SLOW_NFS = {mounted("operation_seconds", NODE, NFS): "+40"}
+SLOW_LUSTRE = {mounted("operation_seconds", NODE, LUSTRE): "+40"}
 BAD_PORT = {f'rankskew_infiniband_errors_total{{{NODE},port="1"}}': "+60"}
 DROPS = {
     f'rankskew_node_network_{way}_drops_total{{{NODE},device="eth0"}}': "+60"
@@ -363,6 +386,72 @@ def test_of_a_slow_node_its_facts_are_the_cause(tmp_path: Path) -> None:
         # Though all GPUs of the node have it, others do not.
         (in_forward, everywhere(FOREIGN, (0, 1)), "foreign_process"),
         (in_forward, everywhere(SLOW_CLOCK, (0, 1)), "slow_device/clocks"),
+    ]
+
+    assert_cases(tmp_path, cases)
+
+
+def test_what_is_slow_on_a_node_is_the_detail(tmp_path: Path) -> None:
+    """A slow node has the clock, the memory, the disk or the file system that makes it slow."""
+    in_forward = replace(SLOW_NODE, cost={"forward": 1.0})
+    cases: list[Case] = [
+        (in_forward, HOT_CPU, "cpu/thermal"),
+        (SLOW_NODE, HOT_CPU, "cpu/thermal"),
+        (in_forward, SLOW_CPU, "cpu/frequency"),
+        (in_forward, NUMA_MISSES, "cpu/numa_miss"),
+        (SLOW_NODE, BUSY_DISK, "input/disk"),
+        (SLOW_NODE, SLOW_DISK, "input/disk"),
+        (SLOW_NODE, SLOW_NFS, "input/nfs"),
+        (SLOW_NODE, SLOW_LUSTRE, "input/lustre"),
+        (
+            Late({"data": 0.3, "checkpoint": 0.3, "forward": 0.4}, kind="node"),
+            SLOW_NFS,
+            "input/nfs",
+        ),
+        # What explains the rest is told: heat lowers the clock, and a low clock makes tasks wait.
+        (in_forward, HOT_CPU | SLOW_CPU | PRESSURE, "cpu/thermal"),
+        (in_forward, SLOW_CPU | PRESSURE | NUMA_MISSES, "cpu/frequency"),
+        (in_forward, PRESSURE | NUMA_MISSES, "cpu"),
+        (SLOW_NODE, SLOW_NFS | BUSY_DISK | DISK, "input/nfs"),
+        (SLOW_NODE, BUSY_DISK | DISK | HOT_CPU, "input/disk"),
+        (SLOW_NODE, SATURATED | BUSY_DISK, "input/workers"),
+        # A checkpoint is certain, wherever it is written.
+        (Late({"checkpoint": 1.0}, kind="node"), SLOW_NFS, "extra_duties/checkpoint"),
+        # A disk delays no kernel.
+        (in_forward, BUSY_DISK | SLOW_NFS, "unknown"),
+    ]
+
+    assert_cases(tmp_path, cases)
+
+
+def test_node_just_below_the_thresholds_is_not_slow(tmp_path: Path) -> None:
+    """A tenth of the time, 0.7 of the clock, 40 MB/s, 90 % of the time, 20 ms."""
+    in_forward = replace(SLOW_NODE, cost={"forward": 1.0})
+    few = {mounted("operations", NODE, NFS): "+10", mounted("operation_seconds", NODE, NFS): "+3.7"}
+    cases: list[Case] = [
+        (in_forward, just_below(HOT_CPU, "+1.4"), "unknown"),
+        (in_forward, just_below(SLOW_CPU, "2200000000"), "unknown"),
+        (in_forward, just_below(NUMA_MISSES, "+140000"), "unknown"),
+        (SLOW_NODE, just_below(BUSY_DISK, "+13"), "input"),
+        (SLOW_NODE, just_below(SLOW_DISK, "+29"), "input"),
+        (SLOW_NODE, just_below(SLOW_NFS, "+29"), "input"),
+        (SLOW_NODE, just_below(SLOW_LUSTRE, "+29"), "input"),
+        # Long, but so few that hardly anybody waits.
+        (SLOW_NODE, few, "input"),
+    ]
+
+    assert_cases(tmp_path, cases)
+
+
+def test_slow_node_is_not_explained_by_what_most_nodes_have(tmp_path: Path) -> None:
+    """A server that is slow for both nodes, or a single rank of one, makes none of them late."""
+    odd = HOT_CPU | NUMA_MISSES | BUSY_DISK | SLOW_NFS
+    shared = {k: v for node in (0, 1) for k, v in of_node(odd, node).items()}
+    cases: list[Case] = [
+        (SLOW_NODE, shared, "input"),
+        (SLOW_NODE, of_node(SLOW_CPU, 1), "input"),
+        (DATA, odd | SLOW_CPU, "input"),
+        (FORWARD, odd | SLOW_CPU, "unknown"),
     ]
 
     assert_cases(tmp_path, cases)

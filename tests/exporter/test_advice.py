@@ -45,6 +45,8 @@ def details(cause: str) -> set[str]:
     found = re.findall(rf"labels: {{cause: {cause}, detail: (\w+)}}", rules)
     if cause == "slow_device":
         found += re.findall(r'gpu_fault:rankskew_gpu:max{fault=~"([\w|]+)"', rules)[0].split("|")
+    if cause == "input":
+        found += re.findall(r'seconds_total{fstype=~"([\w|]+)"', rules)[0].split("|")
     if cause == "extra_duties":
         found += re.findall(r'ratio{part=~"(checkpoint[\w|]+)"', rules)[0].split("|")
     return set(found)

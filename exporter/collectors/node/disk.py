@@ -1,4 +1,4 @@
-"""Node disk: bytes read from and written to the node's disks, all together."""
+"""Node disk: bytes of the node's disks, all together, and how busy and slow the busiest are."""
 
 import re
 from collections.abc import Iterator
@@ -9,26 +9,35 @@ from prometheus_client.core import CounterMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.base import NotAvailable
+from exporter.collectors.node.busiest import Busiest
 from exporter.collectors.node.files import Mounts
 
 # One path to a multi-port NVMe disk: nvme0c1n1 leads to nvme0n1.
 NVME_PATH: Final = re.compile(r"(nvme\d+)c\d+(n\d+)")
 
 
-class Bytes(NamedTuple):
-    """The bytes read from and written to a disk."""
+# Disks that are shown one by one: a slow one is busier than its neighbours.
+MOST_DISKS: Final = 2
+MILLISECONDS: Final = 1_000
 
-    read: int
-    written: int
+
+class Use(NamedTuple):
+    """What a disk has done: bytes, reads, and milliseconds in which it read or was busy."""
+
+    read_bytes: int = 0
+    written_bytes: int = 0
+    reads: int = 0
+    read_milliseconds: int = 0
+    busy_milliseconds: int = 0
 
 
 class NodeDiskCollector:
-    """Expose the bytes of the physical disks, summed over the node.
+    """Expose the bytes of the physical disks, summed over the node, and the two busiest disks.
 
     Only disks with hardware behind them count, so that no byte counts twice: partitions, RAID,
-    volumes and loop devices pass their bytes on to a disk. A series per disk would make up a sixth
-    of the node's series for ten disks, so this exposes the sum; node_exporter has each disk. Disks
-    whose full name matches *device_exclude* are left out.
+    volumes and loop devices pass their bytes on to a disk. One slow disk disappears in the sum, but
+    the series of ten would be a quarter of the node's, so each has its own only while it is one of
+    the busiest; node_exporter has all. Disks whose full name matches *device_exclude* are left out.
     """
 
     name = "node_disk"
@@ -37,53 +46,88 @@ class NodeDiskCollector:
     def __init__(self, mounts: Mounts, device_exclude: str) -> None:
         self._folder = mounts.sysfs / "block"
         self._excluded = re.compile(device_exclude)
-        self._last: dict[str, Bytes] = {}
-        self._total = Bytes(0, 0)
+        self._last: dict[str, Use] = {}
+        self._read_bytes = self._written_bytes = 0
+        self._busiest = Busiest(MOST_DISKS)
         if not ((mounts.procfs / "diskstats").exists() and self._folder.exists()):
             raise NotAvailable("this node shows no diskstats in /proc or no block in /sys")
 
     def collect(self) -> Iterator[Metric]:
-        for disk, now in self._disks().items():
-            last = self._last.get(disk, Bytes(0, 0))
-            self._total = Bytes(
-                self._total.read + _increase(last.read, now.read),
-                self._total.written + _increase(last.written, now.written),
-            )
+        disks = self._disks()
+        for disk, now in disks.items():
+            last = self._last.get(disk, Use())
+            self._read_bytes += _increase(last.read_bytes, now.read_bytes)
+            self._written_bytes += _increase(last.written_bytes, now.written_bytes)
             self._last[disk] = now
         yield CounterMetricFamily(
             "rankskew_node_disk_read_bytes_total",
             "Bytes read from the node's physical disks (/proc/diskstats, read every 5 s).",
-            value=self._total.read,
+            value=self._read_bytes,
         )
         yield CounterMetricFamily(
             "rankskew_node_disk_written_bytes_total",
             "Bytes written to the node's physical disks (/proc/diskstats, read every 5 s).",
-            value=self._total.written,
+            value=self._written_bytes,
         )
 
-    def _disks(self) -> dict[str, Bytes]:
-        """Return the bytes of each disk; those of an NVMe disk's paths count for the disk."""
-        disks: dict[str, Bytes] = {}
-        paths: dict[str, Bytes] = {}
-        for device, count in self._devices():
+        yield from self._families(disks)
+
+    def _families(self, disks: dict[str, Use]) -> Iterator[Metric]:
+        busy, reads, reading = families = (
+            CounterMetricFamily(
+                "rankskew_node_disk_busy_seconds_total",
+                "Time in which the disk had at least one operation in progress, in seconds; of the "
+                "two disks that have been the busiest of late (/proc/diskstats, read every 5 s).",
+                labels=["device"],
+            ),
+            CounterMetricFamily(
+                "rankskew_node_disk_reads_total",
+                "Reads that the disk has completed; of the two busiest disks (/proc/diskstats, "
+                "read every 5 s).",
+                labels=["device"],
+            ),
+            CounterMetricFamily(
+                "rankskew_node_disk_read_seconds_total",
+                "Time that the disk's reads took, waiting included, in seconds summed over reads; "
+                "of the two busiest disks (/proc/diskstats, read every 5 s).",
+                labels=["device"],
+            ),
+        )
+        for disk in self._busiest.of({name: use.busy_milliseconds for name, use in disks.items()}):
+            busy.add_metric([disk], disks[disk].busy_milliseconds / MILLISECONDS)
+            reads.add_metric([disk], disks[disk].reads)
+            reading.add_metric([disk], disks[disk].read_milliseconds / MILLISECONDS)
+        yield from families
+
+    def _disks(self) -> dict[str, Use]:
+        """Return what each disk has done; what an NVMe disk's paths did counts for the disk."""
+        disks: dict[str, Use] = {}
+        paths: dict[str, list[Use]] = {}
+        for device, use in self._devices():
             path = NVME_PATH.fullmatch(device)
             if path is None:
-                disks[device] = count
+                disks[device] = use
             else:
-                disk = path[1] + path[2]
-                known = paths.get(disk, Bytes(0, 0))
-                paths[disk] = Bytes(known.read + count.read, known.written + count.written)
+                paths.setdefault(path[1] + path[2], []).append(use)
         # Older kernels count only on the paths, newer ones on the disk too.
-        for disk, count in paths.items():
-            known = disks.get(disk, Bytes(0, 0))
-            disks[disk] = Bytes(max(known.read, count.read), max(known.written, count.written))
+        for disk, uses in paths.items():
+            disks[disk] = Use(*map(max, disks.get(disk, Use()), map(sum, zip(*uses, strict=True))))
         return disks
 
-    def _devices(self) -> Iterator[tuple[str, Bytes]]:
+    def _devices(self) -> Iterator[tuple[str, Use]]:
         # nowrap=True does not suit _increase: it forgets a disk that disappears.
         for device, count in psutil.disk_io_counters(perdisk=True, nowrap=False).items():
             if self._is_physical(device) and not self._excluded.fullmatch(device):
-                yield device, Bytes(count.read_bytes, count.write_bytes)
+                yield (
+                    device,
+                    Use(
+                        count.read_bytes,
+                        count.write_bytes,
+                        count.read_count,
+                        count.read_time,
+                        count.busy_time,
+                    ),
+                )
 
     def _is_physical(self, device: str) -> bool:
         return (self._folder / device.replace("/", "!") / "device").exists()

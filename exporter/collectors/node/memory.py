@@ -1,16 +1,17 @@
-"""Node memory: total and available, and total and free on each NUMA node."""
+"""Node memory: what there is, on each NUMA node too, and what happens when it runs out."""
 
+import re
 from collections.abc import Iterator
 
 import psutil
-from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.node.files import Mounts, bytes_by_name, numa_nodes, text_of
 
 
 class NodeMemoryCollector:
-    """Expose the memory of the node, and of each NUMA node that has any."""
+    """Expose the memory of the node and of each NUMA node, pages misplaced and processes killed."""
 
     name = "node_memory"
     interval_seconds = 5.0
@@ -32,6 +33,30 @@ class NodeMemoryCollector:
             value=memory.available,
         )
         yield from self._numa_families()
+        yield from self._short_families()
+
+    def _short_families(self) -> Iterator[Metric]:
+        misses = CounterMetricFamily(
+            "rankskew_node_numa_misses_total",
+            "Pages that were allocated on another NUMA node than was wanted, because that had "
+            "none free (numa_miss in /sys, all NUMA nodes, read every 5 s).",
+        )
+        found = [
+            re.search(r"^numa_miss (\d+)$", text_of(folder / "numastat") or "", re.MULTILINE)
+            for folder in numa_nodes(self._mounts.sysfs).values()
+        ]
+        if any(found):
+            misses.add_metric([], sum(int(count[1]) for count in found if count))
+        kills = CounterMetricFamily(
+            "rankskew_node_oom_kills_total",
+            "Processes that the kernel has killed because the node or their cgroup had no memory "
+            "left (oom_kill in /proc/vmstat, Linux 4.13, read every 5 s).",
+        )
+        vmstat = text_of(self._mounts.procfs / "vmstat") or ""
+        killed = re.search(r"^oom_kill (\d+)$", vmstat, re.MULTILINE)
+        if killed:
+            kills.add_metric([], int(killed[1]))
+        yield from (misses, kills)
 
     def _numa_families(self) -> Iterator[Metric]:
         total = GaugeMetricFamily(

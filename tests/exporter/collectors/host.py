@@ -47,8 +47,10 @@ def add_disk(host: Mounts, name: str, sectors: int) -> None:
 
 
 def large_host(folder: Path) -> Mounts:
-    """Return a node like a DGX: ten disks and eight InfiniBand ports that are up."""
+    """Return a node like a DGX: ten disks, eight InfiniBand ports that are up, a busy CPU."""
     host = copy_of_host(folder)
+    stat = host.procfs / "stat"
+    stat.write_text(stat.read_text().replace("cpu0 3000", "cpu0 90000"))
     shutil.rmtree(host.sysfs / INFINIBAND)
     for number in range(8):
         shutil.copytree(

@@ -4,6 +4,7 @@ import subprocess
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from exporter.collectors import catalog
@@ -14,7 +15,7 @@ from exporter.nvml.sample import NvmlSource
 from exporter.ranks.store import RankStore
 from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
-from tests.exporter.collectors.host import HOST, large_host
+from tests.exporter.collectors.host import HOST, large_host, mounted
 from tests.exporter.nvml.fixed import NO_SAMPLE, node
 from tests.exporter.snapshots import snapshot
 
@@ -24,6 +25,7 @@ NO_COLLECTORS = {Path(room, "__init__.py") for room in ("", *ROOMS)} | {
     Path("base.py"),
     Path("catalog.py"),
     Path("gpu/families.py"),
+    Path("node/busiest.py"),
     Path("node/files.py"),
 }
 SERIES_OF_A_NODE = 120
@@ -86,14 +88,19 @@ def test_every_metric_is_defined_by_one_collector() -> None:
     assert [line for line, count in Counter(types).items() if count > 1] == []
 
 
-def test_node_stays_within_its_series_budget(tmp_path: Path) -> None:
+def test_node_stays_within_its_series_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Two sockets, eight InfiniBand ports and ten disks, without ranks and GPUs, cost up to 120."""
-    page = page_of(on(large_host(tmp_path)), RankStore(), node())
+    host = mounted(large_host(tmp_path), monkeypatch)
+    page = page_of(on(host), RankStore(), node())
     series = [line for line in page.splitlines() if not line.startswith("#")]
     of_ports = [line for line in series if line.startswith("rankskew_infiniband_")]
 
     assert len(of_ports) == 4 * 8
     assert 'rankskew_collector_success{collector="node_pressure"} 1.0' in page
+    assert len([line for line in series if line.startswith("rankskew_node_disk_reads_")]) == 2
+    assert len([line for line in series if line.startswith("rankskew_node_cpu_clock_")]) == 1
     assert len(series) <= SERIES_OF_A_NODE
 
 

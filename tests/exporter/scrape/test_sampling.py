@@ -61,13 +61,23 @@ def expose(scrape: Scrape) -> str:
 
 
 def test_collector_is_exposed_with_how_it_did() -> None:
-    """A background collector's series come with its success, duration and last success."""
-    text = expose(Scrape([FakeCollector("fine", interval_seconds=1)], clock=lambda: 1_234.5))
+    """A background collector's series come with its success and duration."""
+    text = expose(Scrape([FakeCollector("fine", interval_seconds=1)]))
 
     assert "rankskew_fine 1.0" in text
     assert 'rankskew_collector_success{collector="fine"} 1.0' in text
     assert 'rankskew_collector_duration_seconds{collector="fine"} ' in text
-    assert 'rankskew_collector_last_success_timestamp_seconds{collector="fine"} 1234.5' in text
+    assert 'last_success_timestamp_seconds{collector="fine"}' not in text
+
+
+def test_collector_that_fails_says_when_it_last_did_not() -> None:
+    """Since when its series are missing matters while they are."""
+    reading = Reading()
+    scrape = Scrape([FakeCollector("odd", reading, interval_seconds=1)], clock=lambda: 1_234.5)
+    expose(scrape)
+    reading.error = OSError("gone")
+
+    assert 'last_success_timestamp_seconds{collector="odd"} 1234.5' in expose(scrape)
 
 
 def test_collector_that_only_reads_memory_is_listed_only_while_it_fails() -> None:

@@ -17,8 +17,9 @@ from exporter.simulate.plan import equal_jobs, tour
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.clock import Clock
 
-# Divided GPUs, pods and a driver that fails are not simulated.
+# Divided GPUs, pods, a driver and collectors that fail are not simulated.
 NOT_SIMULATED = {
+    "rankskew_collector_last_success_timestamp_seconds",
     "rankskew_gpu_mig_info",
     "rankskew_gpu_mig_memory_total_bytes",
     "rankskew_gpu_mig_memory_used_bytes",

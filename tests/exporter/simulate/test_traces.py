@@ -99,6 +99,48 @@ def test_network_of_a_node_drops_packets(tmp_path: Path) -> None:
     assert drops[1] > 1000
 
 
+@pytest.mark.parametrize(
+    ("kind", "series", "labels", "least"),
+    [
+        ("disk", "rankskew_node_disk_busy_seconds_total", {"device": "nvme0n1"}, 200),
+        ("disk", "rankskew_node_disk_read_seconds_total", {"device": "nvme0n1"}, 200),
+        ("nfs", "rankskew_node_mount_operation_seconds_total", {"fstype": "nfs"}, 800),
+        ("lustre", "rankskew_node_mount_operation_seconds_total", {"fstype": "lustre"}, 800),
+        ("cpuheat", "rankskew_node_cpu_throttled_seconds_total", {"package": "1"}, 150),
+        ("numa", "rankskew_node_numa_misses_total", {}, 10_000_000),
+    ],
+)
+def test_trace_is_on_the_node(
+    tmp_path: Path, kind: str, series: str, labels: dict[str, str], least: float
+) -> None:
+    """What a node's storage, CPUs or memory do is counted there and not on its peer."""
+    simulated = fleet(tmp_path, f"{kind}:node=1")
+    usual, odd = (only(samples(simulated, name)[series], **labels) for name in ("sim-00", NODE))
+
+    assert odd > usual + least
+
+
+@pytest.mark.parametrize(("kind", "share"), [("cpuheat", 0.6), ("cpuclock", 0.4)])
+def test_cpus_of_a_node_run_slower(tmp_path: Path, kind: str, share: float) -> None:
+    """The clock of the busy CPUs is lower than on its peer."""
+    simulated = fleet(tmp_path, f"{kind}:node=1")
+    usual, odd = (
+        only(samples(simulated, name)["rankskew_node_cpu_clock_hertz"]) for name in ("sim-00", NODE)
+    )
+
+    assert odd == pytest.approx(share * usual)
+
+
+def test_process_that_the_kernel_kills_is_counted(tmp_path: Path) -> None:
+    """On the node of that rank, whichever of its GPUs it is on."""
+    simulated = fleet(tmp_path, f"oom:node=1,gpu={GPU},after=0s")
+    kills = [
+        only(samples(simulated, name)["rankskew_node_oom_kills_total"]) for name in ("sim-00", NODE)
+    ]
+
+    assert kills == [0, 1]
+
+
 def test_ranks_that_were_never_seen_are_absent_from_the_verdict() -> None:
     """The judge has compared the others, and says how many it misses."""
     said = Judged(training("missing:node=1")).at(0.0)

@@ -1,5 +1,6 @@
-"""Disk bytes are exposed as the node's sum, in which nothing counts twice."""
+"""Disk bytes are exposed as the node's sum, and how busy the busiest disks are by disk."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,13 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Mounts:
 
 def total(collector: NodeDiskCollector) -> list[float]:
     """Return the read and the written bytes of the page."""
-    return [float(line.split()[-1]) for line in series(expose(collector))]
+    return [float(line.split()[-1]) for line in series(expose(collector)) if "_bytes_" in line]
+
+
+def by_disk(collector: NodeDiskCollector) -> dict[str, float]:
+    """Return what the page says of single disks: "busy_seconds nvme0n1" and the like."""
+    found = re.findall(r'disk_(\w+)_total\{device="(\w+)"\} (\S+)', expose(collector))
+    return {f"{name} {disk}": float(value) for name, disk, value in found}
 
 
 @pytest.mark.parametrize("missing", ["procfs", "sysfs"])
@@ -37,13 +44,63 @@ def test_node_without_disk_statistics_turns_collector_off(missing: str, tmp_path
 
 def test_bytes_are_summed_over_the_physical_disks(host: Mounts) -> None:
     """Partitions, RAID, volumes, loop devices and optical drives add nothing to it."""
-    page = expose(NodeDiskCollector(host, EXCLUDED))
+    assert total(NodeDiskCollector(host, EXCLUDED)) == [READ, WRITTEN]
 
-    assert [line.split()[0] for line in series(page)] == [
-        "rankskew_node_disk_read_bytes_total",
-        "rankskew_node_disk_written_bytes_total",
-    ]
-    assert [float(line.split()[1]) for line in series(page)] == [READ, WRITTEN]
+
+def test_two_busiest_disks_have_series_of_their_own(host: Mounts) -> None:
+    """Busy time, reads and the time that reads took, in seconds; of ten disks, two are shown."""
+    set_disk(host, "sda", reads=200, read_milliseconds=5_000, busy_milliseconds=4_000)
+    set_disk(host, "nvme0n1", reads=900, read_milliseconds=90, busy_milliseconds=60)
+
+    assert by_disk(NodeDiskCollector(host, EXCLUDED)) == {
+        "busy_seconds nvme0n1": 0.06,
+        "busy_seconds sda": 4.0,
+        "reads nvme0n1": 900,
+        "reads sda": 200,
+        "read_seconds nvme0n1": 0.09,
+        "read_seconds sda": 5.0,
+    }
+
+
+def test_disk_that_slows_down_takes_the_place_of_another(host: Mounts) -> None:
+    """A slow disk of an array is busier than its neighbours, whatever they did before."""
+    collector = NodeDiskCollector(host, EXCLUDED)
+    before = by_disk(collector)
+    set_disk(host, "sda", reads=20, read_milliseconds=4_000, busy_milliseconds=4_000)
+    after = by_disk(collector)
+
+    assert "busy_seconds sda" not in before
+    assert after["busy_seconds sda"] == 4.0
+    assert len(after) == 6
+
+
+def test_nvme_disk_of_several_paths_is_busy_once(host: Mounts) -> None:
+    """Its paths have its reads; partitions are not disks."""
+    for path in ("nvme5c1n1", "nvme5c2n1"):
+        add_disk(host, path, 10)
+        set_disk(host, path, reads=50, read_milliseconds=700, busy_milliseconds=500)
+    add_disk(host, "nvme5n1", 0)
+    found = by_disk(NodeDiskCollector(host, EXCLUDED))
+
+    assert {name: found[name] for name in found if name.endswith("nvme5n1")} == {
+        "busy_seconds nvme5n1": 1.0,
+        "reads nvme5n1": 100,
+        "read_seconds nvme5n1": 1.4,
+    }
+
+
+def set_disk(
+    host: Mounts, disk: str, reads: int, read_milliseconds: int, busy_milliseconds: int
+) -> None:
+    """Change what a disk has done; the columns are those of Linux' iostats.rst."""
+    lines = []
+    for line in (host.procfs / "diskstats").read_text().splitlines():
+        columns = line.split()
+        if columns[2] == disk:
+            columns[3], columns[6] = str(reads), str(read_milliseconds)
+            columns[12] = str(busy_milliseconds)
+        lines.append(" ".join(columns))
+    (host.procfs / "diskstats").write_text("\n".join(lines) + "\n")
 
 
 @pytest.mark.parametrize("counted_by_disk", [0, 5000])

@@ -21,12 +21,13 @@ def test_machine_without_numa_has_the_memory_of_the_node_only(host: Mounts, tmp_
     assert series(expose(NodeMemoryCollector(host._replace(sysfs=tmp_path)))) == [
         "rankskew_node_memory_total_bytes 4.096e+09",
         "rankskew_node_memory_available_bytes 2.56e+09",
+        "rankskew_node_oom_kills_total 3.0",
     ]
 
 
 def test_memory_of_each_numa_node_is_exposed_in_bytes(host: Mounts) -> None:
     """Total and free are the NUMA node's; its page cache is not free."""
-    assert series(expose(NodeMemoryCollector(host)))[2:] == [
+    assert series(expose(NodeMemoryCollector(host)))[2:6] == [
         'rankskew_node_numa_memory_total_bytes{numa_node="0"} 2.048e+09',
         'rankskew_node_numa_memory_total_bytes{numa_node="1"} 2.048e+09',
         'rankskew_node_numa_memory_free_bytes{numa_node="0"} 2.048e+08',
@@ -45,6 +46,26 @@ def test_numa_node_without_memory_costs_no_series(tmp_path: Path) -> None:
     assert 'numa_node="1"' in page
     assert 'numa_node="2"' not in page
     assert 'numa_node="3"' not in page
+
+
+def test_misplaced_pages_and_killed_processes_are_counted(host: Mounts) -> None:
+    """Misses of all NUMA nodes are one number: which of them was full shows in its free memory."""
+    assert series(expose(NodeMemoryCollector(host)))[6:] == [
+        "rankskew_node_numa_misses_total 128.0",
+        "rankskew_node_oom_kills_total 3.0",
+    ]
+
+
+def test_kernel_that_does_not_count_them_has_no_series(tmp_path: Path) -> None:
+    """Before Linux 4.13 kills are not counted; 0 would mean that there was none."""
+    host = copy_of_host(tmp_path)
+    write(host.procfs / "vmstat", "nr_free_pages 1\npgoom_kill 5\n")
+    for number in (0, 1):
+        (host.sysfs / f"devices/system/node/node{number}/numastat").unlink()
+    page = expose(NodeMemoryCollector(host))
+
+    assert "oom_kills_total 5" not in page
+    assert len(series(page)) == 6
 
 
 def test_memory_of_this_node_is_exposed_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,100 @@
+"""NFS and Lustre are exposed by export, with the time that their operations took."""
+
+from pathlib import Path
+
+import pytest
+
+from exporter.collectors.base import NotAvailable
+from exporter.collectors.node.files import Mounts
+from exporter.collectors.node.mounts import NodeMountsCollector
+from tests.exporter.collectors.expose import expose, series
+from tests.exporter.collectors.host import HOST, copy_of_host, write
+
+DATA, SCRATCH, HOME = (
+    'export="10.0.0.5:/data",fstype="nfs"',
+    'export="scratch",fstype="lustre"',
+    'export="home:/home",fstype="nfs"',
+)
+LLITE = "fs/lustre/llite/scratch-ffff8f0c1e2d3000/stats"
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Mounts:
+    """A node that a test may change."""
+    return copy_of_host(tmp_path)
+
+
+def test_node_without_such_mounts_turns_collector_off(tmp_path: Path) -> None:
+    """Local file systems are no reason to read mountstats."""
+    write(tmp_path / "1/mountstats", "device /dev/sda1 mounted on / with fstype ext4\n")
+
+    with pytest.raises(NotAvailable, match="neither NFS"):
+        NodeMountsCollector(Mounts(tmp_path, tmp_path))
+
+
+def test_two_busiest_exports_have_operations_and_seconds() -> None:
+    """All operations count, the queue does not; two mounts of an export count once."""
+    assert series(expose(NodeMountsCollector(HOST))) == [
+        f"rankskew_node_mount_operations_total{{{SCRATCH}}} 500.0",
+        f"rankskew_node_mount_operations_total{{{DATA}}} 1500.0",
+        f"rankskew_node_mount_operation_seconds_total{{{SCRATCH}}} 1.7",
+        f"rankskew_node_mount_operation_seconds_total{{{DATA}}} 2.88",
+    ]
+
+
+def test_mountstats_as_published_are_read(host: Mounts) -> None:
+    """Lines of an NFS 4.1 client with Linux 4: 2.6 s of each write were spent in its queue."""
+    operations = (
+        ("NULL", "0 0 0 0 0 0 0 0"),
+        ("READ", "1000 1000 0 220000 1048680000 1689 503927 505677"),
+        ("WRITE", "2000 2000 0 2097616000 288000 5178088 48850 5230077"),
+        ("OPEN_NOATTR", "1 1 0 272 316 0 18 18"),
+    )
+    lines = "".join(f"{name:>16}: {counts}\n" for name, counts in operations)
+    header = "device xx:/ mounted on /mnt with fstype nfs4 statvers=1.1\n\tper-op statistics\n"
+    write(host.procfs / "1/mountstats", header + lines)
+    page = series(expose(NodeMountsCollector(host)))
+
+    assert 'rankskew_node_mount_operations_total{export="xx:/",fstype="nfs"} 3001.0' in page
+    assert 'rankskew_node_mount_operation_seconds_total{export="xx:/",fstype="nfs"} 552.795' in page
+
+
+def test_mount_of_an_older_kernel_is_read(host: Mounts) -> None:
+    """Before Linux 5.3 operations have no column of errors."""
+    (host.procfs / LLITE).unlink()
+    page = series(expose(NodeMountsCollector(host)))
+
+    assert f"rankskew_node_mount_operations_total{{{HOME}}} 100.0" in page
+    assert f"rankskew_node_mount_operation_seconds_total{{{HOME}}} 0.19" in page
+
+
+def test_lustre_that_does_not_time_operations_has_no_series(host: Mounts) -> None:
+    """Before Lustre 2.13 there are counts only, from which nothing can be concluded."""
+    write(host.procfs / LLITE, "open  5 samples [regs]\nread_bytes  1 samples [bytes] 1 2 3\n")
+
+    assert "lustre" not in expose(NodeMountsCollector(host))
+
+
+def test_lustre_is_found_in_debugfs_too(host: Mounts) -> None:
+    """Its statistics have moved from /proc to /sys/kernel/debug."""
+    moved = host.procfs / LLITE
+    write(host.sysfs / LLITE.replace("fs", "kernel/debug", 1), moved.read_text())
+    moved.unlink()
+
+    assert f"operations_total{{{SCRATCH}}} 500.0" in expose(NodeMountsCollector(host))
+
+
+def test_mounts_of_the_exporter_are_read_without_rights(host: Mounts) -> None:
+    """Only root reads those of process 1."""
+    write(host.procfs / "self/mountstats", (host.procfs / "1/mountstats").read_text())
+    (host.procfs / "1/mountstats").unlink()
+
+    assert f"operations_total{{{DATA}}} 1500.0" in expose(NodeMountsCollector(host))
+
+
+def test_lines_that_are_not_understood_are_left_out(host: Mounts) -> None:
+    """A kernel that writes something else costs readings, not the collector."""
+    stats = host.procfs / "1/mountstats"
+    stats.write_text(stats.read_text().replace("READ: 1000", "READ: many"))
+
+    assert f"operations_total{{{DATA}}} 500.0" in expose(NodeMountsCollector(host))

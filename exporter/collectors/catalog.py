@@ -173,7 +173,7 @@ COLLECTORS: Final = (
     _node("node_cpu", "CPU time by mode and NUMA node.", NodeCpuCollector),
     _node("node_pressure", "How long tasks wait for CPU, memory, I/O.", NodePressureCollector),
     _node("node_memory", "Memory of the node and its NUMA nodes.", NodeMemoryCollector),
-    Entry("node_network", "Bytes and drops of the node's network devices.", _node_network),
+    Entry("node_network", "The node's network devices, and TCP.", _node_network),
     _node("node_infiniband", "The node's InfiniBand and RoCE ports.", NodeInfinibandCollector),
     Entry("node_disk", "Bytes read from and written to the node's disks.", _node_disk),
     Entry("exporter_self", "The exporter's version, ingest and process.", _exporter_self),

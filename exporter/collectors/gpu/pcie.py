@@ -31,6 +31,14 @@ class GpuPcieCollector:
             sample,
             lambda gpu: gpu.pcie_replays,
         )
+        yield counter(
+            "rankskew_gpu_pcie_errors_total",
+            "Errors that the GPU has seen on its PCIe link, most of them corrected by sending "
+            "again (aer_dev_correctable, aer_dev_nonfatal and aer_dev_fatal of the GPU in "
+            "/sys/bus/pci/devices, read every 30 s).",
+            sample,
+            lambda gpu: gpu.pcie_errors,
+        )
 
 
 def _throughput(sample: NodeSample | None) -> Iterator[Metric]:

@@ -1,7 +1,7 @@
 """The /proc and /sys of a simulated node, as small files for the exporter's own collectors."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,11 +15,15 @@ NUMA_NODES: Final = 2
 CPUS_A_NUMA_NODE: Final = 48
 MEMORY_KIB: Final = 2_113_929_216
 PORTS: Final = ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")
+PORT_GIGABITS: Final = 400
+DEVICE_MEGABITS: Final = 100_000
 # Bytes per second: of a port, of the network device, of the disk.
 PORT_RATE: Final = 8e9
 DEVICE_RATE: Final = 3e6
 DISK_RATE: Final = 40e6
 SECTOR_BYTES: Final = 512
+SEGMENT_BYTES: Final = 1448
+TICK_BYTES: Final = 8
 
 
 class HostFiles:
@@ -56,7 +60,8 @@ class HostFiles:
         for port in PORTS:
             folder = sys / "class" / "infiniband" / port / "ports" / "1"
             yield folder / "state", "4: ACTIVE\n"
-            yield folder / "rate", "400 Gb/sec (4X NDR)\n"
+            yield folder / "link_layer", "InfiniBand\n"
+        yield sys / "class" / "net" / "eth0" / "speed", f"{DEVICE_MEGABITS}\n"
         yield sys / "block" / "nvme0n1" / "device" / "model", "simulated\n"
 
     def _changing(self, at: float) -> Iterator[tuple[Path, str]]:
@@ -76,14 +81,27 @@ class HostFiles:
         # Bytes, packets, errs, drop, fifo, frame, compressed, multicast.
         count = f"{DEVICE_RATE * seconds:.0f} 1 0 {dropped} 0 0 0 0"
         yield proc / "net" / "dev", f"Inter-|\n face |\n  eth0: {count} {count}\n"
+        yield proc / "net" / "snmp", self._snmp(seconds, faults)
         sectors = int(DISK_RATE * seconds / SECTOR_BYTES)
         yield proc / "diskstats", f" 259 0 nvme0n1 1 0 {sectors} 1 1 0 {sectors // 8} 1 0 1 1\n"
+        slower = [kind.port_gigabits for kind, _ in faults if kind.port_gigabits is not None]
+        waits = seconds / 100 + sum(kind.port_waits * since for kind, since in faults)
         for port in PORTS:
-            counters = sys / "class" / "infiniband" / port / "ports" / "1" / "counters"
+            folder = sys / "class" / "infiniband" / port / "ports" / "1"
+            gigabits = slower[0] if slower and port == PORTS[0] else PORT_GIGABITS
+            yield folder / "rate", f"{gigabits} Gb/sec (4X)\n"
+            counters = folder / "counters"
             words = f"{PORT_RATE * seconds / 4:.0f}\n"
+            yield counters / "port_xmit_wait", f"{PORT_RATE / TICK_BYTES * waits:.0f}\n"
             yield counters / "port_rcv_data", words
             yield counters / "port_xmit_data", words
             yield counters / "symbol_error", f"{dropped}\n"
+
+    @staticmethod
+    def _snmp(seconds: float, faults: Sequence[tuple[Kind, float]]) -> str:
+        sent = DEVICE_RATE * seconds / SEGMENT_BYTES
+        again = sent / 10_000 + sum(kind.resent_segments * since for kind, since in faults)
+        return f"Tcp: OutSegs RetransSegs\nTcp: {sent:.0f} {again:.0f}\n"
 
     def _stat(self, seconds: float) -> str:
         user, system, idle = (

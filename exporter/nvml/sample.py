@@ -64,7 +64,7 @@ class GpuSample:
     pcie_link_width: int | None = None
     pcie_link_width_max: int | None = None
     pcie_replays: int | None = None
-    # All errors of its link that the kernel knows (AER).
+    # All errors of its link that the kernel knows (AER), of both ends.
     pcie_errors: int | None = None
     # 0 is the fastest, 15 the slowest.
     performance_state: int | None = None

@@ -33,9 +33,9 @@ class GpuPcieCollector:
         )
         yield counter(
             "rankskew_gpu_pcie_errors_total",
-            "Errors that the GPU has seen on its PCIe link, most of them corrected by sending "
-            "again (aer_dev_correctable, aer_dev_nonfatal and aer_dev_fatal of the GPU in "
-            "/sys/bus/pci/devices, read every 30 s).",
+            "Errors that the GPU, and the port above it, have seen on the PCIe link between them, "
+            "most of them corrected by sending again (aer_dev_correctable, aer_dev_nonfatal and "
+            "aer_dev_fatal of both in /sys/bus/pci/devices, read every 30 s).",
             sample,
             lambda gpu: gpu.pcie_errors,
         )

@@ -1,4 +1,4 @@
-"""The errors of a GPU's PCIe link are read from the kernel's files of that GPU."""
+"""The errors of a GPU's PCIe link are read from the kernel's files of its two ends."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,15 +13,26 @@ from tests.exporter.nvml.driver import Driver, Fails
 CORRECTABLE = "Receiver Error {}\nBad TLP 2\nTimeout 0\nTOTAL_ERR_COR {}\n"
 
 
+PORT = "devices/pci0000:1a/0000:1a:01.0"
+
+
 def files(sysfs: Path, correctable: int = 0, nonfatal: int = 0, fatal: int = 0) -> Path:
-    """Write what the kernel counts of the GPU 00000000:1B:00.0."""
-    device = sysfs / "bus/pci/devices/0000:1b:00.0"
+    """Write what the kernel counts of the GPU 00000000:1B:00.0, and return its folder."""
+    device = sysfs / PORT / "0000:1b:00.0"
+    link = sysfs / "bus/pci/devices/0000:1b:00.0"
+    if not link.exists():
+        link.parent.mkdir(parents=True)
+        link.symlink_to(device)
+    write(device, correctable, nonfatal, fatal)
+    return device
+
+
+def write(device: Path, correctable: int, nonfatal: int, fatal: int) -> None:
     device.mkdir(parents=True, exist_ok=True)
     text = CORRECTABLE.format(correctable, correctable)
     (device / "aer_dev_correctable").write_text(text)
     (device / "aer_dev_nonfatal").write_text(f"Undefined 0\nTOTAL_ERR_NONFATAL {nonfatal}\n")
     (device / "aer_dev_fatal").write_text(f"Undefined 0\nTOTAL_ERR_FATAL {fatal}\n")
-    return device
 
 
 def a_gpu(bus_id: Any = "00000000:1B:00.0") -> Driver:
@@ -34,6 +45,15 @@ def test_errors_of_all_kinds_are_added_up(tmp_path: Path) -> None:
     files(tmp_path, 40, 5, 1)
 
     assert AerErrors(tmp_path).read(a_gpu().opened(), 0.0) == {"pcie_errors": 46}
+
+
+def test_port_above_the_gpu_is_the_other_end_of_its_link(tmp_path: Path) -> None:
+    """What the GPU sends damaged, only the port that receives it can count."""
+    files(tmp_path, 40)
+    write(tmp_path / PORT, 500, 0, 0)
+    write(tmp_path / PORT / "0000:1b:00.1", 9000, 0, 0)
+
+    assert AerErrors(tmp_path).read(a_gpu().opened(), 0.0) == {"pcie_errors": 540}
 
 
 @pytest.mark.parametrize("bus_id", ["00000000:1C:00.0", Fails()])

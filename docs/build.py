@@ -57,6 +57,8 @@ class EveryReading:
             "xid_errors": {},
             "mig_devices": (),
             "nvlink_errors": {},
+            "nvlink_link_errors": {},
+            "nvlink_link_states": {},
         }
         gpu = GpuSample(**(readings | texts | others))  # type: ignore[arg-type]
         return NodeSample(1.0, 1, "1", "1", (gpu,))

@@ -176,7 +176,7 @@ COLLECTORS: Final = (
     _node("node_cpu_clock", "Clock and throttling of the node's CPUs.", NodeCpuClockCollector),
     _node("node_pressure", "How long tasks wait for CPU, memory, I/O.", NodePressureCollector),
     _node("node_memory", "Memory of the node, misplaced pages, OOM kills.", NodeMemoryCollector),
-    Entry("node_network", "Bytes and drops of the node's network devices.", _node_network),
+    Entry("node_network", "The node's network devices, and TCP.", _node_network),
     _node("node_infiniband", "The node's InfiniBand and RoCE ports.", NodeInfinibandCollector),
     Entry("node_disk", "Bytes of the node's disks; the two busiest of them.", _node_disk),
     _node("node_mounts", "Operations on NFS and Lustre, and their time.", NodeMountsCollector),

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from exporter.client.fetch import Trouble, get_json
+from exporter.client.fetch import TIMEOUT_SECONDS, Trouble, get_json
 from exporter.client.fields import mapping, number, objects, text
 
 
@@ -35,10 +35,11 @@ class Series:
 
 
 class Prometheus:
-    """The server at *url*; *now* is its clock at the last answer."""
+    """The server at *url*, which has *timeout_seconds*; *now* is its clock at the last answer."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
         self._url = url
+        self._timeout_seconds = timeout_seconds
         self.now = time.time()
 
     def query(self, expression: str, at: float | None = None) -> list[Sample]:
@@ -61,13 +62,20 @@ class Prometheus:
         found = self._ask("/api/v1/query_range", query | {"step": f"{step_seconds:g}"})
         return [Series(*_named(each), _points(each)) for each in found]
 
+    def alert_groups(self) -> list[Mapping[str, Any]]:
+        """Return the groups of rules that have alerts, as /api/v1/rules does; raises Trouble."""
+        return objects(self._data("/api/v1/rules?type=alert", None).get("groups"))
+
     def _ask(self, path: str, query: Mapping[str, str]) -> list[Mapping[str, Any]]:
-        said = get_json(self._url, path, query)
+        return objects(self._data(path, query).get("result"))
+
+    def _data(self, path: str, query: Mapping[str, str] | None) -> Mapping[str, Any]:
+        said = get_json(self._url, path, query, self._timeout_seconds)
         if not isinstance(said, dict) or said.get("status") not in ("success", "error"):
             raise Trouble(f"{self._url} answers, but it is not a Prometheus.")
         if said["status"] == "error":
             raise Trouble(f"{self._url} cannot answer a query: {text(said.get('error'))}.")
-        return objects(mapping(said.get("data")).get("result"))
+        return mapping(said.get("data"))
 
 
 def selector(**labels: str | None) -> str:

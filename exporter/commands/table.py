@@ -13,6 +13,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "replay": "judge recorded traces: which ranks were late, and at what cost",
     "simulate": "serve a simulated fleet to try dashboards and alerts",
     "top": "watch jobs and their ranks in this terminal",
+    "report": "look back over weeks of alerts, or over what a job lost",
     "completion": "print a completion script for your shell",
 }
 

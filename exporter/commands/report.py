@@ -10,12 +10,15 @@ from typing import Any, Final
 from exporter.client.fetch import Trouble, base_url
 from exporter.client.prometheus import Prometheus
 from exporter.commands.arguments import Parser, interval
-from exporter.errors import StartError, UsageError, reason
+from exporter.errors import StartError, reason
 from exporter.report import times
+from exporter.report.as_html import as_html
 from exporter.report.as_text import as_markdown, as_text
 from exporter.report.confirmations import default_file, read
 from exporter.report.document import Document
 from exporter.report.history import TIMEOUT_SECONDS
+from exporter.report.job_document import job_document, job_json
+from exporter.report.job_reading import read_job
 from exporter.report.shadow import read_shadow
 from exporter.report.shadow_document import shadow_document, shadow_json
 from exporter.report.spans import Span
@@ -89,8 +92,9 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     prometheus = Prometheus(base_url(options.prometheus), TIMEOUT_SECONDS)
     end = time.time() if options.at is None else options.at
+    make = _shadow if options.shadow else _job
     try:
-        document, said = _shadow(options, prometheus, (end - options.since, end))
+        document, said = make(options, prometheus, (end - options.since, end))
     except Trouble as trouble:
         raise StartError(str(trouble)) from trouble
     _show(options, document, said)
@@ -110,13 +114,31 @@ def _shadow(
     return shadow_document(shadow, options.all), shadow_json(shadow)
 
 
+def _job(
+    options: argparse.Namespace, prometheus: Prometheus, span: Span
+) -> tuple[Document, dict[str, Any]]:
+    said = read(options.file)
+    job = read_job(prometheus, options.job, options.cluster, span, said, options.gap)
+    return job_document(job), job_json(job)
+
+
 def _show(options: argparse.Namespace, document: Document, said: dict[str, Any]) -> None:
     if options.json:
         print(json.dumps(said, indent=2))
     elif options.markdown:
         print(as_markdown(document))
+    elif options.html is not None:
+        _write(options.html, as_html(document))
     else:
         print(as_text(document))
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise StartError(f"cannot write {path}: {reason(error)}") from error
+    print(f"written to {path}")
 
 
 def _time(text: str) -> float:

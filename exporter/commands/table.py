@@ -14,6 +14,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "simulate": "serve a simulated fleet to try dashboards and alerts",
     "top": "watch jobs and their ranks in this terminal",
     "report": "look back over weeks of alerts, or over what a job lost",
+    "confirm": "say whether an incident of the report was right",
     "completion": "print a completion script for your shell",
 }
 

@@ -18,7 +18,7 @@ VERDICTS: Final = (YES, NO, UNSURE)
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What *by* said of *incident*, which began at *began* and was of *who*; times in Unix seconds."""
+    """What *by* said of *incident*, which was of *who* and began at *began*, in Unix seconds."""
 
     incident: str
     verdict: str
@@ -48,7 +48,11 @@ class Said:
     @property
     def newest(self) -> dict[str, Confirmation]:
         """Return the confirmation that counts for each incident: the last line."""
-        return {each.incident: each for each in self.confirmations}
+        found: dict[str, Confirmation] = {}
+        for each in self.confirmations:
+            found.pop(each.incident, None)  # So that they are in the order of what counts.
+            found[each.incident] = each
+        return found
 
 
 def default_file() -> Path:

@@ -69,7 +69,7 @@ class Costs:
         self._dollars = _by_labels(history.lines(f"({lost}) * {PRICE}", times))
 
     def of(self, incident: Incident) -> Cost:
-        """Return what *incident* cost; what its alert does not measure, or is not recorded, None."""
+        """Return what *incident* cost; None for what nothing measures or records."""
         measure = MEASURE_OF.get(incident.alert)
         if measure is None:
             return NOT_KNOWN

@@ -9,7 +9,7 @@ from exporter.report.confirmations import Confirmation, Said
 from exporter.report.costs import Cost, Costs
 from exporter.report.coverage import Coverage, read_coverage
 from exporter.report.history import Grid, History, grid
-from exporter.report.incidents import Incident, firings, incidents
+from exporter.report.incidents import Firing, Incident, firings, incidents
 from exporter.report.paging import NOTE, Page, pages, sent
 from exporter.report.precision import Precision, precision
 from exporter.report.rules import Rules, read_rules
@@ -88,16 +88,28 @@ def read_shadow(
     first = min((each.begin for each in found), default=times.begin)
     whole = Grid(min(first, times.begin), times.end, times.step_seconds)
     costs = Costs(history, whole, f",{where}" if where else "")
-    of_incident = [(n, firing) for n, each in enumerate(found) for firing in each.firings]
-    told = sent([firing for _, firing in of_incident])
-    is_sent = {n for (n, _), firing in zip(of_incident, told, strict=True) if firing.spans}
-    judged = [
-        Judged(each, costs.of(each), n in is_sent, _confirmation(each, said.newest, gap_seconds))
-        for n, each in enumerate(found)
-    ]
+    told = sent([firing for each in found for firing in each.firings])
+    judged = judged_of(found, told, costs, said, gap_seconds)
     inside = [page for page in pages(told, gap_seconds) if page.span[0] >= times.begin]
     watched = _watched(history, times, where)
     return Shadow(times, rules, coverage, judged, inside, watched, said.broken)
+
+
+def judged_of(
+    found: Sequence[Incident],
+    told: Sequence[Firing],
+    costs: Costs,
+    said: Said,
+    gap_seconds: float,
+) -> list[Judged]:
+    """Return the incidents *found*, of which only what was *told* is sent."""
+    owners = [n for n, each in enumerate(found) for _ in each.firings]
+    is_sent = {n for n, firing in zip(owners, told, strict=True) if firing.spans}
+    newest = said.newest
+    return [
+        Judged(each, costs.of(each), n in is_sent, _confirmation(each, newest, gap_seconds))
+        for n, each in enumerate(found)
+    ]
 
 
 def read_incidents(

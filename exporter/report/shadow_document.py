@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from exporter.report.costs import MEASURE_OF
 from exporter.report.document import Document, Section, Table, columns
+from exporter.report.incident_rows import NAMES, incident_json, incident_row
 from exporter.report.incidents import SEVERITIES
 from exporter.report.precision import Precision, precision
 from exporter.report.shadow import Judged, Shadow
@@ -13,7 +14,6 @@ from exporter.report.times import DAY_SECONDS, gpu_hours, iso, length, money, sh
 
 # A terminal holds no more; --all prints the others too.
 MOST_INCIDENTS: Final = 40
-PAGE, NOTE_SENT, HELD_BACK = "page", "note", "explained by another"
 
 
 def shadow_document(shadow: Shadow, show_all: bool) -> Document:
@@ -95,8 +95,7 @@ def _incidents(shadow: Shadow, show_all: bool) -> Section:
     lines = ["None."] if not ordered else []
     if len(shown) < len(ordered):
         lines.append(f"The {len(shown)} worst of {len(ordered)}; --all prints all.")
-    names = "Incident Severity Alert Job Who Stage Cause >Lasted >GPU-hours >US$ Sends Judged"
-    table = Table(columns(*names.split()), [_row(each) for each in shown]) if shown else None
+    table = Table(columns(*NAMES), [incident_row(each) for each in shown]) if shown else None
     return Section("Incidents", [*lines, *_how_to_judge(shown)], table)
 
 
@@ -104,30 +103,6 @@ def _how_to_judge(shown: Sequence[Judged]) -> Iterator[str]:
     first = next((each for each in shown if each.verdict is None), None)
     if first is not None:
         yield f"Judge them: rankskew confirm {first.incident.id} yes|no|unsure --note TEXT"
-
-
-def _row(each: Judged) -> list[str]:
-    incident = each.incident
-    return [
-        incident.id,
-        incident.severity,
-        incident.alert.removeprefix("Rankskew"),
-        incident.who.get("job_id", "–"),
-        incident.place,
-        incident.mostly("stage") or "–",
-        incident.mostly("cause") or "–",
-        length(incident.end - incident.begin),
-        gpu_hours(each.cost.gpu_hours),
-        money(each.cost.dollars),
-        _sends(each),
-        each.verdict or "–",
-    ]
-
-
-def _sends(each: Judged) -> str:
-    if not each.is_sent:
-        return HELD_BACK
-    return PAGE if each.pages else NOTE_SENT
 
 
 def _weight(each: Judged) -> tuple[int, float, float]:
@@ -245,28 +220,4 @@ def shadow_json(shadow: Shadow) -> dict[str, Any]:
         },
         "broken_lines": list(shadow.broken_lines),
         "incidents": [incident_json(each) for each in shadow.judged],
-    }
-
-
-def incident_json(each: Judged) -> dict[str, Any]:
-    """Return one incident for a program."""
-    incident = each.incident
-    said = each.confirmation
-    return {
-        "incident": incident.id,
-        "alert": incident.alert,
-        "severity": incident.severity,
-        **{name: incident.who.get(name) for name in ("cluster", "job_id")},
-        "who": dict(incident.who),
-        "stage": incident.mostly("stage"),
-        "cause": incident.mostly("cause"),
-        "begin": iso(incident.begin),
-        "end": iso(incident.end),
-        "seconds": incident.end - incident.begin,
-        "gpu_hours": each.cost.gpu_hours,
-        "dollars": each.cost.dollars,
-        "sends": _sends(each),
-        "verdict": each.verdict,
-        "note": said.note if said else None,
-        "by": said.by if said else None,
     }

@@ -46,7 +46,7 @@ class Past:
     def fires(self, alert: str, severity: str, spans: Sequence[Span], **labels: str) -> None:
         """Add an alert of `llama` in `eu` that fires during *spans*."""
         named = {"alertname": f"Rankskew{alert}", "alertstate": "firing", "severity": severity}
-        self.add("ALERTS", spans, **(named | {"cluster": "eu", "job_id": "llama"} | labels))
+        self.add("ALERTS", spans, 1.0, **(named | {"cluster": "eu", "job_id": "llama"} | labels))
 
     def blocks(self, directory: Path) -> None:
         """Write all of it into the *directory* of a Prometheus."""

@@ -27,8 +27,7 @@ def job_document(job: JobReport) -> Document:
         list(_summary(job)),
         [
             Section("Efficiency over time", _efficiency_lines(job), None, efficiency_picture(job)),
-            _loss(job, "Lost, by reason", "Reason", lambda loss: losses.WORDS[loss.kind]),
-            _by_cause(job),
+            _by_reason(job),
             _loss(job, "Lost, by rank", "Rank", lambda loss: loss.rank or NO_RANK),
             _loss(job, "Lost, by stage", "Stage", lambda loss: loss.stage or "–"),
             _details(job),
@@ -75,15 +74,18 @@ def _efficiency_lines(job: JobReport) -> list[str]:
     return ["The share of its GPUs that did not only wait; while it hung, none counts."]
 
 
-def _by_cause(job: JobReport) -> Section:
-    late = [loss for loss in job.losses if loss.kind == losses.LATE]
-    if not late:
-        return Section("Lost to late ranks, by cause", ["No rank was late."])
-    parts = grouped(late, lambda loss: loss.cause)
-    hours = {cause.replace("_", " "): s / HOUR_SECONDS for cause, s in parts.items()}
-    table = _table(job, "Cause", {name: hour * HOUR_SECONDS for name, hour in hours.items()})
-    picture = bars_picture("Lost to late ranks, by cause", hours)
-    return Section("Lost to late ranks, by cause", [], table, picture)
+def _by_reason(job: JobReport) -> Section:
+    title = "Lost, by reason"
+    if not job.losses:
+        return Section(title, ["Nothing."])
+    parts = grouped(job.losses, _reason)
+    hours = {reason: part / HOUR_SECONDS for reason, part in list(parts.items())[:MOST_ROWS]}
+    return Section(title, [], _table(job, "Reason", parts), bars_picture(title, hours))
+
+
+def _reason(loss: Loss) -> str:
+    cause = f": {loss.cause.replace('_', ' ')}" if loss.cause else ""
+    return f"{losses.WORDS[loss.kind]}{cause}"
 
 
 def _loss(job: JobReport, title: str, name: str, key: Callable[[Loss], str]) -> Section:

@@ -91,7 +91,10 @@ class _Search:
         )
         names = sorted({sample["job_id"] for sample in seen})
         if not names:
-            return f"no job was seen {where}; rankskew report --shadow says what was recorded"
+            there = "" if cluster is None else f" in cluster {cluster!r}"
+            return (
+                f"no job was seen{there} {where}; rankskew report --shadow says what was recorded"
+            )
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
         return (
             f"there was no job {self._job_id!r} {where}; there were: "

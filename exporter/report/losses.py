@@ -12,8 +12,8 @@ LATE, ROTATING, GROUP, COMMON, HUNG = "late", "rotating", "group", "common", "hu
 UNEXPLAINED: Final = "unexplained"
 # What each kind is waited for.
 WORDS: Final = {
-    LATE: "late ranks",
-    HUNG: "hangs",
+    LATE: "late rank",
+    HUNG: "hang",
     ROTATING: "a different rank each time",
     GROUP: "heavier peer groups",
     COMMON: "communication",

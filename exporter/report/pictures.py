@@ -101,7 +101,7 @@ def _axes(span: Span) -> str:
         f'<text class="name" x="{LEFT - 6}" y="{_y(v) + 4:.1f}">{v:.0%}</text>'
         for v in (0.0, 0.25, 0.5, 0.75, 1.0)
     )
-    form = "%m-%d" if span[1] - span[0] > 3 * DAY_SECONDS else "%d %H:%M"
+    form = "%m-%d" if span[1] - span[0] > 3 * DAY_SECONDS else "%m-%d %H:%M"
     ends = ("start", *["middle"] * (TICKS - 1), "end")
     times = (span[0] + n * (span[1] - span[0]) / TICKS for n in range(TICKS + 1))
     ticks = "".join(

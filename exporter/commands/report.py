@@ -94,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
     end = time.time() if options.at is None else options.at
     make = _shadow if options.shadow else _job
     try:
-        document, said = make(options, prometheus, (end - options.since, end))
+        document, said = make(options, prometheus, (max(0.0, end - options.since), end))
     except Trouble as trouble:
         raise StartError(str(trouble)) from trouble
     _show(options, document, said)

@@ -12,6 +12,8 @@ from exporter.report.spans import Span, within
 MOST_VALUES: Final = 1_000_000
 # After a hang, the ranks count the step that hung; its time is lost to the hang already.
 SETTLING_SECONDS: Final = 60.0
+# Between its first growth and the first value are a scrape and a step.
+UNSEEN_STEPS: Final = 2.0
 
 
 def growth(
@@ -21,13 +23,13 @@ def growth(
     stretches: Sequence[Span],
     times: Grid,
     series: int,
-    from_nothing: bool,
+    most_per_second: float,
 ) -> dict[tuple[str, ...], float]:
     """Return how much the counters of *expression* grew during *stretches*, by *labels*.
 
-    *series* is about how many there are: many are read less often than *times* says.
-    *from_nothing*: they were not there before the first stretch, so they began at 0.
-    Raises Trouble.
+    *series* is about how many there are: many are read less often than *times* says. None can grow
+    faster than by *most_per_second*: what has more when it is first seen has grown before. Raises
+    Trouble.
     """
     found: dict[tuple[str, ...], float] = defaultdict(float)
     for n, stretch in enumerate(stretches):
@@ -35,8 +37,9 @@ def growth(
         least = (stretch[1] - stretch[0]) / most
         fine = grid(*stretch, times.step_seconds, least)
         for line in history.lines(expression, fine):
-            is_new = line.times[0] > fine.begin + fine.step_seconds or (n == 0 and from_nothing)
-            found[tuple(line[label] for label in labels)] += _grown(line, is_new)
+            is_new = n == 0 or line.times[0] > fine.begin + fine.step_seconds
+            unseen = most_per_second * UNSEEN_STEPS * fine.step_seconds if is_new else 0.0
+            found[tuple(line[label] for label in labels)] += _grown(line, unseen)
     return found
 
 
@@ -50,9 +53,13 @@ def stretches(alive: Span, hung: Sequence[Span]) -> list[Span]:
     return [(a, b) for a, b in found if a < b]
 
 
-def _grown(line: Line, is_new: bool) -> float:
-    """Return the growth of one counter; a fall is a new process, which began at 0."""
-    first = 0.0 if is_new else line.values[0]
+def _grown(line: Line, unseen: float) -> float:
+    """Return the growth of one counter, which may have grown by *unseen* before its first value.
+
+    A fall is a new process, which began at 0.
+    """
+    first = line.values[0]
+    first = 0.0 if first <= unseen else first
     return sum(_steps([first, *line.values]))
 
 

@@ -17,9 +17,10 @@ Point = tuple[float, float]
 class JobReport:
     """What is known of a job; times in Unix seconds, *times* are those at which it was read.
 
-    *alive* is when ranks reported. *gpus* and *lost* are the GPUs of the job and those lost, at
-    the times at which they are known. *states* has seconds, *standstill* the share of the time of
-    the rank that spent most in each stage. *price* is in US$ per GPU-hour, None if not recorded.
+    *alive* is when ranks reported; for *unseen_seconds* before it the job had run already.
+    *gpus* and *lost* are the GPUs of the job and those lost, at the times at which they are known.
+    *states* has seconds, *standstill* the share of the time of the rank that spent most in each
+    stage. *price* is in US$ per GPU-hour, None if not recorded.
     *gauge_seconds* is the loss by the rules' gauges alone, to compare with *lost_seconds*.
     """
 
@@ -28,7 +29,7 @@ class JobReport:
     times: Grid
     alive: Sequence[Span]
     is_running: bool
-    began_before: bool
+    unseen_seconds: float
     world_size: int
     gpus: Sequence[Point]
     lost: Sequence[Point]

@@ -40,12 +40,12 @@ def job_document(job: JobReport) -> Document:
 
 def _summary(job: JobReport) -> Iterator[str]:
     begin, end = job.alive[0][0], job.alive[-1][1]
-    since = "since before" if job.began_before else "from"
-    until = "and is still running" if job.is_running else f"to {show(end)}"
-    yield (
-        f"{job.world_size} ranks, {since} {show(begin)} {until} UTC; it ran for "
-        f"{length(seconds(job.alive))} of {length(end - begin)}."
-    )
+    when = f"running since {show(begin)}" if job.is_running else f"{show(begin)} to {show(end)}"
+    gone = end - begin - seconds(job.alive)
+    pause = f", {length(gone)} of it without a living rank" if gone >= 1 else ""
+    yield f"{job.world_size} ranks, {when} UTC: {length(end - begin)}{pause}."
+    if job.unseen_seconds:
+        yield f"It had run for {length(job.unseen_seconds)} or more when it was first seen."
     hours, lost = job.gpu_seconds / HOUR_SECONDS, job.lost_seconds / HOUR_SECONDS
     cost = job.dollars(job.lost_seconds)
     price = "" if cost is None else f" ({money(cost)} at {money(job.price)} per GPU-hour)"
@@ -187,7 +187,7 @@ def job_json(job: JobReport) -> dict[str, Any]:
         "cluster": job.cluster,
         "begin": iso(begin),
         "end": iso(end),
-        "began_before": job.began_before,
+        "unseen_seconds": job.unseen_seconds,
         "is_running": job.is_running,
         "step_seconds": job.times.step_seconds,
         "alive_seconds": seconds(job.alive),

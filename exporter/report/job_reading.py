@@ -29,6 +29,8 @@ STAGES_OF_A_RANK: Final = 6
 STANDSTILL: Final = ("checkpoint", "eval")
 SOME_RANKS: Final = ',rank=~"..?"'
 MOST_NAMES: Final = 20
+# A process is as old when it has imported torch and is scraped for the first time.
+UNSEEN_SECONDS: Final = 120.0
 
 
 def read_job(
@@ -112,7 +114,6 @@ class _Reading:
         if not self._alive:
             raise StartError(f"job {series.job_id!r} was seen for less than {self._step:g} s")
         self._whole = self._alive[0][0], self._alive[-1][1]
-        self._began_before = self._whole[0] <= span[0] + 2 * self._step
         self._is_running = self._whole[1] >= span[1] - 4 * self._step
         self._gpus = self._lines("job:rankskew_world_size:max")
         self._ranks = round(max((v for line in self._gpus for v in line.values), default=0))
@@ -127,13 +128,14 @@ class _Reading:
         prices = _points(self._lines("job:rankskew_gpu_hour_price:value"))
         gauge = sum(value for _, value in total) * self._step
         caused = self._caused()
+        ages = self._lines("job:rankskew_run_seconds:max")
         return JobReport(
             job_id=self._series.job_id,
             cluster=self._series.cluster or "",
             times=self._times,
             alive=self._alive,
             is_running=self._is_running,
-            began_before=self._began_before,
+            unseen_seconds=max(0.0, _points(ages)[0][1] - UNSEEN_SECONDS) if ages else 0.0,
             world_size=self._ranks,
             gpus=_points(self._gpus),
             lost=total,
@@ -142,7 +144,7 @@ class _Reading:
             gauge_seconds=gauge,
             states={state: each for (state,), each in states.items() if state},
             standstill=self._standstill(),
-            restarts=_restarts(self._lines("job:rankskew_run_seconds:max"), self._step),
+            restarts=_restarts(ages, self._step),
             price=sum(value for _, value in prices) / len(prices) if prices else None,
             incidents=self._incidents(said, gap_seconds),
         )
@@ -183,7 +185,7 @@ class _Reading:
             self._parts,
             self._times,
             self._ranks * STAGES_OF_A_RANK,
-            not self._began_before,
+            self._ranks,
         )
 
     def _standstill(self) -> dict[str, float]:
@@ -197,7 +199,7 @@ class _Reading:
             [self._whole],
             self._times,
             min(self._ranks, MOST_COUNTED_RANKS) * len(STANDSTILL),
-            not self._began_before,
+            1.0,
         )
         long = self._whole[1] - self._whole[0]
         return {

@@ -14,7 +14,7 @@ UNEXPLAINED: Final = "unexplained"
 WORDS: Final = {
     LATE: "late rank",
     HUNG: "hang",
-    ROTATING: "a different rank each time",
+    ROTATING: "ranks in turn, or not named yet",
     GROUP: "heavier peer groups",
     COMMON: "communication",
     UNEXPLAINED: "not known (no join)",

@@ -19,8 +19,8 @@ from exporter.report.times import DAY_SECONDS, HOUR_SECONDS
 # An incident that began before the period is followed back, at most so far.
 BACK_SECONDS: Final = 14 * DAY_SECONDS
 PIECE_SECONDS: Final = DAY_SECONDS
-# GPUs come and go slowly.
-WATCHED_STEP_SECONDS: Final = 300.0
+# GPUs come and go slowly: so many looks are enough.
+WATCHED_POINTS: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,8 @@ def _confirmation(
 
 def _watched(history: History, times: Grid, where: str) -> float | None:
     """Return the GPU-hours of all jobs with a living rank."""
-    coarse = grid(times.begin, times.end, times.step_seconds, WATCHED_STEP_SECONDS)
+    least = (times.end - times.begin) / WATCHED_POINTS
+    coarse = grid(times.begin, times.end, times.step_seconds, least)
     running = f"job:rankskew_world_size:max{{{where}}} and job:rankskew_ranks_beating:sum > 0"
     lines = history.lines(f"sum({running})", coarse)
     values = [value for line in lines for value in line.values]

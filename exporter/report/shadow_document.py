@@ -34,7 +34,10 @@ def shadow_document(shadow: Shadow, show_all: bool) -> Document:
 
 def _summary(shadow: Shadow) -> Iterator[str]:
     count, paging = len(shadow.judged), len(shadow.pages)
-    yield f"{count} incidents; {paging} pages would have been sent{_per_week(shadow, paging)}."
+    yield (
+        f"{_count(count, 'incident')}; {_count(paging, 'page')} would have been sent"
+        f"{_per_week(shadow, paging)}."
+    )
     lost, dollars = _sums(shadow.judged)
     share = ""
     if shadow.gpu_hours and lost is not None:
@@ -45,7 +48,17 @@ def _summary(shadow: Shadow) -> Iterator[str]:
 
 
 def _per_week(shadow: Shadow, count: int) -> str:
-    return f", {count / shadow.weeks:.1f} a week" if shadow.weeks else ""
+    rate = _rate(shadow, count)
+    return "" if rate is None else f", {rate:.1f} a week"
+
+
+def _rate(shadow: Shadow, count: int) -> float | None:
+    """Return how many a week that is; None if less than a day was watched."""
+    return count / shadow.weeks if shadow.coverage.watched_seconds >= DAY_SECONDS else None
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _precision_sentence(found: Precision) -> str:
@@ -66,9 +79,9 @@ def _precision_sentence(found: Precision) -> str:
 
 def _covered(shadow: Shadow) -> Section:
     coverage, rules = shadow.coverage, shadow.rules
-    watched, asked = coverage.watched_seconds / DAY_SECONDS, coverage.asked_seconds / DAY_SECONDS
+    watched, asked = length(coverage.watched_seconds), length(coverage.asked_seconds)
     step = length(shadow.times.step_seconds)
-    lines = [f"Alerts could fire in {watched:.1f} of {asked:.1f} days."]
+    lines = [f"Alerts could fire for {watched} of {asked}."]
     if shadow.times.step_seconds > rules.interval_seconds:
         lines.append(
             f"Read every {step}, because every {length(rules.interval_seconds)} would take too "
@@ -136,7 +149,7 @@ def _group_row(name: str, those: Sequence[Judged], shadow: Shadow) -> list[str]:
         gpu_hours(lost),
         money(dollars),
         str(paging),
-        f"{paging / shadow.weeks:.1f}" if shadow.weeks else "–",
+        "–" if (rate := _rate(shadow, paging)) is None else f"{rate:.1f}",
         *map(str, counts),
         _range(found),
     ]
@@ -209,7 +222,7 @@ def shadow_json(shadow: Shadow) -> dict[str, Any]:
             }
             for page in shadow.pages
         ],
-        "pages_per_week": len(shadow.pages) / shadow.weeks if shadow.weeks else None,
+        "pages_per_week": _rate(shadow, len(shadow.pages)),
         "precision": {
             "ratio": found.ratio,
             "interval": found.interval,

@@ -14,8 +14,10 @@ def parse(text: str) -> float:
     A date without a time zone is in UTC.
     """
     try:
-        return float(text) if text.replace(".", "", 1).isdigit() else _parsed(text)
-    except (ValueError, OverflowError) as error:
+        seconds = float(text) if text.replace(".", "", 1).isdecimal() else _parsed(text)
+        show(seconds)  # A year beyond 9999 has no date.
+        return seconds
+    except (ValueError, OverflowError, OSError) as error:
         raise ValueError(
             f"{text!r} is not a time such as 2026-11-23, 2026-11-23T07:30 or Unix seconds"
         ) from error
@@ -55,8 +57,8 @@ def gpu_hours(hours: float | None) -> str:
     """Return GPU-hours with three digits; nothing known is a dash."""
     if hours is None:
         return "–"
-    if hours < 0.005:
-        return "0"
+    if 0 < hours < 0.005:
+        return "<0.01"
     return f"{hours:.2f}" if hours < 100 else f"{hours:,.0f}"
 
 
@@ -64,4 +66,6 @@ def money(dollars: float | None) -> str:
     """Return US$; nothing known is a dash."""
     if dollars is None:
         return "–"
+    if 0 < dollars < 0.005:
+        return "<$0.01"
     return f"${dollars:.2f}" if dollars < 1000 else f"${dollars:,.0f}"

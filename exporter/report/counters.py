@@ -33,12 +33,11 @@ def growth(
     """
     found: dict[tuple[str, ...], float] = defaultdict(float)
     for n, stretch in enumerate(stretches):
-        most = MOST_VALUES / max(series, 1)
-        least = (stretch[1] - stretch[0]) / most
-        fine = grid(*stretch, times.step_seconds, least)
-        for line in history.lines(expression, fine):
-            is_new = n == 0 or line.times[0] > fine.begin + fine.step_seconds
-            unseen = most_per_second * UNSEEN_STEPS * fine.step_seconds if is_new else 0.0
+        least = (stretch[1] - stretch[0]) * max(series, 1) / MOST_VALUES
+        step = grid(*stretch, times.step_seconds, least).step_seconds
+        for line in _lines(history, expression, stretch, step):
+            is_new = n == 0 or line.times[0] > stretch[0] + step
+            unseen = most_per_second * UNSEEN_STEPS * step if is_new else 0.0
             found[tuple(line[label] for label in labels)] += _grown(line, unseen)
     return found
 
@@ -51,6 +50,21 @@ def stretches(alive: Span, hung: Sequence[Span]) -> list[Span]:
         begin = b + SETTLING_SECONDS
     found.append((begin, alive[1]))
     return [(a, b) for a, b in found if a < b]
+
+
+def _lines(history: History, expression: str, stretch: Span, step: float) -> list[Line]:
+    """Return the counters from the begin of *stretch* to its very end."""
+    begin, end = stretch
+    found = {
+        tuple(sorted(line.labels.items())): line
+        for line in history.lines(expression, Grid(begin, end, step))
+    }
+    if (end - begin) % step:
+        for last in history.lines(expression, Grid(end, end, step)):
+            line = found.setdefault(tuple(sorted(last.labels.items())), Line(last.labels))
+            line.times += last.times
+            line.values += last.values
+    return list(found.values())
 
 
 def _grown(line: Line, unseen: float) -> float:

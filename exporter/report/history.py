@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from math import ceil, floor
+from math import ceil
 from typing import Final
 
 from exporter.client.fetch import Trouble
@@ -63,7 +63,8 @@ def grid(begin: float, end: float, interval_seconds: float, least_seconds: float
     times = max(1, ceil((end - begin) / (interval_seconds * most)))
     times = max(times, ceil(least_seconds / interval_seconds - 1e-9))
     step = interval_seconds * times
-    return Grid(ceil(begin / step) * step, floor(end / step) * step, step)
+    # The last time stands for the step that begins there, which must not be in the future.
+    return Grid(ceil(begin / step) * step, (ceil(end / step) - 1) * step, step)
 
 
 class History:

@@ -80,7 +80,8 @@ class _Search:
                 f"several clusters have a job {self._job_id!r}; give one: --cluster {clusters[0]!r}"
             )
         rough = [line.times[0] - step for line in lines], [line.times[-1] for line in lines]
-        begin, end = max(min(rough[0]), self._span[0]), min(max(rough[1]), self._span[1])
+        begin = max(min(rough[0]), self._span[0])
+        end = min(max(rough[1]) + self._interval, self._span[1])
         self.times = grid(begin, end, self._interval)
         return JobSeries(self._job_id, clusters[0])
 

@@ -1,12 +1,14 @@
 """A Prometheus that answers range queries from what a test wrote down."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from tests.exporter.client.servers import Answer, json_answer, serving
 
+_WINDOW: Final = re.compile(r"_over_time\(.*\[(\d+)ms\]")
 # Labels, when it has a value (before the end), and the value.
 Written = tuple[Mapping[str, str], Sequence[tuple[float, float]], float]
 
@@ -42,9 +44,11 @@ class FakeHistory:
 
     def _series(self, query: str, times: Sequence[float]) -> list[dict[str, Any]]:
         key = next((key for key in self.past if key in query), None)
+        window = _WINDOW.search(query)
+        back = float(window[1]) / 1000 if window else 0.0
         found = []
         for labels, spans, value in self.past[key] if key else ():
-            inside = [at for at in times if any(a <= at < b for a, b in spans)]
+            inside = [at for at in times if any(a <= at < b + back for a, b in spans)]
             values = [[at, str(value)] for at in inside]
             if values:
                 found.append({"metric": dict(labels), "values": values})

@@ -11,7 +11,7 @@ from exporter.report.coverage import (
     read_coverage,
 )
 from exporter.report.history import Grid, History
-from tests.exporter.report.fake_history import FakeHistory
+from tests.exporter.report.fake_history import FakeHistory, Written
 
 HOUR = 3600.0
 TIMES = Grid(0, 10 * HOUR - 60, 60)
@@ -20,7 +20,11 @@ Spans = list[tuple[float, float]]
 
 def coverage(ruled: Spans, scraped: Spans, up: Spans) -> Coverage:
     """Return the coverage when rules were evaluated, exporters answered, anything was there."""
-    past = {RULES_RUN: [({}, ruled, 1.0)], SCRAPED: [({}, scraped, 1.0)], "up": [({}, up, 1.0)]}
+    past: dict[str, list[Written]] = {
+        RULES_RUN: [({}, ruled, 1.0)],
+        SCRAPED: [({}, scraped, 1.0)],
+        "up": [({}, up, 1.0)],
+    }
     with FakeHistory(past).serve() as url:
         return read_coverage(History(Prometheus(url)), TIMES)
 
@@ -41,7 +45,7 @@ def test_each_hole_has_its_reason() -> None:
         up=[(2 * HOUR, 10 * HOUR)],
     )
     assert found.watched_seconds == 4 * HOUR
-    # The first hole has two reasons: the longer one is told.
+    # Exporters answered for half of the first hole, so that is not why it is one.
     assert found.holes == [((0, 4 * HOUR), NO_RULES), ((8 * HOUR, 10 * HOUR), NO_EXPORTERS)]
 
 

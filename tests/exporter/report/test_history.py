@@ -13,7 +13,7 @@ DAY = 86_400.0
 
 
 def test_a_fortnight_is_read_at_the_interval_of_the_rules() -> None:
-    """80,641 points are eight queries, none of more than Prometheus allows, without a gap."""
+    """80,640 points are eight queries, none of more than Prometheus allows, without a gap."""
     times = grid(20_000 * DAY + 7, 20_014 * DAY + 7, 15.0)
     chunks = list(times.chunks())
 
@@ -44,6 +44,11 @@ def test_times_are_the_same_whenever_somebody_asks() -> None:
 
     assert (one.begin, other.begin) == (1_020, 1_080)
     assert one.end == other.end == 4_980
+
+
+def test_last_time_is_not_in_the_future() -> None:
+    """A day has as many times as steps; each stands for the step that begins there."""
+    assert grid(0, DAY, 60.0) == Grid(0, DAY - 60, 60.0)
 
 
 def test_series_go_on_from_query_to_query() -> None:

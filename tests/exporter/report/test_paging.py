@@ -1,4 +1,4 @@
-"""What Alertmanager would have sent: explained alerts are held back, a job's alerts are one page."""
+"""What Alertmanager would send: what is explained is held back, a job's alerts are one page."""
 
 import re
 

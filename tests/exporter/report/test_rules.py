@@ -17,7 +17,7 @@ def test_shortest_interval_of_our_alerts_counts() -> None:
     found = rules(FakeHistory({}, rules=groups))
 
     assert (found.interval_seconds, found.is_known) == (15.0, True)
-    assert found.loaded == {"RankskewStraggler", "RankskewGpuLost"}
+    assert found.loaded == frozenset({"RankskewStraggler", "RankskewGpuLost"})
     assert "RankskewJobHung" in found.missing
     assert "RankskewStraggler" not in found.missing
 

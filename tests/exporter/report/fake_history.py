@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import ceil
 from typing import Any, Final
 
 from tests.exporter.client.servers import Answer, json_answer, serving
@@ -39,16 +40,22 @@ class FakeHistory:
         points = round((end - start) / step) + 1
         if points > self.most:
             return json_answer({"status": "error", "error": self.refused}, 422)
-        times = [start + n * step for n in range(points)]
-        return self._result(self._series(form["query"], times))
+        return self._result(self._series(form["query"], start, step, points))
 
-    def _series(self, query: str, times: Sequence[float]) -> list[dict[str, Any]]:
+    def _series(self, query: str, start: float, step: float, points: int) -> list[dict[str, Any]]:
         key = next((key for key in self.past if key in query), None)
         window = _WINDOW.search(query)
         back = float(window[1]) / 1000 if window else 0.0
         found = []
         for labels, spans, value in self.past[key] if key else ():
-            inside = [at for at in times if any(a <= at < b + back for a, b in spans)]
+            inside = [
+                start + n * step
+                for a, b in spans
+                for n in range(
+                    max(0, ceil((a - start) / step)),
+                    min(points, ceil((b + back - start) / step)),
+                )
+            ]
             values = [[at, str(value)] for at in inside]
             if values:
                 found.append({"metric": dict(labels), "values": values})

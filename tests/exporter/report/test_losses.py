@@ -1,7 +1,7 @@
 """Losses are split into parts that add up to what was counted."""
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.report.history import Line
@@ -44,6 +44,7 @@ def test_gauges_that_say_more_are_scaled_down() -> None:
     assert [loss.gpu_seconds for loss in found] == [30.0, 15.0, 0.0]
 
 
+@settings(max_examples=40, deadline=None)
 @given(st.dictionaries(WHERE, SECONDS), st.dictionaries(WHY, SECONDS))
 def test_parts_add_up_to_the_count(
     caused: dict[tuple[str, ...], float], named: dict[tuple[str, ...], float]

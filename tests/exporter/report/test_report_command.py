@@ -13,14 +13,14 @@ from tests.exporter.report.fake_history import FakeHistory, Written, loaded
 Captured = pytest.CaptureFixture[str]
 DAY = 86_400.0
 AT = 20_000 * DAY
-ALL = [(0.0, AT + DAY)]
+WEEK = [(AT - 7 * DAY, AT)]
 JOB = {"cluster": "eu", "job_id": "llama"}
 RANK = {**JOB, "rank": "3", "instance": "n1:9917"}
 LATE = [(AT - 7200, AT - 3600)]
 FIRES = {"alertname": "RankskewStraggler", "severity": "warning", "cause": "input"}
 # Those with a longer name come first: an expression may have both.
 ALERTS: Mapping[str, Sequence[Written]] = {
-    "stage:text": [({}, ALL, 1.0)],
+    "stage:text": [({}, WEEK, 1.0)],
     "gpu_hour_price:value": [(RANK, LATE, 6.0)],
     "and on (cluster, job_id, rank, instance) ALERTS": [(RANK, LATE, 2.0)],
     "ALERTS": [({**FIRES, **RANK}, LATE, 1.0)],

@@ -145,7 +145,7 @@ class _Reading:
             gauge_seconds=gauge,
             states={state: each for (state,), each in states.items() if state},
             standstill=self._standstill(),
-            restarts=_restarts(ages, self._step),
+            restarts=restarts(ages, self._step),
             price=sum(value for _, value in prices) / len(prices) if prices else None,
             incidents=self._incidents(said, gap_seconds),
         )
@@ -228,7 +228,7 @@ def _spans(lines: Sequence[Line], step: float) -> list[Span]:
     return of_points((at for line in lines for at in line.times), step)
 
 
-def _restarts(ages: Sequence[Line], step: float) -> list[float]:
+def restarts(ages: Sequence[Line], step: float) -> list[float]:
     """Return when the job's oldest process was younger than the last look at the job.
 
     The exporter's word may be as old as two steps.

@@ -103,6 +103,8 @@ def job(past: Past) -> None:
     past.add("job:rankskew_state:info", [LATE], 1, state="straggler", **JOB)
     healthy = [(FIRST, LATE[0]), (LATE[1], HUNG[0]), (HUNG[1], BREAK[0]), ALIVE[1]]
     past.add("job:rankskew_state:info", healthy, 1, state="healthy", **JOB)
+    # Its exporters show it for a while after its end.
+    past.add("job:rankskew_state:info", [(LAST, LAST + HOUR)], 1, state="finished", **JOB)
     past.fires("Straggler", "critical", [LATE], stage="data", cause="input", **RANK)
     past.fires("JobHung", "critical", [HUNG], stage="data", **SUSPECT)
     past.fires("RanksMissing", "warning", [HUNG], state="unseen")

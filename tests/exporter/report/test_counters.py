@@ -61,6 +61,13 @@ def test_many_series_are_read_less_often() -> None:
     assert [form["step"] for form in fake.asked] == ["360"]
 
 
+def test_end_is_read_however_long_the_step_is() -> None:
+    """What grew after the last multiple of a long step counts too."""
+    written = values("3", (0, 0), (650, 100))
+
+    assert grown(written, [(0, 700)], series=850_000) == {("3",): 100.0}
+
+
 def test_stretches_leave_out_hangs() -> None:
     """Each begins a minute after the hang before it, when its step has been counted."""
     assert stretches((0, 1000), [(100, 200), (600, 700)]) == [(0, 100), (260, 600), (760, 1000)]

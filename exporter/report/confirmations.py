@@ -56,10 +56,12 @@ class Said:
 
 
 def default_file() -> Path:
-    """Return the file in the user's directory for state (XDG_STATE_HOME)."""
-    home = os.environ.get("XDG_STATE_HOME", "")
-    state = Path(home) if home.startswith("/") else Path.home() / ".local" / "state"
-    return state / "rankskew" / "confirmations.jsonl"
+    """Return the file in the user's directory for state (XDG_STATE_HOME), or here without one."""
+    state = os.environ.get("XDG_STATE_HOME", "")
+    if not state.startswith("/"):
+        state = os.path.expanduser("~/.local/state")
+    # A user whom the system does not know, as in some containers, has no home.
+    return Path(state if state.startswith("/") else ".") / "rankskew" / "confirmations.jsonl"
 
 
 def read(path: Path) -> Said:

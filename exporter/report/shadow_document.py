@@ -134,8 +134,8 @@ def _grouped(shadow: Shadow, title: str, name: str, key: Callable[[Judged], str 
         return Section(title, ["None."])
     rows = [_group_row(name, groups[name], shadow) for name in sorted(groups)]
     rows.append(_group_row("sum", [each for those in groups.values() for each in those], shadow))
-    names = f"{name} >Incidents >GPU-hours >US$ >Page >Page/week >Yes >No >Unsure >Open >Precision"
-    return Section(title, (), Table(columns(*names.split()), rows, has_sum=True))
+    counts = ">Incidents >GPU-hours >US$ >Paging >Paging/week >Yes >No >Unsure >Open >Precision"
+    return Section(title, (), Table(columns(name, *counts.split()), rows, has_sum=True))
 
 
 def _group_row(name: str, those: Sequence[Judged], shadow: Shadow) -> list[str]:
@@ -182,7 +182,8 @@ def _limits(shadow: Shadow) -> Section:
         f"A cost is known for {measured}; other alerts report what costs nothing yet, or what "
         "makes a rank late, which has an alert of its own.",
         "A page is one message for all alerts of a job at a time, without those that "
-        "alertmanager.yaml holds back because another alert explains them.",
+        "alertmanager.yaml holds back because another alert explains them; so there may be fewer "
+        "pages than paging incidents.",
     ]
     if shadow.broken_lines:
         numbers = ", ".join(map(str, shadow.broken_lines))

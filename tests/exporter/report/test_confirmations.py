@@ -105,6 +105,8 @@ def test_file_is_in_the_directory_for_state(monkeypatch: pytest.MonkeyPatch) -> 
     assert default_file() == Path("/state/rankskew/confirmations.jsonl")
     monkeypatch.setenv("XDG_STATE_HOME", "relative")
     assert default_file() == Path("/home/ada/.local/state/rankskew/confirmations.jsonl")
+    monkeypatch.setattr(os.path, "expanduser", lambda path: path)
+    assert default_file() == Path("rankskew/confirmations.jsonl")
 
 
 def test_confirmation_fits_an_incident_whose_begin_moved() -> None:

@@ -47,23 +47,25 @@ def get_json(
     server: str,
     path: str,
     query: Mapping[str, str] | None = None,
-    timeout_seconds: float = TIMEOUT_SECONDS,
+    timeout_seconds: float | None = None,
 ) -> Any:
     """Return the JSON at *path* of *server*, None if that is no JSON; without an answer, Trouble.
 
     With *query* it is posted, as expressions may be long. A status of 4xx with JSON is an answer.
+    The server has *timeout_seconds*, or TIMEOUT_SECONDS.
     """
+    patience = TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
     body = urlencode(query).encode() if query else None
     request = urllib.request.Request(server + path, body, {"Accept": "application/json"})
     for name, value in _login(server).items():
         request.add_unredirected_header(name, value)  # Another host must not get the password.
     try:
-        with _opener(server).open(request, timeout=timeout_seconds) as response:
+        with _opener(server).open(request, timeout=patience) as response:
             return _parse(response.read(LARGEST_ANSWER_BYTES))
     except urllib.error.HTTPError as error:
         return _refused(error, server)
     except (OSError, http.client.HTTPException) as error:
-        raise Trouble(f"{server} does not answer: {_why(error, timeout_seconds)}.") from error
+        raise Trouble(f"{server} does not answer: {_why(error, patience)}.") from error
 
 
 def _opener(url: str) -> urllib.request.OpenerDirector:

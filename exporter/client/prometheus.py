@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from exporter.client.fetch import TIMEOUT_SECONDS, Trouble, get_json
+from exporter.client.fetch import Trouble, get_json
 from exporter.client.fields import mapping, number, objects, text
 
 
@@ -35,9 +35,12 @@ class Series:
 
 
 class Prometheus:
-    """The server at *url*, which has *timeout_seconds*; *now* is its clock at the last answer."""
+    """The server at *url*; *now* is its clock at the last answer.
 
-    def __init__(self, url: str, timeout_seconds: float = TIMEOUT_SECONDS) -> None:
+    It has *timeout_seconds* for each, or as many as a person waits.
+    """
+
+    def __init__(self, url: str, timeout_seconds: float | None = None) -> None:
         self._url = url
         self._timeout_seconds = timeout_seconds
         self.now = time.time()

@@ -25,8 +25,11 @@ def efficiency_picture(job: JobReport) -> Picture | None:
     if not points:
         return None
     span = job.alive[0][0], job.alive[-1][1]
-    means = _means(points, span)
-    lines = "".join(f'<polyline class="line" points="{line}"/>' for line in _lines(means, span))
+    # Not more than there are values: else there would be holes between them.
+    wide = max((span[1] - span[0]) / BUCKETS, job.times.step_seconds)
+    means = _means(points, span, wide)
+    drawn = _lines(means, span, wide)
+    lines = "".join(f'<polyline class="line" points="{line}"/>' for line in drawn)
     least = min(value for _, value in means)
     says = (
         f"Efficiency over time from {show(span[0])} to {show(span[1])} UTC: "
@@ -67,18 +70,16 @@ def _bar(n: int, name: str, hours: float, width: float) -> str:
     )
 
 
-def _means(points: Sequence[Point], span: Span) -> list[Point]:
+def _means(points: Sequence[Point], span: Span, wide: float) -> list[Point]:
     """Return the mean of each part of *span* that has points, at its middle."""
-    wide = (span[1] - span[0]) / BUCKETS
     found: dict[int, list[float]] = {}
     for at, value in points:
-        found.setdefault(min(int((at - span[0]) / wide), BUCKETS - 1), []).append(value)
+        found.setdefault(int((at - span[0]) / wide), []).append(value)
     return [(span[0] + (n + 0.5) * wide, sum(v) / len(v)) for n, v in sorted(found.items())]
 
 
-def _lines(means: Sequence[Point], span: Span) -> list[str]:
+def _lines(means: Sequence[Point], span: Span, wide: float) -> list[str]:
     """Return the coordinates of each line without a hole."""
-    wide = (span[1] - span[0]) / BUCKETS
     found: list[list[Point]] = []
     for point in means:
         if not found or point[0] - found[-1][-1][0] > 2.5 * wide:

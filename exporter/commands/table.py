@@ -14,6 +14,8 @@ COMMANDS: Final[Mapping[str, str]] = {
     "simulate": "serve a simulated fleet to try dashboards and alerts",
     "diagnose": "say what is wrong with a job, why, and what to do about it",
     "top": "watch jobs and their ranks in this terminal",
+    "report": "look back over weeks of alerts, or over what a job lost",
+    "confirm": "say whether an incident of the report was right",
     "completion": "print a completion script for your shell",
 }
 

@@ -7,6 +7,8 @@ from typing import Final
 
 # Of ranks or nodes in one sentence.
 MOST_NAMED: Final = 8
+# Of one check: a mistake in a job script is made on a thousand nodes.
+MOST_FINDINGS: Final = 8
 
 
 class Status(enum.StrEnum):
@@ -32,10 +34,11 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What the check called *check* found, the worst finding first."""
+    """What the check called *check* found, the worst finding first; *more* are left out."""
 
     check: str
     findings: tuple[Finding, ...]
+    more: int = 0
 
     @property
     def status(self) -> Status:
@@ -47,7 +50,8 @@ def outcome(check: str, findings: Iterable[Finding]) -> Outcome:
     """Return the outcome of *check*; what is fine is left out beside what is not."""
     found = sorted(findings, key=lambda finding: ORDER.index(finding.status))
     troubles = [one for one in found if one.status in (Status.FAIL, Status.WARN)]
-    return Outcome(check, tuple(troubles or found[:1]))
+    shown = tuple((troubles or found[:1])[:MOST_FINDINGS])
+    return Outcome(check, shown, max(0, len(troubles) - len(shown)))
 
 
 def fail(reason: str, advice: str) -> Finding:
@@ -92,6 +96,13 @@ def names(words: Sequence[str]) -> str:
 
 
 def binary(size: float) -> str:
-    """Return *size* bytes in MiB or GiB."""
-    gibibytes = size / 2**30
-    return f"{gibibytes:.3g} GiB" if gibibytes >= 1 else f"{size / 2**20:.3g} MiB"
+    """Return *size* bytes in KiB, MiB or GiB."""
+    for unit, bytes_of in (("GiB", 2**30), ("MiB", 2**20)):
+        if size >= bytes_of:
+            return f"{size / bytes_of:.3g} {unit}"
+    return f"{size / 2**10:.3g} KiB"
+
+
+def count(number: float, noun: str) -> str:
+    """Return *number* with *noun*, in the plural unless it is one."""
+    return f"{number:g} {noun}{'s' * (number != 1)}"

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import re
 import resource
 from collections.abc import Mapping
 from importlib import metadata
@@ -16,6 +17,7 @@ from rank_probe.audit.variables import compared, looked_at
 from rank_probe.version import __version__
 
 UNLIMITED: Final = 2**63
+CAP_IPC_LOCK: Final = 14  # linux/capability.h
 
 
 def facts(
@@ -26,11 +28,12 @@ def facts(
     limit, left = control_groups.memory(mounts)
     shared, shared_free = _shared_memory(mounts)
     files, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    node = text_of(mounts.procfs / "sys/kernel/hostname") or os.uname().nodename
     return Facts(
         rank=rank,
         local_rank=local_rank,
-        node=os.uname().nodename,
-        machine=text_of(mounts.procfs / "sys/kernel/random/boot_id") or os.uname().nodename,
+        node=node,
+        machine=text_of(mounts.procfs / "sys/kernel/random/boot_id") or node,
         container=control_groups.key(mounts),
         compared=compared(environment),
         settings=looked_at(environment),
@@ -48,7 +51,7 @@ def facts(
         shared_memory_free_bytes=shared_free,
         open_files=_bounded(files),
         most_open_files=_bounded(most_files),
-        locked_bytes=_bounded(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]),
+        locked_bytes=_lockable_bytes(mounts),
         device_files=gpus.device_files(mounts),
         nvml_problem=nvml_problem,
         gpus=seen,
@@ -81,6 +84,14 @@ def _shared_memory(mounts: Mounts) -> tuple[int | None, int | None]:
     except OSError:
         return None, None
     return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
+
+
+def _lockable_bytes(mounts: Mounts) -> int:
+    """Return RLIMIT_MEMLOCK, which does not bind a process with CAP_IPC_LOCK."""
+    found = re.search(r"^CapEff:\s+([0-9a-f]{1,16})$", text_of(mounts.procfs / "self/status"), re.M)
+    if found and int(found[1], 16) >> CAP_IPC_LOCK & 1:
+        return UNLIMITED
+    return _bounded(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
 
 
 def _available_bytes(mounts: Mounts) -> int | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from rank_probe.audit.facts import Facts
+from rank_probe.audit.findings import count
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -40,6 +41,13 @@ class Launch:
     def count(self, together: Sequence[Facts]) -> int:
         """Return how many ranks *together* stand for."""
         return self.ranks_here if self.alone else len(together)
+
+    def told(self, together: Sequence[Facts]) -> str:
+        """Return such as '8 ranks with 4 loader workers each'."""
+        ranks = count(self.count(together), "rank")
+        return (
+            f"{ranks} with {count(self.workers, 'loader worker')} each" if self.workers else ranks
+        )
 
 
 def grouped(facts: Sequence[Facts], key: Callable[[Facts], Key]) -> dict[Key, list[Facts]]:

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from rank_probe.audit.findings import Finding, Outcome, Status
+from rank_probe.audit.findings import Finding, Outcome, Status, count
 from rank_probe.audit.launch import Launch
 from rank_probe.version import __version__
 
@@ -43,6 +43,7 @@ def as_json(launch: Launch, outcomes: Sequence[Outcome], strict: bool) -> str:
                 "check": one.check,
                 "status": one.status.value,
                 "findings": [_finding(finding) for finding in one.findings],
+                "more": one.more,
             }
             for one in outcomes
         ],
@@ -68,6 +69,8 @@ def _lines(launch: Launch, outcomes: Sequence[Outcome], strict: bool) -> Iterato
             yield f"{SHOWN[finding.status]:{WIDTH}}  {one.check}: {finding.reason}"
             if finding.advice:
                 yield f"{'':{WIDTH}}  do: {finding.advice}"
+        if one.more:
+            yield f"{'':{WIDTH}}  and {one.more} more of {one.check}"
     counts = {status: sum(one.status is status for one in outcomes) for status in Status}
     summed = f"{counts[Status.FAIL]} failed, {counts[Status.WARN]} warned, "
     summed += f"{counts[Status.OK]} are fine, {counts[Status.NOT_CHECKED]} were not checked"
@@ -77,14 +80,10 @@ def _lines(launch: Launch, outcomes: Sequence[Outcome], strict: bool) -> Iterato
 def _subject(launch: Launch) -> str:
     machines = launch.machines()
     if launch.alone:
-        return f"node {machines[0][0].node}, for {_count(launch.ranks_here, 'rank')}"
+        return f"node {machines[0][0].node}, for {count(launch.ranks_here, 'rank')}"
     of = f" of {launch.world_size}" if launch.world_size != len(launch.facts) else ""
     on = machines[0][0].node if len(machines) == 1 else f"{len(machines)} nodes"
-    return f"{_count(len(launch.facts), 'rank')}{of} on {on}"
-
-
-def _count(count: int, noun: str) -> str:
-    return f"{count} {noun}{'s' * (count != 1)}"
+    return f"{count(len(launch.facts), 'rank')}{of} on {on}"
 
 
 def _finding(finding: Finding) -> dict[str, str]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from rank_probe.audit import devices
 from rank_probe.audit.devices import BUS_ORDER, ORDER, VISIBLE
 from rank_probe.audit.facts import Facts
-from rank_probe.audit.findings import Finding, fail, names, not_checked, ok, ranks, warn
+from rank_probe.audit.findings import Finding, count, fail, names, not_checked, ok, ranks, warn
 from rank_probe.audit.launch import Launch, grouped
 
 
@@ -30,10 +30,10 @@ def device_per_rank(launch: Launch) -> Iterator[Finding]:
         if not launch.alone:
             yield from _shared(machine, seen)
     if launch.alone:
-        count = len(devices.seen(launch.facts)[launch.facts[0].rank].visible)
-        if launch.ranks_here > count:
-            yield _too_few(launch.facts[0], f"{launch.ranks_here} ranks", count)
-        yield ok(f"{count} GPUs for {launch.ranks_here} ranks")
+        here = len(devices.seen(launch.facts)[launch.facts[0].rank].visible)
+        if launch.ranks_here > here > 0:
+            yield _too_few(launch.facts[0], f"a node for {launch.ranks_here} ranks", here)
+        yield ok(f"{count(here, 'GPU')} for {count(launch.ranks_here, 'rank')}")
     yield ok(f"{len(launch.facts)} ranks have a GPU each")
 
 
@@ -81,11 +81,11 @@ def _blind(
             yield _too_few(facts, f"{who}, with local rank {facts.local_rank},", len(mine.visible))
 
 
-def _too_few(facts: Facts, who: str, count: int) -> Finding:
+def _too_few(facts: Facts, who: str, seen: int) -> Finding:
     visible = facts.settings.get(VISIBLE)
     shown = f" ({VISIBLE}={visible})" if visible is not None else ""
     return fail(
-        f"{who} sees {count} GPU{'s' * (count != 1)}{shown} on {facts.node}: there is none for it",
+        f"{who} sees {count(seen, 'GPU')}{shown} on {facts.node}: too few",
         "start as many ranks per node as a rank sees GPUs, such as with --nproc-per-node gpu",
     )
 
@@ -116,10 +116,16 @@ def _different_orders(machine: Sequence[Facts]) -> Iterator[Finding]:
         other, theirs = first.setdefault(frozenset(mine), (facts.rank, mine))
         if theirs != mine:
             yield fail(
-                f"ranks {other} and {facts.rank} on {machine[0].node} see the same GPUs in "
-                f"different orders: {names(theirs)}, and {names(mine)}",
+                f"{ranks([other, facts.rank])} on {machine[0].node} see the same GPUs in different "
+                f"orders: {_numbered(theirs, facts)}, and {_numbered(mine, facts)}",
                 f"set the same {VISIBLE} and {ORDER}={BUS_ORDER} for all ranks of a node",
             )
+
+
+def _numbered(gpus: Sequence[str], facts: Facts) -> str:
+    """Return NVML's numbers of *gpus*, which are shorter than their UUIDs."""
+    known = devices.by_uuid(facts)
+    return names([str(known[gpu].index) if gpu in known else gpu for gpu in gpus])
 
 
 def _by_number(facts: Facts) -> bool:

@@ -13,6 +13,9 @@ CHOOSER = "NCCL_IB_HCA"
 def infiniband(launch: Launch) -> Iterator[Finding]:
     """Name the ports that are down, or slower than most, and adapters that are missing."""
     nodes = [machine[0] for machine in launch.machines()]
+    if all(facts.settings.get("NCCL_IB_DISABLE") == "1" for facts in nodes):
+        yield not_checked("NCCL_IB_DISABLE=1 turns InfiniBand off")
+        return
     if not any(facts.ports for facts in nodes):
         if any(facts.settings.get(CHOOSER) for facts in nodes):
             yield fail(f"{CHOOSER} is set, and there is no InfiniBand or RoCE port", REMOVE)
@@ -74,7 +77,7 @@ def _slow(nodes: list[Facts], used: dict[int, list[Port]]) -> Iterator[Finding]:
                 for facts, port in (everything[i] for i in slow)
             ]
             yield warn(
-                f"{names(told)} slower than most {layer} ports ({usual:g} Gb/s)",
+                f"slower than most {layer} ports, which have {usual:g} Gb/s: {names(told)}",
                 "look at the cable, the switch port and the width in ibstat; if the port is for "
                 f"something else, leave it out of {CHOOSER}",
             )
@@ -86,8 +89,8 @@ def _fewer(nodes: list[Facts], used: dict[int, list[Port]]) -> Iterator[Finding]
     odd = [index for index, count in counts.items() if usual is not None and count < usual]
     if odd:
         yield fail(
-            f"{names([nodes[index].node for index in odd])} has fewer ports than most nodes, which "
-            f"have {usual}",
+            f"fewer ports than on most nodes, which have {usual}: "
+            f"{names([f'{nodes[index].node} ({counts[index]})' for index in odd])}",
             "look for an adapter that is missing in lspci or ibv_devices, or that the container "
             "does not get",
         )

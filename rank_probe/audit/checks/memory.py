@@ -31,7 +31,7 @@ def shared_memory(launch: Launch) -> Iterator[Finding]:
             finding = fail if free < wanted / 2 else warn
             yield finding(
                 f"/dev/shm on {container[0].node} has {binary(free)} free of {binary(size)}; "
-                f"{count} ranks with {launch.workers} loader workers each want {binary(wanted)}",
+                f"{launch.told(container)} may want {binary(wanted)}",
                 "docker run --shm-size or --ipc=host; in Kubernetes an emptyDir with medium: "
                 "Memory at /dev/shm; remove what crashed jobs left there",
             )
@@ -60,8 +60,8 @@ def locked_memory(launch: Launch) -> Iterator[Finding]:
         yield finding(
             f"{'this process' if launch.alone else who} may lock {binary(limit)} of memory "
             f"(ulimit -l), and {purpose}",
-            "docker run --ulimit memlock=-1, LimitMEMLOCK=infinity in the unit of the launcher or "
-            "of slurmd, or limits.conf",
+            "docker run --ulimit memlock=-1, the capability IPC_LOCK, LimitMEMLOCK=infinity in the "
+            "unit of the launcher or of slurmd, or limits.conf",
         )
     yield ok("enough memory may be locked")
 
@@ -78,8 +78,8 @@ def memory_limit(launch: Launch) -> Iterator[Finding]:
             of = f" of the control group's {binary(limit)}" if limit is not None else ""
             finding = fail if free < count * MEMORY_FAIL_PER_RANK else warn
             yield finding(
-                f"{container[0].node} has {binary(free)} of memory left{of}; {count} ranks with "
-                f"{launch.workers} loader workers each want {binary(wanted)}",
+                f"{container[0].node} has {binary(free)} of memory left{of}; "
+                f"{launch.told(container)} may want {binary(wanted)}",
                 "raise the memory limit of the pod, container or job, or start fewer workers: a "
                 "rank that is killed for memory hangs the others",
             )

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from rank_probe.audit.findings import Finding, fail, ok, ranks, warn
+from rank_probe.audit.findings import Finding, count, fail, ok, ranks, warn
 from rank_probe.audit.launch import Launch, grouped
 
 # Libraries, devices and data files.
@@ -18,6 +18,9 @@ def open_files(launch: Launch) -> Iterator[Finding]:
     """Name the ranks whose RLIMIT_NOFILE is below what the job may open."""
     least = ANY_RANK + PER_RANK_OF_THE_JOB * launch.world_size
     wanted = least + PER_WORKER * launch.workers
+    jobs = count(launch.world_size, "rank")
+    if launch.workers:
+        jobs += f" with {count(launch.workers, 'loader worker')} each"
     limited = [facts for facts in launch.facts if facts.open_files is not None]
     for limit, bound in grouped(limited, lambda facts: facts.open_files or 0).items():
         if limit >= wanted:
@@ -26,8 +29,7 @@ def open_files(launch: Launch) -> Iterator[Finding]:
         who = "this process" if launch.alone else ranks(facts.rank for facts in bound)
         finding = fail if limit < least else warn
         yield finding(
-            f"{who} may open {limit} files (ulimit -n); a job of {launch.world_size} ranks with "
-            f"{launch.workers} loader workers each may open {wanted}",
+            f"{who} may open {limit} files (ulimit -n); in a job of {jobs} a rank may want {wanted}",
             f"ulimit -n {wanted} in the job script"
             if most >= wanted
             else "raise the hard limit: LimitNOFILE= of the launcher or slurmd, docker run "

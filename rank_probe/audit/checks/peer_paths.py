@@ -51,8 +51,8 @@ def _paths(facts: Facts) -> Iterator[Finding]:
     far = [gpu for gpu in facts.gpus if sum(distances[gpu.index]) > sum(usual)]
     if far:
         yield warn(
-            f"{names([f'GPU {gpu.index} ({_told(gpu)})' for gpu in far])} on {facts.node} farther "
-            f"from its peers than the other GPUs ({_levels(usual)})",
+            f"farther from their peers than most GPUs on {facts.node} ({_levels(usual)}): "
+            f"{names([f'GPU {gpu.index} ({_told(gpu)})' for gpu in far])}",
             "compare nvidia-smi topo -m with other nodes: a riser, a PCIe switch or a setting of "
             "the BIOS may differ; leave these GPUs out, or give them ranks of their own group",
         )

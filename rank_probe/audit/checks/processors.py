@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from rank_probe.audit import devices
 from rank_probe.audit.checks.devices import without_gpus
 from rank_probe.audit.facts import Facts
-from rank_probe.audit.findings import Finding, fail, not_checked, ok, ranks, warn
+from rank_probe.audit.findings import Finding, count, fail, not_checked, ok, ranks, warn
 from rank_probe.audit.launch import Launch, grouped, majority
 
 THREADS = "OMP_NUM_THREADS"
@@ -35,12 +35,12 @@ def affinity(launch: Launch) -> Iterator[Finding]:
                 )
             elif size < usual:
                 yield warn(
-                    f"{who} on {machine[0].node} may use {_cpus(size)}, other ranks there {usual}",
+                    f"{who} on {machine[0].node} may use {count(size, 'CPU')}, other ranks there {usual}",
                     "give all ranks equally many CPUs: look for taskset, numactl and cpusets that "
                     "bind only some",
                 )
     fewest = min(len(facts.cpus) for facts in launch.facts)
-    yield ok(f"each rank may use {_cpus(fewest)} or more")
+    yield ok(f"each rank may use {count(fewest, 'CPU')} or more")
 
 
 def numa(launch: Launch) -> Iterator[Finding]:
@@ -63,7 +63,7 @@ def numa(launch: Launch) -> Iterator[Finding]:
                 unbound += 1
                 continue
             yield from _distance(facts, near, seen[facts.rank].used)
-    note = f"; {unbound} ranks are not bound to any" if unbound and not launch.alone else ""
+    note = f"; {unbound} ranks are not bound to CPUs" if unbound and not launch.alone else ""
     yield ok(f"no rank is bound to CPUs far from its GPU{note}")
 
 
@@ -71,7 +71,9 @@ def cpus(launch: Launch) -> Iterator[Finding]:
     """Compare the threads and loader workers of a node's ranks with their CPUs."""
     for container in launch.containers():
         available = len({cpu for facts in container for cpu in facts.cpus})
-        yield from _crowd(launch, container, available, f"{_cpus(available)}")
+        if available == 1 and container[0].cpus_of_node > 1 and len(container) > 1:
+            continue  # They are bound to one CPU, which another check says.
+        yield from _crowd(launch, container, available, count(available, "CPU"))
     yield ok("there are CPUs enough for the ranks' threads and workers")
 
 
@@ -80,10 +82,10 @@ def cpu_quota(launch: Launch) -> Iterator[Finding]:
     limited = [group for group in launch.containers() if group[0].cpu_quota is not None]
     for container in limited:
         quota = min(facts.cpu_quota for facts in container if facts.cpu_quota is not None)
-        count = launch.count(container)
-        if quota < count:
+        if quota < launch.count(container):
             yield fail(
-                f"the control group on {container[0].node} allows {quota:g} CPUs for {count} ranks",
+                f"the control group on {container[0].node} allows {count(quota, 'CPU')} for "
+                f"{count(launch.count(container), 'rank')}",
                 "raise the CPU limit of the pod, container or job to at least a CPU for each rank, "
                 "or remove it: throttled ranks are late at random",
             )
@@ -138,8 +140,8 @@ def _crowd(
 ) -> Iterator[Finding]:
     """Yield whether the threads and workers of *container* are more than *available* CPUs."""
     unset = [facts for facts in container if threads_of(facts) is None]
-    count = launch.count(container)
-    if unset and count > 1 and not launch.alone and len(unset[0].cpus) > 1:
+    together = launch.count(container)
+    if unset and together > 1 and not launch.alone and len(unset[0].cpus) > 1:
         yield warn(
             f"{THREADS} is unset on {ranks(facts.rank for facts in unset)} "
             f"({container[0].node}): each rank starts a thread for each of its "
@@ -148,19 +150,16 @@ def _crowd(
         )
     threads = max(threads_of(facts) or 1 for facts in container)
     pinning = int(launch.pin_memory)
-    needed = count * (threads + launch.workers + pinning)
+    needed = together * (threads + launch.workers + pinning)
     if needed <= available:
         return
-    parts = [f"{threads} threads" if threads > 1 else "1 thread"]
-    parts += [f"{launch.workers} workers"] * bool(launch.workers) + ["1 pinning thread"] * pinning
+    parts = [count(threads, "thread")]
+    parts += [count(launch.workers, "loader worker")] * bool(launch.workers)
+    parts += ["1 pinning thread"] * pinning
     finding = fail if needed > MOST_CROWDED * available else warn
     yield finding(
-        f"{count} ranks on {container[0].node}, with {' and '.join(parts)} each, want {needed} "
-        f"CPUs and have {shown}",
+        f"{count(together, 'rank')} on {container[0].node}, with {' and '.join(parts)} each, may "
+        f"keep {needed} CPUs busy and have {shown}",
         f"lower {THREADS} or the number of loader workers, start fewer ranks, or give the job "
         "more CPUs",
     )
-
-
-def _cpus(count: int) -> str:
-    return "1 CPU" if count == 1 else f"{count} CPUs"

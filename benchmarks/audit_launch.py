@@ -21,8 +21,7 @@ class Failed(Exception):
 
 def launch(folder: Path, library: Path, plants: Sequence[Plant]) -> dict[str, Any]:
     """Return what the audit of a launch with *plants* prints, whose files go into *folder*."""
-    for plant in plants:
-        write_nodes(folder, plant)
+    write_nodes(folder, plants)
     options = [option for plant in plants for option in plant.options]
     names = ";".join(plant.name for plant in plants)
     done = subprocess.run(

@@ -184,15 +184,17 @@ PLANTS: Final = (
 )
 
 
-def write_nodes(folder: Path, plant: Plant) -> None:
-    """Write the files of both machines into *folder*, with those of *plant*."""
+def write_nodes(folder: Path, plants: Sequence[Plant]) -> None:
+    """Write the files of both machines into *folder*, with those of *plants*."""
     for node in NODES:
-        changed = plant.files if node in plant.nodes else {}
-        for name, text in (FILES | dict(changed)).items():
+        files = dict(FILES)
+        for plant in plants:
+            files |= plant.files if node in plant.nodes else {}
+        for name, text in files.items():
             path = folder / node / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text.format(node=node))
-    (folder / "scenario").write_text(CLEAN_SCENARIO + plant.scenario)
+    (folder / "scenario").write_text(CLEAN_SCENARIO + "".join(plant.scenario for plant in plants))
 
 
 def node_of(rank: int) -> str:

@@ -8,16 +8,15 @@ from rank_probe.audit.launch import Launch, grouped
 
 # Libraries, devices and data files.
 ANY_RANK: Final = 256
-# gloo and the store connect all ranks with each other.
-PER_RANK_OF_THE_JOB: Final = 2
+# The store has a connection to each rank, and so has each rank in a group of gloo.
+PER_RANK_OF_THE_JOB: Final = 1
 # The workers' tensors are passed as files, two batches in advance.
 PER_WORKER: Final = 128
 
 
 def open_files(launch: Launch) -> Iterator[Finding]:
     """Name the ranks whose RLIMIT_NOFILE is below what the job may open."""
-    least = ANY_RANK + PER_RANK_OF_THE_JOB * launch.world_size
-    wanted = least + PER_WORKER * launch.workers
+    wanted = ANY_RANK + PER_RANK_OF_THE_JOB * launch.world_size + PER_WORKER * launch.workers
     jobs = count(launch.world_size, "rank")
     if launch.workers:
         jobs += f" with {count(launch.workers, 'loader worker')} each"
@@ -27,9 +26,9 @@ def open_files(launch: Launch) -> Iterator[Finding]:
             continue
         most = max(facts.most_open_files or 0 for facts in bound)
         who = "this process" if launch.alone else ranks(facts.rank for facts in bound)
-        finding = fail if limit < least else warn
+        finding = fail if limit < ANY_RANK else warn
         yield finding(
-            f"{who} may open {limit} files (ulimit -n); in a job of {jobs} a rank may want {wanted}",
+            f"{who} may open {limit} files (ulimit -n), and may want {wanted} in a job of {jobs}",
             f"ulimit -n {wanted} in the job script"
             if most >= wanted
             else "raise the hard limit: LimitNOFILE= of the launcher or slurmd, docker run "

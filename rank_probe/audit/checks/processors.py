@@ -35,7 +35,8 @@ def affinity(launch: Launch) -> Iterator[Finding]:
                 )
             elif size < usual:
                 yield warn(
-                    f"{who} on {machine[0].node} may use {count(size, 'CPU')}, other ranks there {usual}",
+                    f"{who} on {machine[0].node} may use {count(size, 'CPU')}, other ranks there "
+                    f"{usual}",
                     "give all ranks equally many CPUs: look for taskset, numactl and cpusets that "
                     "bind only some",
                 )
@@ -54,21 +55,21 @@ def numa(launch: Launch) -> Iterator[Finding]:
         seen = devices.seen(machine)
         for facts in machine:
             gpus = devices.by_uuid(facts)
-            near = {
-                cpu for uuid in seen[facts.rank].used if uuid in gpus for cpu in gpus[uuid].cpus
-            }
+            used = seen[facts.rank].visible if launch.alone else seen[facts.rank].used
+            near = {cpu for uuid in used if uuid in gpus for cpu in gpus[uuid].cpus}
             if not near:
                 continue
             if len(facts.cpus) >= facts.cpus_of_node:
                 unbound += 1
                 continue
-            yield from _distance(facts, near, seen[facts.rank].used)
+            yield from _distance(facts, near, used)
     note = f"; {unbound} ranks are not bound to CPUs" if unbound and not launch.alone else ""
     yield ok(f"no rank is bound to CPUs far from its GPU{note}")
 
 
 def cpus(launch: Launch) -> Iterator[Finding]:
     """Compare the threads and loader workers of a node's ranks with their CPUs."""
+    yield from _unset_threads(launch)
     for container in launch.containers():
         available = len({cpu for facts in container for cpu in facts.cpus})
         if available == 1 and container[0].cpus_of_node > 1 and len(container) > 1:
@@ -135,19 +136,27 @@ def _distance(facts: Facts, near: set[int], used: Sequence[str]) -> Iterator[Fin
     )
 
 
+def _unset_threads(launch: Launch) -> Iterator[Finding]:
+    """Yield the ranks that share a node and would each start a thread for every CPU."""
+    unset = [
+        facts
+        for container in launch.containers()
+        for facts in container
+        if len(container) > 1 and len(facts.cpus) > 1 and threads_of(facts) is None
+    ]
+    if unset:
+        yield warn(
+            f"{THREADS} is unset on {ranks(facts.rank for facts in unset)}: each starts a thread "
+            "for each CPU that it may use",
+            f"set {THREADS} to the CPUs of a rank without its workers, as torchrun does with 1",
+        )
+
+
 def _crowd(
     launch: Launch, container: Sequence[Facts], available: float, shown: str
 ) -> Iterator[Finding]:
     """Yield whether the threads and workers of *container* are more than *available* CPUs."""
-    unset = [facts for facts in container if threads_of(facts) is None]
     together = launch.count(container)
-    if unset and together > 1 and not launch.alone and len(unset[0].cpus) > 1:
-        yield warn(
-            f"{THREADS} is unset on {ranks(facts.rank for facts in unset)} "
-            f"({container[0].node}): each rank starts a thread for each of its "
-            f"{len(unset[0].cpus)} CPUs",
-            f"set {THREADS} to the CPUs of a rank without its workers, as torchrun does with 1",
-        )
     threads = max(threads_of(facts) or 1 for facts in container)
     pinning = int(launch.pin_memory)
     needed = together * (threads + launch.workers + pinning)

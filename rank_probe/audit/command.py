@@ -14,6 +14,7 @@ from rank_probe.audit.catalog import audit
 from rank_probe.audit.exchange import NoAnswer
 from rank_probe.audit.files import Mounts
 from rank_probe.audit.launch import Launch
+from rank_probe.audit.push import NotPushed, push
 from rank_probe.audit.report import as_json, as_metrics, as_text, failed
 from rank_probe.audit.session import Asked, look
 from rank_probe.check_command import Parser
@@ -78,6 +79,11 @@ def parser() -> Parser:
         help="write the outcomes as metrics too, for node_exporter's textfile collector",
     )
     options.add_argument(
+        "--push",
+        action="store_true",
+        help="show the outcomes on the exporter of this node, as metrics of the job",
+    )
+    options.add_argument(
         "--path.procfs", metavar="PATH", type=Path, default="/proc", help="the node's /proc"
     )
     options.add_argument(
@@ -89,6 +95,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Print what was found, on rank 0; return the exit status. Raises WrongCommand."""
     options = parser().parse_args(arguments)
+    environment = dict(os.environ)
     asked = Asked(
         workers=options.workers,
         pin_memory=options.pin_memory,
@@ -101,16 +108,25 @@ def run(arguments: Sequence[str]) -> int:
         outcomes = audit(launch)
         show = as_json if options.json else as_text
         print(show(launch, outcomes, options.strict), flush=True)
-        if options.textfile:
-            _write(options.textfile, as_metrics(outcomes))
+        try:
+            if options.textfile:
+                _write(options.textfile, as_metrics(outcomes))
+            if options.push:
+                push(outcomes, environment)
+        except (_NotWritten, NotPushed) as error:  # The launch is no worse for it.
+            _say(error)
         return int(failed(outcomes, options.strict))
 
     with _ending_after(options.timeout):
         try:
-            return look(asked, dict(os.environ), report)
-        except (NoAnswer, _NotWritten) as error:
-            print(f"rank-probe: {error}", file=sys.stderr, flush=True)
+            return look(asked, environment, report)
+        except NoAnswer as error:
+            _say(error)
             return 2
+
+
+def _say(problem: Exception) -> None:
+    print(f"rank-probe: {problem}", file=sys.stderr, flush=True)
 
 
 class _NotWritten(Exception):

@@ -6,6 +6,7 @@ from typing import Any, Final
 
 from rank_probe.audit.findings import Finding, Outcome, Status, count
 from rank_probe.audit.launch import Launch
+from rank_probe.audit.names import METRIC
 from rank_probe.version import __version__
 
 SHOWN: Final = {
@@ -15,7 +16,6 @@ SHOWN: Final = {
     Status.OK: "OK",
 }
 WIDTH: Final = max(map(len, SHOWN.values()))
-METRIC: Final = "rankskew_audit_check"
 
 
 def failed(outcomes: Sequence[Outcome], strict: bool) -> bool:

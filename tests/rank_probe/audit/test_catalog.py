@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rank_probe.audit import names
 from rank_probe.audit.catalog import CHECKS, audit
 from rank_probe.audit.facts import Gpu, Interface, Port
 from rank_probe.audit.findings import ORDER, Finding, Status, outcome
@@ -346,6 +347,7 @@ def test_healthy_launch_has_no_trouble() -> None:
     outcomes = audit(launch())
 
     assert {one.check for one in outcomes} == {check.name for check in CHECKS}
+    assert tuple(check.name for check in CHECKS) == names.CHECKS
     assert {one.check: one.findings for one in outcomes if one.status is not Status.OK} == {
         "socket_interface": (
             Finding(Status.NOT_CHECKED, "neither NCCL_SOCKET_IFNAME nor GLOO_SOCKET_IFNAME is set"),

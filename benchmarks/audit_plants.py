@@ -92,7 +92,7 @@ def absent() -> None:
 
 PLANTS: Final = (
     Plant("nothing", ""),
-    Plant("a rank that never reports", "reported", [3], do=absent, options=["--timeout", "20s"]),
+    Plant("a rank that never reports", "reported", [3], do=absent, options=["--timeout", "40s"]),
     Plant(
         "two ranks on one GPU",
         "device_per_rank",

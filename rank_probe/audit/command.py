@@ -5,7 +5,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -117,9 +117,9 @@ def run(arguments: Sequence[str]) -> int:
             _say(error)
         return int(failed(outcomes, options.strict))
 
-    with _ending_after(options.timeout):
+    with _ending_after(options.timeout) as doing:
         try:
-            return look(asked, environment, report)
+            return look(asked, environment, report, doing)
         except NoAnswer as error:
             _say(error)
             return 2
@@ -144,22 +144,23 @@ def _write(path: Path, text: str) -> None:
 
 
 @contextmanager
-def _ending_after(seconds: float) -> Iterator[None]:
-    """End the process if the block takes longer: a call into the driver may never return."""
+def _ending_after(seconds: float) -> Iterator[Callable[[str], None]]:
+    """End the process if the block takes longer: a call into the driver may never return.
+
+    The block tells the function that it gets what it is doing.
+    """
+    told = ["starting"]
 
     def end() -> None:
-        sentence = (
-            f"rank-probe: the audit did not end within {seconds:g} s: a call into the driver or a "
-            "file system hangs; look at dmesg and nvidia-smi on this node\n"
-        )
-        os.write(2, sentence.encode())
+        sentence = f"the audit did not end within {seconds:g} s: it was {told[-1]}"
+        os.write(2, f"rank-probe: {sentence}\n".encode())
         os._exit(2)
 
     timer = threading.Timer(seconds, end)
     timer.daemon = True
     timer.start()
     try:
-        yield
+        yield told.append
     finally:
         timer.cancel()
 

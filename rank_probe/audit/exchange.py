@@ -1,5 +1,7 @@
 """Ranks post their facts to the store of their launcher, rank 0 answers with the exit status."""
 
+import os
+import socket
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,6 +14,8 @@ POSTED: Final = "posted"
 LEFT: Final = "left"
 STATUS: Final = "status"
 POLL_SECONDS: Final = 0.05
+# Of 16,384 ranks, each of which asks whether rank 0 is there.
+RETRY_SECONDS: Final = 0.5
 # Of one answer of the store, which holds it in memory twice.
 BATCH: Final = 256
 # The store may be in rank 0, which waits this long for others to read their answer.
@@ -35,6 +39,8 @@ class Exchange:
         self._address = f"{environment['MASTER_ADDR']}:{environment['MASTER_PORT']}"
         # torchrun's agent serves the store; under other launchers rank 0 does, as for training.
         self._is_server = rank == 0 and environment.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+        if not self._is_server:
+            self._wait_for_server(environment)
         with self._answering():
             self._store = self._connect(environment)
 
@@ -93,6 +99,18 @@ class Exchange:
         attempt = environment.get("TORCHELASTIC_RESTART_COUNT", "0")
         return PrefixStore(f"rankskew_audit/{attempt}", store)
 
+    def _wait_for_server(self, environment: Mapping[str, str]) -> None:
+        """Wait until somebody listens. torch would retry for up to three times its timeout."""
+        address = environment["MASTER_ADDR"], int(environment["MASTER_PORT"])
+        while True:
+            try:
+                with socket.create_connection(address, self._left().total_seconds()):
+                    return
+            except OSError as error:
+                if time.monotonic() > self._end:
+                    raise NoAnswer(f"nobody answers at {self._address}: {error}") from error
+            time.sleep(RETRY_SECONDS)
+
     def _left(self) -> timedelta:
         return max(SHORTEST, timedelta(seconds=self._end - time.monotonic()))
 
@@ -112,6 +130,8 @@ def why_not(environment: Mapping[str, str]) -> str:
             return f"{name} is not set, so ranks cannot reach each other: start them with torchrun"
     if not environment["MASTER_PORT"].isdecimal():
         return f"MASTER_PORT={environment['MASTER_PORT']} is not a number"
+    # Its errors are told in one sentence, without its C++ frames on stderr.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     try:
         import torch.distributed  # noqa: F401 # only whether it is there
     except (ImportError, OSError):

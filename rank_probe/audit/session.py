@@ -16,6 +16,7 @@ from rank_probe.identity import Identity
 # Between them rank 0 reads and compares, which takes 20 s with 16,384 ranks.
 GATHERING: Final = 0.5
 HEARING: Final = 0.95
+READING: Final = "reading this node, where a call into the driver may hang: look at dmesg"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,17 +30,31 @@ class Asked:
     mounts: Mounts
 
 
-def look(asked: Asked, environment: Mapping[str, str], report: Callable[[Launch], int]) -> int:
-    """Return the exit status, which is that of *report* on rank 0; raises NoAnswer."""
+def look(
+    asked: Asked,
+    environment: Mapping[str, str],
+    report: Callable[[Launch], int],
+    doing: Callable[[str], None],
+) -> int:
+    """Return the exit status, which is that of *report* on rank 0; raises NoAnswer.
+
+    *doing* is told what begins, in the words of a sentence on what took too long.
+    """
     began = time.monotonic()
     me = identity.from_environment(environment)
     if me is None:
+        doing(READING)
         return report(_node(asked, environment))
+    doing("importing torch, which may be slow from a shared file system")
     why_not = "the job has one rank" if me.world_size == 1 else exchange.why_not(environment)
     if why_not:
+        doing(READING)
         return report(_one_rank(asked, me, environment, why_not))
+    doing("connecting to the store of the launcher")
     link = Exchange(me.rank, me.world_size, environment, HEARING * asked.seconds)
+    doing(READING)
     mine = gather.facts(me.rank, _local_rank(me), environment, asked.mounts, with_torch=True)
+    doing("waiting for the other ranks")
     link.post(mine)
     if me.rank != 0:
         return _hear(link, me)

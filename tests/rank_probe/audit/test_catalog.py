@@ -440,7 +440,7 @@ def test_two_gpus_for_each_rank_are_fine() -> None:
     """Lists that have nothing in common belong to their ranks as a whole."""
     two = [
         facts(rank, **settings(CUDA_VISIBLE_DEVICES=visible))
-        for rank, visible in ((0, "0,1"), (1, "2,3"))
+        for rank, visible in ((2, "0,1"), (3, "2,3"))
     ]
 
     assert "device_per_rank" not in troubles(Launch(two, 2))

@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 from alerts.build_index import with_tables
 from docs import (
     accuracy_table,
+    audit_table,
     command_table,
     diagnose_table,
     fault_table,
@@ -222,6 +223,7 @@ PAGES: dict[str, Callable[[str], str]] = {
             "traces": diagnose_table.traces(),
         },
     ),
+    "docs/audit.md": lambda page: fill(page, {"plants": audit_table.plants()}),
     "docs/simulate.md": lambda page: fill(page, {"faults": fault_table.faults()}),
     "docs/security.md": lambda page: fill(
         page,

@@ -98,7 +98,7 @@ def _known(options: argparse.Namespace) -> Known:
     before = read(options.file).newest.get(options.incident)
     if before is not None:
         return Known(before.alert, before.who, before.began)
-    prometheus = Prometheus(base_url(options.prometheus), TIMEOUT_SECONDS)
+    prometheus = Prometheus(base_url(options.prometheus), timeout_seconds=TIMEOUT_SECONDS)
     try:
         known = find(prometheus, options.incident, time.time())
     except Trouble as trouble:

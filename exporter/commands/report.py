@@ -90,7 +90,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Print a report; raises StartError with a sentence if Prometheus cannot tell."""
     options = parser().parse_args(arguments)
-    prometheus = Prometheus(base_url(options.prometheus), TIMEOUT_SECONDS)
+    prometheus = Prometheus(base_url(options.prometheus), timeout_seconds=TIMEOUT_SECONDS)
     end = time.time() if options.at is None else options.at
     make = _shadow if options.shadow else _job
     try:

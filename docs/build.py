@@ -125,7 +125,7 @@ def metrics() -> str:
         "[120](hardware.md#host); tests check these limits.",
         "Where the exporter sees a rank's process, [up to 16 more](#rank_host) say what that costs "
         "its host.",
-        "A late rank has up to 10 more, and so has a rank whose join does not cover its job.",
+        "A late rank has up to 11 more, and a rank whose join does not cover its job up to 10.",
         figures.series(),
     ]
     for name, purpose, families in families_by_collector():

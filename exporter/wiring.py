@@ -11,6 +11,8 @@ import psutil
 from starlette.types import ASGIApp
 
 from exporter.collectors.catalog import Sources, enabled, makers
+from exporter.events.file import EventsFile
+from exporter.events.journal import Journal
 from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.ingest.token_file import TokenFile
 from exporter.listeners.connection import Bounds
@@ -70,8 +72,12 @@ class Exporter:
         self._gpu_control = GpuControl(self._nvml, expected) if self._needs_nvml else None
         self._watch = ProcessWatch(self._nvml, Proc(Path(settings.path_procfs)))
         self._host = HostWatch(Path(settings.path_procfs), Path(settings.path_sysfs))
+        self._events = EventsFile(Path(settings.events_file)) if settings.events_file else None
+        self._journal = None if self._events is None else _journal(self._events)
         seen, host = self._watch.processes, self._host
-        sources = Sources(settings, self._store, self._counts, self._nvml, expected, seen, host)
+        sources = Sources(
+            settings, self._store, self._counts, self._nvml, expected, seen, host, self._events
+        )
         self._scrape = Scrape(makers=makers(sources))
         join = RankJoin(self._nvml, seen, self._store)
         node = Node(socket.gethostname(), settings.grafana_url or None, join)
@@ -83,6 +89,8 @@ class Exporter:
 
     def start(self) -> None:
         """Start reading the node."""
+        if self._events is not None:
+            self._events.start()
         self._scrape.start()
         self._host.start()  # It reads nothing until its collector names ranks.
         if self._needs_nvml:
@@ -93,6 +101,8 @@ class Exporter:
         """End what start() began, the NVML worker included."""
         self._scrape.stop()
         self._host.stop()
+        if self._events is not None:
+            self._events.stop()
         if self._needs_nvml:
             self._watch.stop()
             self._nvml.stop()
@@ -117,7 +127,15 @@ class Exporter:
     def ingest_listener(self, sockets: Sequence[socket.socket]) -> Listener:
         """Return the listener for training processes, whose connections never give way."""
         limit = self._settings.ingest_max_body_bytes
-        app = IngestApp(self._store, self._counts, self._orders, limit, self._token, self._scrapers)
+        app = IngestApp(
+            self._store,
+            self._counts,
+            self._orders,
+            limit,
+            self._token,
+            self._scrapers,
+            self._journal,
+        )
         wanted = self._settings.ingest_connections_per_rank * self._settings.ranks_max
         bounds = Bounds(
             affordable(wanted),
@@ -141,6 +159,10 @@ class Exporter:
 def _token(settings: Settings) -> TokenFile | None:
     file = settings.ingest_token_file
     return TokenFile(Path(file), "--ingest.token-file") if file else None
+
+
+def _journal(file: EventsFile) -> Journal:
+    return Journal(file.write, file.drop, socket.gethostname(), file.tail())
 
 
 def _timing(settings: Settings) -> Timing:

@@ -31,6 +31,7 @@ from exporter.collectors.node.memory import NodeMemoryCollector
 from exporter.collectors.node.network import NodeNetworkCollector
 from exporter.collectors.node.pressure import NodePressureCollector
 from exporter.collectors.rank.blocks import RankBlocksCollector
+from exporter.collectors.rank.events import RankEventsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
 from exporter.collectors.rank.jobs import JobsCollector
@@ -38,6 +39,7 @@ from exporter.collectors.rank.late_lines import LateLinesCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
+from exporter.events.file import EventsFile
 from exporter.ingest.app import IngestCounts
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import NvmlSource
@@ -61,6 +63,7 @@ class Sources:
     processes: Callable[[], Mapping[int, Process]] = dict
     # By default one that never looks.
     host: HostWatch = field(default_factory=lambda: HostWatch(Path("/proc"), Path("/sys")))
+    events: EventsFile | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +113,7 @@ def _node_disk(sources: Sources) -> Collector:
 
 
 def _exporter_self(sources: Sources) -> Collector:
-    return ExporterSelfCollector(sources.ingest)
+    return ExporterSelfCollector(sources.ingest, sources.events)
 
 
 COLLECTORS: Final = (
@@ -123,6 +126,11 @@ COLLECTORS: Final = (
         "rank_resources",
         "Samples, tokens, memory and pauses of the ranks.",
         lambda s: RankResourcesCollector(s.ranks),
+    ),
+    Entry(
+        "rank_events",
+        "The last event in the life of each rank.",
+        lambda s: RankEventsCollector(s.ranks),
     ),
     Entry(
         "jobs",

@@ -34,7 +34,9 @@ class _Told:
 
 
 class Journal:
-    """Hands each line to *write*, or calls *drop* for it. Call `see` with snapshots that are news to the rank store.
+    """Hands each line to *write*, or calls *drop* if its rank has too many.
+
+    Call `see` with each snapshot that is news to the rank store.
 
     *written* are the lines that an exporter before this one wrote, so that none is repeated. What
     happened before this exporter began is marked, because the rest of its file may be gone.

@@ -3,11 +3,22 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from exporter.events.last import last_event
 from exporter.live.history import Column
 from exporter.live.sentences import LineView
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.ranks.jobs import step_age_seconds
 from exporter.ranks.store import HeldRank
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """What a rank's process last began or has done, and how long ago; *seconds* it took."""
+
+    event: str
+    state: str
+    age_seconds: float
+    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +49,7 @@ class RankView:
     host: str = ""
     gpu: int | None = None
     history: list[Column] = field(default_factory=list)
+    last_event: EventView | None = None
 
 
 def view_rank(
@@ -72,7 +84,18 @@ def view_rank(
         host=host,
         gpu=place.gpu.index if place is not None and place.gpu is not None else None,
         history=list(history),
+        last_event=_view_event(rank, now),
     )
+
+
+def _view_event(rank: HeldRank, now: float) -> EventView | None:
+    last = last_event(rank.snapshot)
+    if last is None:
+        return None
+    # Both times are of the node's wall clock, so it does not matter whether that is right.
+    ago = rank.snapshot.heartbeat_timestamp_seconds - last.timestamp_seconds
+    age = max(0.0, ago) + now - rank.received_seconds
+    return EventView(last.event, last.state, age, last.seconds)
 
 
 def view_unprobed(rank: RankOnGpu, host: str) -> RankView:

@@ -12,6 +12,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "gpus": "release the GPUs for a reset, or forget those that were removed",
     "replay": "judge recorded traces: which ranks were late, and at what cost",
     "simulate": "serve a simulated fleet to try dashboards and alerts",
+    "flight-recorder": "name the rank that a hanging collective waits for, from torch's dumps",
     "top": "watch jobs and their ranks in this terminal",
     "completion": "print a completion script for your shell",
 }
@@ -19,4 +20,4 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 def load(name: str) -> ModuleType:
     """Return the module of the command *name*, with its parser() and run(arguments)."""
-    return import_module(f"exporter.commands.{name}")
+    return import_module(f"exporter.commands.{name.replace('-', '_')}")

@@ -1,14 +1,21 @@
 """One rank as the live page shows it: where it runs, and where its time goes."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from exporter.events.last import last_event
 from exporter.live.history import Column
 from exporter.live.sentences import LineView
+from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.ranks.jobs import step_age_seconds
 from exporter.ranks.store import HeldRank
+
+# How torch names a dump, but for the rank at its end; the second name is older.
+DUMP_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+SIMPLE_PATH: Final = re.compile(r"/[A-Za-z0-9._/+@%-]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +34,7 @@ class RankView:
 
     *pid* is the node's id for its process if it was found on a GPU, else the probe's own, which in
     a container may differ. *gpu* is NVML's index. *history* has a column for every ten seconds.
+    *dumps* is where torch's flight recorder writes, if the process was started with it named.
     """
 
     rank: int
@@ -50,6 +58,7 @@ class RankView:
     gpu: int | None = None
     history: list[Column] = field(default_factory=list)
     last_event: EventView | None = None
+    dumps: str | None = None
 
 
 def view_rank(
@@ -85,7 +94,16 @@ def view_rank(
         gpu=place.gpu.index if place is not None and place.gpu is not None else None,
         history=list(history),
         last_event=_view_event(rank, now),
+        dumps=None if process is None else _dumps(process),
     )
+
+
+def _dumps(process: Process) -> str | None:
+    """Return the directory of the dumps, unless its name could not be copied into a shell."""
+    environment = process.environment or {}
+    file = next((environment[name] for name in DUMP_FILES if name in environment), "")
+    directory = file.rpartition("/")[0]
+    return directory if SIMPLE_PATH.fullmatch(directory) else None
 
 
 def _view_event(rank: HeldRank, now: float) -> EventView | None:

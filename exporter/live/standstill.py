@@ -41,6 +41,16 @@ def hung_sentence(running: Sequence[RankView], world_size: int) -> str | None:
     return f"{since}: {names}{more}{others}."
 
 
+def dumps_sentences(running: Sequence[RankView]) -> list[str]:
+    """Say how to read what torch writes of a hang, if its ranks were started to write it."""
+    directories = sorted({rank.dumps for rank in running if rank.dumps is not None})
+    return [
+        f"When a collective times out, torch writes a dump of each rank to {directory} on its "
+        f"node: rankskew flight-recorder {directory}"
+        for directory in directories[:MOST_NAMES]
+    ]
+
+
 def silent_sentence(running: Sequence[RankView]) -> str:
     """Say that all or some of the *running* ranks have stopped reporting."""
     silent = [rank for rank in running if rank.silent]

@@ -23,6 +23,7 @@ from exporter.live.sentences import (
     view_late,
 )
 from exporter.live.standstill import (
+    dumps_sentences,
     hung_sentence,
     last_events,
     silent_sentence,
@@ -113,7 +114,8 @@ def _said(job: NodeJob, ranks: Sequence[RankView], unprobed: int) -> JobVerdict:
     size = job.world_size or len(running)
     hung = hung_sentence(running, size)
     if hung:
-        said = JobVerdict(states.HUNG, hung, gpus_lost={"hung": float(size)})
+        lost = {"hung": float(size)}
+        said = JobVerdict(states.HUNG, hung, gpus_lost=lost, details=dumps_sentences(running))
     else:
         said = _with_missing(_progressing(job, running), job, running, size, unprobed)
     return replace(said, details=[*said.details, *_lines(running)])

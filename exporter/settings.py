@@ -175,6 +175,12 @@ class Settings:
         "Regular expression of physical disks to exclude; it must match the whole name.",
         regular_expression,
     )
+    rank_nccl_directory: str = _flag(
+        "--collector.rank_nccl.directory",
+        "",
+        "Directory to which NCCL Inspector writes (NCCL_INSPECTOR_DUMP_DIR of the job); '' turns "
+        "it off.",
+    )
     path_state: str = _flag(
         "--path.state",
         "/var/lib/rankskew",

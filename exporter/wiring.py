@@ -20,6 +20,7 @@ from exporter.listeners.handshakes import Handshakes
 from exporter.listeners.listener import Listener
 from exporter.live.node import Node
 from exporter.live.page import LiveView
+from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
@@ -74,12 +75,20 @@ class Exporter:
         self._host = HostWatch(Path(settings.path_procfs), Path(settings.path_sysfs))
         self._events = EventsFile(Path(settings.events_file)) if settings.events_file else None
         self._journal = None if self._events is None else _journal(self._events)
-        seen, host = self._watch.processes, self._host
+        self._inspector = _inspector(settings)
         sources = Sources(
-            settings, self._store, self._counts, self._nvml, expected, seen, host, self._events
+            settings,
+            self._store,
+            self._counts,
+            self._nvml,
+            expected,
+            processes=self._watch.processes,
+            host=self._host,
+            events=self._events,
+            inspector=self._inspector,
         )
         self._scrape = Scrape(makers=makers(sources))
-        join = RankJoin(self._nvml, seen, self._store)
+        join = RankJoin(self._nvml, self._watch.processes, self._store)
         node = Node(socket.gethostname(), settings.grafana_url or None, join)
         self.live = LiveView(self._store, self._gpus_visible, node)
         nvml = self._nvml if self._needs_nvml else None
@@ -91,6 +100,8 @@ class Exporter:
         """Start reading the node."""
         if self._events is not None:
             self._events.start()
+        if self._inspector is not None:
+            self._inspector.start()
         self._scrape.start()
         self._host.start()  # It reads nothing until its collector names ranks.
         if self._needs_nvml:
@@ -103,6 +114,8 @@ class Exporter:
         self._host.stop()
         if self._events is not None:
             self._events.stop()
+        if self._inspector is not None:
+            self._inspector.stop()
         if self._needs_nvml:
             self._watch.stop()
             self._nvml.stop()
@@ -159,6 +172,11 @@ class Exporter:
 def _token(settings: Settings) -> TokenFile | None:
     file = settings.ingest_token_file
     return TokenFile(Path(file), "--ingest.token-file") if file else None
+
+
+def _inspector(settings: Settings) -> InspectorWatch | None:
+    directory = settings.rank_nccl_directory
+    return InspectorWatch(Path(directory), socket.gethostname()) if directory else None
 
 
 def _journal(file: EventsFile) -> Journal:

@@ -37,10 +37,12 @@ from exporter.collectors.rank.host import RankHostCollector
 from exporter.collectors.rank.jobs import JobsCollector
 from exporter.collectors.rank.late_lines import LateLinesCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
+from exporter.collectors.rank.nccl import RankNcclCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
 from exporter.events.file import EventsFile
 from exporter.ingest.app import IngestCounts
+from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import NvmlSource
 from exporter.processes.host_watch import HostWatch
@@ -64,6 +66,7 @@ class Sources:
     # By default one that never looks.
     host: HostWatch = field(default_factory=lambda: HostWatch(Path("/proc"), Path("/sys")))
     events: EventsFile | None = None
+    inspector: InspectorWatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +157,11 @@ COLLECTORS: Final = (
         "CPU, faults and I/O of the ranks and their workers.",
         _rank_host,
         needs_nvml=True,
+    ),
+    Entry(
+        "rank_nccl",
+        "Bus bandwidth of the ranks, as NCCL Inspector measured it.",
+        lambda s: RankNcclCollector(s.ranks, s.inspector),
     ),
     Entry(
         "gpu_devices",

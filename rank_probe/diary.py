@@ -3,7 +3,6 @@
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from rank_probe.lifecycle import Lifecycle
@@ -16,14 +15,8 @@ ALWAYS_TOLD_SECONDS: Final = 10.0
 SHORTEST_SECONDS: Final = 0.01
 
 
-@dataclass(slots=True)
-class Event:
-    """One of LIFECYCLE_EVENTS; *seconds* is None while it lasts."""
-
-    number: int
-    event: str
-    began_timestamp_seconds: float
-    seconds: float | None = None
+# As it travels: its number, event, began_timestamp_seconds, and seconds, None while it lasts.
+Event = dict[str, Any]
 
 
 class Diary:
@@ -51,7 +44,7 @@ class Diary:
             EVAL: _Stretches("evaluation"),
         }
 
-    def look(self, stage: int | None, elapsed_seconds: float) -> list[dict[str, Any]]:
+    def look(self, stage: int | None, elapsed_seconds: float) -> list[Event]:
         """Return the last events, the latest begun last.
 
         *stage* is the current one and *elapsed_seconds* the time in it; None while nothing is
@@ -69,7 +62,7 @@ class Diary:
         if "end" in self._of_life:  # There is no further look.
             for stretches in self._stretches.values():
                 stretches.close()
-        return [asdict(event) for event in self._events]
+        return [event.copy() for event in self._events]
 
     def _look_at_life(self, now: float) -> None:
         for name, (since, until) in self._lifecycle.spans().items():
@@ -80,12 +73,17 @@ class Diary:
             event = self._of_life.get(name)
             if event is None:
                 event = self._of_life[name] = self._tell(name, now - since)
-            if until is not None and event.seconds is None:
-                event.seconds = until - since
+            if until is not None and event["seconds"] is None:
+                event["seconds"] = until - since
 
     def _tell(self, name: str, age_seconds: float) -> Event:
         self._told += 1
-        event = Event(self._told, name, self._wall() - age_seconds)
+        event = {
+            "number": self._told,
+            "event": name,
+            "began_timestamp_seconds": self._wall() - age_seconds,
+            "seconds": None,
+        }
         self._events.append(event)
         return event
 
@@ -130,6 +128,6 @@ class _Stretches:
     def close(self) -> None:
         """End the stretch, if one lasts."""
         if self.event is not None:
-            self.event.seconds = self._last_total - self._before
+            self.event["seconds"] = self._last_total - self._before
         self.event = None
         self._is_open = False

@@ -1,0 +1,130 @@
+"""Which link, rank or node stands out from those that should be as fast.
+
+Links inside nodes are compared with links inside nodes, links between nodes with links between
+nodes. A cost is seconds of latency, or seconds per byte; twice the cost is twice as slow.
+
+A rank is judged by its fastest link, which is slow only if they all are. Then what is left over,
+without the links of slow ranks, is judged link by link. An outlier is further from the median than
+5 robust standard deviations (1.4826 * MAD, of logarithms) and by a factor that matters. A median
+holds only while fewer than half are slow.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar
+
+from rank_probe.collectives.pairwise import PairTime
+
+Measure = Literal["latency", "bandwidth"]
+Scope = Literal["intra-node", "inter-node"]
+# sender, receiver
+Link = tuple[int, int]
+Costs = Mapping[Link, float]
+Key = TypeVar("Key", bound=Hashable)
+
+# Half of a link's lanes, or a link of one generation before, cost twice as much. Latencies also
+# differ by the path through a healthy node.
+FACTORS: Final[Mapping[Measure, float]] = {"latency": 2.0, "bandwidth": 1.5}
+DEVIATIONS: Final = 5.0
+MAD_TO_DEVIATION: Final = 1.4826
+# With fewer there is no median to be far from.
+FEWEST: Final = 3
+# Of the comparable links; more are how the machine is wired, not broken links.
+MOST_SLOW_LINKS: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """What stands out in one *measure*: *ranks* is one rank, or sender and receiver of a link.
+
+    *way* is `sends` or `receives` for a rank. *cost* is its own, *typical* the median of its like,
+    *links* those that make it stand out.
+    """
+
+    measure: Measure
+    scope: Scope
+    ranks: tuple[int, ...]
+    way: str
+    cost: float
+    typical: float
+    links: tuple[Link, ...]
+
+    @property
+    def factor(self) -> float:
+        """How many times its cost is the typical one."""
+        return self.cost / self.typical
+
+
+def costs(times: Iterable[PairTime], measure: Measure) -> dict[Link, float]:
+    """Return the cost of each measured link, in both directions."""
+    found = {}
+    for pair in times:
+        there = pair.latency_seconds if measure == "latency" else 1 / pair.there
+        back = pair.latency_seconds if measure == "latency" else 1 / pair.back
+        found |= {(pair.first, pair.second): there, (pair.second, pair.first): back}
+    return found
+
+
+def scope_of(link: Link, hosts: Sequence[str]) -> Scope:
+    """Return whether *link* stays inside a node."""
+    return "intra-node" if hosts[link[0]] == hosts[link[1]] else "inter-node"
+
+
+def suspects(times: Sequence[PairTime], hosts: Sequence[str]) -> list[Suspect]:
+    """Return all that stands out, ranks before links."""
+    found: list[Suspect] = []
+    for measure in FACTORS:
+        of_all = costs(times, measure)
+        for scope in dict.fromkeys(scope_of(link, hosts) for link in of_all):
+            like = {link: cost for link, cost in of_all.items() if scope_of(link, hosts) == scope}
+            found += _in_one_scope(like, measure, scope)
+    slow_ranks = {rank for one in found if len(one.ranks) == 1 for rank in one.ranks}
+    return [one for one in found if len(one.ranks) == 1 or slow_ranks.isdisjoint(one.ranks)]
+
+
+def _in_one_scope(like: Costs, measure: Measure, scope: Scope) -> list[Suspect]:
+    found: list[Suspect] = []
+    end_of: dict[str, Callable[[Link], int]] = {
+        "sends": lambda link: link[0],
+        "receives": lambda link: link[1],
+    }
+    rest = dict(like)
+    for way, end in end_of.items():
+        theirs = _by_rank(like, end)
+        best = {rank: min(own.values()) for rank, own in theirs.items() if len(own) > 1}
+        for rank, typical in outliers(best, FACTORS[measure]).items():
+            links = tuple(theirs[rank])
+            found.append(Suspect(measure, scope, (rank,), way, best[rank], typical, links))
+            rest = {link: cost for link, cost in rest.items() if link not in links}
+    slow = outliers(rest, FACTORS[measure])
+    if len(slow) <= max(MOST_SLOW_LINKS * len(like), 2):
+        found += [
+            Suspect(measure, scope, link, "", rest[link], typical, (link,))
+            for link, typical in slow.items()
+        ]
+    return found
+
+
+def outliers(values: Mapping[Key, float], factor: float) -> dict[Key, float]:
+    """Return the keys whose values stand out above the others, each with the median."""
+    if len(values) < FEWEST:
+        return {}
+    typical, limit = yardstick(values.values(), factor)
+    return {key: typical for key, value in values.items() if value > limit}
+
+
+def yardstick(values: Iterable[float], factor: float) -> tuple[float, float]:
+    """Return the median of *values*, and the value beyond which one stands out."""
+    logs = [math.log(value) for value in values]
+    middle = statistics.median(logs)
+    deviation = MAD_TO_DEVIATION * statistics.median(abs(each - middle) for each in logs)
+    return math.exp(middle), math.exp(middle + max(math.log(factor), DEVIATIONS * deviation))
+
+
+def _by_rank(like: Costs, end: Callable[[Link], int]) -> dict[int, dict[Link, float]]:
+    found: dict[int, dict[Link, float]] = {}
+    for link, cost in like.items():
+        found.setdefault(end(link), {})[link] = cost
+    return found

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TextIO
 
 from rank_probe.collectives import metrics, picture, report
 from rank_probe.collectives.ending import CANNOT_MEASURE, Watchdog
@@ -172,7 +172,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _show(
-    result: Result, as_json: bool, drawing: Path | None, textfile: Path | None, output: object
+    result: Result, as_json: bool, drawing: Path | None, textfile: Path | None, output: TextIO
 ) -> int:
     """Print and write the result; return the exit status. Raises CannotMeasure."""
     print(report.as_json(result) if as_json else report.as_text(result), file=output, flush=True)

@@ -1,8 +1,8 @@
 """Runs the three collectives, and times them over all sizes."""
 
 import statistics
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from rank_probe.collectives.convention import COLLECTIVES, Collective
@@ -32,32 +32,28 @@ class CollectiveTime:
 def time_collectives(world: World, plan: Plan) -> list[CollectiveTime]:
     """Return the time of each collective at each size; every rank takes part."""
     mine = list(_my_times(world, plan))
-    every_rank = world.exchange(mine)
-    return [
-        CollectiveTime(
-            collective,
-            size_bytes,
-            *(statistics.fmean(column) for column in zip(*at_once, strict=True)),
-            repetitions,
-        )
-        for (collective, size_bytes, repetitions, _), at_once in zip(
-            mine,
-            zip(*([times for *_, times in one] for one in every_rank), strict=True),
-            strict=True,
-        )
-    ]
+    world.says("the exchange of the collectives' times")
+    every_rank = [[CollectiveTime(**fields) for fields in times] for times in world.exchange(mine)]
+    return [_mean(at_once) for at_once in zip(*every_rank, strict=True)]
 
 
-def _my_times(
-    world: World, plan: Plan
-) -> Iterator[tuple[Collective, int, int, tuple[float, float, float]]]:
+def _mean(ranks: Sequence[CollectiveTime]) -> CollectiveTime:
+    return replace(
+        ranks[0],
+        seconds=statistics.fmean(one.seconds for one in ranks),
+        q1_seconds=statistics.fmean(one.q1_seconds for one in ranks),
+        q3_seconds=statistics.fmean(one.q3_seconds for one in ranks),
+    )
+
+
+def _my_times(world: World, plan: Plan) -> Iterator[CollectiveTime]:
     for collective in COLLECTIVES:
         for size_bytes in plan.sizes_bytes:
             world.says(f"{collective} of {show_bytes(size_bytes)}")
             run = operation(world, collective, size_bytes)
             seconds = repeat(world, run, plan.collective_seconds)
             low, median, high = statistics.quantiles(seconds, n=4)
-            yield collective, size_bytes, len(seconds), (median, low, high)
+            yield CollectiveTime(collective, size_bytes, median, low, high, len(seconds))
 
 
 def operation(world: World, collective: Collective, size_bytes: int) -> Callable[[], None]:

@@ -59,7 +59,7 @@ class Suspect:
 
 def costs(times: Iterable[PairTime], measure: Measure) -> dict[Link, float]:
     """Return the cost of each measured link, in both directions."""
-    found = {}
+    found: dict[Link, float] = {}
     for pair in times:
         there = pair.latency_seconds if measure == "latency" else 1 / pair.there
         back = pair.latency_seconds if measure == "latency" else 1 / pair.back

@@ -117,6 +117,7 @@ def connect(world: World, me: Place, timeout_seconds: float) -> None:
     """Take the device, and make the process group that is measured."""
     import torch
     from torch import distributed
+    from torch._C._distributed_c10d import PrefixStore
 
     world.says("the making of the process group")
     world.device = torch.device("cpu")
@@ -125,7 +126,7 @@ def connect(world: World, me: Place, timeout_seconds: float) -> None:
         torch.cuda.set_device(world.device)
     distributed.init_process_group(
         world.backend,
-        store=distributed.PrefixStore("group", world.store),
+        store=PrefixStore("group", world.store),
         rank=world.rank,
         world_size=world.size,
         timeout=timedelta(seconds=timeout_seconds + LATER_SECONDS),
@@ -160,7 +161,7 @@ def _gpu(local_rank: int, count: int) -> int:
 
 
 def _store(me: Place, timeout_seconds: float) -> Any:
-    from torch.distributed import PrefixStore
+    from torch._C._distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
     os.environ |= {"RANK": str(me.rank), "WORLD_SIZE": str(me.size)}

@@ -33,12 +33,13 @@ class Result:
 def measure(world: World, plan: Plan, notes: Sequence[str] = ()) -> Result | None:
     """Return the result on rank 0; None on the others."""
     collectives = time_collectives(world, plan)
-    mine = time_rounds(world, plan.rounds, plan.pair_bytes, plan.round_seconds)
+    seconds = plan.seconds_of_each(len(plan.rounds))
+    mine = time_rounds(world, plan.rounds, plan.pair_bytes, seconds)
     pairs = gathered(world, mine)
     found = [] if pairs is None else suspects(pairs, world.hosts)
     rounds = [] if pairs is None or not found else confirm.to_repeat(found, pairs, world.hosts)
     rounds = [tuple(map(tuple, pairs)) for pairs in world.announce(rounds)]
-    again = confirm.repeat(world, rounds, plan.pair_bytes, plan.round_seconds)
+    again = confirm.repeat(world, rounds, plan.pair_bytes, plan.seconds_of_each(len(rounds)))
     if pairs is None or again is None:
         return None
     kept = confirm.confirmed(found, again, world.hosts)

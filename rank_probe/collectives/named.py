@@ -97,7 +97,8 @@ def _slow(found: Iterable[Suspect]) -> tuple[Slow, ...]:
         if one.measure == "bandwidth" and len(one.ranks) == 2:
             way = f"from {one.ranks[0]} to {one.ranks[1]}"
         worst[one.measure, way] = one
-    return tuple(_readings(one, way) for (_, way), one in sorted(worst.items(), reverse=True))
+    in_order = sorted(worst.items(), key=lambda item: (item[0][0] == "bandwidth", item[0]))
+    return tuple(_readings(one, way) for (_, way), one in in_order)
 
 
 def _readings(one: Suspect, way: str) -> Slow:

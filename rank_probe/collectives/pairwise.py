@@ -12,8 +12,9 @@ from rank_probe.collectives.world import World
 SMALL_BYTES: Final = 8
 # A link that is too slow for the message gets a smaller one, down to this.
 PROBE_BYTES: Final = 64 * 2**10
-# A message may take this share of the pair's time, so that a few fit.
+# A message may take this share of the pair's time, so that a few fit, or this long.
 SHARE: Final = 0.2
+MESSAGE_SECONDS: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,9 +120,9 @@ class _Pairing:
 
 
 def fitting(message_bytes: int, probe_seconds: float, seconds: float) -> int:
-    """Return *message_bytes*, halved until it takes a fifth of *seconds* or is PROBE_BYTES."""
-    size = message_bytes
-    while size > PROBE_BYTES and probe_seconds * size / PROBE_BYTES > seconds * SHARE:
+    """Return *message_bytes*, halved until one is short in view of *seconds*, or is PROBE_BYTES."""
+    size, longest = message_bytes, max(seconds * SHARE, MESSAGE_SECONDS)
+    while size > PROBE_BYTES and probe_seconds * size / PROBE_BYTES > longest:
         size //= 2
     return size
 

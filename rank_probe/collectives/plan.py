@@ -37,7 +37,11 @@ class Plan:
     collective_seconds: float
     pair_bytes: int
     rounds: tuple[Round, ...]
-    round_seconds: float
+    rounds_seconds: float
+
+    def seconds_of_each(self, rounds: int) -> float:
+        """Return how long each of *rounds* may take; what is repeated gets as long in all."""
+        return self.rounds_seconds / max(rounds, len(self.rounds))
 
 
 def plan(options: Options, backend: str, ranks: int) -> Plan:
@@ -50,7 +54,7 @@ def plan(options: Options, backend: str, ranks: int) -> Plan:
         collective_seconds=options.seconds / 2 / (len(sizes) * len(COLLECTIVES)),
         pair_bytes=options.pair_bytes or PAIR_BYTES[backend],
         rounds=in_rounds,
-        round_seconds=options.seconds / 2 / len(in_rounds),
+        rounds_seconds=options.seconds / 2,
     )
 
 

@@ -15,7 +15,7 @@ import subprocess
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -74,7 +74,7 @@ class Network:
         on_host = ["unshare", "--uts", "sh", "-c", f'hostname node{rank}; exec "$@"', "sh"]
         return ["ip", "netns", "exec", self._name(rank), *on_host, *command]
 
-    def environment(self, rank: int) -> Mapping[str, str]:
+    def environment(self, rank: int) -> dict[str, str]:
         """Return what a launcher would set for *rank*."""
         return {
             "RANK": str(rank),
@@ -98,7 +98,7 @@ class Network:
 
     def delay(self, first: int, second: int, seconds: float) -> None:
         """Hold what *first* and *second* send each other back for *seconds*, each way."""
-        ends = []
+        ends: list[int] = []
         for own, other in ((first, second), (second, first)):
             device = f"to{other}"
             ends.append(_open_tun(self._name(own), device))
@@ -106,7 +106,7 @@ class Network:
             _run(*ip, "link", "set", device, "mtu", str(CABLE_MTU), "up")
             source = ("src", self._address(own))
             _run(*ip, "route", "add", f"{self._address(other)}/32", "dev", device, *source)
-        self._cables.enter_context(Cable(*ends, seconds))
+        self._cables.enter_context(Cable((ends[0], ends[1]), seconds))
 
     def _make(self) -> None:
         self._namespace(BRIDGE)
@@ -142,13 +142,13 @@ class Network:
 class Cable:
     """Carries packets between two TUN devices, whose descriptors it closes, *seconds* late."""
 
-    def __init__(self, first: int, second: int, seconds: float) -> None:
-        self._ends = (first, second)
+    def __init__(self, ends: tuple[int, int], seconds: float) -> None:
+        self._ends = ends
         self._seconds = seconds
         self._stop, self._stopped = os.pipe()
         self._threads = [
-            threading.Thread(target=self._carry, args=ends, daemon=True)
-            for ends in ((first, second), (second, first))
+            threading.Thread(target=self._carry, args=way, daemon=True)
+            for way in (ends, ends[::-1])
         ]
 
     def __enter__(self) -> Self:

@@ -1,46 +1,53 @@
-"""Measures again what stands out, alone on the machine, before it is named.
+"""Measures again what may be slow, alone on the machine, before it is named.
 
 In the first pass the pairs of a round run at once, and share what they share. Here one pair runs at
-a time, suspected and other pairs in turn, three times. The fastest of its times counts for each:
-a slow link is slow every time, while a pair that was held up is fast once.
+a time, doubtful and other pairs in turn, three times. The fastest of its times counts for each: a
+slow link is slow every time, while a pair that was held up is fast once. Only these times are
+judged. Where they show something slow, two more such passes must show it too.
 """
 
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from rank_probe.collectives.pairwise import PairTime, gathered, time_rounds
+from rank_probe.collectives.pairwise import PairTime
 from rank_probe.collectives.rounds import Pair, Round
-from rank_probe.collectives.verdict import FACTORS, Suspect, costs, scope_of, yardstick
-from rank_probe.collectives.world import World
+from rank_probe.collectives.verdict import doubtful, scope_of
 
 TIMES: Final = 3
-MOST_SUSPECTED: Final = 24
-MOST_CONTROLS: Final = 12
+PASSES: Final = 3
+# Up to here all pairs are measured again: those of eight ranks.
+MOST_IN_FULL: Final = 28
+MOST_DOUBTFUL: Final = 24
+# Of each rank that has a doubtful pair, so that it is known how fast it can be.
+CONTROLS_OF_A_RANK: Final = 2
 
 
-def to_repeat(
-    found: Sequence[Suspect], times: Sequence[PairTime], hosts: Sequence[str]
-) -> list[Round]:
-    """Return the rounds that repeat the suspected pairs, and others to compare them with."""
-    suspected = _pairs(sorted(found, key=lambda one: -one.factor))
-    scopes = {one.scope for one in found}
-    others = [
-        (one.first, one.second)
-        for one in times
-        if (one.first, one.second) not in suspected
-        and scope_of((one.first, one.second), hosts) in scopes
-    ]
-    step = max(len(others) // MOST_CONTROLS, 1)
-    alone = [*list(suspected)[:MOST_SUSPECTED], *others[::step][:MOST_CONTROLS]]
-    return [(pair,) for _ in range(TIMES) for pair in alone]
+def to_repeat(times: Sequence[PairTime], hosts: Sequence[str]) -> list[Pair]:
+    """Return the doubtful pairs, and others to compare them with; nothing if there is no doubt."""
+    doubts = doubtful(times, hosts)
+    every_pair = [(one.first, one.second) for one in times]
+    if not doubts or len(every_pair) <= MOST_IN_FULL:
+        return every_pair if doubts else []
+    others = sorted(
+        (one for one in times if (one.first, one.second) not in set(doubts)),
+        key=lambda one: one.latency_seconds,
+    )
+    found = dict.fromkeys(doubts[:MOST_DOUBTFUL])
+    for pair in list(found):
+        for rank in pair:
+            like = [
+                (one.first, one.second)
+                for one in others
+                if rank in (one.first, one.second)
+                and scope_of((one.first, one.second), hosts) == scope_of(pair, hosts)
+            ]
+            found |= dict.fromkeys(like[:CONTROLS_OF_A_RANK])
+    return list(found)
 
 
-def repeat(
-    world: World, rounds: Sequence[Round], message_bytes: int, pair_seconds: float
-) -> list[PairTime] | None:
-    """Return the fastest time of each pair on rank 0; None on the others."""
-    again = gathered(world, time_rounds(world, rounds, message_bytes, pair_seconds))
-    return None if again is None else fastest(again)
+def alone(pairs: Sequence[Pair]) -> list[Round]:
+    """Return rounds in which each of *pairs* runs alone, all in turn, several times."""
+    return [(pair,) for _ in range(TIMES) for pair in pairs]
 
 
 def fastest(times: Iterable[PairTime]) -> list[PairTime]:
@@ -57,33 +64,3 @@ def fastest(times: Iterable[PairTime]) -> list[PairTime]:
             min(one.message_bytes, best.message_bytes),
         )
     return list(found.values())
-
-
-def confirmed(
-    found: Sequence[Suspect], again: Sequence[PairTime], hosts: Sequence[str]
-) -> list[Suspect]:
-    """Return the suspects that still stand out from the pairs that nobody suspects."""
-    suspected = _pairs(found)
-    kept = []
-    for one in found:
-        now = costs(again, one.measure)
-        controls = [
-            cost
-            for link, cost in now.items()
-            if tuple(sorted(link)) not in suspected and scope_of(link, hosts) == one.scope
-        ]
-        own = [now[link] for link in one.links if link in now]
-        if not own or not controls:
-            continue
-        typical, limit = yardstick(controls, FACTORS[one.measure])
-        if min(own) > limit:
-            kept.append(
-                Suspect(one.measure, one.scope, one.ranks, one.way, min(own), typical, one.links)
-            )
-    return kept
-
-
-def _pairs(found: Iterable[Suspect]) -> dict[Pair, None]:
-    """Return the pairs of *found*, in order, each once."""
-    links = (link for one in found for link in one.links)
-    return dict.fromkeys((min(link), max(link)) for link in links)

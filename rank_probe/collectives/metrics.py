@@ -62,7 +62,7 @@ def as_prometheus(result: Result, now: float) -> str:
             "Median over pairs of ranks of the time of a small message, one way.",
             (
                 ({"scope": scope}, statistics.median(one.latency_seconds for one in pairs))
-                for scope, pairs in by_scope(result).items()
+                for scope, pairs in by_scope(result.best, result.hosts).items()
             ),
         ),
         _family(
@@ -70,7 +70,7 @@ def as_prometheus(result: Result, now: float) -> str:
             "Median over pairs of ranks of the bandwidth of a large message.",
             (
                 ({"scope": scope}, statistics.median(b for p in pairs for b in (p.there, p.back)))
-                for scope, pairs in by_scope(result).items()
+                for scope, pairs in by_scope(result.best, result.hosts).items()
             ),
         ),
         _family(
@@ -109,7 +109,7 @@ def as_prometheus(result: Result, now: float) -> str:
 
 
 def _worst(result: Result, measure: str) -> Iterator[tuple[dict[str, object], float]]:
-    for scope, pairs in by_scope(result).items():
+    for scope, pairs in by_scope(result.best, result.hosts).items():
         of_all = costs(pairs, "latency" if measure == "latency" else "bandwidth")
         (sender, receiver), cost = max(of_all.items(), key=lambda item: item[1])
         ranks = {"from_rank": sender, "to_rank": receiver}

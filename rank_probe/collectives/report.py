@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -33,7 +33,6 @@ def as_json(result: Result) -> str:
         "named": [
             asdict(one) | {"title": one.title, "sentence": one.sentence()} for one in result.named
         ],
-        "cleared": result.cleared,
         "notes": list(result.notes),
         "probe": {"version": __version__},
         "backend": result.backend,
@@ -65,7 +64,7 @@ def verdict(result: Result) -> str:
 
 def _spread(result: Result) -> str:
     parts = []
-    for scope, pairs in by_scope(result).items():
+    for scope, pairs in by_scope(result.best, result.hosts).items():
         latency = [one.latency_seconds for one in pairs]
         bandwidth = [value for one in pairs for value in (one.there, one.back)]
         parts.append(
@@ -76,11 +75,11 @@ def _spread(result: Result) -> str:
     return "; ".join(parts)
 
 
-def by_scope(result: Result) -> dict[Scope, list[PairTime]]:
+def by_scope(pairs: Iterable[PairTime], hosts: Sequence[str]) -> dict[Scope, list[PairTime]]:
     """Return the pairs that are comparable with one another."""
     found: dict[Scope, list[PairTime]] = {}
-    for one in result.pairs:
-        found.setdefault(scope_of((one.first, one.second), result.hosts), []).append(one)
+    for one in pairs:
+        found.setdefault(scope_of((one.first, one.second), hosts), []).append(one)
     return found
 
 
@@ -94,10 +93,10 @@ def _lines(result: Result) -> Iterator[str]:
     yield from _pairs(result)
     yield ""
     yield from (f"note: {note}" for note in result.notes)
-    if result.cleared:
+    if result.again:
         yield (
-            f"note: {result.cleared} readings that stood out were measured again, alone, and were "
-            "like the others"
+            f"note: measured {len(result.again)} pairs again, each alone on the machine, because "
+            "some seemed slow"
         )
     if result.named:
         yield from (f"slow: {one.sentence()}" for one in result.named)
@@ -124,7 +123,7 @@ def _pairs(result: Result) -> Iterator[str]:
             f"measured {len(result.pairs)} of {possible} pairs: a slow rank or node shows, a "
             "single slow link only if it is among them"
         )
-    for scope, pairs in by_scope(result).items():
+    for scope, pairs in by_scope(result.best, result.hosts).items():
         bandwidth = [value for one in pairs for value in (one.there, one.back)]
         yield (
             f"{scope}: {len(pairs)} pairs, median latency "
@@ -135,7 +134,7 @@ def _pairs(result: Result) -> Iterator[str]:
         yield "all pairs: see --json or --picture"
         return
     header = ("ranks", "latency", "there", "back", "messages", "scope")
-    yield from _table([header, *(_row(one, result.hosts) for one in result.pairs)])
+    yield from _table([header, *(_row(one, result.hosts) for one in result.best)])
 
 
 def _row(one: PairTime, hosts: Sequence[str]) -> tuple[str, ...]:

@@ -5,17 +5,18 @@ nodes. A cost is seconds of latency, or seconds per byte; twice the cost is twic
 
 A rank is judged by its fastest link, which is slow only if they all are. Then what is left over,
 without the links of slow ranks, is judged link by link. An outlier is further from the median than
-5 robust standard deviations (1.4826 * MAD, of logarithms) and by a factor that matters. A median
-holds only while fewer than half are slow.
+several robust standard deviations (1.4826 * MAD, of logarithms) and by a factor that matters. A
+median holds only while fewer than half are slow.
 """
 
 import math
 import statistics
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
 from rank_probe.collectives.pairwise import PairTime
+from rank_probe.collectives.rounds import Pair
 
 Measure = Literal["latency", "bandwidth"]
 Scope = Literal["intra-node", "inter-node"]
@@ -28,19 +29,26 @@ Key = TypeVar("Key", bound=Hashable)
 # differ by the path through a healthy node.
 FACTORS: Final[Mapping[Measure, float]] = {"latency": 2.0, "bandwidth": 1.5}
 DEVIATIONS: Final = 5.0
+# Enough to measure again.
+DOUBT_DEVIATIONS: Final = 2.0
+# Of a rank that may be slow, the fastest tell: it is slow only if they are.
+LINKS_OF_A_RANK: Final = 6
 MAD_TO_DEVIATION: Final = 1.4826
 # With fewer there is no median to be far from.
 FEWEST: Final = 3
 # Of the comparable links; more are how the machine is wired, not broken links.
 MOST_SLOW_LINKS: Final = 0.25
+ENDS: Final[Mapping[str, Callable[[Link], int]]] = {
+    "sends": lambda link: link[0],
+    "receives": lambda link: link[1],
+}
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
     """What stands out in one *measure*: *ranks* is one rank, or sender and receiver of a link.
 
-    *way* is `sends` or `receives` for a rank. *cost* is its own, *typical* the median of its like,
-    *links* those that make it stand out.
+    *way* is `sends` or `receives` for a rank. *cost* is its own, *typical* the median of its like.
     """
 
     measure: Measure
@@ -49,7 +57,6 @@ class Suspect:
     way: str
     cost: float
     typical: float
-    links: tuple[Link, ...]
 
     @property
     def factor(self) -> float:
@@ -74,53 +81,70 @@ def scope_of(link: Link, hosts: Sequence[str]) -> Scope:
 
 def suspects(times: Sequence[PairTime], hosts: Sequence[str]) -> list[Suspect]:
     """Return all that stands out, ranks before links."""
-    found: list[Suspect] = []
-    for measure in FACTORS:
-        of_all = costs(times, measure)
-        for scope in dict.fromkeys(scope_of(link, hosts) for link in of_all):
-            like = {link: cost for link, cost in of_all.items() if scope_of(link, hosts) == scope}
-            found += _in_one_scope(like, measure, scope)
+    found = [one for like in _scopes(times, hosts) for one in _in_one_scope(*like)]
     slow_ranks = {rank for one in found if len(one.ranks) == 1 for rank in one.ranks}
     return [one for one in found if len(one.ranks) == 1 or slow_ranks.isdisjoint(one.ranks)]
 
 
-def _in_one_scope(like: Costs, measure: Measure, scope: Scope) -> list[Suspect]:
+def doubtful(times: Sequence[PairTime], hosts: Sequence[str]) -> list[Pair]:
+    """Return the pairs that may be slow, or are those of a rank that may be, the worst first.
+
+    This is suspicious on purpose: what it finds is measured again.
+    """
+    found: dict[Pair, float] = {}
+    for measure, _, like in _scopes(times, hosts):
+        slow = outliers(like, FACTORS[measure], DOUBT_DEVIATIONS)
+        doubts = {link: like[link] / typical for link, typical in slow.items()}
+        for end in ENDS.values():
+            theirs = _by_rank(like, end)
+            best = {rank: min(own.values()) for rank, own in theirs.items() if len(own) > 1}
+            for rank, typical in outliers(best, FACTORS[measure], DOUBT_DEVIATIONS).items():
+                fastest = sorted(theirs[rank], key=lambda link: theirs[rank][link])
+                doubts |= {link: best[rank] / typical for link in fastest[:LINKS_OF_A_RANK]}
+        for link, factor in doubts.items():
+            pair = (min(link), max(link))
+            found[pair] = max(found.get(pair, 0.0), factor)
+    return sorted(found, key=lambda pair: (-found[pair], pair))
+
+
+def _scopes(
+    times: Sequence[PairTime], hosts: Sequence[str]
+) -> Iterator[tuple[Measure, Scope, dict[Link, float]]]:
+    for measure in FACTORS:
+        of_all = costs(times, measure)
+        for scope in dict.fromkeys(scope_of(link, hosts) for link in of_all):
+            like = {link: cost for link, cost in of_all.items() if scope_of(link, hosts) == scope}
+            yield measure, scope, like
+
+
+def _in_one_scope(measure: Measure, scope: Scope, like: Costs) -> list[Suspect]:
     found: list[Suspect] = []
-    end_of: dict[str, Callable[[Link], int]] = {
-        "sends": lambda link: link[0],
-        "receives": lambda link: link[1],
-    }
     rest = dict(like)
-    for way, end in end_of.items():
+    for way, end in ENDS.items():
         theirs = _by_rank(like, end)
         best = {rank: min(own.values()) for rank, own in theirs.items() if len(own) > 1}
         for rank, typical in outliers(best, FACTORS[measure]).items():
-            links = tuple(theirs[rank])
-            found.append(Suspect(measure, scope, (rank,), way, best[rank], typical, links))
-            rest = {link: cost for link, cost in rest.items() if link not in links}
+            found.append(Suspect(measure, scope, (rank,), way, best[rank], typical))
+            rest = {link: cost for link, cost in rest.items() if link not in theirs[rank]}
     slow = outliers(rest, FACTORS[measure])
     if len(slow) <= max(MOST_SLOW_LINKS * len(like), 2):
         found += [
-            Suspect(measure, scope, link, "", rest[link], typical, (link,))
-            for link, typical in slow.items()
+            Suspect(measure, scope, link, "", rest[link], typical) for link, typical in slow.items()
         ]
     return found
 
 
-def outliers(values: Mapping[Key, float], factor: float) -> dict[Key, float]:
+def outliers(
+    values: Mapping[Key, float], factor: float, deviations: float = DEVIATIONS
+) -> dict[Key, float]:
     """Return the keys whose values stand out above the others, each with the median."""
     if len(values) < FEWEST:
         return {}
-    typical, limit = yardstick(values.values(), factor)
-    return {key: typical for key, value in values.items() if value > limit}
-
-
-def yardstick(values: Iterable[float], factor: float) -> tuple[float, float]:
-    """Return the median of *values*, and the value beyond which one stands out."""
-    logs = [math.log(value) for value in values]
-    middle = statistics.median(logs)
-    deviation = MAD_TO_DEVIATION * statistics.median(abs(each - middle) for each in logs)
-    return math.exp(middle), math.exp(middle + max(math.log(factor), DEVIATIONS * deviation))
+    logs = {key: math.log(value) for key, value in values.items()}
+    middle = statistics.median(logs.values())
+    deviation = MAD_TO_DEVIATION * statistics.median(abs(each - middle) for each in logs.values())
+    limit = middle + max(math.log(factor), deviations * deviation)
+    return {key: math.exp(middle) for key, each in logs.items() if each > limit}
 
 
 def _by_rank(like: Costs, end: Callable[[Link], int]) -> dict[int, dict[Link, float]]:

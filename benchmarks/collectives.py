@@ -67,10 +67,11 @@ def _limited_rank(network: Network) -> None:
     network.limit(2, [0, 1, 3], MEGABITS)
 
 
+LIMITED_LINK: Final = Case("link 1-3, 200 Mbit/s", _limited_link, ("link", [1, 3]))
 CASES: Final = (
     Case("no slow link", _nothing, None),
     Case("link 1-3, 5 ms", _delayed_link, ("link", [1, 3])),
-    Case("link 1-3, 200 Mbit/s", _limited_link, ("link", [1, 3])),
+    LIMITED_LINK,
     Case("link 0 to 2, 200 Mbit/s", _limited_one_way, ("link", [0, 2])),
     Case("rank 2, 5 ms", _delayed_rank, ("rank", [2])),
     Case("rank 2 sends 200 Mbit/s", _limited_rank, ("rank", [2])),

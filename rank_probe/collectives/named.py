@@ -83,7 +83,7 @@ def _whole_nodes(
         if len(ranks) == 1:
             slow.setdefault((scope, hosts[ranks[0]]), []).append(ranks[0])
     return {
-        (scope, host): tuple(ranks)
+        (scope, host): tuple(sorted(ranks))
         for (scope, host), ranks in slow.items()
         if 1 < len(ranks) == hosts.count(host) < len(hosts)
     }

@@ -80,8 +80,8 @@ class _Pairing:
         slowest = max(self._once(probe, small), self._once(small, probe)) - 2 * latency
         size = int(self._agree(fitting(message_bytes, slowest, self._seconds)))
         large = self._buffer(size)
-        there = size / max(self._median(large, small) - latency, 1e-9)
-        back = size / max(self._median(small, large) - latency, 1e-9)
+        there = size / one_way(self._median(large, small), latency)
+        back = size / one_way(self._median(small, large), latency)
         return PairTime(*self._pair, latency, there, back, size)
 
     def _median(self, there: Any, back: Any) -> float:
@@ -117,6 +117,14 @@ class _Pairing:
 
     def _buffer(self, size: int) -> Any:
         return self._torch.zeros(size, dtype=self._torch.uint8, device=self._world.device)
+
+
+def one_way(seconds: float, latency_seconds: float) -> float:
+    """Return what of *seconds* there and back a large message took; half or more in any case.
+
+    A latency that was measured while something held the ranks up may be longer than all of it.
+    """
+    return max(seconds - latency_seconds, seconds / 2)
 
 
 def fitting(message_bytes: int, probe_seconds: float, seconds: float) -> int:

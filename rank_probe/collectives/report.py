@@ -12,7 +12,7 @@ from rank_probe.collectives.operations import CollectiveTime
 from rank_probe.collectives.pairwise import PairTime
 from rank_probe.collectives.rounds import pairs_of
 from rank_probe.collectives.units import show_bandwidth, show_bytes, show_seconds
-from rank_probe.collectives.verdict import Scope, scope_of
+from rank_probe.collectives.verdict import SCOPES, Scope, scope_of
 from rank_probe.version import __version__
 
 # More pairs than this are for --json and --picture.
@@ -77,10 +77,10 @@ def _spread(result: Result) -> str:
 
 def by_scope(pairs: Iterable[PairTime], hosts: Sequence[str]) -> dict[Scope, list[PairTime]]:
     """Return the pairs that are comparable with one another."""
-    found: dict[Scope, list[PairTime]] = {}
+    found: dict[Scope, list[PairTime]] = {scope: [] for scope in SCOPES}
     for one in pairs:
-        found.setdefault(scope_of((one.first, one.second), hosts), []).append(one)
-    return found
+        found[scope_of((one.first, one.second), hosts)].append(one)
+    return {scope: alike for scope, alike in found.items() if alike}
 
 
 def _lines(result: Result) -> Iterator[str]:

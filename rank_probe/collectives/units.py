@@ -3,6 +3,8 @@
 import re
 from typing import Final
 
+# What three digits would round up to 1000 of the smaller unit.
+ROUNDED_UP: Final = 0.9995
 _BINARY: Final = {"": 1, "k": 2**10, "m": 2**20, "g": 2**30}
 
 
@@ -25,7 +27,7 @@ def show_bytes(size_bytes: int) -> str:
 def show_seconds(seconds: float) -> str:
     """Return three digits and the unit that fits."""
     for unit, factor in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= factor:
+        if seconds >= factor * ROUNDED_UP:
             return f"{_three(seconds / factor)} {unit}"
     return f"{seconds * 1e9:.0f} ns"
 
@@ -33,7 +35,7 @@ def show_seconds(seconds: float) -> str:
 def show_bandwidth(bytes_per_second: float) -> str:
     """Return three digits and the decimal unit that fits, as nccl-tests does with GB/s."""
     for unit, factor in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
-        if bytes_per_second >= factor:
+        if bytes_per_second >= factor * ROUNDED_UP:
             return f"{_three(bytes_per_second / factor)} {unit}"
     return f"{_three(bytes_per_second)} B/s"
 

@@ -23,14 +23,15 @@ Scope = Literal["intra-node", "inter-node"]
 # sender, receiver
 Link = tuple[int, int]
 Costs = Mapping[Link, float]
+SCOPES: Final[tuple[Scope, ...]] = ("intra-node", "inter-node")
 Key = TypeVar("Key", bound=Hashable)
 
 # Half of a link's lanes, or a link of one generation before, cost twice as much. Latencies also
 # differ by the path through a healthy node.
 FACTORS: Final[Mapping[Measure, float]] = {"latency": 2.0, "bandwidth": 1.5}
 DEVIATIONS: Final = 5.0
-# Enough to measure again.
-DOUBT_DEVIATIONS: Final = 2.0
+# The factor alone is reason enough to measure again.
+DOUBT_DEVIATIONS: Final = 0.0
 # Of a rank that may be slow, the fastest tell: it is slow only if they are.
 LINKS_OF_A_RANK: Final = 6
 MAD_TO_DEVIATION: Final = 1.4826
@@ -112,7 +113,7 @@ def _scopes(
 ) -> Iterator[tuple[Measure, Scope, dict[Link, float]]]:
     for measure in FACTORS:
         of_all = costs(times, measure)
-        for scope in dict.fromkeys(scope_of(link, hosts) for link in of_all):
+        for scope in SCOPES:
             like = {link: cost for link, cost in of_all.items() if scope_of(link, hosts) == scope}
             yield measure, scope, like
 

@@ -101,7 +101,7 @@ def measured(case: Case, options: Sequence[str] = ()) -> dict[str, Any]:
         finally:
             for rank in ranks:
                 rank.kill()
-                rank.wait()
+                rank.communicate()
     try:
         document: dict[str, Any] = json.loads(said[0][0])
     except ValueError:

@@ -144,9 +144,9 @@ def run(arguments: Sequence[str]) -> int:
     try:
         me = place(os.environ)
     except CannotMeasure as failure:
-        print(f"rank-probe: {failure}", file=sys.stderr)
+        _say(str(failure))
         return CANNOT_MEASURE
-    # gloo says on stdout whom it has met; our own output goes where stdout led before.
+    # Libraries say on stdout whom they have met; only our own output goes where stdout led.
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     watchdog = Watchdog(me.rank, options.timeout_seconds)
@@ -155,6 +155,10 @@ def run(arguments: Sequence[str]) -> int:
             with joined(me, options.backend, options.timeout_seconds, watchdog) as world:
                 notes = keep_away(world, me.local_rank, options.beside_a_job)
                 connect(world, me, options.timeout_seconds)
+                if world.rank == 0:
+                    _say(
+                        f"{world} measure with {world.backend}, for {options.seconds:.0f} s or more"
+                    )
                 result = measure(world, plan(options, world.backend, world.size), notes)
                 status = world.announce(
                     result and _show(result, given.json, given.picture, given.textfile, output)
@@ -184,6 +188,10 @@ def _show(
     except OSError as error:
         raise CannotMeasure(f"cannot write {error.filename}: {error.strerror}") from error
     return 1 if result.named else 0
+
+
+def _say(sentence: str) -> None:
+    print(f"rank-probe: {sentence}", file=sys.stderr, flush=True)
 
 
 def _first_line(error: Exception) -> str:

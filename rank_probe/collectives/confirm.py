@@ -6,12 +6,13 @@ slow link is slow every time, while a pair that was held up is fast once. Only t
 judged. Where they show something slow, two more such passes must show it too.
 """
 
+import statistics
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from rank_probe.collectives.pairwise import PairTime
 from rank_probe.collectives.rounds import Pair, Round
-from rank_probe.collectives.verdict import doubtful, scope_of
+from rank_probe.collectives.verdict import Measure, doubtful, scope_of
 
 TIMES: Final = 3
 PASSES: Final = 3
@@ -48,6 +49,24 @@ def to_repeat(times: Sequence[PairTime], hosts: Sequence[str]) -> list[Pair]:
 def alone(pairs: Sequence[Pair]) -> list[Round]:
     """Return rounds in which each of *pairs* runs alone, all in turn, several times."""
     return [(pair,) for _ in range(TIMES) for pair in pairs]
+
+
+def noise(readings: Sequence[PairTime]) -> dict[Measure, float]:
+    """Return by which factor a reading is slower than the best of its pair, for most pairs.
+
+    It is that of the median reading, and of the median pair: few pairs are slow now and then.
+    """
+    best = {(one.first, one.second): one for one in fastest(readings)}
+    by_pair: dict[Pair, list[PairTime]] = {}
+    for one in readings:
+        by_pair.setdefault((one.first, one.second), []).append(one)
+    latency, bandwidth = [], []
+    for pair, own in by_pair.items():
+        usual = statistics.median(one.latency_seconds for one in own)
+        latency.append(usual / best[pair].latency_seconds)
+        bandwidth.append(best[pair].there / statistics.median(one.there for one in own))
+        bandwidth.append(best[pair].back / statistics.median(one.back for one in own))
+    return {"latency": statistics.median(latency), "bandwidth": statistics.median(bandwidth)}
 
 
 def fastest(times: Iterable[PairTime]) -> list[PairTime]:

@@ -56,7 +56,9 @@ def _again(
     found: list[Suspect] = []
     for _ in range(confirm.PASSES if rounds else 0):
         readings += _times(world, plan, rounds, plan.seconds_of_each(len(rounds)) / 2) or []
-        found = suspects(confirm.fastest(readings), world.hosts)
+        if readings:
+            best, noise = confirm.fastest(readings), confirm.noise(readings)
+            found = suspects(best, world.hosts, noise)
         if not world.announce(bool(found)):
             break
     return confirm.fastest(readings), found

@@ -3,8 +3,8 @@
 Links inside nodes are compared with links inside nodes, links between nodes with links between
 nodes. A cost is seconds of latency, or seconds per byte; twice the cost is twice as slow.
 
-A rank is judged by its fastest link, which is slow only if they all are. Then what is left over,
-without the links of slow ranks, is judged link by link. An outlier is further from the median than
+A rank is judged by its fastest link, which is slow only if they all are. Then each link is judged,
+less by what its ranks are slower. An outlier is further from the median than
 several robust standard deviations (1.4826 * MAD, of logarithms) and by a factor that matters. A
 median holds only while fewer than half are slow.
 """
@@ -80,11 +80,19 @@ def scope_of(link: Link, hosts: Sequence[str]) -> Scope:
     return "intra-node" if hosts[link[0]] == hosts[link[1]] else "inter-node"
 
 
-def suspects(times: Sequence[PairTime], hosts: Sequence[str]) -> list[Suspect]:
-    """Return all that stands out, ranks before links."""
-    found = [one for like in _scopes(times, hosts) for one in _in_one_scope(*like)]
-    slow_ranks = {rank for one in found if len(one.ranks) == 1 for rank in one.ranks}
-    return [one for one in found if len(one.ranks) == 1 or slow_ranks.isdisjoint(one.ranks)]
+def suspects(
+    times: Sequence[PairTime], hosts: Sequence[str], noise: Mapping[Measure, float] | None = None
+) -> list[Suspect]:
+    """Return all that stands out, ranks before links.
+
+    *noise* says by which factor one reading of a pair is slower than its best. An outlier must be
+    slower by more than the square of it, on top of all else.
+    """
+    return [
+        one
+        for measure, scope, like in _scopes(times, hosts)
+        for one in _in_one_scope(measure, scope, like, (noise or {}).get(measure, 1.0) ** 2)
+    ]
 
 
 def doubtful(times: Sequence[PairTime], hosts: Sequence[str]) -> list[Pair]:
@@ -98,7 +106,7 @@ def doubtful(times: Sequence[PairTime], hosts: Sequence[str]) -> list[Pair]:
         doubts = {link: like[link] / typical for link, typical in slow.items()}
         for end in ENDS.values():
             theirs = _by_rank(like, end)
-            best = {rank: min(own.values()) for rank, own in theirs.items() if len(own) > 1}
+            best = _best_by_rank(like, end)
             for rank, typical in outliers(best, FACTORS[measure], DOUBT_DEVIATIONS).items():
                 fastest = sorted(theirs[rank], key=lambda link: theirs[rank][link])
                 doubts |= {link: best[rank] / typical for link in fastest[:LINKS_OF_A_RANK]}
@@ -118,21 +126,28 @@ def _scopes(
             yield measure, scope, like
 
 
-def _in_one_scope(measure: Measure, scope: Scope, like: Costs) -> list[Suspect]:
+def _in_one_scope(measure: Measure, scope: Scope, like: Costs, allowance: float) -> list[Suspect]:
     found: list[Suspect] = []
     rest = dict(like)
     for way, end in ENDS.items():
-        theirs = _by_rank(like, end)
-        best = {rank: min(own.values()) for rank, own in theirs.items() if len(own) > 1}
-        for rank, typical in outliers(best, FACTORS[measure]).items():
+        best = _best_by_rank(like, end)
+        for rank, typical in outliers(best, FACTORS[measure] * allowance).items():
             found.append(Suspect(measure, scope, (rank,), way, best[rank], typical))
-            rest = {link: cost for link, cost in rest.items() if link not in theirs[rank]}
-    slow = outliers(rest, FACTORS[measure])
+            for link in rest:
+                if end(link) == rank:  # What is left is what is wrong with the link itself.
+                    rest[link] *= typical / best[rank]
+    slow = outliers(rest, FACTORS[measure] * allowance)
     if len(slow) <= max(MOST_SLOW_LINKS * len(like), 2):
         found += [
-            Suspect(measure, scope, link, "", rest[link], typical) for link, typical in slow.items()
+            Suspect(measure, scope, link, "", like[link], typical) for link, typical in slow.items()
         ]
     return found
+
+
+def _best_by_rank(like: Costs, end: Callable[[Link], int]) -> dict[int, float]:
+    """Return the cost of each rank's fastest link, of the ranks that have several."""
+    theirs = _by_rank(like, end)
+    return {rank: min(own.values()) for rank, own in theirs.items() if len(own) > 1}
 
 
 def outliers(

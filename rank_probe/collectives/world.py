@@ -32,6 +32,10 @@ class World:
     watchdog: Watchdog
     exchanges: int = 0
 
+    def __str__(self) -> str:
+        nodes = len(set(self.hosts))
+        return f"{self.size} ranks on {nodes} {'node' if nodes == 1 else 'nodes'}"
+
     def says(self, doing: str) -> None:
         """Begin the next step."""
         self.watchdog.says(doing)

@@ -1,6 +1,6 @@
 """What is measured again is what may be slow, and enough to compare it with."""
 
-from rank_probe.collectives.confirm import TIMES, alone, fastest, to_repeat
+from rank_probe.collectives.confirm import TIMES, alone, fastest, noise, to_repeat
 from rank_probe.collectives.pairwise import PairTime
 from rank_probe.collectives.verdict import Link
 from tests.rank_probe.collectives.worlds import hosts, pair_times
@@ -42,3 +42,12 @@ def test_fastest_of_each_reading_counts() -> None:
     second = PairTime(0, 1, 1e-5, 20.0, 25.0, 2048)
 
     assert fastest([first, second]) == [PairTime(0, 1, 1e-5, 20.0, 30.0, 1024)]
+
+
+def test_noise_is_the_usual_reading_over_the_best() -> None:
+    """Of the median pair: one that is slow now and then does not hide what is slow always."""
+    steady = [PairTime(0, 1, 1e-5, 10.0, 10.0, 1024)] * 3
+    shaky = [PairTime(0, 2, seconds, 10.0, 10.0, 1024) for seconds in (1e-5, 9e-5, 8e-5)]
+    double = [PairTime(1, 2, seconds, 10.0, 5.0, 1024) for seconds in (1e-5, 2e-5, 2e-5)]
+
+    assert noise([*steady, *shaky, *double]) == {"latency": 2.0, "bandwidth": 1.0}

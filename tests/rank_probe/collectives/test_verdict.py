@@ -86,3 +86,24 @@ def test_doubt_comes_before_suspicion() -> None:
 
     assert (1, 3) in doubtful(times, where)
     assert doubtful(pair_times(where), where) == []
+
+
+def test_slow_link_of_a_slow_rank_is_found_too() -> None:
+    """What the rank's other links have in common does not hide what one of them lacks."""
+    where = hosts(1, 4)
+    out: dict[Link, float] = {(1, 0): 2.0, (1, 2): 2.0, (1, 3): 80.0}
+
+    assert found(pair_times(where, out), where) == {
+        ("bandwidth", (1,), "sends"),
+        ("bandwidth", (1, 3), ""),
+    }
+
+
+def test_noise_raises_the_bar() -> None:
+    """Where readings of one pair differ by three times, nine times slower is not enough."""
+    where = hosts(1, 4)
+    times = pair_times(where, latency={(1, 2): 12.0})
+
+    assert len(suspects(times, where)) == 2
+    assert suspects(times, where, {"latency": 3.0, "bandwidth": 1.0}) == []
+    assert len(suspects(times, where, {"latency": 1.0, "bandwidth": 3.0})) == 2

@@ -5,20 +5,32 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rank_probe.collectives.units import show_bandwidth, show_seconds
-from rank_probe.collectives.verdict import Scope, Suspect
+from rank_probe.collectives.verdict import Measure, Scope, Suspect
 
 Kind = Literal["node", "rank", "link"]
 
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """What is slow, and how: *measure*, *way*, and how it compares with its like."""
+    """One slow reading: *value* against the *typical* one, *factor* times slower.
 
-    measure: str
+    *ranks* is one rank, or sender and receiver of a link. *way* is `sends` or `receives` for the
+    bandwidth of a rank, else empty.
+    """
+
+    measure: Measure
+    ranks: tuple[int, ...]
     way: str
     value: float
     typical: float
     factor: float
+
+    def __str__(self) -> str:
+        show = show_seconds if self.measure == "latency" else show_bandwidth
+        what = f"{self.way} at" if self.way else self.measure
+        if self.measure == "bandwidth" and len(self.ranks) == 2:
+            what = f"bandwidth from {self.ranks[0]} to {self.ranks[1]}"
+        return f"{what} {show(self.value)} against {show(self.typical)} ({self.factor:.1f} times)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +66,7 @@ class Named:
     def sentence(self) -> str:
         """Return its name and its readings."""
         kind = "between nodes" if self.scope == "inter-node" else "inside nodes"
-        return f"{self.title} is slow {kind}: {'; '.join(map(_reading, self.slow))}"
+        return f"{self.title} is slow {kind}: {'; '.join(map(str, self.slow))}"
 
 
 def named(found: Sequence[Suspect], hosts: Sequence[str]) -> list[Named]:
@@ -90,25 +102,17 @@ def _whole_nodes(
 
 
 def _slow(found: Iterable[Suspect]) -> tuple[Slow, ...]:
-    """Return the worst reading of each kind: both ways at once where both are slow."""
-    worst: dict[tuple[str, str], Suspect] = {}
+    """Return the worst reading of each kind, latency first; it is the same both ways."""
+    worst: dict[tuple[bool, str, tuple[int, ...]], Suspect] = {}
     for one in sorted(found, key=lambda one: one.factor):
-        way = one.way if one.measure == "bandwidth" else ""
-        if one.measure == "bandwidth" and len(one.ranks) == 2:
-            way = f"from {one.ranks[0]} to {one.ranks[1]}"
-        worst[one.measure, way] = one
-    in_order = sorted(worst.items(), key=lambda item: (item[0][0] == "bandwidth", item[0]))
-    return tuple(_readings(one, way) for (_, way), one in in_order)
+        is_bandwidth = one.measure == "bandwidth"
+        link = one.ranks if is_bandwidth and len(one.ranks) == 2 else ()
+        worst[is_bandwidth, one.way if is_bandwidth else "", link] = one
+    return tuple(_reading(one) for _, one in sorted(worst.items()))
 
 
-def _readings(one: Suspect, way: str) -> Slow:
+def _reading(one: Suspect) -> Slow:
     if one.measure == "latency":
-        return Slow("latency", way, one.cost, one.typical, one.factor)
-    return Slow("bandwidth", way, 1 / one.cost, 1 / one.typical, one.factor)
-
-
-def _reading(one: Slow) -> str:
-    show = show_seconds if one.measure == "latency" else show_bandwidth
-    way = f" {one.way}" if one.way.startswith("from") else ""
-    verb = f"{one.way} at " if one.way in ("sends", "receives") else f"{one.measure}{way} "
-    return f"{verb}{show(one.value)} against {show(one.typical)} ({one.factor:.1f} times)"
+        ranks = tuple(sorted(one.ranks))
+        return Slow(one.measure, ranks, "", one.cost, one.typical, one.factor)
+    return Slow(one.measure, one.ranks, one.way, 1 / one.cost, 1 / one.typical, one.factor)

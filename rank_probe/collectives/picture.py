@@ -11,9 +11,10 @@ from typing import Final
 
 from rank_probe.collectives.colours import STOPS, Scale, as_hex, colour, text_on
 from rank_probe.collectives.measure import Result
+from rank_probe.collectives.named import Slow
 from rank_probe.collectives.report import verdict
 from rank_probe.collectives.units import show_bandwidth, show_seconds
-from rank_probe.collectives.verdict import Link, costs
+from rank_probe.collectives.verdict import Link, Measure, costs
 
 MOST_RANKS_WITH_VALUES: Final = 16
 MOST_RANKS_WITH_NAMES: Final = 64
@@ -42,7 +43,7 @@ STYLE: Final = """\
 class Panel:
     """A map of *values* by link, drawn from *left*, with cells of *cell* pixels."""
 
-    title: str
+    measure: Measure
     values: Mapping[Link, float]
     show: Callable[[float], str]
     scale: Scale
@@ -61,7 +62,7 @@ def draw(result: Result) -> str:
     latencies = costs(result.best, "latency")
     panels = (
         Panel(
-            "Bandwidth",
+            "bandwidth",
             bandwidths,
             show_bandwidth,
             Scale.over(bandwidths.values(), larger_is_better=True),
@@ -69,7 +70,7 @@ def draw(result: Result) -> str:
             cell,
         ),
         Panel(
-            "Latency",
+            "latency",
             latencies,
             show_seconds,
             Scale.over(latencies.values(), larger_is_better=False),
@@ -96,7 +97,7 @@ def _lines(result: Result, panels: Sequence[Panel], width: float, height: float)
         "rows send, columns receive; light is fast, a red frame is slow</text>"
     )
     for panel in panels:
-        yield f'<text class="head" x="{panel.left}" y="{TOP - 28}">{panel.title}</text>'
+        yield f'<text class="head" x="{panel.left}" y="{TOP - 28}">{panel.measure.title()}</text>'
         yield from _names(panel, ranks)
         yield from (_cell(panel, link, ranks, result.hosts) for link in panel.values)
         yield from _nodes(panel, result.hosts)
@@ -107,7 +108,7 @@ def _lines(result: Result, panels: Sequence[Panel], width: float, height: float)
 
 def _headline(result: Result) -> str:
     if result.named:
-        return "Slow: " + "; ".join(one.title for one in result.named)
+        return "Slow: " + "; ".join(dict.fromkeys(one.title for one in result.named))
     return "No link stands out"
 
 
@@ -163,22 +164,36 @@ def _nodes(panel: Panel, hosts: Sequence[str]) -> Iterator[str]:
 
 
 def _frames(panel: Panel, result: Result) -> Iterator[str]:
-    side = len(result.hosts) * panel.cell
-    for one in result.named:
-        if one.kind == "link":
-            first, second = one.ranks
-            boxes = [(*link, panel.cell, panel.cell) for link in ((first, second), (second, first))]
-        else:
-            boxes = [(rank, 0, side, panel.cell) for rank in one.ranks]
-            boxes += [(0, rank, panel.cell, side) for rank in one.ranks]
-        for row, column, width, height in boxes:
-            x, y = panel.left + column * panel.cell, TOP + row * panel.cell
-            place = f'x="{x:.1f}" y="{y:.1f}" width="{width - 1:.1f}" height="{height - 1:.1f}"'
-            yield f'<rect class="named" {place}/>'
+    slow = [reading for one in result.named for reading in one.slow]
+    boxes = [
+        box
+        for one in slow
+        if one.measure == panel.measure
+        for box in _boxes(one, len(result.hosts))
+    ]
+    for row, column, wide, high in boxes:
+        x, y = panel.left + column * panel.cell, TOP + row * panel.cell
+        size = f'width="{wide * panel.cell - 1:.1f}" height="{high * panel.cell - 1:.1f}"'
+        yield f'<rect class="named" x="{x:.1f}" y="{y:.1f}" {size}/>'
+
+
+def _boxes(one: Slow, ranks: int) -> Iterator[tuple[int, int, int, int]]:
+    """Yield row, column, width and height, in cells, of what is slow; latency is so both ways."""
+    if len(one.ranks) == 2:
+        sender, receiver = one.ranks
+        yield sender, receiver, 1, 1
+        if one.measure == "latency":
+            yield receiver, sender, 1, 1
+        return
+    (rank,) = one.ranks
+    if one.way != "receives":
+        yield rank, 0, ranks, 1
+    if one.way != "sends":
+        yield 0, rank, 1, ranks
 
 
 def _legend(panel: Panel, ranks: int) -> Iterator[str]:
-    name = f"scale-{panel.title.lower()}"
+    name = f"scale-{panel.measure}"
     y, width = TOP + ranks * panel.cell + 20, 220
     stops = "".join(
         f'<stop offset="{index / (len(STOPS) - 1):.2f}" stop-color="{as_hex(rgb)}"/>'

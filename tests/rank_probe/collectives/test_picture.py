@@ -6,7 +6,8 @@ from itertools import pairwise
 import pytest
 
 from rank_probe.collectives.colours import STOPS, Scale, colour, text_on
-from rank_probe.collectives.picture import draw
+from rank_probe.collectives.picture import CELL_WITH_VALUE, draw
+from rank_probe.collectives.verdict import Link
 from tests.rank_probe.collectives.worlds import hosts, pair_times, result
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -57,14 +58,23 @@ def test_large_world_has_fewer_words(ranks: int, values: int, hovers: int) -> No
     assert len(texts(picture)) >= legend
 
 
-def test_what_is_named_has_a_frame() -> None:
-    """A link has two cells in each panel, and a healthy world has no frame."""
+def frames(slower: dict[Link, float], latency: dict[Link, float]) -> list[tuple[float, float]]:
+    """Return width and height, in cells, of each frame in a world of four."""
+    where = hosts(1, 4)
+    picture = ET.fromstring(draw(result(pair_times(where, slower, latency), where)))
+    found = [rect for rect in picture.iter(f"{SVG}rect") if rect.get("class") == "named"]
+    sizes = [(float(rect.get("width", 0)), float(rect.get("height", 0))) for rect in found]
+    return [((wide + 1) / CELL_WITH_VALUE, (high + 1) / CELL_WITH_VALUE) for wide, high in sizes]
 
-    def frames(picture: ET.Element) -> int:
-        return sum(rect.get("class") == "named" for rect in picture.iter(f"{SVG}rect"))
 
-    assert frames(drawn(4)) == 4
-    assert frames(drawn(4, slow=False)) == 0
+def test_what_is_slow_has_a_frame() -> None:
+    """A direction of a link, both of its latency, a rank's row, its column, or nothing."""
+    assert frames({(1, 2): 4.0}, {}) == [(1, 1)]
+    assert frames({}, {(1, 2): 4.0}) == [(1, 1), (1, 1)]
+    assert frames({(2, other): 4.0 for other in (0, 1, 3)}, {}) == [(4, 1)]
+    assert frames({(other, 2): 4.0 for other in (0, 1, 3)}, {}) == [(1, 4)]
+    assert frames({}, {(0, 2): 4.0, (1, 2): 4.0, (2, 3): 4.0}) == [(4, 1), (1, 4)]
+    assert frames({}, {}) == []
 
 
 def test_nodes_are_divided_by_lines() -> None:

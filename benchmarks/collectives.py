@@ -5,7 +5,8 @@ python -m benchmarks.collectives [--times 5] [--loop-only | --links-only]
 Four gloo ranks, each in a network namespace, with one link or one rank's links slowed down: is it
 the one that is named? Then four ranks without namespaces time each collective in turn with our code
 and with a plain loop over torch.distributed; the ratio should be within 5 % of 1. Only the second
-part needs a quiet machine. The results go to benchmarks/results/collectives.json.
+part needs a quiet machine. The results go to benchmarks/results/collectives.json;
+collectives.txt beside it and docs/images/collectives.svg show one of the measurements.
 """
 
 import argparse
@@ -19,9 +20,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.collectives_network import Network, why_not
-from benchmarks.report import show, write
+from benchmarks.report import RESULTS, show, write
 
 ROOT: Final = Path(__file__).parents[1]
+# What the documentation shows: a measurement with a slow link.
+SAMPLE: Final = RESULTS / "collectives.txt"
+PICTURE: Final = ROOT / "docs" / "images" / "collectives.svg"
 RANKS: Final = 4
 SECONDS: Final = "6"
 MAX_BYTES: Final = "256KiB"
@@ -78,12 +82,12 @@ CASES: Final = (
 )
 
 
-def measured(case: Case, options: Sequence[str] = ()) -> dict[str, Any]:
-    """Return the JSON document of one measurement in the network of *case*."""
+def printed(case: Case, options: Sequence[str] = ()) -> str:
+    """Return what rank 0 prints about the network of *case*; exits if it prints nothing."""
     with Network(RANKS) as network:
         case.plant(network)
-        command = [sys.executable, "-m", "rank_probe", "bench-collectives", "--json"]
-        command += ["--backend", "gloo", "--seconds", SECONDS, "--max-bytes", MAX_BYTES, *options]
+        command = [sys.executable, "-m", "rank_probe", "bench-collectives", "--backend", "gloo"]
+        command += ["--seconds", SECONDS, "--max-bytes", MAX_BYTES, *options]
         ranks = [
             subprocess.Popen(
                 network.command(rank, command),
@@ -102,10 +106,14 @@ def measured(case: Case, options: Sequence[str] = ()) -> dict[str, Any]:
             for rank in ranks:
                 rank.kill()
                 rank.communicate()
-    try:
-        document: dict[str, Any] = json.loads(said[0][0])
-    except ValueError:
-        raise SystemExit("".join(errors for _, errors in said)) from None
+    if not said[0][0]:
+        raise SystemExit("".join(errors for _, errors in said))
+    return said[0][0]
+
+
+def measured(case: Case, options: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the JSON document about the network of *case*."""
+    document: dict[str, Any] = json.loads(printed(case, ["--json", *options]))
     return document
 
 
@@ -164,6 +172,8 @@ def main() -> int:
     else:
         show(slow)
         write("collectives", [*_same_keys(slow, ratios)], ["torch"])
+        SAMPLE.write_text(printed(LIMITED_LINK, ["--picture", str(PICTURE)]))
+        print(f"written: {SAMPLE.name} in {SAMPLE.parent}, {PICTURE.name} in {PICTURE.parent}")
     wrong = [row for row in slow if row["right"] < row["runs"]]
     wrong += [row for row in ratios if abs(row["ratio"] - 1) > TOLERANCE]
     return 1 if wrong else 0

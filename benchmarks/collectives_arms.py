@@ -17,8 +17,8 @@ from rank_probe.collectives.units import show_bytes
 from rank_probe.collectives.world import World, connect, joined, place
 
 SIZES_BYTES: Final = (16 * 2**10, 256 * 2**10, 4 * 2**20)
-BLOCKS: Final = 31
-BLOCK_SECONDS: Final = 0.3
+BLOCKS: Final = 101
+BLOCK_SECONDS: Final = 0.1
 TIMEOUT_SECONDS: Final = 120.0
 
 

@@ -14,6 +14,7 @@ from prometheus_client.metrics_core import Metric
 from alerts.build_index import with_tables
 from docs import (
     accuracy_table,
+    collectives_table,
     command_table,
     fault_table,
     figures,
@@ -217,6 +218,14 @@ PAGES: dict[str, Callable[[str], str]] = {
         {
             "hostile": robustness_table.measured("hostile"),
             "slow_clients": robustness_table.slow_clients(),
+        },
+    ),
+    "docs/collectives.md": lambda page: fill(
+        page,
+        {
+            "sample": collectives_table.sample(),
+            "links": collectives_table.links(),
+            "loop": collectives_table.loop(),
         },
     ),
     "docs/decisions/0002-libraries.md": lambda page: fill(page, figures.library_costs()),

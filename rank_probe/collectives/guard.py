@@ -81,7 +81,7 @@ def _live(running: Iterable[Running], gpus: set[str] | None) -> Iterator[str]:
         # A rank whose GPU is not known may be on any.
         if gpus is None or not job.gpu_uuids or gpus & set(job.gpu_uuids):
             name = f"job {job.job_id!r}" if job.job_id else "another user's job"
-            yield f"{job.ranks} {'rank' if job.ranks == 1 else 'ranks'} of {name} run"
+            yield f"1 rank of {name} runs" if job.ranks == 1 else f"{job.ranks} ranks of {name} run"
 
 
 def _my_gpu(local_rank: int) -> str | None:

@@ -68,7 +68,7 @@ def _spread(result: Result) -> str:
         latency = [one.latency_seconds for one in pairs]
         bandwidth = [value for one in pairs for value in (one.there, one.back)]
         parts.append(
-            f"of {len(pairs)} pairs {_where(scope)} the slowest has "
+            f"of {_count(len(pairs))} {_where(scope)} the slowest has "
             f"{max(latency) / statistics.median(latency):.1f} times the median latency and "
             f"{min(bandwidth) / statistics.median(bandwidth):.0%} of the median bandwidth"
         )
@@ -126,7 +126,7 @@ def _pairs(result: Result) -> Iterator[str]:
     for scope, pairs in by_scope(result.best, result.hosts).items():
         bandwidth = [value for one in pairs for value in (one.there, one.back)]
         yield (
-            f"{scope}: {len(pairs)} pairs, median latency "
+            f"{scope}: {_count(len(pairs))}, median latency "
             f"{show_seconds(statistics.median(one.latency_seconds for one in pairs))}, median "
             f"bandwidth {show_bandwidth(statistics.median(bandwidth))}"
         )
@@ -157,6 +157,10 @@ def _table(rows: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _pair(one: PairTime, hosts: Sequence[str]) -> dict[str, Any]:
     return asdict(one) | {"scope": scope_of((one.first, one.second), hosts)}
+
+
+def _count(pairs: int) -> str:
+    return "1 pair" if pairs == 1 else f"{pairs} pairs"
 
 
 def _where(scope: Scope) -> str:

@@ -47,7 +47,7 @@ def test_live_job_on_the_node_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
         look(monkeypatch, [JOB, JOB | {"job_id": "", "ranks": 1}])
 
     assert str(refusal.value) == (
-        "n0: 2 ranks of job 'llama' run; n0: 1 rank of another user's job run: wait until it has "
+        "n0: 2 ranks of job 'llama' run; n0: 1 rank of another user's job runs: wait until it has "
         "ended, or measure beside it with --beside-a-job"
     )
 

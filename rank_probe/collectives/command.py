@@ -169,8 +169,8 @@ def run(arguments: Sequence[str]) -> int:
             watchdog.end(str(failure))
         except (RuntimeError, OSError, ValueError) as error:
             watchdog.end(
-                f"rank {me.rank} lost the others during {watchdog.doing}: a rank has ended, or a "
-                f"link is down ({_first_line(error)})"
+                f"rank {me.rank} cannot go on with {watchdog.doing}: a rank has ended, a link is "
+                f"down, or this torch cannot do it ({_first_line(error)})"
             )
     return 0 if given.exit_zero else int(status)
 

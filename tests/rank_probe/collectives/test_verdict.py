@@ -65,8 +65,21 @@ def test_two_groups_of_links_are_wiring() -> None:
 
 
 def test_one_pair_has_nothing_to_compare_with() -> None:
-    """Two ranks are never judged."""
-    assert suspects(pair_times(hosts(1, 2), {(0, 1): 50.0}), hosts(1, 2)) == []
+    """Two ranks are never judged, nor measured again."""
+    times = pair_times(hosts(1, 2), {(0, 1): 50.0})
+
+    assert suspects(times, hosts(1, 2)) == []
+    assert doubtful(times, hosts(1, 2)) == []
+
+
+def test_rank_with_one_partner_is_a_link() -> None:
+    """The only two ranks of a node: that both are slow says nothing about either."""
+    where = hosts(4, 2)
+
+    assert found(pair_times(where, latency={(2, 3): 9.0}), where) == {
+        ("latency", (2, 3), ""),
+        ("latency", (3, 2), ""),
+    }
 
 
 def test_healthy_worlds_are_rarely_accused() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ from rank_probe.collectives.failure import CannotMeasure
 from rank_probe.collectives.guard import keep_away
 from rank_probe.collectives.world import World
 from rank_probe.snapshot import DRY_RUN_PATH
+from tests.exporter.running import running_exporter
+from tests.exporter.snapshots import snapshot
 from tests.rank_probe.answering import answering
 from tests.rank_probe.test_check import judged
 
@@ -101,3 +104,15 @@ def test_one_rank_of_a_node_asks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANKSKEW_EXPORTER", "unix:/absent/e.sock")
 
     assert keep_away(world(), 1, False) == []
+
+
+def test_real_exporter_tells_of_its_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that pushes stands in the way, and one that has finished does not."""
+    with running_exporter(tmp_path / "e.sock") as exporter:
+        monkeypatch.setenv("RANKSKEW_EXPORTER", f"unix:{exporter.socket_path}")
+        assert keep_away(world(), 0, False) == []
+        exporter.push(snapshot().to_json())
+        with pytest.raises(CannotMeasure, match=r"^n0: 1 rank of job 'llama' runs: wait until"):
+            keep_away(world(), 0, False)
+        exporter.push(snapshot(sequence=2, finished=True).to_json())
+        assert keep_away(world(), 0, False) == []

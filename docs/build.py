@@ -15,6 +15,7 @@ from alerts.build_index import with_tables
 from docs import (
     accuracy_table,
     audit_table,
+    collectives_table,
     command_table,
     diagnose_table,
     fault_table,
@@ -234,6 +235,14 @@ PAGES: dict[str, Callable[[str], str]] = {
         {
             "hostile": robustness_table.measured("hostile"),
             "slow_clients": robustness_table.slow_clients(),
+        },
+    ),
+    "docs/collectives.md": lambda page: fill(
+        page,
+        {
+            "sample": collectives_table.sample(),
+            "links": collectives_table.links(),
+            "loop": collectives_table.loop(),
         },
     ),
     "docs/decisions/0002-libraries.md": lambda page: fill(page, figures.library_costs()),

@@ -9,8 +9,8 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
-from exporter.ingest.audits import serve_audits
 from exporter.events.journal import Journal
+from exporter.ingest.audits import serve_audits
 from exporter.ingest.description import describe_snapshots
 from exporter.ingest.dry_run import DryRun, serve_dry_runs
 from exporter.ingest.schema import RESULT_OF, RESULTS, Refused, parse

@@ -6,7 +6,14 @@ from itertools import pairwise
 from statistics import median
 
 from exporter.accounting.run import Step, account, kinds, slowdown
-from exporter.diagnose.compare.side import BLOCKS, RARE_STAGES, Block, LateRank, Side, pause_seconds
+from exporter.diagnose.compare.side import (
+    RARE_STAGES,
+    Block,
+    LateRank,
+    Side,
+    in_blocks,
+    pause_seconds,
+)
 from exporter.replay.findings import NAMING, Finding, findings, thresholds
 from exporter.replay.judge import judge
 from exporter.replay.series import instance
@@ -42,7 +49,7 @@ def trace_side(run: Run, what: str, numbers: Collection[int]) -> Side:
         begin=begin,
         end=end,
         ranks=len(ranks),
-        blocks=[_block(those, part.peer_groups, named, synced) for those in _blocks(steps)],
+        blocks=[_block(those, part.peer_groups, named, synced) for those in in_blocks(steps)],
         late=[late for one in found for late in _late(one, nodes, line)] if is_judged else None,
         slowdown=slowdown(steps, part.peer_groups, named) if is_judged else None,
         trouble=_stands_still(what, parts[0].steps, steps, line),
@@ -56,14 +63,6 @@ def _only(run: Run, numbers: Collection[int]) -> Run:
         if mine := {number: times[number] for number in steps if number in times}:
             part.times[rank] = mine
     return part
-
-
-def _blocks(steps: Sequence[Step]) -> Iterator[Sequence[Step]]:
-    """Yield *steps* in BLOCKS parts of equal length, to one step."""
-    count = min(BLOCKS, len(steps))
-    borders = [len(steps) * number // count for number in range(count + 1)]
-    for first, after in pairwise(borders):
-        yield steps[first:after]
 
 
 def _block(

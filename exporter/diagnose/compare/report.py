@@ -26,7 +26,7 @@ HEADINGS: Final = {
     WORSE: "worse",
     CANNOT_TELL: "cannot tell",
 }
-COLUMNS: Final = ("", "before", "after", "change, 95 % interval")
+COLUMNS: Final = ("", "before", "after", "after / before (95 % interval)")
 # Stages that take less of a step are not listed.
 SMALLEST_STAGE: Final = 0.005
 
@@ -116,21 +116,27 @@ def _sentences(found: Comparison) -> Iterator[str]:
     cost = found.cost
     if cost is not None and cost.ratio is not None:
         if cost.name == "step":
-            yield f"Steps take {_times(cost.ratio)} as long as before{_so_what(found)}."
+            yield f"Steps take {_times(cost.ratio, 'as long')}{_so_what(found)}."
         else:
-            yield (
-                f"A GPU trains {_times(cost.ratio.inverse)} as many {cost.name} a second as "
-                f"before{_so_what(found)}."
-            )
+            gain = _times(cost.ratio.inverse, f"as many {cost.name} a second")
+            yield f"A GPU trains {gain}{_so_what(found)}."
     if found.why is not None:
         yield found.why
     yield from found.notes
 
 
+def _times(ratio: Interval, what: str) -> str:
+    digits = _digits(ratio)
+    return (
+        f"{ratio.value:.{digits}f} times {what} as before (95 % interval {ratio.low:.{digits}f} to "
+        f"{ratio.high:.{digits}f})"
+    )
+
+
 def _so_what(found: Comparison) -> str:
     if found.verdict != NO_WORSE:
         return ""
-    return f": no change is certain, and a loss of {NO_WORSE_RATIO - 1:.0%} is ruled out"
+    return f": no change is certain, and a loss of {NO_WORSE_RATIO - 1:.0%} or more is ruled out"
 
 
 def _late(found: Comparison) -> Iterator[str]:
@@ -191,23 +197,18 @@ def _rows(found: Comparison) -> Iterator[Row]:
 
 
 def _ratio_row(name: str, one: Change, show: Callable[[float], str]) -> Row:
-    return name, show(one.before), show(one.after), _times(one.ratio) if one.ratio else ""
+    return name, show(one.before), show(one.after), _interval(one.ratio) if one.ratio else ""
 
 
-def _times(ratio: Interval) -> str:
+def _interval(ratio: Interval) -> str:
     digits = _digits(ratio)
-    return f"{ratio.value:.{digits}f} times ({ratio.low:.{digits}f} to {ratio.high:.{digits}f})"
+    return f"{ratio.value:.{digits}f} ({ratio.low:.{digits}f} to {ratio.high:.{digits}f})"
 
 
-def _digits(interval: Interval) -> int:
-    """Return how many decimals keep the interval visible, from 2 to 4."""
-    return (
-        2
-        if interval.high - interval.low >= 0.02
-        else 3
-        if interval.high - interval.low >= 0.002
-        else 4
-    )
+def _digits(found: Interval) -> int:
+    """Return how many decimals show the width of the interval."""
+    width = found.high - found.low
+    return 2 if width >= 0.05 else 3 if width >= 0.005 else 4
 
 
 def _plus(found: Interval) -> str:

@@ -2,8 +2,9 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from math import ceil
-from typing import Final
+from typing import Final, TypeVar
 
 from exporter.diagnose.compare.statistics import Estimate, estimate
 
@@ -20,6 +21,8 @@ RARE_STAGES: Final = ("checkpoint", "eval")
 # No step ended for so long, and for so many steps: the job stood still.
 PAUSE_SECONDS: Final = 60.0
 PAUSE_STEPS: Final = 10
+
+Step = TypeVar("Step")
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,6 +110,13 @@ class Side:
         if len(amounts) < whole or len(units) < whole or not sum(units) > 0:
             return None
         return estimate(amounts, units)
+
+
+def in_blocks(steps: Sequence[Step]) -> list[Sequence[Step]]:
+    """Return consecutive *steps* in BLOCKS parts of equal length, to one step."""
+    count = min(BLOCKS, len(steps))
+    borders = [len(steps) * number // count for number in range(count + 1)] if count else []
+    return [steps[first:after] for first, after in pairwise(borders)]
 
 
 def pause_seconds(step_seconds: float) -> float:

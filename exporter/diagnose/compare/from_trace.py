@@ -5,7 +5,7 @@ from dataclasses import asdict
 from itertools import pairwise
 from statistics import median
 
-from exporter.accounting.run import Step, account, kinds, slowdown
+from exporter.accounting.run import Account, Step, account, kinds, slowdown
 from exporter.diagnose.compare.side import (
     RARE_STAGES,
     Block,
@@ -34,25 +34,30 @@ def trace_side(run: Run, what: str, numbers: Collection[int]) -> Side:
     begin, end = line.origin_seconds, line.origin_seconds + line.seconds
     ranks = sorted(part.times)
     if len(parts) != 1 or list(parts[0].ranks) != ranks:
-        trouble = f"{what} has ranks that come and go; compare a period in which all are there."
-        return Side(what, run.job_id, begin, end, len(ranks), [], trouble=trouble)
+        come_and_go = f"{what} has ranks that come and go; compare a period in which all are there."
+        return Side(what, run.job_id, begin, end, len(ranks), [], trouble=come_and_go)
     steps = [part.steps[number] for number in parts[0].steps]
+    if standstill := _stands_still(what, parts[0].steps, steps, line):
+        return Side(what, run.job_id, begin, end, len(ranks), [], trouble=standstill)
     judged = judge(part, line, parts, lambda share: None)
     is_judged = any(verdict.reason is None for one in judged for _, verdict in one.verdicts)
     nodes = {rank: instance(node) for rank, node in part.nodes.items()}
     found = findings(judged, nodes, thresholds())
     named = frozenset(rank for one in found if one.kind in NAMING for rank in one.ranks)
     synced = has_sync(part)
+    paid = [account(those, part.peer_groups) for those in in_blocks(steps)]
     return Side(
         what=what,
         job_id=run.job_id,
         begin=begin,
         end=end,
         ranks=len(ranks),
-        blocks=[_block(those, part.peer_groups, named, synced) for those in in_blocks(steps)],
-        late=[late for one in found for late in _late(one, nodes, line)] if is_judged else None,
+        blocks=[
+            _block(those, cost, named, synced)
+            for those, cost in zip(in_blocks(steps), paid, strict=True)
+        ],
+        late=list(_late(found, part, paid, synced)) if is_judged else None,
         slowdown=slowdown(steps, part.peer_groups, named) if is_judged else None,
-        trouble=_stands_still(what, parts[0].steps, steps, line),
     )
 
 
@@ -65,10 +70,7 @@ def _only(run: Run, numbers: Collection[int]) -> Run:
     return part
 
 
-def _block(
-    steps: Sequence[Step], peer_groups: Mapping[int, str], named: Collection[int], synced: bool
-) -> Block:
-    paid = account(steps, peer_groups)
+def _block(steps: Sequence[Step], paid: Account, named: Collection[int], synced: bool) -> Block:
     split = kinds(paid, named)
     return Block(
         steps=len(steps),
@@ -82,15 +84,27 @@ def _block(
     )
 
 
-def _late(found: Finding, nodes: Mapping[int, str], line: Timeline) -> Iterator[LateRank]:
-    """Yield the ranks that a finding names, with its cost as a mean over the whole side."""
-    if found.stage is None:
-        return
-    end = line.seconds if found.cleared_s is None else found.cleared_s
-    share = (end - found.onset_s) / line.seconds if line.seconds else 0.0
-    for rank in found.ranks:
-        gpus = None if found.gpus_lost is None else found.gpus_lost * share / len(found.ranks)
-        yield LateRank(rank, found.peer_group or "", nodes[rank], found.stage, found.kind, gpus)
+def _late(
+    found: Sequence[Finding], run: Run, paid: Sequence[Account], synced: bool
+) -> Iterator[LateRank]:
+    """Yield each rank that the judge names, with its cost as a mean over the whole side."""
+    seconds = sum(one.seconds for one in paid)
+    caused = dict.fromkeys(run.times, 0.0)
+    for one in paid:
+        for (rank, _), gpu_seconds in one.caused.items():
+            caused[rank] += gpu_seconds
+    for finding in found:
+        if finding.stage is None:
+            continue
+        for rank in finding.ranks:
+            yield LateRank(
+                rank=rank,
+                peer_group=run.peer_groups[rank],
+                instance=instance(run.nodes[rank]),
+                stage=finding.stage,
+                kind=finding.kind,
+                gpus_lost=caused[rank] / seconds if synced else None,
+            )
 
 
 def _stands_still(

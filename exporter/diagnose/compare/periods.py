@@ -68,13 +68,13 @@ def periods(
     if after is None:
         at = read(parts[1])
         begin = at if at < now else max(now - window_seconds, before.end)
-        after = Period(begin, min(begin + window_seconds, now))
+        after = Period(begin, max(at, min(begin + window_seconds, now)))
     if after.begin < before.end:
         raise UsageError(
             f"{parts[1]} begins before {parts[0]} ends; --compare takes what came first first"
         )
     if after.end > now + CLOCK_ERROR_SECONDS or after.begin >= now:
-        raise UsageError(f"{parts[1]} is not over yet; compare with a time up to now")
+        raise UsageError(f"{parts[1]} is later than all data; give a time before the end of it")
     return before, Period(after.begin, min(after.end, now))
 
 

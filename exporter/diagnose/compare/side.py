@@ -92,8 +92,14 @@ class Side:
         """Why nothing can be concluded from it, in a sentence; None if something can."""
         if self.trouble is not None:
             return self.trouble
-        if self.steps < LEAST_STEPS or len(self.blocks) < LEAST_BLOCKS:
+        if self.steps < LEAST_STEPS:
             return f"{self.what} has {_count(self.steps)}; {_needed(self)}."
+        if len(self.blocks) < LEAST_BLOCKS:
+            return (
+                f"{self.what} has only {len(self.blocks)} readings with steps between them; at "
+                f"least {LEAST_BLOCKS} are needed, so compare a period of about "
+                f"{LEAST_BLOCKS / len(self.blocks):.1f} times the length."
+            )
         known = self.mean(lambda block: block.seconds, lambda block: block.steps)
         if known is None or known.freedom < LEAST_FREEDOM:
             return (

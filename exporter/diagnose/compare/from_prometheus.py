@@ -154,8 +154,8 @@ def _blocks(
     readings: Readings, stages: Sequence[Mapping[str, float]], borders: Sequence[int]
 ) -> list[Block]:
     """Return the blocks between *borders*; where a rank has several series, each counts a part."""
-    copies = readings["copies"][0]
-    share = readings["ranks"][0] / copies
+    copies, ranks = readings["copies"][0], readings["ranks"][0]
+    share = ranks / copies
     blocks = []
     for begin, end in pairwise(borders):
         now = {name: values[end] - values[begin] for name, values in readings.items()}
@@ -172,7 +172,9 @@ def _blocks(
                 seconds=length,
                 stages=in_stages,
                 lost=lost,
-                kinds=_kinds(now, lost, length, copies),
+                kinds=_kinds(
+                    now, lost, ranks * length / now["joined"] if now.get("joined") else None
+                ),
                 tokens=now["tokens"] * share if "tokens" in now else None,
                 samples=now["samples"] * share if "samples" in now else None,
             )
@@ -180,19 +182,16 @@ def _blocks(
     return blocks
 
 
-def _kinds(
-    now: Mapping[str, float], lost: float | None, length: float, copies: float
-) -> dict[str, float]:
+def _kinds(now: Mapping[str, float], lost: float | None, joined: float | None) -> dict[str, float]:
     """Return what was *lost* by kind, in GPU-seconds; nothing where no join accounts for it.
 
-    The join covers most steps, not all: what it counts is a share of the seconds that it joined.
+    *joined* converts what the join counted, on most steps, to all steps of each rank.
     """
-    if lost is None or not now.get("joined"):
+    if lost is None or joined is None:
         return {}
-    scale = length / (now["joined"] / copies)
-    group = now.get("group", 0.0) * scale
-    caused = now.get("caused", 0.0) * scale
-    persistent = now.get("persistent", 0.0) * scale
+    group, caused, persistent = (
+        now.get(name, 0.0) * joined for name in ("group", "caused", "persistent")
+    )
     return {
         "group": group,
         "persistent": persistent,

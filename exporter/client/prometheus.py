@@ -35,14 +35,19 @@ class Series:
 
 
 class Prometheus:
-    """The server at *url*; *now* is its clock at the last answer."""
+    """The server at *url*; *now* is its clock at the last answer.
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self.now = time.time()
+    With *at*, a Unix time, it is asked about that moment wherever none is given.
+    """
+
+    def __init__(self, url: str, at: float | None = None) -> None:
+        self.url = url
+        self._at = at
+        self.now = time.time() if at is None else at
 
     def query(self, expression: str, at: float | None = None) -> list[Sample]:
         """Return the value of *expression* at the Unix time *at*, or now; raises Trouble."""
+        at = self._at if at is None else at
         query = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
         answers = map(_sample, self._ask("/api/v1/query", query))
         found = [each for each in answers if each is not None]
@@ -62,11 +67,11 @@ class Prometheus:
         return [Series(*_named(each), _points(each)) for each in found]
 
     def _ask(self, path: str, query: Mapping[str, str]) -> list[Mapping[str, Any]]:
-        said = get_json(self._url, path, query)
+        said = get_json(self.url, path, query)
         if not isinstance(said, dict) or said.get("status") not in ("success", "error"):
-            raise Trouble(f"{self._url} answers, but it is not a Prometheus.")
+            raise Trouble(f"{self.url} answers, but it is not a Prometheus.")
         if said["status"] == "error":
-            raise Trouble(f"{self._url} cannot answer a query: {text(said.get('error'))}.")
+            raise Trouble(f"{self.url} cannot answer a query: {text(said.get('error'))}.")
         return objects(mapping(said.get("data")).get("result"))
 
 

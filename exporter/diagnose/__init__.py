@@ -1,1 +1,1 @@
-"""Says why a job is slow, and what a change did to it."""
+"""What is wrong with a job, why, and what to do about it: reads recorded data, writes a report."""

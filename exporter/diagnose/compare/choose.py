@@ -1,7 +1,7 @@
 """Finds the two sides that A..B names, in a Prometheus or in recorded traces, and compares them."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Final
 
@@ -148,10 +148,10 @@ def _within(line: Timeline, period: Period) -> list[int]:
 
 
 def _clock(period: Period) -> str:
-    begin, end = (datetime.fromtimestamp(at).astimezone() for at in (period.begin, period.end))
-    today = datetime.now().astimezone().date()
-    form = "%H:%M:%S" if begin.date() == end.date() == today else "%Y-%m-%d %H:%M:%S"
-    return f"{begin.strftime(form)} to {end.strftime(form)}"
+    begin, end = (datetime.fromtimestamp(at, UTC) for at in (period.begin, period.end))
+    if begin.date() == end.date():
+        return f"{begin:%Y-%m-%d %H:%M:%S} to {end:%H:%M:%S} UTC"
+    return f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _clock_of_run(period: Period) -> str:

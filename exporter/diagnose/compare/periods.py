@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from exporter import durations
@@ -79,7 +79,10 @@ def periods(
 
 
 def moment(text: str, now: float) -> float:
-    """Return the Unix time that *text* means at the time *now*; raises UsageError."""
+    """Return the Unix time that *text* means at *now*, in UTC if it has no offset.
+
+    Raises UsageError.
+    """
     try:
         if text == NOW:
             return now
@@ -89,7 +92,8 @@ def moment(text: str, now: float) -> float:
             return float(text)
         if clock := CLOCK.fullmatch(text):
             return _last(int(clock[1]), int(clock[2]), int(clock[3] or 0), now)
-        return datetime.fromisoformat(text).astimezone().timestamp()
+        at = datetime.fromisoformat(text)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError) as error:
         raise UsageError(
             f"{text!r} is not a time; give 14:05, 2026-01-31T14:05, -30m or seconds since 1970"
@@ -97,8 +101,8 @@ def moment(text: str, now: float) -> float:
 
 
 def _last(hour: int, minute: int, second: int, now: float) -> float:
-    """Return when it was last that time of day here."""
-    today = datetime.fromtimestamp(now).astimezone()
+    """Return when it was last that time of day."""
+    today = datetime.fromtimestamp(now, UTC)
     at = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
     if at.timestamp() > now + CLOCK_ERROR_SECONDS:
         at -= timedelta(days=1)

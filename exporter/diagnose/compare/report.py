@@ -207,8 +207,7 @@ def _interval(ratio: Interval) -> str:
 
 def _digits(found: Interval) -> int:
     """Return how many decimals show the width of the interval."""
-    width = found.high - found.low
-    return 2 if width >= 0.05 else 3 if width >= 0.005 else 4
+    return 2 if found.high - found.low >= 0.05 else 3
 
 
 def _plus(found: Interval) -> str:

@@ -56,8 +56,7 @@ def test_throughput_is_told_as_a_gain() -> None:
     found = compare(side(0.5, noise=0, tokens_a_step=1000), side(0.5, noise=0, tokens_a_step=2000))
 
     assert as_text(found).splitlines()[1] == (
-        "A GPU trains 2.0000 times as many tokens a second as before (95 % interval 2.0000 to "
-        "2.0000)."
+        "A GPU trains 2.000 times as many tokens a second as before (95 % interval 2.000 to 2.000)."
     )
 
 

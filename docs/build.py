@@ -15,6 +15,7 @@ from alerts.build_index import with_tables
 from docs import (
     accuracy_table,
     command_table,
+    compare_table,
     fault_table,
     figures,
     late_lines_table,
@@ -190,6 +191,9 @@ PAGES: dict[str, Callable[[str], str]] = {
             "ways": accuracy_table.ways(),
             "late_lines": late_lines_table.lines(),
         },
+    ),
+    "docs/compare.md": lambda page: fill(
+        page, {"coverage": compare_table.coverage(), "planted": compare_table.planted()}
     ),
     "docs/overhead.md": lambda page: fill(
         page,

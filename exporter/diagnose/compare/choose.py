@@ -46,8 +46,8 @@ def compare_recorded(
         those = [last_period(prometheus, job, cluster, window_seconds) for job in jobs]
     else:
         those = list(periods(parts, window_seconds, now, partial(moment, now=now)))
-        job_id = job_id or _only_job(prometheus, cluster, those)
-        jobs = job_id, job_id
+        job = _job(prometheus, job_id, cluster, those)
+        jobs = job, job
     before, after = (
         prometheus_side(prometheus, job, cluster, f"{word} ({_clock(period)})", period)
         for word, job, period in zip(SIDES, jobs, those, strict=True)
@@ -85,25 +85,31 @@ def _two_jobs(parts: tuple[str, str]) -> tuple[str, str] | None:
     return jobs[0], jobs[1]
 
 
-def _only_job(prometheus: Prometheus, cluster: str | None, those: Sequence[Period]) -> str:
-    """Return the job that ran at the end of both periods, if it is the only one."""
-    where = selector(cluster=cluster)
+def _job(
+    prometheus: Prometheus, job_id: str | None, cluster: str | None, those: Sequence[Period]
+) -> str:
+    """Return the job *job_id*, or the only one that ran at the end of both periods."""
+    where = selector(cluster=cluster, job_id=job_id, rank="0")
+    query = f"group by (cluster, job_id) (rankskew_steps_total{{{where}}})"
     found = [
-        {
-            each["job_id"]
-            for each in prometheus.query(
-                f'group by (job_id) (rankskew_steps_total{{rank="0",{where}}})', period.end
-            )
-        }
+        {(each["job_id"], each["cluster"]) for each in prometheus.query(query, period.end)}
         for period in those
     ]
-    jobs = sorted(found[0] & found[1])
-    if len(jobs) == 1:
-        return jobs[0]
-    if not jobs:
+    both = sorted(found[0] & found[1])
+    if len(both) == 1:
+        return both[0][0]
+    if not both and job_id is not None:
+        raise Trouble(
+            f"This Prometheus has no steps of a job {job_id!r} at the end of both periods."
+        )
+    if not both:
         raise Trouble(
             "No job ran at the end of both periods; --compare job:OLD..job:NEW takes two."
         )
+    jobs = sorted({job for job, _ in both})
+    if len(jobs) == 1:
+        clusters = ", ".join(cluster for _, cluster in both)
+        raise Trouble(f"Several clusters have a job {jobs[0]!r}; give --cluster: {clusters}.")
     more = f" and {len(jobs) - MOST_NAMES} more" if len(jobs) > MOST_NAMES else ""
     raise Trouble(f"Give --job; these ran in both periods: {', '.join(jobs[:MOST_NAMES])}{more}.")
 

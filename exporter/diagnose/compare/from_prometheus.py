@@ -205,9 +205,11 @@ def last_period(
 ) -> Period:
     """Return the window that ends with the last step of a job; raises Trouble if it has none."""
     where = selector(cluster=cluster, job_id=job_id, rank="0")
-    found = prometheus.query(
-        f"max(max_over_time(rankskew_last_step_timestamp_seconds{{{where}}}[{SEARCH}]))"
-    )
+    steps = f"rankskew_last_step_timestamp_seconds{{{where}}}"
+    found = prometheus.query(f"max by (cluster) (max_over_time({steps}[{SEARCH}]))")
     if not found:
         raise Trouble(f"This Prometheus knows no step of a job {job_id!r} in the last {SEARCH}.")
+    if len(found) > 1:
+        clusters = ", ".join(sorted(each["cluster"] for each in found))
+        raise Trouble(f"Several clusters have a job {job_id!r}; give --cluster: {clusters}.")
     return Period(found[0].value - window_seconds, found[0].value)

@@ -1,11 +1,16 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from exporter.diagnose.compare.choose import compare_traces
+from exporter.client.fetch import Trouble
+from exporter.client.prometheus import Prometheus
+from exporter.diagnose.compare.choose import compare_recorded, compare_traces
 from exporter.diagnose.compare.comparison import IMPROVED, NO_WORSE, WORSE, Comparison
 from exporter.errors import UsageError
 from exporter.replay.traces import Run, read_traces
+from tests.exporter.client.servers import Answer, json_answer, serving
 from tests.exporter.recorded import record
 
 
@@ -85,3 +90,47 @@ def test_of_several_jobs_one_must_be_named(run: Run, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give --job: j, new"):
         compare_traces([run, other], "0-199..200-399", 600)
     assert compare_traces([run, other], "200-299..300-399", 600, "j").verdict == NO_WORSE
+
+
+@contextmanager
+def knowing(*jobs: dict[str, str]) -> Iterator[Prometheus]:
+    """A Prometheus that knows these *jobs* at any time, and nothing of them."""
+
+    def answer(path: str, form: dict[str, str]) -> Answer:
+        asks = "group by (cluster, job_id)" in form["query"]
+        result = [{"metric": job, "value": [1, "1"]} for job in jobs if asks]
+        return json_answer({"status": "success", "data": {"result": result}})
+
+    with serving(answer) as url:
+        yield Prometheus(url)
+
+
+def test_the_only_job_needs_no_name() -> None:
+    """It is found in the series at the end of both periods."""
+    with knowing({"job_id": "llama"}) as prometheus:
+        found = compare_recorded(prometheus, "1000..2000", 600, now=3000)
+
+    assert found.before.job_id == "llama"
+    assert found.before.what == "Before (1970-01-01 00:06:40 to 00:16:40 UTC)"
+    assert found.after.what == "After (1970-01-01 00:33:20 to 00:43:20 UTC)"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "job_id", "message"),
+    [
+        ([], None, "No job ran at the end of both periods"),
+        ([], "x", "no steps of a job 'x' at the end of both periods"),
+        ([{"job_id": "a"}, {"job_id": "b"}], None, "Give --job; these ran in both periods: a, b"),
+        (
+            [{"job_id": "a", "cluster": "x"}, {"job_id": "a", "cluster": "y"}],
+            "a",
+            "Several clusters have a job 'a'; give --cluster: x, y",
+        ),
+    ],
+)
+def test_a_job_that_is_none_or_many_is_refused(
+    jobs: list[dict[str, str]], job_id: str | None, message: str
+) -> None:
+    """Each with a sentence that says what to give."""
+    with knowing(*jobs) as prometheus, pytest.raises(Trouble, match=message):
+        compare_recorded(prometheus, "1000..2000", 600, now=3000, job_id=job_id)

@@ -180,3 +180,13 @@ def test_a_job_without_steps_has_no_last_period() -> None:
     """The sentence names the job."""
     with answering({}) as prometheus, pytest.raises(Trouble, match="no step of a job 'old'"):
         last_period(prometheus, "old", None, 600.0)
+
+
+def test_a_job_in_several_clusters_is_ambiguous() -> None:
+    """The sentence lists them."""
+    found = vector(({"cluster": "b"}, 5000.0), ({"cluster": "a"}, 4000.0))
+    with (
+        answering({}, last_step_timestamp=found) as prometheus,
+        pytest.raises(Trouble, match="Several clusters have a job 'old'; give --cluster: a, b"),
+    ):
+        last_period(prometheus, "old", None, 600.0)

@@ -1,0 +1,82 @@
+"""`rankskew diagnose --compare` on real training with a planted change: is the ratio right?
+
+Real gloo ranks train as in benchmarks.accuracy: first all of them are healthy, then one is late by
+a share of a step, so each step takes longer by that share. The delays that took effect are known.
+"""
+
+import json
+from argparse import ArgumentParser
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from benchmarks.accuracy import record
+from benchmarks.accuracy_plan import Segment
+from benchmarks.accuracy_trace import WARM_STEPS, read_rows, truth
+from benchmarks.report import write
+from exporter.diagnose.compare.choose import compare_traces
+from exporter.replay.traces import read_traces
+
+# Steps of about 70 ms before and after the change.
+STEPS: Final = 300
+FAULTS: Final = (
+    ("none", 0.0),
+    ("data", 0.05),
+    ("data", 0.25),
+    ("backward", 0.1),
+    ("optimizer", 0.5),
+    ("rotating", 0.25),
+)
+
+
+def segments(ranks: int, seed: int) -> list[Segment]:
+    """Return a segment for each fault."""
+    return [
+        Segment("ddp", ranks, seed, fault, size, WARM_STEPS + STEPS, STEPS)
+        for fault, size in FAULTS
+    ]
+
+
+def row(segment: Segment, traces: Path) -> dict[str, Any]:
+    """Return what the comparison says of a recorded *segment*, and what is true."""
+    path = traces / f"{segment.key}.csv"
+    notes = json.loads((traces / f"{segment.key}.json").read_text())
+    delayed = {
+        int(rank): {int(step): seconds for step, seconds in steps.items()}
+        for rank, steps in notes["delayed"].items()
+    }
+    change = segment.healthy_steps
+    # A delay in the optimizer is in the row after that of its step.
+    asked = f"{WARM_STEPS}-{change - 1}..{change + 1}-{segment.steps - 1}"
+    found = compare_traces(read_traces([path]), asked, STEPS)
+    ratio = found.cost.ratio if found.cost else None
+    return {
+        "fault": segment.fault,
+        "seed": segment.seed,
+        "true ratio": 1 + truth(segment, read_rows(path), delayed).size,
+        "ratio": ratio.value if ratio else None,
+        "from": ratio.low if ratio else None,
+        "to": ratio.high if ratio else None,
+        "verdict": found.verdict,
+        "late": ", ".join(f"{one.rank} in {one.stage}" for one in found.late or () if one.after),
+        "why": found.why,
+    }
+
+
+def main() -> None:
+    """Train, compare and write the table."""
+    options = ArgumentParser(description=__doc__)
+    options.add_argument("--ranks", type=int, default=4)
+    options.add_argument("--seeds", type=int, default=2, help="how many times each change is made")
+    chosen = options.parse_args()
+    rows = []
+    with TemporaryDirectory() as name:
+        for seed in range(1, chosen.seeds + 1):
+            those = segments(chosen.ranks, seed)
+            record(those, Path(name))
+            rows += [row(segment, Path(name)) for segment in those]
+    write("compare_planted", rows, ["torch"])
+
+
+if __name__ == "__main__":
+    main()

@@ -25,10 +25,12 @@ COUNTERS: Final = {
     "tokens": "sum(rankskew_tokens_total{%s})",
     "samples": "sum(rankskew_samples_total{%s})",
     "joined": "sum(rankskew_joined_seconds_total{%s})",
-    "group": "sum(rankskew_group_wait_seconds_total{%s})",
-    "caused": "sum(rankskew_wait_caused_seconds_total{%s})",
-    "persistent": 'sum(rankskew_wait_caused_seconds_total{%s,rank=~"NAMED"})',
+    # A rank has these from the first time on that others wait for it.
+    "group": "sum(rankskew_group_wait_seconds_total{%s}) or JOINED",
+    "caused": "sum(rankskew_wait_caused_seconds_total{%s}) or JOINED",
+    "persistent": 'sum(rankskew_wait_caused_seconds_total{%s,rank=~"NAMED"}) or JOINED',
 }
+JOINED: Final = "0 * sum(rankskew_joined_seconds_total{%s})"
 # The median rank's seconds per step of each stage, since the border before.
 STAGES: Final = """\
 quantile by (stage) (0.5,
@@ -80,10 +82,11 @@ def _readings(
     prometheus: Prometheus, where: str, period: Period, named: Iterable[int]
 ) -> dict[str, list[float]]:
     those = "|".join(map(str, sorted(named))) or "none"
-    expressions = [
-        f'label_replace({text.replace("NAMED", those) % where}, "quantity", "{name}", "", "")'
-        for name, text in COUNTERS.items()
-    ]
+    expressions = []
+    for name, text in COUNTERS.items():
+        # The name of a job may have any of these words in it, so it comes last.
+        ready = text.replace("NAMED", those).replace("JOINED", JOINED).replace("%s", where)
+        expressions.append(f'label_replace({ready}, "quantity", "{name}", "", "")')
     step = (period.end - period.begin) / BLOCKS
     found = prometheus.query_range(
         " or ".join(expressions), period.begin, period.end + step / 2, step
@@ -111,7 +114,7 @@ def _not_whole(
             "ranks run."
         )
     ages = prometheus.query(
-        AGE.replace("WHERE", where).replace("RARE", "|".join(RARE_STAGES)).replace("PERIOD", span),
+        AGE.replace("RARE", "|".join(RARE_STAGES)).replace("PERIOD", span).replace("WHERE", where),
         period.end,
     )
     done = readings["steps"][-1] - readings["steps"][0]
@@ -141,7 +144,7 @@ def _borders(readings: Readings) -> list[int]:
 def _stages(prometheus: Prometheus, where: str, period: Period) -> list[dict[str, float]]:
     """Return the median rank's seconds per step in each stage, by block."""
     step = (period.end - period.begin) / BLOCKS
-    expression = STAGES.replace("WHERE", where).replace("BLOCK", f"{step * 1000:.0f}ms")
+    expression = STAGES.replace("BLOCK", f"{step * 1000:.0f}ms").replace("WHERE", where)
     first = period.begin + step
     found: list[dict[str, float]] = [{} for _ in range(BLOCKS)]
     for series in prometheus.query_range(expression, first, period.end + step / 2, step):

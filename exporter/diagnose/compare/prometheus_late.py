@@ -76,4 +76,4 @@ def _caused(
 
 def _ask(prometheus: Prometheus, expression: str, where: str, period: Period) -> list[Sample]:
     span = f"{(period.end - period.begin) * 1000:.0f}ms"
-    return prometheus.query(expression.replace("WHERE", where).replace("PERIOD", span), period.end)
+    return prometheus.query(expression.replace("PERIOD", span).replace("WHERE", where), period.end)

@@ -138,6 +138,14 @@ def test_a_checkpoint_on_one_side_is_mentioned_and_taken_out() -> None:
     assert found.without_rare.ratio.value == pytest.approx(1.0, abs=0.01)
 
 
+def test_checkpoints_on_both_sides_need_no_note() -> None:
+    """They belong to the steps of either side."""
+    stages = {"forward": 0.45, "checkpoint": 0.05}
+    both = [side(0.5, stages=stages, tokens_a_step=1000, seed=seed) for seed in (1, 2)]
+
+    assert compare(*both).notes == []
+
+
 def test_gpus_lost_are_compared_in_total_and_by_kind() -> None:
     """The difference is in GPUs, since either side may have none."""
     found = compare(side(lost_gpus=2.0), side(lost_gpus=0.5, seed=2))

@@ -50,6 +50,14 @@ def test_blocks_that_follow_each_other_count_less() -> None:
     assert estimate(drifting, units).freedom < 3
 
 
+def test_correlation_of_neighbours_is_corrected_for_its_bias() -> None:
+    """Twenty blocks in pairs have a correlation of 0.05 in the sample, and thus of 0.125."""
+    found = estimate([1.0, 1.0, 0.0, 0.0] * 5, [1] * 20)
+
+    assert found.freedom == pytest.approx(20 * (1 - 0.125) / (1 + 0.125) - 1)
+    assert found.variance == pytest.approx(5 / 19 / 20 * (1 + 0.125) / (1 - 0.125))
+
+
 def test_ratio_is_fiellers_interval() -> None:
     """The ends are the ratios at which Welch's test just rejects."""
     before, after = Estimate(2.0, 0.01, 10), Estimate(1.0, 0.02, 12)

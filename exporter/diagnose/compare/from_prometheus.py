@@ -1,5 +1,6 @@
 """One side of a comparison, from a Prometheus: counters, read at the borders of blocks of time."""
 
+import random
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -12,6 +13,8 @@ from exporter.diagnose.compare.prometheus_late import late_ranks, slowdown
 from exporter.diagnose.compare.side import BLOCKS, RARE_STAGES, Block, Side, pause_seconds
 from rank_probe.verdict import MILD, UNSYNCED
 
+# The median of so many ranks is that of all, and Prometheus compares them in a second.
+MOST_RANKS: Final = 256
 # How far back the end of a job is looked for.
 SEARCH: Final = "14d"
 
@@ -20,7 +23,7 @@ COUNTERS: Final = {
     "ranks": "count(group by (rank) (rankskew_steps_total{%s}))",
     "copies": "count(rankskew_steps_total{%s})",
     "steps": "sum(rankskew_steps_total{%s})",
-    "seconds": "sum(rankskew_stage_seconds_total{%s})",
+    "busy": "sum(rankskew_busy_seconds_total{%s})",
     "sync": 'sum(rankskew_stage_seconds_total{%s,stage="sync"})',
     "tokens": "sum(rankskew_tokens_total{%s})",
     "samples": "sum(rankskew_samples_total{%s})",
@@ -74,7 +77,7 @@ def prometheus_side(
 
     if trouble := _not_whole(prometheus, where, what, period, readings):
         return side([], trouble)
-    stages = _stages(prometheus, where, period)
+    stages = _stages(prometheus, where + _some_of(ranks), period)
     return side(_blocks(readings, stages, _borders(readings)), None)
 
 
@@ -82,27 +85,22 @@ def _readings(
     prometheus: Prometheus, where: str, period: Period, named: Iterable[int]
 ) -> dict[str, list[float]]:
     those = "|".join(map(str, sorted(named))) or "none"
-    expressions = []
+    step = (period.end - period.begin) / BLOCKS
+    readings = {}
     for name, text in COUNTERS.items():
         # The name of a job may have any of these words in it, so it comes last.
         ready = text.replace("NAMED", those).replace("JOINED", JOINED).replace("%s", where)
-        expressions.append(f'label_replace({ready}, "quantity", "{name}", "", "")')
-    step = (period.end - period.begin) / BLOCKS
-    found = prometheus.query_range(
-        " or ".join(expressions), period.begin, period.end + step / 2, step
-    )
-    return {
-        each["quantity"]: [value for _, value in each.points]
-        for each in found
-        if len(each.points) == BLOCKS + 1
-    }
+        found = prometheus.query_range(ready, period.begin, period.end + step / 2, step)
+        if found and len(found[0].points) == BLOCKS + 1:
+            readings[name] = [value for _, value in found[0].points]
+    return readings
 
 
 def _not_whole(
     prometheus: Prometheus, where: str, what: str, period: Period, readings: Readings
 ) -> str | None:
     """Say why the period is not one of undisturbed steps."""
-    if "steps" not in readings or "seconds" not in readings:
+    if "steps" not in readings or "busy" not in readings:
         return (
             f"{what} is not wholly recorded: this Prometheus lacks the job's steps in a part of it."
         )
@@ -118,7 +116,7 @@ def _not_whole(
         period.end,
     )
     done = readings["steps"][-1] - readings["steps"][0]
-    usual = (readings["seconds"][-1] - readings["seconds"][0]) / done if done else 0.0
+    usual = _gained(readings, 0, -1)["seconds"] / done if done else 0.0
     longest = max((found.value for found in ages), default=0.0)
     if longest > pause_seconds(usual):
         return (
@@ -126,6 +124,12 @@ def _not_whole(
             "without that."
         )
     return None
+
+
+def _gained(readings: Readings, begin: int, end: int) -> dict[str, float]:
+    """Return what was counted between two borders, and the *seconds* of all ranks' steps."""
+    gained = {name: values[end] - values[begin] for name, values in readings.items()}
+    return gained | {"seconds": gained["busy"] + gained.get("sync", 0.0)}
 
 
 def _borders(readings: Readings) -> list[int]:
@@ -139,6 +143,14 @@ def _borders(readings: Readings) -> list[int]:
         if steps[number] - steps[borders[-1]] >= ranks:
             borders.append(number)
     return borders
+
+
+def _some_of(ranks: int) -> str:
+    """Return a matcher of MOST_RANKS ranks at random, nothing for fewer."""
+    if ranks <= MOST_RANKS:
+        return ""
+    chosen = sorted(random.Random(ranks).sample(range(ranks), MOST_RANKS))
+    return f',rank=~"{"|".join(map(str, chosen))}"'
 
 
 def _stages(prometheus: Prometheus, where: str, period: Period) -> list[dict[str, float]]:
@@ -161,7 +173,7 @@ def _blocks(
     share = ranks / copies
     blocks = []
     for begin, end in pairwise(borders):
-        now = {name: values[end] - values[begin] for name, values in readings.items()}
+        now = _gained(readings, begin, end)
         length = now["seconds"] / copies
         lost = now["sync"] * share if "sync" in now else None
         in_stages: dict[str, float] = defaultdict(float)

@@ -1,5 +1,6 @@
 """What is made of a Prometheus' answers; tests/e2e/test_compare.py asks a real one."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -8,7 +9,13 @@ import pytest
 
 from exporter.client.fetch import Trouble
 from exporter.client.prometheus import Prometheus
-from exporter.diagnose.compare.from_prometheus import last_period, prometheus_side
+from exporter.diagnose.compare.from_prometheus import (
+    COUNTERS,
+    JOINED,
+    MOST_RANKS,
+    last_period,
+    prometheus_side,
+)
 from exporter.diagnose.compare.periods import Period
 from exporter.diagnose.compare.side import BLOCKS, Side
 from tests.exporter.client.servers import json_answer, serving
@@ -21,7 +28,7 @@ STEADY: dict[str, Callable[[int], float]] = {
     "ranks": lambda border: RANKS,
     "copies": lambda border: RANKS,
     "steps": lambda border: 4000 + 60 * RANKS * border,
-    "seconds": lambda border: 2000 + 30.0 * RANKS * border,
+    "busy": lambda border: 1500 + 24.0 * RANKS * border,
     "sync": lambda border: 500 + 6.0 * RANKS * border,
     "tokens": lambda border: 1e6 * border,
     "joined": lambda border: 15.0 * RANKS * border,
@@ -29,6 +36,12 @@ STEADY: dict[str, Callable[[int], float]] = {
     "caused": lambda border: 9.0 * border,
     "persistent": lambda border: 6.0 * border,
 }
+# What is asked at the borders, for this job and any named ranks.
+NAME_OF = {
+    text.replace("JOINED", JOINED).replace("%s", 'job_id="llama"'): name
+    for name, text in COUNTERS.items()
+}
+NAMED = re.compile('rank=~"[^"]*"')
 
 
 def vector(*found: tuple[dict[str, str], float]) -> list[dict[str, Any]]:
@@ -47,18 +60,21 @@ def matrix(*found: tuple[dict[str, str], Sequence[float], float]) -> list[dict[s
 
 @contextmanager
 def answering(
-    counters: Mapping[str, Callable[[int], float]], **vectors: list[dict[str, Any]]
+    counters: Mapping[str, Callable[[int], float]],
+    asked: list[str] | None = None,
+    **vectors: list[dict[str, Any]],
 ) -> Iterator[Prometheus]:
     """Serve the *counters* at each border, and *vectors* to queries that have the name in them."""
 
     def result(form: Mapping[str, str]) -> list[dict[str, Any]]:
-        if '"quantity"' in form["query"]:
-            borders = range(BLOCKS + 1)
-            return matrix(
-                *(({"quantity": n}, [at(b) for b in borders], 1000) for n, at in counters.items())
-            )
-        if "quantile by (stage)" in form["query"]:
+        query = form["query"]
+        if "quantile by (stage)" in query:
+            if asked is not None:
+                asked.append(query)
             return matrix(({"stage": "forward"}, [0.3] * BLOCKS, 1000 + STEP_SECONDS))
+        if "step" in form:
+            known = counters.get(NAME_OF[NAMED.sub('rank=~"NAMED"', query)])
+            return matrix(({}, [known(b) for b in range(BLOCKS + 1)], 1000)) if known else []
         return next((found for name, found in vectors.items() if name in form["query"]), [])
 
     def answer(path: str, form: dict[str, str]) -> Any:
@@ -70,8 +86,13 @@ def answering(
         yield Prometheus(url)
 
 
-def side(counters: Mapping[str, Callable[[int], float]], **vectors: list[dict[str, Any]]) -> Side:
-    with answering(counters, **vectors) as prometheus:
+def side(
+    counters: Mapping[str, Callable[[int], float]],
+    asked: list[str] | None = None,
+    **vectors: list[dict[str, Any]],
+) -> Side:
+    """Return what is made of *counters* and *vectors*; *asked* gets the queries for stages."""
+    with answering(counters, asked, **vectors) as prometheus:
         return prometheus_side(prometheus, "llama", None, "After", PERIOD)
 
 
@@ -84,6 +105,18 @@ def test_counters_become_blocks_of_steps() -> None:
     for block in found.blocks:
         assert (block.steps, block.seconds, block.lost, block.tokens) == (60, 30.0, 24.0, 1e6)
         assert block.stages == {"forward": pytest.approx(18.0)}
+
+
+def test_large_jobs_are_asked_for_the_stages_of_some_ranks() -> None:
+    """The median of a few hundred ranks is that of all, and is found in time."""
+    many = STEADY | {name: (lambda border: 4096) for name in ("ranks", "copies")}
+    many |= {"steps": lambda border: 60 * 4096 * border}
+    asked: list[str] = []
+    side(many, asked)
+    chosen = re.findall(r'rank=~"([\d|]+)"', asked[0])[0].split("|")
+
+    assert len(set(chosen)) == MOST_RANKS
+    assert {int(rank) % 8 for rank in chosen} == set(range(8))
 
 
 def test_kinds_are_scaled_from_the_steps_that_were_joined() -> None:

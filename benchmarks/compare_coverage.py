@@ -15,7 +15,7 @@ from benchmarks.report import write
 from exporter.diagnose.compare.comparison import WORSE, compare
 from exporter.diagnose.compare.side import Block, Side, in_blocks
 
-STEPS: Final = (100, 300, 1000)
+STEPS: Final = (150, 300, 1000)
 CORRELATIONS: Final = (0.0, 0.4, 0.8)
 RATIOS: Final = (0.8, 1.0, 1.05)
 # Standard deviation of a step, and what a late rank adds to it, in mean steps.

@@ -2,6 +2,7 @@
 
 Real gloo ranks train as in benchmarks.accuracy: first all of them are healthy, then one is late by
 a share of a step, so each step takes longer by that share. The delays that took effect are known.
+Other work on the machine changes the step time too: without any, the figures are of the change.
 """
 
 import json
@@ -68,13 +69,16 @@ def main() -> None:
     options = ArgumentParser(description=__doc__)
     options.add_argument("--ranks", type=int, default=4)
     options.add_argument("--seeds", type=int, default=2, help="how many times each change is made")
+    options.add_argument("--traces", type=Path, help="keep the recorded traces here")
     chosen = options.parse_args()
     rows = []
     with TemporaryDirectory() as name:
+        traces = chosen.traces or Path(name)
+        traces.mkdir(parents=True, exist_ok=True)
         for seed in range(1, chosen.seeds + 1):
             those = segments(chosen.ranks, seed)
-            record(those, Path(name))
-            rows += [row(segment, Path(name)) for segment in those]
+            record(those, traces)
+            rows += [row(segment, traces) for segment in those]
     write("compare_planted", rows, ["torch"])
 
 

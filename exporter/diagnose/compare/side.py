@@ -13,7 +13,7 @@ BLOCKS: Final = 20
 # With fewer, the variance between them is hardly known.
 LEAST_BLOCKS: Final = 15
 # With fewer, steps that depend on those before them still do so from block to block.
-LEAST_STEPS: Final = 100
+LEAST_STEPS: Final = 150
 # Fewer degrees of freedom are left if the step time drifts from block to block.
 LEAST_FREEDOM: Final = 3.0
 # Stages that only some steps have.

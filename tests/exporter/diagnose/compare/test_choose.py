@@ -16,11 +16,12 @@ from tests.exporter.recorded import record
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A job of which rank 3 is late until step 200, at 252 s."""
+    """A job of which rank 3 is late until step 200, at 252 s; it ends at 547 s."""
     path = record(
         tmp_path_factory.mktemp("trace") / "job.csv",
         late=lambda rank, step: 0.2 if rank == 3 and step < 200 else 0.0,
         ranks=4,
+        steps=480,
     )
     return read_traces([path])[0]
 
@@ -48,11 +49,11 @@ def test_the_other_way_round_it_is_worse(run: Run) -> None:
 
 def test_times_of_the_run_are_compared(run: Run) -> None:
     """A window ends with A, and another begins with B."""
-    found = ask(run, "4m..5m", window_seconds=130)
+    found = ask(run, "4m..5m", window_seconds=200)
 
     assert found.verdict == IMPROVED
-    assert found.before.what == "Before (0:01:50 to 0:04:00)"
-    assert found.after.what == "After (0:05:00 to 0:07:10)"
+    assert found.before.what == "Before (0:00:40 to 0:04:00)"
+    assert found.after.what == "After (0:05:00 to 0:08:20)"
 
 
 def test_one_range_is_refused(run: Run) -> None:
@@ -89,7 +90,7 @@ def test_of_several_jobs_one_must_be_named(run: Run, tmp_path: Path) -> None:
     other.job_id = "new"
     with pytest.raises(UsageError, match="give --job: j, new"):
         compare_traces([run, other], "0-199..200-399", 600)
-    assert compare_traces([run, other], "200-299..300-399", 600, "j").verdict == NO_WORSE
+    assert compare_traces([run, other], "200-359..320-479", 600, "j").verdict == NO_WORSE
 
 
 @contextmanager

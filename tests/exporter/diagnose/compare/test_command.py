@@ -11,19 +11,19 @@ NOWHERE = "http://127.0.0.1:1"
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """A trace of a job whose rank 3 is late until step 120."""
+    """A trace of a job whose rank 3 is late until step 160."""
     path = record(
         tmp_path_factory.mktemp("trace") / "job.csv",
-        late=lambda rank, step: 0.3 if rank == 3 and step < 120 else 0.0,
+        late=lambda rank, step: 0.3 if rank == 3 and step < 160 else 0.0,
         ranks=4,
-        steps=240,
+        steps=320,
     )
     return str(path)
 
 
 def test_an_improvement_exits_0(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The verdict is the first line."""
-    status = run(["--trace", trace, "--compare", "0-119..120-239"])
+    status = run(["--trace", trace, "--compare", "0-159..160-319"])
 
     assert status == 0
     assert capsys.readouterr().out.startswith("job j: improved\nSteps take 0.")
@@ -31,7 +31,7 @@ def test_an_improvement_exits_0(trace: str, capsys: pytest.CaptureFixture[str]) 
 
 def test_a_loss_exits_1(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     """As Markdown the verdict is the heading."""
-    status = run(["--trace", trace, "--compare", "120-239..0-119", "--markdown"])
+    status = run(["--trace", trace, "--compare", "160-319..0-159", "--markdown"])
 
     assert status == 1
     assert capsys.readouterr().out.startswith("## job j: worse\n")
@@ -39,12 +39,12 @@ def test_a_loss_exits_1(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_too_few_steps_exit_2(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The document says why."""
-    status = run(["--trace", trace, "--compare", "0-19..120-239", "--json"])
+    status = run(["--trace", trace, "--compare", "0-19..160-319", "--json"])
 
     assert status == 2
     said = json.loads(capsys.readouterr().out)
     assert said["verdict"] == "cannot_tell"
-    assert said["why"].startswith("Before (steps 0 to 19) has only 20 steps; at least 100 are")
+    assert said["why"].startswith("Before (steps 0 to 19) has only 20 steps; at least 150 are")
 
 
 def test_a_silent_prometheus_exits_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -48,7 +48,7 @@ def test_too_few_steps_are_refused_with_the_time_that_enough_take() -> None:
     assert found.verdict == CANNOT_TELL
     assert found.cost is None
     assert found.why == (
-        "Before (steps 1 to 2) has only 40 steps; at least 100 are needed, which take about 6m."
+        "Before (steps 1 to 2) has only 40 steps; at least 150 are needed, which take about 8m."
     )
 
 

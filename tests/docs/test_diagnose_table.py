@@ -34,9 +34,7 @@ def test_each_fault_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     said = diagnose_table.faults()
 
     assert said.startswith("All right in 2 of 3; a wrong cause with high confidence in 1, ")
-    assert (
-        "| loader | rank 6 data input | right | right | right | right | right | high |" in said
-    )
+    assert "| loader | rank 6 data input | right | right | right | right | right | high |" in said
     assert "| gc | rank 6 data input | right | right | **wrong** |" in said
     assert "| healthy | rank 6 data input |  | right |" in said
     assert said.count("\n| ") == 5

@@ -27,7 +27,7 @@ from benchmarks.accuracy_plan import Segment, grid
 from benchmarks.accuracy_trace import read_rows, truth
 from benchmarks.diagnose_plan import CANNOT_TELL, TOUR, Expected, of_segment
 from benchmarks.diagnose_score import Row, is_right, score
-from benchmarks.report import write
+from benchmarks.report import RESULTS, write
 from demo.stack import RULES, Prometheus, Simulation
 from exporter.commands import diagnose
 from exporter.errors import UsageError
@@ -35,6 +35,8 @@ from exporter.errors import UsageError
 PATIENCE_SECONDS: Final = 480.0
 POLL_SECONDS: Final = 10.0
 FEW_STEPS: Final = 12
+RESULT: Final = RESULTS / "diagnose.json"
+SAMPLE: Final = RESULTS / "diagnose_sample.txt"
 NOBODY: Final = "http://127.0.0.1:1"
 
 
@@ -54,7 +56,10 @@ def ask(*arguments: str) -> dict[str, Any]:
 
 
 def tour(interval_seconds: float) -> list[Row]:
-    """Return a row for each job of the tour, and for each thing that cannot be told."""
+    """Return a row for each job of the tour, and for each thing that cannot be told.
+
+    Writes a whole report as a sample.
+    """
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         rules = fast_rules(directory / "rules")
@@ -67,7 +72,17 @@ def tour(interval_seconds: float) -> list[Row]:
                 interval_seconds=interval_seconds,
             ) as prometheus,
         ):
-            return [*_settled(prometheus.url), *_untold(prometheus.url)]
+            rows = [*_settled(prometheus.url), *_untold(prometheus.url)]
+            SAMPLE.write_text(sample(prometheus.url))
+            return rows
+
+
+def sample(url: str) -> str:
+    """Return the report on one job of the tour, with an address for *url* that can be printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        diagnose.run(["--prometheus", url, "--job", "thermal"])
+    return printed.getvalue().replace(url, "http://prometheus:9090")
 
 
 def fast_rules(directory: Path) -> Path:
@@ -80,25 +95,28 @@ def fast_rules(directory: Path) -> Path:
 
 
 def _settled(url: str) -> list[Row]:
-    """Ask again until all is right, or patience ends: the rules wait for minutes."""
+    """Ask until all answers of one round are right, or patience ends: the rules wait for minutes.
+
+    Between rounds only those that were wrong are asked again. A wrong cause with high confidence
+    counts whenever it was said.
+    """
     rows: dict[str, Row] = {}
     ever_wrong: set[str] = set()
     deadline = time.monotonic() + PATIENCE_SECONDS
+    asked = set(TOUR)
     while True:
-        for job_id, expected in TOUR.items():
-            if job_id not in rows or not is_right(rows[job_id]):
-                document = ask("--prometheus", url, "--job", job_id)
-                rows[job_id] = score("simulate", job_id, expected, document)
-                if rows[job_id]["wrong with high confidence"]:
-                    ever_wrong.add(job_id)
-        wrong = [job_id for job_id, row in rows.items() if not is_right(row)]
-        print(f"not right yet: {', '.join(wrong) or 'none'}", flush=True)
-        if not wrong or time.monotonic() > deadline:
+        for job_id in asked:
+            document = ask("--prometheus", url, "--job", job_id)
+            rows[job_id] = score("simulate", job_id, TOUR[job_id], document)
+            if rows[job_id]["wrong with high confidence"]:
+                ever_wrong.add(job_id)
+        wrong = {job_id for job_id, row in rows.items() if not is_right(row)}
+        print(f"not right yet: {', '.join(sorted(wrong)) or 'none'}", flush=True)
+        if time.monotonic() > deadline or (not wrong and asked == set(TOUR)):
             break
-        time.sleep(POLL_SECONDS)
-    return [
-        row | {"wrong with high confidence": job_id in ever_wrong} for job_id, row in rows.items()
-    ]
+        asked = wrong or set(TOUR)
+        time.sleep(POLL_SECONDS if wrong else 0.0)
+    return [rows[job_id] | {"wrong with high confidence": job_id in ever_wrong} for job_id in TOUR]
 
 
 def _untold(url: str) -> list[Row]:
@@ -160,6 +178,14 @@ def _too_short(segment: Segment, folder: Path) -> Row:
     return score("trace", what, Expected(CANNOT_TELL, ("warming_up",)), document)
 
 
+def _stored(measured: set[str]) -> list[Row]:
+    """Return the rows of the last result whose source has not been *measured* again."""
+    if not RESULT.exists():
+        return []
+    found: list[Row] = json.loads(RESULT.read_text())["rows"]
+    return [row for row in found if row["source"] not in measured]
+
+
 def main() -> int:
     """Ask about every fault; exits 1 if an answer is wrong."""
     parser = argparse.ArgumentParser(description="Does diagnose name what was planted?")
@@ -174,7 +200,7 @@ def main() -> int:
         rows += tour(options.interval)
     if options.only != "tour":
         rows += traces(options.ranks or (4, 2), options.sizes or (0.25,), options.traces)
-    write("diagnose" if options.only is None else f"diagnose_{options.only}", rows, ["torch"])
+    write("diagnose", [*_stored({row["source"] for row in rows}), *rows], ["torch"])
     return 0 if all(map(is_right, rows)) else 1
 
 

@@ -12,7 +12,7 @@ PARTS: Final = ("rank", "stage", "cause", "first action", "exit status")
 def score(source: str, fault: str, expected: Expected, document: Mapping[str, Any]) -> Row:
     """Return the row of a fault; None where a part does not apply.
 
-    The first finding counts. A cause is wrong only if another one is named.
+    The first finding counts, and for the late ranks all that name any.
     """
     findings: Sequence[Mapping[str, Any]] = document.get("findings", ())
     first = findings[0] if findings else {}
@@ -22,7 +22,7 @@ def score(source: str, fault: str, expected: Expected, document: Mapping[str, An
         "source": source,
         "fault": fault,
         "said": said(document),
-        "rank": set(first.get("ranks", ())) == set(expected.ranks) if expected.ranks else None,
+        "rank": _ranks(findings) == set(expected.ranks) if expected.ranks else None,
         "stage": first.get("stage") == expected.stage if expected.stage else None,
         "cause": cause,
         "first action": expected.first in (first.get("first") or "") if expected.first else None,
@@ -32,6 +32,11 @@ def score(source: str, fault: str, expected: Expected, document: Mapping[str, An
         and is_named
         and first.get("confidence") == "high",
     }
+
+
+def _ranks(findings: Sequence[Mapping[str, Any]]) -> set[int]:
+    late = [each for each in findings if each["cause"] is not None] or findings[:1]
+    return {rank for each in late for rank in each["ranks"]}
 
 
 def _cause(expected: Expected, first: Mapping[str, Any]) -> bool | None:
@@ -58,5 +63,6 @@ def said(document: Mapping[str, Any]) -> str:
     node = f"{first['place']['node']} " if not who and first["place"]["node"] else ""
     where = "" if first["stage"] is None else f"{first['stage']} "
     detail = f" ({first['detail']})" if first["detail"] else ""
-    more = f", and {len(findings) - 1} more" if len(findings) > 1 else ""
+    also = [each["what"] for each in findings[1:]]
+    more = f"; also {', '.join(also)}" if also else ""
     return f"{who}{node}{where}{first['what']}{detail}{more}".replace("_", " ")

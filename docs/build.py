@@ -16,6 +16,7 @@ from docs import (
     accuracy_table,
     command_table,
     compare_table,
+    diagnose_table,
     fault_table,
     figures,
     late_lines_table,
@@ -213,6 +214,14 @@ PAGES: dict[str, Callable[[str], str]] = {
             "scale_rules": scale_table.rules(),
             "panels_outcome": scale_table.panels_outcome(),
             "panels": scale_table.panels(),
+        },
+    ),
+    "docs/diagnose.md": lambda page: fill(
+        page,
+        {
+            "sample": diagnose_table.sample(),
+            "faults": diagnose_table.faults(),
+            "traces": diagnose_table.traces(),
         },
     ),
     "docs/simulate.md": lambda page: fill(page, {"faults": fault_table.faults()}),

@@ -103,6 +103,8 @@ def _one(jobs: Sequence[Job], job_id: str | None) -> Job:
 def _report(known: Known, source: str, at: float | None) -> Report:
     job = known.job
     kinds = numbers(known.verdict.get("gpus_lost"))
+    if job.state == states.HUNG:
+        kinds = {"hung": float(job.world_size or len(job.ranks))}
     late = [each for each in job.late if each.wakes]
     ranks = {each.rank: {each.stage: each.gpus_lost} for each in late if each.gpus_lost > 0}
     found = ordered([*_situations(known, kinds), *_late(known, late)])

@@ -11,8 +11,12 @@ from exporter.diagnose.prometheus.changed import whole_job
 from exporter.diagnose.prometheus.late import by_rank_and_stage, late_findings
 from exporter.diagnose.prometheus.moment import Moment, look
 from exporter.diagnose.prometheus.situations import situation_findings, unjudged
-from exporter.top.from_prometheus import ask
-from exporter.top.model import MOST_JOBS, Fleet, Job
+from exporter.diagnose.words import clock
+from exporter.top.from_prometheus import NO_EXPORTER, NO_RULES, ask
+from exporter.top.model import MOST_JOBS, NO_RANK, Fleet, Job
+
+# Of an earlier time these only mean that there is no data.
+NOTHING_THERE = (NO_EXPORTER, NO_RULES, NO_RANK)
 
 
 def read(url: str, cluster: str | None, job_id: str | None, at: float | None) -> Report:
@@ -23,9 +27,11 @@ def read(url: str, cluster: str | None, job_id: str | None, at: float | None) ->
 
 def one_job(fleet: Fleet, at: float | None = None) -> Job:
     """Return the only job of *fleet*; raises CannotTell, and says why there is not one."""
+    if fleet.troubles and at is not None and fleet.troubles[0] in NOTHING_THERE:
+        when = clock(at, "%Y-%m-%d %H:%M:%S")
+        raise CannotTell(f"{fleet.source} has recorded nothing of any job at {when} UTC.")
     if fleet.troubles:
-        then = "" if at is None else " At that time, it may not have had any data yet."
-        raise CannotTell(f"{fleet.troubles[0]}{then}")
+        raise CannotTell(fleet.troubles[0])
     if fleet.focus is None:
         names = ", ".join(job.job_id for job in fleet.jobs[:MOST_JOBS])
         more = len(fleet.jobs) - MOST_JOBS

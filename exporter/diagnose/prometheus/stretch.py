@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Final
 
+from exporter.advice import situations
 from exporter.client.prometheus import Prometheus, Series, selector
 from exporter.diagnose.advise import advised
 from exporter.diagnose.loss import loss
@@ -15,15 +16,17 @@ from exporter.diagnose.prometheus.moment import look
 from exporter.diagnose.prometheus.read import all_findings, one_job
 from exporter.diagnose.prometheus.situations import unjudged
 from exporter.live.sentences import duration
-from exporter.live.states import HEALTHY
+from exporter.live.states import FINISHED, HEALTHY, NO_PROBE, NOT_JUDGEABLE, STARTING
 from exporter.top.from_prometheus import ask
-from exporter.top.model import STATE_WORDS, STATES, Job
+from exporter.top.model import MOST_JOBS, STATE_WORDS, STATES, Job
 
 # Points of each range, and the least time between them.
 POINTS: Final = 240
 LEAST_STEP_SECONDS: Final = 15.0
 # Moments that are looked at in full, each with a handful of queries.
 MOST_MOMENTS: Final = 6
+# While a job is in one of these, nothing can be told of its ranks.
+QUIET: Final = (STARTING, NOT_JUDGEABLE, FINISHED, NO_PROBE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,24 +49,13 @@ class Stretch:
 def read_stretch(url: str, cluster: str | None, job_id: str | None, seconds: float) -> Report:
     """Return the report on the last *seconds*; raises Trouble and CannotTell."""
     prometheus = Prometheus(url)
-    end = _now(prometheus)
     step = max(LEAST_STEP_SECONDS, seconds / POINTS)
-    cluster, job_id = _which(prometheus, cluster, job_id, Window(end, seconds, step))
     where = selector(cluster=cluster, job_id=job_id)
-    stretch = Stretch(prometheus, where, end, seconds, step)
-    states = stretch.ask("job:rankskew_state:info")
-    if not any(series.points for series in states):
-        raise CannotTell(f"Nothing is recorded of job {job_id!r} in the last {duration(seconds)}.")
+    stretch = Stretch(prometheus, where, _now(prometheus), seconds, step)
+    states = [series for series in stretch.ask("job:rankskew_state:info") if series.points]
+    cluster, job_id = _which(url, job_id, states, seconds)
+    stretch = replace(stretch, where=selector(cluster=cluster, job_id=job_id))
     return _report(stretch, url, cluster, job_id, states)
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """The *seconds* before *end*, looked at every *step* seconds."""
-
-    end: float
-    seconds: float
-    step: float
 
 
 def _now(prometheus: Prometheus) -> float:
@@ -72,27 +64,18 @@ def _now(prometheus: Prometheus) -> float:
 
 
 def _which(
-    prometheus: Prometheus, cluster: str | None, job_id: str | None, window: Window
+    url: str, job_id: str | None, states: Sequence[Series], seconds: float
 ) -> tuple[str, str]:
-    """Return cluster and name of the only job there was; raises CannotTell."""
-    where = selector(cluster=cluster, job_id=job_id)
-    found = prometheus.query_range(
-        f"group by (cluster, job_id) (job:rankskew_state:info{{{where}}})",
-        window.end - window.seconds,
-        window.end,
-        window.step,
-    )
-    jobs = sorted({(series["cluster"], series["job_id"]) for series in found if series.points})
+    """Return cluster and name of the only job that had *states*; raises CannotTell."""
+    jobs = sorted({(series["cluster"], series["job_id"]) for series in states})
     if len(jobs) == 1:
         return jobs[0]
     if not jobs:
         what = "any job" if job_id is None else f"a job {job_id!r}"
-        raise CannotTell(
-            f"{prometheus.url} has recorded nothing of {what} in the last "
-            f"{duration(window.seconds)}."
-        )
-    names = ", ".join(job for _, job in jobs[:20])
-    raise CannotTell(f"There are {len(jobs)} jobs; name one with --job: {names}.")
+        raise CannotTell(f"{url} has recorded nothing of {what} in the last {duration(seconds)}.")
+    names = ", ".join(job for _, job in jobs[:MOST_JOBS])
+    more = f" and {len(jobs) - MOST_JOBS} more" if len(jobs) > MOST_JOBS else ""
+    raise CannotTell(f"There are {len(jobs)} jobs; name one with --job: {names}{more}.")
 
 
 def _report(
@@ -103,7 +86,7 @@ def _report(
     findings: list[Finding] = []
     for at in times:
         findings += _at(url, cluster, job_id, at, stretch, findings)
-    findings = [_over_time(each, lost, stretch) for each in findings]
+    findings = [_over_time(each, lost, stretch) for each in _telling(findings, states)]
     findings.sort(key=lambda each: -(each.gpus_lost or 0.0))
     moment = look(Prometheus(url, times[0]), _job(url, cluster, job_id, times[0]))
     slower, events = whole_job(moment)
@@ -115,7 +98,7 @@ def _report(
         source=url,
         job_id=job_id,
         cluster=cluster,
-        state=_state(findings, states),
+        state=_state(states),
         sentence=_sentence(states, stretch),
         at_seconds=stretch.end,
         covers_seconds=stretch.seconds,
@@ -150,11 +133,7 @@ def _moments(
     last = max(at for series in states for at, _ in series.points)
     costliest = sorted(lost, key=lambda rank: -sum(gpus for _, gpus in lost[rank]))
     times = [max(at for at, _ in lost[rank]) for rank in costliest[:MOST_MOMENTS]]
-    times += [
-        max(at for at, _ in series.points)
-        for series in states
-        if series.points and series["state"] not in (HEALTHY,)
-    ]
+    times += [max(at for at, _ in series.points) for series in states if series["state"] != HEALTHY]
     return [last, *sorted({at for at in times if at != last}, reverse=True)[:MOST_MOMENTS]]
 
 
@@ -198,10 +177,18 @@ def _over_time(
     return replace(finding, gpus_lost=mean, facts=(said, *finding.facts))
 
 
-def _state(findings: Sequence[Finding], states: Sequence[Series]) -> str:
-    """Return the most urgent state of the stretch."""
-    seen = {series["state"] for series in states if series.points}
-    return min((state for state in STATES if state in seen), key=STATES.index)
+def _telling(findings: Sequence[Finding], states: Sequence[Series]) -> list[Finding]:
+    """Return *findings* without those that only say why nothing could be told for a while."""
+    if {series["state"] for series in states} <= set(QUIET):
+        return list(findings)
+    names = situations()
+    return [each for each in findings if each.what not in names or names[each.what].found]
+
+
+def _state(states: Sequence[Series]) -> str:
+    """Return the most urgent state of the stretch; one that tells nothing only if it is alone."""
+    seen = {series["state"] for series in states}
+    return min(seen - set(QUIET) or seen, key=STATES.index)
 
 
 def _sentence(states: Sequence[Series], stretch: Stretch) -> str:

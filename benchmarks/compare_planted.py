@@ -14,8 +14,9 @@ from typing import Any, Final
 from benchmarks.accuracy import record
 from benchmarks.accuracy_plan import Segment
 from benchmarks.accuracy_trace import WARM_STEPS, read_rows, truth
-from benchmarks.report import write
+from benchmarks.report import RESULTS, write
 from exporter.diagnose.compare.choose import compare_traces
+from exporter.diagnose.compare.report import as_text
 from exporter.replay.traces import read_traces
 
 # Steps of about 70 ms before and after the change.
@@ -28,6 +29,9 @@ FAULTS: Final = (
     ("optimizer", 0.5),
     ("rotating", 0.25),
 )
+# The report on this one, as if the rank had been mended, is the sample in docs/compare.md.
+SAMPLED: Final = ("data", 0.25)
+SAMPLE: Final = RESULTS / "compare_sample.txt"
 
 
 def segments(ranks: int, seed: int) -> list[Segment]:
@@ -64,6 +68,15 @@ def row(segment: Segment, traces: Path) -> dict[str, Any]:
     }
 
 
+def sample(segment: Segment, traces: Path) -> str:
+    """Return the command and the report on a *segment* that is read backwards: a rank is mended."""
+    runs = read_traces([traces / f"{segment.key}.csv"])
+    change = segment.healthy_steps
+    asked = f"{change + 1}-{segment.steps - 1}..{WARM_STEPS}-{change - 1}"
+    said = as_text(compare_traces(runs, asked, STEPS))
+    return f"$ rankskew diagnose --trace {segment.key}.csv --compare {asked}\n{said}\n"
+
+
 def main() -> None:
     """Train, compare and write the table."""
     options = ArgumentParser(description=__doc__)
@@ -79,6 +92,8 @@ def main() -> None:
             those = segments(chosen.ranks, seed)
             record(those, traces)
             rows += [row(segment, traces) for segment in those]
+            sampled = next(one for one in those if (one.fault, one.size) == SAMPLED)
+            SAMPLE.write_text(sample(sampled, traces))
     write("compare_planted", rows, ["torch"])
 
 

@@ -194,7 +194,12 @@ PAGES: dict[str, Callable[[str], str]] = {
         },
     ),
     "docs/compare.md": lambda page: fill(
-        page, {"coverage": compare_table.coverage(), "planted": compare_table.planted()}
+        page,
+        {
+            "sample": compare_table.sample(),
+            "coverage": compare_table.coverage(),
+            "planted": compare_table.planted(),
+        },
     ),
     "docs/overhead.md": lambda page: fill(
         page,

@@ -4,8 +4,13 @@ from collections.abc import Iterator
 from itertools import groupby
 from typing import Any
 
-from docs.figures import rows
+from docs.figures import RESULTS, rows
 from docs.markdown import table
+
+
+def sample() -> str:
+    """Return a report on real training."""
+    return f"```\n{(RESULTS / 'compare_sample.txt').read_text().rstrip()}\n```"
 
 
 def coverage() -> str:

@@ -102,11 +102,13 @@ def _not_whole(
     """Say why the period is not one of undisturbed steps."""
     if "steps" not in readings or "busy" not in readings:
         return (
-            f"{what} is not wholly recorded: this Prometheus lacks the job's steps in a part of it."
+            f"{what} is not wholly recorded: this Prometheus lacks the job's steps in a part of "
+            "it; compare a shorter or a later period."
         )
     span = f"{(period.end - period.begin) * 1000:.0f}ms"
     resets = prometheus.query(f"max(resets(rankskew_steps_total{{{where}}}[{span}]))", period.end)
-    if any(found.value for found in resets) or len({*readings["copies"]}) > 1:
+    goes_back = any(b < a for a, b in pairwise(readings["steps"]))
+    if goes_back or any(found.value for found in resets) or len({*readings["copies"]}) > 1:
         return (
             f"{what} has a restart in it, or ranks that come and go; compare a period in which all "
             "ranks run."

@@ -159,7 +159,9 @@ def test_a_restart_is_a_trouble() -> None:
     """Counters that were reset, or another number of ranks, are no undisturbed steps."""
     joined = STEADY | {"copies": lambda border: RANKS + (border > 9)}
 
-    for found in (side(STEADY, resets=vector(({}, 1.0))), side(joined)):
+    begun_again = STEADY | {"steps": lambda border: 60 * RANKS * border if border else 9000}
+
+    for found in (side(STEADY, resets=vector(({}, 1.0))), side(joined), side(begun_again)):
         assert found.trouble == (
             "After has a restart in it, or ranks that come and go; compare a period in which all "
             "ranks run."
@@ -177,7 +179,8 @@ def test_a_standstill_is_a_trouble() -> None:
 def test_a_period_without_series_is_a_trouble() -> None:
     """A job that this Prometheus does not know has nothing to compare."""
     assert side({}).trouble == (
-        "After is not wholly recorded: this Prometheus lacks the job's steps in a part of it."
+        "After is not wholly recorded: this Prometheus lacks the job's steps in a part of it; "
+        "compare a shorter or a later period."
     )
 
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from exporter.client.fetch import Trouble, base_url
 from exporter.commands.arguments import Parser, add_json, interval, moment, positive
+from exporter.commands.compare import add_compare, run_compare
 from exporter.diagnose import document, markdown, text
-from exporter.diagnose.compare.command import add_compare, run_compare
 from exporter.diagnose.model import EXIT_STATUS, CannotTell, Report
 from exporter.errors import UsageError
 

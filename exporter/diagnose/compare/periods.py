@@ -11,7 +11,10 @@ from exporter.errors import UsageError
 
 NOW: Final = "now"
 JOB: Final = "job:"
-EXAMPLES: Final = "14:05..14:20, -40m..-10m, 13:50/14:05..14:20/14:40 or job:OLD..job:NEW"
+EXAMPLES: Final = (
+    "14:05..14:20, -40m..-10m, 13:50/14:05..14:20/14:40, job:OLD..job:NEW or, of a trace, "
+    "100-400..500-900"
+)
 # A clock time that is further ahead of now than this was yesterday's.
 CLOCK_ERROR_SECONDS: Final = 60.0
 

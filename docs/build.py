@@ -17,6 +17,7 @@ from docs import (
     audit_table,
     collectives_table,
     command_table,
+    compare_table,
     diagnose_table,
     fault_table,
     figures,
@@ -198,6 +199,14 @@ PAGES: dict[str, Callable[[str], str]] = {
             "latency": accuracy_table.latency(),
             "ways": accuracy_table.ways(),
             "late_lines": late_lines_table.lines(),
+        },
+    ),
+    "docs/compare.md": lambda page: fill(
+        page,
+        {
+            "sample": compare_table.sample(),
+            "coverage": compare_table.coverage(),
+            "planted": compare_table.planted(),
         },
     ),
     "docs/overhead.md": lambda page: fill(

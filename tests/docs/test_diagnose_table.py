@@ -33,9 +33,11 @@ def test_each_fault_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(diagnose_table, "rows", lambda name: found)
     said = diagnose_table.faults()
 
-    assert said.startswith("All right in 2 of 3; a wrong cause with high confidence in 1, ")
+    assert said.startswith("All right in 2 of 3; a wrong cause with high confidence in 1, also ")
     assert "| loader | rank 6 data input | right | right | right | right | right | high |" in said
     assert "| gc | rank 6 data input | right | right | **wrong** |" in said
     assert "| healthy | rank 6 data input |  | right |" in said
     assert said.count("\n| ") == 5
-    assert diagnose_table.traces().startswith("All right in 1 of 1;")
+    assert diagnose_table.traces().startswith(
+        "All right in 1 of 1; a wrong cause with high confidence in 0.\n"
+    )

@@ -42,6 +42,26 @@ _WORKERS: Final = Measure(
     "loader workers that never wait", "count", RANK, "rankskew_rank_saturated_workers{WHERE}"
 )
 
+_CLOCK: Final = Measure(
+    "clock of its busiest CPUs",
+    "hertz",
+    NODE,
+    "max by (instance) (avg_over_time(rankskew_node_cpu_clock_hertz{WHERE}[1m]))",
+)
+
+
+def _mount(kind: str) -> Measure:
+    """Return how long an operation on a file system of this *kind* takes."""
+    which = f'{{fstype="{kind}",WHERE}}'
+    return Measure(
+        f"slowest {kind} mount, an operation",
+        "seconds",
+        NODE,
+        f"max by (instance) (deriv(rankskew_node_mount_operation_seconds_total{which}[1m])"
+        f" / (deriv(rankskew_node_mount_operations_total{which}[1m]) > 0))",
+    )
+
+
 # By cause and detail; those of "" are for all details of the cause.
 MEASURES: Final[dict[tuple[str, str], tuple[Measure, ...]]] = {
     ("gc", ""): (
@@ -93,6 +113,33 @@ MEASURES: Final[dict[tuple[str, str], tuple[Measure, ...]]] = {
             'max by (instance, gpu_uuid) (rankskew_gpu_ecc_errors_total{type="uncorrected",WHERE})',
         ),
     ),
+    ("slow_device", "nvlink_errors"): (
+        Measure(
+            "NVLink errors",
+            "per_second",
+            GPU,
+            "sum by (instance, gpu_uuid) (deriv(rankskew_gpu_nvlink_errors_total{WHERE}[5m]))",
+        ),
+    ),
+    ("slow_device", "pcie_errors"): (
+        Measure(
+            "PCIe errors",
+            "per_second",
+            GPU,
+            "sum by (instance, gpu_uuid) (deriv(rankskew_gpu_pcie_errors_total{WHERE}[5m]))",
+        ),
+        Measure(
+            "PCIe replays", "per_second", GPU, "deriv(rankskew_gpu_pcie_replays_total{WHERE}[5m])"
+        ),
+    ),
+    ("slow_device", "pstate"): (
+        Measure(
+            "performance state (P0 is the fastest)",
+            "count",
+            GPU,
+            "rankskew_gpu_performance_state{WHERE}",
+        ),
+    ),
     ("foreign_process", ""): (
         Measure("foreign processes", "count", GPU, "rankskew_gpu_foreign_processes{WHERE}"),
     ),
@@ -124,6 +171,24 @@ MEASURES: Final[dict[tuple[str, str], tuple[Measure, ...]]] = {
     ("cpu", "numa"): (
         Measure("its CPUs near its GPU", "share", RANK, "rankskew_rank_numa_local{WHERE}"),
     ),
+    ("cpu", "thermal"): (
+        Measure(
+            "CPUs throttled by heat",
+            "share",
+            NODE,
+            "max by (instance) (deriv(rankskew_node_cpu_throttled_seconds_total{WHERE}[1m]))",
+        ),
+        _CLOCK,
+    ),
+    ("cpu", "frequency"): (_CLOCK,),
+    ("cpu", "numa_miss"): (
+        Measure(
+            "pages on the wrong NUMA node",
+            "per_second",
+            NODE,
+            "deriv(rankskew_node_numa_misses_total{WHERE}[1m])",
+        ),
+    ),
     ("cpu", "node"): (
         Measure(
             "tasks of the node wait for CPUs",
@@ -140,9 +205,43 @@ MEASURES: Final[dict[tuple[str, str], tuple[Measure, ...]]] = {
     ),
     ("input", "reads"): _STORAGE,
     ("input", "workers"): (_WORKERS,),
+    ("input", "decoder"): (
+        Measure(
+            "decoder used",
+            "share",
+            GPU,
+            "avg_over_time(rankskew_gpu_decoder_utilization_ratio{WHERE}[1m])",
+        ),
+    ),
+    ("input", "disk"): (
+        Measure(
+            "busiest disk, busy",
+            "share",
+            NODE,
+            "max by (instance) (deriv(rankskew_node_disk_busy_seconds_total{WHERE}[1m]))",
+        ),
+        Measure(
+            "slowest disk, a read",
+            "seconds",
+            NODE,
+            "max by (instance) (deriv(rankskew_node_disk_read_seconds_total{WHERE}[1m])"
+            " / (deriv(rankskew_node_disk_reads_total{WHERE}[1m]) > 0))",
+        ),
+    ),
+    ("input", "nfs"): (_mount("nfs"),),
+    ("input", "lustre"): (_mount("lustre"),),
     ("input", "storage"): (_NODE_IO,),
     ("input", "stage"): (_WORKERS, _STORAGE[0]),
-    ("network", "node"): (
+    ("network", "speed"): (
+        Measure(
+            "slowest port",
+            "bytes_per_second",
+            NODE,
+            "min by (instance) (rankskew_infiniband_rate_bytes_per_second{WHERE}"
+            " or rankskew_node_network_speed_bytes_per_second{WHERE})",
+        ),
+    ),
+    ("network", "errors"): (
         Measure(
             "packets dropped",
             "per_second",
@@ -155,6 +254,35 @@ MEASURES: Final[dict[tuple[str, str], tuple[Measure, ...]]] = {
             "per_second",
             NODE,
             "sum by (instance) (deriv(rankskew_infiniband_errors_total{WHERE}[1m]))",
+        ),
+        Measure(
+            "errors of network devices",
+            "per_second",
+            NODE,
+            "sum by (instance) (deriv(rankskew_node_network_errors_total{WHERE}[1m]))",
+        ),
+    ),
+    ("network", "retransmits"): (
+        Measure(
+            "TCP segments sent again",
+            "share",
+            NODE,
+            "deriv(rankskew_node_tcp_retransmitted_segments_total{WHERE}[1m])"
+            " / (deriv(rankskew_node_tcp_sent_segments_total{WHERE}[1m]) > 0)",
+        ),
+    ),
+    ("network", "congestion"): (
+        Measure(
+            "ticks that ports wait to send",
+            "per_second",
+            NODE,
+            "sum by (instance) (deriv(rankskew_infiniband_transmit_wait_total{WHERE}[1m]))",
+        ),
+        Measure(
+            "congestion events of RoCE",
+            "per_second",
+            NODE,
+            "sum by (instance) (deriv(rankskew_infiniband_congestion_events_total{WHERE}[1m]))",
         ),
     ),
 }

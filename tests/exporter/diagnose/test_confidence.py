@@ -14,7 +14,7 @@ from exporter.diagnose.confidence import Suspect, confidence
         (Suspect("input", "workers", 0.97), "high"),
         (Suspect("input", "storage", 1.0), "medium"),
         (Suspect("cpu", "", 1.0), "medium"),
-        (Suspect("network", "", 1.0), "medium"),
+        (Suspect("network", "errors", 1.0), "medium"),
         (Suspect("input", "", 1.0), "low"),
         (Suspect("extra_duties", "checkpoint", 0.95), "high"),
         (Suspect("extra_duties", "other", 1.0), "low"),

@@ -20,12 +20,14 @@ from tests.exporter.clock import Clock
 # Divided GPUs, pods, a driver and collectors that fail are not simulated.
 NOT_SIMULATED = {
     "rankskew_collector_last_success_timestamp_seconds",
+    "rankskew_event_lines_total",
     "rankskew_gpu_mig_info",
     "rankskew_gpu_mig_memory_total_bytes",
     "rankskew_gpu_mig_memory_used_bytes",
     "rankskew_gpu_mig_sm_active_ratio",
     "rankskew_group_wait_seconds_total",
     "rankskew_infiniband_congestion_events_total",
+    "rankskew_nccl_bus_bandwidth_bytes_per_second",
     "rankskew_nvml_call_stuck_seconds",
     "rankskew_nvml_error_info",
     "rankskew_rank_pod_info",

@@ -2,7 +2,7 @@
 
 Real gloo ranks train as in benchmarks.accuracy: first all of them are healthy, then one is late by
 a share of a step, so each step takes longer by that share. The delays that took effect are known.
-Other work on the machine changes the step time too: without any, the figures are of the change.
+Other work on the machine changes the step time too, so run this on an idle one.
 """
 
 import json

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz bench-slow-clients bench-restarts bench-late-lines docs dashboards lock clean
+.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz bench-slow-clients bench-restarts bench-late-lines bench-audit docs dashboards lock clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -73,6 +73,9 @@ bench-restarts: ## 64 ranks push while their exporter is killed nine times: ever
 bench-late-lines: ## a slow line planted in five places of a job: is it the one that is named (6 minutes), and what sampling costs (10 minutes)
 	$(PYTHON) -m benchmarks.late_lines
 	$(PYTHON) -m benchmarks.late_lines_cost
+
+bench-audit: ## misconfigurations planted in a real launch, one at a time: does the audit find them (6 minutes, as root)
+	$(PYTHON) -m benchmarks.audit
 
 docs: ## regenerate what the documentation lists: metrics, flags, alerts, figures
 	$(PYTHON) -m docs.build

@@ -32,7 +32,7 @@ LATE_RANKS: Final = f"count {NODE} ({LATE})"
 GPU_DOWN: Final = 'fault="lost"'
 # Errors that programs cause, or that the GPU has repaired itself, are no trouble of a node.
 HARDWARE_XID: Final = 'xid!~"13|31|43|45|68|109|63|92"'
-WITHOUT_GPU: Final = "memory|nvlink|recovery|pcie_link"
+WITHOUT_GPU: Final = "memory|nvlink|nvlink_errors|recovery|pcie_link|pcie_errors|pstate"
 ALERT_KEY: Final = ("alertname", "severity", "cluster", "job_id", "rank", "instance")
 
 

@@ -62,7 +62,8 @@ def _faults() -> stat.Panel:
         stat_panel(
             "GPUs with faults",
             "GPUs with each kind of fault: lost, recovery advised, memory, nvlink, xid in the "
-            "last ten minutes, pcie_link below its maximum, throttled.",
+            "last ten minutes, pcie_link below its maximum, errors of either link, a slow pstate "
+            "at work, throttled.",
             "none",
             span=5,
         )

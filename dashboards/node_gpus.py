@@ -20,11 +20,16 @@ def work() -> Sequence[timeseries.Panel]:
         gpu_panel(
             "GPU utilisation",
             "Share of the time in which a kernel ran. A GPU that waits in a collective looks busy; "
-            "SM activity tells them apart.",
+            "SM activity tells them apart. Dashed: decoders that work.",
             "percentunit",
             _gauge("utilization_ratio"),
             NO_GPU,
-        ).max(1),
+        )
+        .max(1)
+        .with_target(
+            query(f"{_gauge('decoder_utilization_ratio')} > 0", "decoder of GPU {{gpu}}", "C")
+        )
+        .override_by_query("C", [shades(ORANGE), *line(1, dashed=True)]),
         gpu_panel(
             "SM active",
             "Share of the SMs that were busy, mean over all of them. A kernel that waits in a "
@@ -103,6 +108,14 @@ def heat() -> Sequence[timeseries.Panel]:
             f'max(rankskew_gpu_clock_max_hertz{{clock="sm",{GPU}}})',
             "maximum",
         ),
+        gpu_panel(
+            "Performance state",
+            "P-state of each GPU: 0 is the fastest; from 3 on it saves power. A GPU that stays in "
+            "a slower state than its peers at work has slower clocks.",
+            "none",
+            _gauge("performance_state"),
+            NO_GPU,
+        ).decimals(0),
         _throttled(),
     )
 
@@ -174,13 +187,30 @@ def errors() -> Sequence[timeseries.Panel]:
             "occur. A worn contact shows here before the link loses lanes.",
             f"increase(rankskew_gpu_pcie_replays_total{{{GPU}}}[$__rate_interval])",
             "GPU {{gpu}} PCIe replay",
-        ).with_target(
+        )
+        .with_target(
             query(
                 f"increase(rankskew_gpu_nvlink_errors_total{{{GPU}}}[$__rate_interval]) > 0",
                 "GPU {{gpu}} NVLink {{type}}",
                 "B",
             )
-        ),
+        )
+        .with_target(
+            query(
+                f"increase(rankskew_gpu_pcie_errors_total{{{GPU}}}[$__rate_interval]) > 0",
+                "GPU {{gpu}} PCIe (kernel)",
+                "C",
+            )
+        )
+        .with_target(
+            query(
+                f"increase(rankskew_gpu_nvlink_link_errors_total{{{GPU}}}[$__rate_interval]) > 0",
+                "GPU {{gpu}} NVLink {{link}}",
+                "D",
+            )
+        )
+        .override_by_query("C", [shades(LATE_COLOUR)])
+        .override_by_query("D", [shades(ORANGE)]),
     )
 
 
@@ -202,7 +232,7 @@ def _throttled() -> timeseries.Panel:
             "usual at full load; a thermal or hardware slowdown is not. Idle clocks and manually "
             "set ones are left out.",
             "percentunit",
-            span=24,
+            span=16,
         )
         .height(7)
         .max(1)

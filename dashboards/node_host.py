@@ -42,7 +42,16 @@ RESOURCES: Final = {
 
 def host() -> Sequence[timeseries.Panel]:
     """Return the panels about the host."""
-    return (_cpu(), _pressure(), _memory(), _network(), _drops(), _infiniband(), _disk())
+    return (
+        _cpu(),
+        _pressure(),
+        _memory(),
+        _network(),
+        _drops(),
+        _infiniband(),
+        _congestion(),
+        _disk(),
+    )
 
 
 def _cpu() -> timeseries.Panel:
@@ -134,7 +143,36 @@ def _drops() -> timeseries.Panel:
                 "C",
             )
         )
-        .override_by_query("C", [shades(LATE_COLOUR)])
+        .with_target(
+            query(f"{_rate('network_errors_total')} > 0", "errors of network devices", "D")
+        )
+        .override_by_regexp("/errors/", [shades(LATE_COLOUR)])
+    )
+
+
+def _congestion() -> timeseries.Panel:
+    resent = f"{_rate('tcp_retransmitted_segments_total')} / {_rate('tcp_sent_segments_total')}"
+    infiniband = "rate(rankskew_infiniband_%s_total{" + NODE + "}[$__rate_interval])"
+    sent = f"on (cluster, instance) sum by (cluster, instance) ({infiniband % 'transmit_bytes'})"
+    return (
+        _panel(
+            "Retransmits and congestion",
+            "Share of the TCP segments that are sent again; time for which the InfiniBand ports "
+            "wait to send, in relation to the time that they send; marks of congestion per packet "
+            "on RoCE. A node that is worse than its peers delays them.",
+            "percentunit",
+        )
+        .no_value("Not measured")
+        .with_target(query(resent, "TCP sent again"))
+        .with_target(
+            query(f"8 * {infiniband % 'transmit_wait'} / {sent}", "InfiniBand waits to send", "B")
+        )
+        .with_target(
+            query(f"4096 * {infiniband % 'congestion_events'} / {sent}", "RoCE marks", "C")
+        )
+        .override_by_query("A", [fixed(STAGE_COLOURS["data"])])
+        .override_by_query("B", [fixed(LATE_COLOUR)])
+        .override_by_query("C", [fixed(STAGE_COLOURS["backward"])])
     )
 
 

@@ -14,7 +14,9 @@ from prometheus_client.metrics_core import Metric
 from alerts.build_index import with_tables
 from docs import (
     accuracy_table,
+    audit_table,
     command_table,
+    diagnose_table,
     fault_table,
     figures,
     late_lines_table,
@@ -56,6 +58,8 @@ class EveryReading:
             "xid_errors": {},
             "mig_devices": (),
             "nvlink_errors": {},
+            "nvlink_link_errors": {},
+            "nvlink_link_states": {},
         }
         gpu = GpuSample(**(readings | texts | others))  # type: ignore[arg-type]
         return NodeSample(1.0, 1, "1", "1", (gpu,))
@@ -211,6 +215,15 @@ PAGES: dict[str, Callable[[str], str]] = {
             "panels": scale_table.panels(),
         },
     ),
+    "docs/diagnose.md": lambda page: fill(
+        page,
+        {
+            "sample": diagnose_table.sample(),
+            "faults": diagnose_table.faults(),
+            "traces": diagnose_table.traces(),
+        },
+    ),
+    "docs/audit.md": lambda page: fill(page, {"plants": audit_table.plants()}),
     "docs/simulate.md": lambda page: fill(page, {"faults": fault_table.faults()}),
     "docs/security.md": lambda page: fill(
         page,

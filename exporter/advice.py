@@ -1,8 +1,8 @@
-"""What to do about each cause of a late rank: reads alerts/advice.yaml."""
+"""What to do about each cause of a late rank, and in each other situation: alerts/advice.yaml."""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any, Final
 
@@ -13,6 +13,10 @@ from exporter.bundle import bundled
 # What an action disturbs, the least first.
 DISTURBS: Final = ("nothing", "neighbour", "rank", "restart", "node")
 PLACEHOLDERS: Final = ("JOB", "RANK", "NODE", "PID", "GPU", "UUID")
+# How a cause is known, see KNOWN_BY in alerts/advice.yaml.
+MEASURED, OWN, NODE, STAGE = "measured", "own", "node", "stage"
+KNOWN_BY: Final = (MEASURED, OWN, NODE, STAGE)
+DOCS: Final = "https://github.com/rankskew/rankskew/blob/main"
 # What is filled in may be copied into a shell: only this is.
 HARMLESS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/-]*")
 _WORD: Final = re.compile(rf"\b({'|'.join(PLACEHOLDERS)})\b")
@@ -40,7 +44,11 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What a cause is, what to do about it, and what shows that it was this one."""
+    """What a cause or a situation is, what to do about it, and what shows that it was this one.
+
+    *known_by* has one of KNOWN_BY for each detail of a cause, "" for none. *alerts* are those that
+    say it. A situation that is not *found* only says why nothing can be told of the job.
+    """
 
     cause: str
     short: str
@@ -48,29 +56,78 @@ class Advice:
     first: str
     actions: tuple[Action, ...]
     proof: str
+    known_by: Mapping[str, str] = field(default_factory=dict)
+    alerts: tuple[str, ...] = ()
+    runbook: str = "RankskewStraggler"
+    playbook: str | None = None
+    found: bool = True
 
     def steps(self, detail: str | None, stage: str | None) -> list[Action]:
         """Return what to do for this detail and stage, the least disturbing first."""
         return [action for action in self.actions if action.fits(detail, stage)]
 
+    def links(self) -> list[str]:
+        """Return where to read more: the page of the playbook, and the runbook."""
+        runbook = f"{DOCS}/alerts/runbooks/{self.runbook}.md"
+        if self.playbook is None:
+            return [runbook]
+        return [f"{DOCS}/docs/playbook/{self.playbook}.md", f"{runbook}#{self.cause}"]
+
 
 def filled(text: str, values: Mapping[str, str]) -> str:
-    """Return *text* with the PLACEHOLDERS that have harmless *values* replaced by them."""
+    """Return *text* with the PLACEHOLDERS that have harmless *values* replaced by them.
+
+    "GPU" is also a word: outside `code` it stays.
+    """
     good = {name: value for name, value in values.items() if HARMLESS.fullmatch(value)}
-    return _WORD.sub(lambda found: good.get(found[1], found[1]), text)
+    parts = text.split("`")
+    for place, part in enumerate(parts):
+        here = good if place % 2 else {name: good[name] for name in good if name != "GPU"}
+        parts[place] = _fill(part, here)
+    return "`".join(parts)
+
+
+def _fill(text: str, values: Mapping[str, str]) -> str:
+    return _WORD.sub(lambda found: values.get(found[1], found[1]), text)
 
 
 @cache
 def advice() -> Mapping[str, Advice]:
     """Return the advice for each cause. Raises ValueError for an entry that makes no sense."""
-    said = yaml.safe_load(bundled("alerts/advice.yaml").read_text(encoding="utf-8"))
-    return {cause: _advice(cause, entry) for cause, entry in said["causes"].items()}
+    return {
+        cause: _advice(cause, {"playbook": cause, **entry})
+        for cause, entry in _said()["causes"].items()
+    }
+
+
+@cache
+def situations() -> Mapping[str, Advice]:
+    """Return the advice for what is not a late rank; raises ValueError as advice() does."""
+    return {
+        name: _advice(name, {"runbook": entry.get("alerts", [""])[0], **entry})
+        for name, entry in _said()["situations"].items()
+    }
+
+
+def for_alert(alert: str) -> Advice | None:
+    """Return the advice for *alert*; for one about a late rank, that for a cause not known."""
+    every = [*advice().values(), *situations().values()]
+    return next((each for each in every if alert in each.alerts), None)
+
+
+@cache
+def _said() -> Mapping[str, Any]:
+    said: Mapping[str, Any] = yaml.safe_load(
+        bundled("alerts/advice.yaml").read_text(encoding="utf-8")
+    )
+    return said
 
 
 def _advice(cause: str, entry: Mapping[str, Any]) -> Advice:
     try:
         actions = tuple(_action(each) for each in entry["actions"])
-        return Advice(cause, **{**entry, "actions": actions})
+        alerts = tuple(entry.get("alerts", ()))
+        return Advice(cause, **{**entry, "actions": actions, "alerts": alerts})
     except (KeyError, TypeError) as error:
         raise ValueError(f"alerts/advice.yaml: {cause}: {error}") from error
 

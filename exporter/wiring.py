@@ -28,6 +28,7 @@ from exporter.processes.host_watch import HostWatch
 from exporter.processes.process import Proc
 from exporter.processes.rank_gpus import RankJoin
 from exporter.processes.watch import ProcessWatch
+from exporter.ranks.audits import Audits
 from exporter.ranks.limits import RankLimits
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
@@ -64,6 +65,7 @@ class Exporter:
         self._token = _token(settings)
         self._store = RankStore(_limits(settings))
         self._orders = Orders(self._store)
+        self._audits = Audits()
         expected = _expected_gpus(settings)
         self._nvml = NvmlSupervisor(_timing(settings), on_sample=expected.see)
         self._needs_nvml = any(entry.needs_nvml for entry in enabled(settings))
@@ -71,7 +73,16 @@ class Exporter:
         self._watch = ProcessWatch(self._nvml, Proc(Path(settings.path_procfs)))
         self._host = HostWatch(Path(settings.path_procfs), Path(settings.path_sysfs))
         seen, host = self._watch.processes, self._host
-        sources = Sources(settings, self._store, self._counts, self._nvml, expected, seen, host)
+        sources = Sources(
+            settings,
+            self._store,
+            self._counts,
+            self._nvml,
+            expected,
+            seen,
+            self._audits,
+            host,
+        )
         self._scrape = Scrape(makers=makers(sources))
         join = RankJoin(self._nvml, seen, self._store)
         node = Node(socket.gethostname(), settings.grafana_url or None, join)
@@ -117,7 +128,15 @@ class Exporter:
     def ingest_listener(self, sockets: Sequence[socket.socket]) -> Listener:
         """Return the listener for training processes, whose connections never give way."""
         limit = self._settings.ingest_max_body_bytes
-        app = IngestApp(self._store, self._counts, self._orders, limit, self._token, self._scrapers)
+        app = IngestApp(
+            self._store,
+            self._counts,
+            self._orders,
+            limit,
+            self._token,
+            self._scrapers,
+            self._audits,
+        )
         wanted = self._settings.ingest_connections_per_rank * self._settings.ranks_max
         bounds = Bounds(
             affordable(wanted),

@@ -23,6 +23,10 @@ def main(words: Sequence[str] | None = None) -> int:
             from rank_probe import check_command
 
             return check_command.run(command.arguments)
+        if command.action == "audit":
+            from rank_probe.audit import command as audit_command
+
+            return audit_command.run(command.arguments)
     except WrongCommand as wrong:
         print(f"rank-probe: {wrong}; see {wrong.help}", file=sys.stderr)
         return 2

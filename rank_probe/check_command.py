@@ -30,7 +30,7 @@ class Parser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line."""
 
     def error(self, message: str) -> NoReturn:
-        raise WrongCommand(message, "rank-probe check --help")
+        raise WrongCommand(message, f"{self.prog} --help")
 
 
 def parser() -> Parser:

@@ -43,22 +43,29 @@ def base_url(text: str) -> str:
     return url
 
 
-def get_json(server: str, path: str, query: Mapping[str, str] | None = None) -> Any:
+def get_json(
+    server: str,
+    path: str,
+    query: Mapping[str, str] | None = None,
+    timeout_seconds: float | None = None,
+) -> Any:
     """Return the JSON at *path* of *server*, None if that is no JSON; without an answer, Trouble.
 
     With *query* it is posted, as expressions may be long. A status of 4xx with JSON is an answer.
+    The server has *timeout_seconds*, or TIMEOUT_SECONDS.
     """
+    patience = TIMEOUT_SECONDS if timeout_seconds is None else timeout_seconds
     body = urlencode(query).encode() if query else None
     request = urllib.request.Request(server + path, body, {"Accept": "application/json"})
     for name, value in _login(server).items():
         request.add_unredirected_header(name, value)  # Another host must not get the password.
     try:
-        with _opener(server).open(request, timeout=TIMEOUT_SECONDS) as response:
+        with _opener(server).open(request, timeout=patience) as response:
             return _parse(response.read(LARGEST_ANSWER_BYTES))
     except urllib.error.HTTPError as error:
         return _refused(error, server)
     except (OSError, http.client.HTTPException) as error:
-        raise Trouble(f"{server} does not answer: {_why(error)}.") from error
+        raise Trouble(f"{server} does not answer: {_why(error, patience)}.") from error
 
 
 def _opener(url: str) -> urllib.request.OpenerDirector:
@@ -97,10 +104,10 @@ def _parse(body: bytes) -> Any:
         return None
 
 
-def _why(error: OSError | http.client.HTTPException) -> str:
+def _why(error: OSError | http.client.HTTPException, timeout_seconds: float) -> str:
     cause = error.reason if isinstance(error, urllib.error.URLError) else error
     if isinstance(cause, TimeoutError):
-        return f"no answer within {TIMEOUT_SECONDS:.0f} s"
+        return f"no answer within {timeout_seconds:.0f} s"
     if isinstance(cause, ssl.SSLCertVerificationError):
         return f"its certificate is not trusted ({cause.verify_message}); SSL_CERT_FILE names yours"
     if isinstance(cause, ssl.SSLError):

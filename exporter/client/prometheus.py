@@ -35,14 +35,23 @@ class Series:
 
 
 class Prometheus:
-    """The server at *url*; *now* is its clock at the last answer."""
+    """The server at *url*; *now* is its clock at the last answer.
 
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self.now = time.time()
+    With *at*, a Unix time, it is asked about that moment wherever none is given. It has
+    *timeout_seconds* for each answer, or as many as a person waits.
+    """
+
+    def __init__(
+        self, url: str, at: float | None = None, timeout_seconds: float | None = None
+    ) -> None:
+        self.url = url
+        self._at = at
+        self._timeout_seconds = timeout_seconds
+        self.now = time.time() if at is None else at
 
     def query(self, expression: str, at: float | None = None) -> list[Sample]:
         """Return the value of *expression* at the Unix time *at*, or now; raises Trouble."""
+        at = self._at if at is None else at
         query = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
         answers = map(_sample, self._ask("/api/v1/query", query))
         found = [each for each in answers if each is not None]
@@ -61,13 +70,20 @@ class Prometheus:
         found = self._ask("/api/v1/query_range", query | {"step": f"{step_seconds:g}"})
         return [Series(*_named(each), _points(each)) for each in found]
 
+    def alert_groups(self) -> list[Mapping[str, Any]]:
+        """Return the groups of rules that have alerts, as /api/v1/rules does; raises Trouble."""
+        return objects(self._data("/api/v1/rules?type=alert", None).get("groups"))
+
     def _ask(self, path: str, query: Mapping[str, str]) -> list[Mapping[str, Any]]:
-        said = get_json(self._url, path, query)
+        return objects(self._data(path, query).get("result"))
+
+    def _data(self, path: str, query: Mapping[str, str] | None) -> Mapping[str, Any]:
+        said = get_json(self.url, path, query, self._timeout_seconds)
         if not isinstance(said, dict) or said.get("status") not in ("success", "error"):
-            raise Trouble(f"{self._url} answers, but it is not a Prometheus.")
+            raise Trouble(f"{self.url} answers, but it is not a Prometheus.")
         if said["status"] == "error":
-            raise Trouble(f"{self._url} cannot answer a query: {text(said.get('error'))}.")
-        return objects(mapping(said.get("data")).get("result"))
+            raise Trouble(f"{self.url} cannot answer a query: {text(said.get('error'))}.")
+        return mapping(said.get("data"))
 
 
 def selector(**labels: str | None) -> str:

@@ -32,6 +32,7 @@ from exporter.collectors.node.memory import NodeMemoryCollector
 from exporter.collectors.node.mounts import NodeMountsCollector
 from exporter.collectors.node.network import NodeNetworkCollector
 from exporter.collectors.node.pressure import NodePressureCollector
+from exporter.collectors.rank.audits import AuditsCollector
 from exporter.collectors.rank.blocks import RankBlocksCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
@@ -46,6 +47,7 @@ from exporter.nvml.sample import NvmlSource
 from exporter.processes.host_watch import HostWatch
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin
+from exporter.ranks.audits import Audits
 from exporter.ranks.store import RankStore
 from exporter.settings import Settings
 
@@ -61,6 +63,7 @@ class Sources:
     expected_gpus: ExpectedGpus = field(default_factory=ExpectedGpus)
     # ProcessWatch.processes; by default there are none.
     processes: Callable[[], Mapping[int, Process]] = dict
+    audits: Audits = field(default_factory=Audits)
     # By default one that never looks.
     host: HostWatch = field(default_factory=lambda: HostWatch(Path("/proc"), Path("/sys")))
 
@@ -142,6 +145,11 @@ COLLECTORS: Final = (
         "Mean steps of ranks in jobs without a judge.",
         lambda s: RankBlocksCollector(s.ranks),
     ),
+    Entry(
+        "audits",
+        "What the last audit of each job found.",
+        lambda s: AuditsCollector(s.audits),
+    ),
     _joined("rank_gpus", "The GPU, CPUs, pod and Slurm job of the ranks.", RankGpusCollector),
     Entry(
         "rank_host",
@@ -176,7 +184,7 @@ COLLECTORS: Final = (
     _node("node_cpu_clock", "Clock and throttling of the node's CPUs.", NodeCpuClockCollector),
     _node("node_pressure", "How long tasks wait for CPU, memory, I/O.", NodePressureCollector),
     _node("node_memory", "Memory of the node, misplaced pages, OOM kills.", NodeMemoryCollector),
-    Entry("node_network", "Bytes and drops of the node's network devices.", _node_network),
+    Entry("node_network", "The node's network devices, and TCP.", _node_network),
     _node("node_infiniband", "The node's InfiniBand and RoCE ports.", NodeInfinibandCollector),
     Entry("node_disk", "Bytes of the node's disks; the two busiest of them.", _node_disk),
     _node("node_mounts", "Operations on NFS and Lustre, and their time.", NodeMountsCollector),

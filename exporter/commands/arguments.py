@@ -1,6 +1,7 @@
 """Argument parsing that the commands share: one-line errors, durations, numbers."""
 
 import argparse
+from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, NoReturn
 
@@ -32,7 +33,7 @@ class Parser(argparse.ArgumentParser):
         raise UsageError(f"{message}; see {self.prog} --help")
 
 
-def add_json(options: Parser, fields: str) -> None:
+def add_json(options: argparse._ActionsContainer, fields: str) -> None:
     """Add --json; *fields* says what the document has."""
     options.add_argument("--json", action="store_true", help=f"print one JSON document: {fields}")
 
@@ -49,6 +50,23 @@ def interval(text: str) -> float:
     if not seconds:
         raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0")
     return seconds
+
+
+def moment(text: str) -> float:
+    """Return the Unix time in *text*: seconds, or ISO 8601, in UTC if it has no offset."""
+    try:
+        number = float(text)
+        if isfinite(number) and number > 0:
+            return number
+    except ValueError:
+        pass
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a time such as 2026-11-23T07:45Z or 1795420000"
+        ) from error
+    return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
 
 
 def positive(text: str) -> float:

@@ -12,7 +12,10 @@ COMMANDS: Final[Mapping[str, str]] = {
     "gpus": "release the GPUs for a reset, or forget those that were removed",
     "replay": "judge recorded traces: which ranks were late, and at what cost",
     "simulate": "serve a simulated fleet to try dashboards and alerts",
+    "diagnose": "say what is wrong with a job, why, and what to do about it",
     "top": "watch jobs and their ranks in this terminal",
+    "report": "look back over weeks of alerts, or over what a job lost",
+    "confirm": "say whether an incident of the report was right",
     "completion": "print a completion script for your shell",
 }
 

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from exporter.ingest.audits import serve_audits
 from exporter.ingest.description import describe_snapshots
 from exporter.ingest.dry_run import DryRun, serve_dry_runs
 from exporter.ingest.schema import RESULT_OF, RESULTS, Refused, parse
@@ -17,10 +18,12 @@ from exporter.listeners.peer import Peer
 from exporter.operator.levels import Orders, own
 from exporter.operator.orders import CONTROL_PATH, Order
 from exporter.operator.refusals import REFUSALS, Ordered, say_what_is_wrong
+from exporter.ranks.audits import Audits
 from exporter.ranks.late_blocks import LateBlocks
 from exporter.ranks.limits import NoRoom
 from exporter.ranks.store import Forbidden, RankStore, Superseded
 from exporter.scrapers import Scrapers
+from rank_probe.audit.names import AUDIT_PATH
 from rank_probe.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH
 from rank_probe.version import __version__
 
@@ -49,7 +52,7 @@ class IngestApp:
     """Puts snapshots into *store* and counts them in *counts*. Call from the event loop only.
 
     With a *token*, clients must send it over TCP; over the Unix socket the kernel identifies them.
-    *scrapers* are named to those who ask for a dry run.
+    *scrapers* are named to those who ask for a dry run; *audits* keeps those of jobs.
 
     FastAPI serves everything but the push: docs/decisions/0002-libraries.md shows what a push
     through FastAPI would cost.
@@ -63,6 +66,7 @@ class IngestApp:
         max_body_bytes: int,
         token: TokenFile | None = None,
         scrapers: Scrapers | None = None,
+        audits: Audits | None = None,
     ) -> None:
         self._store = store
         self._counts = counts
@@ -70,7 +74,7 @@ class IngestApp:
         self._late_blocks = LateBlocks(store)
         self._max_body_bytes = max_body_bytes
         self._token = token
-        self._api = _api(orders, DryRun(store, scrapers or Scrapers()))
+        self._api = _api(orders, DryRun(store, scrapers or Scrapers()), audits or Audits())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -152,7 +156,7 @@ class IngestApp:
         )
 
 
-def _api(orders: Orders, dry_run: DryRun) -> FastAPI:
+def _api(orders: Orders, dry_run: DryRun, audits: Audits) -> FastAPI:
     app = FastAPI(
         title="rankskew ingest",
         summary="Where ranks push snapshots, and their owners control them.",
@@ -163,11 +167,12 @@ def _api(orders: Orders, dry_run: DryRun) -> FastAPI:
     )
     say_what_is_wrong(
         app,
-        f"POST to {SNAPSHOT_PATH}, {DRY_RUN_PATH} and {CONTROL_PATH}, and GET of /openapi.json; "
-        "the web listener serves the rest",
+        f"POST to {SNAPSHOT_PATH}, {DRY_RUN_PATH}, {AUDIT_PATH} and {CONTROL_PATH}, and GET of "
+        "/openapi.json; the web listener serves the rest",
     )
     describe_snapshots(app)
     serve_dry_runs(app, dry_run)
+    serve_audits(app, audits)
 
     @app.post(CONTROL_PATH, responses=REFUSALS)
     async def control(order: Order, request: Request) -> Ordered:

@@ -64,6 +64,11 @@ class GpuSample:
     pcie_link_width: int | None = None
     pcie_link_width_max: int | None = None
     pcie_replays: int | None = None
+    # All errors of its link that the kernel knows (AER), of both ends.
+    pcie_errors: int | None = None
+    # 0 is the fastest, 15 the slowest.
+    performance_state: int | None = None
+    decoder_busy_percent: float | None = None
     sm_clock_megahertz: int | None = None
     sm_clock_max_megahertz: int | None = None
     memory_clock_megahertz: int | None = None
@@ -113,6 +118,9 @@ class GpuSample:
     nvlink_transmit_bytes: int | None = None
     nvlink_receive_bytes: int | None = None
     nvlink_errors: dict[str, int] | None = None
+    # By number, two links at most: errors of all types on the worst, and 0 for those that are down.
+    nvlink_link_errors: dict[str, int] | None = None
+    nvlink_link_states: dict[str, int] | None = None
 
 
 class Reason(StrEnum):

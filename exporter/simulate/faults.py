@@ -47,9 +47,10 @@ class Kind:
 
     *extra* is further time per step, by stage, as a share of a rank's usual own time. *gpu*
     replaces fields of GpuSample, *gpu_counts* and *costs* add to fields of GpuSample and Cost,
-    *pressure* is the share of time in which tasks of the node wait for a resource, *host_counts*
-    adds to what HOST_COUNTS in host_files.py names, *cpu_clock* is the share that CPUs keep of
-    their clock, *oom_kills* is a number.
+    *pressure* is the share of time in which tasks of the node wait for a resource, *port_waits* the
+    time for which each of its ports waits to send, in relation to the time that it sends.
+    *host_counts* adds to what HOST_COUNTS in host_files.py names, *cpu_clock* is the share that
+    CPUs keep of their clock, *oom_kills* is a number.
     """
 
     name: str
@@ -73,6 +74,9 @@ class Kind:
     host_counts: Mapping[str, float] = field(default_factory=dict)
     cpu_clock: float = 1.0
     oom_kills: int = 0
+    resent_segments: float = 0.0
+    port_waits: float = 0.0
+    port_gigabits: int | None = None
     line: str = ""
     begins_seconds: float = -EARLIER_SECONDS
 
@@ -121,6 +125,30 @@ KINDS: Final = (
         extra={"h2d": 0.15},
         gpu={"pcie_link_width": 4, "pcie_receive_bytes_per_second": 0.9e9},
         gpu_counts={"pcie_replays": 2.0},
+    ),
+    Kind(
+        "aer",
+        "packets on a GPU's PCIe link are damaged and sent again",
+        extra={"h2d": 0.15},
+        gpu_counts={"pcie_errors": 30.0, "pcie_replays": 30.0},
+    ),
+    Kind(
+        "weaklink",
+        "an NVLink of a GPU retransmits packets",
+        extra={"forward": 0.08, "backward": 0.16},
+        gpu_counts={"nvlink_errors": 4.0, "nvlink_link_errors": 12.0},
+    ),
+    Kind(
+        "pstate",
+        "a GPU stays in a performance state with a slower memory",
+        extra={"forward": 0.08, "backward": 0.16, "optimizer": 0.03},
+        gpu={"performance_state": 2, "memory_clock_megahertz": 1_593},
+    ),
+    Kind(
+        "decoder",
+        "a rank decodes its images on the GPU, and the decoder is too slow",
+        extra={"data": 0.3},
+        gpu=MappingProxyType({**IDLE, "decoder_busy_percent": 98.0}),
     ),
     Kind(
         "foreign",
@@ -212,6 +240,27 @@ KINDS: Final = (
         host_counts={"numa_misses": 50_000.0},
     ),
     Kind(
+        "congestion",
+        "the InfiniBand ports of a node wait to send, so all of its ranks are late",
+        Scope.NODE,
+        extra={"data": 0.05, "forward": 0.15},
+        port_waits=0.4,
+    ),
+    Kind(
+        "retransmits",
+        "TCP of a node sends lost segments again, so all of its ranks are late",
+        Scope.NODE,
+        extra={"data": 0.15, "forward": 0.05},
+        resent_segments=60.0,
+    ),
+    Kind(
+        "slowport",
+        "a port of a node has fallen back to a lower speed, so all of its ranks are late",
+        Scope.NODE,
+        extra={"data": 0.05, "forward": 0.15},
+        port_gigabits=100,
+    ),
+    Kind(
         "rotating",
         "a different rank is late in each step, as with uneven sequence lengths",
         Scope.JOB,
@@ -251,7 +300,7 @@ KINDS: Final = (
     Kind(
         "nvlink",
         "NVLinks of a GPU are down; no rank is late",
-        gpu={"nvlink_links_up": 12},
+        gpu={"nvlink_links_up": 12, "nvlink_link_states": {"4": 0, "5": 0}},
         gpu_counts={"nvlink_errors": 0.5},
     ),
     Kind(

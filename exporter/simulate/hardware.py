@@ -109,6 +109,9 @@ def _usual_gpu(plan: JobPlan, node: int, index: int, running_seconds: float) -> 
         pcie_link_width=16,
         pcie_link_width_max=16,
         pcie_replays=3,
+        pcie_errors=2,
+        performance_state=0,
+        decoder_busy_percent=0.0,
         sm_clock_megahertz=1_950 + int(15 * wave),
         sm_clock_max_megahertz=1_980,
         memory_clock_megahertz=2_619,
@@ -146,7 +149,8 @@ def _usual_gpu(plan: JobPlan, node: int, index: int, running_seconds: float) -> 
         nvlink_speed_min_megabytes_per_second=26_562,
         nvlink_transmit_bytes=int(1e13 + 9e10 * running_seconds),
         nvlink_receive_bytes=int(1e13 + 9e10 * running_seconds),
-        nvlink_errors={"crc": 0, "replay": 0, "recovery": 0},
+        nvlink_errors={"crc": 0, "replay": 2, "recovery": 0},
+        nvlink_link_errors={"11": 2},
     )
 
 

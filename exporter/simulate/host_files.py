@@ -1,7 +1,7 @@
 """The /proc and /sys of a simulated node, as small files for the exporter's own collectors."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +15,8 @@ NUMA_NODES: Final = 2
 CPUS_A_NUMA_NODE: Final = 48
 MEMORY_KIB: Final = 2_113_929_216
 PORTS: Final = ("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3")
+PORT_GIGABITS: Final = 400
+DEVICE_MEGABITS: Final = 100_000
 # Bytes per second: of a port, of the network device, of the disk.
 PORT_RATE: Final = 8e9
 DEVICE_RATE: Final = 3e6
@@ -37,6 +39,8 @@ NFS_MOUNT: Final = (
     "device 10.0.0.5:/data mounted on /data with fstype nfs4 statvers=1.1\n"
     "\tper-op statistics\n\t        READ: {0} {0} 0 0 0 0 {1} {1} 0\n"
 )
+SEGMENT_BYTES: Final = 1448
+TICK_BYTES: Final = 8
 
 
 class HostFiles:
@@ -83,7 +87,8 @@ class HostFiles:
         for port in PORTS:
             folder = sys / "class" / "infiniband" / port / "ports" / "1"
             yield folder / "state", "4: ACTIVE\n"
-            yield folder / "rate", "400 Gb/sec (4X NDR)\n"
+            yield folder / "link_layer", "InfiniBand\n"
+        yield sys / "class" / "net" / "eth0" / "speed", f"{DEVICE_MEGABITS}\n"
         yield sys / "block" / "nvme0n1" / "device" / "model", "simulated\n"
 
     def _changing(self, at: float) -> Iterator[tuple[Path, str]]:
@@ -124,9 +129,16 @@ class HostFiles:
             yield cpu / "cpufreq" / "scaling_cur_freq", f"{clock}\n"
             throttled = count_of["throttled_milliseconds"]
             yield cpu / "thermal_throttle" / "package_throttle_total_time_ms", f"{throttled}\n"
+        yield proc / "net" / "snmp", self._snmp(seconds, faults)
+        slower = [kind.port_gigabits for kind, _ in faults if kind.port_gigabits is not None]
+        waits = seconds / 100 + sum(kind.port_waits * since for kind, since in faults)
         for port in PORTS:
-            counters = sys / "class" / "infiniband" / port / "ports" / "1" / "counters"
+            folder = sys / "class" / "infiniband" / port / "ports" / "1"
+            gigabits = slower[0] if slower and port == PORTS[0] else PORT_GIGABITS
+            yield folder / "rate", f"{gigabits} Gb/sec (4X)\n"
+            counters = folder / "counters"
             words = f"{PORT_RATE * seconds / 4:.0f}\n"
+            yield counters / "port_xmit_wait", f"{PORT_RATE / TICK_BYTES * waits:.0f}\n"
             yield counters / "port_rcv_data", words
             yield counters / "port_xmit_data", words
             yield counters / "symbol_error", f"{dropped}\n"
@@ -139,6 +151,12 @@ class HostFiles:
             )
             for name, per_second in HOST_COUNTS.items()
         }
+
+    @staticmethod
+    def _snmp(seconds: float, faults: Sequence[tuple[Kind, float]]) -> str:
+        sent = DEVICE_RATE * seconds / SEGMENT_BYTES
+        again = sent / 10_000 + sum(kind.resent_segments * since for kind, since in faults)
+        return f"Tcp: OutSegs RetransSegs\nTcp: {sent:.0f} {again:.0f}\n"
 
     def _stat(self, seconds: float) -> str:
         user, system, idle = (

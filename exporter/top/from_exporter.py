@@ -2,9 +2,9 @@
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
 from exporter.client.fetch import Trouble, get_json
@@ -13,6 +13,8 @@ from exporter.live import states
 from exporter.live.sentences import LateView
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, Rank, in_order, no_such_job
 from exporter.top.ranks import holds_up, worth_a_row
+
+Read = TypeVar("Read")
 
 # The history is most of the answer, and nothing here shows it.
 LIVE_PATH: Final = "/api/v1/live?history=false"
@@ -31,7 +33,7 @@ class Seen:
 
 def read_exporters(urls: Sequence[str], job_id: str | None = None) -> Fleet:
     """Return what the exporters at *urls* show together; what one cannot say is a trouble."""
-    found = _ask_all(urls)
+    found = ask_all(urls, read_document)
     troubles = _few([str(each) for each in found if isinstance(each, Trouble)])
     documents = [each for each in found if not isinstance(each, Trouble)]
     jobs = in_order(merged(seen for document in documents for seen in document))
@@ -58,13 +60,16 @@ def _focused(job: Job) -> Job:
     return replace(job, ranks=shown, ranks_left_out=left_out)
 
 
-def _ask_all(urls: Sequence[str]) -> list[list[Seen] | Trouble]:
-    """Ask all at once; daemon threads, so that one that hangs does not delay the end."""
-    answers: list[list[Seen] | Trouble] = [[] for _ in urls]
+def ask_all(urls: Sequence[str], read: Callable[[Any, str], Read]) -> list[Read | Trouble]:
+    """Return what *read* makes of the live summary of each URL, a Trouble where there is none.
+
+    Ask all at once; daemon threads, so that one that hangs does not delay the end.
+    """
+    answers: list[Read | Trouble] = [Trouble(f"{url} has not been asked.") for url in urls]
 
     def ask(place: int, url: str) -> None:
         try:
-            answers[place] = read_document(get_json(url, LIVE_PATH), url)
+            answers[place] = read(get_json(url, LIVE_PATH), url)
         except Trouble as trouble:
             answers[place] = trouble
 

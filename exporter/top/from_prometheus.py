@@ -55,7 +55,12 @@ class Found:
 
 def read_prometheus(url: str, cluster: str | None = None, job_id: str | None = None) -> Fleet:
     """Return what the Prometheus at *url* knows; if it cannot tell, the fleet has a trouble."""
-    prometheus = Prometheus(url)
+    return ask(Prometheus(url), cluster, job_id)
+
+
+def ask(prometheus: Prometheus, cluster: str | None = None, job_id: str | None = None) -> Fleet:
+    """Return what *prometheus* knows, as read_prometheus does."""
+    url = prometheus.url
     try:
         jobs = in_order(_jobs(prometheus, cluster))
         if not jobs:

@@ -23,6 +23,8 @@ OF = (
     "{{ .GroupLabels.cluster }}/{{ .GroupLabels.job_id }} "
     "{{ len .Alerts.Firing }} {{ len .Alerts.Resolved }}"
 )
+PROMETHEUS_URL = "http://prometheus:9090"
+GENERATOR = f"{PROMETHEUS_URL}/graph?g0.expr=vector%281%29&g0.tab=1"
 PUBLIC_URL = "https://alerts.example.org"
 SILENCES = f"{PUBLIC_URL}/#/silences/new?filter="
 
@@ -38,7 +40,8 @@ class Promised:
         """Return it as Prometheus posts it; *ended* None is firing."""
         ends = ended or time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 3600))
         times = {"startsAt": BEGAN, "endsAt": ends}
-        return {"labels": self.labels, "annotations": self.annotations, **times}
+        of = {"labels": self.labels, "annotations": self.annotations}
+        return {**of, "generatorURL": GENERATOR, **times}
 
 
 def promised(stem: str, alert: str | None = None, **labels: str) -> list[Promised]:

@@ -204,3 +204,53 @@ def test_lost_gpu_pages_once(alertmanager: httpx.Client) -> None:
     ]
 
     assert_inhibited(alertmanager, sent, alerts(led_to_it, **lost))
+
+
+# ---- Shadow mode ---------------------------------------------------------------------------------
+
+
+def shadow_config(folder: Path, told: str = "nothing yet") -> Path:
+    """Return the example with its shadow route switched on, except for what is *told*."""
+    lines = CONFIG.read_text().splitlines()
+    first = next(n for n, line in enumerate(lines) if line.startswith("    # - matchers:"))
+    last = next(n for n, line in enumerate(lines) if line.endswith("receiver: shadow"))
+    route = [line.replace("# ", "", 1) for line in lines[first : last + 1]]
+    text = "\n".join([*lines[:first], *route, *lines[last + 1 :], ""])
+    path = folder / "alertmanager.yaml"
+    path.write_text(text.replace("nothing yet", told))
+    (folder / "notifications.tmpl").write_text(
+        (CONFIG.parent / "notifications.tmpl").read_text(encoding="utf-8")
+    )
+    return path
+
+
+def receiver_of(config: Path, **labels: str) -> str:
+    """Return which receiver amtool finds for an alert with *labels*."""
+    matchers = [f"{name}={text}" for name, text in labels.items()]
+    return amtool("config", "routes", "test", f"--config.file={config}", *matchers)
+
+
+def test_shadow_route_sends_nothing(tmp_path: Path) -> None:
+    """Every alert of ours goes to a receiver without integrations, and nobody else's does."""
+    config = shadow_config(tmp_path)
+    amtool("check-config", str(config))
+    (shadow,) = [
+        each for each in yaml.safe_load(config.read_text())["receivers"] if each["name"] == "shadow"
+    ]
+
+    assert shadow == {"name": "shadow"}
+    assert {
+        receiver_of(config, alertname=name, severity=severity)
+        for name in ("RankskewStraggler", "RankskewJobHung", "RankskewGpuXid")
+        for severity in ("critical", "info")
+    } == {"shadow"}
+    assert receiver_of(config, alertname="DiskFull", severity="critical") == "page"
+
+
+def test_alerts_leave_the_shadow_one_by_one(tmp_path: Path) -> None:
+    """An alert that the second matcher names pages; the others still send nothing."""
+    config = shadow_config(tmp_path, "Rankskew(JobHung|Straggler)")
+
+    assert receiver_of(config, alertname="RankskewJobHung", severity="critical") == "page"
+    assert receiver_of(config, alertname="RankskewStraggler", severity="critical") == "page"
+    assert receiver_of(config, alertname="RankskewSlowNode", severity="critical") == "shadow"

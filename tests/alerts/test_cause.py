@@ -22,6 +22,7 @@ CAUSES = (
 )
 # More than the longest window.
 END = 180.0
+PORT, ETH = 'device="mlx5_0",port="1"', 'device="eth0"'
 CAUSE = "rank:rankskew_cause:info"
 EVIDENCE = "rank_cause:rankskew_evidence:ratio"
 
@@ -143,6 +144,14 @@ class Nodes:
                     (f'rankskew_node_disk_read_seconds_total{{{node},device="sda"}}', "+3"),
                     *((mounted("operations", node, each), "+1500") for each in (NFS, LUSTRE)),
                     *((mounted("operation_seconds", node, each), "+3") for each in (NFS, LUSTRE)),
+                    (f"rankskew_infiniband_rate_bytes_per_second{{{node},{PORT}}}", "50e9"),
+                    (f"rankskew_infiniband_transmit_bytes_total{{{node},{PORT}}}", "+8e9"),
+                    (f"rankskew_infiniband_transmit_wait_total{{{node}}}", "+5e7"),
+                    (f"rankskew_infiniband_congestion_events_total{{{node}}}", "+10000"),
+                    (f"rankskew_node_network_speed_bytes_per_second{{{node},{ETH}}}", "12.5e9"),
+                    (f"rankskew_node_network_errors_total{{{node}}}", "+0"),
+                    (f"rankskew_node_tcp_sent_segments_total{{{node}}}", "+150000"),
+                    (f"rankskew_node_tcp_retransmitted_segments_total{{{node}}}", "+30"),
                 ]
         return values
 
@@ -259,6 +268,20 @@ DROPS = {
     f'rankskew_node_network_{way}_drops_total{{{NODE},device="eth0"}}': "+60"
     for way in ("receive", "transmit")
 }
+DAMAGED = {f"rankskew_node_network_errors_total{{{NODE}}}": "+60"}
+SLOW_PORT = {f"rankskew_infiniband_rate_bytes_per_second{{{NODE},{PORT}}}": "25e9"}
+PORT_DOWN = {f"rankskew_infiniband_rate_bytes_per_second{{{NODE},{PORT}}}": "0"}
+SLOW_ETH = {f"rankskew_node_network_speed_bytes_per_second{{{NODE},{ETH}}}": "1.25e9"}
+REPEATS = {f"rankskew_node_tcp_retransmitted_segments_total{{{NODE}}}": "+1600"}
+FEW_SEGMENTS = {f"rankskew_node_tcp_sent_segments_total{{{NODE}}}": "+1400"}
+# The ports send 8e9 bytes, which is 1e9 ticks, and 1.95 million packets.
+CONGESTED = {f"rankskew_infiniband_transmit_wait_total{{{NODE}}}": "+1.1e8"}
+MARKED = {f"rankskew_infiniband_congestion_events_total{{{NODE}}}": "+20000"}
+REPLAYS = {f"rankskew_gpu_pcie_replays_total{{{GPU}}}": "+16"}
+AER = {f"rankskew_gpu_pcie_errors_total{{{GPU}}}": "+16"}
+BAD_LINK = {f'rankskew_gpu_nvlink_link_errors_total{{{GPU},link="3"}}': "+16"}
+SLOWER_STATE = {f"rankskew_gpu_performance_state{{{GPU}}}": "2"}
+DECODES = {f"rankskew_gpu_decoder_utilization_ratio{{{GPU}}}": "0.95"}
 
 
 def test_evidence_and_stage_make_the_cause(tmp_path: Path) -> None:
@@ -270,6 +293,11 @@ def test_evidence_and_stage_make_the_cause(tmp_path: Path) -> None:
         (H2D, OLD_LINK, "slow_device/pcie_link"),
         (FORWARD, LINKS_DOWN, "slow_device/nvlink"),
         (FORWARD, FAILED, "slow_device/memory"),
+        (H2D, AER, "slow_device/pcie_errors"),
+        (H2D, REPLAYS, "slow_device/pcie_errors"),
+        (FORWARD, BAD_LINK, "slow_device/nvlink_errors"),
+        (FORWARD, SLOWER_STATE, "slow_device/pstate"),
+        (DATA, DECODES, "input/decoder"),
         (FORWARD, FOREIGN, "foreign_process"),
         (H2D, WRONG_CPUS, "cpu/numa"),
         (DATA, {}, "input"),
@@ -379,8 +407,15 @@ def test_of_a_slow_node_its_facts_are_the_cause(tmp_path: Path) -> None:
         (SLOW_NODE, WAITS, "input/storage"),
         (SLOW_NODE, DISK | PRESSURE | BAD_PORT, "input/storage"),
         (SLOW_NODE, PRESSURE | BAD_PORT, "cpu"),
-        (SLOW_NODE, BAD_PORT, "network"),
-        (in_forward, DROPS, "network"),
+        (SLOW_NODE, BAD_PORT, "network/errors"),
+        (in_forward, DROPS, "network/errors"),
+        (SLOW_NODE, DAMAGED, "network/errors"),
+        (SLOW_NODE, SLOW_PORT, "network/speed"),
+        (in_forward, PORT_DOWN, "network/speed"),
+        (SLOW_NODE, SLOW_ETH, "network/speed"),
+        (SLOW_NODE, REPEATS, "network/retransmits"),
+        (SLOW_NODE, CONGESTED, "network/congestion"),
+        (in_forward, MARKED, "network/congestion"),
         (in_forward, DISK, "unknown"),
         (in_forward, {}, "unknown"),
         # Though all GPUs of the node have it, others do not.
@@ -389,6 +424,62 @@ def test_of_a_slow_node_its_facts_are_the_cause(tmp_path: Path) -> None:
     ]
 
     assert_cases(tmp_path, cases)
+
+
+def test_links_and_decoder_just_below_the_thresholds_are_not_the_cause(tmp_path: Path) -> None:
+    """An error a second on a link, a hundredth sent again, a tenth waited for, nine decoded."""
+    cases: list[Case] = [
+        (H2D, just_below(AER, "+14") | just_below(REPLAYS, "+14"), "unknown"),
+        (FORWARD, just_below(BAD_LINK, "+14"), "unknown"),
+        (FORWARD, just_below(SLOWER_STATE, "0x3 2x37"), "slow_device/pstate"),
+        (FORWARD, just_below(SLOWER_STATE, "0x5 2x35"), "unknown"),
+        (FORWARD, SLOWER_STATE | {f"rankskew_gpu_utilization_ratio{{{GPU}}}": "0"}, "unknown"),
+        (DATA, just_below(DECODES, "0.89"), "input"),
+        (SLOW_NODE, just_below(DAMAGED, "+14"), "input"),
+        (SLOW_NODE, just_below(REPEATS, "+1400"), "input"),
+        (SLOW_NODE, REPEATS | FEW_SEGMENTS, "input"),
+        (SLOW_NODE, just_below(CONGESTED, "+0.9e8"), "input"),
+        (SLOW_NODE, just_below(MARKED, "+19000"), "input"),
+    ]
+
+    assert_cases(tmp_path, cases)
+
+
+def test_links_explain_only_what_goes_over_them(tmp_path: Path) -> None:
+    """A bad link delays no data, a busy decoder no forward pass, and a network no single rank."""
+    cases: list[Case] = [
+        (DATA, AER | BAD_LINK | SLOWER_STATE, "input"),
+        (FORWARD, DECODES, "unknown"),
+        (FORWARD, SLOW_PORT | REPEATS | CONGESTED | DAMAGED, "unknown"),
+    ]
+
+    assert_cases(tmp_path, cases)
+
+
+def test_of_several_troubles_of_links_one_is_told(tmp_path: Path) -> None:
+    """A lower speed before lost packets, those before waiting; a state before its clock."""
+    cases: list[Case] = [
+        (SLOW_NODE, SLOW_PORT | SLOW_ETH | BAD_PORT | REPEATS | CONGESTED, "network/speed"),
+        (SLOW_NODE, BAD_PORT | REPEATS | CONGESTED, "network/errors"),
+        (SLOW_NODE, REPEATS | CONGESTED | MARKED, "network/retransmits"),
+        (SLOW_NODE, REPEATS | PRESSURE, "cpu"),
+        (FORWARD, SLOWER_STATE | SLOW_CLOCK, "slow_device/pstate"),
+        (H2D, NARROW | AER, "slow_device/pcie_link"),
+        (DATA, DECODES | READS | SATURATED, "input/decoder"),
+    ]
+
+    assert_cases(tmp_path, cases)
+
+
+def test_gpu_alone_on_its_node_is_in_a_state_that_saves_power(tmp_path: Path) -> None:
+    """It has no neighbour to be slower than; P2 is usual for some models, P8 under load is not."""
+    saving = just_below(SLOWER_STATE, "8")
+    cases: list[Case] = [
+        (FORWARD, of_node(saving, 1), "slow_device/pstate"),
+        (FORWARD, of_node(SLOWER_STATE, 1), "unknown"),
+    ]
+
+    assert_cases(tmp_path, cases, nodes=4)
 
 
 def test_what_is_slow_on_a_node_is_the_detail(tmp_path: Path) -> None:
@@ -532,8 +623,11 @@ def everywhere(odd: Mapping[str, str], ranks: tuple[int, ...]) -> dict[str, str]
 def test_what_its_peers_have_too_is_not_its_cause(tmp_path: Path) -> None:
     """What three of four ranks, or both of two nodes, share makes none later than the others."""
     shared = [MORE_TOKENS, COLLECTS, SLOW_CLOCK, FOREIGN, NARROW, WRONG_CPUS]
+    shared += [AER, REPLAYS, BAD_LINK, SLOWER_STATE]
     cases: list[Case] = [(FORWARD, everywhere(odd, (0, 1, 2)), "unknown") for odd in shared]
-    both = everywhere(DISK | PRESSURE | BAD_PORT, (0, 2))
+    cases.append((DATA, everywhere(DECODES, (0, 1, 2)), "input"))
+    troubles = SLOW_PORT | SLOW_ETH | BAD_PORT | DAMAGED | REPEATS | CONGESTED | MARKED
+    both = everywhere(DISK | PRESSURE | troubles, (0, 2))
 
     assert_cases(tmp_path, [*cases, (SLOW_NODE, both, "input")])
 

@@ -64,10 +64,10 @@ def test_every_message_is_complete(every_message: list[dict[str, Any]]) -> None:
         assert 10 < len(message["title"]) <= MOST_OF_TITLE
         assert "\n" not in message["title"]
         text = lines(message)
-        assert len(text) in (1, 2)
+        assert len(text) in (1, 2, 3)
         assert text[0].startswith(("Since ", "Node "))
         assert text[0].endswith(".")
-        assert all(line.startswith("First: ") for line in text[1:])
+        assert all(line.startswith(("First: ", "Diagnose: `rankskew ")) for line in text[1:])
         assert not re.search(r"no value|\{\{|  |\( *\)| ,|PID ,|None", message["title"] + text[0])
         assert list(links(message)) == ["Dashboard", "Runbook", "Silence"]
 
@@ -95,6 +95,7 @@ def test_hostile_name_neither_calls_a_channel_nor_breaks_a_link(sender: Sender) 
     message = slack(sender.sends([alert]))
     dashboard = links(message)["Dashboard"]
 
+    assert not any(line.startswith("Diagnose") for line in lines(message))
     assert message["title"] == 'c d: Job ‹!channel› & "a+b"/é is slow.'
     assert (
         "var-job_id=%3C%21channel%3E%20%26%20%22a%2Bb%22%2F%C3%A9&var-cluster=c%20d&" in dashboard
@@ -129,13 +130,13 @@ def silenced(sender: Sender, silence_url: str) -> list[dict[str, str]]:
 
 
 def test_many_alerts_are_no_wall_of_text(sender: Sender) -> None:
-    """A node full of late ranks is ten lines, and their number."""
+    """A node full of late ranks is ten lines, their number, and one command."""
     one = promised("notifications", "RankskewStraggler", job_id="demo")
     many = [alert for rank in range(30) for alert in elsewhere(one, job_id="many", rank=f"{rank}")]
     message = slack(sender.sends(many))
 
     assert message["title"].startswith("many, 30 alerts: ")
-    assert len(lines(message)) == 10
+    assert len(lines(message)) == 11
 
 
 def test_alert_without_annotations_has_its_name(sender: Sender) -> None:

@@ -9,6 +9,8 @@ import pytest
 
 from dashboards.board import uid
 from tests.alerts.receivers import (
+    BEGAN,
+    PROMETHEUS_URL,
     Promised,
     Sender,
     elsewhere,
@@ -31,12 +33,18 @@ FIRST = "`py-spy dump --pid 20775`, then `iostat -x 1` on gpu-12"
 NIGHTLY = promised("notifications", "RankskewStraggler", job_id="nightly")
 
 
-def test_straggler_is_said_in_four_lines(sender: Sender) -> None:
-    """Who, what it costs, since when, where, why, and what to do first; then the links."""
+def diagnose(job: str, cluster: str = "") -> str:
+    """Return the line with the command that says more of *job*."""
+    of = f"--cluster {cluster} --job {job}" if cluster else f"--job {job}"
+    return f"Diagnose: `rankskew diagnose --prometheus {PROMETHEUS_URL} {of} --at {BEGAN}`"
+
+
+def test_straggler_is_said_in_five_lines(sender: Sender) -> None:
+    """Who, what it costs, since when, where, why, what to do first, what says more; the links."""
     message = slack(sender.sends(DEMO))
 
     assert message["title"] == "demo: rank 2 slow in data, steps 1.44× slower, $2.60/h lost"
-    assert lines(message) == [FACTS, f"First: {FIRST}"]
+    assert lines(message) == [FACTS, f"First: {FIRST}", diagnose("demo")]
     assert message["color"] == "danger"
     assert list(links(message)) == ["Dashboard", "Runbook", "Silence"]
     assert links(message)["Dashboard"] == message["title_link"] == DASHBOARD.format("demo")
@@ -59,7 +67,7 @@ def test_pagerduty_has_the_same_in_its_fields(sender: Sender) -> None:
         "component": "gpu-12:9917",
         "group": "paged",
         "custom_details": {
-            "firing": f"{FACTS}\nFirst: {FIRST}",
+            "firing": f"{FACTS}\nFirst: {FIRST}\n{diagnose('paged')}",
             "resolved": "",
             "num_firing": "1",
             "num_resolved": "0",
@@ -101,6 +109,7 @@ def test_several_alerts_are_a_headline_and_a_line_each(sender: Sender) -> None:
         "• Rank 19 of job nightly is slow in the forward pass; 2.00 of 24 GPUs wait for it. "
         "First: `py-spy dump --pid 977`, then `nvidia-smi -q -i 1` (compare with a peer's) "
         "on gpu-3",
+        diagnose("nightly", "west"),
     ]
     assert matchers(links(message)["Silence"]) == (
         '{alertname="RankskewStraggler",cluster="west",job_id="nightly"}'
@@ -125,6 +134,7 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
         "Since 07:00 UTC. Node gpu-12, ",
         "First: `py-spy dump --pid 2077",
         "• Resolved after 12m30s: Rank ",
+        "Diagnose: `rankskew diagnose -",
     ]
 
 
@@ -199,8 +209,11 @@ def test_other_alerts_read_as_well(
     """One template says what each alert knows, and leaves out what it does not."""
     message = slack(sender.sends(alerts))
 
+    of = alerts[0].labels
+    more = [diagnose(of["job_id"], of.get("cluster", ""))] if "job_id" in of else []
+
     assert message["title"] == title
-    assert lines(message) == text
+    assert lines(message) == [*text, *more]
 
 
 def test_examples_in_the_readme_are_what_was_sent(sender: Sender) -> None:

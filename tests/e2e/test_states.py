@@ -12,6 +12,9 @@ from typing import Any, Final
 
 import pytest
 
+from benchmarks.diagnose import ask
+from benchmarks.diagnose_plan import TOUR
+from benchmarks.diagnose_score import is_right, score
 from dashboards.states import STATES
 from demo.process import get, wait_for
 from demo.stack import ROOT, RULES, Prometheus, Simulation
@@ -230,6 +233,30 @@ def test_first_row_alone_names_rank_stage_loss_and_cause(fleet: Tour, fault: str
     assert who.name == f"rank {LATE_RANK} · {stage} · {cause.replace('_', ' ')}"
     assert re.fullmatch(r"[12]\.\d of 8|[12] of 8", lost.name)
     assert lost.value > 0.05
+
+
+# One of each kind of answer; python -m benchmarks.diagnose asks about all faults.
+DIAGNOSED: Final = ("healthy", "loader", "thermal", "node", "rotating", "hang", "nosync", "down")
+
+
+@pytest.mark.parametrize("job_id", DIAGNOSED)
+def test_diagnose_names_rank_stage_cause_and_what_to_do_first(fleet: Tour, job_id: str) -> None:
+    """`rankskew diagnose` says what is right, and its exit status is that of its answer."""
+    row = score(
+        "", job_id, TOUR[job_id], ask("--prometheus", fleet.prometheus.url, "--job", job_id)
+    )
+
+    assert is_right(row), row
+
+
+def test_diagnose_covers_a_stretch_of_time(fleet: Tour) -> None:
+    """Who was late in the last minutes, and for how long."""
+    arguments = ("--prometheus", fleet.prometheus.url, "--job", "loader", "--since", "10m")
+    document = ask(*arguments)
+    first = document["findings"][0]
+
+    assert (document["exit_status"], first["ranks"], first["cause"]) == (1, [6], "input")
+    assert re.fullmatch(r"Late for \d+ (s|min) of the 10 min\.", first["facts"][0])
 
 
 @pytest.mark.parametrize("fault", FOUND_ON_NODE)

@@ -12,7 +12,7 @@ API int nvmlDeviceGetPcieThroughput(struct gpu *gpu, int direction, unsigned *ou
 
 /* 0 to 15; from 3 on it saves power. */
 API int nvmlDeviceGetPerformanceState(struct gpu *gpu, unsigned *out) {
-    return give(__func__, gpu, out, 0);
+    return give(__func__, gpu, out, is_sick(gpu) ? 2 : 0);
 }
 
 API int nvmlDeviceGetCurrPcieLinkGeneration(struct gpu *gpu, unsigned *out) {

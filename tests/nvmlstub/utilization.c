@@ -29,6 +29,17 @@ API int nvmlDeviceGetUtilizationRates(struct gpu *gpu, struct utilization *out) 
     return give(__func__, gpu, &out->gpu, percent(gpu));
 }
 
+/* Percent, and over how many microseconds: of videos, of images. */
+API int nvmlDeviceGetDecoderUtilization(struct gpu *gpu, unsigned *out, unsigned *period_us) {
+    *period_us = 167000;
+    return give(__func__, gpu, out, is_sick(gpu) ? 12 : 0);
+}
+
+API int nvmlDeviceGetJpgUtilization(struct gpu *gpu, unsigned *out, unsigned *period_us) {
+    *period_us = 167000;
+    return give(__func__, gpu, out, is_sick(gpu) ? 96 : 0);
+}
+
 /* Without *out* it only counts, with it it fills in no more than *count* samples. */
 API int nvmlDeviceGetSamples(struct gpu *gpu, int type, unsigned long long since_us,
                              unsigned *value_type, unsigned *count, struct sample *out) {

@@ -162,9 +162,9 @@ def test_safe_path_stays_safe(script: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "expected a script, -m MODULE or check"),
-        (["run"], "expected a script, -m MODULE or check"),
-        (["--local_rank=0"], "expected a script, -m MODULE or check"),
+        ([], "expected a script, -m MODULE, check or audit"),
+        (["run"], "expected a script, -m MODULE, check or audit"),
+        (["--local_rank=0"], "expected a script, -m MODULE, check or audit"),
         (["-m"], "-m must be followed by the name of a module"),
         (["absent.py"], "there is no script 'absent.py' in "),
         (["run", "absent.py", "--lr"], "there is no script 'absent.py' in "),

@@ -52,10 +52,16 @@ def test_no_two_rooms_need_each_other() -> None:
 
 
 def test_what_serves_needs_nothing_of_replay() -> None:
-    """Only the commands know both."""
+    """Only the commands know both, and those that read a trace among other sources."""
     taken = rooms()
 
     assert {user for user, needs in taken.items() if "exporter.replay" in needs} == {
-        "exporter.commands"
+        "exporter.commands",
+        "exporter.diagnose",
     }
+    assert not any(
+        "exporter.diagnose" in needs
+        for room, needs in taken.items()
+        if room not in ("exporter.commands", "exporter.diagnose.prometheus")
+    )
     assert "exporter.server" not in taken["exporter.replay"] | taken["exporter.accounting"]

@@ -1,16 +1,16 @@
-"""The NVLinks of each GPU: traffic, errors, how many are up, and their speed."""
+"""The NVLinks of each GPU: traffic, errors, how many are up and which are not, their speed."""
 
 from collections.abc import Iterator
 
-from prometheus_client.core import CounterMetricFamily
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.gpu.families import GPU_LABELS, counter, gauge, scaled
+from exporter.collectors.gpu.families import GPU_LABELS, Family, counter, gauge, scaled
 from exporter.nvml.sample import NodeSample, NvmlSource
 
 
 class GpuNvlinkCollector:
-    """Expose all links of a GPU together; a GPU without NVLink has no series."""
+    """Expose all links of a GPU together, and its two worst; a GPU without NVLink has no series."""
 
     name = "gpu_nvlink"
     interval_seconds = 0.0
@@ -22,6 +22,7 @@ class GpuNvlinkCollector:
         sample = self._nvml.latest()
         yield from _throughput(sample)
         yield _errors(sample)
+        yield from _bad_links(sample)
         yield from _links(sample)
 
 
@@ -54,6 +55,30 @@ def _errors(sample: NodeSample | None) -> CounterMetricFamily:
     for gpu in () if sample is None else sample.gpus:
         for kind, errors in (gpu.nvlink_errors or {}).items():
             family.add_metric([str(gpu.index), gpu.uuid, kind], errors)
+    return family
+
+
+def _bad_links(sample: NodeSample | None) -> Iterator[Metric]:
+    errors = CounterMetricFamily(
+        "rankskew_gpu_nvlink_link_errors_total",
+        "Errors of all types on one NVLink that is up: only links with errors, and of a GPU's bad "
+        "links only the two worst (as rankskew_gpu_nvlink_errors_total), read every 30 s.",
+        labels=(*GPU_LABELS, "link"),
+    )
+    up = GaugeMetricFamily(
+        "rankskew_gpu_nvlink_link_up",
+        "0 for an NVLink that is down; links that are up have no series, and of a GPU's bad links "
+        "only the two worst (nvmlDeviceGetNvLinkState), read every 30 s.",
+        labels=(*GPU_LABELS, "link"),
+    )
+    yield _by_link(errors, sample, "nvlink_link_errors")
+    yield _by_link(up, sample, "nvlink_link_states")
+
+
+def _by_link(family: Family, sample: NodeSample | None, field: str) -> Family:
+    for gpu in () if sample is None else sample.gpus:
+        for link, value in (getattr(gpu, field) or {}).items():
+            family.add_metric([str(gpu.index), gpu.uuid, link], value)
     return family
 
 

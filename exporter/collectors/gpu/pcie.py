@@ -31,6 +31,14 @@ class GpuPcieCollector:
             sample,
             lambda gpu: gpu.pcie_replays,
         )
+        yield counter(
+            "rankskew_gpu_pcie_errors_total",
+            "Errors that the GPU, and the port above it, have seen on the PCIe link between them, "
+            "most of them corrected by sending again (aer_dev_correctable, aer_dev_nonfatal and "
+            "aer_dev_fatal of both in /sys/bus/pci/devices, read every 30 s).",
+            sample,
+            lambda gpu: gpu.pcie_errors,
+        )
 
 
 def _throughput(sample: NodeSample | None) -> Iterator[Metric]:

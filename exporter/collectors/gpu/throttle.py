@@ -22,7 +22,7 @@ class GpuThrottleCollector:
     def collect(self) -> Iterator[Metric]:
         active = GaugeMetricFamily(
             "rankskew_gpu_throttle_active",
-            "1 while the GPU's clocks are throttled for this reason "
+            "1 while the GPU's clocks are throttled for this reason, absent while they are not "
             "(nvmlDeviceGetCurrentClocksEventReasons, read about once a second). hw_slowdown "
             "covers all hardware reasons, and can also appear while the clock changes.",
             labels=(*GPU_LABELS, "reason"),
@@ -40,8 +40,10 @@ class GpuThrottleCollector:
         for gpu in () if sample is None else sample.gpus:
             labels = [str(gpu.index), gpu.uuid]
             if gpu.throttle_reasons is not None:
+                # Only active ones: seven zeros for each GPU would be a ninth of all its series.
                 for reason, bit in REASON_BITS.items():
-                    active.add_metric([*labels, reason], float(bool(gpu.throttle_reasons & bit)))
+                    if gpu.throttle_reasons & bit:
+                        active.add_metric([*labels, reason], 1.0)
             for reason, total in (gpu.throttle_seconds or {}).items():
                 seconds.add_metric([*labels, reason], total)
         yield active

@@ -1,4 +1,7 @@
-"""GPU utilization: the share of time in which kernels ran, and in which memory was busy."""
+"""GPU utilization: the share of time in which kernels ran, and in which memory was busy.
+
+Data that is decoded on the GPU keeps its decoder busy, which neither of them shows.
+"""
 
 from collections.abc import Iterator
 
@@ -40,4 +43,12 @@ class GpuUtilizationCollector:
             "written, 0 to 1: the mean of nvmlDeviceGetUtilizationRates, read once a second.",
             sample,
             lambda gpu: scaled(gpu.memory_busy_percent, over=100),
+        )
+        yield gauge(
+            "rankskew_gpu_decoder_utilization_ratio",
+            "Share of the time in which the GPU's decoder of videos or that of images was busy, "
+            "whichever is busier, 0 to 1: the driver's own mean over up to a second "
+            "(nvmlDeviceGetDecoderUtilization, nvmlDeviceGetJpgUtilization, read every 5 s).",
+            sample,
+            lambda gpu: scaled(gpu.decoder_busy_percent, over=100),
         )

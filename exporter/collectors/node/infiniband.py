@@ -1,7 +1,7 @@
-"""Node InfiniBand: bytes, errors and rate of each InfiniBand and RoCE port."""
+"""Node InfiniBand: bytes, errors, congestion and rate of each InfiniBand and RoCE port."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,6 +33,15 @@ ERRORS: Final = (
     "hw_counters/packet_seq_err",
     "hw_counters/local_ack_timeout_err",
 )
+# Congestion of a RoCE port (mlx5): marked packets received, and requests to send more slowly; lost
+# packets arrive out of sequence. An InfiniBand port waits to send instead.
+CONGESTION: Final = (
+    "hw_counters/np_ecn_marked_roce_packets",
+    "hw_counters/np_cnp_sent",
+    "hw_counters/rp_cnp_handled",
+    "hw_counters/out_of_sequence",
+)
+WAITS: Final = ("counters/port_xmit_wait",)
 
 
 class NodeInfinibandCollector:
@@ -47,20 +56,27 @@ class NodeInfinibandCollector:
 
     def __init__(self, mounts: Mounts) -> None:
         self._folder = mounts.sysfs / "class" / "infiniband"
-        # Each port's errors as last read: if a counter cannot be read once, the sum must not
-        # decrease, which would look like a reset.
-        self._errors: dict[Path, dict[str, int]] = {}
+        # Each port's counters as last read: if one cannot be read once, the sum must not decrease,
+        # which would look like a reset.
+        self._known: dict[tuple[Path, tuple[str, ...]], dict[str, int]] = {}
         if not self._ports():
             raise NotAvailable("this node has no InfiniBand or RoCE port in /sys/class/infiniband")
 
     def collect(self) -> Iterator[Metric]:
         families = received, sent, errors, rate = _families()
+        waits: list[int | None] = []
+        events: list[int | None] = []
         for labels, port in self._ports():
             _add(received, labels, _data_bytes(port, RECEIVED))
             _add(sent, labels, _data_bytes(port, SENT))
-            _add(errors, labels, self._errors_of(port))
+            _add(errors, labels, self._sum_of(port, ERRORS))
+            if text_of(port / "link_layer") == "Ethernet":
+                events.append(self._sum_of(port, CONGESTION))
+            else:
+                waits.append(self._sum_of(port, WAITS))
             _add(rate, labels, _rate_bytes_per_second(port))
         yield from families
+        yield from _congestion(waits, events)
 
     def _ports(self) -> list[tuple[list[str], Path]]:
         """Return the labels and the folder of each port."""
@@ -71,9 +87,9 @@ class NodeInfinibandCollector:
             for port in names_in(self._folder / device / "ports")
         ]
 
-    def _errors_of(self, port: Path) -> int | None:
-        known = self._errors.setdefault(port, {})
-        for file in ERRORS:
+    def _sum_of(self, port: Path, files: tuple[str, ...]) -> int | None:
+        known = self._known.setdefault((port, files), {})
+        for file in files:
             count = number_in(port / file)
             if count is not None:
                 known[file] = count
@@ -100,6 +116,29 @@ def _add(
 ) -> None:
     if value is not None:
         family.add_metric(labels, value)
+
+
+def _congestion(
+    waits: Sequence[int | None], events: Sequence[int | None]
+) -> Iterator[CounterMetricFamily]:
+    # Not by port: eight more series would take a node without room over its budget.
+    waited = CounterMetricFamily(
+        "rankskew_infiniband_transmit_wait_total",
+        "Ticks for which InfiniBand ports had data to send and could not, because of congestion, "
+        "all ports together (port_xmit_wait in /sys, read every 5 s). A tick is the time to send "
+        "some bytes, 8 on most devices.",
+    )
+    congested = CounterMetricFamily(
+        "rankskew_infiniband_congestion_events_total",
+        "Signs of congestion on RoCE ports, all ports together: the sum of the counters "
+        f"{', '.join(Path(file).name for file in CONGESTION)}, if they have them (/sys, read every "
+        "5 s).",
+    )
+    for family, counts in ((waited, waits), (congested, events)):
+        known = [count for count in counts if count is not None]
+        if known:
+            family.add_metric([], sum(known))
+        yield family
 
 
 def _families() -> tuple[

@@ -1,6 +1,6 @@
 """A GPU's NVLinks: how many are up, their speed, their traffic, and their errors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import pynvml
@@ -46,6 +46,9 @@ ERRORS: Final = {
         (pynvml.NVML_NVLINK_ERROR_DL_CRC_FLIT, pynvml.NVML_NVLINK_ERROR_DL_CRC_DATA),
     ),
 }
+# Links that are down or have errors have a series each, but only the worst: a card without a
+# bridge has all of its links down.
+SHOWN_LINKS: Final = 2
 # MB (a million bytes: 26562 for a link of an H100) per second in each direction.
 SPEED: Final = pynvml.NVML_FI_DEV_NVLINK_GET_SPEED
 
@@ -88,11 +91,15 @@ class NvLink:
             self._link_fields = FieldValues(_fields(links, up))
         self._byte_fields = BYTE_FIELDS
         values = self._link_fields.read(ask, now)
+        errors, by_link = self._errors(ask, values)
+        shown = _worst(links, up, by_link)
         return {
             "nvlink_links": len(links),
             "nvlink_links_up": len(up),
             "nvlink_speed_min_megabytes_per_second": _slowest(up, values),
-            "nvlink_errors": self._errors(ask, values) or None,
+            "nvlink_errors": errors or None,
+            "nvlink_link_errors": {str(n): by_link[n] for n in shown if n in up} or None,
+            "nvlink_link_states": {str(n): states[n] for n in shown if n not in up} or None,
         }
 
     def _told_bytes(self, counts: dict[Field, int | float]) -> dict[str, Any]:
@@ -111,16 +118,21 @@ class NvLink:
                 return self._sum(name).add({field: int(count) * times})
         return None
 
-    def _errors(self, ask: Ask, values: dict[Field, int | float]) -> dict[str, int]:
-        """Return the errors of each type on all links; a type that no link counts is left out."""
-        errors = {}
+    def _errors(
+        self, ask: Ask, values: dict[Field, int | float]
+    ) -> tuple[dict[str, int], dict[int, int]]:
+        """Return the errors of each type that is counted on all links, and of all types by link."""
+        errors, by_link = {}, dict.fromkeys(self._links, 0)
         for kind, (fields, counters) in ERRORS.items():
             counts = _of_first_field(fields, values) or self._of_counters(ask, counters)
             if counts:
                 errors[kind] = self._sum(kind).add(counts)
-        return errors
+            for link in self._links:
+                of_link = {key: count for key, count in counts.items() if key[0] == link}
+                by_link[link] += self._sum(f"{kind} {link}").add(of_link)
+        return errors, by_link
 
-    def _of_counters(self, ask: Ask, counters: Sequence[int]) -> dict[object, int]:
+    def _of_counters(self, ask: Ask, counters: Sequence[int]) -> dict[tuple[int, int], int]:
         questions = [(link, counter) for link in self._links for counter in counters]
         answers = {
             (link, counter): ask(pynvml.nvmlDeviceGetNvLinkErrorCounter, link, counter)
@@ -142,7 +154,7 @@ class Sum:
         self._total = 0
         self._last: dict[object, int] = {}
 
-    def add(self, counts: dict[object, int]) -> int:
+    def add(self, counts: Mapping[Any, int]) -> int:
         """Take the counters that can be read now, under any names, and return the sum of all."""
         for name, count in counts.items():
             self._total += max(0, count - self._last.get(name, 0))
@@ -182,9 +194,18 @@ def _slowest(up: Sequence[int], values: dict[Field, int | float]) -> int | None:
     return min(speeds, default=None)
 
 
-def _of_first_field(fields: Sequence[int], values: dict[Field, int | float]) -> dict[object, int]:
+def _of_first_field(
+    fields: Sequence[int], values: dict[Field, int | float]
+) -> dict[tuple[int, int], int]:
+    """Return the counts of the first of *fields* that any link has, by link and field."""
     for field in fields:
-        counts = {(f, link): int(count) for (f, link), count in values.items() if f == field}
+        counts = {(link, f): int(count) for (f, link), count in values.items() if f == field}
         if counts:
-            return dict(counts)
+            return counts
     return {}
+
+
+def _worst(links: Sequence[int], up: Sequence[int], errors: Mapping[int, int]) -> list[int]:
+    """Return the few links that are down or have most errors, by number."""
+    bad = [link for link in links if link not in up or errors[link]]
+    return sorted(sorted(bad, key=lambda link: (link in up, -errors[link]))[:SHOWN_LINKS])

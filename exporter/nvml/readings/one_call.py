@@ -6,6 +6,7 @@ from typing import Any, Final
 
 import pynvml
 
+from exporter.nvml.calls import UNSUPPORTED
 from exporter.nvml.readings.fields import field_value
 
 
@@ -41,6 +42,26 @@ def margin_to_slowdown(handle: object) -> int:
 def recovery_action(handle: object) -> int:
     """Read the recovery action that NVML advises, an NVML_GPU_RECOVERY_ACTION_... number."""
     return int(field_value(handle, pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION))
+
+
+def performance_state(handle: object) -> int:
+    """Read the P-state, 0 to 15."""
+    state = int(pynvml.nvmlDeviceGetPerformanceState(handle))
+    if state == pynvml.NVML_PSTATE_UNKNOWN:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+    return state
+
+
+def decoder_utilization(handle: object) -> int:
+    """Read how busy the decoder of videos or that of images is, whichever is busier, in percent."""
+    video, _ = pynvml.nvmlDeviceGetDecoderUtilization(handle)
+    try:
+        images, _ = pynvml.nvmlDeviceGetJpgUtilization(handle)
+    except pynvml.NVMLError as error:
+        if error.value not in UNSUPPORTED:
+            raise
+        images = 0  # Only some GPUs since Ampere have one.
+    return int(max(video, images))
 
 
 def _memory(memory: Any) -> tuple[int, ...]:
@@ -86,6 +107,8 @@ READINGS: Final = (
         (pynvml.NVML_CLOCK_MEM,),
         every_seconds=60.0,
     ),
+    Reading(("performance_state",), performance_state, every_seconds=5.0),
+    Reading(("decoder_busy_percent",), decoder_utilization, every_seconds=5.0),
     Reading(("power_milliwatts",), pynvml.nvmlDeviceGetPowerUsage),
     Reading(
         ("power_limit_milliwatts",), pynvml.nvmlDeviceGetEnforcedPowerLimit, every_seconds=30.0

@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any, Protocol
 
+from exporter.nvml.readings.aer import AerErrors
 from exporter.nvml.readings.gpm import Gpm
 from exporter.nvml.readings.mig import MigDevices
 from exporter.nvml.readings.nvlink import NvLink
@@ -33,6 +34,7 @@ def quick(timing: Timing) -> tuple[Part, ...]:
         Utilization(timing.window_seconds),
         PcieLink(timing.window_seconds),
         Placement(Path(timing.path_sysfs)),
+        AerErrors(Path(timing.path_sysfs)),
         Processes(),
     )
 

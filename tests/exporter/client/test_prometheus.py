@@ -1,5 +1,6 @@
 """What a Prometheus answers becomes series of numbers, and its refusals become sentences."""
 
+import socket
 from typing import Any
 
 import pytest
@@ -63,3 +64,25 @@ def test_refused_query_is_told() -> None:
         pytest.raises(Trouble, match="cannot answer a query: exceeded maximum resolution"),
     ):
         Prometheus(url).query_range("x", 0, 1e9, 1)
+
+
+def test_groups_of_alerts_are_asked_for() -> None:
+    """Prometheus answers that with a GET only."""
+    group = {"name": "g", "interval": 15, "rules": []}
+    asked = []
+
+    def answer(path: str, form: dict[str, str]) -> Answer:
+        asked.append((path, form))
+        return json_answer({"status": "success", "data": {"groups": [group, "broken"]}})
+
+    with serving(answer) as url:
+        assert Prometheus(url).alert_groups() == [group]
+    assert asked == [("/api/v1/rules?type=alert", {})]
+
+
+def test_patience_is_told() -> None:
+    """A report has more of it than a screen."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(Trouble, match=r"does not answer: no answer within 0 s\."):
+            Prometheus(url, timeout_seconds=0.05).query("up")

@@ -40,7 +40,12 @@ def gpu_processes(nvml: NvmlSource) -> Collector:
 READINGS: Final[list[tuple[Make, dict[str, Any]]]] = [
     (
         GpuUtilizationCollector,
-        {"gpu_busy_percent": 97, "gpu_busy_min_percent": 12, "memory_busy_percent": 0},
+        {
+            "gpu_busy_percent": 97,
+            "gpu_busy_min_percent": 12,
+            "memory_busy_percent": 0,
+            "decoder_busy_percent": 0,
+        },
     ),
     (GpuMemoryCollector, {"memory_total_bytes": 80, "memory_used_bytes": 30}),
     (
@@ -61,6 +66,8 @@ READINGS: Final[list[tuple[Make, dict[str, Any]]]] = [
             "nvlink_transmit_bytes": 0,
             "nvlink_receive_bytes": 5,
             "nvlink_errors": {"replay": 0, "recovery": 1, "crc": 42},
+            "nvlink_link_errors": {"3": 43},
+            "nvlink_link_states": {"5": 0},
         },
     ),
     (
@@ -73,6 +80,7 @@ READINGS: Final[list[tuple[Make, dict[str, Any]]]] = [
             "pcie_link_width": 8,
             "pcie_link_width_max": 16,
             "pcie_replays": 0,
+            "pcie_errors": 0,
         },
     ),
     (
@@ -82,11 +90,12 @@ READINGS: Final[list[tuple[Make, dict[str, Any]]]] = [
             "sm_clock_max_megahertz": 1980,
             "memory_clock_megahertz": 2619,
             "memory_clock_max_megahertz": 2620,
+            "performance_state": 0,
         },
     ),
     (
         GpuThrottleCollector,
-        {"throttle_reasons": 0, "throttle_seconds": dict.fromkeys(REASON_BITS, 0.0)},
+        {"throttle_reasons": 0x4, "throttle_seconds": dict.fromkeys(REASON_BITS, 0.0)},
     ),
     (
         GpuPowerCollector,

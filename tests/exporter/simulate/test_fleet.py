@@ -25,6 +25,7 @@ NOT_SIMULATED = {
     "rankskew_gpu_mig_memory_used_bytes",
     "rankskew_gpu_mig_sm_active_ratio",
     "rankskew_group_wait_seconds_total",
+    "rankskew_infiniband_congestion_events_total",
     "rankskew_nvml_call_stuck_seconds",
     "rankskew_nvml_error_info",
     "rankskew_rank_pod_info",

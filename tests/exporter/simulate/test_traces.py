@@ -28,6 +28,8 @@ def only(found: list[tuple[dict[str, str], float]], **wanted: str) -> float:
         ("foreign", "rankskew_gpu_foreign_processes", {}, 1),
         ("memory", "rankskew_gpu_ecc_errors_total", {"type": "uncorrected"}, 20),
         ("nvlink", "rankskew_gpu_nvlink_errors_total", {"type": "crc"}, 100),
+        ("decoder", "rankskew_gpu_decoder_utilization_ratio", {}, 0.95),
+        ("pstate", "rankskew_gpu_performance_state", {}, 2),
     ],
 )
 def test_trace_is_on_the_gpu(
@@ -57,6 +59,22 @@ def test_trace_is_on_the_rank(tmp_path: Path, kind: str, series: str, times: flo
     mine, peers = only(found, rank=str(LATE_RANK)), only(found, rank="5")
 
     assert mine > times * peers
+
+
+@pytest.mark.parametrize(
+    ("kind", "series"),
+    [
+        ("aer", "rankskew_gpu_pcie_errors_total"),
+        ("aer", "rankskew_gpu_pcie_replays_total"),
+        ("weaklink", "rankskew_gpu_nvlink_link_errors_total"),
+    ],
+)
+def test_link_of_the_gpu_counts_errors(tmp_path: Path, kind: str, series: str) -> None:
+    """A bad link has thousands of errors, that of its neighbour the few of its life."""
+    found = samples(fleet(tmp_path, f"{kind}:node=1,gpu={GPU}"), NODE)[series]
+
+    assert only(found, gpu=GPU) > 3000
+    assert only(found, gpu="1") < 10
 
 
 def test_longer_samples_are_counted_in_tokens() -> None:
@@ -97,6 +115,25 @@ def test_network_of_a_node_drops_packets(tmp_path: Path) -> None:
 
     assert drops[0] == 0
     assert drops[1] > 1000
+
+
+@pytest.mark.parametrize(
+    ("kind", "series", "labels", "times"),
+    [
+        ("congestion", "rankskew_infiniband_transmit_wait_total", {}, 2),
+        ("retransmits", "rankskew_node_tcp_retransmitted_segments_total", {}, 10),
+        ("slowport", "rankskew_infiniband_rate_bytes_per_second", {"device": "mlx5_0"}, 0.25),
+    ],
+)
+def test_network_of_a_node_is_worse(
+    tmp_path: Path, kind: str, series: str, labels: dict[str, str], times: float
+) -> None:
+    """What is wrong with the network of one node shows there, held against another node."""
+    simulated = fleet(tmp_path, f"{kind}:node=1")
+    usual, odd = (only(samples(simulated, name)[series], **labels) for name in ("sim-00", NODE))
+
+    assert odd >= times * usual
+    assert (odd < usual) == (times < 1)
 
 
 @pytest.mark.parametrize(

@@ -1,16 +1,18 @@
 """A Prometheus that holds samples and answers the few forms of query that `rankskew top` asks."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from tests.exporter.client.servers import Answer, json_answer, serving
 
 NOW: Final = 2000.0
 # A name, a regular expression of names, and the labels after them.
-_SELECTOR: Final = re.compile(r'(?:\b([a-z_]+:?[a-z_]+:?[a-z0-9_]*))?\{(?:__name__=~"([^"]*)",?)?')
+_SELECTOR: Final = re.compile(
+    r'(?:\b([A-Za-z_]+:?[A-Za-z_]+:?[a-z0-9_]*))?\{(?:__name__=~"([^"]*)",?)?'
+)
 _EQUAL: Final = re.compile(r'(\w+)="([^"]*)"')
 
 Series = tuple[dict[str, str], float]
@@ -24,22 +26,33 @@ def series(name: str, value: float = 1.0, /, **labels: str) -> Series:
 class FakePrometheus:
     """Answers with all *samples* whose name and labels the first selector of a query has.
 
-    Operators are ignored: it holds only what they would leave. *asked* are the queries.
+    Operators are ignored: it holds only what they would leave. Over a range, a sample has one value
+    throughout, or those of *over_time* by its name. *asked* are the queries.
     """
 
     samples: Sequence[Series]
     asked: list[str] = field(default_factory=list)
+    over_time: Mapping[str, Sequence[float]] = field(default_factory=dict)
 
     def answer(self, path: str, form: dict[str, str]) -> Answer:
-        if path != "/api/v1/query":
+        if path not in ("/api/v1/query", "/api/v1/query_range"):
             return json_answer({"status": "error", "error": "not found"}, 404)
         self.asked.append(form["query"])
         found = [
-            {"metric": labels, "value": [NOW, str(value)]}
+            {"metric": labels, **self._values(labels["__name__"], value, form)}
             for labels, value in self.samples
             if _has(form["query"], labels)
         ]
         return json_answer({"status": "success", "data": {"result": found}})
+
+    def _values(self, name: str, value: float, form: dict[str, str]) -> dict[str, Any]:
+        if "start" not in form:
+            return {"value": [float(form.get("time", NOW)), str(value)]}
+        start, end, step = (float(form[each]) for each in ("start", "end", "step"))
+        many = round((end - start) / step) + 1
+        values = self.over_time.get(name, [value] * many)
+        times = [end - step * (len(values) - 1 - place) for place in range(len(values))]
+        return {"values": [[at, str(each)] for at, each in zip(times, values, strict=True)]}
 
     @contextmanager
     def serve(self) -> Iterator[str]:

@@ -122,3 +122,39 @@ def test_help_names_every_counter_of_the_sum() -> None:
     described = next(line for line in page.splitlines() if "HELP rankskew_infiniband_err" in line)
 
     assert all(Path(file).name in described for file in ERRORS)
+
+
+def congestion(page: str) -> dict[str, float]:
+    """Return what is exposed of all ports together."""
+    lines = [line.split() for line in series(page) if "{" not in line]
+    return {name.removeprefix("rankskew_infiniband_"): float(value) for name, value in lines}
+
+
+def test_congestion_is_that_of_all_ports_together() -> None:
+    """InfiniBand ports wait to send; RoCE ports count marks, and packets that went astray."""
+    assert congestion(expose(NodeInfinibandCollector(HOST))) == {
+        "transmit_wait_total": 70_000,
+        "congestion_events_total": 1_000,
+    }
+
+
+def test_ports_that_count_no_congestion_have_no_series(tmp_path: Path) -> None:
+    """A card of another make has neither counter."""
+    host = copy_of_host(tmp_path)
+    for device in ("mlx5_0", "mlx5_1", "mlx5_2"):
+        port = host.sysfs / INFINIBAND / device / "ports/1"
+        unreadable(port / "counters/port_xmit_wait")
+        shutil.rmtree(port / "hw_counters", ignore_errors=True)
+
+    assert congestion(expose(NodeInfinibandCollector(host))) == {}
+
+
+def test_wait_that_cannot_be_read_once_is_no_reset(tmp_path: Path) -> None:
+    """The sum keeps what it knew of each port."""
+    host = copy_of_host(tmp_path)
+    collector = NodeInfinibandCollector(host)
+    expose(collector)
+    unreadable(host.sysfs / PORT / "counters/port_xmit_wait")
+    write(host.sysfs / INFINIBAND / "mlx5_2/ports/1/counters/port_xmit_wait", "5\n")
+
+    assert congestion(expose(collector))["transmit_wait_total"] == 70_005

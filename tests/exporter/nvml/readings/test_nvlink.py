@@ -97,7 +97,40 @@ def test_links_are_told_all_together() -> None:
         "nvlink_transmit_bytes": 3 * 1024,
         "nvlink_receive_bytes": 5 * 1024,
         "nvlink_errors": {"replay": 0, "recovery": 3, "crc": 110},
+        "nvlink_link_errors": {"1": 10, "2": 102},
+        "nvlink_link_states": None,
     }
+
+
+def test_worst_links_are_told_one_by_one() -> None:
+    """Those that are down come first, then those with most errors; healthy ones are not told."""
+    driver = FakeLinks({link: 1 for link in range(6)})
+    driver.set_each(CRC, 0, 7, 0, 90, 8, 0)
+    gpu = Reads(driver)
+    errors = gpu.read()
+    driver.states[0] = 0
+    one_down = gpu.read()
+    driver.states |= {3: 0, 5: 0}
+    three_down = gpu.read()
+
+    assert (errors["nvlink_link_errors"], errors["nvlink_link_states"]) == ({"3": 90, "4": 8}, None)
+    assert one_down["nvlink_link_errors"] == {"3": 90}
+    assert one_down["nvlink_link_states"] == {"0": 0}
+    assert three_down["nvlink_link_errors"] is None
+    assert three_down["nvlink_link_states"] == {"0": 0, "3": 0}
+
+
+def test_errors_of_one_link_go_on_after_it_retrains() -> None:
+    """Its counters begin anew; the series must not fall."""
+    driver = FakeLinks({0: 1, 1: 1})
+    gpu = Reads(driver)
+    told = []
+    for replays, checksums in ((5, 100), (0, 3), (2, 3)):
+        driver.set_each(REPLAY, 0, replays)
+        driver.set_each(CRC, 0, checksums)
+        told.append(gpu.read()["nvlink_link_errors"]["1"])
+
+    assert told == [105, 105, 107]
 
 
 def test_slowest_link_that_is_up_is_found_among_many() -> None:
@@ -284,4 +317,6 @@ def test_healthy_and_sick_links_through_the_real_bindings(supervise: Supervise) 
     assert sick.nvlink_speed_min_megabytes_per_second == 13281
     assert healthy.nvlink_errors == {"replay": 0, "recovery": 0, "crc": 0}
     assert sick.nvlink_errors == {"replay": 7, "recovery": 1, "crc": 42}
+    assert (sick.nvlink_link_errors, sick.nvlink_link_states) == ({"3": 50}, {"5": 0})
+    assert (healthy.nvlink_link_errors, healthy.nvlink_link_states) == (None, None)
     assert sick.nvlink_transmit_bytes == 2**30

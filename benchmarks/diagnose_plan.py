@@ -1,0 +1,82 @@
+"""What `rankskew diagnose` has to say of each planted fault."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks.accuracy_plan import HEALTHY, Segment
+
+FOUND, BALANCED, CANNOT_TELL = 1, 0, 2
+# The only late rank of each job of the tour, and the ranks of its node.
+LATE_RANK: Final = 6
+LATE_NODE: Final = (4, 5, 6, 7)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What is right: any of *what* and of its *details*, a part of the *first* action's words.
+
+    *ranks* that are none of them are wrong; empty or None: does not apply. A trace has no data on
+    hardware: there *unknown* is a right cause too, because nothing else can be known.
+    """
+
+    status: int
+    what: tuple[str, ...] = ()
+    detail: str | None = None
+    ranks: tuple[int, ...] = ()
+    stage: str | None = None
+    first: str = ""
+
+
+def _late(what: str, detail: str, stage: str, first: str) -> Expected:
+    return Expected(FOUND, (what,), detail, (LATE_RANK,), stage, first)
+
+
+# By the job of the tour, which is named after its fault.
+TOUR: Final = {
+    "healthy": Expected(BALANCED),
+    "loader": _late("input", "workers", "data", "py-spy dump --pid 20006"),
+    "storage": _late("input", "reads", "data", "iostat"),
+    "thermal": _late("slow_device", "clocks", "backward", "nvidia-smi -q -i 2"),
+    "pcie": _late("slow_device", "pcie_link", "h2d", "nvidia-smi -q -i 2"),
+    "foreign": _late("foreign_process", "", "backward", "find its owner with `nvidia-smi -i 2`"),
+    "cpu": _late("cpu", "throttled", "forward", "top"),
+    "gc": _late("gc", "", "other", "py-spy dump --pid 20006"),
+    "batches": _late("uneven_batches", "", "backward", "how long its samples are"),
+    "checkpoint": _late("extra_duties", "checkpoint", "checkpoint", "py-spy dump --pid 20006"),
+    "node": Expected(FOUND, ("cpu",), "", LATE_NODE, "forward", "top"),
+    "network": Expected(FOUND, ("network",), "", LATE_NODE, "forward", "ip -s link"),
+    "rotating": Expected(FOUND, ("rotating",), stage="backward", first="work of the ranks"),
+    "hang": _late("hung", "", "data", "py-spy dump --pid 20006"),
+    "frozen": _late("hung", "", "frozen", "py-spy dump --pid 20006"),
+    "lost": _late("hung", "", "backward", "py-spy dump --pid 20006"),
+    "deadlock": Expected(FOUND, ("hung_together",), first="py-spy dump"),
+    "killed": Expected(FOUND, ("ranks_silent",), first="dmesg"),
+    "memory": Expected(FOUND, ("gpu_memory",), ranks=(LATE_RANK,), first="ECC,ROW_REMAPPER"),
+    "nvlink": Expected(FOUND, ("nvlink_down",), ranks=(LATE_RANK,), first="nvlink -s"),
+    "missing": Expected(FOUND, ("ranks_without_probe",), ranks=LATE_NODE, first="environ"),
+    "nosync": Expected(CANNOT_TELL, ("no_sync",), first="mark the collective"),
+    "nojoin": _late("input", "workers", "data", "py-spy dump --pid 20006"),
+    "off": Expected(CANNOT_TELL, ("off",), first="rankskew control"),
+    "starting": Expected(FOUND, ("slow_start",), first="py-spy dump"),
+    "finished": Expected(CANNOT_TELL, ("finished",), first="--since"),
+    "noprobe": Expected(CANNOT_TELL, ("no_probe",), first="rank_probe"),
+    "down": Expected(FOUND, ("exporter_down",), first="systemctl status rankskew-exporter"),
+}
+
+# The cause that a stage of a trace points to; of the others a trace cannot tell the cause.
+OF_STAGE: Final = {
+    "data": ("input", "py-spy"),
+    "checkpoint": ("extra_duties", "py-spy"),
+    "other": ("extra_duties", "py-spy"),
+}
+
+
+def of_segment(segment: Segment) -> Expected:
+    """Return what is right of a recorded *segment*."""
+    if segment.fault in HEALTHY:
+        return Expected(BALANCED)
+    if segment.kind == "rotating":
+        return Expected(FOUND, ("rotating",), stage=segment.stage, first="work of the ranks")
+    late = segment.late()
+    what, first = OF_STAGE.get(late[0][1], ("unknown", "py-spy"))
+    return Expected(FOUND, (what,), None, tuple(rank for rank, _ in late), late[0][1], first)

@@ -1,0 +1,44 @@
+"""What `rankskew diagnose` said of each planted fault, and a report as it was printed."""
+
+from typing import Any
+
+from benchmarks.diagnose_score import is_right
+from docs.figures import RESULTS, rows
+from docs.markdown import table
+
+SAMPLE = RESULTS / "diagnose_sample.txt"
+PARTS = ("rank", "stage", "cause", "first action", "exit status")
+
+
+def sample() -> str:
+    """Return a whole report."""
+    return f"```\n{SAMPLE.read_text().strip()}\n```"
+
+
+def faults() -> str:
+    """Return a row for each fault of `rankskew simulate`, and for what cannot be told."""
+    return _table("simulate")
+
+
+def traces() -> str:
+    """Return a row for each fault in the traces of real ranks."""
+    return _table("trace")
+
+
+def _table(source: str) -> str:
+    found = [row for row in rows("diagnose") if row["source"] == source]
+    right = sum(map(is_right, found))
+    wrong = sum(row["wrong with high confidence"] for row in found)
+    cells = [
+        (row["fault"], row["said"], *(_mark(row[part]) for part in PARTS), row["confidence"] or "")
+        for row in found
+    ]
+    said = (
+        f"All right in {right} of {len(found)}; a wrong cause with high confidence in {wrong}, "
+        "also while the figures were still coming in."
+    )
+    return f"{said}\n\n{table(('fault', 'what it says', *PARTS, 'confidence'), cells)}"
+
+
+def _mark(value: Any) -> str:
+    return "" if value is None else "right" if value else "**wrong**"

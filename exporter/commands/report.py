@@ -1,0 +1,148 @@
+"""`rankskew report`: look back over weeks of alerts, or over a job."""
+
+import argparse
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from exporter.client.fetch import Trouble, base_url
+from exporter.client.prometheus import Prometheus
+from exporter.commands.arguments import Parser, interval
+from exporter.errors import StartError, reason
+from exporter.report import times
+from exporter.report.as_html import as_html
+from exporter.report.as_text import as_markdown, as_text
+from exporter.report.confirmations import default_file, read
+from exporter.report.document import Document
+from exporter.report.history import TIMEOUT_SECONDS
+from exporter.report.job_document import job_document, job_json
+from exporter.report.job_reading import read_job
+from exporter.report.shadow import read_shadow
+from exporter.report.shadow_document import shadow_document, shadow_json
+from exporter.report.spans import Span
+
+DEFAULT_URL: Final = "http://127.0.0.1:9090"
+EXAMPLES: Final = """\
+rankskew report --shadow --since 14d                       # which alerts would have paged
+rankskew report --shadow --markdown > shadow.md
+rankskew report --job llama --prometheus http://prometheus:9090
+rankskew report --job llama --html llama.html              # one file, with pictures"""
+EPILOG: Final = """\
+The status is 0 if the report is printed, 1 if Prometheus cannot tell (no answer, no such job, no
+data in the period), 2 for wrong usage."""
+
+
+def parser() -> Parser:
+    """Return the parser of its arguments."""
+    options = Parser(
+        prog="rankskew report",
+        description="Look back: over all alerts of some weeks, with what they cost and how many "
+        "were right (--shadow), or over one job, with what it lost (--job).",
+        epilog=EPILOG,
+        examples=EXAMPLES,
+    )
+    subject = options.add_mutually_exclusive_group(required=True)
+    subject.add_argument(
+        "--shadow", action="store_true", help="the alerts of the period as they would have been"
+    )
+    subject.add_argument("--job", metavar="JOB_ID", help="this job, running or finished")
+    options.add_argument(
+        "--prometheus",
+        metavar="URL",
+        default=DEFAULT_URL,
+        help="ask this Prometheus (default: %(default)s)",
+    )
+    options.add_argument("--cluster", help="only this cluster of the Prometheus")
+    options.add_argument(
+        "--since",
+        metavar="DURATION",
+        type=interval,
+        default="14d",
+        help="how far to look back (default: %(default)s)",
+    )
+    options.add_argument(
+        "--at", metavar="TIME", type=_time, help="look back from this time in UTC (default: now)"
+    )
+    options.add_argument(
+        "--gap",
+        metavar="DURATION",
+        type=interval,
+        default="10m",
+        help="an alert that is back after less is the same incident (default: %(default)s)",
+    )
+    options.add_argument(
+        "--file",
+        metavar="FILE",
+        type=Path,
+        default=default_file(),
+        help="what rankskew confirm has written (default: %(default)s)",
+    )
+    options.add_argument("--all", action="store_true", help="print all incidents, not only 40")
+    form = options.add_mutually_exclusive_group()
+    form.add_argument("--markdown", action="store_true", help="print Markdown")
+    form.add_argument("--html", metavar="FILE", type=Path, help="write one file with pictures")
+    form.add_argument("--json", action="store_true", help="print one JSON document: docs/report.md")
+    return options
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print a report; raises StartError with a sentence if Prometheus cannot tell."""
+    options = parser().parse_args(arguments)
+    prometheus = Prometheus(base_url(options.prometheus), timeout_seconds=TIMEOUT_SECONDS)
+    end = time.time() if options.at is None else options.at
+    make = _shadow if options.shadow else _job
+    try:
+        document, said = make(options, prometheus, (max(0.0, end - options.since), end))
+    except Trouble as trouble:
+        raise StartError(str(trouble)) from trouble
+    _show(options, document, said)
+    return 0
+
+
+def _shadow(
+    options: argparse.Namespace, prometheus: Prometheus, span: Span
+) -> tuple[Document, dict[str, Any]]:
+    said = read(options.file)
+    shadow = read_shadow(prometheus, span, said, options.gap, options.cluster)
+    if not shadow.coverage.spans:
+        raise StartError(
+            f"no rules of Rankskew were evaluated from {times.show(span[0])} to "
+            f"{times.show(span[1])} UTC; rankskew files DIR writes them"
+        )
+    return shadow_document(shadow, options.all), shadow_json(shadow)
+
+
+def _job(
+    options: argparse.Namespace, prometheus: Prometheus, span: Span
+) -> tuple[Document, dict[str, Any]]:
+    said = read(options.file)
+    job = read_job(prometheus, options.job, options.cluster, span, said, options.gap)
+    return job_document(job), job_json(job)
+
+
+def _show(options: argparse.Namespace, document: Document, said: dict[str, Any]) -> None:
+    if options.json:
+        print(json.dumps(said, indent=2))
+    elif options.markdown:
+        print(as_markdown(document))
+    elif options.html is not None:
+        _write(options.html, as_html(document))
+    else:
+        print(as_text(document))
+
+
+def _write(path: Path, page: str) -> None:
+    try:
+        path.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise StartError(f"cannot write {path}: {reason(error)}") from error
+    print(f"written to {path}")
+
+
+def _time(text: str) -> float:
+    try:
+        return times.parse(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error

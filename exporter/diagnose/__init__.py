@@ -1,0 +1,1 @@
+"""What is wrong with a job, why, and what to do about it: reads recorded data, writes a report."""

@@ -1,0 +1,226 @@
+"""The report on a recorded trace: the judge's findings, the accounting, and the stages."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from statistics import fmean
+
+from exporter.advice import advice, situations
+from exporter.diagnose import by_stage
+from exporter.diagnose.advise import advised
+from exporter.diagnose.confidence import confidence
+from exporter.diagnose.loss import loss
+from exporter.diagnose.model import CannotTell, Event, Finding, Place, Report, ordered
+from exporter.errors import UsageError
+from exporter.live import states
+from exporter.live.sentences import DOING, duration, listed
+from exporter.replay.findings import CHANGE, OF_THE_JOB
+from exporter.replay.findings import Finding as Found
+from exporter.replay.replay import Replay, replay
+from exporter.replay.traces import Run, read_traces
+from rank_probe.verdict import MILD, NODE, PAUSES, UNSYNCED
+
+NO_HARDWARE = (
+    "A trace has no data on GPUs, nodes and processes: a cause beyond the stage is not in it."
+)
+
+
+def read_trace(path: Path, job_id: str | None, scale: float = 1.0) -> Report:
+    """Return the report on the trace at *path*, *scale* times slower; raises CannotTell."""
+    try:
+        run = _one(read_traces([path]), job_id)
+    except UsageError as error:
+        raise CannotTell(f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
+    return trace_report(replay(run, scale), str(path))
+
+
+def _one(runs: Sequence[Run], job_id: str | None) -> Run:
+    """Return the last attempt of the job; raises CannotTell if it is not clear which."""
+    names = sorted({run.job_id for run in runs})
+    if job_id is None and len(names) > 1:
+        raise CannotTell(f"There are {len(names)} jobs; name one with --job: {', '.join(names)}.")
+    chosen = [run for run in runs if job_id in (None, run.job_id)]
+    if not chosen:
+        raise CannotTell(f"There is no job {job_id!r}; there are: {', '.join(names)}.")
+    return max(chosen, key=lambda run: run.attempt)
+
+
+def trace_report(one: Replay, source: str) -> Report:
+    """Return the report on a replayed run."""
+    kinds = asdict(one.kinds) if one.kinds and one.synced else {}
+    seconds = one.found.seconds if one.found else 0.0
+    lost = {kind: paid / seconds for kind, paid in kinds.items()} if seconds else {}
+    findings = ordered([each for found in one.findings for each in _findings(one, found)])
+    findings += [
+        Finding(reason, f"The job cannot be judged: {situations()[reason].text}.")
+        for reason in one.not_judgeable
+        if reason in situations()
+    ]
+    state = _state(one)
+    return Report(
+        source=source,
+        job_id=one.run.job_id,
+        state=state,
+        sentence=_sentence(one, state),
+        covers_seconds=one.seconds,
+        world_size=len(one.run.times),
+        loss=loss(lost, _by_rank(one)) if lost else None,
+        slowdown=one.slowdown if one.named else None,
+        findings=tuple(advised(each, one.run.job_id) for each in findings),
+        more=tuple(_mild(one)),
+        events=tuple(_changes(one)),
+        unjudged=(NO_HARDWARE, *_left_out(one)) if findings else tuple(_left_out(one)),
+    )
+
+
+def _state(one: Replay) -> str:
+    kinds = {finding.kind for finding in one.findings}
+    if one.not_judgeable:
+        return states.NOT_JUDGEABLE
+    if NODE in kinds:
+        return states.SLOW_NODE
+    if kinds & {"persistent", PAUSES}:
+        return states.STRAGGLER
+    return states.ROTATING if "rotating" in kinds else states.HEALTHY
+
+
+def _sentence(one: Replay, state: str) -> str:
+    steps = f"{one.whole_steps} steps of {len(one.run.times)} ranks in {duration(one.seconds)}"
+    if state == states.HEALTHY and not one.findings:
+        return f"{steps}; no rank is late."
+    return f"{steps}."
+
+
+def _findings(one: Replay, found: Found) -> Iterator[Finding]:
+    if found.kind in (MILD, CHANGE):
+        return
+    since, until = one.seconds - found.onset_s, None
+    if found.cleared_s is not None:
+        until = one.seconds - found.cleared_s
+    if found.kind in OF_THE_JOB:
+        yield Finding(
+            found.kind,
+            _of_the_job(found),
+            peer_group=found.peer_group,
+            stage=found.stage,
+            kind=found.kind,
+            gpus_lost=found.gpus_lost,
+            since_seconds=since,
+            until_seconds=until,
+        )
+        return
+    costs = _costs(one, found)
+    suspects = by_stage.suspects(costs)
+    chosen = by_stage.chosen(suspects)
+    sure, why = confidence(chosen, suspects)
+    yield Finding(
+        what="unsynced" if found.kind == UNSYNCED else chosen.cause,
+        sentence=_late(found),
+        rank=found.rank,
+        ranks=found.ranks,
+        peer_group=found.peer_group,
+        place=Place(node=(found.instance or "").partition(":")[0] or None),
+        stage=found.stage,
+        kind=found.kind,
+        ratio=found.ratio,
+        gpus_lost=found.gpus_lost,
+        since_seconds=since,
+        until_seconds=until,
+        cause=chosen.cause,
+        cause_text=advice()[chosen.cause].text,
+        detail=chosen.detail or None,
+        confidence=sure,
+        why=why,
+        explains=chosen.share if suspects else None,
+        figures=by_stage.stage_figures(*_stages(one, found)),
+    )
+
+
+def _late(found: Found) -> str:
+    doing = DOING.get(found.stage or "", f"in {found.stage}")
+    many = f"{found.ratio or 0:.0%}"
+    if found.kind == NODE:
+        names = listed([str(rank) for rank in found.ranks])
+        return f"The ranks of {found.instance}, {names}, are slow {doing}, by {many}."
+    if found.kind == PAUSES:
+        return f"Rank {found.rank} pauses now and then {doing}, for {many} of its time."
+    if found.kind == UNSYNCED:
+        return f"Rank {found.rank} is slow {doing}, by {many}, but no wait was measured."
+    return f"Rank {found.rank} is slow {doing}, by {many}."
+
+
+def _of_the_job(found: Found) -> str:
+    if found.kind == "rotating":
+        return f"Another rank is slow {DOING.get(found.stage or '', '')} in each step."
+    if found.kind == "group":
+        return f"Peer group {found.peer_group} has more work than the others."
+    return "All ranks wait for communication."
+
+
+def _costs(one: Replay, found: Found) -> dict[str, float]:
+    """Return what the ranks of *found* cost, by stage; that of its stage alone if not known."""
+    costs: dict[str, float] = defaultdict(float)
+    for (rank, stage), seconds in (one.found.caused if one.found else {}).items():
+        if rank in found.ranks:
+            costs[stage] += seconds
+    return costs or {found.stage or "": 1.0}
+
+
+def _by_rank(one: Replay) -> dict[int, dict[str, float]]:
+    lost: dict[int, dict[str, float]] = defaultdict(dict)
+    if one.found is not None:
+        for (rank, stage), seconds in one.found.caused.items():
+            if rank in one.named:
+                lost[rank][stage] = seconds / one.found.seconds
+    return lost
+
+
+def _stages(one: Replay, found: Found) -> tuple[dict[str, float], list[dict[str, float]]]:
+    """Return the mean step while it lasted: of the ranks of *found*, and of each peer."""
+    begin = one.begin_s + found.onset_s / one.scale
+    end = one.begin_s + (one.seconds if found.cleared_s is None else found.cleared_s) / one.scale
+    groups = {one.run.peer_groups[rank] for rank in found.ranks}
+    means = {
+        rank: _mean(one.run, rank, begin, end)
+        for rank in one.run.times
+        if one.run.peer_groups[rank] in groups and (rank in found.ranks or rank not in one.named)
+    }
+    own = [means[rank] for rank in found.ranks]
+    mine = {
+        stage: fmean(each.get(stage, 0.0) for each in own) for stage in {s for e in own for s in e}
+    }
+    return mine, [mean for rank, mean in means.items() if rank not in found.ranks and mean]
+
+
+def _mean(run: Run, rank: int, begin: float, end: float) -> dict[str, float]:
+    steps = [run.steps[step][rank] for step, at in run.times[rank].items() if begin <= at <= end]
+    stages = {stage for step in steps for stage in step}
+    return {stage: fmean(step.get(stage, 0.0) for step in steps) for stage in stages}
+
+
+def _mild(one: Replay) -> Iterator[str]:
+    for found in one.findings:
+        if found.kind == MILD and found.rank not in one.named - {found.rank}:
+            yield (
+                f"Rank {found.rank} is a little slow {DOING.get(found.stage or '', '')}, by "
+                f"{found.ratio or 0:.1%}, too little for an alert."
+            )
+
+
+def _changes(one: Replay) -> Iterator[Event]:
+    for found in one.findings:
+        if found.kind == CHANGE:
+            yield Event(
+                one.seconds - found.onset_s,
+                f"{found.stage} of peer group {found.peer_group} takes {found.ratio or 0:.1f} "
+                "times as long as before.",
+            )
+
+
+def _left_out(one: Replay) -> Iterator[str]:
+    if one.left_out:
+        names = listed([str(rank) for rank in one.left_out])
+        yield f"Ranks {names} have too few steps to be judged."
+    if not one.synced and one.whole_steps:
+        yield "No wait in collectives was measured, so the loss is not known."

@@ -1,0 +1,155 @@
+"""The report of `rankskew diagnose`: what is wrong with a job, what shows it, and what to do."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from exporter.live.sentences import LineView
+from exporter.live.states import HEALTHY
+
+# How sure the cause of a finding is.
+HIGH, MEDIUM, LOW = "high", "medium", "low"
+CONFIDENCES: Final = (HIGH, MEDIUM, LOW)
+
+# What the whole report comes to, and the exit status of each.
+BALANCED, FOUND, CANNOT_TELL = "balanced", "found", "cannot_tell"
+EXIT_STATUS: Final = {BALANCED: 0, FOUND: 1, CANNOT_TELL: 2}
+
+
+class CannotTell(Exception):
+    """There is too little data for a report; the message is a sentence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of the loss, in GPUs that do nothing but wait; its *parts* add up to *gpus*."""
+
+    name: str
+    gpus: float
+    parts: tuple["Part", ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """What was measured of the finding's subject, and of *beside* ("its peers"), in *unit*.
+
+    *unit* is one of figures.UNITS. None: no reading.
+    """
+
+    name: str
+    unit: str
+    value: float
+    peers: float | None = None
+    beside: str = "its peers"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do, and what it disturbs: one of advice.DISTURBS."""
+
+    do: str
+    disturbs: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a rank or GPU is; what is not known is None. *node* is a host, without a port."""
+
+    node: str | None = None
+    instance: str | None = None
+    gpu: str | None = None
+    gpu_uuid: str | None = None
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong; *what* is the name of its advice: a cause, or a situation.
+
+    *sentence* says it. *rank* is None for a node or the job, and *ranks* are all that it is about.
+    *ratio* is the own time of a late rank over its peers', less 1, *kind* one of LATE_KINDS.
+    *why* says why the *confidence* in the cause is what it is; a situation is a fact, and has none.
+    *explains* is the share of the lateness that the cause accounts for, None if that is not known.
+    *others* are further causes for which there is evidence.
+    """
+
+    what: str
+    sentence: str
+    rank: int | None = None
+    ranks: tuple[int, ...] = ()
+    peer_group: str | None = None
+    place: Place = Place()
+    stage: str | None = None
+    kind: str | None = None
+    ratio: float | None = None
+    gpus_lost: float | None = None
+    since_seconds: float | None = None
+    until_seconds: float | None = None
+    lines: tuple[LineView, ...] = ()
+    cause: str | None = None
+    cause_text: str = ""
+    detail: str | None = None
+    confidence: str | None = None
+    why: str = ""
+    explains: float | None = None
+    others: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    facts: tuple[str, ...] = ()
+    first: str | None = None
+    steps: tuple[Step, ...] = ()
+    proof: str = ""
+    links: tuple[str, ...] = ()
+    tells: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that began, in a sentence, so many seconds before the time of the report."""
+
+    since_seconds: float
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What is known of one job at *at_seconds*, Unix time; None for a recorded trace.
+
+    *covers_seconds* is the length of the time up to then that it covers, None for a moment.
+    *findings* are the worst first; *more* says who else is late. *unjudged* says in sentences what
+    could not be judged, and why.
+    """
+
+    source: str
+    job_id: str
+    state: str
+    sentence: str
+    cluster: str = ""
+    at_seconds: float | None = None
+    covers_seconds: float | None = None
+    world_size: int | None = None
+    loss: Part | None = None
+    slowdown: float | None = None
+    gpu_hour_price: float | None = None
+    findings: tuple[Finding, ...] = ()
+    more: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
+    unjudged: tuple[str, ...] = ()
+
+    @property
+    def outcome(self) -> str:
+        """Return FOUND if a finding tells something, else whether the job could be judged."""
+        if any(finding.tells for finding in self.findings):
+            return FOUND
+        return CANNOT_TELL if self.findings or self.state != HEALTHY else BALANCED
+
+    @property
+    def cost_per_hour(self) -> float | None:
+        """Return what the loss costs in an hour, None if there is no price."""
+        if self.loss is None or self.gpu_hour_price is None:
+            return None
+        return self.loss.gpus * self.gpu_hour_price
+
+
+def ordered(findings: Sequence[Finding]) -> list[Finding]:
+    """Return *findings* as they are told: what costs most first, what costs nothing known last."""
+    return sorted(findings, key=lambda each: -(each.gpus_lost or 0.0))

@@ -1,0 +1,1 @@
+"""What a Prometheus with the shipped rules knows of one job."""

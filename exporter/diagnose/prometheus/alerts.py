@@ -1,0 +1,111 @@
+"""Alerts about the GPUs, nodes and batches of a job, as findings; those on its pace are known."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from exporter.advice import for_alert
+from exporter.client.prometheus import Sample, selector
+from exporter.diagnose.advise import host
+from exporter.diagnose.model import Finding, Place
+from exporter.diagnose.prometheus.moment import Moment
+
+# The state, the late ranks and the losses of the job say these, and more.
+KNOWN: Final = (
+    "Straggler|SlowNode|JobHung|RanksMissing|SlowStart|NotJudgeable|ExporterDown|RankSlower"
+    "|RotatingImbalance|StageImbalance|CommunicationBound|EfficiencyDrop"
+)
+MOST: Final = 5
+ON_NODES: Final = "and on (cluster, instance) node:rankskew_ranks:max"
+
+
+def alert_findings(moment: Moment) -> list[Finding]:
+    """Return the other alerts that fire for the job, each rank or GPU once; raises Trouble.
+
+    One that is not information counts before its time has passed too: somebody looks now.
+    """
+    cluster = selector(cluster=moment.job.cluster)
+    own = f'ALERTS{{alertname=~"Rankskew.*",alertname!~"Rankskew({KNOWN})",{moment.where}}}'
+    of_nodes = (
+        f'ALERTS{{alertname=~"Rankskew.*",alertname!~"Rankskew({KNOWN})",job_id="",{cluster}}}'
+        f" {ON_NODES}{{{moment.where}}}"
+    )
+    found = moment.prometheus.query(f"{own} or {of_nodes}")
+    urgent = [s for s in found if s["alertstate"] == "firing" or s["severity"] != "info"]
+    once = {(s["alertname"], s["rank"], s["instance"], s["gpu_uuid"]): s for s in urgent}
+    placed = [_with_rank(moment, sample) for sample in sorted(once.values(), key=_order)]
+    places = moment.places((s["rank"], s["instance"]) for s in placed if s["rank"])
+    return [_finding(sample, places) for sample in placed]
+
+
+def _with_rank(moment: Moment, sample: Sample) -> Sample:
+    """Return an alert about a GPU with the rank of the job on it, if there is one."""
+    if sample["rank"] or not sample["gpu_uuid"]:
+        return sample
+    gpu = selector(gpu_uuid=sample["gpu_uuid"], instance=sample["instance"])
+    found = moment.prometheus.query(f"rankskew_gpu_rank_info{{{moment.where},{gpu}}}")
+    return replace(sample, labels={**sample.labels, "rank": found[0]["rank"]}) if found else sample
+
+
+def told_apart(
+    alerts: Sequence[Finding], others: Sequence[Finding]
+) -> tuple[list[Finding], dict[int, list[str]]]:
+    """Return the *alerts* about ranks that are not late, and facts for those that are.
+
+    The facts are sentences, by the place of the finding among *others*.
+    """
+    alone, facts = [], dict[int, list[str]]()
+    for alert in alerts:
+        mine = next((n for n, other in enumerate(others) if _same(alert, other)), None)
+        if mine is None:
+            alone.append(alert)
+        else:
+            facts.setdefault(mine, []).append(alert.sentence)
+    return alone[:MOST], facts
+
+
+def _same(alert: Finding, other: Finding) -> bool:
+    if other.cause is None:
+        return False
+    if alert.rank is not None:
+        return alert.rank in other.ranks
+    instance = alert.place.instance
+    return instance is not None and instance == other.place.instance
+
+
+def _order(sample: Sample) -> tuple[bool, str, int]:
+    rank = sample["rank"]
+    return sample["severity"] == "info", sample["alertname"], int(rank) if rank.isdecimal() else -1
+
+
+def _finding(sample: Sample, places: Mapping[tuple[str, str], Place]) -> Finding:
+    entry = for_alert(sample["alertname"])
+    rank = int(sample["rank"]) if sample["rank"].isdecimal() else None
+    place = places.get((sample["rank"], sample["instance"])) or Place(
+        node=host(sample["instance"]), instance=sample["instance"] or None
+    )
+    if sample["gpu_uuid"] and place.gpu_uuid is None:
+        place = Place(place.node, place.instance, place.gpu, sample["gpu_uuid"], place.pid)
+    what = entry.cause if entry is not None else "unknown"
+    text = entry.text if entry is not None else " ".join(_words(sample["alertname"]))
+    yet = "" if sample["alertstate"] == "firing" else " (not long enough for an alert yet)"
+    return Finding(
+        what,
+        f"{_who(rank, place)}{text}{yet}.",
+        rank=rank,
+        ranks=() if rank is None else (rank,),
+        place=place,
+    )
+
+
+def _who(rank: int | None, place: Place) -> str:
+    where = f" on {place.node}" if place.node else ""
+    if rank is not None:
+        return f"Rank {rank}{where}: "
+    return f"Node {place.node}: " if place.node else "The job: "
+
+
+def _words(alert: str) -> Iterator[str]:
+    for word in re.findall(r"[A-Z][a-z]*", alert.removeprefix("Rankskew")):
+        yield str(word).lower()

@@ -1,0 +1,145 @@
+"""What changed: when the job as a whole became slower, and what began at about that time."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from statistics import median
+from typing import Final
+
+from exporter.client.prometheus import Series
+from exporter.diagnose.model import Event, Figure, Finding
+from exporter.diagnose.prometheus.moment import Moment
+from exporter.live.sentences import duration
+
+# How far back it looks, and in how many points.
+BACK_SECONDS: Final = 3 * 3600.0
+POINTS: Final = 180
+LEAST_STEP_SECONDS: Final = 15.0
+# Fewer points before or after are no level.
+LEAST_POINTS: Final = 5
+# A rise by less is within what steps differ by from hour to hour.
+RISE: Final = 1.1
+# Steps may be slower by the late ranks, which are told anyway, and by this.
+UNEXPLAINED: Final = 1.08
+# What began so long before or after belongs to it.
+NEAR_SECONDS: Final = 600.0
+
+
+def whole_job(moment: Moment) -> tuple[Finding | None, list[Event]]:
+    """Return whether the whole job became slower, and all that began lately; raises Trouble."""
+    now = moment.prometheus.now
+    events = [*_late(moment), *_alerts(moment), *_started(moment)]
+    rise = _rise(moment, now)
+    if rise is None:
+        return None, events
+    since, before, after = rise
+    told = Event(since, f"Steps take {after / before:.2f} times as long as before.")
+    if after / before < UNEXPLAINED * (moment.job.slowdown or 1.0):
+        return None, [*events, told]
+    figures = _stages(moment, now - since - 2 * 60)
+    near = [each.sentence for each in events if abs(each.since_seconds - since) <= NEAR_SECONDS]
+    finding = Finding(
+        "slower",
+        f"The whole job has become slower: for {duration(since)}, a step has taken "
+        f"{_ms(after)}, before {_ms(before)}.",
+        stage=figures[0].name.partition(",")[0] if figures else None,
+        since_seconds=since,
+        figures=tuple(figures),
+        facts=tuple(f"At about that time: {each}" for each in near),
+    )
+    return finding, [*events, told]
+
+
+def _rise(moment: Moment, now: float) -> tuple[float, float, float] | None:
+    """Return how long ago steps became longer, and how long they were before and are since."""
+    step = max(LEAST_STEP_SECONDS, BACK_SECONDS / POINTS)
+    found = moment.prometheus.query_range(
+        f"job:rankskew_step_seconds:max{{{moment.where}}}", now - BACK_SECONDS, now, step
+    )
+    points = found[0].points if found else []
+    place = split([value for _, value in points])
+    if place is None:
+        return None
+    before = median(value for _, value in points[:place])
+    after = median(value for _, value in points[place:])
+    return (now - points[place][0], before, after) if after / before >= RISE else None
+
+
+def split(values: Sequence[float]) -> int | None:
+    """Return the place that splits *values* best into two levels, None if they are too few."""
+    places = range(LEAST_POINTS, len(values) - LEAST_POINTS + 1)
+
+    def misfit(place: int) -> float:
+        return sum(
+            abs(value - level)
+            for part in (values[:place], values[place:])
+            for level in [median(part)]
+            for value in part
+        )
+
+    return min(places, key=misfit, default=None)
+
+
+def _stages(moment: Moment, before: float) -> list[Figure]:
+    """Return the stages that take longer than at *before*, the largest rise first."""
+    # In a large job a fifth of the ranks is enough.
+    some = f'{moment.where},rank=~"..?|.*[38]"'
+    expression = (
+        f"quantile by (stage) (0.5, rate(rankskew_stage_seconds_total{{{some}}}[2m])"
+        " / ignoring (phase, stage) group_left ()"
+        f" (rate(rankskew_steps_total{{{some}}}[2m]) > 0))"
+    )
+    then = {s["stage"]: s.value for s in moment.prometheus.query(expression, before)}
+    now = {s["stage"]: s.value for s in moment.prometheus.query(expression)}
+    grown = sorted(
+        (stage for stage in now if now[stage] > 1.05 * then.get(stage, 0.0)),
+        key=lambda stage: then.get(stage, 0.0) - now[stage],
+    )
+    return [
+        Figure(f"{stage}, a step", "seconds", now[stage], then.get(stage, 0.0), "before")
+        for stage in grown[:3]
+    ]
+
+
+def _late(moment: Moment) -> list[Event]:
+    return [
+        Event(late.late_for_seconds, f"Rank {late.rank} became slow in {late.stage}.")
+        for late in moment.job.late
+        if late.wakes and late.late_for_seconds
+    ][:5]
+
+
+def _alerts(moment: Moment) -> list[Event]:
+    """Return when each alert of the job began; ALERTS_FOR_STATE has that as its value."""
+    found = moment.prometheus.query(f'ALERTS_FOR_STATE{{alertname=~"Rankskew.*",{moment.where}}}')
+    began: dict[str, float] = {}
+    for sample in found:
+        name = sample["alertname"]
+        began[name] = min(sample.value, began.get(name, sample.value))
+    now = moment.prometheus.now
+    return [Event(max(0.0, now - at), f"{name} began.") for name, at in began.items()]
+
+
+def _started(moment: Moment) -> list[Event]:
+    """Return when the job started, and when its kinds of ranks became more."""
+    age = moment.value("job:rankskew_run_seconds:max")
+    events = [] if age is None else [Event(age, "The job started, or restarted.")]
+    now = moment.prometheus.now
+    drift = moment.prometheus.query_range(
+        f"count(job_runtime:rankskew_ranks:count{{{moment.where}}})",
+        now - BACK_SECONDS,
+        now,
+        max(LEAST_STEP_SECONDS, BACK_SECONDS / POINTS),
+    )
+    return [
+        *events,
+        *(Event(now - at, "Ranks began to differ in versions.") for at in _rises(drift)),
+    ]
+
+
+def _rises(found: Sequence[Series]) -> list[float]:
+    points = found[0].points if found else []
+    return [at for (_, old), (at, new) in pairwise(points) if new > old]
+
+
+def _ms(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 10 else f"{seconds:.1f} s"

@@ -1,0 +1,88 @@
+"""Memory: shared memory for workers and NCCL, what may be locked, and the limit of the group."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from rank_probe.audit import devices
+from rank_probe.audit.findings import Finding, binary, fail, not_checked, ok, ranks, warn
+from rank_probe.audit.launch import Launch
+
+MIB: Final = 2**20
+GIB: Final = 2**30
+# Rules of thumb; docs/audit.md says where they come from.
+SHARED_PER_RANK: Final = 32 * MIB
+SHARED_PER_WORKER: Final = 64 * MIB
+LOCKED_FAIL: Final = 64 * MIB
+LOCKED_WARN: Final = GIB
+MEMORY_FAIL_PER_RANK: Final = GIB
+MEMORY_WARN_PER_RANK: Final = 2 * GIB
+MEMORY_WARN_PER_WORKER: Final = GIB // 2
+
+
+def shared_memory(launch: Launch) -> Iterator[Finding]:
+    """Compare /dev/shm with what NCCL and the loader workers put there."""
+    known = [group for group in launch.containers() if group[0].shared_memory_bytes is not None]
+    for container in known:
+        size = min(facts.shared_memory_bytes or 0 for facts in container)
+        free = min(facts.shared_memory_free_bytes or 0 for facts in container)
+        count = launch.count(container)
+        wanted = count * (SHARED_PER_RANK + launch.workers * SHARED_PER_WORKER)
+        if free < wanted:
+            finding = fail if free < wanted / 2 else warn
+            yield finding(
+                f"/dev/shm on {container[0].node} has {binary(free)} free of {binary(size)}; "
+                f"{launch.told(container)} may want {binary(wanted)}",
+                "docker run --shm-size or --ipc=host; in Kubernetes an emptyDir with medium: "
+                "Memory at /dev/shm; remove what crashed jobs left there",
+            )
+    if not known:
+        yield not_checked("there is no /dev/shm here")
+    yield ok("/dev/shm is large enough")
+
+
+def locked_memory(launch: Launch) -> Iterator[Finding]:
+    """Look at RLIMIT_MEMLOCK, where something locks memory: InfiniBand or pinned batches."""
+    uses_ports = any(
+        facts.ports and facts.settings.get("NCCL_IB_DISABLE", "0") != "1" for facts in launch.facts
+    )
+    pins = launch.pin_memory and any(devices.has_gpus(facts) for facts in launch.facts)
+    if not uses_ports and not pins:
+        yield not_checked("no InfiniBand port here, and no --pin-memory: nothing locks memory")
+        return
+    for limit in sorted({facts.locked_bytes or 0 for facts in launch.facts}):
+        if limit >= LOCKED_WARN or (limit >= LOCKED_FAIL and not uses_ports):
+            continue
+        who = ranks(facts.rank for facts in launch.facts if facts.locked_bytes == limit)
+        finding = fail if uses_ports and limit < LOCKED_FAIL else warn
+        purpose = (
+            "NCCL registers its buffers with InfiniBand" if uses_ports else "batches are pinned"
+        )
+        yield finding(
+            f"{'this process' if launch.alone else who} may lock {binary(limit)} of memory "
+            f"(ulimit -l), and {purpose}",
+            "docker run --ulimit memlock=-1, the capability IPC_LOCK, LimitMEMLOCK=infinity in the "
+            "unit of the launcher or of slurmd, or limits.conf",
+        )
+    yield ok("enough memory may be locked")
+
+
+def memory_limit(launch: Launch) -> Iterator[Finding]:
+    """Compare the memory that is left on the node, and in its control group, with the ranks."""
+    known = [group for group in launch.containers() if group[0].memory_free_bytes is not None]
+    for container in known:
+        free = min(facts.memory_free_bytes or 0 for facts in container)
+        limit = container[0].memory_limit_bytes
+        count = launch.count(container)
+        wanted = count * (MEMORY_WARN_PER_RANK + launch.workers * MEMORY_WARN_PER_WORKER)
+        if free < wanted:
+            of = f" of the control group's {binary(limit)}" if limit is not None else ""
+            finding = fail if free < count * MEMORY_FAIL_PER_RANK else warn
+            yield finding(
+                f"{container[0].node} has {binary(free)} of memory left{of}; "
+                f"{launch.told(container)} may want {binary(wanted)}",
+                "raise the memory limit of the pod, container or job, or start fewer workers: a "
+                "rank that is killed for memory hangs the others",
+            )
+    if not known:
+        yield not_checked("/proc/meminfo cannot be read")
+    yield ok("there is memory enough for the ranks and their workers")

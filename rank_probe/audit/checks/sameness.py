@@ -1,0 +1,95 @@
+"""What should be the same on every rank: variables of the communication, and versions."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from rank_probe.audit.findings import Finding, Status, not_checked, ok, ranks
+from rank_probe.audit.launch import Launch, majority
+from rank_probe.audit.variables import HIDDEN
+
+# Variables of the libraries in which ranks talk to each other: a difference can hang the job.
+COMMUNICATION: Final = ("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_")
+# Names of this node's interfaces and adapters, which may differ between nodes for a reason.
+OF_A_PLACE: Final = frozenset(
+    {"NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "NCCL_IB_HCA", "UCX_NET_DEVICES"}
+)
+# Ranks with different ones cannot talk to each other, or compute different things.
+MUST_MATCH: Final = frozenset({"torch", "cuda", "nccl"})
+UNSET: Final = "unset"
+MOST_VALUES: Final = 4
+
+
+def environment(launch: Launch) -> Iterator[Finding]:
+    """Name the ranks whose variables differ from those of most ranks."""
+    if launch.cannot_compare:
+        yield not_checked(launch.cannot_compare)
+        return
+    by_rank = {facts.rank: facts.compared for facts in launch.facts}
+    names = sorted({name for compared in by_rank.values() for name in compared})
+    for name in names:
+        values = {rank: compared.get(name, UNSET) for rank, compared in by_rank.items()}
+        matters = name.startswith(COMMUNICATION) and name not in OF_A_PLACE
+        yield from _difference(
+            name,
+            values,
+            Status.FAIL if matters else Status.WARN,
+            "set it to the same value for all ranks, in the job script rather than in the shells "
+            "or profiles of nodes",
+        )
+    yield ok(f"{len(names)} variables have the same values on {_all(launch)}")
+
+
+def versions(launch: Launch) -> Iterator[Finding]:
+    """Name the ranks whose libraries or GPUs differ from those of most ranks."""
+    if launch.cannot_compare:
+        yield not_checked(launch.cannot_compare)
+        return
+    by_rank = {facts.rank: facts.versions for facts in launch.facts}
+    names = sorted({name for versions in by_rank.values() for name in versions})
+    for name in names:
+        values = {rank: versions.get(name) or "none" for rank, versions in by_rank.items()}
+        yield from _difference(
+            name,
+            values,
+            Status.FAIL if name in MUST_MATCH else Status.WARN,
+            "start all ranks from the same image or environment, on nodes of the same kind",
+        )
+    told = ", ".join(f"{name} {value}" for name, value in launch.facts[0].versions.items() if value)
+    yield ok(f"the same on {_all(launch)}: {told}")
+
+
+def _difference(
+    name: str, values: Mapping[int, str], status: Status, advice: str
+) -> Iterator[Finding]:
+    """Yield the ranks that differ from most; if there is no majority, who has which value."""
+    usual = majority(values)
+    groups = _ranks_by_value(values)
+    if len(groups) == 1:
+        return
+    if usual is None:
+        told = [f"{_value(value)} on {ranks(who)}" for value, who in groups.items()]
+        rest = f", and {len(told) - MOST_VALUES} more values" if len(told) > MOST_VALUES else ""
+        yield Finding(status, f"{name} differs: {', '.join(told[:MOST_VALUES])}{rest}", advice)
+        return
+    del groups[usual]
+    told = [f"{_value(value)} on {ranks(who)}" for value, who in groups.items()]
+    rest = f", and {len(told) - MOST_VALUES} more values" if len(told) > MOST_VALUES else ""
+    reason = f"{name} is {', '.join(told[:MOST_VALUES])}{rest}; on the others it is {_value(usual)}"
+    yield Finding(status, reason, advice)
+
+
+def _ranks_by_value(values: Mapping[int, str]) -> dict[str, list[int]]:
+    groups: dict[str, list[int]] = {}
+    for rank, value in values.items():
+        groups.setdefault(value, []).append(rank)
+    return groups
+
+
+def _value(value: str) -> str:
+    if value.startswith(HIDDEN):
+        return "another value, which may be secret,"
+    return value or "empty"
+
+
+def _all(launch: Launch) -> str:
+    return f"all {len(launch.facts)} ranks"

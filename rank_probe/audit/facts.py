@@ -1,0 +1,109 @@
+"""What one rank knows of itself and of its node, as it posts it to rank 0."""
+
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final
+
+# A node with 16 GPUs needs 4 KiB; what unpacks to more than this was not posted by an audit.
+LARGEST_BYTES: Final = 2**20
+
+
+class NotFacts(Exception):
+    """What a rank posted cannot be read; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU, as NVML shows it; *cpus* are those next to it.
+
+    *paths* has NVML's level of the path to each other GPU, by UUID: the higher, the farther.
+    *nvlinks* counts the links that are up; None if it has none, or does not tell.
+    """
+
+    index: int
+    uuid: str
+    bus_id: str
+    model: str
+    cpus: tuple[int, ...] = ()
+    paths: Mapping[str, int] = field(default_factory=dict)
+    nvlinks: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """A network interface that the job's sockets use; *chosen_by* says why."""
+
+    name: str
+    mtu: int
+    is_down: bool
+    chosen_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """An InfiniBand or RoCE port; *rate* is in Gb/s."""
+
+    device: str
+    number: str
+    layer: str
+    is_active: bool
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """One process. None, or an empty value, is what could not be read.
+
+    *node* is its name for people, *machine* tells machines apart, and *container* those that share
+    the limits of one control group. *compared* are the variables that should be the same on all
+    ranks, with secret values hashed; *settings* those of this rank that the checks look at.
+    """
+
+    rank: int
+    local_rank: int
+    node: str
+    machine: str
+    container: str
+    compared: Mapping[str, str] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, str] = field(default_factory=dict)
+    cpus: tuple[int, ...] = ()
+    cpus_of_node: int = 0
+    cpu_quota: float | None = None
+    memory_free_bytes: int | None = None
+    memory_limit_bytes: int | None = None
+    shared_memory_bytes: int | None = None
+    shared_memory_free_bytes: int | None = None
+    open_files: int | None = None
+    most_open_files: int | None = None
+    locked_bytes: int | None = None
+    device_files: int = 0
+    nvml_problem: str = ""
+    gpus: tuple[Gpu, ...] = ()
+    interface_names: tuple[str, ...] = ()
+    interfaces: tuple[Interface, ...] = ()
+    ports: tuple[Port, ...] = ()
+
+
+def pack(facts: Facts) -> bytes:
+    """Return *facts* as they are posted."""
+    return zlib.compress(json.dumps(asdict(facts)).encode(errors="replace"))
+
+
+def unpack(posted: bytes) -> Facts:
+    """Return the facts in *posted*; raises NotFacts."""
+    try:
+        unpacker = zlib.decompressobj()
+        document: dict[str, Any] = json.loads(unpacker.decompress(posted, LARGEST_BYTES))
+        document["cpus"] = tuple(document["cpus"])
+        document["interface_names"] = tuple(document["interface_names"])
+        document["gpus"] = tuple(
+            Gpu(**(gpu | {"cpus": tuple(gpu["cpus"])})) for gpu in document["gpus"]
+        )
+        document["interfaces"] = tuple(Interface(**one) for one in document["interfaces"])
+        document["ports"] = tuple(Port(**port) for port in document["ports"])
+        return Facts(**document)
+    except (KeyError, TypeError, ValueError, zlib.error) as error:
+        raise NotFacts(str(error)) from error

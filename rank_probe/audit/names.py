@@ -1,0 +1,26 @@
+"""The names of the checks, which are labels of the metric, and where an exporter takes them."""
+
+from typing import Final
+
+# Where to post the outcome of an audit, on the exporter's ingest listener.
+AUDIT_PATH: Final = "/v1/audits"
+METRIC: Final = "rankskew_audit_check"
+CHECKS: Final = (
+    "reported",
+    "device_per_rank",
+    "device_order",
+    "environment",
+    "versions",
+    "affinity",
+    "numa",
+    "cpus",
+    "cpu_quota",
+    "memory_limit",
+    "shared_memory",
+    "locked_memory",
+    "open_files",
+    "socket_interface",
+    "mtu",
+    "infiniband",
+    "peer_paths",
+)

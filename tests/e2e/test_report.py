@@ -1,0 +1,260 @@
+"""Two weeks in a real Prometheus, written by the test, so that every figure is known beforehand."""
+
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+
+from exporter.__main__ import main
+from tests.e2e.backfilled import INTERVAL_SECONDS, Past, remembering
+from tests.exporter.live.browser import AXE
+from tests.exporter.report.axe import violations
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
+
+DAY: Final = 86_400.0
+HOUR: Final = 3_600.0
+MINUTE: Final = 60.0
+# Yesterday, so that what the rules record now is not part of it.
+END: Final = (time.time() - DAY) // DAY * DAY
+BEGIN: Final = END - 14 * DAY
+JOB: Final = {"cluster": "eu", "job_id": "llama"}
+RANK: Final = {"rank": "3", "instance": "n1:9917", "peer_group": "all"}
+SUSPECT: Final = {"rank": "5", "instance": "n2:9917", "peer_group": "all"}
+NODE: Final = {"instance": "n4:9917", "stage": "backward", "cause": "slow_device"}
+# The job runs from the second day on, for ten hours with a break before the seventh.
+FIRST: Final = BEGIN + DAY
+BREAK: Final = (FIRST + 6 * HOUR - 5 * MINUTE, FIRST + 6 * HOUR)
+LAST: Final = FIRST + 10 * HOUR
+ALIVE: Final = ((FIRST, BREAK[0]), (BREAK[1], LAST))
+LATE: Final = (FIRST + HOUR, FIRST + 2 * HOUR)
+HUNG: Final = (FIRST + 3 * HOUR, FIRST + 4 * HOUR)
+
+
+def at(day: float, hours: float = 0.0) -> float:
+    return BEGIN + day * DAY + hours * HOUR
+
+
+def fleet(past: Past) -> None:
+    """The rules are evaluated, except for the first half of the tenth day and the last day."""
+    everything = [(BEGIN, END - DAY)]
+    past.add("up", everything)
+    past.add("rankskew_exporter_build_info", everything)
+    ruled = [(BEGIN, at(9)), (at(9, 12), END - DAY)]
+    past.add("rankskew:stage:text", ruled, stage="data", text="loading data")
+
+
+def alerts(past: Past) -> None:
+    """Five incidents besides those of the job's first day."""
+    other = {**JOB, "job_id": "other"}
+    # A rank whose severity, stage and cause change, with a break of five minutes: one incident.
+    rank = {**RANK, "job_id": "other"}
+    firing = {"severity": "warning", "stage": "data", "cause": "input"}
+    past.fires("Straggler", spans=[(at(4), at(4, 0.5))], **{**rank, **firing})
+    worse = {"severity": "critical", "stage": "forward", "cause": "cpu"}
+    spans = [(at(4, 0.5) + 5 * MINUTE, at(4, 2))]
+    past.fires("Straggler", spans=spans, **{**rank, **worse})
+    past.add("rank:rankskew_gpus_lost:sum", [(at(4), at(4, 2))], 1.5, **rank | other)
+    # The same rank an hour later: another incident.
+    past.fires("Straggler", spans=[(at(4, 3), at(4, 4))], **{**rank, **worse})
+    past.add("rank:rankskew_gpus_lost:sum", [(at(4, 3), at(4, 4))], 0.5, **rank | other)
+    # A slow node, and a rank of it, which it explains.
+    node = {**NODE, "job_id": "other"}
+    past.fires("SlowNode", "warning", [(at(6), at(6, 4))], **node)
+    past.fires("RankSlower", "info", [(at(6), at(6, 4))], rank="7", kind="mild", **node)
+    lost = {name: node[name] for name in ("job_id", "instance")}
+    past.add("node:rankskew_gpus_lost:sum", [(at(6), at(6, 4))], 2.0, cluster="eu", **lost)
+    # It has no cost of its own, and had begun two days before the period.
+    past.fires("ExporterDown", "warning", [(at(-2), at(0, 1))], job_id="", instance="n9:9917")
+    past.add("job:rankskew_gpu_hour_price:value", [(at(4), at(7))], 4.0, **other)
+    past.add("job:rankskew_world_size:max", [(at(4), at(7))], 16, **other)
+    past.add("job:rankskew_ranks_beating:sum", [(at(4), at(7))], 16, **other)
+
+
+def job(past: Past) -> None:
+    """A job of eight ranks: three GPUs wait for rank 3 for an hour, then it hangs for an hour."""
+    past.add("job:rankskew_ranks_beating:sum", ALIVE, 8, **JOB)
+    past.add("job:rankskew_world_size:max", ALIVE, 8, **JOB)
+    past.add("job:rankskew_gpu_hour_price:value", ALIVE, 2.5, **JOB)
+    for span in ALIVE:
+        past.counter("job:rankskew_run_seconds:max", span, 1.0, **JOB)
+    late = {**JOB, **RANK}
+    past.add("rank_stage:rankskew_gpus_lost:sum", [LATE], 3, stage="data", **late)
+    past.add("rank:rankskew_gpus_lost:sum", [LATE], 3, **late)
+    half = LATE[0] + HOUR / 2
+    past.add("rank:rankskew_cause:info", [(LATE[0], half)], 1, cause="input", **late)
+    past.add("rank:rankskew_cause:info", [(half, LATE[1])], 1, cause="cpu", **late)
+    suspect = {**JOB, **SUSPECT, "stage": "data"}
+    past.add("rank_stage:rankskew_hang_suspect:group", [HUNG], 1, **suspect)
+    # Communication costs a fifth of a GPU whenever the job is judged.
+    judged = [(FIRST, HUNG[0]), (HUNG[1], BREAK[0]), ALIVE[1]]
+    past.add("job_kind:rankskew_gpus_lost:sum", judged, 0.2, kind="common", **JOB)
+    past.add("job_kind:rankskew_gpus_lost:sum", [LATE], 3, kind="persistent", **JOB)
+    past.add("job_kind:rankskew_gpus_lost:sum", [HUNG], 8, kind="hung", **JOB)
+    past.add("job:rankskew_gpus_lost:sum", [(FIRST, LATE[0])], 0.2, **JOB)
+    past.add("job:rankskew_gpus_lost:sum", [LATE], 3.2, **JOB)
+    past.add("job:rankskew_gpus_lost:sum", [(LATE[1], HUNG[0])], 0.2, **JOB)
+    past.add("job:rankskew_gpus_lost:sum", [HUNG], 8, **JOB)
+    past.add("job:rankskew_gpus_lost:sum", [(HUNG[1], BREAK[0]), ALIVE[1]], 0.2, **JOB)
+    past.add("job:rankskew_state:info", [HUNG], 1, state="hung", **JOB)
+    past.add("job:rankskew_state:info", [LATE], 1, state="straggler", **JOB)
+    healthy = [(FIRST, LATE[0]), (LATE[1], HUNG[0]), (HUNG[1], BREAK[0]), ALIVE[1]]
+    past.add("job:rankskew_state:info", healthy, 1, state="healthy", **JOB)
+    # Its exporters show it for a while after its end.
+    past.add("job:rankskew_state:info", [(LAST, LAST + HOUR)], 1, state="finished", **JOB)
+    past.fires("Straggler", "critical", [LATE], stage="data", cause="input", **RANK)
+    past.fires("JobHung", "critical", [HUNG], stage="data", **SUSPECT)
+    past.fires("RanksMissing", "warning", [HUNG], state="unseen")
+
+
+def counters(past: Past) -> None:
+    """Rank 3 causes 3 GPU-seconds a second while it is late, and the hang in one huge step.
+
+    After the break it counts from 0 again, 0.1 a second.
+    """
+    name, who = "rankskew_wait_caused_seconds_total", {**JOB, **RANK, "stage": "data"}
+    past.add(name, [(FIRST, LATE[0])], 0, **who)
+    for n in range(round(HOUR / INTERVAL_SECONDS)):
+        now = LATE[0] + n * INTERVAL_SECONDS
+        past.add(name, [(now, now + INTERVAL_SECONDS)], 3 * n * INTERVAL_SECONDS, **who)
+    past.add(name, [(LATE[1], HUNG[1])], 3 * HOUR, **who)
+    past.add(name, [(HUNG[1], BREAK[0])], 3 * HOUR + 7 * HOUR, **who)
+    past.counter(name, (BREAK[1], LAST + INTERVAL_SECONDS), 0.1, **who)
+    stage = {**JOB, **RANK, "phase": "other", "stage": "checkpoint"}
+    past.counter(
+        "rankskew_stage_seconds_total", (FIRST, BREAK[0] + INTERVAL_SECONDS), 0.05, **stage
+    )
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    past = Past()
+    for write in (fleet, alerts, job, counters):
+        write(past)
+    with remembering(past, tmp_path_factory.mktemp("prometheus")) as found:
+        yield found
+
+
+@pytest.fixture
+def command(url: str, tmp_path: Path) -> list[str]:
+    """What each command is told."""
+    return ["--prometheus", url, "--file", str(tmp_path / "said.jsonl")]
+
+
+def told(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
+    """Return the document that a command prints."""
+    assert main([*arguments, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_incidents_costs_and_pages_are_exact(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What was written comes out as it was: incidents, GPU-hours, money, pages, coverage."""
+    said = told(capsys, "report", "--shadow", *command, "--at", str(END))
+    found = {
+        (each["alert"].removeprefix("Rankskew"), each["begin"]): each for each in said["incidents"]
+    }
+    rows = [
+        (name, each["seconds"] / HOUR, each["gpu_hours"], each["dollars"], each["sends"])
+        for (name, _), each in found.items()
+    ]
+    explained = "explained by another"
+
+    assert sorted(rows, key=str) == [
+        ("ExporterDown", 49.0, None, None, "page"),
+        ("JobHung", 1.0, pytest.approx(8.0), pytest.approx(20.0), "page"),
+        ("RankSlower", 4.0, None, None, explained),
+        ("RanksMissing", 1.0, None, None, explained),
+        ("SlowNode", 4.0, pytest.approx(8.0), pytest.approx(32.0), "page"),
+        ("Straggler", 1.0, pytest.approx(0.5), pytest.approx(2.0), "page"),
+        ("Straggler", 1.0, pytest.approx(3.0), pytest.approx(7.5), "page"),
+        # The five minutes in which it did not fire are not part of the cost.
+        ("Straggler", 2.0, pytest.approx(1.5 * 115 / 60), pytest.approx(6 * 115 / 60), "page"),
+    ]
+    # Its page had been sent before; those of rank 3 and of the hang are two of one job.
+    assert len(said["pages"]) == 5
+    assert said["watched_seconds"] == 12.5 * DAY
+    assert said["pages_per_week"] == pytest.approx(5 / 12.5 * 7)
+    assert [each["because"].partition(":")[0] for each in said["not_covered"]] == [
+        "the rules were not evaluated",
+        "no data",
+    ]
+    assert said["gpu_hours_watched"] == pytest.approx(16 * 72 + 8 * (10 - 5 / 60), abs=1.0)
+
+
+def test_confirmations_make_a_precision(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ids from the report can be judged, and the next report counts them."""
+    report = ["report", "--shadow", *command, "--at", str(END)]
+    ids = [each["incident"] for each in told(capsys, *report)["incidents"]]
+    for incident, verdict in zip(ids, ["no", "yes", "yes", "unsure"], strict=False):
+        assert told(capsys, "confirm", incident, verdict, *command)["incident"] == incident
+    told(capsys, "confirm", ids[0], "yes", "--note", "it was", *command)
+    told(capsys, "confirm", ids[4], "no", *command)
+
+    found = told(capsys, *report)["precision"]
+    assert (found["confirmed"], found["refuted"], found["unsure"], found["unjudged"]) == (
+        (3, 1, 1, 3)
+    )
+    assert found["ratio"] == 0.75
+    assert found["interval"] == [pytest.approx(0.3006, abs=1e-4), pytest.approx(0.9544, abs=1e-4)]
+
+
+def test_id_that_nothing_has_is_refused(
+    command: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The minute of an incident with other letters is not an incident."""
+    said = told(capsys, "report", "--shadow", *command, "--at", str(END))
+    other = said["incidents"][0]["incident"][:-1] + "7"
+
+    assert main(["confirm", other, "yes", *command]) == 1
+    assert f"has no incident '{other}'" in capsys.readouterr().err
+
+
+def test_parts_of_a_job_add_up(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Counters say what a rank cost, the rules why; a hang is counted once."""
+    said = told(capsys, "report", "--job", "llama", *command, "--at", str(END))
+    parts = {
+        (each["kind"], each["rank"], each["stage"], each["cause"]): each["gpu_hours"]
+        for each in said["losses"]
+    }
+    common, in_turn = 0.2 * (9 - 5 / 60), 0.1 * 4
+
+    assert parts == {
+        ("hung", "5", "data", None): pytest.approx(8.0),
+        ("late", "3", "data", "input"): pytest.approx(1.5),
+        ("late", "3", "data", "cpu"): pytest.approx(1.5),
+        ("rotating", "3", "data", None): pytest.approx(in_turn),
+        ("common", None, None, None): pytest.approx(common),
+    }
+    assert said["gpu_hours_lost"] == pytest.approx(sum(parts.values()))
+    assert said["gpu_hours"] == pytest.approx(8 * (10 - 5 / 60))
+    assert said["efficiency"] == pytest.approx(1 - sum(parts.values()) / said["gpu_hours"])
+    assert said["dollars_lost"] == pytest.approx(2.5 * sum(parts.values()))
+    assert said["restarts"] == [time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(BREAK[1]))]
+    assert said["state_seconds"] == {
+        "hung": HOUR,
+        "straggler": HOUR,
+        "healthy": pytest.approx(8 * HOUR - 5 * MINUTE),
+    }
+    share = 0.05 * (BREAK[0] - FIRST) / (LAST - FIRST)
+    assert said["standstill_share"] == {"checkpoint": pytest.approx(share)}
+    alerts = {each["alert"].removeprefix("Rankskew") for each in said["incidents"]}
+    assert alerts == {"Straggler", "JobHung", "RanksMissing"}
+
+
+@pytest.mark.parametrize("mode", ["light", "dark"])
+def test_page_can_be_read_by_all(command: list[str], tmp_path: Path, mode: str) -> None:
+    """axe finds nothing in the page of a job: contrast, names of pictures and tables, headings."""
+    if not AXE.exists():
+        pytest.skip("axe-core is not installed; scripts/setup.sh test does that where npm works")
+    flags = ["--blink-settings=preferredColorScheme=0"] if mode == "dark" else []
+    page = tmp_path / "job.html"
+    assert main(["report", "--job", "llama", *command, "--at", str(END), "--html", str(page)]) == 0
+
+    assert violations(page, *flags) == []

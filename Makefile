@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz bench-slow-clients bench-restarts bench-late-lines bench-audit docs dashboards lock clean
+.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz bench-slow-clients bench-restarts bench-late-lines bench-audit bench-collectives bench-causes bench-diagnose bench-compare docs dashboards lock clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -76,6 +76,19 @@ bench-late-lines: ## a slow line planted in five places of a job: is it the one 
 
 bench-audit: ## misconfigurations planted in a real launch, one at a time: does the audit find them (6 minutes, as root)
 	$(PYTHON) -m benchmarks.audit
+
+bench-collectives: ## slow links between network namespaces: are they named, and are times those of a plain loop (15 minutes, needs root)
+	$(PYTHON) -m benchmarks.collectives
+
+bench-causes: ## real causes planted in a real job, one at a time: does `rankskew diagnose` tell them (50 minutes, needs root)
+	$(PYTHON) -m benchmarks.causes
+
+bench-compare: ## diagnose --compare: intervals on step times with a known truth (3 minutes), and on training with a planted change (10 minutes)
+	$(PYTHON) -m benchmarks.compare_coverage
+	$(PYTHON) -m benchmarks.compare_planted
+
+bench-diagnose: ## what diagnose says of every planted fault (half an hour; DIAGNOSE="--only tour")
+	$(PYTHON) -m benchmarks.diagnose $(DIAGNOSE)
 
 docs: ## regenerate what the documentation lists: metrics, flags, alerts, figures
 	$(PYTHON) -m docs.build

@@ -68,6 +68,19 @@ def restarts(selector: str) -> dashboard.AnnotationQuery:
     )
 
 
+def events(selector: str) -> dashboard.AnnotationQuery:
+    """Return an annotation at each event in the life of the selected rank."""
+    milliseconds = f"1000 * rankskew_rank_last_event_timestamp_seconds{{{selector}}}"
+    return (
+        _annotation("Events", milliseconds)
+        .use_value_for_time(True)
+        .icon_color("#5794F2")
+        .title_format("rank {{rank}}: {{event}} {{state}}")
+        .text_format("{{job_id}} {{instance}}")
+        .tag_keys("event,state")
+    )
+
+
 def _alerts(selector: str) -> dashboard.AnnotationQuery:
     return (
         _annotation("Alerts", firing(selector))

@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
-from dashboards.board import board, lifecycle, restarts
+from dashboards.board import board, events, lifecycle, restarts
 from dashboards.job_details import difference_panels, hang_panels
 from dashboards.job_drift import drift_panels
 from dashboards.job_figures import figures
@@ -28,6 +28,7 @@ def job_dashboard() -> dashboard.Dashboard:
         )
         .annotation(lifecycle(JOB))
         .annotation(restarts(JOB))
+        .annotation(events(f'rank="0",{JOB}'))  # It usually saves and evaluates; all start alike.
         .with_variable(cluster_variable())
         .with_variable(job_variable())
     )

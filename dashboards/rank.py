@@ -2,7 +2,7 @@
 
 from grafana_foundation_sdk.builders import dashboard
 
-from dashboards.board import board, lifecycle, restarts
+from dashboards.board import board, events, lifecycle, restarts
 from dashboards.rank_figures import figures
 from dashboards.rank_panels import (
     by_stage,
@@ -13,7 +13,7 @@ from dashboards.rank_panels import (
     throttled,
 )
 from dashboards.rank_peers import GPU, HOST, STEPS, beside
-from dashboards.variables import JOB, cluster_variable, job_variable, rank_variable
+from dashboards.variables import JOB, ONE_RANK, cluster_variable, job_variable, rank_variable
 
 
 def rank_dashboard() -> dashboard.Dashboard:
@@ -22,6 +22,7 @@ def rank_dashboard() -> dashboard.Dashboard:
         board("rank", "What one rank of a job does differently from its peers, and where.", JOB)
         .annotation(lifecycle(JOB))
         .annotation(restarts(JOB))
+        .annotation(events(ONE_RANK))
         .with_variable(cluster_variable())
         .with_variable(job_variable())
         .with_variable(rank_variable())

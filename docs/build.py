@@ -15,7 +15,9 @@ from alerts.build_index import with_tables
 from docs import (
     accuracy_table,
     audit_table,
+    collectives_table,
     command_table,
+    compare_table,
     diagnose_table,
     fault_table,
     figures,
@@ -27,6 +29,7 @@ from docs.markdown import fill, table
 from docs.variables import VARIABLES
 from exporter.collectors.catalog import COLLECTORS, Sources
 from exporter.ingest.app import IngestCounts
+from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.ranks.store import RankStore
 from exporter.scrape.sampling import Scrape
@@ -109,7 +112,10 @@ def families_by_collector() -> Iterator[tuple[str, str, list[Metric]]]:
     """Yield each collector's name, its purpose, and everything it can expose."""
     # For a host that has everything: this machine's hardware does not matter.
     host = Settings(path_procfs=str(FIXTURES / "proc"), path_sysfs=str(FIXTURES / "sys"))
-    sources = Sources(host, every_rank_reading(), IngestCounts(), EveryReading())
+    inspector = InspectorWatch(ROOT, "")  # It never looks.
+    sources = Sources(
+        host, every_rank_reading(), IngestCounts(), EveryReading(), inspector=inspector
+    )
     for entry in COLLECTORS:
         yield entry.name, entry.help, list(entry.make(sources).collect())
     yield "every collector", "Status of each collector.", list(Scrape().collect())
@@ -129,7 +135,7 @@ def metrics() -> str:
         "[120](hardware.md#host); tests check these limits.",
         "Where the exporter sees a rank's process, [up to 16 more](#rank_host) say what that costs "
         "its host.",
-        "A late rank has up to 10 more, and so has a rank whose join does not cover its job.",
+        "A late rank has up to 11 more, and a rank whose join does not cover its job up to 10.",
         figures.series(),
     ]
     for name, purpose, families in families_by_collector():
@@ -195,6 +201,14 @@ PAGES: dict[str, Callable[[str], str]] = {
             "late_lines": late_lines_table.lines(),
         },
     ),
+    "docs/compare.md": lambda page: fill(
+        page,
+        {
+            "sample": compare_table.sample(),
+            "coverage": compare_table.coverage(),
+            "planted": compare_table.planted(),
+        },
+    ),
     "docs/overhead.md": lambda page: fill(
         page,
         {
@@ -230,6 +244,14 @@ PAGES: dict[str, Callable[[str], str]] = {
         {
             "hostile": robustness_table.measured("hostile"),
             "slow_clients": robustness_table.slow_clients(),
+        },
+    ),
+    "docs/collectives.md": lambda page: fill(
+        page,
+        {
+            "sample": collectives_table.sample(),
+            "links": collectives_table.links(),
+            "loop": collectives_table.loop(),
         },
     ),
     "docs/decisions/0002-libraries.md": lambda page: fill(page, figures.library_costs()),

@@ -17,15 +17,15 @@ def sample() -> str:
 
 def faults() -> str:
     """Return a row for each fault of `rankskew simulate`, and for what cannot be told."""
-    return _table("simulate")
+    return _table("simulate", ", also while the figures were still coming in")
 
 
 def traces() -> str:
     """Return a row for each fault in the traces of real ranks."""
-    return _table("trace")
+    return _table("trace", "")
 
 
-def _table(source: str) -> str:
+def _table(source: str, when: str) -> str:
     found = [row for row in rows("diagnose") if row["source"] == source]
     right = sum(map(is_right, found))
     wrong = sum(row["wrong with high confidence"] for row in found)
@@ -33,11 +33,8 @@ def _table(source: str) -> str:
         (row["fault"], row["said"], *(_mark(row[part]) for part in PARTS), row["confidence"] or "")
         for row in found
     ]
-    said = (
-        f"All right in {right} of {len(found)}; a wrong cause with high confidence in {wrong}, "
-        "also while the figures were still coming in."
-    )
-    return f"{said}\n\n{table(('fault', 'what it says', *PARTS, 'confidence'), cells)}"
+    said = f"All right in {right} of {len(found)}; a wrong cause with high confidence in {wrong}"
+    return f"{said}{when}.\n\n{table(('fault', 'what it says', *PARTS, 'confidence'), cells)}"
 
 
 def _mark(value: Any) -> str:

@@ -20,7 +20,7 @@ ALIKE: Final = 0.5
 
 def parser() -> Parser:
     """Return the parser of the command's name; each command has a parser of its own."""
-    commands = "\n".join(f"  {name:<12}{sentence}" for name, sentence in COMMANDS.items())
+    commands = "\n".join(f"  {name:<16}{sentence}" for name, sentence in COMMANDS.items())
     options = Parser(
         prog="rankskew",
         description="Names the late rank of a multi-GPU PyTorch job, its stage and its cost.",

@@ -154,6 +154,12 @@ class Settings:
         durations.parse,
         durations.show,
     )
+    events_file: str = _flag(
+        "--events.file",
+        "",
+        "File to which the events of the ranks' lives are appended, a JSON object per line; it is "
+        "opened again when it was moved. '' turns it off.",
+    )
     path_procfs: str = _flag("--path.procfs", "/proc", "Mount point of the node's procfs.")
     path_sysfs: str = _flag("--path.sysfs", "/sys", "Mount point of the node's sysfs.")
     node_network_device_exclude: str = _flag(
@@ -168,6 +174,12 @@ class Settings:
         r"(fd|sr)\d+",
         "Regular expression of physical disks to exclude; it must match the whole name.",
         regular_expression,
+    )
+    rank_nccl_directory: str = _flag(
+        "--collector.rank_nccl.directory",
+        "",
+        "Directory to which NCCL Inspector writes (NCCL_INSPECTOR_DUMP_DIR of the job); '' turns "
+        "it off.",
     )
     path_state: str = _flag(
         "--path.state",

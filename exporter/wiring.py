@@ -11,6 +11,8 @@ import psutil
 from starlette.types import ASGIApp
 
 from exporter.collectors.catalog import Sources, enabled, makers
+from exporter.events.file import EventsFile
+from exporter.events.journal import Journal
 from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.ingest.token_file import TokenFile
 from exporter.listeners.connection import Bounds
@@ -18,6 +20,7 @@ from exporter.listeners.handshakes import Handshakes
 from exporter.listeners.listener import Listener
 from exporter.live.node import Node
 from exporter.live.page import LiveView
+from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
@@ -72,19 +75,23 @@ class Exporter:
         self._gpu_control = GpuControl(self._nvml, expected) if self._needs_nvml else None
         self._watch = ProcessWatch(self._nvml, Proc(Path(settings.path_procfs)))
         self._host = HostWatch(Path(settings.path_procfs), Path(settings.path_sysfs))
-        seen, host = self._watch.processes, self._host
+        self._events = EventsFile(Path(settings.events_file)) if settings.events_file else None
+        self._journal = None if self._events is None else _journal(self._events)
+        self._inspector = _inspector(settings)
         sources = Sources(
             settings,
             self._store,
             self._counts,
             self._nvml,
             expected,
-            seen,
-            self._audits,
-            host,
+            audits=self._audits,
+            processes=self._watch.processes,
+            host=self._host,
+            events=self._events,
+            inspector=self._inspector,
         )
         self._scrape = Scrape(makers=makers(sources))
-        join = RankJoin(self._nvml, seen, self._store)
+        join = RankJoin(self._nvml, self._watch.processes, self._store)
         node = Node(socket.gethostname(), settings.grafana_url or None, join)
         self.live = LiveView(self._store, self._gpus_visible, node)
         nvml = self._nvml if self._needs_nvml else None
@@ -94,6 +101,10 @@ class Exporter:
 
     def start(self) -> None:
         """Start reading the node."""
+        if self._events is not None:
+            self._events.start()
+        if self._inspector is not None:
+            self._inspector.start()
         self._scrape.start()
         self._host.start()  # It reads nothing until its collector names ranks.
         if self._needs_nvml:
@@ -104,6 +115,10 @@ class Exporter:
         """End what start() began, the NVML worker included."""
         self._scrape.stop()
         self._host.stop()
+        if self._events is not None:
+            self._events.stop()
+        if self._inspector is not None:
+            self._inspector.stop()
         if self._needs_nvml:
             self._watch.stop()
             self._nvml.stop()
@@ -136,6 +151,7 @@ class Exporter:
             self._token,
             self._scrapers,
             self._audits,
+            self._journal,
         )
         wanted = self._settings.ingest_connections_per_rank * self._settings.ranks_max
         bounds = Bounds(
@@ -160,6 +176,15 @@ class Exporter:
 def _token(settings: Settings) -> TokenFile | None:
     file = settings.ingest_token_file
     return TokenFile(Path(file), "--ingest.token-file") if file else None
+
+
+def _inspector(settings: Settings) -> InspectorWatch | None:
+    directory = settings.rank_nccl_directory
+    return InspectorWatch(Path(directory), socket.gethostname()) if directory else None
+
+
+def _journal(file: EventsFile) -> Journal:
+    return Journal(file.write, file.drop, socket.gethostname(), file.tail())
 
 
 def _timing(settings: Settings) -> Timing:

@@ -1,4 +1,4 @@
-"""The `rank-probe` command: run a script with its stages timed, or check the set-up.
+"""The `rank-probe` command: run a script with its stages timed, or check the set-up and links.
 
 `torchrun ... -m rank_probe train.py --its --arguments`, or `rank-probe train.py ...`.
 """
@@ -27,6 +27,10 @@ def main(words: Sequence[str] | None = None) -> int:
             from rank_probe.audit import command as audit_command
 
             return audit_command.run(command.arguments)
+        if command.action == "bench-collectives":
+            from rank_probe.collectives import command as bench_command
+
+            return bench_command.run(command.arguments)
     except WrongCommand as wrong:
         print(f"rank-probe: {wrong}; see {wrong.help}", file=sys.stderr)
         return 2

@@ -76,7 +76,7 @@ def look(
             socket = look_at(path)
             require_writable(socket)
         with _patience(say, endpoint):
-            answer = dry_run(endpoint, _first_snapshot(known, me), known)
+            answer = dry_run(endpoint, first_snapshot(known, me), known)
         answer.require_accepted()
         if require_scrape:
             _require_scrape(answer)
@@ -108,7 +108,7 @@ def _patience(say: Callable[[str], None], endpoint: str) -> Iterator[None]:
         timer.cancel()
 
 
-def _first_snapshot(environment: Mapping[str, str], me: Identity | None) -> Snapshot:
+def first_snapshot(environment: Mapping[str, str], me: Identity | None) -> Snapshot:
     """Return what a rank would push first; that of rank 0 if the environment names none."""
     now = time.time()
     mine = me or identity.for_rank(environment, 0, 1)

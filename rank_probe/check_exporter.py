@@ -3,7 +3,7 @@
 import http.client
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -33,14 +33,30 @@ class Scraper:
 
 
 @dataclass(frozen=True, slots=True)
+class Running:
+    """A job with *ranks* that push to the exporter now, on GPUs as far as known.
+
+    *job_id* is empty for a job of another user.
+    """
+
+    job_id: str
+    ranks: int
+    gpu_uuids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DryRun:
-    """What an exporter of *version* says about a snapshot; *reason* is why it would refuse it."""
+    """What an exporter of *version* says about a snapshot; *reason* is why it would refuse it.
+
+    *running* is None if the exporter is too old to say which jobs run.
+    """
 
     version: str
     result: str
     reason: str | None
     unknown_fields: int
     scraped: tuple[Scraper, ...]
+    running: tuple[Running, ...] | None = None
 
     def require_accepted(self) -> None:
         """Raise Problem if the snapshot would be refused."""
@@ -80,6 +96,16 @@ def _understood(content: Mapping[str, Any]) -> DryRun:
             Scraper(str(one["address"]), str(one["agent"]), float(one["seconds_ago"]))
             for one in content["scraped"]
         ),
+        running=_running(content.get("running")),
+    )
+
+
+def _running(jobs: Sequence[Mapping[str, Any]] | None) -> tuple[Running, ...] | None:
+    if jobs is None:
+        return None
+    return tuple(
+        Running(str(job["job_id"]), int(job["ranks"]), tuple(map(str, job["gpu_uuids"])))
+        for job in jobs
     )
 
 

@@ -14,18 +14,20 @@ usage: rank-probe [run] SCRIPT [ARGUMENT ...]     run a script with its stages t
        rank-probe [run] -m MODULE [ARGUMENT ...]  run a module with its stages timed
        rank-probe check [OPTION ...]              say whether ranks could report from here
        rank-probe audit [OPTION ...]              say what is wrong with this launch or node
+       rank-probe bench-collectives [OPTION ...]  time collectives and links, name a slow one
        rank-probe --help | --version
 
 `python -m rank_probe` is the same command, and so runs under a launcher:
        torchrun --nproc-per-node 8 -m rank_probe SCRIPT [ARGUMENT ...]
 RANK_PROBE=0 turns the probe off; RANKSKEW_EXPORTER sets the address of the exporter.
-A script called run, check or audit is ./run, ./check or ./audit.
+A script called like one of these commands is ./run, ./check, ./audit or ./bench-collectives.
 
 examples:
   torchrun --nproc-per-node 8 -m rank_probe train.py --lr 0.1
   RANKSKEW_JOB_ID=llama srun python -m rank_probe -m pkg.train
   rank-probe check --wait 60s    # rank-probe check --help has more
-  torchrun --nproc-per-node 8 -m rank_probe audit --workers 8"""
+  torchrun --nproc-per-node 8 -m rank_probe audit --workers 8
+  torchrun --nproc-per-node 8 -m rank_probe bench-collectives --seconds 60"""
 
 # deepspeed and torch.distributed.launch put this before the other arguments of what they start.
 LAUNCHERS_OPTIONS: Final = ("--local_rank=", "--local-rank=")
@@ -43,7 +45,7 @@ class WrongCommand(Exception):
 class Command:
     """What to do, and for `run` what to run with which arguments."""
 
-    action: Literal["run", "check", "audit", "help", "version"]
+    action: Literal["run", "check", "audit", "bench-collectives", "help", "version"]
     target: str = ""
     is_module: bool = False
     arguments: tuple[str, ...] = ()
@@ -59,7 +61,7 @@ def parse(words: Sequence[str]) -> Command:
     match words[len(passed_on) :]:
         case ["run", *rest]:
             return _run(rest, passed_on)
-        case ["check" | "audit" as action, *rest]:
+        case ["check" | "audit" | "bench-collectives" as action, *rest]:
             return Command(action, arguments=tuple(rest))
         case rest:
             return _run(rest, passed_on)
@@ -68,7 +70,7 @@ def parse(words: Sequence[str]) -> Command:
 def _run(words: Sequence[str], passed_on: tuple[str, ...]) -> Command:
     match words:
         case []:
-            raise WrongCommand("expected a script, -m MODULE, check or audit")
+            raise WrongCommand("expected a script, -m MODULE, check, audit or bench-collectives")
         case ["-h" | "--help", *_]:
             return Command("help")
         case ["--version", *_]:

@@ -49,22 +49,25 @@ class Lifecycle:
         if self._ended is None:
             self._ended = self._now()
 
-    def seconds(self) -> dict[str, float]:
-        """Return the duration of each event that has ended, by its name in LIFECYCLE.
+    def spans(self) -> dict[str, tuple[float | None, float | None]]:
+        """Return when each event but `compile` began and ended, by the monotonic clock.
 
         If no rendezvous was seen (a single rank, or the probe started later), `first_step` runs
         from the start of the probe.
         """
         met = self._rendezvous_ended
-        spans = {
+        return {
             "init": (self._started, self._rendezvous_began),
             "rendezvous": (self._rendezvous_began, met),
             "first_step": (self._probe_started if met is None else met, self._first_step),
             "end": (self._first_step, self._ended),
         }
+
+    def seconds(self) -> dict[str, float]:
+        """Return the duration of each event that has ended, by its name in LIFECYCLE."""
         durations = {
             event: until - since
-            for event, (since, until) in spans.items()
+            for event, (since, until) in self.spans().items()
             if since is not None and until is not None
         }
         compiled = self._compiled.seconds()

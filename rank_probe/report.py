@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from rank_probe.blocks import Blocks
 from rank_probe.device_clock import DeviceClock
+from rank_probe.diary import Diary
 from rank_probe.garbage import GarbagePauses
 from rank_probe.guard import failures
 from rank_probe.identity import Identity
 from rank_probe.join import Join
 from rank_probe.lifecycle import Lifecycle
-from rank_probe.snapshot import DEFAULT_LEVEL, Snapshot
+from rank_probe.snapshot import DEFAULT_LEVEL, LEVEL_OFF, Snapshot
 from rank_probe.stages import STAGES
 from rank_probe.steps import Steps
 from rank_probe.timeline import Timeline
@@ -47,6 +48,7 @@ class Report:
         self._sequence = itertools.count(1)
         self._started = time.time()
         self._blocks: Blocks | None = None
+        self._diary = Diary(parts.lifecycle, parts.timeline.steps.spent)
         self.gpu_uuid = ""
         self.runtime_info: Mapping[str, str] = {}
         self.coordinates: Mapping[str, str] = {}
@@ -62,6 +64,8 @@ class Report:
         totals = host if device is None else device.steps.totals()
         samples, tokens, padding_tokens = parts.work.totals()
         stage_seconds = _seconds_by_stage(totals.nanoseconds)
+        stage = parts.timeline.state.stage
+        elapsed = parts.timeline.steps.elapsed_seconds()
         return Snapshot(
             job_id=me.job_id,
             peer_group=me.peer_group,
@@ -76,8 +80,8 @@ class Report:
             stage_seconds=stage_seconds,
             busy_seconds=totals.busy_nanoseconds / 1e9,
             busy_seconds_squared=totals.busy_seconds_squared,
-            stage=STAGES[parts.timeline.state.stage],
-            stage_elapsed_seconds=parts.timeline.steps.elapsed_seconds(),
+            stage=STAGES[stage],
+            stage_elapsed_seconds=elapsed,
             finished=self.finished,
             sync_floor_seconds=steps.floor_seconds(),
             last_step_timestamp_seconds=host.last_step_timestamp_seconds,
@@ -94,10 +98,15 @@ class Report:
             lifecycle_seconds=parts.lifecycle.seconds(),
             level=self.level,
             late_lines=parts.late_lines(),
+            lifecycle_events=self._diary.look(self._timed(stage), elapsed),
             **self._memory(),
             **parts.join.snapshot_fields(stage_seconds),
             **self._block(steps, me),
         )
+
+    def _timed(self, stage: int) -> int | None:
+        """Return *stage*, None if it is the one in which timing stopped."""
+        return None if self.finished or self.level == LEVEL_OFF else stage
 
     def _rank_info(self, me: Identity) -> dict[str, str]:
         return {

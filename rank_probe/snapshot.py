@@ -45,6 +45,11 @@ RUNTIME_INFO_LABELS: Final = (
 # compile: all of torch.compile so far; end: the first step to a clean end.
 LIFECYCLE: Final = ("init", "rendezvous", "first_step", "compile", "end")
 
+# The events that a process tells with their times: those of its life, and two that recur in it.
+LIFECYCLE_EVENTS: Final = ("init", "rendezvous", "first_step", "checkpoint", "evaluation", "end")
+# How many of the last ones it reports: more than can happen between two pushes.
+MOST_EVENTS: Final = 8
+
 # What the operator may order at any time: nothing, the stages, or a trace of every step too.
 LEVELS: Final = ("off", "stages", "detail")
 LEVEL_OFF: Final = "off"
@@ -81,6 +86,9 @@ class Snapshot:
     found it most often, at most MOST_LATE_LINES, those of the late stage first. Each has a *stage*,
     a *place* such as `Corpus.__next__ (corpus.py:41)` and its *share* (0 to 1) of the samples of
     that stage.
+
+    *lifecycle_events*: the last of LIFECYCLE_EVENTS, at most MOST_EVENTS, each with its *number* in
+    this process, from 1 on, *event*, *began_timestamp_seconds* and *seconds*, None while it lasts.
     """
 
     job_id: str
@@ -127,6 +135,7 @@ class Snapshot:
     block_steps: int = 0
     block_seconds: dict[str, float] = field(default_factory=dict)
     late_lines: list[dict[str, Any]] = field(default_factory=list)
+    lifecycle_events: list[dict[str, Any]] = field(default_factory=list)
     schema: int = SCHEMA
 
     def to_json(self) -> bytes:

@@ -34,14 +34,18 @@ from exporter.collectors.node.network import NodeNetworkCollector
 from exporter.collectors.node.pressure import NodePressureCollector
 from exporter.collectors.rank.audits import AuditsCollector
 from exporter.collectors.rank.blocks import RankBlocksCollector
+from exporter.collectors.rank.events import RankEventsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
 from exporter.collectors.rank.jobs import JobsCollector
 from exporter.collectors.rank.late_lines import LateLinesCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
+from exporter.collectors.rank.nccl import RankNcclCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
+from exporter.events.file import EventsFile
 from exporter.ingest.app import IngestCounts
+from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import NvmlSource
 from exporter.processes.host_watch import HostWatch
@@ -66,6 +70,8 @@ class Sources:
     audits: Audits = field(default_factory=Audits)
     # By default one that never looks.
     host: HostWatch = field(default_factory=lambda: HostWatch(Path("/proc"), Path("/sys")))
+    events: EventsFile | None = None
+    inspector: InspectorWatch | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +121,7 @@ def _node_disk(sources: Sources) -> Collector:
 
 
 def _exporter_self(sources: Sources) -> Collector:
-    return ExporterSelfCollector(sources.ingest)
+    return ExporterSelfCollector(sources.ingest, sources.events)
 
 
 COLLECTORS: Final = (
@@ -128,6 +134,11 @@ COLLECTORS: Final = (
         "rank_resources",
         "Samples, tokens, memory and pauses of the ranks.",
         lambda s: RankResourcesCollector(s.ranks),
+    ),
+    Entry(
+        "rank_events",
+        "The last event in the life of each rank.",
+        lambda s: RankEventsCollector(s.ranks),
     ),
     Entry(
         "jobs",
@@ -156,6 +167,11 @@ COLLECTORS: Final = (
         "CPU, faults and I/O of the ranks and their workers.",
         _rank_host,
         needs_nvml=True,
+    ),
+    Entry(
+        "rank_nccl",
+        "Bus bandwidth of the ranks, as NCCL Inspector measured it.",
+        lambda s: RankNcclCollector(s.ranks, s.inspector),
     ),
     Entry(
         "gpu_devices",

@@ -7,6 +7,7 @@ from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from exporter.events.file import EventsFile
 from exporter.ingest.app import IngestCounts
 from rank_probe.version import __version__
 
@@ -14,14 +15,15 @@ from rank_probe.version import __version__
 class ExporterSelfCollector:
     """Expose the exporter's build, its ingest and its process_* series.
 
-    *ingest* is read at each scrape.
+    *ingest* and *events*, the events file if there is one, are read at each scrape.
     """
 
     name = "exporter_self"
     interval_seconds = 0.0
 
-    def __init__(self, ingest: IngestCounts) -> None:
+    def __init__(self, ingest: IngestCounts, events: EventsFile | None = None) -> None:
         self._ingest = ingest
+        self._events = events
         self._process = ProcessCollector(registry=None)
 
     def collect(self) -> Iterator[Metric]:
@@ -43,5 +45,14 @@ class ExporterSelfCollector:
             "Snapshot fields that were ignored because this exporter is older than the probe.",
         )
         unknown.add_metric([], self._ingest.unknown_fields)
-        yield from (build, snapshots, unknown)
+        lines = CounterMetricFamily(
+            "rankskew_event_lines_total",
+            "Lines for the events file, by result: written, or dropped because the disk was full "
+            "or too slow, or the rank had too many; absent without --events.file.",
+            labels=["result"],
+        )
+        if self._events is not None:
+            lines.add_metric(["written"], self._events.written)
+            lines.add_metric(["dropped"], self._events.dropped)
+        yield from (build, snapshots, unknown, lines)
         yield from self._process.collect()

@@ -9,6 +9,7 @@ from typing import Final
 
 from exporter.client.fetch import Trouble, base_url
 from exporter.commands.arguments import Parser, add_json, interval, moment, positive
+from exporter.commands.compare import add_compare, run_compare
 from exporter.diagnose import document, markdown, text
 from exporter.diagnose.model import EXIT_STATUS, CannotTell, Report
 from exporter.errors import UsageError
@@ -20,7 +21,9 @@ rankskew diagnose --prometheus http://prometheus:9090 --job llama
 rankskew diagnose --prometheus http://prometheus:9090 --job llama --at 2026-11-23T07:45Z
 rankskew diagnose --prometheus http://prometheus:9090 --job llama --since 2h --markdown
 rankskew diagnose --exporter node1:9917 --exporter node2:9917
-rankskew diagnose --trace /scratch/trace --json | jq '.findings[0].first'"""
+rankskew diagnose --trace /scratch/trace --json | jq '.findings[0].first'
+rankskew diagnose --prometheus http://prometheus:9090 --job llama --compare 14:05..14:20
+rankskew diagnose --trace /scratch/trace --compare 100-400..500-900"""
 
 Read = Callable[[], Report]
 
@@ -38,6 +41,7 @@ def parser() -> Parser:
     options.add_argument("--job", metavar="JOB_ID", help="this job; not needed if there is one")
     options.add_argument("--cluster", help="only this cluster of the Prometheus")
     _add_times(options)
+    add_compare(options)
     options.add_argument(
         "--time-scale",
         metavar="K",
@@ -87,6 +91,10 @@ def _add_formats(options: Parser) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Print a report; returns 0 if the job is balanced, 1 if something is found, else 2."""
     options = parser().parse_args(arguments)
+    if options.compare is not None:
+        return run_compare(options)
+    if options.window is not None:
+        raise UsageError("--window needs --compare")
     read = _reader(options)
     try:
         report = read()

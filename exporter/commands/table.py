@@ -13,6 +13,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "replay": "judge recorded traces: which ranks were late, and at what cost",
     "simulate": "serve a simulated fleet to try dashboards and alerts",
     "diagnose": "say what is wrong with a job, why, and what to do about it",
+    "flight-recorder": "name the rank that a hanging collective waits for, from torch's dumps",
     "top": "watch jobs and their ranks in this terminal",
     "report": "look back over weeks of alerts, or over what a job lost",
     "confirm": "say whether an incident of the report was right",
@@ -22,4 +23,4 @@ COMMANDS: Final[Mapping[str, str]] = {
 
 def load(name: str) -> ModuleType:
     """Return the module of the command *name*, with its parser() and run(arguments)."""
-    return import_module(f"exporter.commands.{name}")
+    return import_module(f"exporter.commands.{name.replace('-', '_')}")

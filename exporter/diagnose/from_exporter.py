@@ -15,7 +15,7 @@ from exporter.diagnose.confidence import Suspect, confidence
 from exporter.diagnose.live_gpus import Gpus, gpu_suspects, lost_gpus
 from exporter.diagnose.loss import loss
 from exporter.diagnose.losses import loss_findings
-from exporter.diagnose.model import CannotTell, Event, Finding, Place, Report, ordered
+from exporter.diagnose.model import CannotTell, Event, Figure, Finding, Place, Report, ordered
 from exporter.live import states
 from exporter.live.sentences import LateView, LineView, late_sentence
 from exporter.top.from_exporter import Seen, ask_all, merged, read_document
@@ -179,7 +179,7 @@ def _others(chosen: Suspect, suspects: Sequence[Suspect]) -> Iterator[str]:
             yield f"{advice()[each.cause].short}, which explains {each.share:.0%}"
 
 
-def _stages(known: Known, mine: Sequence[int], late: Sequence[int]) -> Sequence[Any]:
+def _stages(known: Known, mine: Sequence[int], late: Sequence[int]) -> tuple[Figure, ...]:
     means = {r.rank: dict(r.stage_seconds) for r in known.job.ranks if r.stage_seconds}
     own = next((means[rank] for rank in mine if rank in means), None)
     if own is None:

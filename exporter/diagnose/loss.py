@@ -18,6 +18,8 @@ NOT_SPLIT: Final = "to reasons that are not known: no judge covers the job"
 NOT_LISTED: Final = "ranks that are not listed"
 # Less than this is no part worth a line.
 SMALLEST_GPUS: Final = 0.005
+# As many late ranks get a part each.
+MOST_RANKS: Final = 10
 
 # GPUs lost by rank and stage.
 ByRank = Mapping[int, Mapping[str, float]]
@@ -63,6 +65,8 @@ def _ranks(kind: str, gpus: float, late: ByRank) -> tuple[Part, ...]:
         for rank, stages in late.items()
     ]
     parts.sort(key=lambda part: -part.gpus)
+    if others := parts[MOST_RANKS:]:
+        parts[MOST_RANKS:] = [Part(f"{len(others)} more ranks", sum(p.gpus for p in others))]
     rest = gpus - factor * named
     return (*parts, Part(NOT_LISTED, rest)) if rest >= SMALLEST_GPUS else tuple(parts)
 

@@ -9,6 +9,7 @@ from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
+from exporter.events.journal import Journal
 from exporter.ingest.audits import serve_audits
 from exporter.ingest.description import describe_snapshots
 from exporter.ingest.dry_run import DryRun, serve_dry_runs
@@ -52,7 +53,8 @@ class IngestApp:
     """Puts snapshots into *store* and counts them in *counts*. Call from the event loop only.
 
     With a *token*, clients must send it over TCP; over the Unix socket the kernel identifies them.
-    *scrapers* are named to those who ask for a dry run; *audits* keeps those of jobs.
+    *scrapers* are named to those who ask for a dry run; *audits* keeps those of jobs. The *journal*
+    sees what is news.
 
     FastAPI serves everything but the push: docs/decisions/0002-libraries.md shows what a push
     through FastAPI would cost.
@@ -67,6 +69,7 @@ class IngestApp:
         token: TokenFile | None = None,
         scrapers: Scrapers | None = None,
         audits: Audits | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self._store = store
         self._counts = counts
@@ -75,6 +78,7 @@ class IngestApp:
         self._max_body_bytes = max_body_bytes
         self._token = token
         self._api = _api(orders, DryRun(store, scrapers or Scrapers()), audits or Audits())
+        self._journal = journal
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -111,6 +115,8 @@ class IngestApp:
         self._counts.unknown_fields += unknown_fields
         self._orders.forget_ended()  # First: this snapshot may begin a new run.
         is_news = self._store.put(snapshot, peer)
+        if is_news and self._journal is not None:
+            self._journal.see(snapshot)
         said = {
             "level": self._orders.level_for(snapshot, peer),
             "late": self._late_blocks.stage_of(snapshot),

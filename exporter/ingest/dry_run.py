@@ -11,7 +11,7 @@ from exporter.ingest.schema import RESULT_OF, RESULTS, Refused, parse
 from exporter.listeners.peer import Peer
 from exporter.operator.refusals import Refusal
 from exporter.ranks.limits import Beginnings, NoRoom
-from exporter.ranks.store import RankStore
+from exporter.ranks.store import HeldRank, RankStore
 from exporter.scrapers import Scraper, Scrapers
 from rank_probe.snapshot import DRY_RUN_PATH
 from rank_probe.version import __version__
@@ -24,11 +24,24 @@ TOO_OFTEN: Final = "This user has asked too often in the last minute; ask again 
 
 
 @dataclass(frozen=True, slots=True)
+class RunningJob:
+    """A job with *ranks* that push to this exporter now, on *gpu_uuids* as far as they say.
+
+    *job_id* is empty for a job of another user, whose name is not told.
+    """
+
+    job_id: str
+    ranks: int
+    gpu_uuids: list[str]
+
+
+@dataclass(frozen=True, slots=True)
 class DryRunAnswer:
     """What the exporter of *version* would do with the snapshot.
 
     *result* is that of a push, *reason* the sentence of a refusal. *unknown_fields* of it would be
-    ignored. *scraped* has the last clients of /metrics, the latest first.
+    ignored. *scraped* has the last clients of /metrics, the latest first. *running* has the jobs
+    beside which a measurement would not be one.
     """
 
     version: str
@@ -37,6 +50,7 @@ class DryRunAnswer:
     reason: str | None
     unknown_fields: int
     scraped: list[Scraper]
+    running: list[RunningJob]
 
 
 # A refusal of the question itself has no answer: a web page, a missing token, too many questions.
@@ -64,7 +78,15 @@ class DryRun:
         self._asked.add(owner, now)
         result, reason, unknown_fields = self._try(owner, body)
         scraped = self._scrapers.latest()
-        return DryRunAnswer(__version__, reason is None, result, reason, unknown_fields, scraped)
+        return DryRunAnswer(
+            __version__,
+            reason is None,
+            result,
+            reason,
+            unknown_fields,
+            scraped,
+            running_jobs(self._store, owner),
+        )
 
     def _try(self, owner: Peer | None, body: bytes) -> tuple[str, str | None, int]:
         try:
@@ -77,6 +99,22 @@ class DryRun:
         return "accepted" if is_news else "ignored", None, unknown_fields
 
 
+def running_jobs(store: RankStore, peer: Peer | None) -> list[RunningJob]:
+    """Return the jobs whose ranks push now, named as far as *peer* may know them."""
+    jobs: dict[tuple[str, Peer | None], list[HeldRank]] = {}
+    for held in store.ranks():
+        if held.is_beating(store.now()):
+            jobs.setdefault((held.snapshot.job_id, held.owner), []).append(held)
+    return [
+        RunningJob(
+            job_id if owner == peer or (peer is not None and peer.may_act_for(owner)) else "",
+            len(ranks),
+            sorted({held.snapshot.rank_info.get("gpu_uuid", "") for held in ranks} - {""}),
+        )
+        for (job_id, owner), ranks in jobs.items()
+    ]
+
+
 def serve_dry_runs(app: FastAPI, dry_run: DryRun) -> None:
     """Add the dry run to *app*.
 
@@ -86,7 +124,7 @@ def serve_dry_runs(app: FastAPI, dry_run: DryRun) -> None:
 
     @app.post(DRY_RUN_PATH, responses=ANSWERS, openapi_extra=BODY)
     async def check(request: Request, response: Response) -> DryRunAnswer:
-        """Say whether a push of this snapshot would be accepted, and who scrapes this exporter.
+        """Say whether a push of this snapshot would be accepted, who scrapes, and what runs here.
 
         The status is that of the push.
         """

@@ -28,6 +28,8 @@ from rank_probe.snapshot import (
     DEFAULT_LEVEL,
     LEVELS,
     LIFECYCLE,
+    LIFECYCLE_EVENTS,
+    MOST_EVENTS,
     MOST_LATE_LINES,
     RANK_INFO_LABELS,
     RUNTIME_INFO_LABELS,
@@ -118,6 +120,7 @@ Label = Annotated[
 ]
 Stage = Annotated[str, OneOf("a stage", STAGES)]
 Level = Annotated[str, OneOf("a level", LEVELS)]
+EventName = Annotated[str, OneOf("an event", LIFECYCLE_EVENTS)]
 LateKind = Annotated[str, OneOf("a way to be late", LATE_KINDS)]
 LostKind = Annotated[str, OneOf("what GPUs are lost to", LOST_KINDS)]
 Reason = Annotated[str, OneOf("a reason why nobody can be judged", REASONS)]
@@ -179,6 +182,15 @@ class LateLineBody(_Said):
     share: Share
 
 
+class EventBody(_Said):
+    """One of a Snapshot's *lifecycle_events*, with limits."""
+
+    number: Count
+    event: EventName
+    began_timestamp_seconds: Seconds
+    seconds: Seconds | None
+
+
 def _as_sent(said: _Said) -> dict[str, Any]:
     return said.model_dump()
 
@@ -237,6 +249,9 @@ class SnapshotBody:
     block_seconds: dict[Stage, Seconds] = Field(default_factory=dict)
     late_lines: Annotated[
         list[Annotated[LateLineBody, AfterValidator(_as_sent)]], Field(max_length=MOST_LATE_LINES)
+    ] = Field(default_factory=list)
+    lifecycle_events: Annotated[
+        list[Annotated[EventBody, AfterValidator(_as_sent)]], Field(max_length=MOST_EVENTS)
     ] = Field(default_factory=list)
     schema: Literal[1] = SCHEMA
 

@@ -1,13 +1,31 @@
 """One rank as the live page shows it: where it runs, and where its time goes."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
+from exporter.events.last import last_event
 from exporter.live.history import Column
 from exporter.live.sentences import LineView
+from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.ranks.jobs import step_age_seconds
 from exporter.ranks.store import HeldRank
+
+# How torch names a dump, but for the rank at its end; the second name is older.
+DUMP_FILES: Final = ("TORCH_FR_DUMP_TEMP_FILE", "TORCH_NCCL_DEBUG_INFO_TEMP_FILE")
+SIMPLE_PATH: Final = re.compile(r"/[A-Za-z0-9._/+@%-]*")
+
+
+@dataclass(frozen=True, slots=True)
+class EventView:
+    """What a rank's process last began or has done, and how long ago; *seconds* it took."""
+
+    event: str
+    state: str
+    age_seconds: float
+    seconds: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +34,7 @@ class RankView:
 
     *pid* is the node's id for its process if it was found on a GPU, else the probe's own, which in
     a container may differ. *gpu* is NVML's index. *history* has a column for every ten seconds.
+    *dumps* is where torch's flight recorder writes, if the process was started with it named.
     """
 
     rank: int
@@ -38,6 +57,8 @@ class RankView:
     host: str = ""
     gpu: int | None = None
     history: list[Column] = field(default_factory=list)
+    last_event: EventView | None = None
+    dumps: str | None = None
 
 
 def view_rank(
@@ -72,7 +93,27 @@ def view_rank(
         host=host,
         gpu=place.gpu.index if place is not None and place.gpu is not None else None,
         history=list(history),
+        last_event=_view_event(rank, now),
+        dumps=None if process is None else _dumps(process),
     )
+
+
+def _dumps(process: Process) -> str | None:
+    """Return the directory of the dumps, unless its name could not be copied into a shell."""
+    environment = process.environment or {}
+    file = next((environment[name] for name in DUMP_FILES if name in environment), "")
+    directory = file.rpartition("/")[0]
+    return directory if SIMPLE_PATH.fullmatch(directory) else None
+
+
+def _view_event(rank: HeldRank, now: float) -> EventView | None:
+    last = last_event(rank.snapshot)
+    if last is None:
+        return None
+    # Both times are of the node's wall clock, so it does not matter whether that is right.
+    ago = rank.snapshot.heartbeat_timestamp_seconds - last.timestamp_seconds
+    age = max(0.0, ago) + now - rank.received_seconds
+    return EventView(last.event, last.state, age, last.seconds)
 
 
 def view_unprobed(rank: RankOnGpu, host: str) -> RankView:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from exporter.live.ranks import RankView
+from exporter.live.ranks import EventView, RankView
 from exporter.live.sentences import MOST_NAMES, duration, listed, sentence
 
 # A job hangs if no rank has finished a step for this long and for the time of this many steps.
@@ -41,6 +41,16 @@ def hung_sentence(running: Sequence[RankView], world_size: int) -> str | None:
     return f"{since}: {names}{more}{others}."
 
 
+def dumps_sentences(running: Sequence[RankView]) -> list[str]:
+    """Say how to read what torch writes of a hang, if its ranks were started to write it."""
+    directories = sorted({rank.dumps for rank in running if rank.dumps is not None})
+    return [
+        f"When a collective times out, torch writes a dump of each rank to {directory} on its "
+        f"node: rankskew flight-recorder {directory}"
+        for directory in directories[:MOST_NAMES]
+    ]
+
+
 def silent_sentence(running: Sequence[RankView]) -> str:
     """Say that all or some of the *running* ranks have stopped reporting."""
     silent = [rank for rank in running if rank.silent]
@@ -66,6 +76,29 @@ def unseen_sentence(unseen: int, world_size: int) -> str:
     )
 
 
+def last_events(ranks: Sequence[RankView]) -> list[str]:
+    """Say in sentences what *ranks* last began or ended; a probe of an older release tells none."""
+    alike: dict[tuple[str, str], list[tuple[RankView, EventView]]] = {}
+    for rank in ranks:
+        if rank.last_event is not None:
+            what = (rank.last_event.event, rank.last_event.state)
+            alike.setdefault(what, []).append((rank, rank.last_event))
+    return [_last_events(those) for those in alike.values()]
+
+
+def _last_events(those: Sequence[tuple[RankView, EventView]]) -> str:
+    names = [str(rank.rank) for rank, _ in those[:MOST_NAMES]]
+    if len(those) > MOST_NAMES:
+        names.append(f"{len(those) - MOST_NAMES} more")
+    who = "rank" if len(those) == 1 else "ranks"
+    oldest = max((event for _, event in those), key=lambda event: event.age_seconds)
+    return f"Last event of {who} {listed(names)}: {_ago(oldest)}."
+
+
+def _ago(last: EventView) -> str:
+    return f"{last.event} {last.state} {duration(last.age_seconds)} ago"
+
+
 def _nobody_here_holds(running: Sequence[RankView], stepping: Sequence[RankView]) -> str:
     if len(stepping) == len(running):
         return "every rank on this node waits in sync, so the cause is not on this node"
@@ -77,6 +110,7 @@ def _nobody_here_holds(running: Sequence[RankView], stepping: Sequence[RankView]
 
 
 def _whereabouts(rank: RankView) -> str:
+    last = "" if rank.last_event is None else f" (its last event: {_ago(rank.last_event)})"
     if rank.silent:
-        return f"rank {rank.rank} has been silent for {duration(rank.heartbeat_age_seconds)}"
-    return f"rank {rank.rank} is in {rank.stage}"
+        return f"rank {rank.rank} has been silent for {duration(rank.heartbeat_age_seconds)}{last}"
+    return f"rank {rank.rank} is in {rank.stage}{last}"

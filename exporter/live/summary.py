@@ -22,7 +22,13 @@ from exporter.live.sentences import (
     rotating_sentence,
     view_late,
 )
-from exporter.live.standstill import hung_sentence, silent_sentence, unseen_sentence
+from exporter.live.standstill import (
+    dumps_sentences,
+    hung_sentence,
+    last_events,
+    silent_sentence,
+    unseen_sentence,
+)
 from exporter.ranks.jobs import NodeJob, Spoken
 from rank_probe.snapshot import LEVEL_OFF
 from rank_probe.verdict import NO_BUSY_TIME, NO_PEERS, NO_SYNC, NODE, WARMING_UP
@@ -100,13 +106,16 @@ def _said(job: NodeJob, ranks: Sequence[RankView], unprobed: int) -> JobVerdict:
         steps = max(rank.steps for rank in ranks)
         return JobVerdict(states.FINISHED, f"Finished after {steps} steps.")
     if all(rank.silent for rank in running):
-        return JobVerdict(states.RANKS_MISSING, silent_sentence(running))
+        return JobVerdict(
+            states.RANKS_MISSING, silent_sentence(running), details=last_events(running)
+        )
     if any(rank.level == LEVEL_OFF for rank in running):  # It counts no steps, so it cannot hang.
         return _not_judgeable(OFF)
     size = job.world_size or len(running)
     hung = hung_sentence(running, size)
     if hung:
-        said = JobVerdict(states.HUNG, hung, gpus_lost={"hung": float(size)})
+        lost = {"hung": float(size)}
+        said = JobVerdict(states.HUNG, hung, gpus_lost=lost, details=dumps_sentences(running))
     else:
         said = _with_missing(_progressing(job, running), job, running, size, unprobed)
     return replace(said, details=[*said.details, *_lines(running)])
@@ -117,7 +126,7 @@ def _progressing(job: NodeJob, running: Sequence[RankView]) -> JobVerdict:
     age = job.run_seconds or 0.0
     if all(rank.steps == 0 for rank in running):
         started = f"Starting for {duration(age)}: no rank on this node has finished a step yet."
-        return JobVerdict(states.STARTING, started, WARMING_UP)
+        return JobVerdict(states.STARTING, started, WARMING_UP, details=last_events(running))
     spoken = job.spoken()
     said = _not_judgeable(_why_no_verdict(job)) if spoken is None else _judged(job, spoken)
     if said.reason in (WARMING_UP, NO_JOIN) and age < START_SECONDS:
@@ -142,7 +151,8 @@ def _with_missing(
         missing.append(unseen_sentence(unseen, size))
     if not missing:
         return said
-    more = [*missing[1:], said.sentence, *said.details]
+    gone = last_events([rank for rank in running if rank.silent])
+    more = [*missing[1:], *gone, said.sentence, *said.details]
     return replace(said, state=states.RANKS_MISSING, sentence=missing[0], details=more)
 
 

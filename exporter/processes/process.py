@@ -22,6 +22,8 @@ KEPT_VARIABLES: Final = identity.VARIABLES | {
     "SLURM_JOB_PARTITION",
     "SLURM_JOB_USER",
     "SLURM_STEP_ID",
+    "TORCH_FR_DUMP_TEMP_FILE",
+    "TORCH_NCCL_DEBUG_INFO_TEMP_FILE",  # Its older name.
 }
 # A list of sixteen GPUs by their full UUIDs; it is shortened before it becomes a label.
 VALUE_CHARACTERS: Final = 1024

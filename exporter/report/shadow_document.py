@@ -141,7 +141,7 @@ def _grouped(shadow: Shadow, title: str, name: str, key: Callable[[Judged], str 
 def _group_row(name: str, those: Sequence[Judged], shadow: Shadow) -> list[str]:
     found = precision(each.verdict for each in those)
     lost, dollars = _sums(those)
-    paging = sum(each.pages for each in those)
+    paging = sum(each.pages and each.incident.begin >= shadow.times.begin for each in those)
     counts = (found.confirmed, found.refuted, found.unsure, found.unjudged)
     return [
         name,
@@ -183,7 +183,7 @@ def _limits(shadow: Shadow) -> Section:
         "makes a rank late, which has an alert of its own.",
         "A page is one message for all alerts of a job at a time, without those that "
         "alertmanager.yaml holds back because another alert explains them; so there may be fewer "
-        "pages than paging incidents.",
+        "pages than paging incidents. What had begun before is not counted as either.",
     ]
     if shadow.broken_lines:
         numbers = ", ".join(map(str, shadow.broken_lines))

@@ -116,6 +116,7 @@ class SimulatedRank:
             block_steps=1 << self._block_bits if self._block_seconds else 0,
             block_seconds=dict(self._block_seconds),
             late_lines=self._late_lines(at, said),
+            lifecycle_events=self._events(at, started),
             **self._join(at, said),
         )
 
@@ -149,6 +150,18 @@ class SimulatedRank:
         if self._training.has(Silence.STARTING, at):
             return {"init": 21.4}
         return {"init": 21.4, "rendezvous": 8.2, "first_step": 64.1, "compile": 48.7}
+
+    def _events(self, at: float, started: float) -> list[dict[str, Any]]:
+        """Return what its process told of its start, which began at *started*."""
+        began = self._unix_start + started
+        events: list[dict[str, Any]] = []
+        for number, (name, seconds) in enumerate(self._lifecycle(at).items(), start=1):
+            if name != "compile":
+                events.append(_event(number, name, began, seconds))
+                began += seconds
+        if self._training.has(Silence.STARTING, at):
+            events.append(_event(len(events) + 1, "rendezvous", began, None))
+        return events
 
     def _late_lines(self, at: float, said: Said | None) -> list[dict[str, Any]]:
         named = {late.rank: late for late in said.verdict.late} if said is not None else {}
@@ -230,3 +243,12 @@ class SimulatedRank:
         self._block_seconds = {s: mean * self._draw.gauss(1, noise) for s, mean in usual.items()}
         busy = sum(self._block_seconds.values())
         self._block_seconds[SYNC] = max(phase.step_seconds - busy, 0.0)
+
+
+def _event(number: int, name: str, began: float, seconds: float | None) -> dict[str, Any]:
+    return {
+        "number": number,
+        "event": name,
+        "began_timestamp_seconds": began,
+        "seconds": seconds,
+    }

@@ -41,6 +41,7 @@ class Rank:
     """One rank; what is not known is None.
 
     *stage_seconds* are means per step; *node* is the host's name or the address of its exporter.
+    *last_event* is in words: `checkpoint began 12 min ago`.
     """
 
     rank: int
@@ -57,6 +58,7 @@ class Rank:
     last_step_age_seconds: float | None = None
     silent: bool = False
     finished: bool = False
+    last_event: str | None = None
 
     @property
     def own_seconds(self) -> float | None:

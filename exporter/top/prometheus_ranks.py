@@ -8,6 +8,8 @@ from typing import Final
 
 from exporter.client.fields import label, whole
 from exporter.client.prometheus import Prometheus, Sample, selector
+from exporter.live import states
+from exporter.live.sentences import MOST_NAMES, duration
 from exporter.top.model import Job, Rank
 from exporter.top.ranks import MOST_RANKS, worth_a_row
 
@@ -15,7 +17,8 @@ from exporter.top.ranks import MOST_RANKS, worth_a_row
 WINDOW: Final = "2m"
 RANK_SERIES: Final = (
     "rankskew_(rank_info|gpu_rank_info|heartbeat_timestamp_seconds|last_step_timestamp_seconds"
-    "|rank_silent_seconds|rank_finished|stage_elapsed_seconds|steps_total)"
+    "|rank_silent_seconds|rank_finished|stage_elapsed_seconds|steps_total"
+    "|rank_last_event_timestamp_seconds)"
 )
 # In the words of the rules, which fill them in alike.
 PID, GPU = re.compile(r"\bPID\b"), re.compile(r"\bGPU\b")
@@ -42,7 +45,20 @@ def with_ranks(prometheus: Prometheus, job: Job) -> Job:
         ranks_left_out=max(0, seen - len(shown)),
         steps=None if steps is None else round(steps),
         first_action=_filled(job, ranks),
+        details=(*job.details, *_last_events(job, ranks)),
     )
+
+
+def _last_events(job: Job, ranks: Sequence[Rank]) -> list[str]:
+    """Say what the ranks that a stalled *job* waits for did last, as the live page does."""
+    if job.state == states.HUNG:
+        those = [rank for rank in ranks if job.culprit and rank.rank == job.culprit[0]]
+    elif job.state == states.RANKS_MISSING:
+        those = [rank for rank in ranks if rank.silent]
+    else:
+        those = list(ranks) if job.state == states.STARTING else []
+    told = [rank for rank in those if rank.last_event is not None]
+    return [f"Last event of rank {rank.rank}: {rank.last_event}." for rank in told[:MOST_NAMES]]
 
 
 def _filled(job: Job, ranks: Sequence[Rank]) -> str | None:
@@ -124,7 +140,14 @@ def _rank(number: int, instance: str, known: Mapping[str, Sample], now: float) -
         last_step_age_seconds=_ago(known.get("rankskew_last_step_timestamp_seconds"), now),
         silent="rankskew_rank_silent_seconds" in known,
         finished="rankskew_rank_finished" in known,
+        last_event=_event(known.get("rankskew_rank_last_event_timestamp_seconds"), now),
     )
+
+
+def _event(last: Sample | None, now: float) -> str | None:
+    if last is None:
+        return None
+    return f"{last['event']} {last['state']} {duration(max(0.0, now - last.value))} ago"
 
 
 def _ago(sample: Sample | None, now: float) -> float | None:

@@ -97,7 +97,7 @@ def test_commands_are_listed(arguments: list[str], capsys: pytest.CaptureFixture
     output = capsys.readouterr()
     assert (status, output.err) == (0, "")
     for name, sentence in COMMANDS.items():
-        assert f"\n  {name:<12}{sentence}\n" in output.out
+        assert f"\n  {name:<16}{sentence}\n" in output.out
 
 
 @pytest.mark.parametrize("command", COMMANDS)

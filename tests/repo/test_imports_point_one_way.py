@@ -58,6 +58,7 @@ def test_what_serves_needs_nothing_of_replay() -> None:
     assert {user for user, needs in taken.items() if "exporter.replay" in needs} == {
         "exporter.commands",
         "exporter.diagnose",
+        "exporter.diagnose.compare",
     }
     assert not any(
         "exporter.diagnose" in needs

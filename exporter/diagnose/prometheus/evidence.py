@@ -5,14 +5,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from exporter.client.prometheus import selector
+from exporter.diagnose import by_stage
 from exporter.diagnose.figures import GPU, NODE, Measure, measures
 from exporter.diagnose.model import Figure, Finding
 from exporter.diagnose.prometheus.moment import Moment
 
 # Two scrapes must lie in it; the shorter one first, because earlier steps may not have been late.
 WINDOWS: Final = ("1m", "2m", "5m")
-# A stage that takes so much longer than the peers', relative to the largest excess, is told.
-WORTH_TELLING: Final = 0.2
 NODES_OF_JOB: Final = "and on (cluster, instance) node:rankskew_ranks:max"
 
 
@@ -35,27 +34,21 @@ def figures(moment: Moment, finding: Finding, late: Sequence[str]) -> tuple[Figu
     *late* are all late ranks: none of them is a peer.
     """
     subject = _subject(moment, finding, late)
-    found = stage_figures(moment, subject)
+    found = _stages(moment, subject)
     asked = measures(finding.cause or "", finding.detail or "")
     return (*found, *(figure for each in asked for figure in _measured(moment, subject, each)))
 
 
-def stage_figures(moment: Moment, subject: Subject) -> list[Figure]:
+def _stages(moment: Moment, subject: Subject) -> Sequence[Figure]:
     """Return the stages in which the subject takes longer than its peers, the longest first."""
     for window in WINDOWS:
         own = _by_stage(moment, f"avg by (stage) ({_per_step(subject.own, window)})")
         if own:
             break
+    else:
+        return ()
     peers = _by_stage(moment, f"quantile by (stage) (0.5, {_per_step(subject.peers, window)})")
-    excess = {stage: own[stage] - peers.get(stage, 0.0) for stage in own if stage != "sync"}
-    largest = max(excess.values(), default=0.0)
-    told = sorted(
-        (stage for stage, more in excess.items() if more > 0 and more >= WORTH_TELLING * largest),
-        key=lambda stage: -excess[stage],
-    )
-    return [
-        Figure(f"{stage}, a step", "seconds", own[stage], peers.get(stage, 0.0)) for stage in told
-    ]
+    return by_stage.stage_figures(own, [peers])
 
 
 def _subject(moment: Moment, finding: Finding, late: Sequence[str]) -> Subject:

@@ -1,6 +1,7 @@
 """The report on a job at one moment, from a Prometheus."""
 
 from dataclasses import replace
+from typing import Final
 
 from exporter.client.prometheus import Prometheus
 from exporter.diagnose.advise import advised
@@ -16,7 +17,7 @@ from exporter.top.from_prometheus import NO_EXPORTER, NO_RULES, ask
 from exporter.top.model import MOST_JOBS, NO_RANK, Fleet, Job
 
 # Of an earlier time these only mean that there is no data.
-NOTHING_THERE = (NO_EXPORTER, NO_RULES, NO_RANK)
+NOTHING_THERE: Final = (NO_EXPORTER, NO_RULES, NO_RANK)
 
 
 def read(url: str, cluster: str | None, job_id: str | None, at: float | None) -> Report:

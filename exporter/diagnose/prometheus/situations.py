@@ -1,6 +1,7 @@
 """What is wrong besides late ranks: a job stands still, is not seen, or cannot be judged."""
 
 from collections.abc import Iterator, Sequence
+from typing import Final
 
 from exporter.advice import situations
 from exporter.client.prometheus import Sample
@@ -10,11 +11,11 @@ from exporter.diagnose.model import Finding, Place
 from exporter.diagnose.prometheus.moment import Moment
 from exporter.live import states
 from exporter.live.sentences import MOST_NAMES, duration, listed
+from exporter.live.summary import START_SECONDS
 
-START_SECONDS = 900.0
-MOST_NODES = 3
+MOST_NODES: Final = 3
 # States that say nothing of the ranks' pace.
-SILENT_STATES = (states.FINISHED, states.NO_PROBE)
+SILENT_STATES: Final = (states.FINISHED, states.NO_PROBE)
 
 
 def situation_findings(moment: Moment) -> Iterator[Finding]:

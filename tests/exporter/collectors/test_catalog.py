@@ -11,6 +11,7 @@ from exporter.collectors import catalog
 from exporter.collectors.catalog import COLLECTORS, Sources, makers
 from exporter.collectors.node.files import Mounts
 from exporter.ingest.app import IngestCounts
+from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.sample import NvmlSource
 from exporter.ranks.store import RankStore
 from exporter.scrape.sampling import Scrape
@@ -64,7 +65,8 @@ def file_of(collector: str) -> Path:
 
 def test_switch_and_label_of_a_collector_are_the_same() -> None:
     """Who sees a collector fail on the page knows the flag that turns it off."""
-    sources = Sources(on(HOST), RankStore(), IngestCounts(), NO_SAMPLE)
+    inspector = InspectorWatch(HERE, "host")
+    sources = Sources(on(HOST), RankStore(), IngestCounts(), NO_SAMPLE, inspector=inspector)
 
     assert {name: make().name for name, make in makers(sources).items()} == {
         entry.name: entry.name for entry in COLLECTORS

@@ -54,8 +54,11 @@ def test_what_the_fallback_cannot_split_has_a_part() -> None:
 
 
 def test_more_late_ranks_than_are_listed_have_a_part() -> None:
-    """A judge lists 32 late ranks at most; the others have cost the rest."""
+    """Ten have a part each; a judge lists 32 at most, and the others have cost the rest."""
     found = loss({"persistent": 10.0}, {rank: {"data": 0.25} for rank in range(32)})
 
     assert_adds_up(found)
-    assert (found.parts[0].parts[-1].name, found.parts[0].parts[-1].gpus) == (NOT_LISTED, 2.0)
+    assert [(part.name, part.gpus) for part in found.parts[0].parts[10:]] == [
+        ("22 more ranks", 5.5),
+        (NOT_LISTED, 2.0),
+    ]

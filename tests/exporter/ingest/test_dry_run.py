@@ -62,10 +62,29 @@ def test_rank_that_could_report_is_told_so() -> None:
             "reason": None,
             "unknown_fields": 0,
             "scraped": [],
+            "running": [],
         },
     )
     assert listener.store.ranks() == []
     assert listener.counted() == {}
+
+
+def test_dry_run_tells_which_jobs_run() -> None:
+    """Only ranks that push now count, and only their user learns the job's name."""
+    listener = Listener()
+    on_gpus = {rank: {"gpu_uuid": f"GPU-{rank}"} for rank in (1, 0)}
+    for rank, info in on_gpus.items():
+        listener.push(snapshot(rank=rank, rank_info=info).to_json())
+    listener.push(snapshot(job_id="ended", finished=True).to_json())
+    asked = snapshot(job_id="bench").to_json()
+    own, others = listener.try_out(asked), listener.try_out(asked, OTHER)
+    listener.clock.seconds += 10.0
+    silent = listener.try_out(asked)
+
+    job = {"job_id": "llama", "ranks": 2, "gpu_uuids": ["GPU-0", "GPU-1"]}
+    assert own.content["running"] == [job]
+    assert others.content["running"] == [job | {"job_id": ""}]
+    assert silent.content["running"] == []
 
 
 def test_dry_run_names_the_scrapers() -> None:

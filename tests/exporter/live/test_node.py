@@ -164,3 +164,27 @@ def test_page_stands_while_a_process_cannot_be_read() -> None:
 def test_node_without_ranks_lists_no_job(sample: FixedNvml) -> None:
     """GPUs alone are no job."""
     assert shown(sample)["jobs"] == []
+
+
+@pytest.mark.parametrize(
+    ("file", "details"),
+    [
+        (
+            "/scratch/fr/rank_",
+            [
+                "When a collective times out, torch writes a dump of each rank to /scratch/fr on "
+                "its node: rankskew flight-recorder /scratch/fr"
+            ],
+        ),
+        ("/scratch/$(reboot)/rank_", []),
+        ("rank_", []),
+    ],
+)
+def test_hang_points_to_the_dumps_that_torch_will_write(file: str, details: list[str]) -> None:
+    """The process was started with their place; what a shell would read as more is not shown."""
+    hung = snapshot(rank=0, pid=10, stage="sync", last_step_timestamp_seconds=900.0)
+    rank = process(10, torchrun(0) | {"TORCH_FR_DUMP_TEMP_FILE": file})
+    (job,) = shown(node(GPU), rank, held=(hung,))["jobs"]
+
+    assert job["verdict"]["state"] == "hung"
+    assert job["verdict"]["details"] == details

@@ -60,6 +60,49 @@ def test_hung_job_names_the_rank_outside_sync() -> None:
     assert job["verdict"]["gpus_lost"] == {"hung": 4.0}
 
 
+def test_hang_points_to_the_last_event_of_the_rank() -> None:
+    """What the rank did last is where to look first: here it has been saving all the time."""
+    node = Node()
+    node.run(30)
+    saving = {
+        "number": 4,
+        "event": "checkpoint",
+        "began_timestamp_seconds": node.states[2].heartbeat_timestamp_seconds - 90.0,
+        "seconds": None,
+    }
+    node.states[2] = replace(node.states[2], stage="checkpoint", lifecycle_events=[saving])
+    for _ in range(40):
+        job = node.push()
+
+    assert (
+        "rank 2 is in checkpoint (its last event: checkpoint began 2 min ago); 3 of 4"
+        in (job["verdict"]["sentence"])
+    )
+    assert job["ranks"][2]["last_event"] == {
+        "event": "checkpoint",
+        "state": "began",
+        "age_seconds": 130.0,
+        "seconds": None,
+    }
+    assert job["ranks"][1]["last_event"] is None
+
+
+def test_start_that_takes_long_says_what_each_rank_waits_for() -> None:
+    """Ranks that did the same last are named together, with the longest wait."""
+    node = Node()
+    for rank, name in enumerate(("rendezvous", "rendezvous", "init", "rendezvous")):
+        began = node.states[rank].heartbeat_timestamp_seconds - 10.0 * rank
+        event = {"number": 1, "event": name, "began_timestamp_seconds": began, "seconds": None}
+        node.states[rank] = replace(node.states[rank], lifecycle_events=[event])
+    job = node.push()
+
+    assert job["verdict"]["state"] == "starting"
+    assert job["verdict"]["details"] == [
+        "Last event of ranks 0, 1 and 3: rendezvous began 31 s ago.",
+        "Last event of rank 2: init began 21 s ago.",
+    ]
+
+
 def test_rank_that_never_steps_hides_no_hang() -> None:
     """An evaluator is not part of the training: if that hangs, the page shows it."""
     node = Node()

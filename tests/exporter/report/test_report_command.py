@@ -1,6 +1,7 @@
 """`rankskew report` as a command: what it prints, and one clear sentence for what it cannot."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -212,3 +213,14 @@ def test_help_says_what_the_status_means(capsys: Captured) -> None:
         with pytest.raises(SystemExit):
             main([command, "--help"])
         assert "The status is 0" in capsys.readouterr().out
+
+
+def test_page_of_an_earlier_week_is_not_counted_again(capsys: Captured) -> None:
+    """Its incident is shown, because it lasts; it pages nobody in this period."""
+    lasting = [(AT - 9 * DAY, AT)]
+    past = {**ALERTS, "ALERTS": [({**FIRES, **RANK}, lasting, 1.0)]}
+    text = printed(capsys, past, "--shadow", "--since", "7d")
+
+    assert text.splitlines()[1] == "1 incident; 0 pages would have been sent, 0.0 a week."
+    assert re.search(r"RankskewStraggler +1 .* 0 +0\.0 ", text)
+    assert "9d" in next(line for line in text.splitlines() if " rank 3 on " in line)

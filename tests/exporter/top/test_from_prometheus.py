@@ -96,6 +96,21 @@ def test_hung_job_names_the_suspect() -> None:
     assert (job.culprit, job.since_seconds) == ((6, "data"), 300.0)
 
 
+def test_hung_job_says_what_its_rank_did_last() -> None:
+    """As on the live page and in the alert."""
+    who = {"rank": "6", "instance": "n2:9917"}
+    name = "rankskew_rank_last_event_timestamp_seconds"
+    (job,) = read(
+        *fake.job(state="hung"),
+        series("rank_stage:rankskew_hang_suspect:group", stage="data", **who),
+        *fake.rank(6, "n2:9917"),
+        series(name, fake.NOW - 720.0, event="checkpoint", state="began", **who),
+        series(name, fake.NOW - 30.0, event="first_step", state="done", rank="1", instance="n1"),
+    ).jobs
+
+    assert job.details == ("Last event of rank 6: checkpoint began 12 min ago.",)
+
+
 def test_exporter_that_is_down_is_named() -> None:
     """The node whose exporter does not answer is in the sentence."""
     down = series("node:rankskew_exporter_down:group", instance="n2:9917")

@@ -11,6 +11,7 @@ from prometheus_client.metrics_core import Metric
 
 from exporter.cgroups import Cgroup
 from exporter.collectors.rank.blocks import RankBlocksCollector
+from exporter.collectors.rank.events import RankEventsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
 from exporter.collectors.rank.late_lines import LateLinesCollector
@@ -37,7 +38,7 @@ SERIES_OF_A_RANK = 48
 # a disk is only "slow loading data". Without a CPU quota, or pressure, there are three fewer.
 MORE_OF_ITS_HOST = 16
 # Few ranks are named late, and a join that does not cover its job is rare.
-MORE_WHILE_LATE = 10
+MORE_WHILE_LATE = 11
 MORE_WITHOUT_COVERAGE = 10
 
 COMPLETE = snapshot(
@@ -108,6 +109,7 @@ class All:
         self._collectors = (
             RanksCollector(held),
             RankResourcesCollector(held),
+            RankEventsCollector(held),
             RankGpusCollector(join),
             RankHostCollector(join, held, watch),
             LateRanksCollector(held),
@@ -162,6 +164,9 @@ def busiest(never_together: set[str], **changes: Any) -> Snapshot:
         block_steps=1,
         block_seconds=dict.fromkeys(stages, 1.0),
         late_lines=[{"stage": "data", "place": f"f (f.py:{n})", "share": 0.2} for n in range(5)],
+        lifecycle_events=[
+            {"number": 1, "event": "init", "began_timestamp_seconds": 1.0, "seconds": None}
+        ],
     )
     assert None not in [getattr(rank, name) for name in rank.__slots__]
     if not changes.get("finished"):

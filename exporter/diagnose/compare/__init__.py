@@ -1,0 +1,1 @@
+"""Compares the steps of a job before and after a change."""

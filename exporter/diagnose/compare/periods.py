@@ -1,0 +1,142 @@
+"""Reads what is compared with what: `A..B`, two times, periods, ranges of steps or jobs."""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Final
+
+from exporter import durations
+from exporter.errors import UsageError
+
+NOW: Final = "now"
+JOB: Final = "job:"
+EXAMPLES: Final = (
+    "14:05..14:20, -40m..-10m, 13:50/14:05..14:20/14:40, job:OLD..job:NEW or, of a trace, "
+    "100-400..500-900"
+)
+# A clock time that is further ahead of now than this was yesterday's.
+CLOCK_ERROR_SECONDS: Final = 60.0
+
+CLOCK: Final = re.compile(r"(\d{1,2}):(\d{2})(?::(\d{2}))?")
+CLOCK_OF_RUN: Final = re.compile(r"(\d+):(\d{2}):(\d{2})")
+STEPS: Final = re.compile(r"(\d+)-(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Period:
+    """From *begin* to *end*: Unix times, or seconds since a recorded run began."""
+
+    begin: float
+    end: float
+
+
+def two_parts(text: str) -> tuple[str, str]:
+    """Return A and B of *text*, A..B; raises UsageError."""
+    parts = [part.strip() for part in text.split("..")]
+    if len(parts) != 2 or not all(parts):
+        raise UsageError(f"--compare {text!r} is not A..B, such as {EXAMPLES}")
+    return parts[0], parts[1]
+
+
+def job_of(part: str) -> str | None:
+    """Return the job that *part* names as job:NAME."""
+    return part.removeprefix(JOB) if part.startswith(JOB) else None
+
+
+def steps_of(part: str) -> tuple[int, int] | None:
+    """Return the first and the last step of a range such as 100-400; None if it is none."""
+    found = STEPS.fullmatch(part)
+    if found is None:
+        return None
+    first, last = int(found[1]), int(found[2])
+    if last < first:
+        raise UsageError(f"the range of steps {part} ends before it begins")
+    return first, last
+
+
+def periods(
+    parts: tuple[str, str], window_seconds: float, now: float, read: Callable[[str], float]
+) -> tuple[Period, Period]:
+    """Return the two periods that *parts* mean, up to *now*, the end of all data.
+
+    *read* returns the time that a text means. A moment A stands for the window that ends then, B
+    for the one that begins then and ends *now* at the latest; if B is *now*, for the last window,
+    which begins not before A. Raises UsageError.
+    """
+    before, after = (_stretch(part, read) for part in parts)
+    if before is None:
+        at = read(parts[0])
+        before = Period(at - window_seconds, at)
+    if after is None:
+        at = read(parts[1])
+        begin = at if at < now else max(now - window_seconds, before.end)
+        after = Period(begin, max(at, min(begin + window_seconds, now)))
+    if after.begin < before.end:
+        raise UsageError(
+            f"{parts[1]} begins before {parts[0]} ends; --compare takes what came first first"
+        )
+    if after.end > now + CLOCK_ERROR_SECONDS or after.begin >= now:
+        raise UsageError(f"{parts[1]} is later than all data; give a time before the end of it")
+    return before, Period(after.begin, min(after.end, now))
+
+
+def moment(text: str, now: float) -> float:
+    """Return the Unix time that *text* means at *now*, in UTC if it has no offset.
+
+    Raises UsageError.
+    """
+    try:
+        if text == NOW:
+            return now
+        if text.startswith("-"):
+            return now - durations.parse(text[1:])
+        if text.isascii() and text.isdigit():
+            return float(text)
+        if clock := CLOCK.fullmatch(text):
+            return _last(int(clock[1]), int(clock[2]), int(clock[3] or 0), now)
+        at = datetime.fromisoformat(text)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+    except (ValueError, OverflowError) as error:
+        raise UsageError(
+            f"{text!r} is not a time; give 14:05, 2026-01-31T14:05, -30m or seconds since 1970"
+        ) from error
+
+
+def _last(hour: int, minute: int, second: int, now: float) -> float:
+    """Return when it was last that time of day."""
+    today = datetime.fromtimestamp(now, UTC)
+    at = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
+    if at.timestamp() > now + CLOCK_ERROR_SECONDS:
+        at -= timedelta(days=1)
+    return at.timestamp()
+
+
+def moment_of_run(text: str, run_seconds: float) -> float:
+    """Return the seconds since the begin of a recorded run that *text* means; raises UsageError.
+
+    10m and 0:10:00 count from its begin, -10m from its end.
+    """
+    try:
+        if text == NOW:
+            return run_seconds
+        if text.startswith("-"):
+            return run_seconds - durations.parse(text[1:])
+        if clock := CLOCK_OF_RUN.fullmatch(text):
+            return int(clock[1]) * 3600.0 + int(clock[2]) * 60.0 + int(clock[3])
+        return durations.parse(text)
+    except ValueError as error:
+        raise UsageError(
+            f"{text!r} is not a time of a recorded run; give 10m or 0:10:00 from its begin, -10m "
+            "from its end, or a range of steps such as 100-400"
+        ) from error
+
+
+def _stretch(part: str, read: Callable[[str], float]) -> Period | None:
+    begin, slash, end = part.partition("/")
+    if not slash:
+        return None
+    found = Period(read(begin), read(end))
+    if found.end <= found.begin:
+        raise UsageError(f"the period {part} ends before it begins")
+    return found

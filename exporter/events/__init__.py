@@ -1,0 +1,1 @@
+"""The events of the ranks' lives: as lines of a file, and the last one of each rank."""

@@ -1,0 +1,168 @@
+"""Reads the dumps of torch's flight recorder, without running what a pickle may ask for.
+
+The formats are those of torch 2.4 to 2.13 (versions 2.2 to 2.10 in the file): a pickle, or the JSON
+of the debug server. torch.distributed.flight_recorder has the schema.
+"""
+
+import ast
+import io
+import json
+import pickle
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from exporter.errors import UsageError, reason
+
+# torch names a file by its rank: nccl_trace_rank_3, comm_lib_trace_rank_3; .json is our addition.
+NAME: Final = re.compile(r"(.*?)(\d+)(?:\.(?:json|pkl|pickle))?")
+# A buffer of 20,000 entries with their stacks takes about 30 MiB.
+LARGEST_BYTES: Final = 1 << 28
+LONGEST: Final = 300
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One operation as a rank recorded it.
+
+    *group* is the name of its process group and *description* the user's. *number* counts the
+    group's collectives, or its sends and receives. *frames* are innermost first: function, file and
+    line. *finished* is whether the rank is done with it, by an error too.
+    """
+
+    group: str
+    description: str
+    number: int
+    is_p2p: bool
+    operation: str
+    input_sizes: tuple[tuple[int, ...], ...]
+    output_sizes: tuple[tuple[int, ...], ...]
+    types: tuple[str, ...]
+    finished: bool
+    created_nanoseconds: int
+    frames: tuple[tuple[str, str, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Dump:
+    """What *rank* recorded, in order; *members* are the ranks of each group that it names."""
+
+    rank: int
+    version: str
+    entries: tuple[Entry, ...]
+    members: Mapping[str, frozenset[int]]
+
+
+def read_directory(path: Path) -> list[Dump]:
+    """Return the dumps in *path*, by rank. Raises UsageError with what is wrong."""
+    try:
+        files = sorted(file for file in path.iterdir() if file.is_file())
+    except OSError as error:
+        raise UsageError(
+            f"cannot read {path}: {reason(error)}; name the directory with one dump per rank"
+        ) from error
+    named = [(file, match) for file in files if (match := NAME.fullmatch(file.name))]
+    by_rank: dict[int, Path] = {}
+    for file, match in named:
+        rank = int(match[2])
+        other = by_rank.setdefault(rank, file)
+        if other != file:
+            raise UsageError(
+                f"{path} has two dumps of rank {rank}, {other.name} and {file.name}; "
+                "keep those of one job and one time"
+            )
+    return [_read(file, rank) for rank, file in sorted(by_rank.items())]
+
+
+def _read(file: Path, rank: int) -> Dump:
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(LARGEST_BYTES + 1)
+    except OSError as error:
+        raise UsageError(f"cannot read {file}: {reason(error)}") from error
+    if not data:
+        raise UsageError(f"{file} is empty: its process ended while it wrote; remove the file")
+    if len(data) > LARGEST_BYTES:
+        raise UsageError(f"{file} is larger than {LARGEST_BYTES >> 20} MiB, so it is no dump")
+    try:
+        found = json.loads(data) if data.lstrip()[:1] == b"{" else _Plain(io.BytesIO(data)).load()
+        return _dump(rank, found)
+    except Refused as error:
+        raise UsageError(f"{file} is refused: {error}") from error
+    except (
+        pickle.UnpicklingError,
+        EOFError,
+        ValueError,
+        TypeError,
+        LookupError,
+        AttributeError,
+        ImportError,
+        RecursionError,
+        MemoryError,
+        OverflowError,
+    ) as error:
+        raise UsageError(f"{file} is no dump of torch's flight recorder, or is cut off") from error
+
+
+class Refused(Exception):
+    """A pickle asks for more than plain data."""
+
+
+class _Plain(pickle.Unpickler):
+    """Unpickles dicts, lists, tuples, text and numbers, of which torch's dumps consist."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        raise Refused(f"it would run {module}.{name}, and a dump has plain data only")
+
+    def persistent_load(self, pid: Any) -> Any:
+        raise Refused("it refers to data elsewhere, and a dump has plain data only")
+
+
+def _dump(rank: int, found: Mapping[str, Any]) -> Dump:
+    entries = tuple(_entry(each) for each in found.get("entries", ()))
+    members = {}
+    for name, group in found.get("pg_config", {}).items():
+        members[_text(name)] = _ranks(group["ranks"])  # Of gloo, one group without a name.
+    return Dump(rank, _text(found["version"]), entries, members)
+
+
+def _ranks(told: Any) -> frozenset[int]:
+    """Return the ranks in *told*, which is text: "[0, 1]"."""
+    listed = ast.literal_eval(told) if isinstance(told, str) else told
+    return frozenset(int(rank) for rank in listed)
+
+
+def _entry(entry: Mapping[str, Any]) -> Entry:
+    group, description = entry["process_group"]
+    is_p2p = bool(entry["is_p2p"])
+    library, _, operation = _text(entry["profiling_name"]).rpartition(":")
+    types = (*entry.get("input_dtypes", ()), *entry.get("output_dtypes", ()))
+    # Only the NCCL backend notes when an operation starts and ends.
+    finished = entry["state"] == "completed" or (library == "gloo" and bool(entry["retired"]))
+    return Entry(
+        group=_text(group),
+        description=_text(description),
+        number=int(entry["p2p_seq_id" if is_p2p else "collective_seq_id"]),
+        is_p2p=is_p2p,
+        operation=operation,
+        input_sizes=_sizes(entry["input_sizes"]),
+        output_sizes=_sizes(entry["output_sizes"]),
+        types=tuple(_text(each) for each in types),
+        finished=finished,
+        created_nanoseconds=int(entry.get("time_created_ns") or 0),
+        frames=tuple(
+            (_text(frame["name"]), _text(frame["filename"]), int(frame["line"]))
+            for frame in entry.get("frames") or ()
+        ),
+    )
+
+
+def _text(told: Any) -> str:
+    """Return *told* fit for a terminal: a dump may come from anybody."""
+    return "".join(letter if letter.isprintable() else "?" for letter in str(told)[:LONGEST])
+
+
+def _sizes(told: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+    return tuple(tuple(int(each) for each in size) for size in told)

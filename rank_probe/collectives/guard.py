@@ -1,0 +1,111 @@
+"""Keeps the measurement away from GPUs on which a job runs: each would slow the other down."""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rank_probe import identity
+from rank_probe.check import first_snapshot
+from rank_probe.check_exporter import Running, dry_run
+from rank_probe.check_problem import Problem
+from rank_probe.collectives.failure import CannotMeasure
+from rank_probe.collectives.world import World
+from rank_probe.push import DEFAULT_ENDPOINT
+
+SAY_SO = "wait until it has ended, or measure beside it with --beside-a-job"
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What one rank found: *live* says what runs, *note* why it could not look."""
+
+    live: tuple[str, ...]
+    note: str | None
+
+
+def keep_away(world: World, local_rank: int, beside_a_job: bool) -> list[str]:
+    """Return notes on what could not be seen; raises CannotMeasure beside a live job.
+
+    Call it before the world's ranks have used a device, or they would find one another.
+    """
+    world.says("the look for jobs that run")
+    everyone = world.exchange((world.hosts[world.rank], os.getpid()))
+    own = {int(pid) for host, pid in everyone if host == world.hosts[world.rank]}
+    mine = _my_gpu(local_rank) if world.backend == "nccl" else None
+    reported = _reported(os.environ, None if mine is None else {mine}, local_rank)
+    seen = [*([reported] if reported else []), *_on_gpu(mine, own)]
+    live = [text for one in seen for text in one.live]
+    notes = [one.note for one in seen if one.note is not None]
+    # All ranks ask before any of them takes its device.
+    told = world.exchange({"live": live, "notes": notes})
+    found = _once(told, world.hosts, "live")
+    if found and not beside_a_job:
+        raise CannotMeasure(f"{'; '.join(found)}: {SAY_SO}")
+    return [
+        *(f"measured beside a job: {text}" for text in found),
+        *_once(told, world.hosts, "notes"),
+    ]
+
+
+def _once(told: Iterable[Mapping[str, Any]], hosts: Sequence[str], what: str) -> list[str]:
+    return list(
+        dict.fromkeys(
+            f"{host}: {text}" for one, host in zip(told, hosts, strict=True) for text in one[what]
+        )
+    )
+
+
+def _reported(
+    environment: Mapping[str, str], gpus: set[str] | None, local_rank: int
+) -> Seen | None:
+    """Return the ranks that report to this node's exporter, on *gpus* or, if None, anywhere.
+
+    With GPUs each rank asks about its own; without, one rank of a node asks for all.
+    """
+    if gpus is None and local_rank:
+        return None
+    known = identity.with_namespace(environment)
+    endpoint = known.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT
+    try:
+        answer = dry_run(endpoint, first_snapshot(known, identity.from_environment(known)), known)
+    except Problem as problem:
+        return Seen((), f"no exporter says whether a job runs: {problem}")
+    if answer.running is None:
+        return Seen((), f"the exporter {answer.version} is too old to say whether a job runs")
+    return Seen(tuple(_live(answer.running, gpus)), None)
+
+
+def _live(running: Iterable[Running], gpus: set[str] | None) -> Iterator[str]:
+    for job in running:
+        # A rank whose GPU is not known may be on any.
+        if gpus is None or not job.gpu_uuids or gpus & set(job.gpu_uuids):
+            name = f"job {job.job_id!r}" if job.job_id else "another user's job"
+            yield f"1 rank of {name} runs" if job.ranks == 1 else f"{job.ranks} ranks of {name} run"
+
+
+def _my_gpu(local_rank: int) -> str | None:
+    import torch
+
+    if local_rank >= torch.cuda.device_count():
+        return None  # Said with more words when it takes its device.
+    return f"GPU-{torch.cuda.get_device_properties(local_rank).uuid}"
+
+
+def _on_gpu(uuid: str | None, own: set[int]) -> Iterator[Seen]:
+    """Yield the processes that NVML lists on the GPU, except *own*; nothing without pynvml."""
+    if uuid is None:
+        return
+    try:
+        import pynvml
+    except ImportError:
+        return
+    try:
+        pynvml.nvmlInit()
+        device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        pids = {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(device)}
+    except pynvml.NVMLError as error:
+        yield Seen((), f"NVML does not list the processes of {uuid} ({error})")
+        return
+    if strangers := sorted(pids - own):
+        yield Seen((f"process {', '.join(map(str, strangers))} computes on {uuid}",), None)

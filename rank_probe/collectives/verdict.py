@@ -1,0 +1,170 @@
+"""Which link, rank or node stands out from those that should be as fast.
+
+Links inside nodes are compared with links inside nodes, links between nodes with links between
+nodes. A cost is seconds of latency, or seconds per byte; twice the cost is twice as slow.
+
+A rank is judged by its fastest link, which is slow only if they all are. Then each link is judged,
+less by what its ranks are slower. An outlier is further from the median than
+several robust standard deviations (1.4826 * MAD, of logarithms) and by a factor that matters. A
+median holds only while fewer than half are slow.
+"""
+
+import math
+import statistics
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeVar
+
+from rank_probe.collectives.pairwise import PairTime
+from rank_probe.collectives.rounds import Pair
+
+Measure = Literal["latency", "bandwidth"]
+Scope = Literal["intra-node", "inter-node"]
+# sender, receiver
+Link = tuple[int, int]
+Costs = Mapping[Link, float]
+SCOPES: Final[tuple[Scope, ...]] = ("intra-node", "inter-node")
+Key = TypeVar("Key", bound=Hashable)
+
+# Half of a link's lanes, or a link of one generation before, cost twice as much. Latencies also
+# differ by the path through a healthy node.
+FACTORS: Final[Mapping[Measure, float]] = {"latency": 2.0, "bandwidth": 1.5}
+DEVIATIONS: Final = 5.0
+# The factor alone is reason enough to measure again.
+DOUBT_DEVIATIONS: Final = 0.0
+# Of a rank that may be slow, the fastest tell: it is slow only if they are.
+LINKS_OF_A_RANK: Final = 6
+MAD_TO_DEVIATION: Final = 1.4826
+# With fewer there is no median to be far from.
+FEWEST: Final = 3
+# Of the comparable links; more are how the machine is wired, not broken links.
+MOST_SLOW_LINKS: Final = 0.25
+ENDS: Final[Mapping[str, Callable[[Link], int]]] = {
+    "sends": lambda link: link[0],
+    "receives": lambda link: link[1],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """What stands out in one *measure*: *ranks* is one rank, or sender and receiver of a link.
+
+    *way* is `sends` or `receives` for a rank. *cost* is its own, *typical* the median of its like.
+    """
+
+    measure: Measure
+    scope: Scope
+    ranks: tuple[int, ...]
+    way: str
+    cost: float
+    typical: float
+
+    @property
+    def factor(self) -> float:
+        """How many times its cost is the typical one."""
+        return self.cost / self.typical
+
+
+def costs(times: Iterable[PairTime], measure: Measure) -> dict[Link, float]:
+    """Return the cost of each measured link, in both directions."""
+    found: dict[Link, float] = {}
+    for pair in times:
+        there = pair.latency_seconds if measure == "latency" else 1 / pair.there
+        back = pair.latency_seconds if measure == "latency" else 1 / pair.back
+        found |= {(pair.first, pair.second): there, (pair.second, pair.first): back}
+    return found
+
+
+def scope_of(link: Link, hosts: Sequence[str]) -> Scope:
+    """Return whether *link* stays inside a node."""
+    return "intra-node" if hosts[link[0]] == hosts[link[1]] else "inter-node"
+
+
+def suspects(
+    times: Sequence[PairTime], hosts: Sequence[str], noise: Mapping[Measure, float] | None = None
+) -> list[Suspect]:
+    """Return all that stands out, ranks before links.
+
+    *noise* says by which factor one reading of a pair is slower than its best. An outlier must be
+    slower by more than the square of it, on top of all else.
+    """
+    return [
+        one
+        for measure, scope, like in _scopes(times, hosts)
+        for one in _in_one_scope(measure, scope, like, (noise or {}).get(measure, 1.0) ** 2)
+    ]
+
+
+def doubtful(times: Sequence[PairTime], hosts: Sequence[str]) -> list[Pair]:
+    """Return the pairs that may be slow, or are those of a rank that may be, the worst first.
+
+    This is suspicious on purpose: what it finds is measured again.
+    """
+    found: dict[Pair, float] = {}
+    for measure, _, like in _scopes(times, hosts):
+        slow = outliers(like, FACTORS[measure], DOUBT_DEVIATIONS)
+        doubts = {link: like[link] / typical for link, typical in slow.items()}
+        for end in ENDS.values():
+            theirs = _by_rank(like, end)
+            best = _best_by_rank(like, end)
+            for rank, typical in outliers(best, FACTORS[measure], DOUBT_DEVIATIONS).items():
+                fastest = sorted(theirs[rank], key=lambda link: theirs[rank][link])
+                doubts |= {link: best[rank] / typical for link in fastest[:LINKS_OF_A_RANK]}
+        for link, factor in doubts.items():
+            pair = (min(link), max(link))
+            found[pair] = max(found.get(pair, 0.0), factor)
+    return sorted(found, key=lambda pair: (-found[pair], pair))
+
+
+def _scopes(
+    times: Sequence[PairTime], hosts: Sequence[str]
+) -> Iterator[tuple[Measure, Scope, dict[Link, float]]]:
+    for measure in FACTORS:
+        of_all = costs(times, measure)
+        for scope in SCOPES:
+            like = {link: cost for link, cost in of_all.items() if scope_of(link, hosts) == scope}
+            yield measure, scope, like
+
+
+def _in_one_scope(measure: Measure, scope: Scope, like: Costs, allowance: float) -> list[Suspect]:
+    found: list[Suspect] = []
+    rest = dict(like)
+    for way, end in ENDS.items():
+        best = _best_by_rank(like, end)
+        for rank, typical in outliers(best, FACTORS[measure] * allowance).items():
+            found.append(Suspect(measure, scope, (rank,), way, best[rank], typical))
+            for link in rest:
+                if end(link) == rank:  # What is left is what is wrong with the link itself.
+                    rest[link] *= typical / best[rank]
+    slow = outliers(rest, FACTORS[measure] * allowance)
+    if len(slow) <= max(MOST_SLOW_LINKS * len(like), 2):
+        found += [
+            Suspect(measure, scope, link, "", like[link], typical) for link, typical in slow.items()
+        ]
+    return found
+
+
+def _best_by_rank(like: Costs, end: Callable[[Link], int]) -> dict[int, float]:
+    """Return the cost of each rank's fastest link, of the ranks that have several."""
+    theirs = _by_rank(like, end)
+    return {rank: min(own.values()) for rank, own in theirs.items() if len(own) > 1}
+
+
+def outliers(
+    values: Mapping[Key, float], factor: float, deviations: float = DEVIATIONS
+) -> dict[Key, float]:
+    """Return the keys whose values stand out above the others, each with the median."""
+    if len(values) < FEWEST:
+        return {}
+    logs = {key: math.log(value) for key, value in values.items()}
+    middle = statistics.median(logs.values())
+    deviation = MAD_TO_DEVIATION * statistics.median(abs(each - middle) for each in logs.values())
+    limit = middle + max(math.log(factor), deviations * deviation)
+    return {key: math.exp(middle) for key, each in logs.items() if each > limit}
+
+
+def _by_rank(like: Costs, end: Callable[[Link], int]) -> dict[int, dict[Link, float]]:
+    found: dict[int, dict[Link, float]] = {}
+    for link, cost in like.items():
+        found.setdefault(end(link), {})[link] = cost
+    return found

@@ -1,0 +1,59 @@
+"""The benchmark of collectives counts what was named, and compares block by block."""
+
+import socket
+import time
+from typing import Any
+
+import pytest
+
+from benchmarks import collectives
+from benchmarks.collectives import Case, links
+from benchmarks.collectives_arms import compared
+from benchmarks.collectives_network import Cable
+
+LINK = {"kind": "link", "ranks": [1, 3]}
+OTHER = {"kind": "rank", "ranks": [2]}
+
+
+@pytest.mark.parametrize(
+    ("expected", "named", "right"),
+    [
+        (("link", [1, 3]), [LINK], 2),
+        (("link", [1, 3]), [LINK, OTHER], 0),
+        (("link", [1, 3]), [], 0),
+        (None, [], 2),
+        (None, [OTHER], 0),
+    ],
+)
+def test_right_is_the_planted_link_and_nothing_else(
+    monkeypatch: pytest.MonkeyPatch, expected: Any, named: list[Any], right: int
+) -> None:
+    """A false alarm beside the right name is not right."""
+    monkeypatch.setattr(collectives, "CASES", [Case("c", lambda network: None, expected)])
+    monkeypatch.setattr(collectives, "measured", lambda case: {"named": named, "verdict": "v"})
+    (row,) = links(2)
+
+    assert (row["right"], row["runs"], row["said"]) == (right, 2, "v")
+
+
+def test_ratio_is_that_of_the_median_block() -> None:
+    """Each block is compared with its neighbour, so a slow minute on the machine cancels out."""
+    row = compared([(1.1, 1.0), (11.0, 10.0), (2.2, 2.0), (9.0, 1.0), (1.0, 9.0)])
+
+    assert row["ratio"] == pytest.approx(1.1)
+    assert row["blocks"] == 5
+
+
+def test_cable_carries_both_ways_later() -> None:
+    """What goes in at one end comes out at the other, whole and not before its time."""
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
+    (first, inner_first), (second, inner_second) = pairs
+    ends = (inner_first.detach(), inner_second.detach())
+    with first, second, Cable(ends, 0.05):
+        began = time.monotonic()
+        first.send(b"there")
+        first.send(b"again")
+        second.send(b"back")
+
+        assert [second.recv(99), second.recv(99), first.recv(99)] == [b"there", b"again", b"back"]
+        assert time.monotonic() - began >= 0.05

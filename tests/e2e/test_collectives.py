@@ -1,0 +1,75 @@
+"""`rank-probe bench-collectives` with four real ranks: a slow link, and a rank that dies."""
+
+import os
+import signal
+import subprocess
+import sys
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.collectives import LIMITED_LINK, RANKS, measured, named
+from benchmarks.collectives_network import why_not
+from demo.process import free_port
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]
+
+# On a busy machine a step may take long; a lost rank must not take half as long.
+TIMEOUT_SECONDS = 60
+
+
+@pytest.mark.skipif(why_not() is not None, reason=f"cannot make a network: {why_not()}")
+def test_slow_link_is_named(tmp_path: Path) -> None:
+    """Between network namespaces, one link of which tc has limited; on every output."""
+    picture, textfile = tmp_path / "links.svg", tmp_path / "links.prom"
+    outputs = ["--picture", str(picture), "--textfile", str(textfile)]
+    document = measured(LIMITED_LINK, ["--seconds", "3", "--max-bytes", "16KiB", *outputs])
+
+    assert named(document) == [("link", [1, 3])], document["verdict"]
+    assert (document["slow"], document["backend"], document["ranks"]) == (True, "gloo", RANKS)
+    assert document["hosts"] == ["node0", "node1", "node2", "node3"]
+    assert {pair["scope"] for pair in document["pairs"]} == {"inter-node"}
+    assert {one["collective"] for one in document["collectives"]} == {
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+    }
+    assert ET.parse(picture).getroot().findtext("{http://www.w3.org/2000/svg}title")
+    assert 'rankskew_collective_slow_info{kind="link",ranks="1,3"' in textfile.read_text()
+
+
+def start(rank: int, port: int) -> subprocess.Popen[str]:
+    launcher = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": RANKS, "MASTER_PORT": port}
+    own: dict[str, Any] = {"MASTER_ADDR": "127.0.0.1", "OMP_NUM_THREADS": 1} | launcher
+    command = [sys.executable, "-m", "rank_probe", "bench-collectives", "--seconds", "600"]
+    return subprocess.Popen(
+        [*command, "--timeout", str(TIMEOUT_SECONDS)],
+        env=os.environ | {name: str(value) for name, value in own.items()},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_rank_that_dies_ends_all_with_one_sentence() -> None:
+    """The others do not wait for it, and one of them says why."""
+    port = free_port()
+    ranks = [start(rank, port) for rank in range(RANKS)]
+    try:
+        assert ranks[0].stderr is not None
+        # All have met by then.
+        assert "rank-probe: 4 ranks on 1 node measure with gloo" in ranks[0].stderr.readline()
+        ranks[2].send_signal(signal.SIGKILL)
+        said = [rank.communicate(timeout=TIMEOUT_SECONDS / 2) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+
+    sentences = [line for _, errors in said for line in errors.splitlines()]
+    assert [rank.returncode for rank in ranks] == [2, 2, -signal.SIGKILL, 2]
+    assert len(sentences) == 1, sentences
+    assert "a rank has ended, a link is down, or" in sentences[0]
+    assert [output for output, _ in said] == [""] * RANKS

@@ -1,0 +1,152 @@
+"""A comparison from a real Prometheus, over a history written from recorded runs."""
+
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from demo.stack import Prometheus as PrometheusProcess
+from exporter.client.prometheus import Prometheus
+from exporter.diagnose.compare.choose import compare_recorded, compare_traces
+from exporter.diagnose.compare.comparison import CANNOT_TELL, IMPROVED, Comparison
+from exporter.replay.judge import judge
+from exporter.replay.series import input_series, scrape_times
+from exporter.replay.stretches import stretches
+from exporter.replay.times import timeline
+from exporter.replay.traces import Run, read_traces
+from tests.exporter.recorded import record
+
+pytestmark = pytest.mark.e2e
+
+SCRAPE_SECONDS = 15.0
+# The runs began so long ago; all of them are over.
+BEGAN = float(int(time.time()) - 3600)
+# A series that ends has a value for so long, since a history written like this has no stale marks.
+LINGERS_SECONDS = 300
+# Rank 3 is late for so many steps of 1.25 s.
+LATE_STEPS = 600
+
+
+def recorded(path: Path, job_id: str, steps: int = 1500, hang: int = -1) -> Run:
+    """Return a run of which rank 3 is late until LATE_STEPS, and rank 2 hangs in step *hang*."""
+    run = read_traces(
+        [
+            record(
+                path / f"{job_id}.csv",
+                ranks=4,
+                steps=steps,
+                late=lambda rank, step: (
+                    100.0
+                    if (rank, step) == (2, hang)
+                    else 0.2
+                    if rank == 3 and step < LATE_STEPS
+                    else 0.0
+                ),
+            )
+        ]
+    )[0]
+    run.job_id = job_id
+    return run
+
+
+def samples(run: Run, began: float) -> Iterator[str]:
+    """Yield what exporters exposed of *run*, in OpenMetrics."""
+    line = timeline(run, 1.0)
+    judged = judge(run, line, stretches(run, line), lambda share: None)
+    for series in input_series(run, line, judged, scrape_times(line, SCRAPE_SECONDS)):
+        for number, value in enumerate(series["values"].split()):
+            if value not in ("_", "stale"):
+                yield f"{series['series']} {value} {began + number * SCRAPE_SECONDS:.3f}"
+
+
+def write_history(directory: Path, lines: Sequence[str]) -> None:
+    """Write *lines* of OpenMetrics as blocks that Prometheus finds in *directory*."""
+    file = directory / "history.txt"
+    file.write_text("\n".join([*lines, "# EOF", ""]))
+    command = ["promtool", "tsdb", "create-blocks-from", "openmetrics"]
+    subprocess.run([*command, file, directory / "data"], check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def changed(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A run in which a late rank was mended."""
+    return recorded(tmp_path_factory.mktemp("trace"), "changed")
+
+
+@pytest.fixture(scope="module")
+def prometheus(changed: Run, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
+    """A Prometheus that scraped `changed`, a job that hung, and one that was restarted."""
+    directory = tmp_path_factory.mktemp("prometheus")
+    hung = recorded(directory, "hung", hang=300)
+    first = recorded(directory, "restarted", steps=400)
+    second = recorded(directory, "restarted", steps=900)
+    write_history(
+        directory,
+        [
+            *samples(changed, BEGAN),
+            *samples(hung, BEGAN),
+            *samples(first, BEGAN),
+            *samples(second, BEGAN + 600),
+        ],
+    )
+    with PrometheusProcess(directory) as process:
+        yield Prometheus(process.url)
+
+
+def ask(prometheus: Prometheus, job_id: str, begin: float, end: float) -> Comparison:
+    """Compare the ten minutes before *begin* with those after *end*, seconds of the run."""
+    asked = f"{BEGAN + begin:.0f}..{BEGAN + end:.0f}"
+    return compare_recorded(prometheus, asked, 600.0, time.time(), job_id)
+
+
+def test_prometheus_and_trace_tell_the_same(prometheus: Prometheus, changed: Run) -> None:
+    """Counters at borders of blocks give the ratio that the steps themselves give."""
+    mended = timeline(changed, 1.0).ends[0][LATE_STEPS]
+    begin, end = mended - 20, mended + LINGERS_SECONDS + 20
+    found = ask(prometheus, "changed", begin, end)
+    trace = compare_traces([changed], f"{begin:.0f}s..{end:.0f}s", 600.0)
+
+    assert found.verdict == trace.verdict == IMPROVED
+    assert found.cost is not None
+    assert trace.cost is not None
+    assert found.cost.ratio is not None
+    assert trace.cost.ratio is not None
+    assert found.cost.ratio.value == pytest.approx(trace.cost.ratio.value, rel=0.005)
+    assert found.cost.ratio.high - found.cost.ratio.low < 0.02
+    stages = {one.name: one for one in found.stages}
+    for one in trace.stages:
+        assert stages[one.name].before == pytest.approx(one.before, rel=0.02)
+        assert stages[one.name].after == pytest.approx(one.after, rel=0.02)
+    assert found.lost[0].before == pytest.approx(trace.lost[0].before, rel=0.02)
+    assert found.before.slowdown == pytest.approx(trace.before.slowdown, rel=0.02)
+    assert found.late is not None
+    assert [(one.rank, one.stage, one.after) for one in found.late] == [(3, "backward", None)]
+
+
+def test_a_hang_is_refused(prometheus: Prometheus) -> None:
+    """The sentence says for how long no step ended."""
+    found = ask(prometheus, "hung", 650, 700)
+
+    assert found.verdict == CANNOT_TELL
+    assert found.why is not None
+    assert "s without a step: the job stood still" in found.why
+
+
+def test_a_restart_is_refused(prometheus: Prometheus) -> None:
+    """Counters that begin again are a restart, also if they overtake what they were."""
+    found = ask(prometheus, "restarted", 900, 910)
+
+    assert found.verdict == CANNOT_TELL
+    assert found.why is not None
+    assert "has a restart in it, or ranks that come and go" in found.why
+
+
+def test_a_period_that_was_not_recorded_is_refused(prometheus: Prometheus) -> None:
+    """Before its first scrape a job has no steps to compare."""
+    found = ask(prometheus, "changed", 300, 1000)
+
+    assert found.verdict == CANNOT_TELL
+    assert found.why is not None
+    assert "is not wholly recorded" in found.why

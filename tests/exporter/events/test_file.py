@@ -1,0 +1,105 @@
+"""Tests of the file that the lines are appended to."""
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from exporter.errors import StartError
+from exporter.events import file as events_file
+from exporter.events.file import EventsFile
+
+
+def written(path: Path, *lines: str) -> EventsFile:
+    """Return a file that was stopped after *lines*."""
+    file = EventsFile(path)
+    file.start()
+    for line in lines:
+        file.write(line)
+    file.stop()
+    return file
+
+
+def test_lines_are_appended(tmp_path: Path) -> None:
+    """What is in the file stays, and everything that waits is written at the end."""
+    path = tmp_path / "events.jsonl"
+    path.write_text("before\n")
+    file = written(path, "one", "two")
+
+    assert path.read_text() == "before\none\ntwo\n"
+    assert (file.written, file.dropped) == (2, 0)
+    assert EventsFile(path).tail() == ["before", "one", "two"]
+
+
+def test_others_may_not_read_it(tmp_path: Path) -> None:
+    """Names of jobs are not for everybody on the node."""
+    EventsFile(tmp_path / "events.jsonl")
+
+    assert (tmp_path / "events.jsonl").stat().st_mode & 0o007 == 0
+
+
+def test_file_that_was_moved_is_opened_again(tmp_path: Path) -> None:
+    """logrotate moves it, and needs to tell nobody."""
+    path = tmp_path / "events.jsonl"
+    file = EventsFile(path)
+    file._append("one")
+    path.rename(tmp_path / "events.jsonl.1")
+    file._append("two")
+    path.unlink()
+    file._append("three")
+
+    assert (tmp_path / "events.jsonl.1").read_text() == "one\n"
+    assert path.read_text() == "three\n"
+
+
+def test_full_disk_costs_lines_and_one_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The exporter goes on, counts them, and writes again once there is room."""
+    path = tmp_path / "events.jsonl"
+    file = EventsFile(path)
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", full)
+        file._append("one")
+        file._append("two")
+    file._append("three")
+
+    assert path.read_text() == "three\n"
+    assert (file.written, file.dropped) == (1, 2)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"cannot write the events file {path}: [Errno 28] No space left on device"
+    ]
+
+
+def test_disk_that_hangs_costs_lines_not_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lines that nobody takes do not pile up."""
+    monkeypatch.setattr(events_file, "MOST_WAITING", 2)
+    file = EventsFile(tmp_path / "events.jsonl")
+    for line in ("one", "two", "three"):
+        file.write(line)
+
+    assert file.dropped == 1
+
+
+def test_only_the_end_of_a_long_file_is_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file that was never rotated does not slow the start."""
+    monkeypatch.setattr(events_file, "READ_BACK_BYTES", 9)
+    path = tmp_path / "events.jsonl"
+    path.write_text("one\ntwo\nthree\n")
+
+    assert EventsFile(path).tail() == ["wo", "three"]
+
+
+def test_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
+    """The exporter does not start and lose every event."""
+    with pytest.raises(StartError, match=r"cannot write --events.file .*: No such file or dir"):
+        EventsFile(tmp_path / "nowhere" / "events.jsonl")

@@ -1,0 +1,60 @@
+"""Made-up measurements: every link as fast as the next, but for those that a test slows down."""
+
+import random
+from collections.abc import Mapping, Sequence
+
+from rank_probe.collectives.measure import Result
+from rank_probe.collectives.named import named
+from rank_probe.collectives.operations import CollectiveTime
+from rank_probe.collectives.pairwise import PairTime
+from rank_probe.collectives.rounds import rounds
+from rank_probe.collectives.verdict import Link, scope_of, suspects
+
+LATENCY_SECONDS = 20e-6
+BANDWIDTH = 10e9
+
+
+def hosts(nodes: int, ranks_of_each: int) -> tuple[str, ...]:
+    """Return the host of each rank: n0, n1 and so on."""
+    return tuple(f"n{node}" for node in range(nodes) for _ in range(ranks_of_each))
+
+
+def pair_times(
+    hosts: Sequence[str],
+    slower: Mapping[Link, float] | None = None,
+    latency: Mapping[Link, float] | None = None,
+    noise: float = 0.0,
+    seed: int = 0,
+) -> list[PairTime]:
+    """Return the time of each measured pair.
+
+    *slower* divides the bandwidth of links from a sender to a receiver, *latency* multiplies the
+    latency of pairs. Nodes are 10 times further apart than ranks of one. *noise* is the standard
+    deviation of logarithms.
+    """
+    chance = random.Random(seed)
+
+    def noisy(value: float) -> float:
+        return value * chance.lognormvariate(0.0, noise)
+
+    found = []
+    for pairs in rounds(len(hosts)):
+        for first, second in pairs:
+            far = 10.0 if scope_of((first, second), hosts) == "inter-node" else 1.0
+            there, back = (
+                noisy(BANDWIDTH / far / (slower or {}).get(link, 1.0))
+                for link in ((first, second), (second, first))
+            )
+            seconds = noisy(LATENCY_SECONDS * far * (latency or {}).get((first, second), 1.0))
+            found.append(PairTime(first, second, seconds, there, back, 2**20))
+    return found
+
+
+def result(pairs: Sequence[PairTime], hosts: Sequence[str]) -> Result:
+    """Return a result with *pairs*, judged, and two collectives."""
+    collectives = (
+        CollectiveTime("all_reduce", 4096, 1e-3, 0.9e-3, 1.2e-3, 100),
+        CollectiveTime("all_gather", 4096, 0.5e-3, 0.4e-3, 0.6e-3, 200),
+    )
+    slow = named(suspects(pairs, hosts), hosts)
+    return Result("gloo", tuple(hosts), collectives, pairs, (), slow, ())

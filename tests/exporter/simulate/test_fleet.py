@@ -19,6 +19,8 @@ from tests.exporter.clock import Clock
 
 # Divided GPUs, pods and a driver that fails are not simulated.
 NOT_SIMULATED = {
+    "rankskew_audit_age_seconds",
+    "rankskew_audit_check",
     "rankskew_gpu_mig_info",
     "rankskew_gpu_mig_memory_total_bytes",
     "rankskew_gpu_mig_memory_used_bytes",

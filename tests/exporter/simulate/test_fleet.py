@@ -17,7 +17,7 @@ from exporter.simulate.plan import equal_jobs, tour
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.clock import Clock
 
-# Divided GPUs, pods and a driver that fails are not simulated.
+# Divided GPUs, pods, audits and a driver that fails are not simulated.
 NOT_SIMULATED = {
     "rankskew_audit_age_seconds",
     "rankskew_audit_check",

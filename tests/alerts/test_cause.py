@@ -124,6 +124,10 @@ class Nodes:
                     (f"rankskew_gpu_nvlink_links_up{{{gpu}}}", "18"),
                     (f"rankskew_gpu_utilization_ratio{{{gpu}}}", "1"),
                     (f"rankskew_gpu_row_remap_pending{{{gpu}}}", "0"),
+                    (f"rankskew_gpu_performance_state{{{gpu}}}", "0"),
+                    (f"rankskew_gpu_decoder_utilization_ratio{{{gpu}}}", "0.5"),
+                    (f"rankskew_gpu_pcie_replays_total{{{gpu}}}", "+1"),
+                    (f"rankskew_gpu_pcie_errors_total{{{gpu}}}", "+1"),
                     (f"rankskew_gpu_foreign_processes{{{gpu}}}", "0"),
                 ]
             for number in range(self.nodes):

@@ -20,9 +20,9 @@ def slow() -> Sequence[timeseries.Panel]:
 def _busy_disks() -> timeseries.Panel:
     return (
         panel(
-            "Disks busy",
-            "Share of the time in which the disk had work, of the two busiest disks. One disk of "
-            "an array that is far above the others is slow.",
+            "Busiest disk",
+            "Share of the time in which the busiest disk had work. Bytes that stay low while it "
+            "is busy show a slow one.",
             "percentunit",
             span=8,
         )
@@ -73,14 +73,14 @@ def _throttled() -> timeseries.Panel:
     return (
         panel(
             "CPUs throttled by heat",
-            "Share of the time in which heat throttled a CPU package; Intel only. The kernel "
-            "counts it when it ends.",
+            "Share of the time in which heat throttled the CPU package that it throttled most; "
+            "Intel only. The kernel counts it when it ends.",
             "percentunit",
             span=8,
         )
         .height(7)
         .no_value("Not measured")
-        .with_target(query(_rate("cpu_throttled_seconds_total"), "package {{package}}"))
+        .with_target(query(_rate("cpu_throttled_seconds_total"), "throttled"))
         .override_by_query("A", [shades(LATE_COLOUR)])
     )
 

@@ -202,7 +202,7 @@ COLLECTORS: Final = (
     _node("node_memory", "Memory of the node, misplaced pages, OOM kills.", NodeMemoryCollector),
     Entry("node_network", "The node's network devices, and TCP.", _node_network),
     _node("node_infiniband", "The node's InfiniBand and RoCE ports.", NodeInfinibandCollector),
-    Entry("node_disk", "Bytes of the node's disks; the two busiest of them.", _node_disk),
+    Entry("node_disk", "Bytes of the node's disks; the busiest of them.", _node_disk),
     _node("node_mounts", "Operations on NFS and Lustre, and their time.", NodeMountsCollector),
     Entry("exporter_self", "The exporter's version, ingest and process.", _exporter_self),
 )

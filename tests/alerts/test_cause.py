@@ -140,7 +140,7 @@ class Nodes:
                     (pressure(node, "cpu"), "+1"),
                     (pressure(node, "io"), "+0.5"),
                     (f'rankskew_infiniband_errors_total{{{node},port="1"}}', "+0"),
-                    (f'rankskew_node_cpu_throttled_seconds_total{{{node},package="0"}}', "+0"),
+                    (f"rankskew_node_cpu_throttled_seconds_total{{{node}}}", "+0"),
                     (f"rankskew_node_cpu_clock_hertz{{{node}}}", "3000000000"),
                     (f"rankskew_node_numa_misses_total{{{node}}}", "+0"),
                     (f'rankskew_node_disk_busy_seconds_total{{{node},device="sda"}}', "+3"),
@@ -260,7 +260,7 @@ FAULTS = {f"rankskew_rank_major_faults_total{{{WHO}}}": "+1800"}
 IO_PRESSURE = {f'rankskew_rank_cgroup_pressure_seconds_total{{{WHO},resource="io"}}': "+9"}
 SATURATED = {f"rankskew_rank_saturated_workers{{{WHO}}}": "2"}
 # A tenth of 15 seconds; half the clock; a disk that is never idle, and operations of 27 ms.
-HOT_CPU = {f'rankskew_node_cpu_throttled_seconds_total{{{NODE},package="0"}}': "+1.6"}
+HOT_CPU = {f"rankskew_node_cpu_throttled_seconds_total{{{NODE}}}": "+1.6"}
 SLOW_CPU = {f"rankskew_node_cpu_clock_hertz{{{NODE}}}": "1500000000"}
 NUMA_MISSES = {f"rankskew_node_numa_misses_total{{{NODE}}}": "+160000"}
 BUSY_DISK = {f'rankskew_node_disk_busy_seconds_total{{{NODE},device="sda"}}': "+14"}

@@ -1,4 +1,4 @@
-"""Node CPU clock: how fast the busy CPUs run, and for how long heat throttled the packages."""
+"""Node CPU clock: how fast the busy CPUs run, and for how long heat throttled them."""
 
 from collections.abc import Iterator
 from itertools import takewhile
@@ -30,8 +30,7 @@ class NodeCpuClockCollector:
         self._folder = mounts.sysfs / "devices" / "system" / "cpu"
         # Of each CPU, its busy and its total time, in ticks.
         self._last: dict[str, tuple[int, int]] = {}
-        self._package: dict[str, str] = {}
-        if self._clock("cpu0") is None and not self._throttled_seconds():
+        if self._clock("cpu0") is None and self._throttled_seconds() is None:
             raise NotAvailable("this node shows neither the clock of its CPUs nor throttling")
 
     def collect(self) -> Iterator[Metric]:
@@ -42,15 +41,16 @@ class NodeCpuClockCollector:
         )
         throttled = CounterMetricFamily(
             "rankskew_node_cpu_throttled_seconds_total",
-            "Time for which heat throttled the CPU package, in seconds, counted when it ends "
-            "(package_throttle_total_time_ms in /sys, Intel only, read every 15 s).",
-            labels=["package"],
+            "Time for which heat throttled the CPU package that it throttled most, in seconds, "
+            "counted when it ends (package_throttle_total_time_ms in /sys, Intel only, read every "
+            "15 s).",
         )
         hertz = [found for cpu in self._busy() if (found := self._clock(cpu)) is not None]
         if hertz:
             clock.add_metric([], sum(hertz) / len(hertz))
-        for package, seconds in self._throttled_seconds().items():
-            throttled.add_metric([package], seconds)
+        seconds = self._throttled_seconds()
+        if seconds is not None:
+            throttled.add_metric([], seconds)
         yield from (clock, throttled)
 
     def _clock(self, cpu: str) -> int | None:
@@ -70,22 +70,14 @@ class NodeCpuClockCollector:
         busiest = sorted(shares, key=lambda cpu: -shares[cpu])[:MOST_CPUS]
         return [cpu for cpu in busiest if shares[cpu] >= BUSY_SHARE]
 
-    def _throttled_seconds(self) -> dict[str, float]:
-        """Return the throttled time of each package; each of its CPUs has the same."""
-        found: dict[str, float] = {}
-        for cpu in names_in(self._folder):
-            throttled = self._folder / cpu / "thermal_throttle" / "package_throttle_total_time_ms"
-            total = number_in(throttled)
-            if total is not None:
-                package = self._package_of(cpu)
-                found[package] = max(found.get(package, 0.0), total / MILLISECONDS)
-        return found
-
-    def _package_of(self, cpu: str) -> str:
-        if cpu not in self._package:
-            package = number_in(self._folder / cpu / "topology" / "physical_package_id")
-            self._package[cpu] = str(package or 0)
-        return self._package[cpu]
+    def _throttled_seconds(self) -> float | None:
+        """Return the most that any CPU counts for its package; all of a package count the same."""
+        found = (
+            number_in(self._folder / cpu / "thermal_throttle" / "package_throttle_total_time_ms")
+            for cpu in names_in(self._folder)
+        )
+        most = max((total for total in found if total is not None), default=None)
+        return None if most is None else most / MILLISECONDS
 
 
 def _times(stat: Path) -> Iterator[tuple[str, tuple[int, int]]]:

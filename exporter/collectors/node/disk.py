@@ -1,4 +1,4 @@
-"""Node disk: bytes of the node's disks, all together, and how busy and slow the busiest are."""
+"""Node disk: bytes of the node's disks, all together, and how busy and slow the busiest one is."""
 
 import re
 from collections.abc import Iterator
@@ -16,8 +16,6 @@ from exporter.collectors.node.files import Mounts
 NVME_PATH: Final = re.compile(r"(nvme\d+)c\d+(n\d+)")
 
 
-# Disks that are shown one by one: a slow one is busier than its neighbours.
-MOST_DISKS: Final = 2
 MILLISECONDS: Final = 1_000
 
 
@@ -32,12 +30,13 @@ class Use(NamedTuple):
 
 
 class NodeDiskCollector:
-    """Expose the bytes of the physical disks, summed over the node, and the two busiest disks.
+    """Expose the bytes of the physical disks, summed over the node, and the busiest disk.
 
     Only disks with hardware behind them count, so that no byte counts twice: partitions, RAID,
     volumes and loop devices pass their bytes on to a disk. One slow disk disappears in the sum, but
-    the series of ten would be a quarter of the node's, so each has its own only while it is one of
-    the busiest; node_exporter has all. Disks whose full name matches *device_exclude* are left out.
+    the series of ten would be a quarter of the node's. A slow one is busier than its neighbours, so
+    only the busiest has its own; node_exporter has all. Disks whose full name matches
+    *device_exclude* are left out.
     """
 
     name = "node_disk"
@@ -48,7 +47,7 @@ class NodeDiskCollector:
         self._excluded = re.compile(device_exclude)
         self._last: dict[str, Use] = {}
         self._read_bytes = self._written_bytes = 0
-        self._busiest = Busiest(MOST_DISKS)
+        self._busiest = Busiest()
         if not ((mounts.procfs / "diskstats").exists() and self._folder.exists()):
             raise NotAvailable("this node shows no diskstats in /proc or no block in /sys")
 
@@ -77,23 +76,24 @@ class NodeDiskCollector:
             CounterMetricFamily(
                 "rankskew_node_disk_busy_seconds_total",
                 "Time in which the disk had at least one operation in progress, in seconds; of the "
-                "two disks that have been the busiest of late (/proc/diskstats, read every 5 s).",
+                "disk that has been the busiest of late (/proc/diskstats, read every 5 s).",
                 labels=["device"],
             ),
             CounterMetricFamily(
                 "rankskew_node_disk_reads_total",
-                "Reads that the disk has completed; of the two busiest disks (/proc/diskstats, "
+                "Reads that the disk has completed; of the busiest disk (/proc/diskstats, "
                 "read every 5 s).",
                 labels=["device"],
             ),
             CounterMetricFamily(
                 "rankskew_node_disk_read_seconds_total",
                 "Time that the disk's reads took, waiting included, in seconds summed over reads; "
-                "of the two busiest disks (/proc/diskstats, read every 5 s).",
+                "of the busiest disk (/proc/diskstats, read every 5 s).",
                 labels=["device"],
             ),
         )
-        for disk in self._busiest.of({name: use.busy_milliseconds for name, use in disks.items()}):
+        disk = self._busiest.of({name: use.busy_milliseconds for name, use in disks.items()})
+        if disk is not None:
             busy.add_metric([disk], disks[disk].busy_milliseconds / MILLISECONDS)
             reads.add_metric([disk], disks[disk].reads)
             reading.add_metric([disk], disks[disk].read_milliseconds / MILLISECONDS)

@@ -11,7 +11,6 @@ from exporter.collectors.base import NotAvailable
 from exporter.collectors.node.busiest import Busiest
 from exporter.collectors.node.files import Mounts, names_in, text_of
 
-MOST_MOUNTS: Final = 2
 NFS: Final = re.compile(r"device (\S+) mounted on .* with fstype nfs\d?(?: |$)")
 # Operations, transmissions, timeouts, bytes sent and received; then milliseconds in the queue, from
 # request to answer, and altogether; kernels since 5.3 add errors. The queue is left out: whoever
@@ -39,7 +38,7 @@ class Use(NamedTuple):
 
 
 class NodeMountsCollector:
-    """Expose the two file systems whose operations have taken the most time of late.
+    """Expose the file system whose operations have taken the most time of late: a slow one does.
 
     Of an NFS export that is mounted several times, the first mount counts: a node of Kubernetes has
     one for each pod, which share their counts.
@@ -50,26 +49,27 @@ class NodeMountsCollector:
 
     def __init__(self, mounts: Mounts) -> None:
         self._mounts = mounts
-        self._busiest = Busiest(MOST_MOUNTS)
+        self._busiest = Busiest()
         if not self._uses():
             raise NotAvailable("this node has neither NFS in mountstats nor timed Lustre in llite")
 
     def collect(self) -> Iterator[Metric]:
         operations = CounterMetricFamily(
             "rankskew_node_mount_operations_total",
-            "Operations on the NFS or Lustre file system; of the two that have taken the most time "
-            "of late (/proc/1/mountstats, llite in /proc or /sys, read every 15 s).",
+            "Operations on the NFS or Lustre file system; of the one whose operations have taken "
+            "the most time of late (/proc/1/mountstats, llite in /proc or /sys, read every 15 s).",
             labels=["export", "fstype"],
         )
         seconds = CounterMetricFamily(
             "rankskew_node_mount_operation_seconds_total",
             "Time that the operations took, in seconds summed over operations: of NFS from request "
-            "to answer, of Lustre altogether; of the same two file systems.",
+            "to answer, of Lustre altogether; of the same file system.",
             labels=["export", "fstype"],
         )
         uses = {f"{export.fstype} {export.name}": (export, use) for export, use in self._uses()}
-        for key in self._busiest.of({key: use.seconds for key, (_, use) in uses.items()}):
-            export, use = uses[key]
+        busiest = self._busiest.of({key: use.seconds for key, (_, use) in uses.items()})
+        if busiest is not None:
+            export, use = uses[busiest]
             operations.add_metric(export, use.operations)
             seconds.add_metric(export, use.seconds)
         yield from (operations, seconds)

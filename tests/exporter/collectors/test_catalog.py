@@ -101,7 +101,7 @@ def test_node_stays_within_its_series_budget(
 
     assert len(of_ports) == 4 * 8 + 1
     assert 'rankskew_collector_success{collector="node_pressure"} 1.0' in page
-    assert len([line for line in series if line.startswith("rankskew_node_disk_reads_")]) == 2
+    assert len([line for line in series if line.startswith("rankskew_node_disk_reads_")]) == 1
     assert len([line for line in series if line.startswith("rankskew_node_cpu_clock_")]) == 1
     assert len(series) <= SERIES_OF_A_NODE
 

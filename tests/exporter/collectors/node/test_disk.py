@@ -47,17 +47,13 @@ def test_bytes_are_summed_over_the_physical_disks(host: Mounts) -> None:
     assert total(NodeDiskCollector(host, EXCLUDED)) == [READ, WRITTEN]
 
 
-def test_two_busiest_disks_have_series_of_their_own(host: Mounts) -> None:
-    """Busy time, reads and the time that reads took, in seconds; of ten disks, two are shown."""
+def test_busiest_disk_has_series_of_its_own(host: Mounts) -> None:
+    """Busy time, reads and the time that reads took, in seconds; of ten disks, one is shown."""
     set_disk(host, "sda", reads=200, read_milliseconds=5_000, busy_milliseconds=4_000)
-    set_disk(host, "nvme0n1", reads=900, read_milliseconds=90, busy_milliseconds=60)
 
     assert by_disk(NodeDiskCollector(host, EXCLUDED)) == {
-        "busy_seconds nvme0n1": 0.06,
         "busy_seconds sda": 4.0,
-        "reads nvme0n1": 900,
         "reads sda": 200,
-        "read_seconds nvme0n1": 0.09,
         "read_seconds sda": 5.0,
     }
 
@@ -71,7 +67,7 @@ def test_disk_that_slows_down_takes_the_place_of_another(host: Mounts) -> None:
 
     assert "busy_seconds sda" not in before
     assert after["busy_seconds sda"] == 4.0
-    assert len(after) == 6
+    assert len(after) == 3
 
 
 def test_nvme_disk_of_several_paths_is_busy_once(host: Mounts) -> None:
@@ -80,9 +76,8 @@ def test_nvme_disk_of_several_paths_is_busy_once(host: Mounts) -> None:
         add_disk(host, path, 10)
         set_disk(host, path, reads=50, read_milliseconds=700, busy_milliseconds=500)
     add_disk(host, "nvme5n1", 0)
-    found = by_disk(NodeDiskCollector(host, EXCLUDED))
 
-    assert {name: found[name] for name in found if name.endswith("nvme5n1")} == {
+    assert by_disk(NodeDiskCollector(host, EXCLUDED)) == {
         "busy_seconds nvme5n1": 1.0,
         "reads nvme5n1": 100,
         "read_seconds nvme5n1": 1.4,

@@ -757,7 +757,7 @@ def test_healthy_telemetry_leaves_no_trace(tmp_path: Path) -> None:
 
 
 def test_every_cause_has_its_words(tmp_path: Path) -> None:
-    """Each value of the label says what to do first and has a page of the playbook; if known, a text."""
+    """Each value of the label says what to do first and has a playbook page; if known, a text."""
     known = [cause for cause in CAUSES if cause != "unknown"]
     expected = [
         Expect(

@@ -7,6 +7,7 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 
 from prometheus_client.metrics_core import Metric
@@ -22,11 +23,13 @@ from docs import (
     fault_table,
     figures,
     late_lines_table,
+    playbook_table,
     robustness_table,
     scale_table,
 )
 from docs.markdown import fill, table
 from docs.variables import VARIABLES
+from exporter.advice import advice
 from exporter.collectors.catalog import COLLECTORS, Sources
 from exporter.ingest.app import IngestCounts
 from exporter.nccl_inspector.watch import InspectorWatch
@@ -187,6 +190,10 @@ def _labels(family: Metric) -> str:
 
 
 # Every generated page, and the function that makes its new text from the old one.
+def _playbook(cause: str, page: str) -> str:
+    return fill(page, {"advice": playbook_table.summary(cause)})
+
+
 PAGES: dict[str, Callable[[str], str]] = {
     "docs/metrics.md": lambda _: metrics(),
     "docs/configuration.md": lambda _: configuration(),
@@ -238,6 +245,8 @@ PAGES: dict[str, Callable[[str], str]] = {
         },
     ),
     "docs/audit.md": lambda page: fill(page, {"plants": audit_table.plants()}),
+    "docs/playbook/README.md": lambda page: fill(page, {"causes": playbook_table.causes()}),
+    **{f"docs/playbook/{cause}.md": partial(_playbook, cause) for cause in advice()},
     "docs/simulate.md": lambda page: fill(page, {"faults": fault_table.faults()}),
     "docs/security.md": lambda page: fill(
         page,

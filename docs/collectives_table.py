@@ -14,11 +14,11 @@ def sample() -> str:
 def links() -> str:
     """Return how often the link or rank that was slowed down was named, and nothing else."""
     cells = [
-        (row["case"], f"{row['right']} of {row['runs']}", row["said"])
+        (row["case"], f"{row['right']} of {row['runs']}", row["named"])
         for row in rows("collectives")
         if row["part"] == "links"
     ]
-    return table(("slowed down", "right", "what the first run said"), cells)
+    return table(("slowed down", "right", "named"), cells)
 
 
 def loop() -> str:

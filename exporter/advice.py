@@ -71,7 +71,7 @@ class Advice:
         runbook = f"{DOCS}/alerts/runbooks/{self.runbook}.md"
         if self.playbook is None:
             return [runbook]
-        return [f"{DOCS}/docs/playbook/{self.playbook}.md", f"{runbook}#{self.cause}"]
+        return [f"{DOCS}/docs/playbook/{self.playbook}.md", runbook]
 
 
 def filled(text: str, values: Mapping[str, str]) -> str:

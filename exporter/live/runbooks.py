@@ -1,9 +1,9 @@
-"""Runbooks as web pages: rendered where they lie, with what the exporter knows filled in."""
+"""Runbooks and the playbook as web pages, with what the exporter knows filled in."""
 
 import re
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from html import escape
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 from urllib.parse import urlencode
 
@@ -23,6 +23,8 @@ PLACEHOLDERS: Final = {
 WORD: Final = re.compile(rf"\b({'|'.join(PLACEHOLDERS)})\b")
 # A job names itself, and commands are copied from here into a shell: anything else stays out.
 HARMLESS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/-]*")
+# What marks a generated part.
+COMMENT: Final = re.compile(r"<!--.*?-->\n*", re.DOTALL)
 SOURCE: Final = "https://github.com/rankskew/rankskew/blob/main/"
 
 PAGE: Final = """<!doctype html>
@@ -50,18 +52,20 @@ img-src 'self'; base-uri 'none'; form-action 'none'">
 
 
 class Runbooks:
-    """The bundled runbooks. They are read when they are asked for, because few ever are."""
+    """The bundled runbooks, and the playbook's pages on causes.
+
+    They are read when they are asked for, because few ever are.
+    """
 
     def __init__(self) -> None:
-        directory = bundled("alerts/runbooks")
-        self._paths: Mapping[str, Path] = {
-            path.stem: path for path in sorted(directory.glob("*.md"))
-        }
+        self._runbooks = _pages("alerts/runbooks")
+        self._causes = _pages("alerts/playbook")
+        self._paths: Mapping[str, Path] = self._runbooks | self._causes
 
     def index(self) -> str:
-        """Return the page that lists all runbooks."""
-        rows = "\n".join(f'<li><a href="{name}">{name}</a></li>' for name in self._paths)
-        return PAGE.format(title="Runbooks", body=f"<h1>Runbooks</h1>\n<ul>\n{rows}\n</ul>")
+        """Return the page that lists all of them."""
+        body = _list("Runbooks", self._runbooks) + _list("Causes of a late rank", self._causes)
+        return PAGE.format(title="Runbooks", body=body)
 
     def page(self, name: str, job_id: str, rank: str, live: LiveSummary) -> str | None:
         """Return runbook *name* as a page; None if there is none.
@@ -71,12 +75,22 @@ class Runbooks:
         path = self._paths.get(name)
         if path is None:
             return None
-        source = path.read_text(encoding="utf-8")
+        source = COMMENT.sub("", path.read_text(encoding="utf-8"))
         values = known(live, job_id, rank)
         query = urlencode({key: value for key, value in (("job", job_id), ("rank", rank)) if value})
         body = _render(source, values, query, self._paths.keys())
         notes = "\n".join(_notes(source, values))
         return PAGE.format(title=escape(name), body=f"{body}\n{notes}")
+
+
+def _pages(name: str) -> dict[str, Path]:
+    pages = sorted(bundled(name).glob("*.md"))
+    return {path.stem: path for path in pages if path.stem != "README"}
+
+
+def _list(title: str, names: Iterable[str]) -> str:
+    rows = "\n".join(f'<li><a href="{name}">{name}</a></li>' for name in names)
+    return f"<h1>{title}</h1>\n<ul>\n{rows}\n</ul>\n"
 
 
 def known(live: LiveSummary, job_id: str, rank: str) -> dict[str, str]:
@@ -118,9 +132,10 @@ def _render(source: str, values: Mapping[str, str], query: str, names: Container
 
 
 def _address(href: str, query: str, names: Container[str]) -> str:
-    """Return where a link leads: to another runbook here, or to the documentation's source."""
-    name = href.removesuffix(".md")
-    if name in names:
+    """Return where a link leads: to another page here, or to the documentation's source."""
+    path, _, _ = href.partition("#")
+    name = PurePosixPath(path).stem
+    if name in names and path.endswith(".md"):
         return f"{name}?{query}" if query else name
     return SOURCE + href.removeprefix("../../") if href.startswith("../../") else href
 

@@ -14,6 +14,8 @@ from rank_probe.collectives.world import World
 from rank_probe.push import DEFAULT_ENDPOINT
 
 SAY_SO = "wait until it has ended, or measure beside it with --beside-a-job"
+# Named in one sentence.
+MOST_HOSTS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +51,17 @@ def keep_away(world: World, local_rank: int, beside_a_job: bool) -> list[str]:
 
 
 def _once(told: Iterable[Mapping[str, Any]], hosts: Sequence[str], what: str) -> list[str]:
-    return list(
-        dict.fromkeys(
-            f"{host}: {text}" for one, host in zip(told, hosts, strict=True) for text in one[what]
-        )
-    )
+    """Return each sentence once, after the hosts that it is about."""
+    about: dict[str, dict[str, None]] = {}
+    for one, host in zip(told, hosts, strict=True):
+        for text in one[what]:
+            about.setdefault(text, {})[host] = None
+    return [f"{_names(list(those))}: {text}" for text, those in about.items()]
+
+
+def _names(hosts: Sequence[str]) -> str:
+    more = len(hosts) - MOST_HOSTS
+    return ", ".join(hosts[:MOST_HOSTS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _reported(

@@ -30,9 +30,9 @@ class Result:
 
     @property
     def best(self) -> list[PairTime]:
-        """One time for each pair: from the second pass, as far as there is one."""
-        again = {(one.first, one.second): one for one in self.again}
-        return [again.get((one.first, one.second), one) for one in self.pairs]
+        """One time for each pair, by its ranks: from the second pass, as far as there is one."""
+        found = {(one.first, one.second): one for one in (*self.pairs, *self.again)}
+        return [one for _, one in sorted(found.items())]
 
 
 def measure(world: World, plan: Plan, notes: Sequence[str] = ()) -> Result | None:

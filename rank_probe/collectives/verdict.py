@@ -38,7 +38,7 @@ MAD_TO_DEVIATION: Final = 1.4826
 # With fewer there is no median to be far from.
 FEWEST: Final = 3
 # Of the comparable links; more are how the machine is wired, not broken links.
-MOST_SLOW_LINKS: Final = 0.25
+MOST_SLOW_LINKS: Final = 1 / 3
 ENDS: Final[Mapping[str, Callable[[Link], int]]] = {
     "sends": lambda link: link[0],
     "receives": lambda link: link[1],
@@ -137,7 +137,7 @@ def _in_one_scope(measure: Measure, scope: Scope, like: Costs, allowance: float)
                 if end(link) == rank:  # What is left is what is wrong with the link itself.
                     rest[link] *= typical / best[rank]
     slow = outliers(rest, FACTORS[measure] * allowance)
-    if len(slow) <= max(MOST_SLOW_LINKS * len(like), 2):
+    if len(slow) <= MOST_SLOW_LINKS * len(like):
         found += [
             Suspect(measure, scope, link, "", like[link], typical) for link, typical in slow.items()
         ]

@@ -11,8 +11,8 @@ from benchmarks.collectives import Case, links
 from benchmarks.collectives_arms import compared
 from benchmarks.collectives_network import Cable
 
-LINK = {"kind": "link", "ranks": [1, 3]}
-OTHER = {"kind": "rank", "ranks": [2]}
+LINK = {"kind": "link", "ranks": [1, 3], "title": "link"}
+OTHER = {"kind": "rank", "ranks": [2], "title": "rank"}
 
 
 @pytest.mark.parametrize(
@@ -30,10 +30,11 @@ def test_right_is_the_planted_link_and_nothing_else(
 ) -> None:
     """A false alarm beside the right name is not right."""
     monkeypatch.setattr(collectives, "CASES", [Case("c", lambda network: None, expected)])
-    monkeypatch.setattr(collectives, "measured", lambda case: {"named": named, "verdict": "v"})
+    monkeypatch.setattr(collectives, "measured", lambda case: {"named": named})
     (row,) = links(2)
 
-    assert (row["right"], row["runs"], row["said"]) == (right, 2, "v")
+    said = "; ".join(one["title"] for one in named) or "nothing"
+    assert (row["right"], row["runs"], row["named"]) == (right, 2, said)
 
 
 def test_ratio_is_that_of_the_median_block() -> None:

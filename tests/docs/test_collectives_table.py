@@ -9,7 +9,7 @@ from docs import figures
 from docs.collectives_table import links, loop, sample
 from tests.docs.test_figures import keep
 
-LINK: dict[str, Any] = {"part": "links", "case": "link 1-3", "runs": 5, "right": 4, "said": "it"}
+LINK: dict[str, Any] = {"part": "links", "case": "link 1-3", "runs": 5, "right": 4, "named": "it"}
 LOOP: dict[str, Any] = {
     "part": "loop",
     "collective": "all_reduce",

@@ -19,7 +19,7 @@ def installation(
     names = {name: package / "bundled" / name for name in PLACES}
     if request.param == "checkout":
         names = {name: package.parent / place for name, place in PLACES.items()}
-    for name in ("alerts/rules", "alerts/runbooks", "dashboards"):
+    for name in ("alerts/rules", "alerts/runbooks", "alerts/playbook", "dashboards"):
         names[name].mkdir(parents=True)
         (names[name] / "one.txt").write_text(name)
     names["alerts/advice.yaml"].write_text("causes: {}")
@@ -34,6 +34,7 @@ def test_files_are_found_in_a_wheel_and_in_a_checkout(installation: Path) -> Non
     assert {name: bundled(name).is_dir() for name in PLACES} == {
         "alerts/rules": True,
         "alerts/runbooks": True,
+        "alerts/playbook": True,
         "alerts/advice.yaml": False,
         "alerts/alertmanager.yaml": False,
         "alerts/notifications.tmpl": False,
@@ -53,6 +54,7 @@ def test_everything_is_written_in_one_layout(installation: Path, tmp_path: Path)
         "alerts/alertmanager.yaml",
         "alerts/notifications.tmpl",
         "alerts/rules/one.txt",
+        "alerts/playbook/one.txt",
         "alerts/runbooks/one.txt",
         "dashboards/one.txt",
     }

@@ -16,6 +16,8 @@ LEAST_BLOCKS: Final = 15
 LEAST_STEPS: Final = 150
 # Fewer degrees of freedom are left if the step time drifts from block to block.
 LEAST_FREEDOM: Final = 3.0
+# A standard error of so small a share of the mean is rounding, or a drift that does not matter.
+STEADY_RATIO: Final = 1e-4
 # Stages that only some steps have.
 RARE_STAGES: Final = ("checkpoint", "eval")
 # No step ended for so long, and for so many steps: the job stood still.
@@ -101,7 +103,7 @@ class Side:
                 f"{LEAST_BLOCKS / len(self.blocks):.1f} times the length."
             )
         known = self.mean(lambda block: block.seconds, lambda block: block.steps)
-        if known is None or known.freedom < LEAST_FREEDOM:
+        if known is None or (known.freedom < LEAST_FREEDOM and not _is_steady(known)):
             return (
                 f"The step time changes too slowly during {self.what} to know its mean; compare "
                 "a longer or a steadier period."
@@ -128,6 +130,10 @@ def in_blocks(steps: Sequence[Step]) -> list[Sequence[Step]]:
 def pause_seconds(step_seconds: float) -> float:
     """Return how long no step may end in a job with steps of *step_seconds*."""
     return max(PAUSE_SECONDS, PAUSE_STEPS * step_seconds)
+
+
+def _is_steady(found: Estimate) -> bool:
+    return found.variance <= (STEADY_RATIO * found.mean) ** 2
 
 
 def _known(readings: Iterable[float | None]) -> list[float]:

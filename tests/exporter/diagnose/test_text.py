@@ -29,7 +29,7 @@ def test_report_on_a_late_rank() -> None:
         "   First       `py-spy dump --pid 4006`, then `iostat -x 1` on n2",
         "   Proof       The rank's `data` time is that of its peers.",
         "main/docs/playbook/input.md",
-        "RankskewStraggler.md#input",
+        "RankskewStraggler.md",
         "Not judged:\n   Only 90%",
     ):
         assert row in said

@@ -45,6 +45,7 @@ def test_file_that_was_moved_is_opened_again(tmp_path: Path) -> None:
     file = EventsFile(path)
     file._append("one")
     path.rename(tmp_path / "events.jsonl.1")
+    path.touch()  # As its option `create` does.
     file._append("two")
     path.unlink()
     file._append("three")

@@ -17,8 +17,10 @@ from exporter.simulate.plan import equal_jobs, tour
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.clock import Clock
 
-# Divided GPUs, pods, a driver and collectors that fail are not simulated.
+# Divided GPUs, pods, audits, a driver and collectors that fail are not simulated.
 NOT_SIMULATED = {
+    "rankskew_audit_age_seconds",
+    "rankskew_audit_check",
     "rankskew_collector_last_success_timestamp_seconds",
     "rankskew_event_lines_total",
     "rankskew_gpu_mig_info",

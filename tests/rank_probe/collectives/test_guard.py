@@ -116,3 +116,12 @@ def test_real_exporter_tells_of_its_ranks(tmp_path: Path, monkeypatch: pytest.Mo
             keep_away(world(), 0, False)
         exporter.push(snapshot(sequence=2, finished=True).to_json())
         assert keep_away(world(), 0, False) == []
+
+
+def test_sentence_about_many_nodes_stands_once() -> None:
+    """With the first four of them."""
+    told = [{"notes": ["no exporter"]}] * 6
+
+    assert guard._once(told, [f"n{node}" for node in range(6)], "notes") == [
+        "n0, n1, n2, n3 and 2 more: no exporter"
+    ]

@@ -37,6 +37,14 @@ def test_slow_rank_is_found_and_its_partners_are_not(ranks: int) -> None:
     }
 
 
+def test_two_slow_links_of_four_ranks_are_found() -> None:
+    """A third of the links may be slow, each way."""
+    where = hosts(1, 4)
+    both: dict[Link, float] = {(0, 1): 3.0, (1, 0): 3.0, (2, 3): 3.0, (3, 2): 3.0}
+
+    assert {one.ranks for one in suspects(pair_times(where, both), where)} == set(both)
+
+
 def test_rank_that_is_slow_between_nodes_only() -> None:
     """Its own network port, and not its place in the node."""
     where = hosts(3, 4)

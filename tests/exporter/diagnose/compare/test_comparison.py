@@ -84,6 +84,18 @@ def test_a_step_time_that_drifts_is_refused() -> None:
     assert "changes too slowly during After" in found.why
 
 
+def test_a_drift_that_does_not_matter_is_no_drift() -> None:
+    """Steps that differ by rounding only are as steady as can be."""
+    steady = side(0.5, noise=0)
+    blocks = [
+        type(block)(block.steps, block.seconds * (1 + number * 1e-6))
+        for number, block in enumerate(steady.blocks)
+    ]
+    found = compare(type(steady)("Before", "llama", 0, 1, 8, blocks), side(0.4, noise=0))
+
+    assert found.verdict == IMPROVED
+
+
 def test_other_batches_are_compared_by_what_a_gpu_trains() -> None:
     """Steps of twice the tokens that take 1.6 times as long are a gain."""
     found = compare(side(0.5, tokens_a_step=1000), side(0.8, tokens_a_step=2000, seed=2))

@@ -146,6 +146,8 @@ def run(arguments: Sequence[str]) -> int:
     except CannotMeasure as failure:
         _say(str(failure))
         return CANNOT_MEASURE
+    # Or a store that ends with rank 0 leaves a C++ stack on stderr, beside our sentence.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     # Libraries say on stdout whom they have met; only our own output goes where stdout led.
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

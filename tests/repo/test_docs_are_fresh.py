@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from docs import build
+from rank_probe.collectives.metrics import as_prometheus
+from tests.rank_probe.collectives.worlds import hosts, pair_times, result
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -58,9 +60,22 @@ def test_links_lead_somewhere(page: Path) -> None:
     assert missing == []
 
 
+def in_textfile() -> set[str]:
+    """Return the metrics that `rank-probe bench-collectives --textfile` writes."""
+    text = as_prometheus(result(pair_times(hosts(1, 4)), hosts(1, 4)), 0.0)
+    return set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE))
+
+
+def test_every_metric_of_the_textfile_is_listed() -> None:
+    """docs/collectives.md has them, as docs/metrics.md has the exporter's."""
+    page = (ROOT / "docs" / "collectives.md").read_text()
+
+    assert all(f"| `{name}` |" in page for name in in_textfile())
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_metrics_named_in_prose_exist(page: Path) -> None:
-    """A metric in backquotes is one that the exporter exposes."""
+    """A metric in backquotes is one that the exporter exposes, or a textfile of rank-probe."""
     exposed = {
         family
         for _, _, families in build.families_by_collector()
@@ -68,4 +83,4 @@ def test_metrics_named_in_prose_exist(page: Path) -> None:
     }
     named = set(re.findall(r"`(rankskew_[a-z_]+)(?:\{[^}]*\})?(?: \d)?`", text_of(page)))
 
-    assert named - exposed == set()
+    assert named - exposed - in_textfile() == set()

@@ -31,6 +31,10 @@ def _late(what: str, detail: str, stage: str, first: str) -> Expected:
     return Expected(FOUND, (what,), detail, (LATE_RANK,), stage, first)
 
 
+def _slow_node(what: str, detail: str, stage: str, first: str) -> Expected:
+    return Expected(FOUND, (what,), detail, LATE_NODE, stage, first)
+
+
 # By the job of the tour, which is named after its fault.
 TOUR: Final = {
     "healthy": Expected(BALANCED),
@@ -38,16 +42,30 @@ TOUR: Final = {
     "storage": _late("input", "reads", "data", "iostat"),
     "thermal": _late("slow_device", "clocks", "backward", "nvidia-smi -q -i 2"),
     "pcie": _late("slow_device", "pcie_link", "h2d", "nvidia-smi -q -i 2"),
+    "aer": _late("slow_device", "pcie_errors", "h2d", "nvidia-smi -q -i 2"),
+    "weaklink": _late("slow_device", "nvlink_errors", "backward", "nvidia-smi -q -i 2"),
+    "pstate": _late("slow_device", "pstate", "backward", "nvidia-smi -q -i 2"),
+    "decoder": _late("input", "decoder", "data", "py-spy dump --pid 20006"),
     "foreign": _late("foreign_process", "", "backward", "find its owner with `nvidia-smi -i 2`"),
     "cpu": _late("cpu", "throttled", "forward", "top"),
     "gc": _late("gc", "", "other", "py-spy dump --pid 20006"),
     "batches": _late("uneven_batches", "", "backward", "how long its samples are"),
     "checkpoint": _late("extra_duties", "checkpoint", "checkpoint", "py-spy dump --pid 20006"),
-    "node": Expected(FOUND, ("cpu",), "", LATE_NODE, "forward", "top"),
-    "network": Expected(FOUND, ("network",), "", LATE_NODE, "forward", "ip -s link"),
+    "node": _slow_node("cpu", "", "forward", "top"),
+    "network": _slow_node("network", "errors", "forward", "ip -s link"),
+    "disk": _slow_node("input", "disk", "data", "iostat"),
+    "nfs": _slow_node("input", "nfs", "data", "py-spy dump"),
+    "lustre": _slow_node("input", "lustre", "data", "py-spy dump"),
+    "cpuheat": _slow_node("cpu", "thermal", "forward", "top"),
+    "cpuclock": _slow_node("cpu", "frequency", "forward", "top"),
+    "numa": _slow_node("cpu", "numa_miss", "forward", "top"),
+    "congestion": _slow_node("network", "congestion", "forward", "ibstat"),
+    "retransmits": _slow_node("network", "retransmits", "data", "ip -s link"),
+    "slowport": _slow_node("network", "speed", "forward", "ibstat"),
     "rotating": Expected(FOUND, ("rotating",), stage="backward", first="work of the ranks"),
     "hang": _late("hung", "", "data", "py-spy dump --pid 20006"),
     "frozen": _late("hung", "", "frozen", "py-spy dump --pid 20006"),
+    "oom": _late("hung", "", "frozen", "py-spy dump --pid 20006"),
     "lost": _late("hung", "", "backward", "py-spy dump --pid 20006"),
     "deadlock": Expected(FOUND, ("hung_together",), first="py-spy dump"),
     "killed": Expected(FOUND, ("ranks_silent",), first="dmesg"),

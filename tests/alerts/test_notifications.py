@@ -180,7 +180,8 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
             elsewhere(promised("RankskewRanksMissing", state="silent")[:1], cluster="lost"),
             "lost: Rank 2 of job j has gone silent.",
             [
-                "Since 07:00 UTC. Rank 2 on m has not reported for 1m 15s. "
+                "Since 07:00 UTC. Rank 2 on m has not reported for 1m 15s; "
+                "its last event: checkpoint began 1m 30s ago. "
                 "Its process is dead, stopped, or cannot reach the exporter.",
                 "First: `ps -p PID`, then `dmesg -T` on m",
             ],

@@ -1,7 +1,7 @@
 """The report on a recorded trace: the judge's findings, the accounting, and the stages."""
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from statistics import fmean
@@ -18,7 +18,7 @@ from exporter.live.sentences import DOING, duration, listed
 from exporter.replay.findings import CHANGE, OF_THE_JOB
 from exporter.replay.findings import Finding as Found
 from exporter.replay.replay import Replay, replay
-from exporter.replay.traces import Run, read_traces
+from exporter.replay.traces import Run, read_traces, run_of
 from rank_probe.verdict import MILD, NODE, PAUSES, UNSYNCED
 
 NO_HARDWARE = (
@@ -29,21 +29,10 @@ NO_HARDWARE = (
 def read_trace(path: Path, job_id: str | None, scale: float = 1.0) -> Report:
     """Return the report on the trace at *path*, *scale* times slower; raises CannotTell."""
     try:
-        run = _one(read_traces([path]), job_id)
+        run = run_of(read_traces([path]), job_id)
     except UsageError as error:
         raise CannotTell(f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
     return trace_report(replay(run, scale), str(path))
-
-
-def _one(runs: Sequence[Run], job_id: str | None) -> Run:
-    """Return the last attempt of the job; raises CannotTell if it is not clear which."""
-    names = sorted({run.job_id for run in runs})
-    if job_id is None and len(names) > 1:
-        raise CannotTell(f"There are {len(names)} jobs; name one with --job: {', '.join(names)}.")
-    chosen = [run for run in runs if job_id in (None, run.job_id)]
-    if not chosen:
-        raise CannotTell(f"There is no job {job_id!r}; there are: {', '.join(names)}.")
-    return max(chosen, key=lambda run: run.attempt)
 
 
 def trace_report(one: Replay, source: str) -> Report:

@@ -3,7 +3,7 @@
 import csv
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TextIO
@@ -171,3 +171,14 @@ def _seconds(cells: dict[str, str], column: str) -> float | None:
             f"{column} is {text[:40]!r}, not a number of seconds from 0 to {MOST_SECONDS:g}"
         )
     return seconds
+
+
+def run_of(runs: Sequence[Run], job_id: str | None) -> Run:
+    """Return the last attempt of the job *job_id*, or of the only one; raises UsageError."""
+    names = sorted({run.job_id for run in runs})
+    if job_id is None and len(names) > 1:
+        raise UsageError(f"there are {len(names)} jobs; name one with --job: {', '.join(names)}")
+    chosen = [run for run in runs if job_id in (None, run.job_id)]
+    if not chosen:
+        raise UsageError(f"there is no job {job_id!r}; there are: {', '.join(names)}")
+    return max(chosen, key=lambda run: run.attempt)

@@ -12,12 +12,12 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.diagnose import ask
+from benchmarks.diagnose import ask, fast_rules
 from benchmarks.diagnose_plan import TOUR
 from benchmarks.diagnose_score import is_right, score
 from dashboards.states import STATES
 from demo.process import get, wait_for
-from demo.stack import ROOT, RULES, Prometheus, Simulation
+from demo.stack import ROOT, Prometheus, Simulation
 from exporter.simulate.faults import BY_NAME, Scope
 from exporter.simulate.plan import tour
 from tests.dashboards.dashboard_files import JSON_FILES, Target, panels
@@ -102,7 +102,7 @@ def matches(promised: str, said: str) -> bool:
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
     """The tour, once every job has its state."""
     directory = tmp_path_factory.mktemp("states")
-    rules = _without_intervals(directory / "rules")
+    rules = fast_rules(directory / "rules")
     with (
         Simulation(directory / "simulation") as simulation,
         Prometheus(
@@ -119,15 +119,6 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
         )
         assert settled, (_states(prometheus), _causes(prometheus))
         yield Tour(simulation, prometheus)
-
-
-def _without_intervals(directory: Path) -> Path:
-    """Write the shipped rules, all evaluated as often as they can be."""
-    directory.mkdir()
-    for path in RULES.glob("*.yaml"):
-        text = re.sub(r"^    interval: .*\n", "", path.read_text(), flags=re.MULTILINE)
-        (directory / path.name).write_text(text)
-    return directory
 
 
 def _is_settled(prometheus: Prometheus, expected: dict[str, str]) -> bool:

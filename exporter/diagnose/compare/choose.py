@@ -21,7 +21,7 @@ from exporter.diagnose.compare.periods import (
 )
 from exporter.errors import UsageError
 from exporter.replay.times import Timeline, timeline
-from exporter.replay.traces import Run
+from exporter.replay.traces import Run, run_of
 from rank_probe.judge import WARMUP_STEPS
 
 SIDES: Final = ("Before", "After")
@@ -61,13 +61,13 @@ def compare_traces(
     """Compare the two sides of *asked*, A..B, in *runs*; raises UsageError if these lack them."""
     parts = two_parts(asked)
     if jobs := _two_jobs(parts):
-        chosen = [_run(runs, job) for job in jobs]
+        chosen = [run_of(runs, job) for job in jobs]
         before, after = (
             trace_side(run, f"{word} (job {run.job_id})", sorted(run.steps)[WARMUP_STEPS:])
             for word, run in zip(SIDES, chosen, strict=True)
         )
         return compare(before, after)
-    run = _run(runs, job_id)
+    run = run_of(runs, job_id)
     names, numbers = _steps(run, parts, window_seconds)
     before, after = (
         trace_side(run, f"{word} ({name})", those)
@@ -112,17 +112,6 @@ def _job(
         raise Trouble(f"Several clusters have a job {jobs[0]!r}; give --cluster: {clusters}.")
     more = f" and {len(jobs) - MOST_NAMES} more" if len(jobs) > MOST_NAMES else ""
     raise Trouble(f"Give --job; these ran in both periods: {', '.join(jobs[:MOST_NAMES])}{more}.")
-
-
-def _run(runs: Sequence[Run], job_id: str | None) -> Run:
-    """Return the last attempt of the job *job_id*, or of the only one."""
-    jobs = sorted({run.job_id for run in runs})
-    if job_id is None and len(jobs) > 1:
-        raise UsageError(f"these traces have several jobs; give --job: {', '.join(jobs)}")
-    those = [run for run in runs if job_id in (None, run.job_id)]
-    if not those:
-        raise UsageError(f"these traces have no job {job_id!r}; they have: {', '.join(jobs)}")
-    return max(those, key=lambda run: run.attempt)
 
 
 def _steps(

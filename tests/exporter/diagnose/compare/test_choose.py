@@ -78,7 +78,7 @@ def test_two_jobs_are_compared_without_their_first_steps(tmp_path: Path) -> None
 
 def test_a_job_that_is_not_there_is_refused(run: Run) -> None:
     """The message lists those that are."""
-    with pytest.raises(UsageError, match="no job 'x'; they have: j"):
+    with pytest.raises(UsageError, match="no job 'x'; there are: j"):
         compare_traces([run], "job:j..job:x", 600)
     with pytest.raises(UsageError, match="two jobs"):
         ask(run, "job:j..5m")
@@ -88,7 +88,7 @@ def test_of_several_jobs_one_must_be_named(run: Run, tmp_path: Path) -> None:
     """Times belong to one job."""
     other = read_traces([record(tmp_path / "b.csv", steps=20)])[0]
     other.job_id = "new"
-    with pytest.raises(UsageError, match="give --job: j, new"):
+    with pytest.raises(UsageError, match="name one with --job: j, new"):
         compare_traces([run, other], "0-199..200-399", 600)
     assert compare_traces([run, other], "200-359..320-479", 600, "j").verdict == NO_WORSE
 

@@ -242,6 +242,7 @@ PAGES: dict[str, Callable[[str], str]] = {
             "sample": diagnose_table.sample(),
             "faults": diagnose_table.faults(),
             "traces": diagnose_table.traces(),
+            "planted": diagnose_table.planted(),
         },
     ),
     "docs/audit.md": lambda page: fill(page, {"plants": audit_table.plants()}),

@@ -25,6 +25,28 @@ def traces() -> str:
     return _table("trace", "")
 
 
+def planted() -> str:
+    """Return a row for each cause that was planted for real."""
+    found = rows("causes")
+    right = sum(row["right"] for row in found)
+    sure = sum(row["wrong and sure"] for row in found)
+    cells = [
+        (row["planted"], _named(row), _mark(row["right"]), row["confidence"] or "") for row in found
+    ]
+    said = f"The cause is right in {right} of {len(found)}"
+    sure_too = f"a wrong one with high confidence in {sure}"
+    shown = table(("planted", "what it says", "cause", "confidence"), cells)
+    return f"{said}; {sure_too}.\n\n{shown}"
+
+
+def _named(row: dict[str, Any]) -> str:
+    if row["rank"] is None:
+        return "nobody is late" if row["status"] == 0 else "no rank"
+    detail = f" ({row['detail']})" if row["detail"] else ""
+    line = f", at `{row['line']}`" if row["line"] else ""
+    return f"rank {row['rank']} {row['stage']} {row['cause']}{detail}{line}".replace("_", " ")
+
+
 def _table(source: str, when: str) -> str:
     found = [row for row in rows("diagnose") if row["source"] == source]
     right = sum(map(is_right, found))

@@ -53,8 +53,8 @@ def start(rank: int, port: int) -> subprocess.Popen[str]:
     )
 
 
-def test_rank_that_dies_ends_all_with_one_sentence() -> None:
-    """The others do not wait for it, and one of them says why."""
+def test_rank_that_dies_ends_all_with_a_sentence() -> None:
+    """The others do not wait for it, and say why: one of them, while the store still answers."""
     port = free_port()
     ranks = [start(rank, port) for rank in range(RANKS)]
     try:
@@ -70,6 +70,6 @@ def test_rank_that_dies_ends_all_with_one_sentence() -> None:
 
     sentences = [line for _, errors in said for line in errors.splitlines()]
     assert [rank.returncode for rank in ranks] == [2, 2, -signal.SIGKILL, 2]
-    assert len(sentences) == 1, sentences
-    assert "a rank has ended, a link is down, or" in sentences[0]
+    assert 1 <= len(sentences) < RANKS, sentences
+    assert all("a rank has ended, a link is down, or" in sentence for sentence in sentences)
     assert [output for output, _ in said] == [""] * RANKS

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from benchmarks import causes_faults, causes_job
 from benchmarks.causes_job import CAUSES, LATE_FILE, LATE_RANK
-from benchmarks.report import show, write
+from benchmarks.report import RESULTS, show, write
 from demo.process import StackError, wait_for
 from demo.stack import Exporter, Prometheus, Training
 
@@ -132,6 +132,15 @@ def row(cause: str, run: int, said: Said) -> dict[str, Any]:
     }
 
 
+def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return *rows*, and those of the last result for other causes or runs."""
+    path = RESULTS / "causes.json"
+    before = json.loads(path.read_text())["rows"] if path.exists() else []
+    measured = {(each["planted"], each["run"]) for each in rows}
+    kept = [each for each in before if (each["planted"], each["run"]) not in measured]
+    return sorted([*kept, *rows], key=lambda each: (each["run"], CAUSES.index(each["planted"])))
+
+
 def main() -> int:
     """Measure and print; return 1 if fewer than nine in ten are right, or one is wrong and sure."""
     parser = argparse.ArgumentParser(description="Is the cause right?")
@@ -155,8 +164,7 @@ def main() -> int:
                     with job(cause, folder, name, exporter):
                         rows.append(row(cause, run, diagnosed(prometheus, name)))
                     show(rows[-1:])
-    if set(options.only) == set(CAUSES):
-        write("causes", rows, ("torch",))
+    write("causes", merged(rows), ("torch",))
     right = sum(each["right"] for each in rows)
     sure = sum(each["wrong and sure"] for each in rows)
     print(f"{right} of {len(rows)} right, {sure} wrong and sure")

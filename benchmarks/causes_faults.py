@@ -21,8 +21,8 @@ CGROUP: Final = "rankskew-causes"
 # Of a CPU. The rank needs 0.7 of one.
 QUOTA: Final = 0.4
 PERIOD_MICROSECONDS: Final = 100_000
-# A block then takes 50 ms.
-DISK_BYTES_PER_SECOND: Final = 20 * BLOCK_BYTES
+# A block in each step is then more than the disk gives.
+DISK_BYTES_PER_SECOND: Final = 6 * BLOCK_BYTES
 SAMPLES_BYTES: Final = 32 * BLOCK_BYTES
 # And what is fetched over the link too.
 FETCHED_BYTES: Final = 1 << 18

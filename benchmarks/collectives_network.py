@@ -54,11 +54,10 @@ class Network:
         self._cables = ExitStack()
 
     def __enter__(self) -> Self:
-        try:
+        with ExitStack() as undo:
+            undo.callback(self._remove)
             self._make()
-        except BaseException:
-            self._remove()
-            raise
+            undo.pop_all()
         return self
 
     def __exit__(

@@ -11,7 +11,7 @@ from exporter.commands.arguments import Parser, whole_positive
 from exporter.errors import UsageError
 from exporter.listeners.sockets import open_tcp
 from exporter.simulate.asked import parse
-from exporter.simulate.faults import KINDS
+from exporter.simulate.kinds import KINDS
 from exporter.simulate.plan import TOUR_GPUS, JobPlan, equal_jobs, tour
 
 FLAG: Final = "--listen-address"

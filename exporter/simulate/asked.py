@@ -2,7 +2,8 @@
 
 from exporter import durations
 from exporter.errors import UsageError
-from exporter.simulate.faults import BY_NAME, Fault
+from exporter.simulate.faults import Fault
+from exporter.simulate.kinds import BY_NAME
 
 
 def parse(text: str) -> Fault:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from exporter.errors import UsageError
-from exporter.simulate.faults import BY_NAME, KINDS, Fault, Kind, Scope, Silence
+from exporter.simulate.faults import Fault, Kind, Scope, Silence
+from exporter.simulate.kinds import BY_NAME, KINDS
 
 # The tour: one small job for each kind of fault.
 TOUR_NODES: Final = 2

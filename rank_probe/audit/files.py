@@ -3,10 +3,6 @@
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
-
-# The most CPUs that Linux can be built for.
-MOST_CPUS: Final = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,14 +34,3 @@ def names_in(folder: Path) -> list[str]:
         return sorted(entry.name for entry in folder.iterdir())
     except OSError:
         return []
-
-
-def cpu_list(text: str) -> tuple[int, ...]:
-    """Return the CPUs of a list such as 0-3,8; none if it is no such list."""
-    cpus: set[int] = set()
-    for span in text.strip().split(","):
-        first, _, last = span.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
-            return ()
-        cpus.update(range(int(first), min(int(last or first) + 1, MOST_CPUS)))
-    return tuple(sorted(cpus))

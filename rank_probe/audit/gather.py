@@ -12,8 +12,9 @@ from typing import Final
 from rank_probe import runtime
 from rank_probe.audit import control_groups, gpus, network
 from rank_probe.audit.facts import Facts
-from rank_probe.audit.files import Mounts, cpu_list, text_of
+from rank_probe.audit.files import Mounts, text_of
 from rank_probe.audit.variables import compared, looked_at
+from rank_probe.cpus import cpu_list
 from rank_probe.version import __version__
 
 UNLIMITED: Final = 2**63

@@ -6,10 +6,10 @@ from typing import Any, Final
 
 from rank_probe.audit.facts import Gpu
 from rank_probe.audit.files import Mounts, names_in
+from rank_probe.cpus import MOST_CPUS
 
 NO_PYNVML: Final = "pynvml is not installed (pip install nvidia-ml-py)"
 WORD_BITS: Final = 64
-MOST_CPUS: Final = 8192
 
 
 def device_files(mounts: Mounts) -> int:

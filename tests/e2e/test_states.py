@@ -18,7 +18,8 @@ from benchmarks.diagnose_score import is_right, score
 from dashboards.states import STATES
 from demo.process import get, wait_for
 from demo.stack import ROOT, Prometheus, Simulation
-from exporter.simulate.faults import BY_NAME, Scope
+from exporter.simulate.faults import Scope
+from exporter.simulate.kinds import BY_NAME
 from exporter.simulate.plan import tour
 from tests.dashboards.dashboard_files import JSON_FILES, Target, panels
 from tests.dashboards.shown import shown

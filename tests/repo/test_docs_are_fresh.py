@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import build
+from docs import build, metrics_table
 from rank_probe.collectives.metrics import as_prometheus
 from tests.rank_probe.collectives.worlds import hosts, pair_times, result
 
@@ -28,10 +28,10 @@ def test_generated_pages_are_up_to_date() -> None:
 def test_every_metric_of_a_collector_is_listed() -> None:
     """docs/metrics.md has a row for each family that the exporter can expose."""
     page = (ROOT / "docs" / "metrics.md").read_text()
-    families = [f for _, _, families in build.families_by_collector() for f in families]
+    families = [f for _, _, families in metrics_table.families_by_collector() for f in families]
 
     assert len(families) > 50
-    assert all(f"| `{build.exposed_name(family)}` |" in page for family in families)
+    assert all(f"| `{metrics_table.exposed_name(family)}` |" in page for family in families)
 
 
 def test_every_flag_of_the_help_is_listed() -> None:
@@ -78,8 +78,8 @@ def test_metrics_named_in_prose_exist(page: Path) -> None:
     """A metric in backquotes is one that the exporter exposes, or a textfile of rank-probe."""
     exposed = {
         family
-        for _, _, families in build.families_by_collector()
-        for family in (build.exposed_name(f) for f in families)
+        for _, _, families in metrics_table.families_by_collector()
+        for family in (metrics_table.exposed_name(f) for f in families)
     }
     named = set(re.findall(r"`(rankskew_[a-z_]+)(?:\{[^}]*\})?(?: \d)?`", text_of(page)))
 

@@ -6,9 +6,9 @@ from typing import Any, Final
 
 import pynvml
 
-from exporter.cpus import cpu_list
 from exporter.nvml.calls import PROCESS_OBSOLETE, CallFailed, Calls
 from exporter.nvml.readings.query import Ask
+from rank_probe.cpus import cpu_list
 
 # nvml.h, nvmlGpuTopologyLevel_t: the common ancestor of two GPUs, nearest first.
 LEVELS: Final = {

@@ -4,7 +4,8 @@ import pytest
 
 from exporter.errors import UsageError
 from exporter.simulate.asked import parse
-from exporter.simulate.faults import BY_NAME, Fault
+from exporter.simulate.faults import Fault
+from exporter.simulate.kinds import BY_NAME
 
 
 def test_fault_is_placed_where_it_was_asked_for() -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from exporter.__main__ import main
-from exporter.simulate.faults import KINDS
+from exporter.simulate.kinds import KINDS
 from exporter.simulate.plan import tour
 from exporter.simulate.serve import described, url_of
 from tests.exporter.running import ROOT

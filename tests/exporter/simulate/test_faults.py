@@ -1,7 +1,8 @@
 """The kinds of faults, and how far each reaches."""
 
 from exporter.collectors.catalog import COLLECTORS
-from exporter.simulate.faults import BY_NAME, KINDS, Fault, Scope
+from exporter.simulate.faults import Fault, Scope
+from exporter.simulate.kinds import BY_NAME, KINDS
 from rank_probe.stages import STAGES
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from exporter.errors import UsageError
 from exporter.simulate.asked import parse
-from exporter.simulate.faults import KINDS
+from exporter.simulate.kinds import KINDS
 from exporter.simulate.plan import equal_jobs, tour
 
 

@@ -6,8 +6,8 @@ from itertools import pairwise
 import pytest
 
 from exporter.simulate.asked import parse
-from exporter.simulate.faults import BY_NAME
 from exporter.simulate.judged import Judged, Said
+from exporter.simulate.kinds import BY_NAME
 from exporter.simulate.plan import JobPlan
 from exporter.simulate.ranks import SimulatedRank
 from exporter.simulate.training import Training

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rank_probe.audit import gather
 from rank_probe.audit.facts import pack, unpack
-from rank_probe.audit.files import Mounts, cpu_list
+from rank_probe.audit.files import Mounts
 from rank_probe.version import __version__
 
 
@@ -60,10 +60,3 @@ def test_limit_on_locked_memory_does_not_bind_the_capable(tmp_path: Path) -> Non
     assert limit is not None
     assert limit < 2**63 or resource.getrlimit(resource.RLIMIT_MEMLOCK)[0] == -1
     assert gather.facts(0, 0, {}, free, False).locked_bytes == 2**63
-
-
-def test_lists_of_cpus_are_those_of_the_kernel() -> None:
-    """Anything else is no list."""
-    assert cpu_list("0-2,8\n") == (0, 1, 2, 8)
-    assert cpu_list("") == cpu_list("all") == cpu_list("3-x") == ()
-    assert len(cpu_list("0-99999999999")) == 8192

@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.cpus import MOST_CPUS, cpu_list
+from rank_probe.cpus import MOST_CPUS, cpu_list
 
 
 @pytest.mark.parametrize(
@@ -14,6 +14,9 @@ from exporter.cpus import MOST_CPUS, cpu_list
         ("1-", (1,)),
         ("3-1", ()),
         ("\n", ()),
+        ("", ()),
+        ("all", ()),
+        ("3-x", ()),
         ("x", ()),
     ],
 )

@@ -16,12 +16,13 @@ from demo.webhook import Webhook
 INTERVAL_SECONDS = 2.0
 
 # The jobs that hang on purpose do not wait two minutes to be called hung.
-# A silent rank is seen after ten seconds.
+# As in the field, a hang is one at once if a rank has gone silent, and much later if none has:
+# that a rank is silent is known after ten seconds, a scrape and an evaluation of three groups.
 HANGING, SHRUNK = "hanging", "shrunk"
 OVERRIDES = {
     (name, job_id): seconds
     for job_id in (HANGING, SHRUNK)
-    for name, seconds in (("hang_seconds", 12.0), ("silent_seconds", 14.0))
+    for name, seconds in (("hang_seconds", 24.0), ("silent_seconds", 14.0))
 }
 
 

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz bench-slow-clients bench-restarts bench-late-lines bench-audit bench-collectives bench-causes bench-diagnose bench-compare docs dashboards lock clean
+.PHONY: help demo test test-deploy check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz bench-slow-clients bench-restarts bench-late-lines bench-audit bench-collectives bench-causes bench-diagnose bench-compare docs dashboards lock clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -23,10 +23,14 @@ check: ## lint, types, and whether generated files are up to date
 	$(PYTHON) -m docs.build --check
 
 unit: ## all tests except end-to-end ones, promtool tests included
-	$(PYTHON) -m pytest -q -m "not e2e" -n 2 --dist loadfile
+	$(PYTHON) -m pytest -q -m "not e2e and not deploy" -n 2 --dist loadfile
 
 e2e: ## real Prometheus, Alertmanager and torch ranks
 	$(PYTHON) -m pytest -q -m e2e
+
+test-deploy: ## deploy onto a real Slurm, systemd, image and API server, each timed to its first page (needs root)
+	@scripts/setup.sh deploy
+	$(PYTHON) -m pytest -q -m deploy
 
 bench: bench-overhead bench-scrape ## measure what the probe and a scrape cost
 

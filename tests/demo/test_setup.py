@@ -89,4 +89,4 @@ def test_unknown_mode_is_refused(checkout: Path) -> None:
     done = setup(checkout, "everything")
 
     assert done.returncode == 2
-    assert done.stderr == "setup: expected demo or test, got 'everything'\n"
+    assert done.stderr == "setup: expected demo, test or deploy, got 'everything'\n"

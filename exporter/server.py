@@ -18,7 +18,7 @@ from exporter.listeners.listener import Listener
 from exporter.listeners.sockets import UnixListener, open_loopback, open_tcp
 from exporter.live.page import LiveView
 from exporter.settings import Settings
-from exporter.web.config import WebConfig, load_web_config
+from exporter.web.reload import WatchedConfig
 from exporter.wiring import Exporter
 from rank_probe.version import __version__
 
@@ -32,11 +32,12 @@ def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT; raises UsageError or StartError if it cannot start."""
     _configure_logging(settings.log_level)
     file = settings.web_config_file
-    config = load_web_config(Path(file)) if file else WebConfig()
+    config = WatchedConfig(Path(file)) if file else None
+    is_tls = config is not None and config.current().tls is not None
     exporter = Exporter(settings, config)
     with ExitStack() as stack:
         web = open_tcp(settings.web_listen_address, "--web.listen-address")
-        handshakes = None if config.tls is None else Handshakes()
+        handshakes = Handshakes() if is_tls else None
         if handshakes is not None:
             web = TlsListener(web, handshakes)
         stack.callback(web.close)
@@ -49,7 +50,7 @@ def serve(settings: Settings) -> None:
             listeners.append(exporter.operator_listener(operator))
         stack.callback(exporter.stop)
         exporter.start()
-        _log_start(web, ingest, config)
+        _log_start(web, ingest, "https" if is_tls else "http")
         # These objects live until the end. Without freeze(), a full collection would walk them all
         # in the middle of some scrape.
         gc.freeze()
@@ -116,8 +117,7 @@ def _configure_logging(level: str) -> None:
     logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
-def _log_start(web: socket.socket, ingest: Sequence[socket.socket], config: WebConfig) -> None:
-    scheme = "http" if config.tls is None else "https"
+def _log_start(web: socket.socket, ingest: Sequence[socket.socket], scheme: str) -> None:
     logger.info("rankskew %s serves %s://%s/", __version__, scheme, _name(web))
     for listening in ingest:
         logger.info("ingest listens on %s", _name(listening))

@@ -84,7 +84,13 @@ class Settings:
         "--web.config.file",
         "",
         "Web configuration file in the Prometheus exporter-toolkit format: TLS, basic auth, "
-        "headers.",
+        "headers. It and its certificates are read again when they change.",
+    )
+    node_name: str = _flag(
+        "--node.name",
+        "",
+        "Name of this node in metrics, alerts and on the live page; '' means its hostname. A "
+        "container has a hostname of its own: pass the node's there.",
     )
     grafana_url: str = _flag(
         "--grafana.url",

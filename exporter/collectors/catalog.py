@@ -54,6 +54,7 @@ from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.audits import Audits
 from exporter.ranks.store import RankStore
 from exporter.settings import Settings
+from exporter.web.reload import WatchedConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +73,8 @@ class Sources:
     host: HostWatch = field(default_factory=lambda: HostWatch(Path("/proc"), Path("/sys")))
     events: EventsFile | None = None
     inspector: InspectorWatch | None = None
+    node_name: str = ""
+    web_config: WatchedConfig | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,9 @@ def _node_disk(sources: Sources) -> Collector:
 
 
 def _exporter_self(sources: Sources) -> Collector:
-    return ExporterSelfCollector(sources.ingest, sources.events)
+    return ExporterSelfCollector(
+        sources.ingest, sources.events, sources.node_name, sources.web_config
+    )
 
 
 COLLECTORS: Final = (

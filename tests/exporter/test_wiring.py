@@ -3,30 +3,28 @@
 import resource
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from exporter.collectors.catalog import COLLECTORS
 from exporter.settings import Settings
-from exporter.web.auth import BasicAuth
-from exporter.web.config import WebConfig
-from exporter.web.headers import WithHeaders
+from exporter.web.protection import Protected
+from exporter.web.reload import WatchedConfig
 from exporter.wiring import Exporter, affordable
 
 ALL_OFF = frozenset(entry.name for entry in COLLECTORS)
 
 
-def test_guards_are_put_around_the_web_app_only_when_asked_for() -> None:
+def test_web_app_is_guarded_only_when_asked_for(tmp_path: Path) -> None:
     """Without a web config file, nothing is between Prometheus and the metrics."""
     settings = Settings(collectors_off=ALL_OFF)
-    plain = Exporter(settings, WebConfig()).web_app()
-    users = Exporter(settings, WebConfig(users={"a": b"hash"})).web_app()
-    headers = Exporter(settings, WebConfig(headers={"X-Frame-Options": "deny"})).web_app()
+    file = tmp_path / "web.yaml"
+    file.write_text("")
 
-    assert not isinstance(plain, BasicAuth | WithHeaders)
-    assert isinstance(users, BasicAuth)
-    assert isinstance(headers, WithHeaders)
+    assert not isinstance(Exporter(settings).web_app(), Protected)
+    assert isinstance(Exporter(settings, WatchedConfig(file)).web_app(), Protected)
 
 
 def limit_files(monkeypatch: pytest.MonkeyPatch, soft: int) -> None:

@@ -5,7 +5,6 @@ import gc
 import logging
 import signal
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from exporter.listeners.handshakes import Handshakes, TlsListener
 from exporter.listeners.listener import Listener
 from exporter.listeners.sockets import UnixListener, open_loopback, open_tcp
 from exporter.live.page import LiveView
+from exporter.logs.configure import configure
 from exporter.settings import Settings
 from exporter.web.reload import WatchedConfig
 from exporter.wiring import Exporter
@@ -30,7 +30,7 @@ OPERATOR_SOCKET_MODE: Final = 0o600
 
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT; raises UsageError or StartError if it cannot start."""
-    _configure_logging(settings.log_level)
+    configure(settings.log_level, settings.log_format)
     file = settings.web_config_file
     config = WatchedConfig(Path(file)) if file else None
     is_tls = config is not None and config.current().tls is not None
@@ -106,15 +106,6 @@ def _open_operator(settings: Settings, stack: ExitStack) -> list[socket.socket]:
         return []
     stack.callback(unix.close)
     return [unix.socket]
-
-
-def _configure_logging(level: str) -> None:
-    logging.basicConfig(
-        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(message)s"
-    )
-    # It warns of every request that is not HTTP, so anyone who can connect could fill the disk.
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
 
 
 def _log_start(web: socket.socket, ingest: Sequence[socket.socket], scheme: str) -> None:

@@ -3,7 +3,8 @@
 import logging
 import resource
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +21,10 @@ from exporter.listeners.handshakes import Handshakes
 from exporter.listeners.listener import Listener
 from exporter.live.node import Node
 from exporter.live.page import LiveView
+from exporter.logs.configure import PLAIN
 from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.expected import ExpectedGpus
+from exporter.nvml.process import WorkerProcess
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
 from exporter.operator.app import operator_app
@@ -73,7 +76,9 @@ class Exporter:
         self._orders = Orders(self._store)
         self._audits = Audits()
         expected = _expected_gpus(settings)
-        self._nvml = NvmlSupervisor(_timing(settings), on_sample=expected.see)
+        self._nvml = NvmlSupervisor(
+            _timing(settings), on_sample=expected.see, launch=_launch_nvml(settings)
+        )
         self._needs_nvml = any(entry.needs_nvml for entry in enabled(settings))
         self._gpu_control = GpuControl(self._nvml, expected) if self._needs_nvml else None
         self._watch = ProcessWatch(self._nvml, Proc(Path(settings.path_procfs)))
@@ -198,6 +203,14 @@ def _timing(settings: Settings) -> Timing:
         window_seconds=settings.nvml_window_seconds,
         path_sysfs=settings.path_sysfs,
     )
+
+
+def _launch_nvml(
+    settings: Settings,
+) -> Callable[[Sequence[str], Mapping[str, str]], WorkerProcess]:
+    if settings.log_format == PLAIN:
+        return WorkerProcess
+    return partial(WorkerProcess, log=logging.getLogger("exporter.nvml.worker"))
 
 
 def _expected_gpus(settings: Settings) -> ExpectedGpus:

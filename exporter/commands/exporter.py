@@ -1,14 +1,18 @@
 """`rankskew exporter`: serve."""
 
 import argparse
+import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
 from exporter.collectors.catalog import COLLECTORS
 from exporter.commands.arguments import Parser
-from exporter.errors import UsageError
+from exporter.errors import StartError, UsageError
+from exporter.logs.configure import PLAIN
 from exporter.server import serve
 from exporter.settings import Settings, flags
+
+logger = logging.getLogger(__name__)
 
 SWITCH: Final = "collector."
 EXAMPLES: Final = """\
@@ -19,7 +23,14 @@ rankskew exporter --ingest.socket=/tmp/rankskew.sock --operator.socket= --path.s
 
 def run(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT."""
-    serve(parse_settings(arguments))
+    settings = parse_settings(arguments)
+    try:
+        serve(settings)
+    except (UsageError, StartError) as error:
+        if settings.log_format == PLAIN:
+            raise
+        logger.critical("%s", " ".join(str(error).split()))
+        return error.status
     return 0
 
 

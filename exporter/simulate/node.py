@@ -137,6 +137,7 @@ class SimulatedNode:
             ExpectedGpus(number=self._training.plan.gpus),
             processes=lambda: self._found,
             host=self._host,
+            node_name=self.name,
         )
 
     def _has(self, silence: Silence, gpu: int = 0) -> bool:

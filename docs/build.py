@@ -49,7 +49,7 @@ def configuration() -> str:
         "# Configuration",
         "",
         "The flags of `rankskew exporter`; `make docs` generates this page from the code.",
-        "`--config.check` [checks them](operating.md#check-the-settings) instead of serving.",
+        "`--config.check`, with `--json` for scripts, [checks them](operating.md#check-the-settings).",
         "",
         table(
             ("flag", "default", "meaning"),

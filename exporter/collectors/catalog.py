@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.collectors.base import Collector
-from exporter.collectors.exporter_self import ExporterSelfCollector
+from exporter.collectors.exporter_self import ExporterSelfCollector, Reloads
 from exporter.collectors.gpu.activity import GpuActivityCollector
 from exporter.collectors.gpu.clocks import GpuClocksCollector
 from exporter.collectors.gpu.devices import GpuDevicesCollector
@@ -54,7 +54,6 @@ from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.audits import Audits
 from exporter.ranks.store import RankStore
 from exporter.settings import Settings
-from exporter.web.reload import WatchedConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ class Sources:
     events: EventsFile | None = None
     inspector: InspectorWatch | None = None
     node_name: str = ""
-    web_config: WatchedConfig | None = None
+    web_config: Reloads | None = None
 
 
 @dataclass(frozen=True, slots=True)

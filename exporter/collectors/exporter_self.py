@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Iterator
+from typing import Protocol
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -9,8 +10,14 @@ from prometheus_client.metrics_core import Metric
 
 from exporter.events.file import EventsFile
 from exporter.ingest.app import IngestCounts
-from exporter.web.reload import WatchedConfig
 from rank_probe.version import __version__
+
+
+class Reloads(Protocol):
+    """The part of WatchedConfig that is exposed."""
+
+    succeeded: bool
+    succeeded_at: float
 
 
 class ExporterSelfCollector:
@@ -28,7 +35,7 @@ class ExporterSelfCollector:
         ingest: IngestCounts,
         events: EventsFile | None = None,
         node_name: str = "",
-        web_config: WatchedConfig | None = None,
+        web_config: Reloads | None = None,
     ) -> None:
         self._ingest = ingest
         self._events = events

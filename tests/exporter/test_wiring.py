@@ -13,6 +13,7 @@ from exporter.settings import Settings
 from exporter.web.protection import Protected
 from exporter.web.reload import WatchedConfig
 from exporter.wiring import Exporter, affordable
+from tests.exporter.asgi import ask
 
 ALL_OFF = frozenset(entry.name for entry in COLLECTORS)
 
@@ -25,6 +26,16 @@ def test_web_app_is_guarded_only_when_asked_for(tmp_path: Path) -> None:
 
     assert not isinstance(Exporter(settings).web_app(), Protected)
     assert isinstance(Exporter(settings, WatchedConfig(file)).web_app(), Protected)
+
+
+def test_node_has_the_name_that_it_was_given() -> None:
+    """A container's hostname is not its node's, neither on the live page nor in the metrics."""
+    exporter = Exporter(Settings(node_name="gpu-12", collectors_off=ALL_OFF - {"exporter_self"}))
+    metrics = ask(exporter.web_app(), "GET", "/metrics?collect[]=exporter_self")
+
+    assert exporter.live.summary().host == "gpu-12"
+    assert metrics is not None
+    assert 'rankskew_exporter_build_info{nodename="gpu-12",' in metrics.text
 
 
 def limit_files(monkeypatch: pytest.MonkeyPatch, soft: int) -> None:

@@ -31,7 +31,7 @@ def test_web_app_is_guarded_only_when_asked_for(tmp_path: Path) -> None:
 def test_node_has_the_name_that_it_was_given() -> None:
     """A container's hostname is not its node's, neither on the live page nor in the metrics."""
     exporter = Exporter(Settings(node_name="gpu-12", collectors_off=ALL_OFF - {"exporter_self"}))
-    metrics = ask(exporter.web_app(), "GET", "/metrics?collect[]=exporter_self")
+    metrics = ask(exporter.web_app(), "GET", "/metrics")
 
     assert exporter.live.summary().host == "gpu-12"
     assert metrics is not None

@@ -16,7 +16,7 @@ from exporter.listeners.handshakes import Handshakes, TlsListener
 from exporter.listeners.listener import Listener
 from exporter.listeners.sockets import UnixListener, open_loopback, open_tcp
 from exporter.live.page import LiveView
-from exporter.logs.configure import configure
+from exporter.log.configure import configure
 from exporter.settings import Settings
 from exporter.web.reload import WatchedConfig
 from exporter.wiring import Exporter

@@ -21,7 +21,7 @@ from exporter.listeners.handshakes import Handshakes
 from exporter.listeners.listener import Listener
 from exporter.live.node import Node
 from exporter.live.page import LiveView
-from exporter.logs.configure import PLAIN
+from exporter.log.configure import PLAIN
 from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.process import WorkerProcess

@@ -9,7 +9,7 @@ from typing import Any, Final
 from exporter.collectors.catalog import COLLECTORS
 from exporter.commands.arguments import Parser, add_json
 from exporter.errors import StartError, UsageError
-from exporter.logs.configure import PLAIN
+from exporter.log.configure import PLAIN
 from exporter.server import serve
 from exporter.settings import Settings, flags
 

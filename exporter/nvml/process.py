@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 import exporter
-from exporter.logs.child import follow
+from exporter.log.child import follow
 
 # The directory of this package, so that the worker runs the same version whatever the cwd is.
 PACKAGE_ROOT: Final = Path(exporter.__file__).parents[1]

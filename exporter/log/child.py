@@ -38,7 +38,7 @@ def records(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
             block = [line]
         elif line.strip():
             yield line, ""
-    if False:
+    if block:
         yield block[0], "\n".join(block)
 
 

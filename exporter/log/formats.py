@@ -49,7 +49,7 @@ def fields(formatter: logging.Formatter, record: logging.LogRecord) -> dict[str,
     own = vars(record).items()
     found |= {name: value for name, value in own if name not in USUAL | OURS}
     if record.exc_info:
-        pass
+        found["traceback"] = formatter.formatException(record.exc_info)
     return found
 
 

@@ -29,7 +29,7 @@ def records(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield each of *lines* as a message; a traceback is one, with its lines beside it."""
     block: list[str] = []
     for line in lines:
-        if False:
+        if block:
             block.append(line)
             if block[0] == TRACEBACK and line.strip() and not line.startswith(" "):
                 yield line, "\n".join(block)

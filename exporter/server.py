@@ -5,7 +5,6 @@ import gc
 import logging
 import signal
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -17,8 +16,9 @@ from exporter.listeners.handshakes import Handshakes, TlsListener
 from exporter.listeners.listener import Listener
 from exporter.listeners.sockets import UnixListener, open_loopback, open_tcp
 from exporter.live.page import LiveView
+from exporter.log.configure import configure
 from exporter.settings import Settings
-from exporter.web.config import WebConfig, load_web_config
+from exporter.web.reload import WatchedConfig
 from exporter.wiring import Exporter
 from rank_probe.version import __version__
 
@@ -30,13 +30,14 @@ OPERATOR_SOCKET_MODE: Final = 0o600
 
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT; raises UsageError or StartError if it cannot start."""
-    _configure_logging(settings.log_level)
+    configure(settings.log_level, settings.log_format)
     file = settings.web_config_file
-    config = load_web_config(Path(file)) if file else WebConfig()
+    config = WatchedConfig(Path(file)) if file else None
+    is_tls = config is not None and config.current().tls is not None
     exporter = Exporter(settings, config)
     with ExitStack() as stack:
         web = open_tcp(settings.web_listen_address, "--web.listen-address")
-        handshakes = None if config.tls is None else Handshakes()
+        handshakes = Handshakes() if is_tls else None
         if handshakes is not None:
             web = TlsListener(web, handshakes)
         stack.callback(web.close)
@@ -49,7 +50,7 @@ def serve(settings: Settings) -> None:
             listeners.append(exporter.operator_listener(operator))
         stack.callback(exporter.stop)
         exporter.start()
-        _log_start(web, ingest, config)
+        _log_start(web, ingest, "https" if is_tls else "http")
         # These objects live until the end. Without freeze(), a full collection would walk them all
         # in the middle of some scrape.
         gc.freeze()
@@ -107,17 +108,7 @@ def _open_operator(settings: Settings, stack: ExitStack) -> list[socket.socket]:
     return [unix.socket]
 
 
-def _configure_logging(level: str) -> None:
-    logging.basicConfig(
-        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(message)s"
-    )
-    # It warns of every request that is not HTTP, so anyone who can connect could fill the disk.
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
-
-
-def _log_start(web: socket.socket, ingest: Sequence[socket.socket], config: WebConfig) -> None:
-    scheme = "http" if config.tls is None else "https"
+def _log_start(web: socket.socket, ingest: Sequence[socket.socket], scheme: str) -> None:
     logger.info("rankskew %s serves %s://%s/", __version__, scheme, _name(web))
     for listening in ingest:
         logger.info("ingest listens on %s", _name(listening))

@@ -7,6 +7,7 @@ from typing import Final
 
 from exporter.bundle import write_files
 from exporter.commands.arguments import Parser, add_json
+from exporter.next_steps import next_steps
 
 EXAMPLES: Final = """\
 rankskew files /etc/prometheus/rankskew
@@ -19,7 +20,7 @@ def parser() -> Parser:
     options = Parser(
         prog="rankskew files",
         description="Write the alert rules, runbooks, Alertmanager configuration and dashboards, "
-        "and print what to add to rule_files.",
+        "and print what to do with them.",
         examples=EXAMPLES,
     )
     options.add_argument(
@@ -47,8 +48,5 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(said, indent=2))
         return 0
     print(f"{len(written)} files written to {options.directory}")
-    if options.vmalert:
-        print(f"vmalert: add -rule='{rules}'")
-    else:
-        print(f"Prometheus: add {rules} to rule_files")
+    print(next_steps(directory, rules, options.vmalert))
     return 0

@@ -108,6 +108,17 @@ def test_alert_says_what_is_needed_at_night(rule: dict[str, Any]) -> None:
     assert rule["annotations"]["runbook_url"] == f"{RUNBOOK_URL}{rule['alert']}.md"
 
 
+@pytest.mark.parametrize("rule", RULES)
+def test_alert_calls_a_node_by_its_name(rule: dict[str, Any]) -> None:
+    """No text shows an instance, which may be an address, before it has looked for a name."""
+    for text in rule["annotations"].values():
+        shown = re.sub(r'label "nodename" }}{{ else }}{{[^{}]*}}', "", text)
+        assert not re.findall(
+            r'{{-? (?:stripPort )?(?:\$labels\.instance|\.Labels\.instance|.*label "instance") }}',
+            shown,
+        )
+
+
 @pytest.mark.parametrize("name", ALERTS)
 def test_runbook_answers_every_question(name: str) -> None:
     """Each runbook has the same headings in the same order, and an answer under each."""

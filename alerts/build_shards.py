@@ -1,4 +1,4 @@
-"""Writes what travels between Prometheus into deploy/prometheus/: `python -m alerts.build_shards`."""
+"""Writes what travels into deploy/prometheus/: run `python -m alerts.build_shards`."""
 
 import re
 from pathlib import Path

@@ -14,6 +14,8 @@ import yaml
 
 Part = Literal["shard", "global"]
 PARTS: Final[tuple[Part, ...]] = ("shard", "global")
+Ruler = Literal["thanos", "mimir"]
+RULERS: Final[tuple[Ruler, ...]] = ("thanos", "mimir")
 # Thresholds are constants for each job, and both parts compare with them.
 EVERYWHERE: Final = "rankskew_thresholds"
 OWN: Final = "shard_"
@@ -29,6 +31,7 @@ LOOKED_UP: Final = (
     "rankskew_stage_seconds_total",
     "rankskew_steps_total",
 )
+COPIES_FILE: Final = "copies.yaml"
 COPIES: Final = """\
 # What the texts of alerts look up of ranks that may be named; the global Prometheus renames it.
 groups:
@@ -51,6 +54,7 @@ SERIES: Final = re.compile(
 RULE: Final = re.compile(
     r"(?m)^(?:      #.*\n|\n)*      - (?:.*\n)(?:(?!      [-#] ?|  [-#] ?).*\n)*"
 )
+NAMED: Final = re.compile(r"(?m)^(  - name: .*\n)")
 GROUP: Final = re.compile(r"(?m)^  - name: ")
 
 
@@ -128,7 +132,7 @@ class Plan:
         """Return the rule files of *part* by name, with the comments of what they keep."""
         found = {name: self._cut(text, part) for name, text in self._texts.items()}
         if part == "shard":
-            found["copies.yaml"] = COPIES + "".join(COPY.format(name=name) for name in LOOKED_UP)
+            found[COPIES_FILE] = COPIES + "".join(COPY.format(name=name) for name in LOOKED_UP)
         return {name: text for name, text in found.items() if text}
 
     def _cut(self, text: str, part: Part) -> str:
@@ -138,6 +142,22 @@ class Plan:
         cut = [RULE.sub(lambda rule: rule[0] if next(kept) else "", group) for group in groups]
         left = [f"  - name: {group}" for group in cut if RULE.search(group)]
         return head + "".join(left) if left else ""
+
+
+def everywhere(plan: Plan) -> list[str]:
+    """Return the names that both parts record, which must not meet in one storage."""
+    both = {rule.record for rule in plan.rules("shard")} & {
+        rule.record for rule in plan.rules("global")
+    }
+    return sorted(name for name in both if name)
+
+
+def for_ruler(ruler: Ruler, name: str, text: str) -> str:
+    """Return the rule file *text* in the form of a Thanos Ruler or of `mimirtool rules load`."""
+    if ruler == "mimir":
+        return f"namespace: rankskew_{name.removesuffix('.yaml')}\n{text}"
+    # Better no evaluation than one that lacks nodes, whose ranks would be called missing.
+    return NAMED.sub(r"\1    partial_response_strategy: abort\n", text)
 
 
 def selector(names: list[str]) -> str:

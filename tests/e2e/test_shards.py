@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -67,12 +66,12 @@ def alerts(state: str, *prometheus: Prometheus) -> dict[Labels, dict[str, Any]]:
 
 
 def of_shards(both: Both, state: str = "firing") -> dict[Labels, dict[str, Any]]:
-    """Return the alerts of the global Prometheus and of all shards, as an Alertmanager gets them."""
+    """Return the alerts of the global Prometheus and of the shards, as an Alertmanager does."""
     return alerts(state, both.whole, *both.shards)
 
 
 def settled(both: Both) -> tuple[dict[Labels, dict[str, Any]], dict[Labels, dict[str, Any]]]:
-    """Return what fires with shards and without, once there are a straggler with a cause and a hang."""
+    """Return what fires with shards and without, once the straggler and the hang do."""
 
     def found() -> Any:
         whole, one = of_shards(both), alerts("firing", both.single)

@@ -40,7 +40,7 @@ def test_printed_configuration_is_one_that_prometheus_loads(
     assert f"{len(build_index.rule_files())} rule files found" in checked.stdout
     config = yaml.safe_load(text)
     assert config["global"]["evaluation_interval"] == "15s"
-    assert config["scrape_configs"][0]["scrape_interval"] == "15s"
+    assert config["global"]["scrape_interval"] == "15s"
 
 
 @pytest.mark.parametrize("more", [[], ["--vmalert"]])
@@ -58,6 +58,24 @@ def test_steps_are_short_and_name_files_that_are_there(
     assert list((tmp_path / "dashboards").glob("*.json"))
     assert "job:rankskew_coverage:ratio" in text
     assert (f"vmalert -rule='{tmp_path}/alerts/rules/*.yaml'" in text) == bool(more)
+
+
+@pytest.mark.parametrize(
+    ("more", "first"),
+    [
+        (["--ruler", "thanos"], "thanos rule --rule-file='{}/alerts/rules/*.yaml'"),
+        (["--ruler", "mimir"], "mimirtool rules load {}/alerts/rules/*.yaml"),
+        (["--part", "shard"], "{}/deploy/prometheus/shard.yaml"),
+        (["--part", "global"], "{}/deploy/prometheus/federation.yaml"),
+    ],
+)
+def test_first_step_is_that_of_what_evaluates_the_rules(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], first: str
+) -> None:
+    """Thanos, Mimir and each part of several Prometheus have a first step of their own."""
+    before_second = "\n".join(said(capsys, str(tmp_path), *more)).partition("\n2. ")[0]
+
+    assert first.format(tmp_path) in before_second
 
 
 def test_json_is_for_scripts_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

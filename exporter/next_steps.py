@@ -8,11 +8,12 @@ from exporter.shards import Part
 SCRAPE: Final = """\
      scrape_configs:
        - job_name: rankskew
+         scrape_interval: 15s
          static_configs: [{{targets: ["NODE:9917"]}}]"""
 FIRST: Final = {
     "prometheus": """\
 Prometheus: add this, scrape and evaluate every 15s, and run promtool check config.
-     global: {{scrape_interval: 15s, evaluation_interval: 15s}}
+     global: {{evaluation_interval: 15s}}
      rule_files: ['{rules}']
 """
     + SCRAPE,

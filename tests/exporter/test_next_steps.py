@@ -40,7 +40,7 @@ def test_printed_configuration_is_one_that_prometheus_loads(
     assert f"{len(build_index.rule_files())} rule files found" in checked.stdout
     config = yaml.safe_load(text)
     assert config["global"]["evaluation_interval"] == "15s"
-    assert config["global"]["scrape_interval"] == "15s"
+    assert config["scrape_configs"][0]["scrape_interval"] == "15s"
 
 
 @pytest.mark.parametrize("more", [[], ["--vmalert"]])

@@ -1,5 +1,6 @@
-"""The rules, runbooks, Alertmanager configuration and dashboards that come with the code."""
+"""The rules, runbooks, dashboards and files of deployments that come with the code."""
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,6 +18,8 @@ PLACES: Final = {
     "alerts/alertmanager.yaml": "alerts/alertmanager.yaml",
     "alerts/notifications.tmpl": "alerts/notifications.tmpl",
     "dashboards": "dashboards/json",
+    "deploy/prometheus": "deploy/prometheus",
+    "deploy/systemd": "deploy/systemd",
 }
 KEEP_FIRING_FOR: Final = re.compile(rb"^ *keep_firing_for:.*\n", re.MULTILINE)
 
@@ -39,7 +42,8 @@ def write_files(directory: Path, overwrite: bool = False, vmalert: bool = False)
     A file that is there already and differs is somebody's work: UsageError, unless *overwrite*;
     nothing is written then.
     """
-    contents = {directory / target: _content(source, vmalert) for target, source in _files()}
+    sources = {directory / target: source for target, source in _files()}
+    contents = {target: _content(source, vmalert) for target, source in sources.items()}
     changed = [path for path, content in contents.items() if _differs(path, content)]
     if changed and not overwrite:
         raise UsageError(f"{changed[0]} was changed: choose another directory, or add --overwrite")
@@ -47,6 +51,8 @@ def write_files(directory: Path, overwrite: bool = False, vmalert: bool = False)
         for target, content in contents.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
+            if os.access(sources[target], os.X_OK):  # A script.
+                target.chmod(target.stat().st_mode | 0o111)
     except OSError as error:
         raise StartError(f"cannot write {error.filename}: {reason(error)}") from error
     return list(contents)

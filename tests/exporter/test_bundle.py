@@ -9,7 +9,6 @@ from exporter.__main__ import main
 from exporter.bundle import PLACES, bundled, write_files
 from exporter.errors import StartError, UsageError
 
-
 DIRECTORIES = (
     "alerts/rules",
     "alerts/runbooks",

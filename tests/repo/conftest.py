@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory that `make release RELEASE=dev` fills."""
     directory = tmp_path_factory.mktemp("release") / "dist"
-    command = [sys.executable, ROOT / "scripts" / "release.py", "--dev", directory]
+    command = [sys.executable, str(ROOT / "scripts" / "release.py"), "--dev", str(directory)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return directory

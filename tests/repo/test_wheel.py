@@ -157,3 +157,23 @@ def test_installed_check_runs(full: Path, tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert f"{tmp_path / 'exporter.sock'}" in done.stdout.splitlines()[-1]
+
+
+def test_uninstalled_package_leaves_nothing(released: Path, tmp_path: Path) -> None:
+    """A training image is after `pip uninstall` what it was before, jobs or not."""
+    python = tmp_path / "venv" / "bin" / "python"
+    venv.create(python.parents[1], with_pip=False)
+    before = contents(python.parents[1])
+    [wheel] = released.glob("*-py3-none-any.whl")
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    for command in (
+        [*pip, "install", "--no-index", str(wheel)],
+        [python.with_name("rank-probe"), "run", "train.py"],
+        [*pip, "uninstall", "--yes", "rankskew"],
+    ):
+        done = run(*command, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+
+    assert contents(python.parents[1]) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"venv", "train.py"}

@@ -1,6 +1,5 @@
 """The rules, runbooks, dashboards and files of deployments that come with the code."""
 
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,8 +41,7 @@ def write_files(directory: Path, overwrite: bool = False, vmalert: bool = False)
     A file that is there already and differs is somebody's work: UsageError, unless *overwrite*;
     nothing is written then.
     """
-    sources = {directory / target: source for target, source in _files()}
-    contents = {target: _content(source, vmalert) for target, source in sources.items()}
+    contents = {directory / target: _content(source, vmalert) for target, source in _files()}
     changed = [path for path, content in contents.items() if _differs(path, content)]
     if changed and not overwrite:
         raise UsageError(f"{changed[0]} was changed: choose another directory, or add --overwrite")
@@ -51,8 +49,8 @@ def write_files(directory: Path, overwrite: bool = False, vmalert: bool = False)
         for target, content in contents.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
-            if os.access(sources[target], os.X_OK):  # A script.
-                target.chmod(target.stat().st_mode | 0o111)
+            if content.startswith(b"#!"):
+                target.chmod(0o755)  # A scheduler runs it.
     except OSError as error:
         raise StartError(f"cannot write {error.filename}: {reason(error)}") from error
     return list(contents)

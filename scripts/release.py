@@ -90,11 +90,11 @@ def release(directory: Path, more: Sequence[str]) -> list[Path]:
 
 
 def copy(names: Iterable[str], target: Path) -> None:
-    """Copy the files *names* of the working tree to *target*."""
+    """Copy the files and links *names* of the working tree to *target*."""
     for name in names:
-        if name and (ROOT / name).is_file():
+        if name and os.path.lexists(ROOT / name):
             (target / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, target / name)
+            shutil.copy(ROOT / name, target / name, follow_symlinks=False)
 
 
 def packages(source: Path, scratch: Path, directory: Path) -> list[Path]:
@@ -144,9 +144,10 @@ def files_archive(source: Path, directory: Path) -> Path:
         if (source / "deploy" / each).is_dir():
             shutil.copytree(source / "deploy" / each, tree / "deploy" / each)
     for chart in sorted((source / CHART).glob("**/Chart.yaml")):
-        # What `helm package` makes, but without the time of day.
+        # What `helm package` makes, with files in place of links, but without the time of day.
         (tree / CHART).mkdir(parents=True, exist_ok=True)
-        pack(chart.parent, "rankskew", tree / CHART / f"rankskew-{VERSION}.tgz")
+        whole = shutil.copytree(chart.parent, source.parent / "chart")
+        pack(whole, "rankskew", tree / CHART / f"rankskew-{VERSION}.tgz")
     return pack(tree, name, directory / f"{name}.tar.gz")
 
 

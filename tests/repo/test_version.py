@@ -32,8 +32,9 @@ def pages() -> list[str]:
         capture_output=True,
         text=True,
     ).stdout
-    names = [name for name in listed.split("\0") if name and not name.endswith((".png", ".svg"))]
-    return [name for name in names if mentions((ROOT / name).read_text(encoding="utf-8"))]
+    names = [name for name in listed.split("\0") if (ROOT / name).is_file()]
+    texts = [name for name in names if not name.endswith((".png", ".svg"))]
+    return [name for name in texts if mentions((ROOT / name).read_text(encoding="utf-8"))]
 
 
 @pytest.mark.parametrize("name", pages())

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test test-deploy check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz bench-slow-clients bench-restarts bench-late-lines bench-audit bench-collectives bench-causes bench-diagnose bench-compare docs dashboards lock clean
+.PHONY: help demo test test-deploy check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz bench-slow-clients bench-restarts bench-late-lines bench-audit bench-collectives bench-causes bench-diagnose bench-compare docs dashboards lock release clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -105,6 +105,9 @@ lock: ## pin what the image installs, with hashes
 	$(PYTHON) -m piptools compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra exporter \
 		-o deploy/image/requirements.txt pyproject.toml
+
+release: ## wheels, sdist, an archive of all other files, and their sums, in dist/ (RELEASE=dev before a release)
+	@$(PYTHON) scripts/release.py $(if $(filter dev,$(RELEASE)),--dev) dist
 
 clean: ## remove what the commands above created
 	rm -rf .venv .node .demo .accuracy dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -101,8 +101,10 @@ def pod_spec(manifests: Manifests) -> Manifest:
 
 def examples() -> dict[str, Manifest]:
     """Return the example jobs by their file's stem."""
-    loaded = {path.stem: yaml.safe_load(path.read_text()) for path in EXAMPLES.glob("*.yaml")}
-    return {stem: document for stem, document in loaded.items() if "kind" in document}
+    return {
+        name: yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+        for name in ("pytorchjob", "jobset", "rayjob")
+    }
 
 
 def pod_templates(document: Any) -> list[Manifest]:

@@ -90,24 +90,22 @@ def test_job_reaches_the_socket_but_cannot_touch_it(tmp_path: Path) -> None:
             assert status == 0, said
             assert "ok: ranks can report" in said
             assert "job: 'training/bert'" in said
-        touch = "rm -f /run/rankskew/exporter.sock; touch /run/rankskew/mine; ls /run/rankskew*"
+        touch = "rm -f /run/rankskew/exporter.sock; touch /run/rankskew/mine; ls /run/rankskew"
         _, said = finished(in_job(tmp_path, "touch", ["sh", "-c", touch], user=0))
 
     assert said.count("Read-only file system") == 2, said
     assert said.split()[-1] == "exporter.sock"
-    assert "operator" not in said
 
 
-def test_job_waits_for_the_exporter_and_finds_it_again(tmp_path: Path) -> None:
-    """The gate holds a pod that is first on its node; after a restart it sees the new socket."""
+def test_job_waits_for_the_exporter(tmp_path: Path) -> None:
+    """The gate holds a pod that is first on its node, until the exporter is up."""
     port = free_port()
     early = in_job(tmp_path, "early")
     with early:
         assert wait_for(lambda: "waiting" in early.log.read_text() or None, seconds=60)
         assert early.exit_code is None
         with exporter(tmp_path, port):
-            assert wait_for(lambda: early.exit_code, seconds=60) is None
-            assert wait_for(lambda: early.exit_code == 0 or None, seconds=60), early.last_lines()
+            assert wait_for(lambda: early.exit_code, seconds=60) == 0, early.last_lines()
 
 
 def test_mount_outlives_the_exporter(tmp_path: Path) -> None:
@@ -152,7 +150,10 @@ def test_first_page(tmp_path: Path) -> None:
         "KUBERNETES_SERVICE_HOST": "10.0.0.1",
         "HOSTNAME": "bert-worker-0",
         "PET_NPROC_PER_NODE": "4",
-        "PET_STANDALONE": "1",
+        "PET_NNODES": "1",
+        "PET_NODE_RANK": "0",
+        "PET_MASTER_ADDR": "127.0.0.1",
+        "PET_MASTER_PORT": str(free_port()),
         "OMP_NUM_THREADS": "1",
         "STEPS": "1000000",
     }

@@ -201,3 +201,26 @@ def test_example_mounts_the_socket_read_only(document: dict[str, Any]) -> None:
             assert mount["readOnly"] is True
             assert {e["name"] for e in each["env"]} >= {"POD_NAMESPACE", "RANK_PROBE"}
         assert gate["env"] == container["env"]
+
+
+def test_page_explains_every_privilege() -> None:
+    """Each security setting and each volume of the pod has a line in the table of the page."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    table = page.partition("## Pod Security")[2].partition("### Restricted")[0]
+    explained = set(re.findall(r"^\| `([^`]+)`", table, re.MULTILINE))
+    spec = pod_spec(chart())
+    [container] = spec["containers"]
+    pod, own = spec["securityContext"], container["securityContext"]
+    capabilities = own.pop("capabilities")
+    settings = {"hostPID": spec["hostPID"], **pod, **own}
+    settings["seccompProfile"] = pod["seccompProfile"]["type"]
+    for name in ("automountServiceAccountToken", "enableServiceLinks"):
+        settings[name] = spec[name]
+    wanted = {f"{name}: {json.dumps(value).strip(chr(34))}" for name, value in settings.items()}
+    wanted |= {"capabilities.drop: [ALL]"} if capabilities["drop"] == ["ALL"] else set()
+    wanted |= {f"capabilities.add: {name}" for name in capabilities["add"]}
+    for volume in spec["volumes"]:
+        path = volume.get("hostPath", {}).get("path")
+        wanted.add(f"hostPath: {path}" if path else f"emptyDir: {volume['name']}")
+
+    assert explained == wanted

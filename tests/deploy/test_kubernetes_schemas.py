@@ -106,4 +106,4 @@ def fields(part: Any) -> set[str]:
         return set()
     open_ones = {"labels", "annotations", "matchLabels"}
     below = {name for key, each in part.items() if key not in open_ones for name in fields(each)}
-    return {*part, *below}
+    return {*part, *below} - {"matchLabels"}  # Of Kubernetes itself.

@@ -5,6 +5,8 @@ There is no kubelet: that a pod starts is test_kubernetes_pod.py's subject.
 
 import json
 import os
+import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +21,7 @@ from tests.deploy.kubernetes import (
     HELM,
     KUBECTL,
     MANIFESTS,
+    ROOT,
     attempt,
     chart,
     kustomized,
@@ -201,3 +204,31 @@ def admitted(
         assert done.returncode == 0, done.stderr
     else:
         assert done.stderr.strip().endswith(f'violates PodSecurity "{level}:latest": {forbidden}')
+
+
+def blocks() -> list[list[str]]:
+    """Return the commands of each shell block of the page."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    found = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    return [block.splitlines() for block in found]
+
+
+def test_page_is_typed() -> None:
+    """Each command of docs/kubernetes.md works, but for waiting for pods, which nobody starts."""
+    with_kubectl, with_helm, example, [remove] = blocks()
+    assert with_kubectl.pop() == "kubectl -n rankskew rollout status daemonset/rankskew"
+    remove, _, uninstall = remove.partition("# or: ")
+    path = f"{KUBECTL.parent}:{HELM.parent}:{os.environ['PATH']}"
+    training = "kubectl create namespace training"
+    for line in (*with_helm, uninstall, *with_kubectl, training, *example, remove):
+        # Namespaces are emptied by a controller, which does not run.
+        typed = line.replace("kubectl delete", "kubectl delete --wait=false")
+        done = subprocess.run(
+            ["bash", "-c", typed],
+            cwd=ROOT,
+            env={**os.environ, "PATH": path},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, f"{line}\n{done.stderr}"

@@ -1,6 +1,7 @@
 """A real API server with an etcd of its own, on loopback."""
 
 import contextlib
+import json
 import os
 import shutil
 import ssl
@@ -10,16 +11,29 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 import yaml
 
-from demo.process import free_port
-from tests.deploy.kubernetes import KUBECTL, run
+from demo.process import free_port, wait_for
+from tests.deploy.kubernetes import KUBECTL, attempt, run
 
 READY_SECONDS: Final = 120
 TOKEN: Final = "of-this-test"
+
+
+@contextlib.contextmanager
+def cluster(directory: Path) -> Iterator[None]:
+    """Run an API server with the CRDs, for every kubectl and helm that is started meanwhile."""
+    with api_server(directory) as kubeconfig, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBECONFIG", str(kubeconfig))
+        for crd in _crds():
+            run(KUBECTL, "apply", "--server-side", "--filename", write(directory / "crd", crd))
+        established = ("wait", "--for=condition=Established", "crd", "--all")
+        # It is an error while a CRD has no condition yet.
+        assert wait_for(lambda: attempt(KUBECTL, *established).returncode == 0 or None, 60)
+        yield
 
 
 @contextlib.contextmanager
@@ -100,4 +114,48 @@ def _kubeconfig(directory: Path, port: int) -> Path:
             }
         )
     )
+    return path
+
+
+def _crds() -> Iterator[dict[str, Any]]:
+    """Yield those in the directory KUBERNETES_CRDS; without it, ones that take every field."""
+    if directory := os.environ.get("KUBERNETES_CRDS"):
+        for path in Path(directory).glob("*.yaml"):
+            yield yaml.load(path.read_text(), yaml.CSafeLoader)
+        return
+    for group, version, kind in (
+        ("monitoring.coreos.com", "v1", "PodMonitor"),
+        ("monitoring.coreos.com", "v1", "PrometheusRule"),
+        ("kubeflow.org", "v1", "PyTorchJob"),
+        ("jobset.x-k8s.io", "v1alpha2", "JobSet"),
+        ("ray.io", "v1", "RayJob"),
+    ):
+        plural = f"{kind.lower()}s"
+        anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        yield {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {
+                "name": f"{plural}.{group}",
+                "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
+            },
+            "spec": {
+                "group": group,
+                "scope": "Namespaced",
+                "names": {"kind": kind, "plural": plural},
+                "versions": [
+                    {
+                        "name": version,
+                        "served": True,
+                        "storage": True,
+                        "schema": {"openAPIV3Schema": anything},
+                    }
+                ],
+            },
+        }
+
+
+def write(path: Path, document: dict[str, Any]) -> Path:
+    """Write *document* for kubectl and return its path."""
+    path.write_text(json.dumps(document))
     return path

@@ -90,14 +90,14 @@ def _mount(spec: Manifest, mount: Manifest, node: Path, root: Path) -> list[str]
 def _source(volume: Manifest, node: Path) -> Path:
     """Return the directory that the kubelet would mount, made as it makes it."""
     if "emptyDir" in volume:
-        path = node / "volumes" / volume["name"]
+        path = node / "volumes" / str(volume["name"])
         path.mkdir(parents=True, exist_ok=True)
         path.chmod(0o777)
         return path
     asked = volume["hostPath"]
     if asked["path"] == "/sys":
         return Path("/sys")
-    path = node / asked["path"].lstrip("/")
+    path = node / str(asked["path"]).lstrip("/")
     if asked["type"] == "DirectoryOrCreate":
         path.mkdir(parents=True, exist_ok=True)
     assert path.is_dir(), f"hostPath type check failed: {path} is not a directory"

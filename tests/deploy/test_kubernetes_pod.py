@@ -4,6 +4,7 @@ Mounts, user, capabilities and a read-only root are real; there are no cgroups a
 """
 
 import copy
+import functools
 import os
 import time
 from collections.abc import Iterator
@@ -100,9 +101,8 @@ def test_job_reaches_the_socket_but_cannot_touch_it(tmp_path: Path) -> None:
 def test_job_waits_for_the_exporter(tmp_path: Path) -> None:
     """The gate holds a pod that is first on its node, until the exporter is up."""
     port = free_port()
-    early = in_job(tmp_path, "early")
-    with early:
-        assert wait_for(lambda: "waiting" in early.log.read_text() or None, seconds=60)
+    with in_job(tmp_path, "early") as early:
+        assert wait_for(lambda: said(early, "waiting"), seconds=60)
         assert early.exit_code is None
         with exporter(tmp_path, port):
             assert wait_for(lambda: early.exit_code, seconds=60) == 0, early.last_lines()
@@ -110,12 +110,15 @@ def test_job_waits_for_the_exporter(tmp_path: Path) -> None:
 
 def test_mount_outlives_the_exporter(tmp_path: Path) -> None:
     """A job that has had one mount from the start reaches the second exporter as the first."""
-    job = in_job(tmp_path, "job", ["/usr/bin/python3", "-c", CONNECT_TWICE])
-    with job:
+    with in_job(tmp_path, "job", ["/usr/bin/python3", "-c", CONNECT_TWICE]) as job:
         for word in ("first", "second"):
+            says = functools.partial(said, job, word)
             with exporter(tmp_path, free_port()):
-                said = wait_for(lambda w=word: w in job.log.read_text() or None, seconds=60)
-                assert said, job.last_lines()
+                assert wait_for(says, seconds=60), job.last_lines()
+
+
+def said(process: Process, word: str) -> bool | None:
+    return word in process.log.read_text() or None
 
 
 def test_restricted_exporter(tmp_path: Path) -> None:

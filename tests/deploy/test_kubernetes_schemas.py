@@ -10,9 +10,9 @@ import shutil
 import subprocess
 from typing import Any
 
-import kubernetes_validate
 import pytest
 from kubeflow_trainer_api.models.jobset_v1alpha2_job_set import JobsetV1alpha2JobSet
+from kubernetes_validate import latest_version, validate
 
 from tests.deploy.kubernetes import NODE, VARIANTS, chart, examples, kustomized, pod_templates
 
@@ -36,10 +36,10 @@ for (const document of JSON.parse(fs.readFileSync(0))) {{
 @pytest.mark.parametrize("components", VARIANTS, ids="+".join)
 def test_kubernetes_own_kinds(components: tuple[str, ...], version: str) -> None:
     """Every field is one that the API has, in the oldest and the newest version."""
-    wanted = kubernetes_validate.latest_version() if version == "latest" else version
+    wanted = latest_version() if version == "latest" else version
     for document in kustomized(*components).values():
         if GROUP not in document["apiVersion"] and "dashboard" not in document["metadata"]["name"]:
-            kubernetes_validate.validate(document, wanted, strict=True)
+            validate(document, wanted, strict=True)
 
 
 @pytest.mark.parametrize("name", ["pytorchjob", "jobset", "rayjob"])
@@ -49,7 +49,7 @@ def test_pods_of_the_examples(name: str) -> None:
     assert pods
     for spec in pods:
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "pod"}, "spec": spec}
-        kubernetes_validate.validate(pod, kubernetes_validate.latest_version(), strict=True)
+        validate(pod, latest_version(), strict=True)
 
 
 def test_jobset() -> None:

@@ -4,24 +4,19 @@ There is no kubelet: that a pod starts is test_kubernetes_pod.py's subject.
 """
 
 import json
-import os
-import re
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from tests.deploy.api_server import api_server
+from tests.deploy.api_server import cluster, write
 from tests.deploy.kubernetes import (
     CHART,
     EXAMPLES,
     HELM,
     KUBECTL,
     MANIFESTS,
-    ROOT,
     attempt,
     chart,
     kustomized,
@@ -42,60 +37,9 @@ BASELINE_OF_RESTRICTED = 'hostPath volumes (volume "run")'
 
 @pytest.fixture(scope="module", autouse=True)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Run a server with the CRDs, for every kubectl and helm of this module."""
-    with (
-        api_server(tmp_path_factory.mktemp("server")) as kubeconfig,
-        pytest.MonkeyPatch.context() as patch,
-    ):
-        patch.setenv("KUBECONFIG", str(kubeconfig))
-        for crd in crds():
-            run(KUBECTL, "apply", "--server-side", "--filename", write(kubeconfig, crd))
-        run(KUBECTL, "wait", "--for=condition=Established", "crd", "--all")
+    """Run a server for every kubectl and helm of this module."""
+    with cluster(tmp_path_factory.mktemp("server")):
         yield
-
-
-def crds() -> Iterator[dict[str, Any]]:
-    """Yield those in the directory KUBERNETES_CRDS; without it, ones that take every field."""
-    if directory := os.environ.get("KUBERNETES_CRDS"):
-        for path in Path(directory).glob("*.yaml"):
-            yield yaml.load(path.read_text(), yaml.CSafeLoader)
-        return
-    for group, version, kind in (
-        ("monitoring.coreos.com", "v1", "PodMonitor"),
-        ("monitoring.coreos.com", "v1", "PrometheusRule"),
-        ("kubeflow.org", "v1", "PyTorchJob"),
-        ("jobset.x-k8s.io", "v1alpha2", "JobSet"),
-        ("ray.io", "v1", "RayJob"),
-    ):
-        plural = f"{kind.lower()}s"
-        anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-        yield {
-            "apiVersion": "apiextensions.k8s.io/v1",
-            "kind": "CustomResourceDefinition",
-            "metadata": {
-                "name": f"{plural}.{group}",
-                "annotations": {"api-approved.kubernetes.io": "unapproved, a test"},
-            },
-            "spec": {
-                "group": group,
-                "scope": "Namespaced",
-                "names": {"kind": kind, "plural": plural},
-                "versions": [
-                    {
-                        "name": version,
-                        "served": True,
-                        "storage": True,
-                        "schema": {"openAPIV3Schema": anything},
-                    }
-                ],
-            },
-        }
-
-
-def write(beside: Path, document: dict[str, Any]) -> Path:
-    path = beside.with_name("document.json")
-    path.write_text(json.dumps(document))
-    return path
 
 
 def versions() -> list[str]:
@@ -204,31 +148,3 @@ def admitted(
         assert done.returncode == 0, done.stderr
     else:
         assert done.stderr.strip().endswith(f'violates PodSecurity "{level}:latest": {forbidden}')
-
-
-def blocks() -> list[list[str]]:
-    """Return the commands of each shell block of the page."""
-    page = (ROOT / "docs" / "kubernetes.md").read_text()
-    found = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    return [block.splitlines() for block in found]
-
-
-def test_page_is_typed() -> None:
-    """Each command of docs/kubernetes.md works, but for waiting for pods, which nobody starts."""
-    with_kubectl, with_helm, example, [remove] = blocks()
-    assert with_kubectl.pop() == "kubectl -n rankskew rollout status daemonset/rankskew"
-    remove, _, uninstall = remove.partition("# or: ")
-    path = f"{KUBECTL.parent}:{HELM.parent}:{os.environ['PATH']}"
-    training = "kubectl create namespace training"
-    for line in (*with_helm, uninstall, *with_kubectl, training, *example, remove):
-        # Namespaces are emptied by a controller, which does not run.
-        typed = line.replace("kubectl delete", "kubectl delete --wait=false")
-        done = subprocess.run(
-            ["bash", "-c", typed],
-            cwd=ROOT,
-            env={**os.environ, "PATH": path},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, f"{line}\n{done.stderr}"

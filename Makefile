@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test test-deploy check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz bench-slow-clients bench-restarts bench-late-lines bench-audit bench-collectives bench-causes bench-diagnose bench-compare docs dashboards lock release clean
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' Makefile)
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -99,6 +99,16 @@ docs: ## regenerate what the documentation lists: metrics, flags, alerts, figure
 
 dashboards: ## regenerate dashboards/json
 	$(PYTHON) -m dashboards.build
+
+# Plain manifests are what the chart gives with its default values, so nothing is written twice.
+CHART := .node/kubectl/helm/helm template rankskew deploy/helm/rankskew
+
+kubernetes: ## regenerate deploy/kubernetes from the Helm chart
+	@rm -rf build/kubernetes
+	@$(CHART) --output-dir build/kubernetes >build/helm.log 2>&1 || { cat build/helm.log; exit 1; }
+	@cp build/kubernetes/rankskew/templates/*.yaml deploy/kubernetes/base/
+	@$(CHART) --set prometheusOperator=false --show-only templates/rules.yaml \
+		>deploy/kubernetes/components/no-operator/rules.yaml 2>/dev/null
 
 lock: ## pin what the image installs, with hashes
 	@$(PYTHON) -m pip install -q --disable-pip-version-check 'pip-tools>=7,<8'

@@ -38,12 +38,17 @@ def services() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    "path", sorted(DEPLOY.glob("**/*.yaml")), ids=lambda path: str(path.relative_to(DEPLOY))
-)
+def plain_yaml() -> list[Path]:
+    """Return every YAML file that is not a template of Helm."""
+    return sorted(path for path in DEPLOY.glob("**/*.yaml") if path.parent.name != "templates")
+
+
+@pytest.mark.parametrize("path", plain_yaml(), ids=lambda path: str(path.relative_to(DEPLOY)))
 def test_yaml_is_a_mapping(path: Path) -> None:
-    """Every YAML file here parses, and holds something."""
-    assert isinstance(load(path), dict)
+    """Every YAML file here parses, and each document in it holds something."""
+    documents = list(yaml.load_all(path.read_text(), yaml.CSafeLoader))
+    assert documents
+    assert all(isinstance(document, dict) for document in documents)
 
 
 @pytest.mark.parametrize("overrides", [0, 1])

@@ -20,6 +20,11 @@ NOT_STARTED: Final = ("munge", "slurmctld", "slurmd")
 # The user of the jobs; the same number on each machine, as in any cluster.
 USER: Final = "alice"
 USER_ID: Final = 2001
+HOOKS: Final = (
+    f"systemctl --root=$1 disable {' '.join(NOT_STARTED)}",
+    "rm -f $1/etc/hostname",  # That of this machine; each one gets its own.
+    f"chroot $1 useradd --create-home --shell /bin/bash --uid {USER_ID} {USER}",
+)
 
 
 def why_not() -> str | None:
@@ -33,7 +38,7 @@ def why_not() -> str | None:
 
 def files() -> Path:
     """Return the root directory of the system; the first call takes a minute and the network."""
-    wanted = hashlib.sha256(repr((RELEASE, PACKAGES, NOT_STARTED, USER_ID)).encode()).hexdigest()
+    wanted = hashlib.sha256(repr((RELEASE, PACKAGES, HOOKS)).encode()).hexdigest()
     root, stamp = KEPT / "debian", KEPT / "debian.stamp"
     if stamp.exists() and stamp.read_text() == wanted:
         return root
@@ -41,11 +46,7 @@ def files() -> Path:
     KEPT.mkdir(exist_ok=True)
     no_recommends = 'APT::Install-Recommends "false"'
     chosen = ["--variant=apt", f"--aptopt={no_recommends}", f"--include={','.join(PACKAGES)}"]
-    for hook in (
-        f"systemctl --root=$1 disable {' '.join(NOT_STARTED)}",
-        f"chroot $1 useradd --create-home --shell /bin/bash --uid {USER_ID} {USER}",
-    ):
-        chosen.append(f"--customize-hook={hook}")
+    chosen += [f"--customize-hook={hook}" for hook in HOOKS]
     subprocess.run(["mmdebstrap", "--quiet", *chosen, RELEASE, root], check=True)
     stamp.write_text(wanted)
     return root

@@ -90,7 +90,7 @@ class Machine(Process):
         groups = [str(group) for group in self._groups]
         nspawn = ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit"]
         nspawn += [f"--directory={self.root}", f"--machine={name}", f"--hostname={name}"]
-        nspawn += ["--console=pipe"]
+        nspawn += ["--console=pipe", "--capability=CAP_SYSLOG"]  # for what see-all.conf grants
         nspawn += [f"--network-bridge={network.bridge}", "--resolv-conf=off", *binds]
         command = ["bash", "-c", START, "start", *groups, "--", *nspawn]
         super().__init__(f"machine {name}", command, directory / f"{name}.log")

@@ -6,6 +6,7 @@ page says, as root, and leaves nothing behind. Machines see each other and this 
 
 import os
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -84,7 +85,9 @@ class Machine(Process):
         self.root = directory / name / "root"
         self._layers, self._network = layers, network
         self._groups = _cgroups(name)
-        places = {ROOT, (ROOT / ".venv").resolve().parent, *shared}
+        # The Python of .venv, for the trainings; another one than the system's may be used here.
+        places = {ROOT, (ROOT / ".venv").resolve().parent, *shared, Path(sys.base_prefix)}
+        places.discard(Path("/usr"))
         binds = [f"--bind-ro={place}" for place in places]
         binds += [f"--bind={place}" for place in writable]
         groups = [str(group) for group in self._groups]

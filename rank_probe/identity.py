@@ -66,13 +66,23 @@ def from_environment(environment: Mapping[str, str]) -> Identity | None:
 
     A rank without a world size, or one that is not a number, counts as missing.
     """
+    names = _names_of_rank(environment)
+    if names is None:
+        return None
+    rank, world_size = (_number(environment, (name,)) or 0 for name in names)
+    return for_rank(environment, rank, world_size) if rank < world_size else None
+
+
+def _names_of_rank(environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the variables that hold rank and world size; None if no launcher set both.
+
+    Both of one launcher: a task of SLURM may start ranks, and tell them the size of their world.
+    """
     for names in zip(_RANK, _WORLD_SIZE, strict=True):
         if names[0] == _SLURM_RANK and _is_batch_script(environment):
             continue
-        # Of one launcher: a task of SLURM may start ranks, and tell them the size of their world.
-        rank, world_size = (_number(environment, (name,)) for name in names)
-        if rank is not None and world_size is not None:
-            return for_rank(environment, rank, world_size) if 0 <= rank < world_size else None
+        if all(_number(environment, (name,)) is not None for name in names):
+            return names
     return None
 
 
@@ -105,7 +115,7 @@ def for_rank(environment: Mapping[str, str], rank: int, world_size: int) -> Iden
 
 
 def _is_batch_script(environment: Mapping[str, str]) -> bool:
-    """Whether this is the script of a job with several tasks: it is none of them, yet numbered 0."""
+    """Whether this is the script of a job with several tasks: Slurm numbers it 0 as well."""
     tasks = _number(environment, ("SLURM_NTASKS",)) or 1
     return tasks > 1 and _first(environment, (_STEP,)) is None
 
@@ -163,15 +173,10 @@ def job_id_source(environment: Mapping[str, str]) -> str:
 
 def rank_source(environment: Mapping[str, str]) -> str | None:
     """Return the variables from which from_environment() takes the rank; None without a rank."""
-    if from_environment(environment) is None:
+    names = _names_of_rank(environment)
+    if names is None or from_environment(environment) is None:
         return None
-    pairs = zip(_RANK, _WORLD_SIZE, strict=True)
-    return next(
-        f"{rank} and {world_size}"
-        for rank, world_size in pairs
-        if _number(environment, (rank,)) is not None
-        and _number(environment, (world_size,)) is not None
-    )
+    return " and ".join(names)
 
 
 def with_namespace(environment: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:

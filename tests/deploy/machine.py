@@ -143,7 +143,9 @@ class Machine(Process):
             timeout=seconds,
         )
         if done.returncode != 0:
-            raise CommandFailed(f"{self.host}: {script}\nexits with {done.returncode}:\n{done.stdout}")
+            raise CommandFailed(
+                f"{self.host}: {script}\nexits with {done.returncode}:\n{done.stdout}"
+            )
         return done.stdout
 
     def command(

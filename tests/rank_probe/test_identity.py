@@ -140,9 +140,8 @@ def test_source_of_the_name_is_said(environment: dict[str, str], source: str) ->
 
 def test_source_of_the_rank_is_said() -> None:
     """It is the pair of variables that counts, not one that has no size of the world."""
-    assert rank_source({"RANK": "0", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}) == (
-        "SLURM_PROCID and SLURM_NTASKS"
-    )
+    task = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
+    assert rank_source({"RANK": "0"} | task) == "SLURM_PROCID and SLURM_NTASKS"
     assert rank_source({"RANK": "9", "WORLD_SIZE": "8"}) is None
 
 

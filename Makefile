@@ -107,4 +107,4 @@ lock: ## pin what the image installs, with hashes
 		-o deploy/image/requirements.txt pyproject.toml
 
 clean: ## remove what the commands above created
-	rm -rf .venv .node .demo .accuracy dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .node .deploy .demo .accuracy dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -179,7 +179,7 @@ def test_systemd_unit_is_as_closed_as_its_page_says(unit: Path) -> None:
 
     def rating() -> str:
         said = check("systemd-analyze", "security", "--offline=yes", "--no-pager", unit)
-        return re.findall(r"exposure level for \S+: ([\d.]+)", said)[0]
+        return str(re.findall(r"exposure level for \S+: ([\d.]+)", said)[0])
 
     alone = rating()
     drop_in = unit.with_name(f"{unit.name}.d")

@@ -194,15 +194,16 @@ def test_missing_exporter_does_not_keep_a_job_from_starting(site: Site) -> None:
     node = site.cluster.nodes[1]
     node.run("systemctl stop rankskew-exporter")
     began = time.monotonic()
-    job = site.cluster.submit("sbatch --wait --nodelist node2 --wrap 'echo ran'")
+    job = site.cluster.submit("sbatch --nodelist node2 --wrap 'echo ran'")
+    ran = wait_for(lambda: site.cluster.log(job) == "ran\n" or None, 60, every=0.2)
     seconds = time.monotonic() - began
 
-    assert site.cluster.log(job) == "ran\n"
-    assert 9 < seconds < 40
+    assert ran, f"{site.cluster.state(job)}; {site.cluster.log(job)}"
+    assert 9 < seconds < 30
     assert f"job {job}: problem: there is no socket" in node.run(
         "journalctl -t rankskew-slurm --no-pager"
     )
-    assert node.run("sinfo --noheader --nodes node2 --format %T").strip() == "idle"
+    assert "drain" not in node.run("sinfo --noheader --nodes node2 --format %T")
 
 
 def test_required_exporter_holds_the_job_until_the_node_is_mended(site: Site) -> None:

@@ -120,4 +120,4 @@ release: ## wheels, sdist, an archive of all other files, and their sums, in dis
 	@$(PYTHON) scripts/release.py $(if $(filter dev,$(RELEASE)),--dev) dist
 
 clean: ## remove what the commands above created
-	rm -rf .venv .node .demo .accuracy dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .node .deploy .demo .accuracy dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -73,6 +73,7 @@ missing_packages() {
     have prometheus-alertmanager || have alertmanager || echo prometheus-alertmanager
     [ "$mode" != demo ] || return 0
     have victoria-metrics && have vmalert || echo victoria-metrics
+    have systemd-analyze || echo systemd
     have gcc || echo gcc libc6-dev
     has_python_headers || echo python3-dev
     [ "$mode" = deploy ] || return 0

@@ -1,0 +1,97 @@
+"""200 kills of exporter, NVML child, Prometheus, Alertmanager and ranks, and what must hold."""
+
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks.faults import counters
+from benchmarks.faults.kills import MOST_RECOVERY_SECONDS, Killed, by_part, run
+from benchmarks.faults.pages import others
+from benchmarks.faults.parts import SCRAPE_SECONDS, Site
+from benchmarks.faults.plan import Plan
+from benchmarks.faults.records import Life, Step
+from benchmarks.faults.rows import Row, row
+
+MOST_PAUSE_SECONDS: Final = 0.001
+# A process that starts to train looks around once: reported apart.
+FIRST_STEPS: Final = 3
+# A step belongs to a kill that was this long before its end.
+AFTERMATH_SECONDS: Final = 3.0
+
+
+def measure(directory: Path, plan: Plan) -> list[Row]:
+    """Kill, and return the figures."""
+    began = time.time()
+    with Site(directory) as site:
+        killed = run(site, plan)
+        site.job.end()
+        time.sleep(3 * SCRAPE_SECONDS)  # The last values are scraped.
+        seconds = time.time() - began
+        stored = counters.stored(site.prometheus, seconds)
+        lives = site.job.lives()
+        false_pages = [page.alert for page in others(site.webhook)]
+    return [
+        *recovery_rows(killed, seconds),
+        *counter_rows(stored, lives, killed),
+        row("pages of the shipped alerts", len(false_pages), 0),
+        *pause_rows(lives, killed),
+    ]
+
+
+def recovery_rows(killed: Sequence[Killed], seconds: float) -> Iterator[Row]:
+    """Yield how long each part was missing."""
+    yield row("kills", len(killed))
+    yield row("minutes", round(seconds / 60, 1))
+    for part, recoveries in by_part(killed).items():
+        yield row(f"kills of {part}", len(recoveries))
+        yield row(f"{part} is back, median s", statistics.median(recoveries))
+        yield row(f"{part} is back, most s", max(recoveries), MOST_RECOVERY_SECONDS)
+
+
+def counter_rows(
+    stored: Sequence[counters.Stored], lives: Sequence[Life], killed: Sequence[Killed]
+) -> Iterator[Row]:
+    """Yield what became of the counters."""
+    steps = counters.steps(stored)
+    unexplained = sum(len(counters.unexplained(each, killed)) for each in stored)
+    yield row("counters", len(stored))
+    yield row("their samples in Prometheus", sum(len(each.samples) for each in stored))
+    yield row("times that one fell", sum(len(list(counters.falls(each))) for each in stored))
+    yield row("of these without a restart of what counts it", unexplained, 0)
+    yield row("processes of ranks", len(lives))
+    yield row("steps that they counted", sum(len(life.steps) for life in lives))
+    too_high = sum(counters.too_high(each, lives) for each in steps)
+    yield row("samples above what the rank had counted", too_high, 0)
+    differ = counters.not_as_counted(steps, lives)
+    yield row("ranks whose last counter is another", differ, 0)
+
+
+def pause_rows(lives: Sequence[Life], killed: Sequence[Killed]) -> Iterator[Row]:
+    """Yield how long the probe held up a step."""
+    steps = [step for life in lives for step in life.steps[FIRST_STEPS:]]
+    first = [step for life in lives for step in life.steps[:FIRST_STEPS]]
+    near = [step for step in steps if _is_near(step, killed)]
+    paused = sorted(step.paused_seconds for step in steps)
+    yield row("pause of a step, median ms", 1e3 * statistics.median(paused))
+    yield row("pause of a step, 99.99 % ms", 1e3 * paused[int(0.9999 * (len(paused) - 1))])
+    yield row("pause of a step, most ms", 1e3 * paused[-1], 1e3 * MOST_PAUSE_SECONDS)
+    yield row("pauses over 1 ms", _long(steps), 0)
+    yield row("steps within 3 s of a kill", len(near))
+    yield row("pause of these, most ms", 1e3 * max((s.paused_seconds for s in near), default=0.0))
+    yield row(
+        "pause of a step by the clock, most ms", 1e3 * max(step.held_up_seconds for step in steps)
+    )
+    yield row(
+        "pause of a process's first steps, most ms",
+        1e3 * max(step.paused_seconds for step in first),
+    )
+
+
+def _long(steps: Sequence[Step]) -> int:
+    return sum(step.paused_seconds > MOST_PAUSE_SECONDS for step in steps)
+
+
+def _is_near(step: Step, killed: Sequence[Killed]) -> bool:
+    return any(0 <= step.ended - each.at <= AFTERMATH_SECONDS for each in killed)

@@ -1,0 +1,67 @@
+"""What each rank writes of itself: a record for each step that it finished."""
+
+import os
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+RECORD: Final = struct.Struct("<dddd")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A finished step: when by the wall clock, its length and the pauses in it, in seconds.
+
+    *paused_seconds* is what the process used of a CPU in them, *held_up_seconds* their length.
+    """
+
+    ended: float
+    seconds: float
+    paused_seconds: float
+    held_up_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """What one process of *rank* counted, first step first; process id *pid*."""
+
+    rank: int
+    pid: int
+    steps: tuple[Step, ...]
+
+    def counted(self, at: float) -> int:
+        """Return how many steps it had finished at *at*, seconds of the wall clock."""
+        return sum(step.ended <= at for step in self.steps)
+
+
+class Recorder:
+    """Appends the records of this process to its own file; each reaches the system at once."""
+
+    def __init__(self, directory: Path, rank: int) -> None:
+        path = directory / f"{rank}-{os.getpid()}.steps"
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+
+    def write(self, step: Step) -> None:
+        """Append *step*."""
+        record = (step.ended, step.seconds, step.paused_seconds, step.held_up_seconds)
+        os.write(self._file, RECORD.pack(*record))
+
+
+def read(directory: Path) -> list[Life]:
+    """Return the lives that were recorded in *directory*, by rank and first step."""
+    lives = [_life(path) for path in directory.glob("*.steps")]
+    return sorted(
+        (life for life in lives if life.steps), key=lambda life: (life.rank, _began(life))
+    )
+
+
+def _life(path: Path) -> Life:
+    rank, pid = path.stem.split("-")
+    data = path.read_bytes()
+    whole = data[: len(data) // RECORD.size * RECORD.size]  # A kill may leave half a record.
+    return Life(int(rank), int(pid), tuple(Step(*each) for each in RECORD.iter_unpack(whole)))
+
+
+def _began(life: Life) -> float:
+    return life.steps[0].ended

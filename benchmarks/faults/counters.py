@@ -17,8 +17,6 @@ COUNTERS: Final = '{job="rankskew",__name__=~"rankskew_.+_total"}'
 STEPS: Final = "rankskew_steps_total"
 # Of a rank's counters, those that the exporter counts itself: they may begin anew with it too.
 COUNTED_BY_EXPORTER: Final = "rankskew_rank_"
-# A page is made before its scrape is stored, and a process dies before the kill is noted.
-SLACK_SECONDS: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +55,18 @@ def falls(series: Stored) -> Iterator[tuple[float, float]]:
 
 
 def unexplained(series: Stored, kills: Sequence[Killed]) -> list[tuple[float, float]]:
-    """Return the falls of *series* between whose samples nobody that counts it was killed."""
-    times = [killed.at for killed in kills if _counts(killed.part, series)]
-    return [
-        (before, after)
-        for before, after in falls(series)
-        if not any(before - SLACK_SECONDS <= at <= after for at in times)
-    ]
+    """Return the falls of *series* that no kill of what counts it explains.
+
+    A kill explains one fall, at any time before the next kill: it shows once the successor counts.
+    """
+    times = sorted(killed.at for killed in kills if _counts(killed.part, series))
+    found = []
+    for before, after in falls(series):
+        past = [at for at in times if at <= after]
+        times = [at for at in times if at > after]
+        if not past:
+            found.append((before, after))
+    return found
 
 
 def _counts(part: str, series: Stored) -> bool:

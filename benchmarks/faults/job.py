@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 
-from torch.distributed import TCPStore
+from torch._C._distributed_c10d import TCPStore
 
 from benchmarks.faults import pauses
 from benchmarks.faults.rank import GENERATION

@@ -20,10 +20,11 @@ from demo.stack import Alertmanager, Exporter, Prometheus
 from demo.webhook import Webhook
 from tests import nvmlstub
 
-GPUS: Final = 2
+GPUS: Final = 1
 SCRAPE_SECONDS: Final = 1.0
-# RestartSec of deploy/systemd.
-RESTART_SECONDS: Final = 2.0
+# RestartSec of deploy/systemd for the exporter, and systemd's own for the others.
+EXPORTER_RESTART_SECONDS: Final = 2.0
+RESTART_SECONDS: Final = 0.1
 POLL_SECONDS: Final = 0.05
 WORKER: Final = "exporter.nvml.worker"
 
@@ -31,23 +32,24 @@ Page = Mapping[str, list[tuple[Mapping[str, str], float]]]
 
 
 class Keeper(threading.Thread):
-    """Starts each of *processes* again RESTART_SECONDS after it was killed, as systemd does.
+    """Starts each of *processes* again as many seconds after it was killed, as systemd does.
 
     What it started ends with it: setpriv ties a process to the thread that started it.
     """
 
-    def __init__(self, processes: list[Process]) -> None:
+    def __init__(self, processes: Mapping[Process, float]) -> None:
         super().__init__(daemon=True)
+        self._processes = processes
         self._due = dict.fromkeys(processes, 0.0)
         self._over = threading.Event()
 
     def run(self) -> None:
         """Keep them."""
         while not self._over.wait(POLL_SECONDS):
-            for process, due in self._due.items():
+            for process, seconds in self._processes.items():
                 if process.exit_code in (None, 0):
-                    self._due[process] = time.monotonic() + RESTART_SECONDS
-                elif time.monotonic() >= due:
+                    self._due[process] = time.monotonic() + seconds
+                elif time.monotonic() >= self._due[process]:
                     process.start()
 
     def end(self) -> None:
@@ -99,8 +101,9 @@ class Site:
             self.job = undo.enter_context(job)
             for process in (self.exporter, self.prometheus, self.alertmanager):
                 process.ready_url = None  # Started again, it may be killed before it is ready.
-            processes = [self.exporter, self.prometheus, self.alertmanager, *self.job.ranks]
-            keeper = Keeper(processes)
+            others = [self.prometheus, self.alertmanager, *self.job.ranks]
+            at_once = dict.fromkeys(others, RESTART_SECONDS)
+            keeper = Keeper({self.exporter: EXPORTER_RESTART_SECONDS, **at_once})
             keeper.start()
             undo.callback(keeper.end)
             self._undo = undo.pop_all()

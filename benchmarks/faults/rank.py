@@ -18,6 +18,7 @@ from typing import Final
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
@@ -59,7 +60,7 @@ def main() -> None:
     stop = options.directory / "stop"
     me = Me(rank, world_size, stop, naps(options.nap, pauses), pauses, recorder)
     host, _, port = options.store.rpartition(":")
-    store = dist.TCPStore(host, int(port), is_master=False, timeout=TIMEOUT)
+    store = TCPStore(host, int(port), is_master=False, timeout=TIMEOUT)
     Hooks(pauses).watch()
     while not stop.exists():
         generation = meet(me, store)
@@ -67,7 +68,7 @@ def main() -> None:
             train_in(generation, me, store)
 
 
-def meet(me: Me, store: dist.Store) -> int | None:
+def meet(me: Me, store: Store) -> int | None:
     """Wait until every rank is ready for one generation; None if it is time to stop."""
     mine = -1
     while not me.stop.exists():
@@ -84,14 +85,14 @@ def meet(me: Me, store: dist.Store) -> int | None:
     return None
 
 
-def advance(store: dist.Store, generation: int) -> None:
+def advance(store: Store, generation: int) -> None:
     """End *generation*, if nobody else has."""
     store.compare_set(GENERATION, str(generation), str(generation + 1))
 
 
-def train_in(generation: int, me: Me, store: dist.Store) -> None:
+def train_in(generation: int, me: Me, store: Store) -> None:
     """Train in a group of its own until a peer is gone."""
-    own = dist.PrefixStore(f"group{generation}", store)
+    own = PrefixStore(f"group{generation}", store)
     try:
         dist.init_process_group(
             "gloo", store=own, rank=me.rank, world_size=me.world_size, timeout=TIMEOUT

@@ -162,6 +162,7 @@ class Merging:
         aligned = self._aligned(candidates)
         if aligned is None:
             return
+        breathe()
         self._learn_names(aligned)
         with _own_arithmetic():
             verdict = merger.judge(aligned, self._names, now)

@@ -201,6 +201,7 @@ class Probe:
     def snapshot(self) -> Snapshot | None:
         """Return the rank's state; None while its rank is unknown."""
         self.timeline.steps.fold()
+        breathe()
         me = self.claim.who()
         if me is None:
             return None

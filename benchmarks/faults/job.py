@@ -10,7 +10,7 @@ from torch._C._distributed_c10d import TCPStore
 from benchmarks.faults import pauses
 from benchmarks.faults.rank import GENERATION
 from benchmarks.faults.records import Life, read
-from demo.process import Process, StackError, wait_for
+from demo.process import Process, wait_for
 
 JOB_ID = "faults"
 RANKS = 4
@@ -21,15 +21,14 @@ SCRIPT = Path(__file__).parent / "rank.py"
 class Job:
     """RANKS ranks that report to *exporter*; as a context manager, started and stopped.
 
-    *environment* is added to that of each. *probes* has the root of the source that each rank's
-    probe comes from, if that is not this one's.
+    *environments* has what is added to the environment of a rank.
     """
 
     def __init__(
         self,
         directory: Path,
         exporter: str,
-        environment: Mapping[str, str] | None = None,
+        environments: Mapping[int, Mapping[str, str]] | None = None,
         job_id: str = JOB_ID,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -55,7 +54,7 @@ class Job:
                     "RANKSKEW_JOB_ID": job_id,
                     "OMP_NUM_THREADS": "1",
                     "PYTHONUNBUFFERED": "1",
-                    **(environment or {}),
+                    **(environments or {}).get(rank, {}),
                 },
             )
             for rank in range(RANKS)
@@ -81,10 +80,3 @@ class Job:
     def __exit__(self, *_: object) -> None:
         for rank in self.ranks:
             rank.stop()
-
-
-def check(job: Job) -> None:
-    """Raise StackError if a rank of *job* has ended."""
-    for rank in job.ranks:
-        if rank.exit_code is not None:
-            raise StackError(f"{rank.name} ended")

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +13,10 @@ from benchmarks.faults.parts import SCRAPE_SECONDS, Site
 from benchmarks.faults.plan import Plan
 from benchmarks.faults.records import Life, Step
 from benchmarks.faults.rows import Row, row
+from benchmarks.faults.standing import Lengths
 
+# What happens to the whole stack for a while: see benchmarks.faults.standing.
+Standing = Callable[[Site, Lengths], list[Row]]
 MOST_PAUSE_SECONDS: Final = 0.001
 # A process that starts to train looks around once: reported apart.
 FIRST_STEPS: Final = 3
@@ -21,23 +24,35 @@ FIRST_STEPS: Final = 3
 AFTERMATH_SECONDS: Final = 3.0
 
 
-def measure(directory: Path, plan: Plan) -> list[Row]:
-    """Kill, and return the figures."""
+def measure(
+    directory: Path, plan: Plan, lengths: Lengths, others_too: Sequence[Standing]
+) -> list[Row]:
+    """Kill, do to the same stack what *others_too* does, and return the figures."""
     began = time.time()
     with Site(directory) as site:
         killed = run(site, plan)
+        ended = time.time()
+        more = [row for fault in others_too for row in _settled(fault, site, lengths)]
         site.job.end()
         time.sleep(3 * SCRAPE_SECONDS)  # The last values are scraped.
         seconds = time.time() - began
         stored = counters.stored(site.prometheus, seconds)
         lives = site.job.lives()
         false_pages = [page.alert for page in others(site.webhook)]
+    for alert in false_pages:
+        print(f"paged: {alert}", flush=True)
     return [
-        *recovery_rows(killed, seconds),
+        *recovery_rows(killed, ended - began),
         *counter_rows(stored, lives, killed),
         row("pages of the shipped alerts", len(false_pages), 0),
-        *pause_rows(lives, killed),
+        *pause_rows(lives, killed, ended),
+        *more,
     ]
+
+
+def _settled(fault: Standing, site: Site, lengths: Lengths) -> list[Row]:
+    site.settle()
+    return fault(site, lengths)
 
 
 def recovery_rows(killed: Sequence[Killed], seconds: float) -> Iterator[Row]:
@@ -68,9 +83,9 @@ def counter_rows(
     yield row("ranks whose last counter is another", differ, 0)
 
 
-def pause_rows(lives: Sequence[Life], killed: Sequence[Killed]) -> Iterator[Row]:
-    """Yield how long the probe held up a step."""
-    steps = [step for life in lives for step in life.steps[FIRST_STEPS:]]
+def pause_rows(lives: Sequence[Life], killed: Sequence[Killed], ended: float) -> Iterator[Row]:
+    """Yield how long the probe held up the steps before *ended*."""
+    steps = [step for life in lives for step in life.steps[FIRST_STEPS:] if step.ended < ended]
     first = [step for life in lives for step in life.steps[:FIRST_STEPS]]
     near = [step for step in steps if _is_near(step, killed)]
     paused = sorted(step.paused_seconds for step in steps)

@@ -6,13 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from benchmarks.faults.parts import POLL_SECONDS, Part, Site
+from benchmarks.faults.parts import POLL_SECONDS, Part, Site, recoveries
 from benchmarks.faults.plan import Kill, Plan, kills
-from demo.process import StackError
 
 MOST_RECOVERY_SECONDS: Final = 10.0
-# After that a part is given up.
-PATIENCE_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +27,14 @@ class Killed:
 def run(site: Site, plan: Plan) -> list[Killed]:
     """Kill what *plan* says; raises StackError when a part does not come back."""
     parts = {part.name: part for part in site.parts()}
-    settle(site)
+    site.settle()
     found: list[Killed] = []
     for burst in bursts(kills(plan)):
         at = [(kill.part, when) for kill, when in _kill(burst, parts)]
-        back = _recoveries(site, [parts[name] for name, _ in at], at[-1][1])
+        back = recoveries([parts[name] for name, _ in at], at[-1][1])
         found += [Killed(name, when, back[name]) for name, when in at]
         _tell(found[-len(at) :], len(found), plan.kills)
     return found
-
-
-def settle(site: Site) -> None:
-    """Wait until everything works."""
-    _recoveries(site, site.parts(), time.time())
 
 
 def bursts(all_of_them: Iterable[Kill]) -> Iterator[list[Kill]]:
@@ -63,21 +55,6 @@ def _kill(burst: Sequence[Kill], parts: dict[str, Part]) -> Iterator[tuple[Kill,
         while not parts[kill.part].kill():  # It is dead already, and is started again.
             time.sleep(POLL_SECONDS)
         yield kill, time.time()
-
-
-def _recoveries(site: Site, parts: Sequence[Part], since: float) -> dict[str, float]:
-    """Return how many seconds after *since* each of *parts* was back."""
-    missing = {part.name: part for part in parts}
-    back: dict[str, float] = {}
-    while missing:
-        for name, part in list(missing.items()):
-            if part.is_back(since):
-                back[name] = time.time() - since
-                del missing[name]
-        if missing and time.time() - since > PATIENCE_SECONDS:
-            raise StackError(f"{', '.join(missing)} did not come back: see {site.directory}")
-        time.sleep(POLL_SECONDS)
-    return back
 
 
 def _tell(burst: Sequence[Killed], number: int, all_of_them: int) -> None:

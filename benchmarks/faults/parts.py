@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.faults.job import Job
 from benchmarks.faults.pages import can_page
+from benchmarks.faults.wall_clock import WallClock
 from demo.process import Process, StackError, get
 from demo.stack import Alertmanager, Exporter, Prometheus
 from demo.webhook import Webhook
@@ -41,13 +42,14 @@ class Keeper(threading.Thread):
         super().__init__(daemon=True)
         self._processes = processes
         self._due = dict.fromkeys(processes, 0.0)
+        self.kept_down: set[Process] = set()
         self._over = threading.Event()
 
     def run(self) -> None:
         """Keep them."""
         while not self._over.wait(POLL_SECONDS):
             for process, seconds in self._processes.items():
-                if process.exit_code in (None, 0):
+                if process.exit_code in (None, 0) or process in self.kept_down:
                     self._due[process] = time.monotonic() + seconds
                 elif time.monotonic() >= self._due[process]:
                     process.start()
@@ -71,12 +73,15 @@ class Part:
 
 
 class Site:
-    """Exporter with stub GPUs, Prometheus, Alertmanager, webhook and a job, all kept running."""
+    """Exporter with stub GPUs, Prometheus, Alertmanager, webhook and a job, all kept running.
 
-    def __init__(self, directory: Path, job_environment: Mapping[str, str] | None = None) -> None:
+    The exporter and rank 1 have *clock* for their wall clock.
+    """
+
+    def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self.clock = WallClock(directory)
         self._undo = ExitStack()
-        self._job_environment = job_environment
 
     def __enter__(self) -> Self:
         with ExitStack() as undo:
@@ -87,7 +92,7 @@ class Site:
             gpus = nvmlstub.environment(nvmlstub.build(self.directory), GPUS)
             flags = [f"--path.state={state}", f"--events.file={self.directory / 'events.jsonl'}"]
             self.exporter = undo.enter_context(
-                Exporter(self.directory, flags=flags, environment=gpus)
+                Exporter(self.directory, flags=flags, environment=gpus | self.clock.environment)
             )
             self.prometheus = undo.enter_context(
                 Prometheus(
@@ -97,13 +102,13 @@ class Site:
                     interval_seconds=SCRAPE_SECONDS,
                 )
             )
-            job = Job(self.directory / "job", self.exporter.target, self._job_environment)
+            job = Job(self.directory / "job", self.exporter.target, {1: self.clock.environment})
             self.job = undo.enter_context(job)
             for process in (self.exporter, self.prometheus, self.alertmanager):
                 process.ready_url = None  # Started again, it may be killed before it is ready.
             others = [self.prometheus, self.alertmanager, *self.job.ranks]
             at_once = dict.fromkeys(others, RESTART_SECONDS)
-            keeper = Keeper({self.exporter: EXPORTER_RESTART_SECONDS, **at_once})
+            self.keeper = keeper = Keeper({self.exporter: EXPORTER_RESTART_SECONDS, **at_once})
             keeper.start()
             undo.callback(keeper.end)
             self._undo = undo.pop_all()
@@ -126,6 +131,10 @@ class Site:
             *ranks,
         ]
 
+    def settle(self, seconds: float = 60.0) -> None:
+        """Wait until everything works; raises StackError if that takes longer than *seconds*."""
+        recoveries(self.parts(), time.time(), seconds)
+
     def page(self) -> Page:
         """Return the exporter's page by series; empty while it does not answer."""
         with suppress(OSError):
@@ -136,6 +145,17 @@ class Site:
                 for name in (family.name,)
             }
         return {}
+
+    def steps(self) -> dict[str, float]:
+        """Return the steps of each rank on the exporter's page."""
+        return {labels["rank"]: value for labels, value in self.page().get("rankskew_steps", [])}
+
+    def state(self) -> str:
+        """Return what the exporter's built-in page says of the job; empty if it says nothing."""
+        with suppress(StackError):
+            job = self.exporter.live_job(self.job.job_id)
+            return "" if job is None else str(job["state"])
+        return ""
 
     def _kill_worker(self) -> bool:
         with suppress(psutil.Error):
@@ -169,6 +189,21 @@ class Site:
 
     def _alertmanager_is_back(self, since: float) -> bool:
         return can_page(self.alertmanager, self.webhook, f"{since}")
+
+
+def recoveries(parts: Sequence[Part], since: float, seconds: float = 60.0) -> dict[str, float]:
+    """Return how many seconds after *since* each of *parts* was back; raises StackError if not."""
+    missing = {part.name: part for part in parts}
+    back: dict[str, float] = {}
+    while missing:
+        for name, part in list(missing.items()):
+            if part.is_back(since):
+                back[name] = time.time() - since
+                del missing[name]
+        if missing and time.time() - since > seconds:
+            raise StackError(f"{', '.join(missing)} did not come back in {seconds:.0f} s")
+        time.sleep(POLL_SECONDS)
+    return back
 
 
 def _kill(process: Process) -> bool:

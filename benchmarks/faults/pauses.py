@@ -43,9 +43,9 @@ def build(directory: Path) -> Path:
 
 
 class Pauses:
-    """Adds up the pauses of the calling thread, in nanoseconds, until take().
+    """Keeps the longest pause of the calling thread, in nanoseconds, until take().
 
-    *ours* counts what this process used of a CPU in them, *elapsed* their length by the clock.
+    *ours* is what this process used of a CPU in one, *elapsed* its length by the clock.
     """
 
     def __init__(self) -> None:
@@ -63,11 +63,11 @@ class Pauses:
 
     def add(self, elapsed: int, used: int) -> None:
         """Add a pause of *elapsed*, in which this process *used* a CPU."""
-        self._elapsed += elapsed
-        self._ours += min(elapsed, used)
+        self._elapsed = max(self._elapsed, elapsed)
+        self._ours = max(self._ours, min(elapsed, used))
 
     def take(self) -> tuple[float, float]:
-        """Return the seconds of *ours* and *elapsed* since the last call."""
+        """Return the longest of *ours* and *elapsed* since the last call, in seconds."""
         taken = self._ours / 1e9, self._elapsed / 1e9
         self._ours = self._elapsed = 0
         return taken

@@ -23,7 +23,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 from benchmarks.faults.pauses import Hooks, Pauses, naps
-from benchmarks.faults.records import Recorder, Step
+from benchmarks.faults.records import Recorder
 from demo.train import BATCH, FEATURES, Batches, Block, TimedSGD, Work
 
 STEP_SECONDS: Final = 0.02
@@ -121,7 +121,7 @@ def train(me: Me) -> None:
         optimizer.step()
         optimizer.zero_grad()
         now = time.perf_counter()
-        me.recorder.write(Step(time.time(), now - began, *me.pauses.take()))
+        me.recorder.write(now - began, *me.pauses.take())
         began = now
         if me.stop.exists():
             return

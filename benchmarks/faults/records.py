@@ -2,6 +2,7 @@
 
 import os
 import struct
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,9 +12,10 @@ RECORD: Final = struct.Struct("<dddd")
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A finished step: when by the wall clock, its length and the pauses in it, in seconds.
+    """A finished step: when, its length and the longest pause in it, in seconds.
 
-    *paused_seconds* is what the process used of a CPU in them, *held_up_seconds* their length.
+    *ended* is by the reader's wall clock. *paused_seconds* is what the process used of a CPU in the
+    pause, *held_up_seconds* its length by the clock.
     """
 
     ended: float
@@ -36,15 +38,18 @@ class Life:
 
 
 class Recorder:
-    """Appends the records of this process to its own file; each reaches the system at once."""
+    """Appends the records of this process to its own file; each reaches the system at once.
+
+    Times in the file are monotonic: the wall clock of a rank may be set while it runs.
+    """
 
     def __init__(self, directory: Path, rank: int) -> None:
         path = directory / f"{rank}-{os.getpid()}.steps"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def write(self, step: Step) -> None:
-        """Append *step*."""
-        record = (step.ended, step.seconds, step.paused_seconds, step.held_up_seconds)
+    def write(self, seconds: float, paused_seconds: float, held_up_seconds: float) -> None:
+        """Append a step that ends now."""
+        record = (time.monotonic(), seconds, paused_seconds, held_up_seconds)
         os.write(self._file, RECORD.pack(*record))
 
 
@@ -60,7 +65,9 @@ def _life(path: Path) -> Life:
     rank, pid = path.stem.split("-")
     data = path.read_bytes()
     whole = data[: len(data) // RECORD.size * RECORD.size]  # A kill may leave half a record.
-    return Life(int(rank), int(pid), tuple(Step(*each) for each in RECORD.iter_unpack(whole)))
+    offset = time.time() - time.monotonic()
+    steps = (Step(ended + offset, *rest) for ended, *rest in RECORD.iter_unpack(whole))
+    return Life(int(rank), int(pid), tuple(steps))
 
 
 def _began(life: Life) -> float:

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test test-deploy check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz bench-slow-clients bench-restarts bench-late-lines bench-audit bench-collectives bench-causes bench-diagnose bench-compare docs dashboards lock clean
+.PHONY: help demo test test-deploy test-faults check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz bench-slow-clients bench-restarts bench-late-lines bench-audit bench-collectives bench-causes bench-diagnose bench-compare docs dashboards lock clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -31,6 +31,9 @@ e2e: ## real Prometheus, Alertmanager and torch ranks
 test-deploy: ## deploy onto a real Slurm, systemd, image and API server, each timed to its first page (needs root)
 	@scripts/setup.sh deploy
 	$(PYTHON) -m pytest -q -m deploy
+
+test-faults: ## 200 kills, full disks, set clocks, busy CPUs, old releases: nothing counted is lost (45 minutes, needs root; FAULTS="--kills 30 --seed 2")
+	$(PYTHON) -m benchmarks.faults $(FAULTS)
 
 bench: bench-overhead bench-scrape ## measure what the probe and a scrape cost
 

@@ -57,10 +57,13 @@ def fill(directory: Path) -> Path:
             return filler
 
 
-def disks(directory: Path) -> list[Row]:
-    """Return what a full and then a read-only disk do to an exporter and to a trace."""
+def disks(directory: Path, gpus: bool = True) -> list[Row]:
+    """Return what a full and then a read-only disk do to an exporter and to a trace.
+
+    Without *gpus* the exporter has none to remember.
+    """
     with small_disk(directory / "disk") as disk:
-        stub = nvmlstub.environment(nvmlstub.build(directory), gpus=1)
+        stub = nvmlstub.environment(nvmlstub.build(directory), gpus=1) if gpus else {}
         flags = [f"--path.state={disk}", f"--events.file={disk / 'events.jsonl'}"]
         exporter = Exporter(directory, flags=flags, environment=stub)
         filler = fill(disk)

@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -24,10 +25,45 @@ FIRST_STEPS: Final = 3
 AFTERMATH_SECONDS: Final = 3.0
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a run has left: the kills, until when they lasted, and what was counted and paged."""
+
+    killed: Sequence[Killed]
+    seconds: float
+    ended: float
+    stored: Sequence[counters.Stored]
+    lives: Sequence[Life]
+    pages: Sequence[str]
+    more: Sequence[Row]
+
+
 def measure(
     directory: Path, plan: Plan, lengths: Lengths, others_too: Sequence[Standing]
 ) -> list[Row]:
     """Kill, do to the same stack what *others_too* does, and return the figures."""
+    found = _played(directory, plan, lengths, others_too)
+    for alert in found.pages:
+        print(f"paged: {alert}", flush=True)
+    return [
+        *recovery_rows(found.killed, found.seconds),
+        *counter_rows(found.stored, found.lives, found.killed),
+        row("pages of the shipped alerts", len(found.pages), 0),
+        *pause_rows(found.lives, found.killed, found.ended),
+        *found.more,
+    ]
+
+
+def recoveries_and_counters(directory: Path, plan: Plan) -> list[Row]:
+    """Kill, and return the figures that do not need a quiet machine."""
+    found = _played(directory, plan, Lengths(), ())
+    return [
+        *recovery_rows(found.killed, found.seconds),
+        *counter_rows(found.stored, found.lives, found.killed),
+    ]
+
+
+def _played(directory: Path, plan: Plan, lengths: Lengths, others_too: Sequence[Standing]) -> Found:
     began = time.time()
     with Site(directory) as site:
         killed = run(site, plan)
@@ -38,16 +74,8 @@ def measure(
         seconds = time.time() - began
         stored = counters.stored(site.prometheus, seconds)
         lives = site.job.lives()
-        false_pages = [page.alert for page in others(site.webhook)]
-    for alert in false_pages:
-        print(f"paged: {alert}", flush=True)
-    return [
-        *recovery_rows(killed, ended - began),
-        *counter_rows(stored, lives, killed),
-        row("pages of the shipped alerts", len(false_pages), 0),
-        *pause_rows(lives, killed, ended),
-        *more,
-    ]
+        pages = [page.alert for page in others(site.webhook)]
+    return Found(killed, ended - began, ended, stored, lives, pages, more)
 
 
 def _settled(fault: Standing, site: Site, lengths: Lengths) -> list[Row]:

@@ -24,7 +24,8 @@ MOST_MEBIBYTES: Final = 512
 LOAD_SECONDS: Final = 5.0
 # More than the exporter may hold, with the longest names that it takes.
 RANKS: Final = 200
-CONNECTIONS: Final = 200
+# Fewer than one user may have open.
+CONNECTIONS: Final = 100
 
 
 def capped(directory: Path) -> list[Row]:

@@ -154,7 +154,7 @@ class Site:
         """Return what the exporter's built-in page says of the job; empty if it says nothing."""
         with suppress(StackError):
             job = self.exporter.live_job(self.job.job_id)
-            return "" if job is None else str(job["state"])
+            return "" if job is None else str(job["verdict"]["state"])
         return ""
 
     def _kill_worker(self) -> bool:

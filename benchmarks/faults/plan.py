@@ -7,18 +7,20 @@ from typing import Final
 
 # The parts of each round, in random order; a rank is drawn among all.
 ROUND: Final = ("exporter", "NVML child", "Prometheus", "Alertmanager", "rank")
-# How many of the kills come while the part killed before may still be starting.
-TWICE: Final = 0.25
 TWICE_WITHIN_SECONDS: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How many kills, with which seed, and how long all is well between two, on average."""
+    """How many kills, with which seed, and how long all is well between two, on average.
+
+    *follows* is the chance that another kill comes while the part killed before may be starting.
+    """
 
     kills: int = 200
     seed: int = 1
     calm_seconds: float = 1.5
+    follows: float = 0.35
     ranks: int = 4
 
 
@@ -40,7 +42,7 @@ def kills(plan: Plan) -> Iterator[Kill]:
         names = names or draw.sample(ROUND, len(ROUND))
         name = names.pop()
         part = f"rank {draw.randrange(plan.ranks)}" if name == "rank" else name
-        follows = may_follow and draw.random() < TWICE
+        follows = may_follow and draw.random() < plan.follows
         # Not a third: what is checked in between is that all parts come back.
         may_follow = not follows
         seconds = draw.uniform(0, TWICE_WITHIN_SECONDS if follows else 2 * plan.calm_seconds)

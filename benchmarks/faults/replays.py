@@ -14,32 +14,31 @@ from demo.stack import Exporter
 from rank_probe.push import open_connection
 from rank_probe.snapshot import SNAPSHOT_PATH, Snapshot
 
-SNAPSHOTS: Final = 200
 # How far a snapshot may be overtaken.
 LATE_BY: Final = 40
 
 
-def disorder(seed: int) -> list[Snapshot]:
-    """Return the snapshots of a rank and of its successor, each twice and many out of order."""
+def disorder(snapshots: int, seed: int) -> list[Snapshot]:
+    """Return *snapshots* of a rank and as many of its successor, each twice, many out of order."""
     draw = random.Random(seed)
     first = Rank(0)
-    of_first = [first() for _ in range(SNAPSHOTS)]
+    of_first = [first() for _ in range(snapshots)]
     second = replace(RANK, started_timestamp_seconds=RANK.started_timestamp_seconds + 60)
     of_second = [
-        replace(second, sequence=number, steps=10 * number) for number in range(1, SNAPSHOTS + 1)
+        replace(second, sequence=number, steps=10 * number) for number in range(1, snapshots + 1)
     ]
     sent = [*of_first, *of_second]
     place = {id(each): number for number, each in enumerate(sent)}
     return sorted(2 * sent, key=lambda each: place[id(each)] + draw.uniform(0, LATE_BY))
 
 
-def replayed(directory: Path, seed: int = 1) -> list[Row]:
+def replayed(directory: Path, snapshots: int = 200, seed: int = 1) -> list[Row]:
     """Push them one by one, and look at the page after each."""
     answers: Counter[int] = Counter()
     shown: list[float] = []
     with Exporter(directory, flags=["--path.state="]) as exporter:
         connection = open_connection(exporter.target)
-        for snapshot in disorder(seed):
+        for snapshot in disorder(snapshots, seed):
             connection.request("POST", SNAPSHOT_PATH, snapshot.to_json())
             answer = connection.getresponse()
             answer.read()
@@ -52,5 +51,5 @@ def replayed(directory: Path, seed: int = 1) -> list[Row]:
         row("of these refused, by a process that was replaced", answers[409]),
         row("of these answered otherwise", sum(answers.values()) - answers[409] - answers[200], 0),
         row("times that the counter fell but for the restart", falls - 1, 0),
-        row("last counter is not the last counted", int(shown[-1] != 10 * SNAPSHOTS), 0),
+        row("last counter is not the last counted", int(shown[-1] != 10 * snapshots), 0),
     ]

@@ -2,16 +2,21 @@
 
 import os
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from benchmarks.faults.pushing import BACK_SECONDS, pushing
 from benchmarks.faults.rows import Row, row
+from benchmarks.scrape import RANK, scrape
 from demo.process import get, wait_for
 from demo.stack import Exporter
 from rank_probe.identity import for_rank
+from rank_probe.push import open_connection
+from rank_probe.snapshot import SNAPSHOT_PATH
 from rank_probe.trace import TraceFile
 from tests import nvmlstub
 
@@ -70,12 +75,14 @@ def disks(directory: Path, gpus: bool = True) -> list[Row]:
         with exporter, pushing(exporter) as ranks:
             full = _trial("full disk", exporter, ranks.back_after())
             trace = _trace(disk)
-            filler.unlink()
             exporter.kill()
             remount(disk, "ro")
             exporter.start()
             read_only = _trial("read-only disk", exporter, ranks.back_after())
             remount(disk, "rw")
+            filler.unlink()
+            _tell_event(exporter)
+            written = wait_for(lambda: _lines(exporter, "written") or None, BACK_SECONDS)
             ranks.stop()
             differ = ranks.differ()
             tracebacks = exporter.log.read_text().count("Traceback")
@@ -83,6 +90,7 @@ def disks(directory: Path, gpus: bool = True) -> list[Row]:
         *full,
         row("full disk: traces that did not stop quietly", trace, 0),
         *read_only,
+        row("disks: no event is written once there is room", int(written is None), 0),
         row("disks: ranks whose last counter is another", differ, 0),
         row("disks: tracebacks in the log", tracebacks, 0),
     ]
@@ -90,11 +98,32 @@ def disks(directory: Path, gpus: bool = True) -> list[Row]:
 
 def _trial(name: str, exporter: Exporter, back_seconds: float) -> list[Row]:
     ready = wait_for(lambda: _is_ready(exporter), BACK_SECONDS)
+    _tell_event(exporter)
+    dropped = wait_for(lambda: _lines(exporter, "dropped") or None, BACK_SECONDS)
     return [
+        row(f"{name}: events that were not counted as dropped", int(dropped is None), 0),
         row(f"{name}: exporter started on it serves ranks after, s", back_seconds, BACK_SECONDS),
         row(f"{name}: exporter is not ready", int(ready is None), 0),
         row(f"{name}: warnings in the log", exporter.log.read_text().count(" WARNING ")),
     ]
+
+
+def _tell_event(exporter: Exporter) -> None:
+    """Push for a rank of a job of its own, whose first step is an event; no other has its number."""
+    began = {"number": 1, "event": "first_step", "began_timestamp_seconds": 1.0, "seconds": 1.0}
+    job_id = f"told-{time.monotonic_ns()}"
+    told = replace(RANK, job_id=job_id, rank=7, lifecycle_events=[began])
+    connection = open_connection(exporter.target)
+    connection.request("POST", SNAPSHOT_PATH, told.to_json())
+    connection.getresponse().read()
+    connection.close()
+
+
+def _lines(exporter: Exporter, result: str) -> int:
+    """Return how many lines of events ended with *result*."""
+    sample = f'rankskew_event_lines_total{{result="{result}"}} '.encode()
+    found = [line for line in scrape(exporter.address).splitlines() if line.startswith(sample)]
+    return int(float(found[0].split()[-1])) if found else 0
 
 
 def _is_ready(exporter: Exporter) -> bool | None:

@@ -47,6 +47,7 @@ def measure(
         print(f"paged: {alert}", flush=True)
     return [
         *recovery_rows(found.killed, found.seconds),
+        seen_row(found.lives, found.killed),
         *counter_rows(found.stored, found.lives, found.killed),
         row("pages of the shipped alerts", len(found.pages), 0),
         *pause_rows(found.lives, found.killed, found.ended),
@@ -59,6 +60,7 @@ def recoveries_and_counters(directory: Path, plan: Plan) -> list[Row]:
     found = _played(directory, plan, Lengths(), ())
     return [
         *recovery_rows(found.killed, found.seconds),
+        seen_row(found.lives, found.killed),
         *counter_rows(found.stored, found.lives, found.killed),
     ]
 
@@ -91,6 +93,18 @@ def recovery_rows(killed: Sequence[Killed], seconds: float) -> Iterator[Row]:
         yield row(f"kills of {part}", len(recoveries))
         yield row(f"{part} is back, median s", statistics.median(recoveries))
         yield row(f"{part} is back, most s", max(recoveries), MOST_RECOVERY_SECONDS)
+
+
+def seen_row(lives: Sequence[Life], killed: Sequence[Killed]) -> Row:
+    """Return how long ranks that were killed had trained again before their page showed them."""
+    seen = [
+        each.back_at - life.steps[0].ended
+        for each in killed
+        for life in lives
+        if each.part == f"rank {life.rank}" and each.at < life.steps[0].ended < each.back_at
+    ]
+    what = "a rank is seen after its first new step, most s"
+    return row(what, max(seen, default=0.0), MOST_RECOVERY_SECONDS)
 
 
 def counter_rows(

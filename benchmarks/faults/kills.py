@@ -16,12 +16,13 @@ MOST_RECOVERY_SECONDS: Final = 10.0
 class Killed:
     """A kill of *part*, at seconds of the wall clock; it was back after *recovery_seconds*.
 
-    Those count from the last kill of the two that came together.
+    Those count from the last kill of the two that came together, and end at *back_at*.
     """
 
     part: str
     at: float
     recovery_seconds: float
+    back_at: float = 0.0
 
 
 def run(site: Site, plan: Plan) -> list[Killed]:
@@ -32,7 +33,8 @@ def run(site: Site, plan: Plan) -> list[Killed]:
     for burst in bursts(kills(plan)):
         at = [(kill.part, when) for kill, when in _kill(burst, parts)]
         back = recoveries([parts[name] for name, _ in at], at[-1][1])
-        found += [Killed(name, when, back[name]) for name, when in at]
+        last = at[-1][1]
+        found += [Killed(name, when, back[name], last + back[name]) for name, when in at]
         _tell(found[-len(at) :], len(found), plan.kills)
     return found
 

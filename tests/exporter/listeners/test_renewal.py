@@ -17,15 +17,8 @@ from tests.exporter.snapshots import snapshot
 FLAG = "--some.socket"
 
 
-async def _no_app(*_: object) -> None:
+async def _no_app(scope: object, receive: object, send: object) -> None:
     raise AssertionError("nobody calls")
-
-
-def _renewal(path: Path) -> Renewal:
-    unix = UnixListener(path, 0o666, FLAG)
-    listener = Listener([unix.socket], _no_app, Bounds(1, b"", b""))
-    listener.servers = []
-    return Renewal(unix, listener)
 
 
 def test_new_clients_find_the_socket_again(tmp_path: Path) -> None:
@@ -58,7 +51,8 @@ def test_failure_is_said_once(
 ) -> None:
     """A directory that this user may not make costs one line of the log, not one a second."""
     path = tmp_path / "room" / "e.sock"
-    renewal = _renewal(path)
+    unix = UnixListener(path, 0o666, FLAG)
+    renewal = Renewal(unix, Listener([unix.socket], _no_app, Bounds(1, b"", b"")))
     shutil.rmtree(path.parent)
 
     def refuse(*_: object, **__: object) -> None:
@@ -67,6 +61,7 @@ def test_failure_is_said_once(
     monkeypatch.setattr(Path, "mkdir", refuse)
     for _ in range(3):
         asyncio.run(renewal.look())
+    unix.close()
 
     assert len(caplog.records) == 1
     assert "new clients cannot connect, and it is tried again" in caplog.text

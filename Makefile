@@ -32,6 +32,9 @@ test-deploy: ## deploy onto a real Slurm, systemd, image and API server, each ti
 	@scripts/setup.sh deploy
 	$(PYTHON) -m pytest -q -m deploy
 
+test-faults: ## 200 kills, full disks, set clocks, busy CPUs, old releases: nothing counted is lost (45 minutes, needs root; FAULTS="--kills 30 --seed 2")
+	$(PYTHON) -m benchmarks.faults $(FAULTS)
+
 bench: bench-overhead bench-scrape ## measure what the probe and a scrape cost
 
 bench-overhead: ## what the probe adds to a step, compared with other tools in the same run (15 minutes; BEFORE=CHECKOUT measures its probe too)

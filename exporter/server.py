@@ -14,6 +14,7 @@ from typing import Final
 from exporter.errors import StartError
 from exporter.listeners.handshakes import Handshakes, TlsListener
 from exporter.listeners.listener import Listener
+from exporter.listeners.renewal import Renewal, renew_for_ever
 from exporter.listeners.sockets import UnixListener, open_loopback, open_tcp
 from exporter.live.page import LiveView
 from exporter.log.configure import configure
@@ -41,24 +42,30 @@ def serve(settings: Settings) -> None:
         if handshakes is not None:
             web = TlsListener(web, handshakes)
         stack.callback(web.close)
-        ingest = _open_ingest(settings, stack)
+        unix, ingest = _open_ingest(settings, stack)
         operator = _open_operator(settings, stack)
         listeners = [exporter.web_listener([web], handshakes)]
+        renewals = []
         if ingest:
             listeners.append(exporter.ingest_listener(ingest))
-        if operator:
-            listeners.append(exporter.operator_listener(operator))
+        if unix is not None:
+            renewals.append(Renewal(unix, listeners[-1]))
+        if operator is not None:
+            listeners.append(exporter.operator_listener([operator.socket]))
+            renewals.append(Renewal(operator, listeners[-1]))
         stack.callback(exporter.stop)
         exporter.start()
         _log_start(web, ingest, "https" if is_tls else "http")
         # These objects live until the end. Without freeze(), a full collection would walk them all
         # in the middle of some scrape.
         gc.freeze()
-        asyncio.run(run_all(listeners, exporter.live))
+        asyncio.run(run_all(listeners, exporter.live, renewals))
     logger.info("stopped")
 
 
-async def run_all(listeners: Sequence[Listener], live: LiveView) -> None:
+async def run_all(
+    listeners: Sequence[Listener], live: LiveView, renewals: Sequence[Renewal] = ()
+) -> None:
     """Serve every listener until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
 
@@ -74,11 +81,18 @@ async def run_all(listeners: Sequence[Listener], live: LiveView) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     sample_live()
-    await asyncio.gather(*(listener.serve_until_told() for listener in listeners))
+    renewing = asyncio.create_task(renew_for_ever(renewals))
+    try:
+        await asyncio.gather(*(listener.serve_until_told() for listener in listeners))
+    finally:
+        renewing.cancel()
 
 
-def _open_ingest(settings: Settings, stack: ExitStack) -> list[socket.socket]:
+def _open_ingest(
+    settings: Settings, stack: ExitStack
+) -> tuple[UnixListener | None, list[socket.socket]]:
     sockets = []
+    unix = None
     if settings.ingest_socket:
         unix = UnixListener(
             Path(settings.ingest_socket), settings.ingest_socket_mode, "--ingest.socket"
@@ -90,12 +104,12 @@ def _open_ingest(settings: Settings, stack: ExitStack) -> list[socket.socket]:
         tcp = open_it(settings.ingest_listen_address, "--ingest.listen-address")
         stack.callback(tcp.close)
         sockets.append(tcp)
-    return sockets
+    return unix, sockets
 
 
-def _open_operator(settings: Settings, stack: ExitStack) -> list[socket.socket]:
+def _open_operator(settings: Settings, stack: ExitStack) -> UnixListener | None:
     if not settings.operator_socket:
-        return []
+        return None
     try:
         unix = UnixListener(
             Path(settings.operator_socket), OPERATOR_SOCKET_MODE, "--operator.socket"
@@ -103,9 +117,9 @@ def _open_operator(settings: Settings, stack: ExitStack) -> list[socket.socket]:
     except StartError as error:
         # Keep watching the node, as an exporter does whose unit predates this socket.
         logger.warning("orders are off: %s", error)
-        return []
+        return None
     stack.callback(unix.close)
-    return [unix.socket]
+    return unix
 
 
 def _log_start(web: socket.socket, ingest: Sequence[socket.socket], scheme: str) -> None:

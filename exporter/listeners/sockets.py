@@ -77,25 +77,40 @@ class UnixListener:
     """A listening Unix socket and its file, which close() removes."""
 
     def __init__(self, path: Path, mode: int, flag: str) -> None:
-        self._path = path
-        _make_directory(path.parent, flag)
+        self.path = path
+        self._mode = mode
+        self._flag = flag
+        self._open()
+
+    def renew(self) -> socket.socket | None:
+        """Listen anew if the file is gone, with its directory perhaps; None if it is there.
+
+        The socket before stays open. Raises StartError if the file cannot be made.
+        """
+        if os.path.lexists(self.path):
+            return None
+        self._open()
+        return self.socket
+
+    def _open(self) -> None:
+        _make_directory(self.path.parent, self._flag)
         try:
-            with _locked(path.parent):
-                _remove_stale(path, flag)
-                self.socket = _bind(path, mode)
+            with _locked(self.path.parent):
+                _remove_stale(self.path, self._flag)
+                self.socket = _bind(self.path, self._mode)
         except OSError as error:
             raise StartError(
-                f"cannot open the socket {path}: {reason(error)}; "
-                f"make its directory writable or choose another {flag}"
+                f"cannot open the socket {self.path}: {reason(error)}; "
+                f"make its directory writable or choose another {self._flag}"
             ) from error
-        self._file = _identity(path)
+        self._file = _identity(self.path)
 
     def close(self) -> None:
         """Close the socket and remove its file, unless another exporter has replaced it."""
         self.socket.close()
         with suppress(FileNotFoundError):
-            if _identity(self._path) == self._file:
-                self._path.unlink()
+            if _identity(self.path) == self._file:
+                self.path.unlink()
 
 
 def _identity(path: Path) -> tuple[int, int]:

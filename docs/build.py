@@ -15,10 +15,12 @@ from docs import (
     audit_table,
     collectives_table,
     command_table,
+    compose_alertmanager,
     compare_table,
     diagnose_table,
     fault_table,
     figures,
+    health_check_table,
     late_lines_table,
     metrics_table,
     playbook_table,
@@ -100,6 +102,7 @@ PAGES: dict[str, Callable[[str], str]] = {
             "scrape": figures.scrape(),
             "endurance": figures.endurance(),
             "late_lines_cost": late_lines_table.cost(),
+            "health_check": health_check_table.costs(),
         },
     ),
     "docs/scale.md": lambda page: fill(
@@ -144,6 +147,7 @@ PAGES: dict[str, Callable[[str], str]] = {
     "docs/operating.md": lambda page: fill(
         page, {"restarts": robustness_table.measured("restarts")}
     ),
+    "deploy/compose/alertmanager.yaml": lambda _: compose_alertmanager.configuration(),
     "alerts/README.md": with_tables,
     "README.md": lambda page: fill(
         page,

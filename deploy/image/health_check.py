@@ -2,7 +2,7 @@
 
 It asks on the operator's socket, which has neither TLS nor a login and which no job can reach.
 Docker starts it every few seconds, so it imports only what the interpreter starts with, and one
-module for sockets: a tenth of what urllib costs.
+module for sockets: a sixth of what urllib costs.
 """
 
 import _socket

@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test test-deploy check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz bench-slow-clients bench-restarts bench-late-lines bench-audit bench-collectives bench-causes bench-diagnose bench-compare docs dashboards lock clean
+.PHONY: help demo test test-deploy check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz image bench-health-check bench-slow-clients bench-restarts bench-late-lines bench-audit bench-collectives bench-causes bench-diagnose bench-compare docs dashboards lock clean
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -94,17 +94,26 @@ bench-compare: ## diagnose --compare: intervals on step times with a known truth
 bench-diagnose: ## what diagnose says of every planted fault (half an hour; DIAGNOSE="--only tour")
 	$(PYTHON) -m benchmarks.diagnose $(DIAGNOSE)
 
+bench-health-check: ## what ways to check the exporter's health cost, beside the exporter (3 minutes)
+	$(PYTHON) -m benchmarks.health_check
+
+image: ## build the exporter's image with docker, podman or buildah; IMAGE=rankskew:VERSION
+	@scripts/build_image.sh
+
 docs: ## regenerate what the documentation lists: metrics, flags, alerts, figures
 	$(PYTHON) -m docs.build
 
 dashboards: ## regenerate dashboards/json
 	$(PYTHON) -m dashboards.build
 
-lock: ## pin what the image installs, with hashes
+lock: ## pin what the image installs and is built with, with hashes
 	@$(PYTHON) -m pip install -q --disable-pip-version-check 'pip-tools>=7,<8'
 	$(PYTHON) -m piptools compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra exporter \
 		-o deploy/image/requirements.txt pyproject.toml
+	$(PYTHON) -m piptools compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --only-build-deps --all-build-deps \
+		-o deploy/image/build-requirements.txt pyproject.toml
 
 clean: ## remove what the commands above created
 	rm -rf .venv .node .demo .accuracy dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -124,7 +124,9 @@ def measure(
                 used = used_by_the_exporter(exporter, intervals, seconds)
             what = f"the exporter in {seconds:g} s, a scrape included, {load}"
             ends = {"95 % from": None, "95 % to": None}
-            rows.append({"what": what, "runs": intervals, "median": statistics.median(used), **ends})
+            rows.append(
+                {"what": what, "runs": intervals, "median": statistics.median(used), **ends}
+            )
     return rows
 
 

@@ -79,6 +79,8 @@ missing_packages() {
     have etcd || echo etcd-server
     have mmdebstrap || echo mmdebstrap
     have buildah || echo buildah
+    have runc || echo runc
+    have ip || echo iproute2
     have systemd-nspawn || echo systemd-container
     have slurmctld || echo slurmctld
     have slurmd || echo slurmd

@@ -14,7 +14,9 @@ def lines(notification: dict[str, Any]) -> list[str]:
         word = "PAGE" if alert["status"] == "firing" else alert["status"]
         said.append(f"{word}: {alert['labels']['alertname']}")
         texts = alert["annotations"]
-        said += [f"  {texts[name]}" for name in ("summary", "description", "first") if name in texts]
+        said += [
+            f"  {texts[name]}" for name in ("summary", "description", "first") if name in texts
+        ]
     return said
 
 

@@ -15,7 +15,7 @@ CHANGES: Final = (
 
 
 def configuration() -> str:
-    """Return deploy/compose/alertmanager.yaml; raises ValueError if the shipped file has changed."""
+    """Return the file's text; raises ValueError if the shipped one no longer fits."""
     text = SHIPPED.read_text()
     for here, there in CHANGES:
         if text.count(here) != 1:

@@ -39,7 +39,7 @@ class Spec:
                 "env": [f"{name}={value}" for name, value in self.environment.items()],
                 "cwd": "/",
                 "noNewPrivileges": True,
-                "capabilities": dict.fromkeys(CAPABILITIES, []),
+                "capabilities": {each: [] for each in CAPABILITIES},
             },
             "mounts": [
                 {"destination": "/proc", "type": "proc", "source": "proc"},

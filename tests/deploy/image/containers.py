@@ -1,6 +1,7 @@
 """Runs a root as a container engine would, with runc."""
 
 import json
+import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,11 +28,12 @@ class Spec:
     tmpfs: Sequence[str] = ()
     own_network: bool = False
 
-    def configuration(self) -> dict[str, Any]:
-        """Return the bundle's config.json, as the OCI runtime specification has it."""
+    def configuration(self, name: str) -> dict[str, Any]:
+        """Return the bundle's config.json for the host *name*, as OCI's specification has it."""
         namespaces = [*NAMESPACES, *(["network"] if self.own_network else [])]
         return {
             "ociVersion": "1.0.2",
+            "hostname": name,
             "root": {"path": str(self.root), "readonly": True},
             "process": {
                 "user": {"uid": self.user, "gid": self.user},
@@ -84,9 +86,9 @@ class Runtime:
 
     def start(self, name: str, spec: Spec) -> None:
         """Start the container *name* in the background."""
-        bundle = self._directory / name
-        bundle.mkdir()
-        (bundle / "config.json").write_text(json.dumps(spec.configuration()))
+        bundle = self._directory / "bundles" / name
+        bundle.mkdir(parents=True)
+        (bundle / "config.json").write_text(json.dumps(spec.configuration(name)))
         with self.log(name).open("ab") as log:
             command = self._runc("run", "--detach", "--bundle", str(bundle), name)
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=True)
@@ -109,6 +111,7 @@ class Runtime:
     def remove(self, name: str) -> None:
         """Forget *name*, killing it if it runs."""
         subprocess.run(self._runc("delete", "--force", name), check=True)
+        shutil.rmtree(self._directory / "bundles" / name)
 
     def _runc(self, *arguments: str) -> list[str]:
         return ["runc", "--root", str(self._directory / "runc"), *arguments]

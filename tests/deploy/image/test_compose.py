@@ -27,7 +27,7 @@ mount -t tmpfs tmpfs /run
 ip link set lo up
 expect() {
   local word=$1; shift
-  for _ in $(seq 240); do
+  for _ in $(seq 360); do
     if "$@" > "$STATE/said" && grep -q -- "$word" "$STATE/said"; then break; fi
     sleep 0.5
   done
@@ -35,7 +35,7 @@ expect() {
 }
 set -x
 """
-NAMES: Final = "127.0.0.1 localhost exporter prometheus alertmanager pager grafana\n"
+NAMES: Final = "127.0.0.1 localhost exporter prometheus alertmanager pager grafana demo\n"
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +101,9 @@ def test_page_works_as_it_is_written(
         services["alertmanager"]["image"]: of_debian(tmp_path, ALERTMANAGER, hosts),
     }
     (tmp_path / "images.json").write_text(json.dumps(images))
-    programs = tmp_path / "programs"
+    programs, state = tmp_path / "programs", tmp_path / "state"
     programs.mkdir()
+    state.mkdir()
     stand_ins = {"sudo": '"$@"', "docker": f'{sys.executable} -m tests.deploy.image.compose "$@"'}
     for name, does in stand_ins.items():
         (programs / name).write_text(f"#!/bin/sh\nexec {does}\n")
@@ -112,7 +113,7 @@ def test_page_works_as_it_is_written(
         "PATH": f"{programs}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "IMAGES": str(tmp_path / "images.json"),
-        "STATE": str(tmp_path),
+        "STATE": str(state),
     }
     # Its own processes, mounts and network: nothing outlives it, and every port is free.
     inside = ["unshare", "--mount", "--net", "--pid", "--fork", "--kill-child", "--mount-proc"]

@@ -79,7 +79,7 @@ def cpu_milliseconds(command: Sequence[str]) -> float:
     devnull = os.open(os.devnull, os.O_WRONLY)
     try:
         actions = [(os.POSIX_SPAWN_DUP2, devnull, 1)]
-        pid = os.posix_spawn(command[0], command, os.environ, file_actions=actions)
+        pid = os.posix_spawn(command[0], list(command), os.environ, file_actions=actions)
     finally:
         os.close(devnull)
     _, status, used = os.wait4(pid, 0)
@@ -117,8 +117,10 @@ def measure(
     """Return a row for each way, the costliest first, and for the exporter."""
     with Exporter(directory) as exporter:
         runs = side_by_side(ways(exporter, directory), rounds)
-        rows = [{"what": way, "runs": rounds, **median_interval(runs[way])} for way in runs]
-        rows.sort(key=lambda row: -row["median"])
+        rows: list[dict[str, Any]] = [
+            {"what": way, "runs": rounds, **median_interval(runs[way])} for way in runs
+        ]
+        rows.sort(key=lambda row: -float(row["median"]))
         for load in ("without a rank", "with 8 ranks"):
             with nullcontext() if load == "without a rank" else pushing(exporter):
                 used = used_by_the_exporter(exporter, intervals, seconds)

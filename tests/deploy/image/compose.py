@@ -10,6 +10,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -62,7 +63,7 @@ class Compose:
         for name in self._running():
             told = time.monotonic()
             self._runtime.kill(name, "TERM")
-            gone = wait_for(lambda name=name: self._has_stopped(name) or None, 2, 0.02)
+            gone = wait_for(partial(self._has_stopped, name), 2, 0.02)
             how = f"{time.monotonic() - told:.1f} s" if gone else "killed"
             print(f"{name}: {how}")
             self._runtime.remove(name)
@@ -110,8 +111,8 @@ class Compose:
             source = str(directory)
         return source, target, options == ["ro"]
 
-    def _has_stopped(self, name: str) -> bool:
-        return bool(self._runtime.state(name)["status"] == "stopped")
+    def _has_stopped(self, name: str) -> bool | None:
+        return self._runtime.state(name)["status"] == "stopped" or None
 
     def _running(self) -> list[str]:
         return list(self._of_runtime())

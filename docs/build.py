@@ -51,7 +51,8 @@ def configuration() -> str:
         "# Configuration",
         "",
         "The flags of `rankskew exporter`; `make docs` generates this page from the code.",
-        "`--config.check`, with `--json` for scripts, [checks them](operating.md#check-the-settings).",
+        "`--config.check`, with `--json` for scripts, "
+        "[checks them](operating.md#check-the-settings).",
         "",
         table(
             ("flag", "default", "meaning"),

@@ -38,7 +38,8 @@ PARTS = {"headline", "facts", "first", "impact"}
 # A notification has only annotations to say what was measured: its parts took 40 lines more.
 # What makes a node, a network, a link or a GPU slow: thirteen details of causes, most with a
 # threshold.
-# What one of several Prometheus knows of a job is recorded first, so that a job may be on all of them: 79 lines.
+# What one of several Prometheus knows of a job is recorded first, so that a job may be on all of
+# them: 79 lines.
 MOST_LINES = 1_607
 MOST_LINES_OF_STRAGGLER = 150
 

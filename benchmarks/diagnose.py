@@ -85,10 +85,10 @@ def sample(url: str) -> str:
     return printed.getvalue().replace(url, "http://prometheus:9090")
 
 
-def fast_rules(directory: Path) -> Path:
-    """Write the shipped rules, all evaluated as often as they can be."""
+def fast_rules(directory: Path, rules: Path = RULES) -> Path:
+    """Write *rules*, those shipped by default, all evaluated as often as they can be."""
     directory.mkdir()
-    for path in RULES.glob("*.yaml"):
+    for path in rules.glob("*.yaml"):
         text = re.sub(r"^    interval: .*\n", "", path.read_text(), flags=re.MULTILINE)
         (directory / path.name).write_text(text)
     return directory

@@ -49,6 +49,7 @@ def configuration() -> str:
         "# Configuration",
         "",
         "The flags of `rankskew exporter`; `make docs` generates this page from the code.",
+        "`--config.check`, with `--json` for scripts, [checks them](operating.md#check-the-settings).",
         "",
         table(
             ("flag", "default", "meaning"),
@@ -142,7 +143,11 @@ PAGES: dict[str, Callable[[str], str]] = {
     ),
     "docs/decisions/0002-libraries.md": lambda page: fill(page, figures.library_costs()),
     "docs/operating.md": lambda page: fill(
-        page, {"restarts": robustness_table.measured("restarts")}
+        page,
+        {
+            "restarts": robustness_table.measured("restarts"),
+            "faults": robustness_table.measured("faults"),
+        },
     ),
     "alerts/README.md": with_tables,
     "README.md": lambda page: fill(

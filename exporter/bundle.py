@@ -2,10 +2,12 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from exporter.errors import StartError, UsageError, reason
+from exporter.shards import COPIES_FILE, Part, Plan, Ruler, for_ruler
 
 PACKAGE: Final = Path(__file__).parent
 # What is shipped, by its place in a wheel (exporter/bundled/...) and in a checkout.
@@ -20,7 +22,8 @@ PLACES: Final = {
     "deploy/prometheus": "deploy/prometheus",
     "deploy/systemd": "deploy/systemd",
 }
-KEEP_FIRING_FOR: Final = re.compile(rb"^ *keep_firing_for:.*\n", re.MULTILINE)
+RULES: Final = Path("alerts/rules")
+KEEP_FIRING_FOR: Final = re.compile(r"^ *keep_firing_for:.*\n", re.MULTILINE)
 
 
 def bundled(name: str) -> Path:
@@ -34,17 +37,31 @@ def bundled(name: str) -> Path:
     raise StartError(f"{name} is not in this installation: install rankskew again")
 
 
-def write_files(directory: Path, overwrite: bool = False, vmalert: bool = False) -> list[Path]:
-    """Write everything bundled below *directory* and return the files.
+@dataclass(frozen=True)
+class Wanted:
+    """What the rules are for: one Prometheus unless something else is said.
 
-    For *vmalert* the rules come without `keep_firing_for`, which it refuses before 1.92.
-    A file that is there already and differs is somebody's work: UsageError, unless *overwrite*;
-    nothing is written then.
+    *vmalert* before 1.92 refuses `keep_firing_for`; *part* is of several Prometheus, see shards.py.
     """
-    contents = {directory / target: _content(source, vmalert) for target, source in _files()}
+
+    vmalert: bool = False
+    part: Part | None = None
+    ruler: Ruler | None = None
+
+
+def write_files(directory: Path, overwrite: bool = False, wanted: Wanted = Wanted()) -> list[Path]:
+    """Write everything bundled below *directory*, with the *wanted* rules; return the files.
+
+    A file that is there already and differs is somebody's work: UsageError, unless *overwrite*;
+    nothing is written then. So is a rule file that is not wanted, because it would be loaded too.
+    """
+    contents = {directory / target: content for target, content in _contents(wanted)}
     changed = [path for path, content in contents.items() if _differs(path, content)]
     if changed and not overwrite:
         raise UsageError(f"{changed[0]} was changed: choose another directory, or add --overwrite")
+    left = sorted(path for path in _rule_files(directory) if path not in contents)
+    if left:
+        raise UsageError(f"{left[0]} does not belong to these rules: remove it")
     try:
         for target, content in contents.items():
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -56,6 +73,28 @@ def write_files(directory: Path, overwrite: bool = False, vmalert: bool = False)
     return list(contents)
 
 
+def _rule_files(directory: Path) -> Iterator[Path]:
+    """Yield those rule files of ours, of any part, that are below *directory*."""
+    for name in (COPIES_FILE, *(path.name for path in bundled("alerts/rules").iterdir())):
+        if (directory / RULES / name).is_file():
+            yield directory / RULES / name
+
+
+def _contents(wanted: Wanted) -> Iterator[tuple[Path, bytes]]:
+    """Yield each file's place in the bundle, and what it holds."""
+    texts: dict[str, str] = {}
+    for target, source in _files():
+        if target.parent == RULES:
+            texts[target.name] = source.read_text()
+        else:
+            yield target, source.read_bytes()
+    if wanted.part:
+        texts = Plan(texts).files(wanted.part)
+    for name, text in texts.items():
+        kept = KEEP_FIRING_FOR.sub("", text) if wanted.vmalert else text
+        yield RULES / name, (for_ruler(wanted.ruler, name, kept) if wanted.ruler else kept).encode()
+
+
 def _files() -> Iterator[tuple[Path, Path]]:
     """Yield each bundled file: its place in the bundle, and where it lies now."""
     for name in PLACES:
@@ -64,12 +103,6 @@ def _files() -> Iterator[tuple[Path, Path]]:
             yield Path(name), root
         for source in sorted(path for path in root.glob("**/*") if path.is_file()):
             yield Path(name) / source.relative_to(root), source
-
-
-def _content(source: Path, vmalert: bool) -> bytes:
-    content = source.read_bytes()
-    is_rule_file = source.parent == bundled("alerts/rules")
-    return KEEP_FIRING_FOR.sub(b"", content) if vmalert and is_rule_file else content
 
 
 def _differs(path: Path, content: bytes) -> bool:

@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh demo    .venv with the exporter and torch; Prometheus and Alertmanager
 #   scripts/setup.sh test    that, the developers' tools, the frameworks that the probe integrates
-#                            with, a C compiler, Chromium, axe-core, kubectl and helm if they can be had
+#                            with, a C compiler, Chromium, axe-core, kubectl, helm and schemas if they can be had
 #   scripts/setup.sh deploy  that, and what the tests of the deployments start
 #
 # Programs come from the distribution (apt-get) if this user may install them: as root, or with
@@ -73,6 +73,7 @@ missing_packages() {
     have prometheus-alertmanager || have alertmanager || echo prometheus-alertmanager
     [ "$mode" != demo ] || return 0
     have victoria-metrics && have vmalert || echo victoria-metrics
+    have systemd-analyze || echo systemd
     have gcc || echo gcc libc6-dev
     has_python_headers || echo python3-dev
     [ "$mode" = deploy ] || return 0
@@ -136,6 +137,16 @@ install_axe() {
         say "npm cannot install $AXE: the test of accessibility is skipped"
 }
 
+# The schemas of the Prometheus operator, which check what deploy/kubernetes has for it.
+MODELS=@kubernetes-models/prometheus-operator@6.0.0
+install_models() {
+    [ "$(cat .node/models/version 2>/dev/null)" != "$MODELS" ] || return 0
+    mkdir -p .node/models
+    npm install --prefix .node/models --no-save --no-audit --no-fund --silent "$MODELS" &&
+        echo "$MODELS" >.node/models/version ||
+        say "npm cannot install $MODELS: the test of its schemas is skipped"
+}
+
 # --- the virtual environment --------------------------------------------------------------------
 
 find_python() {
@@ -193,6 +204,6 @@ stamp=.venv/.setup-${mode/deploy/test} # They differ in programs of the distribu
 if [ "$(cat "$stamp" 2>/dev/null)" != "$(wanted)" ]; then
     make_venv
     install_python_packages "${frameworks[@]}"
-    if [ "$mode" != demo ]; then install_chromium; install_axe; install_kubectl; fi
+    if [ "$mode" != demo ]; then install_chromium; install_axe; install_kubectl; install_models; fi
     wanted >"$stamp"
 fi

@@ -5,13 +5,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from exporter.bundle import write_files
+from exporter.bundle import Wanted, write_files
 from exporter.commands.arguments import Parser, add_json
+from exporter.next_steps import next_steps
+from exporter.shards import PARTS, RULERS
 
 EXAMPLES: Final = """\
 rankskew files /etc/prometheus/rankskew
 rankskew files /etc/prometheus/rankskew --overwrite    # after an upgrade
-rankskew files /etc/vmalert/rankskew --vmalert"""
+rankskew files /etc/vmalert/rankskew --vmalert
+rankskew files /etc/prometheus/rankskew --part shard    # several Prometheus share the nodes"""
 
 
 def parser() -> Parser:
@@ -19,7 +22,7 @@ def parser() -> Parser:
     options = Parser(
         prog="rankskew files",
         description="Write the alert rules, runbooks, Alertmanager configuration and dashboards, "
-        "and print what to add to rule_files.",
+        "and print what to do with them.",
         examples=EXAMPLES,
     )
     options.add_argument(
@@ -31,6 +34,17 @@ def parser() -> Parser:
         action="store_true",
         help="write rules for vmalert before 1.92, which lacks keep_firing_for",
     )
+    options.add_argument(
+        "--part",
+        choices=PARTS,
+        help="only the rules of a Prometheus that scrapes a part of the nodes (shard), or of the "
+        "one that decides about jobs (global); see docs/scale.md",
+    )
+    options.add_argument(
+        "--ruler",
+        choices=RULERS,
+        help="write the rules in the form of a Thanos Ruler or of mimirtool",
+    )
     add_json(options, "directory, files (those written) and rule_files (what to load)")
     return options
 
@@ -38,7 +52,8 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Write what an operator needs in addition to the exporter: rules, runbooks, dashboards."""
     options = parser().parse_args(arguments)
-    written = write_files(options.directory, options.overwrite, options.vmalert)
+    wanted = Wanted(options.vmalert, options.part, options.ruler)
+    written = write_files(options.directory, options.overwrite, wanted)
     directory = options.directory.resolve()
     rules = f"{directory}/alerts/rules/*.yaml"
     if options.json:
@@ -47,8 +62,6 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(said, indent=2))
         return 0
     print(f"{len(written)} files written to {options.directory}")
-    if options.vmalert:
-        print(f"vmalert: add -rule='{rules}'")
-    else:
-        print(f"Prometheus: add {rules} to rule_files")
+    ruler = "vmalert" if options.vmalert else options.ruler or "prometheus"
+    print(next_steps(directory, rules, ruler, options.part))
     return 0

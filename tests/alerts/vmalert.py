@@ -29,9 +29,9 @@ STALE_BITS = 0x7FF0000000000002  # the NaN that Prometheus ends a series with
 
 
 class VictoriaMetrics(Process):
-    """A VictoriaMetrics of its own, empty at first."""
+    """A VictoriaMetrics of its own, empty at first, with further *flags*."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, *flags: str) -> None:
         directory.mkdir()
         self.url = f"http://127.0.0.1:{free_port()}"
         self.ready_url = f"{self.url}/health"
@@ -44,6 +44,7 @@ class VictoriaMetrics(Process):
             "-search.maxLookback=5m",  # Prometheus' own; vmalert asks for it but in a replay
             "-memory.allowedBytes=256MB",
             "-loggerLevel=WARN",
+            *flags,
         ]
         super().__init__("VictoriaMetrics", command, directory / "victoria-metrics.log")
 

@@ -90,10 +90,10 @@ def test_changed_file_is_kept_unless_told_otherwise(installation: Path, tmp_path
 def test_command_says_what_to_do_with_the_files(
     installation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The output has the line that goes into prometheus.yml."""
+    """The output has the line that goes into prometheus.yml; test_next_steps.py has the rest."""
     assert main(["files", str(tmp_path / "out")]) == 0
 
-    assert f"add {tmp_path}/out/alerts/rules/*.yaml to rule_files" in capsys.readouterr().out
+    assert f"rule_files: ['{tmp_path}/out/alerts/rules/*.yaml']" in capsys.readouterr().out
 
 
 def test_directory_that_cannot_be_written_is_one_line(

@@ -38,12 +38,17 @@ def services() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    "path", sorted(DEPLOY.glob("**/*.yaml")), ids=lambda path: str(path.relative_to(DEPLOY))
-)
+def plain_yaml() -> list[Path]:
+    """Return every YAML file that is not a template of Helm."""
+    return sorted(path for path in DEPLOY.glob("**/*.yaml") if path.parent.name != "templates")
+
+
+@pytest.mark.parametrize("path", plain_yaml(), ids=lambda path: str(path.relative_to(DEPLOY)))
 def test_yaml_is_a_mapping(path: Path) -> None:
-    """Every YAML file here parses, and holds something."""
-    assert isinstance(load(path), dict)
+    """Every YAML file here parses, and each document in it holds something."""
+    documents = list(yaml.load_all(path.read_text(), yaml.CSafeLoader))
+    assert documents
+    assert all(isinstance(document, dict) for document in documents)
 
 
 @pytest.mark.parametrize("overrides", [0, 1])
@@ -155,15 +160,63 @@ def test_dashboards_are_where_grafana_looks() -> None:
     assert ["../../dashboards/json", provider["options"]["path"], "ro"] in mounts
 
 
-def test_systemd_unit_is_valid(tmp_path: Path) -> None:
-    """systemd knows every setting of the unit."""
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """A copy of the unit whose command exists."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     program = shutil.which("true")
-    unit = (DEPLOY / "systemd" / "rankskew-exporter.service").read_text()
+    text = (DEPLOY / "systemd" / "rankskew-exporter.service").read_text()
     command = "/opt/rankskew/bin/rankskew exporter"
-    assert command in unit
+    assert command in text
     copy = tmp_path / "rankskew-exporter.service"
-    copy.write_text(unit.replace(command, f"{program} exporter"))
+    copy.write_text(text.replace(command, f"{program} exporter"))
+    return copy
 
-    assert check("systemd-analyze", "verify", "--man=no", copy) == ""
+
+def test_systemd_unit_is_valid(unit: Path) -> None:
+    """systemd knows every setting of the unit."""
+    assert check("systemd-analyze", "verify", "--man=no", unit) == ""
+
+
+def test_systemd_unit_is_as_closed_as_its_page_says(unit: Path) -> None:
+    """systemd's own rating, with the drop-in and without it; 3.0 is the most that we allow."""
+
+    def rating() -> str:
+        said = check("systemd-analyze", "security", "--offline=yes", "--no-pager", unit)
+        return str(re.findall(r"exposure level for \S+: ([\d.]+)", said)[0])
+
+    alone = rating()
+    drop_in = unit.with_name(f"{unit.name}.d")
+    drop_in.mkdir()
+    shutil.copy(DEPLOY / "systemd" / "see-all.conf", drop_in)
+    with_drop_in = rating()
+
+    assert max(float(alone), float(with_drop_in)) <= 3.0
+    page = (DEPLOY / "systemd" / "README.md").read_text()
+    assert f"rates the unit {alone}, and {with_drop_in} with `see-all.conf`" in page
+
+
+@pytest.mark.parametrize("script", sorted((DEPLOY / "slurm").glob("*.s*")), ids=lambda p: p.name)
+def test_slurm_script_is_one(script: Path) -> None:
+    """Its shell understands it; Slurm runs prologs and epilogs only if they may be executed."""
+    if script.suffix in (".sh", ".sbatch"):
+        check(script.read_text().split()[0].removeprefix("#!"), "-n", script)
+        assert script.suffix == ".sbatch" or script.stat().st_mode & 0o111 == 0o111
+
+
+def test_slurm_prolog_drains_no_node_unless_it_is_asked_to(tmp_path: Path) -> None:
+    """Without the probe and in an empty environment it ends with 0; it asks nobody for a path."""
+    prolog = (DEPLOY / "slurm" / "prolog.sh").read_text()
+    settings = tmp_path / "settings"
+    copy = tmp_path / "prolog.sh"
+    copy.write_text(
+        prolog.replace("/etc/default/rankskew-slurm", str(settings)).replace("logger ", "echo ")
+    )
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_USER": "root"}
+    for required, status in (("no", 0), ("yes", 1)):
+        settings.write_text(f"RANKSKEW_BIN={tmp_path}\nRANKSKEW_REQUIRED={required}\n")
+        done = subprocess.run(["/bin/sh", copy], env=job, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (status, "")
+        assert "job 7: " in done.stdout
+        assert "rank-probe" in done.stdout

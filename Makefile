@@ -97,6 +97,12 @@ bench-compare: ## diagnose --compare: intervals on step times with a known truth
 bench-diagnose: ## what diagnose says of every planted fault (half an hour; DIAGNOSE="--only tour")
 	$(PYTHON) -m benchmarks.diagnose $(DIAGNOSE)
 
+bench-health-check: ## what ways to check the exporter's health cost, beside the exporter (3 minutes)
+	$(PYTHON) -m benchmarks.health_check
+
+image: ## build the exporter's image with docker, podman or buildah; IMAGE=rankskew:VERSION
+	@scripts/build_image.sh
+
 docs: ## regenerate what the documentation lists: metrics, flags, alerts, figures
 	$(PYTHON) -m docs.build
 
@@ -113,11 +119,14 @@ kubernetes: ## regenerate deploy/kubernetes from the Helm chart
 	@$(CHART) --set prometheusOperator=false --show-only templates/rules.yaml \
 		>deploy/kubernetes/components/no-operator/rules.yaml 2>/dev/null
 
-lock: ## pin what the image installs, with hashes
+lock: ## pin what the image installs and is built with, with hashes
 	@$(PYTHON) -m pip install -q --disable-pip-version-check 'pip-tools>=7,<8'
 	$(PYTHON) -m piptools compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra exporter \
 		-o deploy/image/requirements.txt pyproject.toml
+	$(PYTHON) -m piptools compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --only-build-deps --all-build-deps \
+		-o deploy/image/build-requirements.txt pyproject.toml
 
 release: ## wheels, sdist, an archive of all other files, and their sums, in dist/ (RELEASE=dev before a release)
 	@$(PYTHON) scripts/release.py $(if $(filter dev,$(RELEASE)),--dev) dist

@@ -16,9 +16,11 @@ from docs import (
     collectives_table,
     command_table,
     compare_table,
+    compose_alertmanager,
     diagnose_table,
     fault_table,
     figures,
+    health_check_table,
     late_lines_table,
     metrics_table,
     playbook_table,
@@ -101,6 +103,7 @@ PAGES: dict[str, Callable[[str], str]] = {
             "scrape": figures.scrape(),
             "endurance": figures.endurance(),
             "late_lines_cost": late_lines_table.cost(),
+            "health_check": health_check_table.costs(),
         },
     ),
     "docs/scale.md": lambda page: fill(
@@ -149,6 +152,7 @@ PAGES: dict[str, Callable[[str], str]] = {
             "faults": robustness_table.measured("faults"),
         },
     ),
+    "deploy/compose/alertmanager.yaml": lambda _: compose_alertmanager.configuration(),
     "alerts/README.md": with_tables,
     "README.md": lambda page: fill(
         page,

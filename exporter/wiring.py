@@ -175,7 +175,7 @@ class Exporter:
 
     def operator_listener(self, sockets: Sequence[socket.socket]) -> Listener:
         """Return the listener for `rankskew gpus` and `rankskew control`."""
-        app = operator_app(self._orders, self._gpu_control)
+        app = operator_app(self._orders, self._gpu_control, self._gpus_gone)
         return Listener(sockets, app, Bounds(OPERATOR_CONNECTIONS, OPERATOR_FULL, JSON))
 
     def _gpus_visible(self) -> int | None:

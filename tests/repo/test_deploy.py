@@ -1,5 +1,6 @@
 """What deploy/ offers is accepted by the programs it is for, and fits together."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -121,15 +122,51 @@ def test_compose_keeps_what_the_exporter_remembers() -> None:
 
 
 def test_compose_images_are_pinned() -> None:
-    """An image is built here or named with a version, so that an update is a decision."""
+    """An image is built here or named with a version and a digest, so an update is a decision."""
+    release = r"[\w/]+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}"
     for name, service in services().items():
-        assert "build" in service or re.search(r":v?\d+\.\d+\.\d+$", service["image"]), name
+        assert "build" in service or re.fullmatch(release, service["image"]), name
 
 
-def test_compose_is_closed_to_the_network() -> None:
-    """Nothing is published beyond loopback: none of it asks for a password."""
+def test_compose_is_closed() -> None:
+    """No container has a writable root or a capability, and no port is open to the network."""
+    for name, service in services().items():
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+
+
+def test_compose_waits_for_what_has_a_check() -> None:
+    """Whatever is waited for until it is healthy says when it is; the exporter's image does."""
     for service in services().values():
-        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        for other, how in service.get("depends_on", {}).items():
+            if how["condition"] == "service_healthy":
+                assert "test" in services()[other].get("healthcheck", {}) or other == "exporter"
+
+
+def test_compose_is_what_the_specification_allows() -> None:
+    """Both files are valid by the published schema of compose files."""
+    schema = ROOT / ".node/compose/package/lib/compose-spec/schema/compose-spec.json"
+    if not schema.exists():
+        pytest.skip("npm could not fetch the schema: see scripts/setup.sh")
+    jsonschema = pytest.importorskip("jsonschema")
+    for file in ("compose.yaml", "gpu.yaml"):
+        validator = jsonschema.Draft201909Validator(json.loads(schema.read_text()))
+        document = load(COMPOSE / file)
+        document.pop("name", None)  # The package is older than this key.
+        assert [error.message for error in validator.iter_errors(document)] == []
+
+
+def test_compose_pages_are_the_shipped_ones() -> None:
+    """Alertmanager there inhibits as the shipped configuration does, and pages the pager."""
+    shipped, here = load(ROOT / "alerts" / "alertmanager.yaml"), load(COMPOSE / "alertmanager.yaml")
+    [port] = re.findall(r"^PORT = (\d+)$", (COMPOSE / "pager.py").read_text(), re.MULTILINE)
+    [receiver] = [each for each in here["receivers"] if each["name"] == here["route"]["receiver"]]
+
+    assert here["inhibit_rules"] == shipped["inhibit_rules"]
+    assert receiver["webhook_configs"] == [{"url": f"http://pager:{port}/page"}]
+    check("amtool", "check-config", COMPOSE / "alertmanager.yaml")
 
 
 def test_compose_addresses_are_its_services() -> None:
@@ -146,7 +183,7 @@ def test_compose_addresses_are_its_services() -> None:
     offered = {
         f"{name}:{port.split(':')[-1]}"
         for name, service in services().items()
-        for port in service["ports"]
+        for port in service.get("ports", [])
     }
 
     assert set(asked) <= offered

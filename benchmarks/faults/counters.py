@@ -14,6 +14,7 @@ from demo.process import get
 from demo.stack import Prometheus
 
 COUNTERS: Final = '{job="rankskew",__name__=~"rankskew_.+_total"}'
+DURATION: Final = 'scrape_duration_seconds{job="rankskew"}'
 STEPS: Final = "rankskew_steps_total"
 # Of a rank's counters, those that the exporter counts itself: they may begin anew with it too.
 COUNTED_BY_EXPORTER: Final = "rankskew_rank_"
@@ -37,9 +38,14 @@ class Stored:
         return "rank" in self.labels and not self.name.startswith(COUNTED_BY_EXPORTER)
 
 
-def stored(prometheus: Prometheus, seconds: float) -> list[Stored]:
-    """Return what *prometheus* has stored of every counter in the last *seconds*."""
-    query = urllib.parse.urlencode({"query": f"{COUNTERS}[{seconds:.0f}s]"})
+def scrapes(prometheus: Prometheus, seconds: float) -> dict[float, float]:
+    """Return when each scrape of the last *seconds* began, and how long it took, in seconds."""
+    return {at: took for each in stored(prometheus, seconds, DURATION) for at, took in each.samples}
+
+
+def stored(prometheus: Prometheus, seconds: float, selector: str = COUNTERS) -> list[Stored]:
+    """Return what *prometheus* has stored of *selector*, every counter, in the last *seconds*."""
+    query = urllib.parse.urlencode({"query": f"{selector}[{seconds:.0f}s]"})
     answer = json.loads(get(f"{prometheus.url}/api/v1/query?{query}", timeout_seconds=120))
     return [
         Stored(each["metric"], tuple((at, float(value)) for at, value in each["values"]))
@@ -74,15 +80,19 @@ def _counts(part: str, series: Stored) -> bool:
     return part == own if series.is_of_a_rank else part in (own, "exporter", "NVML child")
 
 
-def too_high(series: Stored, lives: Sequence[Life]) -> list[tuple[float, float, int]]:
+def too_high(
+    series: Stored, lives: Sequence[Life], scrapes: Mapping[float, float]
+) -> list[tuple[float, float, int]]:
     """Return the samples of a rank's steps above what a process had counted by then.
 
-    Each with its time, its value, and what had been counted.
+    Each with its time, its value, and what had been counted. A sample has the time at which its
+    scrape began, and may be as late as its end: *scrapes* has their lengths in seconds.
     """
     own = [life for life in lives if str(life.rank) == series.labels["rank"]]
     found = []
     for at, value in series.samples:
-        counted = max((life.counted(at) for life in own if _had_begun(life, at)), default=0)
+        end = at + scrapes[at]
+        counted = max((life.counted(end) for life in own if _had_begun(life, end)), default=0)
         if value > counted:
             found.append((at, value, counted))
     return found

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -33,6 +33,7 @@ class Found:
     seconds: float
     ended: float
     stored: Sequence[counters.Stored]
+    scrapes: Mapping[float, float]
     lives: Sequence[Life]
     pages: Sequence[str]
     more: Sequence[Row]
@@ -49,7 +50,7 @@ def measure(
     return [
         *recovery_rows(found.killed, found.seconds),
         seen_row(found.lives, found.killed),
-        *counter_rows(found.stored, found.lives, found.killed),
+        *counter_rows(found),
         row("pages of the shipped alerts", len(found.pages), 0),
         *pause_rows(found.lives, found.killed, found.ended),
         *found.more,
@@ -63,7 +64,7 @@ def _tell_evidence(found: Found) -> None:
             samples = [(at, value) for at, value in each.samples if before - 3 <= at <= after + 3]
             print(f"fell without a restart: {dict(each.labels)}: {samples}", flush=True)
     for each in counters.steps(found.stored):
-        for at, value, counted in counters.too_high(each, found.lives):
+        for at, value, counted in counters.too_high(each, found.lives, found.scrapes):
             rank = each.labels["rank"]
             print(f"above what rank {rank} had counted at {at}: {value}, not {counted}", flush=True)
 
@@ -75,7 +76,7 @@ def recoveries_and_counters(directory: Path, plan: Plan) -> list[Row]:
     return [
         *recovery_rows(found.killed, found.seconds),
         seen_row(found.lives, found.killed),
-        *counter_rows(found.stored, found.lives, found.killed),
+        *counter_rows(found),
     ]
 
 
@@ -89,9 +90,10 @@ def _played(directory: Path, plan: Plan, lengths: Lengths, others_too: Sequence[
         time.sleep(3 * SCRAPE_SECONDS)  # The last values are scraped.
         seconds = time.time() - began
         stored = counters.stored(site.prometheus, seconds)
+        scrapes = counters.scrapes(site.prometheus, seconds)
         lives = site.job.lives()
         pages = [page.alert for page in others(site.webhook)]
-    return Found(killed, ended - began, ended, stored, lives, pages, more)
+    return Found(killed, ended - began, ended, stored, scrapes, lives, pages, more)
 
 
 def _settled(fault: Standing, site: Site, lengths: Lengths) -> list[Row]:
@@ -121,10 +123,9 @@ def seen_row(lives: Sequence[Life], killed: Sequence[Killed]) -> Row:
     return row(what, max(seen, default=0.0), MOST_RECOVERY_SECONDS)
 
 
-def counter_rows(
-    stored: Sequence[counters.Stored], lives: Sequence[Life], killed: Sequence[Killed]
-) -> Iterator[Row]:
+def counter_rows(found: Found) -> Iterator[Row]:
     """Yield what became of the counters."""
+    stored, lives, killed = found.stored, found.lives, found.killed
     steps = counters.steps(stored)
     unexplained = sum(len(counters.unexplained(each, killed)) for each in stored)
     yield row("counters", len(stored))
@@ -133,7 +134,7 @@ def counter_rows(
     yield row("of these without a restart of what counts it", unexplained, 0)
     yield row("processes of ranks", len(lives))
     yield row("steps that they counted", sum(len(life.steps) for life in lives))
-    too_high = sum(len(counters.too_high(each, lives)) for each in steps)
+    too_high = sum(len(counters.too_high(each, lives, found.scrapes)) for each in steps)
     yield row("samples above what the rank had counted", too_high, 0)
     differ = counters.not_as_counted(steps, lives)
     yield row("ranks whose last counter is another", differ, 0)

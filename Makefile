@@ -2,7 +2,7 @@
 SHELL := /bin/bash
 PYTHON := .venv/bin/python
 
-.PHONY: help demo test test-deploy check unit e2e bench bench-overhead bench-accuracy bench-crosscheck bench-latency bench-ways bench-endurance bench-join bench-scrape bench-scale bench-panels fuzz bench-slow-clients bench-restarts bench-late-lines bench-audit bench-collectives bench-causes bench-diagnose bench-compare docs dashboards lock clean
+.PHONY: $(shell sed -nE 's/^([a-z-]+):.*/\1/p' Makefile)
 
 help: ## list the commands
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 16
@@ -31,6 +31,9 @@ e2e: ## real Prometheus, Alertmanager and torch ranks
 test-deploy: ## deploy onto a real Slurm, systemd, image and API server, each timed to its first page (needs root)
 	@scripts/setup.sh deploy
 	$(PYTHON) -m pytest -q -m deploy
+
+test-faults: ## 200 kills, full disks, set clocks, busy CPUs, old releases: nothing counted is lost (45 minutes, needs root; FAULTS="--kills 30 --seed 2")
+	$(PYTHON) -m benchmarks.faults $(FAULTS)
 
 bench: bench-overhead bench-scrape ## measure what the probe and a scrape cost
 
@@ -94,17 +97,39 @@ bench-compare: ## diagnose --compare: intervals on step times with a known truth
 bench-diagnose: ## what diagnose says of every planted fault (half an hour; DIAGNOSE="--only tour")
 	$(PYTHON) -m benchmarks.diagnose $(DIAGNOSE)
 
+bench-health-check: ## what ways to check the exporter's health cost, beside the exporter (3 minutes)
+	$(PYTHON) -m benchmarks.health_check
+
+image: ## build the exporter's image with docker, podman or buildah; IMAGE=rankskew:VERSION
+	@scripts/build_image.sh
+
 docs: ## regenerate what the documentation lists: metrics, flags, alerts, figures
 	$(PYTHON) -m docs.build
 
 dashboards: ## regenerate dashboards/json
 	$(PYTHON) -m dashboards.build
 
-lock: ## pin what the image installs, with hashes
+# Plain manifests are what the chart gives with its default values, so nothing is written twice.
+CHART := .node/kubectl/helm/helm template rankskew deploy/helm/rankskew
+
+kubernetes: ## regenerate deploy/kubernetes from the Helm chart
+	@rm -rf build/kubernetes
+	@$(CHART) --output-dir build/kubernetes >build/helm.log 2>&1 || { cat build/helm.log; exit 1; }
+	@cp build/kubernetes/rankskew/templates/*.yaml deploy/kubernetes/base/
+	@$(CHART) --set prometheusOperator=false --show-only templates/rules.yaml \
+		>deploy/kubernetes/components/no-operator/rules.yaml 2>/dev/null
+
+lock: ## pin what the image installs and is built with, with hashes
 	@$(PYTHON) -m pip install -q --disable-pip-version-check 'pip-tools>=7,<8'
 	$(PYTHON) -m piptools compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
 		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --extra exporter \
 		-o deploy/image/requirements.txt pyproject.toml
+	$(PYTHON) -m piptools compile -q --upgrade --generate-hashes --allow-unsafe --strip-extras --no-header --no-annotate \
+		--no-emit-index-url --no-emit-find-links --no-emit-trusted-host --only-build-deps --all-build-deps \
+		-o deploy/image/build-requirements.txt pyproject.toml
+
+release: ## wheels, sdist, an archive of all other files, and their sums, in dist/ (RELEASE=dev before a release)
+	@$(PYTHON) scripts/release.py $(if $(filter dev,$(RELEASE)),--dev) dist
 
 clean: ## remove what the commands above created
-	rm -rf .venv .node .demo .accuracy dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .venv .node .deploy .demo .accuracy dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis

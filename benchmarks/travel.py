@@ -28,7 +28,7 @@ PATIENCE_SECONDS: Final = 900.0
 INTERVAL_SECONDS: Final = 60.0
 # Recorded last of what is told of a late rank, and what is told of each node.
 LAST: Final = "suspect:rankskew_stage_seconds_total:copy"
-NODES: Final = "node:rankskew_ranks:max"
+OF_NODES: Final = ("node:rankskew_ranks:max", "instance:rankskew_gpu_clock_hertz:quantile")
 
 
 def shard_rules(directory: Path) -> Path:
@@ -71,8 +71,8 @@ def measure(ranks: int) -> dict[str, Any]:
 
 
 def _settled(prometheus: ScalePrometheus, asked: Plan) -> bool | None:
-    nodes = prometheus.value(f"count({NODES})")
-    return True if nodes == asked.nodes and prometheus.query(LAST) else None
+    nodes = {prometheus.value(f"count({name})") for name in OF_NODES}
+    return True if nodes == {asked.nodes} and prometheus.query(LAST) else None
 
 
 def _page(prometheus: ScalePrometheus) -> bytes:

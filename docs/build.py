@@ -16,9 +16,11 @@ from docs import (
     collectives_table,
     command_table,
     compare_table,
+    compose_alertmanager,
     diagnose_table,
     fault_table,
     figures,
+    health_check_table,
     late_lines_table,
     metrics_table,
     playbook_table,
@@ -50,6 +52,8 @@ def configuration() -> str:
         "# Configuration",
         "",
         "The flags of `rankskew exporter`; `make docs` generates this page from the code.",
+        "`--config.check`, with `--json` for scripts, "
+        "[checks them](operating.md#check-the-settings).",
         "",
         table(
             ("flag", "default", "meaning"),
@@ -101,6 +105,7 @@ PAGES: dict[str, Callable[[str], str]] = {
             "scrape": figures.scrape(),
             "endurance": figures.endurance(),
             "late_lines_cost": late_lines_table.cost(),
+            "health_check": health_check_table.costs(),
         },
     ),
     "docs/scale.md": lambda page: fill(
@@ -146,8 +151,13 @@ PAGES: dict[str, Callable[[str], str]] = {
     ),
     "docs/decisions/0002-libraries.md": lambda page: fill(page, figures.library_costs()),
     "docs/operating.md": lambda page: fill(
-        page, {"restarts": robustness_table.measured("restarts")}
+        page,
+        {
+            "restarts": robustness_table.measured("restarts"),
+            "faults": robustness_table.measured("faults"),
+        },
     ),
+    "deploy/compose/alertmanager.yaml": lambda _: compose_alertmanager.configuration(),
     "alerts/README.md": with_tables,
     "README.md": lambda page: fill(
         page,

@@ -97,8 +97,9 @@ def plan() -> str:
     lines = [
         f"- **Shards**: {PLANNED_RANKS:,} / {RANKS_OF_A_SHARD:,} = {shards} with "
         f"{nodes // shards:,} nodes each: {series / 1e6:.1f} million series, "
-        f"{largest['RSS MiB'] * share / 1024:.1f} GiB and {_cpu_seconds(largest) * share:.1f} CPU seconds of the {CORES * SCRAPE_SECONDS} that "
-        f"two cores have in {SCRAPE_SECONDS} s.",
+        f"{largest['RSS MiB'] * share / 1024:.1f} GiB and "
+        f"{_cpu_seconds(largest) * share:.1f} CPU seconds of the {CORES * SCRAPE_SECONDS} that two "
+        f"cores have in {SCRAPE_SECONDS} s.",
         f"- **The global one**: {most['of nodes'] / most['nodes']:.0f} × {nodes:,} nodes + "
         f"{most['of the job']} × {shards} shards of one job + "
         f"{most['of late ranks and their neighbours']} of a late rank = {travelling:,} series, "

@@ -16,10 +16,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = run(sys.argv[1:] if arguments is None else arguments)
         sys.stdout.flush()
         return status
-    except UsageError as error:
-        return _end(2, str(error))
-    except StartError as error:
-        return _end(1, str(error))
+    except (UsageError, StartError) as error:
+        return _end(error.status, str(error))
     except BrokenPipeError:
         # The reader has seen enough, as head does. Python flushes stdout once more at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

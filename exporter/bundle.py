@@ -1,4 +1,4 @@
-"""The rules, runbooks, Alertmanager configuration and dashboards that come with the code."""
+"""The rules, runbooks, dashboards and files of deployments that come with the code."""
 
 import re
 from collections.abc import Iterator
@@ -19,6 +19,8 @@ PLACES: Final = {
     "alerts/alertmanager.yaml": "alerts/alertmanager.yaml",
     "alerts/notifications.tmpl": "alerts/notifications.tmpl",
     "dashboards": "dashboards/json",
+    "deploy/prometheus": "deploy/prometheus",
+    "deploy/systemd": "deploy/systemd",
 }
 RULES: Final = Path("alerts/rules")
 KEEP_FIRING_FOR: Final = re.compile(r"^ *keep_firing_for:.*\n", re.MULTILINE)
@@ -64,6 +66,8 @@ def write_files(directory: Path, overwrite: bool = False, wanted: Wanted = Wante
         for target, content in contents.items():
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(content)
+            if content.startswith(b"#!"):
+                target.chmod(0o755)  # A scheduler runs it.
     except OSError as error:
         raise StartError(f"cannot write {error.filename}: {reason(error)}") from error
     return list(contents)

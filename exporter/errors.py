@@ -4,11 +4,15 @@ import os
 
 
 class UsageError(Exception):
-    """A wrong flag, value or config file; the command exits 2."""
+    """A wrong flag, value or config file; the command exits with *status*."""
+
+    status = 2
 
 
 class StartError(Exception):
-    """The machine refuses what was asked: a port in use, a directory not writable; exits 1."""
+    """The machine refuses what was asked: a port in use, a directory not writable."""
+
+    status = 1
 
 
 def reason(error: OSError) -> str:

@@ -5,7 +5,6 @@ import gc
 import logging
 import signal
 import socket
-import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,10 +14,12 @@ from typing import Final
 from exporter.errors import StartError
 from exporter.listeners.handshakes import Handshakes, TlsListener
 from exporter.listeners.listener import Listener
+from exporter.listeners.renewal import Renewal, renew_for_ever
 from exporter.listeners.sockets import UnixListener, open_loopback, open_tcp
 from exporter.live.page import LiveView
+from exporter.log.configure import configure
 from exporter.settings import Settings
-from exporter.web.config import WebConfig, load_web_config
+from exporter.web.reload import WatchedConfig
 from exporter.wiring import Exporter
 from rank_probe.version import __version__
 
@@ -30,34 +31,41 @@ OPERATOR_SOCKET_MODE: Final = 0o600
 
 def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT; raises UsageError or StartError if it cannot start."""
-    _configure_logging(settings.log_level)
+    configure(settings.log_level, settings.log_format)
     file = settings.web_config_file
-    config = load_web_config(Path(file)) if file else WebConfig()
+    config = WatchedConfig(Path(file)) if file else None
+    is_tls = config is not None and config.current().tls is not None
     exporter = Exporter(settings, config)
     with ExitStack() as stack:
         web = open_tcp(settings.web_listen_address, "--web.listen-address")
-        handshakes = None if config.tls is None else Handshakes()
+        handshakes = Handshakes() if is_tls else None
         if handshakes is not None:
             web = TlsListener(web, handshakes)
         stack.callback(web.close)
-        ingest = _open_ingest(settings, stack)
+        unix, ingest = _open_ingest(settings, stack)
         operator = _open_operator(settings, stack)
         listeners = [exporter.web_listener([web], handshakes)]
+        renewals = []
         if ingest:
             listeners.append(exporter.ingest_listener(ingest))
-        if operator:
-            listeners.append(exporter.operator_listener(operator))
+        if unix is not None:
+            renewals.append(Renewal(unix, listeners[-1]))
+        if operator is not None:
+            listeners.append(exporter.operator_listener([operator.socket]))
+            renewals.append(Renewal(operator, listeners[-1]))
         stack.callback(exporter.stop)
         exporter.start()
-        _log_start(web, ingest, config)
+        _log_start(web, ingest, "https" if is_tls else "http")
         # These objects live until the end. Without freeze(), a full collection would walk them all
         # in the middle of some scrape.
         gc.freeze()
-        asyncio.run(run_all(listeners, exporter.live))
+        asyncio.run(run_all(listeners, exporter.live, renewals))
     logger.info("stopped")
 
 
-async def run_all(listeners: Sequence[Listener], live: LiveView) -> None:
+async def run_all(
+    listeners: Sequence[Listener], live: LiveView, renewals: Sequence[Renewal] = ()
+) -> None:
     """Serve every listener until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
 
@@ -73,11 +81,18 @@ async def run_all(listeners: Sequence[Listener], live: LiveView) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
     sample_live()
-    await asyncio.gather(*(listener.serve_until_told() for listener in listeners))
+    renewing = asyncio.create_task(renew_for_ever(renewals))
+    try:
+        await asyncio.gather(*(listener.serve_until_told() for listener in listeners))
+    finally:
+        renewing.cancel()
 
 
-def _open_ingest(settings: Settings, stack: ExitStack) -> list[socket.socket]:
+def _open_ingest(
+    settings: Settings, stack: ExitStack
+) -> tuple[UnixListener | None, list[socket.socket]]:
     sockets = []
+    unix = None
     if settings.ingest_socket:
         unix = UnixListener(
             Path(settings.ingest_socket), settings.ingest_socket_mode, "--ingest.socket"
@@ -89,12 +104,12 @@ def _open_ingest(settings: Settings, stack: ExitStack) -> list[socket.socket]:
         tcp = open_it(settings.ingest_listen_address, "--ingest.listen-address")
         stack.callback(tcp.close)
         sockets.append(tcp)
-    return sockets
+    return unix, sockets
 
 
-def _open_operator(settings: Settings, stack: ExitStack) -> list[socket.socket]:
+def _open_operator(settings: Settings, stack: ExitStack) -> UnixListener | None:
     if not settings.operator_socket:
-        return []
+        return None
     try:
         unix = UnixListener(
             Path(settings.operator_socket), OPERATOR_SOCKET_MODE, "--operator.socket"
@@ -102,22 +117,12 @@ def _open_operator(settings: Settings, stack: ExitStack) -> list[socket.socket]:
     except StartError as error:
         # Keep watching the node, as an exporter does whose unit predates this socket.
         logger.warning("orders are off: %s", error)
-        return []
+        return None
     stack.callback(unix.close)
-    return [unix.socket]
+    return unix
 
 
-def _configure_logging(level: str) -> None:
-    logging.basicConfig(
-        stream=sys.stderr, level=level.upper(), format="%(asctime)s %(levelname)s %(message)s"
-    )
-    # It warns of every request that is not HTTP, so anyone who can connect could fill the disk.
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)
-    logging.getLogger("asyncio").setLevel(logging.WARNING)
-
-
-def _log_start(web: socket.socket, ingest: Sequence[socket.socket], config: WebConfig) -> None:
-    scheme = "http" if config.tls is None else "https"
+def _log_start(web: socket.socket, ingest: Sequence[socket.socket], scheme: str) -> None:
     logger.info("rankskew %s serves %s://%s/", __version__, scheme, _name(web))
     for listening in ingest:
         logger.info("ingest listens on %s", _name(listening))

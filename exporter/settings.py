@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 from exporter import durations
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+LOG_FORMATS: Final = ("text", "logfmt", "json")
 
 
 def positive(text: str) -> int:
@@ -42,6 +43,13 @@ def log_level(text: str) -> str:
     """Return *text* if it is the name of a level."""
     if text not in LOG_LEVELS:
         raise ValueError(f"{text!r} is not one of {', '.join(LOG_LEVELS)}")
+    return text
+
+
+def log_format(text: str) -> str:
+    """Return *text* if it is the name of a format."""
+    if text not in LOG_FORMATS:
+        raise ValueError(f"{text!r} is not one of {', '.join(LOG_FORMATS)}")
     return text
 
 
@@ -84,7 +92,13 @@ class Settings:
         "--web.config.file",
         "",
         "Web configuration file in the Prometheus exporter-toolkit format: TLS, basic auth, "
-        "headers.",
+        "headers. It and its certificates are read again when they change.",
+    )
+    node_name: str = _flag(
+        "--node.name",
+        "",
+        "Name of this node in metrics, alerts and on the live page; '' means its hostname. A "
+        "container has a hostname of its own: pass the node's there.",
     )
     grafana_url: str = _flag(
         "--grafana.url",
@@ -213,6 +227,12 @@ class Settings:
         "info",
         "Least severe messages to log: debug, info, warning or error.",
         log_level,
+    )
+    log_format: str = _flag(
+        "--log.format",
+        "text",
+        "Format of the log: text, or one record per line in logfmt or json, with the time in UTC.",
+        log_format,
     )
     collectors_off: frozenset[str] = frozenset()
 

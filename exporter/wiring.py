@@ -3,7 +3,8 @@
 import logging
 import resource
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -20,8 +21,10 @@ from exporter.listeners.handshakes import Handshakes
 from exporter.listeners.listener import Listener
 from exporter.live.node import Node
 from exporter.live.page import LiveView
+from exporter.log.configure import PLAIN
 from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.expected import ExpectedGpus
+from exporter.nvml.process import WorkerProcess
 from exporter.nvml.supervisor import NvmlSupervisor
 from exporter.nvml.timing import Timing
 from exporter.operator.app import operator_app
@@ -39,9 +42,9 @@ from exporter.scrape.sampling import Scrape
 from exporter.scrapers import Scrapers
 from exporter.settings import Settings
 from exporter.web.app import web_app
-from exporter.web.config import WebConfig
-from exporter.web.headers import WithHeaders
 from exporter.web.health import GpusGone, Ready
+from exporter.web.protection import Protected
+from exporter.web.reload import CurrentContext, WatchedConfig
 
 logger = logging.getLogger(__name__)
 
@@ -58,9 +61,12 @@ TEXT, JSON = b"text/plain; charset=utf-8", b"application/json"
 
 
 class Exporter:
-    """All parts for *settings*; threads and processes exist only between start() and stop()."""
+    """All parts for *settings*; threads and processes exist only between start() and stop().
 
-    def __init__(self, settings: Settings, config: WebConfig) -> None:
+    *config* protects the web listener, if there is a web configuration file.
+    """
+
+    def __init__(self, settings: Settings, config: WatchedConfig | None = None) -> None:
         psutil.PROCFS_PATH = settings.path_procfs  # psutil has one path per process.
         self._settings = settings
         self._config = config
@@ -70,13 +76,16 @@ class Exporter:
         self._orders = Orders(self._store)
         self._audits = Audits()
         expected = _expected_gpus(settings)
-        self._nvml = NvmlSupervisor(_timing(settings), on_sample=expected.see)
+        self._nvml = NvmlSupervisor(
+            _timing(settings), on_sample=expected.see, launch=_launch_nvml(settings)
+        )
         self._needs_nvml = any(entry.needs_nvml for entry in enabled(settings))
         self._gpu_control = GpuControl(self._nvml, expected) if self._needs_nvml else None
         self._watch = ProcessWatch(self._nvml, Proc(Path(settings.path_procfs)))
         self._host = HostWatch(Path(settings.path_procfs), Path(settings.path_sysfs))
         self._events = EventsFile(Path(settings.events_file)) if settings.events_file else None
-        self._journal = None if self._events is None else _journal(self._events)
+        name = settings.node_name or socket.gethostname()
+        self._journal = None if self._events is None else _journal(self._events, name)
         self._inspector = _inspector(settings)
         sources = Sources(
             settings,
@@ -89,10 +98,12 @@ class Exporter:
             host=self._host,
             events=self._events,
             inspector=self._inspector,
+            node_name=name,
+            web_config=config,
         )
         self._scrape = Scrape(makers=makers(sources))
         join = RankJoin(self._nvml, self._watch.processes, self._store)
-        node = Node(socket.gethostname(), settings.grafana_url or None, join)
+        node = Node(name, settings.grafana_url or None, join)
         self.live = LiveView(self._store, self._gpus_visible, node)
         nvml = self._nvml if self._needs_nvml else None
         self._ready = Ready(self._scrape.is_ready, nvml)
@@ -126,19 +137,18 @@ class Exporter:
     def web_app(self) -> ASGIApp:
         """Return the web application, behind the login and headers of the web config file."""
         exposition = Exposition(self._scrape)
-        app: ASGIApp = web_app(exposition, self.live, self._ready, self._gpus_gone, self._scrapers)
-        if self._config.users:
-            from exporter.web.auth import BasicAuth  # Imported here: bcrypt takes 0.4 MiB.
-
-            app = BasicAuth(app, self._config.users)
-        return WithHeaders(app, self._config.headers) if self._config.headers else app
+        app = web_app(exposition, self.live, self._ready, self._gpus_gone, self._scrapers)
+        return app if self._config is None else Protected(app, self._config.current)
 
     def web_listener(
         self, sockets: Sequence[socket.socket], handshakes: Handshakes | None
     ) -> Listener:
         """Return the listener for Prometheus and browsers; *handshakes* limits those of TLS."""
         bounds = Bounds(WEB_CONNECTIONS, WEB_FULL, TEXT, handshakes=handshakes)
-        return Listener(sockets, self.web_app(), bounds, self._config.tls)
+        tls = None
+        if self._config is not None and self._config.current().tls is not None:
+            tls = CurrentContext.of(self._config.current)
+        return Listener(sockets, self.web_app(), bounds, tls)
 
     def ingest_listener(self, sockets: Sequence[socket.socket]) -> Listener:
         """Return the listener for training processes, whose connections never give way."""
@@ -165,7 +175,7 @@ class Exporter:
 
     def operator_listener(self, sockets: Sequence[socket.socket]) -> Listener:
         """Return the listener for `rankskew gpus` and `rankskew control`."""
-        app = operator_app(self._orders, self._gpu_control)
+        app = operator_app(self._orders, self._gpu_control, self._gpus_gone)
         return Listener(sockets, app, Bounds(OPERATOR_CONNECTIONS, OPERATOR_FULL, JSON))
 
     def _gpus_visible(self) -> int | None:
@@ -183,8 +193,8 @@ def _inspector(settings: Settings) -> InspectorWatch | None:
     return InspectorWatch(Path(directory), socket.gethostname()) if directory else None
 
 
-def _journal(file: EventsFile) -> Journal:
-    return Journal(file.write, file.drop, socket.gethostname(), file.tail())
+def _journal(file: EventsFile, node_name: str) -> Journal:
+    return Journal(file.write, file.drop, node_name, file.tail())
 
 
 def _timing(settings: Settings) -> Timing:
@@ -193,6 +203,14 @@ def _timing(settings: Settings) -> Timing:
         window_seconds=settings.nvml_window_seconds,
         path_sysfs=settings.path_sysfs,
     )
+
+
+def _launch_nvml(
+    settings: Settings,
+) -> Callable[[Sequence[str], Mapping[str, str]], WorkerProcess]:
+    if settings.log_format == PLAIN:
+        return WorkerProcess
+    return partial(WorkerProcess, log=logging.getLogger("exporter.nvml.worker"))
 
 
 def _expected_gpus(settings: Settings) -> ExpectedGpus:

@@ -13,12 +13,14 @@ _JOB_ID = (
     *("SLURM_JOB_ID", "TORCHELASTIC_RUN_ID", "JOBSET_NAME", "RAY_JOB_ID"),
     "PMIX_NAMESPACE",  # Open MPI's
 )
-_RANK = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+_SLURM_RANK = "SLURM_PROCID"
+_RANK = ("RANK", _SLURM_RANK, "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _WORLD_SIZE = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE")
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID")
 _NODE_RANK = ("GROUP_RANK", "SLURM_NODEID", "OMPI_COMM_WORLD_NODE_RANK", "NODE_RANK")
 # Read by the process itself only, so they are not among VARIABLES.
 _NODES = ("SLURM_NNODES", "SLURM_JOB_NUM_NODES")
+_STEP = "SLURM_STEP_ID"
 _TASKS_HERE = ("OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _ATTEMPT = ("TORCHELASTIC_RESTART_COUNT", "SLURM_RESTART_COUNT")
 _PEER_GROUP = "RANKSKEW_PEER_GROUP"
@@ -30,7 +32,7 @@ _MASTER = "MASTER_ADDR"
 # Nothing else is read, so nothing else of another process's environment has to be kept.
 VARIABLES: Final = frozenset(
     {_GIVEN_JOB_ID, *_JOB_ID, *_RANK, *_WORLD_SIZE, *_LOCAL_RANK, *_NODE_RANK, *_ATTEMPT}
-    | {_PEER_GROUP, _KUBERNETES, _HOSTNAME, _NAMESPACE, _MASTER}
+    | {_STEP, _PEER_GROUP, _KUBERNETES, _HOSTNAME, _NAMESPACE, _MASTER}
 )
 # Where Kubernetes mounts the namespace of a pod, unless this is turned off.
 NAMESPACE_FILE: Final = Path("var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -64,11 +66,23 @@ def from_environment(environment: Mapping[str, str]) -> Identity | None:
 
     A rank without a world size, or one that is not a number, counts as missing.
     """
+    names = _names_of_rank(environment)
+    if names is None:
+        return None
+    rank, world_size = (_number(environment, (name,)) or 0 for name in names)
+    return for_rank(environment, rank, world_size) if rank < world_size else None
+
+
+def _names_of_rank(environment: Mapping[str, str]) -> tuple[str, str] | None:
+    """Return the variables that hold rank and world size; None if no launcher set both.
+
+    Both of one launcher: a task of SLURM may start ranks, and tell them the size of their world.
+    """
     for names in zip(_RANK, _WORLD_SIZE, strict=True):
-        # Of one launcher: a task of SLURM may start ranks, and tell them the size of their world.
-        rank, world_size = (_number(environment, (name,)) for name in names)
-        if rank is not None and world_size is not None:
-            return for_rank(environment, rank, world_size) if 0 <= rank < world_size else None
+        if names[0] == _SLURM_RANK and _is_batch_script(environment):
+            continue
+        if all(_number(environment, (name,)) is not None for name in names):
+            return names
     return None
 
 
@@ -82,7 +96,7 @@ def is_certain(environment: Mapping[str, str]) -> bool:
         return True
     tasks, nodes = _number(environment, ("SLURM_NTASKS",)), _number(environment, _NODES)
     if tasks is not None and nodes is not None:
-        return tasks > nodes
+        return tasks > nodes and not _is_batch_script(environment)
     return (_number(environment, _TASKS_HERE) or 1) > 1
 
 
@@ -95,8 +109,15 @@ def for_rank(environment: Mapping[str, str], rank: int, world_size: int) -> Iden
         world_size=world_size,
         local_rank=_first(environment, _LOCAL_RANK) or "",
         node_rank=_first(environment, _NODE_RANK) or "",
-        attempt=_number(environment, _ATTEMPT) or 0,
+        # A job that Slurm requeues is a new one for torchrun, which counts from 0 again.
+        attempt=sum(_number(environment, (name,)) or 0 for name in _ATTEMPT),
     )
+
+
+def _is_batch_script(environment: Mapping[str, str]) -> bool:
+    """Whether this is the script of a job with several tasks: Slurm numbers it 0 as well."""
+    tasks = _number(environment, ("SLURM_NTASKS",)) or 1
+    return tasks > 1 and _first(environment, (_STEP,)) is None
 
 
 def peer_group(coordinates: Mapping[str, str], gpu_model: str) -> str:
@@ -152,15 +173,10 @@ def job_id_source(environment: Mapping[str, str]) -> str:
 
 def rank_source(environment: Mapping[str, str]) -> str | None:
     """Return the variables from which from_environment() takes the rank; None without a rank."""
-    if from_environment(environment) is None:
+    names = _names_of_rank(environment)
+    if names is None or from_environment(environment) is None:
         return None
-    pairs = zip(_RANK, _WORLD_SIZE, strict=True)
-    return next(
-        f"{rank} and {world_size}"
-        for rank, world_size in pairs
-        if _number(environment, (rank,)) is not None
-        and _number(environment, (world_size,)) is not None
-    )
+    return " and ".join(names)
 
 
 def with_namespace(environment: Mapping[str, str], root: Path = Path("/")) -> dict[str, str]:

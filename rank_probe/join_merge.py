@@ -6,6 +6,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from rank_probe.breath import breathe
 from rank_probe.join_align import Aligned
 from rank_probe.join_charge import charge, members_by_size
 from rank_probe.join_totals import Totals
@@ -50,6 +51,7 @@ class Merger:
         for first in range(0, len(part), at_once):
             some = part[first : first + at_once]
             charges = charge(some, self._members)
+            breathe()
             self.totals.add(aligned.ranks, some, charges)
             leaders += self._reduction.add(
                 numbers[first : first + at_once],
@@ -57,6 +59,7 @@ class Merger:
                 charges,
                 ends[piece.start + first : piece.start + first + len(some)],
             )
+            breathe()
         return self._judge.judge(
             self._reduction.mark(ends[piece.stop - 1]),
             leaders,

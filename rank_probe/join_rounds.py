@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from rank_probe.breath import breathe
 from rank_probe.identity import Identity
 from rank_probe.join_coverage import Coverage
 from rank_probe.join_result import Result, read_result
@@ -161,10 +162,13 @@ class Merging:
         aligned = self._aligned(candidates)
         if aligned is None:
             return
+        breathe()
         self._learn_names(aligned)
         with _own_arithmetic():
             verdict = merger.judge(aligned, self._names, now)
+            breathe()
             messages = merger.totals.messages(stride)
+        breathe()
         self._tell(messages, json.dumps(verdict.to_json(), separators=(",", ":")).encode())
 
     def take_back(self) -> None:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from rank_probe.breath import breathe
 from rank_probe.join_charge import Charges, baseline, quantile
 from rank_probe.stages import SYNC
 from rank_probe.windows import (
@@ -136,6 +137,7 @@ class TensorReduction:
         before: tuple[Mark, Mark] | None = None,
     ) -> Window:
         """Return what stands out; see rank_probe.windows.Reduction."""
+        breathe()
         steps = end.steps - begin.steps
         means = end.sums.means(begin.sums, steps)
         earlier, steps_before = None, 0

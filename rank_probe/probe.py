@@ -1,5 +1,6 @@
 """The probe of one process: a timeline, the patches that drive it, and the pusher."""
 
+import importlib
 import logging
 import os
 import sys
@@ -8,6 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from rank_probe import identity, runtime
+from rank_probe.breath import breathe
 from rank_probe.claim import Claim
 from rank_probe.control import Control
 from rank_probe.dynamo import hide_probe
@@ -131,7 +133,19 @@ class Probe:
                 lambda: torch_copies.attach(self.timeline),
                 lambda: torch_stages.attach(self.timeline),
             )
+        self._prepare_to_join()
         hide_probe()
+
+    @never_raise
+    def _prepare_to_join(self) -> None:
+        """Import what the join will need: while training runs, an import would hold it up."""
+        if not sys.modules["torch"].distributed.is_available():
+            return
+        importlib.import_module("rank_probe.torch_store")
+        launched = identity.from_environment(self._environment)
+        if launched is not None and launched.rank == 0 and launched.world_size > 1:
+            importlib.import_module("rank_probe.join_align")
+            importlib.import_module("rank_probe.join_merge")
 
     def _attach_each(self, *attaches: Callable[[], Patches]) -> None:
         """Attach what this torch version supports: one part that fails must not cost the others."""
@@ -187,12 +201,14 @@ class Probe:
     def snapshot(self) -> Snapshot | None:
         """Return the rank's state; None while its rank is unknown."""
         self.timeline.steps.fold()
+        breathe()
         me = self.claim.who()
         if me is None:
             return None
         self._watch_lateness(me.rank)
         if me.world_size > 1 and not self.timeline.has_peers and runtime.has_peers():
             self.timeline.wait_for_peers()
+        breathe()
         before = self.claim.given_up()
         snapshot = self._report.snapshot(before or me, push_failures=self._pusher.failed_pushes)
         if before is not None:

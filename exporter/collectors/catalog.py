@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.collectors.base import Collector
-from exporter.collectors.exporter_self import ExporterSelfCollector
+from exporter.collectors.exporter_self import ExporterSelfCollector, Reloads
 from exporter.collectors.gpu.activity import GpuActivityCollector
 from exporter.collectors.gpu.clocks import GpuClocksCollector
 from exporter.collectors.gpu.devices import GpuDevicesCollector
@@ -72,6 +72,8 @@ class Sources:
     host: HostWatch = field(default_factory=lambda: HostWatch(Path("/proc"), Path("/sys")))
     events: EventsFile | None = None
     inspector: InspectorWatch | None = None
+    node_name: str = ""
+    web_config: Reloads | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +123,9 @@ def _node_disk(sources: Sources) -> Collector:
 
 
 def _exporter_self(sources: Sources) -> Collector:
-    return ExporterSelfCollector(sources.ingest, sources.events)
+    return ExporterSelfCollector(
+        sources.ingest, sources.events, sources.node_name, sources.web_config
+    )
 
 
 COLLECTORS: Final = (

@@ -2,6 +2,7 @@
 
 import platform
 from collections.abc import Iterator
+from typing import Protocol
 
 from prometheus_client import ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -12,27 +13,43 @@ from exporter.ingest.app import IngestCounts
 from rank_probe.version import __version__
 
 
+class Reloads(Protocol):
+    """The part of WatchedConfig that is exposed."""
+
+    succeeded: bool
+    succeeded_at: float
+
+
 class ExporterSelfCollector:
     """Expose the exporter's build, its ingest and its process_* series.
 
-    *ingest* and *events*, the events file if there is one, are read at each scrape.
+    *ingest* is read at each scrape, and so are *events* and *web_config*, the events file and the
+    web configuration file if there are any.
     """
 
     name = "exporter_self"
     interval_seconds = 0.0
 
-    def __init__(self, ingest: IngestCounts, events: EventsFile | None = None) -> None:
+    def __init__(
+        self,
+        ingest: IngestCounts,
+        events: EventsFile | None = None,
+        node_name: str = "",
+        web_config: Reloads | None = None,
+    ) -> None:
         self._ingest = ingest
         self._events = events
+        self._node_name = node_name
+        self._web_config = web_config
         self._process = ProcessCollector(registry=None)
 
     def collect(self) -> Iterator[Metric]:
         build = GaugeMetricFamily(
             "rankskew_exporter_build_info",
-            "Versions of this exporter and of its Python; always 1.",
-            labels=["version", "python"],
+            "Versions of this exporter and of its Python, and the name of its node; always 1.",
+            labels=["version", "python", "nodename"],
         )
-        build.add_metric([__version__, platform.python_version()], 1)
+        build.add_metric([__version__, platform.python_version(), self._node_name], 1)
         snapshots = CounterMetricFamily(
             "rankskew_ingest_snapshots_total",
             "Snapshots posted to this exporter, by result.",
@@ -55,4 +72,21 @@ class ExporterSelfCollector:
             lines.add_metric(["written"], self._events.written)
             lines.add_metric(["dropped"], self._events.dropped)
         yield from (build, snapshots, unknown, lines)
+        yield from self._web_config_families()
         yield from self._process.collect()
+
+    def _web_config_families(self) -> Iterator[Metric]:
+        successful = GaugeMetricFamily(
+            "rankskew_exporter_web_config_last_reload_successful",
+            "Whether the last reading of the web configuration file and its certificates could be "
+            "used, 1 or 0; absent without --web.config.file.",
+        )
+        success = GaugeMetricFamily(
+            "rankskew_exporter_web_config_last_reload_success_timestamp_seconds",
+            "When the web configuration file was last read and could be used, in Unix time; absent "
+            "without --web.config.file.",
+        )
+        if self._web_config is not None:
+            successful.add_metric([], self._web_config.succeeded)
+            success.add_metric([], self._web_config.succeeded_at)
+        yield from (successful, success)

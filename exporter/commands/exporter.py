@@ -1,26 +1,62 @@
 """`rankskew exporter`: serve."""
 
 import argparse
+import json
+import logging
 from collections.abc import Sequence
 from typing import Any, Final
 
 from exporter.collectors.catalog import COLLECTORS
-from exporter.commands.arguments import Parser
-from exporter.errors import UsageError
+from exporter.commands.arguments import Parser, add_json
+from exporter.errors import StartError, UsageError
+from exporter.log.configure import PLAIN
 from exporter.server import serve
 from exporter.settings import Settings, flags
+
+logger = logging.getLogger(__name__)
 
 SWITCH: Final = "collector."
 EXAMPLES: Final = """\
 rankskew exporter
 rankskew exporter --web.listen-address=127.0.0.1:9917 --log.level=debug
+rankskew exporter --web.config.file=/etc/rankskew/web.yaml --config.check
 rankskew exporter --ingest.socket=/tmp/rankskew.sock --operator.socket= --path.state="""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Serve until SIGTERM or SIGINT."""
-    serve(parse_settings(arguments))
+    """Serve until SIGTERM or SIGINT, or check the settings."""
+    options = parser().parse_args(arguments)
+    if options.config_check:
+        return _check(vars(options), options.json)
+    if options.json:
+        raise UsageError("--json is for --config.check; for a log in JSON pass --log.format=json")
+    settings = parse_settings(arguments)
+    try:
+        serve(settings)
+    except (UsageError, StartError) as error:
+        if settings.log_format == PLAIN:
+            raise
+        logger.critical("%s", " ".join(str(error).split()))
+        return error.status
     return 0
+
+
+def _check(options: dict[str, Any], as_json: bool) -> int:
+    values, problems = _values(options)
+    from exporter.config_check.check import check  # Here: no exporter that serves needs it.
+
+    findings = check(_settings(values, options))
+    problems += findings.problems
+    if as_json:
+        said = {"ok": not problems, "problems": problems, "warnings": findings.warnings}
+        print(json.dumps(said, indent=2))
+        return int(bool(problems))
+    for kind, sentences in (("problem", problems), ("warning", findings.warnings)):
+        for sentence in sentences:
+            print(f"{kind}: {sentence}")
+    if not problems:
+        print("ok: the exporter can start with these settings")
+    return int(bool(problems))
 
 
 def parser() -> Parser:
@@ -43,22 +79,41 @@ def parser() -> Parser:
             action=argparse.BooleanOptionalAction,
             help=entry.help,
         )
+    options.add_argument(
+        "--config.check",
+        dest="config_check",
+        action="store_true",
+        help="print all that is wrong with the other flags and the files that they name, and end: "
+        "with status 0 if the exporter can start, else 1",
+    )
+    add_json(options, "ok, problems and warnings of --config.check")
     return options
 
 
 def parse_settings(arguments: Sequence[str]) -> Settings:
     """Return the settings that the flags in *arguments* ask for; raises UsageError."""
-    return _settings(vars(parser().parse_args(arguments)))
+    options = vars(parser().parse_args(arguments))
+    values, problems = _values(options)
+    if problems:
+        raise UsageError(problems[0])
+    return _settings(values, options)
 
 
-def _settings(options: dict[str, Any]) -> Settings:
+def _values(options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Return the values of the flags that can be parsed, and what is wrong with the others."""
     values: dict[str, Any] = {}
+    problems = []
     for setting, flag in flags():
         text = options[setting.name]
         if text is not None:
             try:
                 values[setting.name] = flag.parse(text)
             except ValueError as error:
-                raise UsageError(f"{flag.name}: {error}") from error
-    off = {name.removeprefix(SWITCH) for name, on in options.items() if on is False}
+                problems.append(f"{flag.name}: {error}")
+    return values, problems
+
+
+def _settings(values: dict[str, Any], options: dict[str, Any]) -> Settings:
+    switches = {name: on for name, on in options.items() if name.startswith(SWITCH)}
+    off = {name.removeprefix(SWITCH) for name, on in switches.items() if not on}
     return Settings(**values, collectors_off=frozenset(off))

@@ -7,6 +7,7 @@ from typing import Final
 
 from exporter.bundle import Wanted, write_files
 from exporter.commands.arguments import Parser, add_json
+from exporter.next_steps import next_steps
 from exporter.shards import PARTS, RULERS
 
 EXAMPLES: Final = """\
@@ -15,20 +16,13 @@ rankskew files /etc/prometheus/rankskew --overwrite    # after an upgrade
 rankskew files /etc/vmalert/rankskew --vmalert
 rankskew files /etc/prometheus/rankskew --part shard    # several Prometheus share the nodes"""
 
-TO_LOAD: Final = {
-    "prometheus": "Prometheus: add {} to rule_files",
-    "vmalert": "vmalert: add -rule='{}'",
-    "thanos": "Thanos Ruler: add --rule-file='{}'",
-    "mimir": "Mimir: mimirtool rules load {}",
-}
-
 
 def parser() -> Parser:
     """Return the parser of its arguments."""
     options = Parser(
         prog="rankskew files",
         description="Write the alert rules, runbooks, Alertmanager configuration and dashboards, "
-        "and print what to add to rule_files.",
+        "and print what to do with them.",
         examples=EXAMPLES,
     )
     options.add_argument(
@@ -68,5 +62,6 @@ def run(arguments: Sequence[str]) -> int:
         print(json.dumps(said, indent=2))
         return 0
     print(f"{len(written)} files written to {options.directory}")
-    print(TO_LOAD["vmalert" if options.vmalert else options.ruler or "prometheus"].format(rules))
+    ruler = "vmalert" if options.vmalert else options.ruler or "prometheus"
+    print(next_steps(directory, rules, ruler, options.part))
     return 0

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
+from exporter.diagnose.advise import host
 from exporter.diagnose.loss import hundredths
 from exporter.diagnose.model import BALANCED, CANNOT_TELL, Figure, Finding, Part, Report
 from exporter.live.sentences import duration
@@ -80,7 +81,9 @@ def _parts(part: Part, depth: int) -> Iterator[tuple[int, str, float]]:
 def rows(finding: Finding, at_seconds: float | None) -> Iterator[tuple[str, str]]:
     """Yield what is known of *finding*, as a label and a text each; what is not known has none."""
     place = finding.place
-    where = [place.instance or place.node or ""]
+    # A name that is not the address says more than it.
+    is_named = place.instance is None or place.node != host(place.instance)
+    where = [(place.node if is_named else place.instance) or ""]
     where += [f"GPU {place.gpu}"] if place.gpu is not None else []
     where += [place.gpu_uuid] if place.gpu_uuid else []
     where += [f"PID {place.pid}"] if place.pid is not None else []

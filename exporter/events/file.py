@@ -1,5 +1,6 @@
 """The events file: lines are appended by a thread, so that no slow disk holds up the exporter."""
 
+import errno
 import logging
 import os
 import queue
@@ -17,13 +18,16 @@ MOST_WAITING: Final = 4096
 # What is read back at start: about four thousand lines.
 READ_BACK_BYTES: Final = 1 << 20
 STOP_SECONDS: Final = 1.0
+# What a disk may say that was well when the file was named.
+DISK_TROUBLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
 class EventsFile:
     """Appends lines to *path* between start() and stop(), and counts what became of them.
 
-    A file that logrotate has moved or removed is opened again by its name. Raises StartError if it
-    cannot be opened.
+    A file that logrotate has moved or removed is opened again by its name. A disk that is full or
+    read-only costs the lines of that time, even at the start. Raises StartError if the file cannot
+    be opened for another reason.
     """
 
     def __init__(self, path: Path) -> None:
@@ -33,16 +37,21 @@ class EventsFile:
         self._is_failing = False
         self.written = 0
         self.dropped = 0
+        self._file: int | None = None
         try:
             self._file = self._opened()
         except OSError as error:
-            raise StartError(
-                f"cannot write --events.file {path}: {reason(error)}; "
-                "name a file in a directory that this user may write to"
-            ) from error
+            if error.errno not in DISK_TROUBLE:
+                raise StartError(
+                    f"cannot write --events.file {path}: {reason(error)}; "
+                    "name a file in a directory that this user may write to"
+                ) from error
+            self._complain(error)
 
     def tail(self) -> list[str]:
         """Return the last lines that are in the file already."""
+        if not self._path.exists():
+            return []
         with self._path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - READ_BACK_BYTES))
@@ -75,30 +84,45 @@ class EventsFile:
     def _write_until_stopped(self) -> None:
         while (line := self._waiting.get()) is not None:
             self._append(line)
-        os.close(self._file)
+        if self._file is not None:
+            os.close(self._file)
 
     def _append(self, line: str) -> None:
         try:
-            self._open_again_if_moved()
-            os.write(self._file, f"{line}\n".encode())
+            _write(self._open_now(), f"{line}\n".encode())
         except OSError as error:
             self.drop()
-            if not self._is_failing:
-                logger.warning("cannot write the events file %s: %s", self._path, error)
-            self._is_failing = True
+            self._complain(error)
         else:
             self.written += 1
             self._is_failing = False
 
-    def _open_again_if_moved(self) -> None:
+    def _complain(self, error: OSError) -> None:
+        if not self._is_failing:
+            logger.warning("cannot write the events file %s: %s", self._path, error)
+        self._is_failing = True
+
+    def _open_now(self) -> int:
+        """Return the file of that name, which may not be the one that is open."""
         try:
             there = os.stat(self._path)
         except FileNotFoundError:
             there = None
-        if there is None or not os.path.samestat(there, os.fstat(self._file)):
-            opened = self._opened()
-            os.close(self._file)
-            self._file = opened
+        before = self._file
+        if before is None or there is None or not os.path.samestat(there, os.fstat(before)):
+            self._file = self._opened()
+            if before is not None:
+                os.close(before)
+        assert self._file is not None
+        return self._file
 
     def _opened(self) -> int:
         return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, MODE)
+
+
+def _write(file: int, line: bytes) -> None:
+    """Append *line*, all of it or nothing; raises OSError."""
+    written = os.write(file, line)
+    if written < len(line):  # A nearly full disk takes a part.
+        os.ftruncate(file, os.fstat(file).st_size - written)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -25,17 +25,10 @@ class TokenFile:
 
     def __init__(self, path: Path, flag: str) -> None:
         self._path = path
-        try:
-            self._stamp = _stamp(path)
-            self._token = _token(path)
-        except OSError as error:
-            raise UsageError(f"{flag}: cannot read {path}: {reason(error)}") from error
-        except ValueError as error:
-            raise UsageError(f"{flag}: {path} {error}") from error
-        if path.stat().st_mode & OTHERS:
-            logger.warning(
-                "%s: other users of this node can read or change %s: chmod 0640 it", flag, path
-            )
+        self._stamp = _stamp(path)
+        self._token = read(path, flag)
+        for warning in exposures(path, flag):
+            logger.warning("%s", warning)
 
     def is_shown_in(self, authorization: str) -> bool:
         """Whether *authorization*, the header's value, carries the token."""
@@ -55,6 +48,23 @@ class TokenFile:
         except (OSError, ValueError) as error:
             why = reason(error) if isinstance(error, OSError) else f"it {error}"
             logger.warning("%s: %s; the previous token stays valid", self._path, why)
+
+
+def read(path: Path, flag: str) -> bytes:
+    """Return the token in *path*, which *flag* names; raises UsageError."""
+    try:
+        return _token(path)
+    except OSError as error:
+        raise UsageError(f"{flag}: cannot read {path}: {reason(error)}") from error
+    except ValueError as error:
+        raise UsageError(f"{flag}: {path} {error}") from error
+
+
+def exposures(path: Path, flag: str) -> list[str]:
+    """Return a sentence if others can read or change *path*."""
+    if not path.stat().st_mode & OTHERS:
+        return []
+    return [f"{flag}: other users of this node can read or change {path}: chmod 0640 it"]
 
 
 def _stamp(path: Path) -> tuple[int, ...] | None:

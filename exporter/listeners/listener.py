@@ -58,8 +58,20 @@ class Listener(uvicorn.Server):
         """Make serve_until_told() return soon."""
         self._told_to_end.set()
 
+    async def listen_instead(self, before: socket.socket, after: socket.socket) -> None:
+        """Accept connections on *after*, and none on *before*; those that are open stay."""
+        old = [each for each in self.servers if each.sockets[0].fileno() == before.fileno()]
+        self.servers = [each for each in self.servers if each not in old]
+        self.servers.append(await self._server(after))
+        for each in old:
+            each.close()
+
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listen as uvicorn does, but with a shorter time limit for TLS handshakes."""
+        self.servers = [await self._server(each) for each in sockets or ()]
+        self.started = True
+
+    async def _server(self, listening: socket.socket) -> asyncio.Server:
         loop = asyncio.get_running_loop()
         config = self.config
 
@@ -68,17 +80,13 @@ class Listener(uvicorn.Server):
                 config=config, server_state=self.server_state, app_state={}, _loop=loop
             )
 
-        self.servers = [
-            await loop.create_server(
-                protocol,
-                sock=each,
-                ssl=config.ssl,
-                ssl_handshake_timeout=HANDSHAKE_SECONDS if config.ssl else None,
-                backlog=BACKLOG,
-            )
-            for each in sockets or ()
-        ]
-        self.started = True
+        return await loop.create_server(
+            protocol,
+            sock=listening,
+            ssl=config.ssl,
+            ssl_handshake_timeout=HANDSHAKE_SECONDS if config.ssl else None,
+            backlog=BACKLOG,
+        )
 
     async def main_loop(self) -> None:
         """Wait for end(); uvicorn's own loop wakes ten times a second to check."""

@@ -1,6 +1,7 @@
 """Who is at the other end of a Unix socket, according to the kernel, not the client."""
 
 import os
+import re
 import socket
 import struct
 from pathlib import Path
@@ -10,14 +11,20 @@ from exporter import cgroups
 
 # struct ucred of unix(7): pid, uid, gid.
 CREDENTIALS: Final = struct.Struct("iII")
-CGROUP_BYTES: Final = 65536
+FILE_BYTES: Final = 65536
+# More generations than a shell in a container has.
+ANCESTORS: Final = 32
+# A container that no cgroup names (LXC, systemd-nspawn, bubblewrap), by its first process.
+NAMESPACE_OF: Final = "namespace of process "
 # The container of a process that has ended, or that /proc hides. Not '': a process in a container
 # could hand its connection to another and exit, and would then be taken for one outside.
 UNKNOWN: Final = "?"
 
 
 class Peer(NamedTuple):
-    """A user, in the pod, container or batch job *container*, '' for none, or UNKNOWN.
+    """A user, in the pod, container, batch job or PID namespace *container*.
+
+    It is '' for a process in none of them, or UNKNOWN.
 
     In a container without a user namespace, root has the node's root's user id.
     """
@@ -44,18 +51,47 @@ def peer_of(connection: socket.socket, procfs: Path = Path("/proc")) -> Peer | N
         return None
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     pid, uid, _ = CREDENTIALS.unpack(credentials)
-    return Peer(uid, _container(procfs / str(pid) / "cgroup") if pid else "")
+    return Peer(uid, _container(procfs, pid) if pid else "")
 
 
-def _container(file: Path) -> str:
-    try:
-        descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
+def _container(procfs: Path, pid: int) -> str:
+    text = _text(procfs, pid, "cgroup")
+    if text is None:
         return UNKNOWN
+    return cgroups.parse(text).container or _namespace(procfs, pid)
+
+
+def _namespace(procfs: Path, pid: int) -> str:
+    """Return '' in the PID namespace of *procfs*, else which namespace directly inside it.
+
+    /proc/PID/ns would name it, but only to root; anyone may read which ids a process has. A process
+    that entered the namespace from outside (nsenter, lxc-attach) is UNKNOWN.
+    """
+    is_outside = ""
+    for _ in range(ANCESTORS):
+        status = _text(procfs, pid, "status")
+        if status is None:
+            return UNKNOWN
+        found = re.search(r"^NSpid:\s+(.+)$", status, re.MULTILINE)
+        ids = found[1].split() if found else []
+        if len(ids) < 2:
+            return is_outside
+        if len(ids) == 2 and ids[1] == "1":
+            return f"{NAMESPACE_OF}{pid}"
+        is_outside = UNKNOWN
+        parent = re.search(r"^PPid:\s+(\d+)$", status, re.MULTILINE)
+        pid = int(parent[1]) if parent else 0
+    return UNKNOWN
+
+
+def _text(procfs: Path, pid: int, name: str) -> str | None:
     try:
-        text = os.read(descriptor, CGROUP_BYTES).decode(errors="replace")
+        descriptor = os.open(procfs / str(pid) / name, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return UNKNOWN
+        return None
+    try:
+        return os.read(descriptor, FILE_BYTES).decode(errors="replace")
+    except OSError:
+        return None
     finally:
         os.close(descriptor)
-    return cgroups.parse(text).container

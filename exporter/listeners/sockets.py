@@ -52,13 +52,18 @@ def _open_everywhere(port: int) -> socket.socket:
 
 def open_loopback(address: str, flag: str) -> socket.socket:
     """Listen on *address*, which must be loopback: without a token, anyone may push."""
+    require_loopback(address, flag)
+    return open_tcp(address, flag)
+
+
+def require_loopback(address: str, flag: str) -> None:
+    """Raise UsageError if *address* is not a loopback address."""
     host, _ = host_and_port(address, flag)
     if host != "localhost" and not _is_loopback(host):
         raise UsageError(
             f"{flag}: {address!r} is not a loopback address, and without a token anyone could "
             "push there; use 127.0.0.1:PORT or [::1]:PORT, or set --ingest.token-file"
         )
-    return open_tcp(address, flag)
 
 
 def _is_loopback(host: str) -> bool:
@@ -72,25 +77,40 @@ class UnixListener:
     """A listening Unix socket and its file, which close() removes."""
 
     def __init__(self, path: Path, mode: int, flag: str) -> None:
-        self._path = path
-        _make_directory(path.parent, flag)
+        self.path = path
+        self._mode = mode
+        self._flag = flag
+        self._open()
+
+    def renew(self) -> socket.socket | None:
+        """Listen anew if the file is gone, with its directory perhaps; None if it is there.
+
+        The socket before stays open. Raises StartError if the file cannot be made.
+        """
+        if os.path.lexists(self.path):
+            return None
+        self._open()
+        return self.socket
+
+    def _open(self) -> None:
+        _make_directory(self.path.parent, self._flag)
         try:
-            with _locked(path.parent):
-                _remove_stale(path, flag)
-                self.socket = _bind(path, mode)
+            with _locked(self.path.parent):
+                _remove_stale(self.path, self._flag)
+                self.socket = _bind(self.path, self._mode)
         except OSError as error:
             raise StartError(
-                f"cannot open the socket {path}: {reason(error)}; "
-                f"make its directory writable or choose another {flag}"
+                f"cannot open the socket {self.path}: {reason(error)}; "
+                f"make its directory writable or choose another {self._flag}"
             ) from error
-        self._file = _identity(path)
+        self._file = _identity(self.path)
 
     def close(self) -> None:
         """Close the socket and remove its file, unless another exporter has replaced it."""
         self.socket.close()
         with suppress(FileNotFoundError):
-            if _identity(self._path) == self._file:
-                self._path.unlink()
+            if _identity(self.path) == self._file:
+                self.path.unlink()
 
 
 def _identity(path: Path) -> tuple[int, int]:

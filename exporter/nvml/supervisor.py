@@ -19,8 +19,9 @@ logger = logging.getLogger(__name__)
 # Imports alone can take this long on a busy node with packages on a network file system.
 FIRST_LINE_SECONDS: Final = 30.0
 RESTART_CAP_SECONDS: Final = 60.0
-# After a worker has run without a fault for this long, the back-off starts over.
-WELL_SECONDS: Final = 60.0
+# After a worker has run without a fault for this long, the back-off starts over: one that crashes
+# in a loop does so sooner, and one that is killed now and then must be back in seconds.
+WELL_SECONDS: Final = 10.0
 # How long a healthy worker may take to shut NVML down before it is killed: longer than its own
 # limit.
 LET_GO_SECONDS: Final = 2.5

@@ -1,15 +1,17 @@
 """The operator's socket: orders for every rank on the node, and for its GPUs."""
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Response
+from fastapi.responses import PlainTextResponse
 
 from exporter.operator.gpus import GpuAnswer, GpuControl
 from exporter.operator.levels import Orders, everybodys
 from exporter.operator.orders import CONTROL_PATH, GPUS_PATH, GpuOrder, Order
 from exporter.operator.refusals import REFUSALS, Ordered, say_what_is_wrong
+from exporter.well import WELL, Why, well
 from rank_probe.version import __version__
 
 
-def operator_app(orders: Orders, gpus: GpuControl | None) -> FastAPI:
+def operator_app(orders: Orders, gpus: GpuControl | None, why_not_healthy: Why) -> FastAPI:
     """Return the application. *gpus* is None if no collector needs the GPUs.
 
     Anyone who can open the socket may give every order.
@@ -22,7 +24,7 @@ def operator_app(orders: Orders, gpus: GpuControl | None) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    say_what_is_wrong(app, f"POST to {CONTROL_PATH} and {GPUS_PATH}")
+    say_what_is_wrong(app, f"POST to {CONTROL_PATH} and {GPUS_PATH}, and GET of /-/healthy")
 
     @app.post(CONTROL_PATH, responses=REFUSALS)
     async def control(order: Order) -> Ordered:
@@ -35,5 +37,10 @@ def operator_app(orders: Orders, gpus: GpuControl | None) -> FastAPI:
         async def gpu_order(order: GpuOrder) -> GpuAnswer:
             """Release the GPUs for a while, read them again, or forget those that were removed."""
             return gpus.do(order)
+
+    @app.get("/-/healthy", response_class=PlainTextResponse, responses=WELL)
+    async def healthy() -> Response:
+        """Return what the web listener says, to a check without a certificate or a login."""
+        return well("healthy", why_not_healthy())
 
     return app

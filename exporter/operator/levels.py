@@ -60,7 +60,13 @@ class Orders:
         if order.rank is None:  # The latest order wins, even over an earlier one for a single rank.
             self._given = {key: old for key, old in self._given.items() if key[0] != order.job_id}
         self._given[order.job_id, order.rank] = (order, may_control)
-        logger.info("%d ranks of job %r: level %s", len(allowed), order.job_id, order.level)
+        logger.info(
+            "%d ranks of job %r: level %s",
+            len(allowed),
+            order.job_id,
+            order.level,
+            extra={"job_id": order.job_id, "ranks": len(allowed), "probe_level": order.level},
+        )
         return len(allowed)
 
     def level_for(self, snapshot: Snapshot, owner: Peer | None) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from exporter.ingest.schema import LABEL_CHARACTERS
-from exporter.listeners.peer import UNKNOWN, Peer
+from exporter.listeners.peer import NAMESPACE_OF, UNKNOWN, Peer
 from exporter.nvml.sample import GpuSample, NvmlSource
 from exporter.processes.process import Process
 from exporter.ranks.store import HeldRank, RankStore
@@ -213,7 +213,9 @@ def may_be(process: Process, owner: Peer | None) -> bool:
     """Whether *process* can be a rank of *owner*: anyone can write anyone else's job_id."""
     if owner is None or process.uid is None:
         return True
-    return owner.uid == process.uid and owner.container in ("", UNKNOWN, process.cgroup.container)
+    known = not owner.container.startswith(NAMESPACE_OF)  # Which a Process does not tell.
+    place = owner.container if known else ""
+    return owner.uid == process.uid and place in ("", UNKNOWN, process.cgroup.container)
 
 
 def _best(claims: list[_Claim]) -> _Claim:

@@ -48,7 +48,9 @@ class NodeJob:
         """Return how many ranks the job has, as the process here says that began last."""
         if not self.beating:
             return None
-        return max(self.beating, key=lambda rank: rank.began_seconds).snapshot.world_size
+        return max(
+            _of_one_owner(self.beating), key=lambda rank: rank.began_seconds
+        ).snapshot.world_size
 
     @property
     def run_seconds(self) -> float | None:
@@ -78,13 +80,13 @@ class NodeJob:
 
     def spoken(self) -> Spoken | None:
         """Return the newest verdict that a rank which beats here repeats, None where none does."""
-        said = [
-            (rank.snapshot.verdict, verdict_age_seconds(rank, self.now))
-            for rank in self.beating
-            if rank.snapshot.verdict is not None
-        ]
-        if not said:
+        speakers = [rank for rank in self.beating if rank.snapshot.verdict is not None]
+        if not speakers:
             return None
+        said = [
+            (rank.snapshot.verdict or {}, verdict_age_seconds(rank, self.now))
+            for rank in _of_one_owner(speakers)
+        ]
         verdict, age = max(said, key=lambda each: (each[0]["step"], -each[1]))
         return Spoken(from_json(verdict), age)
 
@@ -98,6 +100,16 @@ class NodeJob:
         if step is None:  # Unknown during warm-up, which takes long with long steps.
             step = max(sum(rank.snapshot.block_seconds.values()) for rank in self.beating)
         return spoken.age_seconds <= STALE_SECONDS + STALE_STEPS * step
+
+
+def _of_one_owner(ranks: Sequence[HeldRank]) -> list[HeldRank]:
+    """Return those of *ranks*, at least one, whose owner was the first to report one.
+
+    The pods of a job are several owners, and all say the same. Root in another container may claim
+    to be one of them, but cannot have been the first.
+    """
+    first = min(ranks, key=lambda rank: rank.owned_seconds).owner
+    return [rank for rank in ranks if rank.owner == first]
 
 
 def node_jobs(held: Iterable[HeldRank], now: float) -> list[NodeJob]:

@@ -21,21 +21,23 @@ class Superseded(Exception):
 
 
 class Forbidden(Exception):
-    """The rank belongs to another user, whose process still reports it."""
+    """The rank, or its job, belongs to another user or container that still reports it."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldRank:
     """A rank's latest snapshot and when it arrived, in seconds of the store's clock.
 
-    *owner* is None if it came over TCP, where the user is unknown.
-    *began_seconds* is when its process started the probe, according to its first snapshot here.
+    *owner* is None if it came over TCP, where the user is unknown; *owned_seconds* is when that
+    owner first reported the rank. *began_seconds* is when its process started the probe, according
+    to its first snapshot here.
     """
 
     snapshot: Snapshot
     received_seconds: float
     owner: Peer | None = None
     began_seconds: float = 0.0
+    owned_seconds: float = 0.0
 
     def is_silent(self, now: float) -> bool:
         """Whether it has stopped pushing without a clean end."""
@@ -49,8 +51,11 @@ class HeldRank:
 class RankStore:
     """Holds one snapshot per (job_id, rank); nothing here survives a restart or needs to.
 
-    A rank belongs to the user and container that first reported it, until it finishes or becomes
-    silent. Anyone may report a rank without an owner.
+    A job on this node belongs to the user who first reported a rank of it, until its ranks have
+    ended: finished, or silent for *finished_retention_seconds*. So nobody else adds ranks to it, or
+    answers for one that is stuck. Within one user a rank belongs to the container that reported it,
+    until it finishes or becomes silent: a pod that is restarted is another container. A process in
+    the batch job of that name goes before all others. Anyone may report a rank without an owner.
 
     Ranks of an earlier run of the job (before a restart with fewer ranks, or on other nodes) are
     dropped once a later run reports: a dead copy of a rank is neither silent nor missing.
@@ -83,8 +88,11 @@ class RankStore:
         """
         self._forget_expired()
         key = (snapshot.job_id, snapshot.rank)
+        self._evict_impostors(snapshot.job_id, owner)
         held = self._held.get(key)
-        if held is not None and not self._may_replace(held, snapshot, owner):
+        if held is None or held.owner != owner:
+            self._check_owner(snapshot, owner)
+        elif not self._is_newer(snapshot, held):
             return False
         now = self._clock()
         if held is None:
@@ -97,7 +105,8 @@ class RankStore:
             began = held.began_seconds  # Set once: a later jump of the wall clock changes nothing.
         else:
             began = now - _run_seconds(snapshot)
-        self._held[key] = HeldRank(snapshot, now, owner, began)
+        owned = held.owned_seconds if held is not None and held.owner == owner else now
+        self._held[key] = HeldRank(snapshot, now, owner, began, owned)
         return True
 
     def would_put(self, snapshot: Snapshot, owner: Peer | None = None) -> bool:
@@ -116,17 +125,32 @@ class RankStore:
         self._forget_expired()
         return [self._held[key] for key in sorted(self._held)]
 
-    def _may_replace(self, held: HeldRank, snapshot: Snapshot, owner: Peer | None) -> bool:
-        if held.owner == owner:
-            return self._is_newer(snapshot, held)
-        # Processes of two owners are two jobs, so it does not matter which of them is newer.
-        if held.owner is None or self._is_gone(held):
-            return True
-        raise Forbidden(
-            f"Rank {snapshot.rank} of job {snapshot.job_id!r} belongs to another user or container "
-            f"on this node (uid {held.owner.uid}); "
-            "set RANKSKEW_JOB_ID to a unique name."
-        )
+    def _evict_impostors(self, job_id: str, owner: Peer | None) -> None:
+        """Drop what others report as *job_id* if *owner* is in the batch job of that number.
+
+        Numbers can be guessed and claimed in advance; the cgroup cannot.
+        """
+        if owner is not None and owner.container == job_id:
+            for key, held in list(self._held.items()):
+                if key[0] == job_id and held.owner is not None and held.owner.container != job_id:
+                    del self._held[key]
+
+    def _check_owner(self, snapshot: Snapshot, owner: Peer | None) -> None:
+        """Raise Forbidden if the rank, or the job, is somebody else's."""
+        for (job_id, rank), held in self._held.items():
+            if job_id != snapshot.job_id or held.owner in (None, owner):
+                continue
+            if held.owner is not None and owner is not None and held.owner.uid == owner.uid:
+                is_free = rank != snapshot.rank or self._is_gone(held)
+            else:
+                is_free = self._has_ended(held)
+            # Processes of two owners are two jobs, so it does not matter which of them is newer.
+            if not is_free:
+                raise Forbidden(
+                    f"Rank {rank} of job {job_id!r} belongs to another user or container "
+                    f"on this node (uid {held.owner.uid if held.owner else 'unknown'}); "
+                    "set RANKSKEW_JOB_ID to a unique name."
+                )
 
     def _is_newer(self, snapshot: Snapshot, held: HeldRank) -> bool:
         ours, theirs = _incarnation(snapshot), _incarnation(held.snapshot)

@@ -75,7 +75,11 @@ class Source:
             self._hang_is_logged = False
             return sample
         if not self._hang_is_logged:
-            logger.error("collector %s hangs: its series are dropped", self.collector.name)
+            logger.error(
+                "collector %s hangs: its series are dropped",
+                self.collector.name,
+                extra={"collector": self.collector.name},
+            )
             self._hang_is_logged = True
         return Sample((), False, quiet_seconds, since_seconds)
 
@@ -83,7 +87,12 @@ class Source:
         message = f"{type(error).__name__}: {error}"
         if message not in self._logged_errors and len(self._logged_errors) < 100:
             self._logged_errors.add(message)
-            logger.error("collector %s failed: %s", self.collector.name, message)
+            logger.error(
+                "collector %s failed: %s",
+                self.collector.name,
+                message,
+                extra={"collector": self.collector.name},
+            )
 
 
 class Scrape(RegistryCollector):
@@ -171,12 +180,19 @@ class Scrape(RegistryCollector):
         try:
             source = Source(make(), self._clock)
         except NotAvailable as reason:
-            logger.debug("collector %s is not available: %s", name, reason)
+            logger.debug(
+                "collector %s is not available: %s", name, reason, extra={"collector": name}
+            )
             return False
         except Exception as error:  # noqa: BLE001 - one broken source must not hide the others
             self._broken[name] = f"{type(error).__name__}: {error}"
             if self._broken[name] != previous_error:
-                logger.error("collector %s cannot start: %s", name, self._broken[name])
+                logger.error(
+                    "collector %s cannot start: %s",
+                    name,
+                    self._broken[name],
+                    extra={"collector": name},
+                )
             return False
         self._sources.append(source)
         if self._started:

@@ -81,7 +81,7 @@ class SimulatedNode:
         """Return the labels that only its own series have, in the order of its GPUs."""
         node_rank = self._node - self._training.plan.first_node
         each = (name for rank in self._ranks.values() for name in rank.names)
-        return [f'node_rank="{node_rank}"', *each]
+        return [f'nodename="{self.name}"', f'node_rank="{node_rank}"', *each]
 
     @property
     def is_usual(self) -> bool:
@@ -137,6 +137,7 @@ class SimulatedNode:
             ExpectedGpus(number=self._training.plan.gpus),
             processes=lambda: self._found,
             host=self._host,
+            node_name=self.name,
         )
 
     def _has(self, silence: Silence, gpu: int = 0) -> bool:

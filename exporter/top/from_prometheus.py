@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from exporter.client.fetch import Trouble
+from exporter.client.names import with_names
 from exporter.client.prometheus import Prometheus, Sample, selector
 from exporter.live.sentences import LateView
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, in_order, no_such_job
@@ -103,7 +104,7 @@ def _jobs(prometheus: Prometheus, cluster: str | None) -> list[Job]:
         + f"and on (cluster, job_id, rank, instance) {costliest}"
     )
     texts = {each["cause"]: each for each in own if each.name == "rankskew:cause:text"}
-    found = _by_job([*own, *late])
+    found = _by_job(with_names(prometheus, [*own, *late]))
     return [_job(*who, found[who], texts, prometheus.now) for who in found]
 
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 from exporter.client.fields import label, whole
+from exporter.client.names import with_names
 from exporter.client.prometheus import Prometheus, Sample, selector
 from exporter.live import states
 from exporter.live.sentences import MOST_NAMES, duration
@@ -32,8 +33,9 @@ def with_ranks(prometheus: Prometheus, job: Job) -> Job:
     if job.culprit is not None:
         chosen.add(str(job.culprit[0]))
     those = f'{where},rank=~"{"|".join(sorted(chosen))}"'
-    facts = prometheus.query(f'{{__name__=~"{RANK_SERIES}",{those}}}')
+    facts = with_names(prometheus, prometheus.query(f'{{__name__=~"{RANK_SERIES}",{those}}}'))
     stages = prometheus.query(_per_step("rankskew_stage_seconds_total", those))
+    stages = with_names(prometheus, stages)
     ranks = _ranks(job, facts, stages, prometheus.now)
     shown, _ = worth_a_row(ranks, job.state)
     seen = _count(prometheus, where) or len(ranks)

@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-from collections.abc import Callable
 from typing import Annotated, Any, Final
 
 from fastapi import FastAPI, Query, Request, Response
@@ -14,13 +13,11 @@ from exporter.live.runbooks import Runbooks
 from exporter.scrape.exposition import GZIP_LEVEL, Exposition, wanted
 from exporter.scrapers import Scrapers
 from exporter.web.static import StaticFiles, tagged
+from exporter.well import WELL, Why, well
 from rank_probe.version import __version__
 
 # A smaller answer fits into a few packets anyway.
 WORTH_COMPRESSING: Final = 4096
-
-# Why a check fails, None if it does not.
-Why = Callable[[], str | None]
 
 PAGE: Final[dict[int | str, dict[str, Any]]] = {
     200: {
@@ -28,9 +25,6 @@ PAGE: Final[dict[int | str, dict[str, Any]]] = {
         "content": {"text/plain": {}, "application/openmetrics-text": {}},
     },
     400: {"description": "No such collector", "content": {"text/plain": {}}},
-}
-WELL: Final[dict[int | str, dict[str, Any]]] = {
-    503: {"description": "It is not; the text says why", "content": {"text/plain": {}}}
 }
 
 
@@ -113,21 +107,15 @@ def web_app(
     @app.get("/-/healthy", response_class=PlainTextResponse, responses=WELL)
     async def healthy() -> Response:
         """Return whether the exporter works; 503 if restarting its container would help."""
-        return _well("healthy", why_not_healthy())
+        return well("healthy", why_not_healthy())
 
     @app.head("/-/ready", include_in_schema=False)
     @app.get("/-/ready", response_class=PlainTextResponse, responses=WELL)
     async def ready() -> Response:
         """Return whether the first readings are in."""
-        return _well("ready", why_not_ready())
+        return well("ready", why_not_ready())
 
     return app
-
-
-def _well(what: str, why_not: str | None) -> Response:
-    if why_not is None:
-        return PlainTextResponse(f"The exporter is {what}.\n")
-    return PlainTextResponse(f"{why_not}\n", 503)
 
 
 def _json(body: bytes, request: Request) -> Response:

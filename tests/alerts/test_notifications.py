@@ -195,6 +195,12 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
             ],
         ),
         (
+            # Of a node whose instance is an address: the name in the summary is enough.
+            elsewhere(promised("names", "RankskewGpuLost"), cluster="vpc"),
+            "vpc: GPUs missing on gpu-12: 1.",
+            ["Since 07:00 UTC. The driver lists fewer GPUs than --gpus.expected specifies."],
+        ),
+        (
             elsewhere(promised("RankskewRotatingImbalance"), cluster="info"),
             "info: Job j waits for a different rank in each step.",
             [

@@ -9,6 +9,15 @@ from exporter.__main__ import main
 from exporter.bundle import PLACES, bundled, write_files
 from exporter.errors import StartError, UsageError
 
+DIRECTORIES = (
+    "alerts/rules",
+    "alerts/runbooks",
+    "alerts/playbook",
+    "dashboards",
+    "deploy/prometheus",
+    "deploy/systemd",
+)
+
 
 @pytest.fixture(params=["wheel", "checkout"])
 def installation(
@@ -19,7 +28,7 @@ def installation(
     names = {name: package / "bundled" / name for name in PLACES}
     if request.param == "checkout":
         names = {name: package.parent / place for name, place in PLACES.items()}
-    for name in ("alerts/rules", "alerts/runbooks", "alerts/playbook", "dashboards"):
+    for name in DIRECTORIES:
         names[name].mkdir(parents=True)
         (names[name] / "one.txt").write_text(name)
     names["alerts/advice.yaml"].write_text("causes: {}")
@@ -32,13 +41,10 @@ def installation(
 def test_files_are_found_in_a_wheel_and_in_a_checkout(installation: Path) -> None:
     """A name leads to the same content in either kind of installation."""
     assert {name: bundled(name).is_dir() for name in PLACES} == {
-        "alerts/rules": True,
-        "alerts/runbooks": True,
-        "alerts/playbook": True,
+        **dict.fromkeys(DIRECTORIES, True),
         "alerts/advice.yaml": False,
         "alerts/alertmanager.yaml": False,
         "alerts/notifications.tmpl": False,
-        "dashboards": True,
     }
     assert (bundled("dashboards") / "one.txt").read_text() == "dashboards"
 
@@ -53,11 +59,17 @@ def test_everything_is_written_in_one_layout(installation: Path, tmp_path: Path)
         "alerts/advice.yaml",
         "alerts/alertmanager.yaml",
         "alerts/notifications.tmpl",
-        "alerts/rules/one.txt",
-        "alerts/playbook/one.txt",
-        "alerts/runbooks/one.txt",
-        "dashboards/one.txt",
+        *(f"{name}/one.txt" for name in DIRECTORIES),
     }
+
+
+def test_script_stays_a_script(installation: Path, tmp_path: Path) -> None:
+    """What a scheduler runs is written executable; the rest is not."""
+    (bundled("deploy/systemd") / "one.txt").write_text("#!/bin/sh\n")
+    write_files(tmp_path / "out")
+
+    executable = {path for path in (tmp_path / "out").glob("**/*.txt") if path.stat().st_mode & 0o1}
+    assert executable == {tmp_path / "out/deploy/systemd/one.txt"}
 
 
 def test_changed_file_is_kept_unless_told_otherwise(installation: Path, tmp_path: Path) -> None:
@@ -78,10 +90,10 @@ def test_changed_file_is_kept_unless_told_otherwise(installation: Path, tmp_path
 def test_command_says_what_to_do_with_the_files(
     installation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The output has the line that goes into prometheus.yml."""
+    """The output has the line that goes into prometheus.yml; test_next_steps.py has the rest."""
     assert main(["files", str(tmp_path / "out")]) == 0
 
-    assert f"add {tmp_path}/out/alerts/rules/*.yaml to rule_files" in capsys.readouterr().out
+    assert f"rule_files: ['{tmp_path}/out/alerts/rules/*.yaml']" in capsys.readouterr().out
 
 
 def test_directory_that_cannot_be_written_is_one_line(

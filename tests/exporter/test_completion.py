@@ -32,7 +32,7 @@ def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
         ("ex", {"exporter"}),
         ("''", set(COMMANDS)),
         ("replay --js", {"--json"}),
-        ("exporter --log", {"--log.level"}),
+        ("exporter --log", {"--log.format", "--log.level"}),
         ("exporter --no-collector.gpu_x", {"--no-collector.gpu_xid"}),
         ("control llama d", {"detail"}),
         ("gpus re", {"release", "resume"}),

@@ -2,6 +2,8 @@
 
 import base64
 import http.client
+import re
+import shutil
 import socket
 import ssl
 from collections.abc import Iterator
@@ -136,6 +138,49 @@ def test_crowd_that_begins_no_handshake_keeps_no_scraper_out(
         silent.settimeout(HANDSHAKE_SECONDS + PATIENCE_SECONDS / 2)
         assert silent.recv(1) == b""
     assert not [line for line in exporter.log if "ERROR" in line]
+
+
+def test_renewed_certificate_and_password_need_no_restart(tmp_path: Path) -> None:
+    """The next handshake has the new certificate; a connection that is open has its new login."""
+    for name in ("old", "new"):
+        make_certificate(tmp_path, name)
+    secured = "tls_server_config: {cert_file: server.crt, key_file: server.key}\n"
+    hashed = bcrypt.hashpw(b"right", bcrypt.gensalt(4)).decode()
+    install(tmp_path, "old")
+    (tmp_path / "web.yaml").write_text(secured)
+    flag = f"--web.config.file={tmp_path / 'web.yaml'}"
+    with running_exporter(tmp_path / "e.sock", flag) as exporter:
+        with closing(connect(exporter, tmp_path, None)) as kept:
+            assert status(kept, {}) == 200
+            install(tmp_path, "new")
+            with closing(connect(exporter, tmp_path, None)) as anew:
+                assert status(anew, {}) == 200  # It trusts only what server.crt is now.
+            (tmp_path / "web.yaml").write_text(
+                f"{secured}basic_auth_users: {{prometheus: {hashed}}}"
+            )
+            assert (status(kept, {}), status(kept, LOGIN)) == (401, 200)
+
+            (tmp_path / "server.key").write_text("half a k")
+            page = get(exporter, tmp_path, None, LOGIN)[2].decode()
+        (broken,) = [line for line in exporter.log if " ERROR " in line]
+
+    assert "rankskew_exporter_web_config_last_reload_successful 0.0" in page
+    assert re.search(r"cannot load .*server\.key .*; the previous settings stay in use$", broken)
+
+
+def install(directory: Path, name: str) -> None:
+    """Make the certificate *name* the server's, as a renewal does."""
+    for suffix in ("crt", "key"):
+        shutil.copy(directory / f"{name}.{suffix}", directory / "renewed")
+        (directory / "renewed").replace(directory / f"server.{suffix}")
+
+
+def status(connection: http.client.HTTPSConnection, headers: dict[str, str]) -> int:
+    """Return the status of a scrape over *connection*, which stays open."""
+    connection.request("GET", "/metrics", headers=headers)
+    with connection.getresponse() as response:
+        response.read()
+        return response.status
 
 
 def test_ranks_need_neither(exporter: RunningExporter) -> None:

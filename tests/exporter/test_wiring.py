@@ -3,30 +3,39 @@
 import resource
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from exporter.collectors.catalog import COLLECTORS
 from exporter.settings import Settings
-from exporter.web.auth import BasicAuth
-from exporter.web.config import WebConfig
-from exporter.web.headers import WithHeaders
+from exporter.web.protection import Protected
+from exporter.web.reload import WatchedConfig
 from exporter.wiring import Exporter, affordable
+from tests.exporter.asgi import ask
 
 ALL_OFF = frozenset(entry.name for entry in COLLECTORS)
 
 
-def test_guards_are_put_around_the_web_app_only_when_asked_for() -> None:
+def test_web_app_is_guarded_only_when_asked_for(tmp_path: Path) -> None:
     """Without a web config file, nothing is between Prometheus and the metrics."""
     settings = Settings(collectors_off=ALL_OFF)
-    plain = Exporter(settings, WebConfig()).web_app()
-    users = Exporter(settings, WebConfig(users={"a": b"hash"})).web_app()
-    headers = Exporter(settings, WebConfig(headers={"X-Frame-Options": "deny"})).web_app()
+    file = tmp_path / "web.yaml"
+    file.write_text("")
 
-    assert not isinstance(plain, BasicAuth | WithHeaders)
-    assert isinstance(users, BasicAuth)
-    assert isinstance(headers, WithHeaders)
+    assert not isinstance(Exporter(settings).web_app(), Protected)
+    assert isinstance(Exporter(settings, WatchedConfig(file)).web_app(), Protected)
+
+
+def test_node_has_the_name_that_it_was_given() -> None:
+    """A container's hostname is not its node's, neither on the live page nor in the metrics."""
+    exporter = Exporter(Settings(node_name="gpu-12", collectors_off=ALL_OFF - {"exporter_self"}))
+    metrics = ask(exporter.web_app(), "GET", "/metrics")
+
+    assert exporter.live.summary().host == "gpu-12"
+    assert metrics is not None
+    assert 'rankskew_exporter_build_info{nodename="gpu-12",' in metrics.text
 
 
 def limit_files(monkeypatch: pytest.MonkeyPatch, soft: int) -> None:

@@ -12,6 +12,7 @@ from rank_probe.probe import Probe
 
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "RANKSKEW_JOB_ID": "j"}
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
+SLURM["SLURM_STEP_ID"] = "0"
 TASK_PER_NODE = SLURM | {"SLURM_NNODES": "2"}
 TASKS_ON_NODE = SLURM | {"SLURM_NNODES": "1", "SLURM_LOCALID": "1"}
 

@@ -9,6 +9,7 @@ from rank_probe.identity import (
     NAMESPACE_FILE,
     VARIABLES,
     from_environment,
+    is_certain,
     job_id,
     job_id_source,
     peer_group,
@@ -52,6 +53,7 @@ def test_slurm_names_everything() -> None:
             "SLURM_NTASKS": "16",
             "SLURM_LOCALID": "1",
             "SLURM_NODEID": "1",
+            "SLURM_STEP_ID": "0",
             "SLURM_RESTART_COUNT": "1",
         }
     )
@@ -68,6 +70,25 @@ def test_torchrun_inside_slurm_ranks_by_torchrun() -> None:
 
     assert me is not None
     assert (me.job_id, me.rank, me.world_size) == ("4711", 5, 8)
+
+
+def test_script_of_a_slurm_job_is_none_of_its_tasks() -> None:
+    """It runs before them, and a single rank that it starts is not the first of many."""
+    script = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4", "SLURM_NNODES": "2"}
+    task = script | {"SLURM_STEP_ID": "0"}
+
+    assert from_environment(script) is None
+    assert not is_certain(script)
+    assert is_certain(task)
+    assert from_environment(script | {"SLURM_NTASKS": "1", "SLURM_NNODES": "1"}) is not None
+
+
+def test_requeued_job_under_torchrun_is_another_attempt() -> None:
+    """torchrun counts from 0 again when Slurm starts it anew, so both counts matter."""
+    me = from_environment(TORCHRUN | {"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "1"})
+
+    assert me is not None
+    assert me.attempt == 3
 
 
 @pytest.mark.parametrize(
@@ -119,9 +140,8 @@ def test_source_of_the_name_is_said(environment: dict[str, str], source: str) ->
 
 def test_source_of_the_rank_is_said() -> None:
     """It is the pair of variables that counts, not one that has no size of the world."""
-    assert rank_source({"RANK": "0", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}) == (
-        "SLURM_PROCID and SLURM_NTASKS"
-    )
+    task = {"SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"}
+    assert rank_source({"RANK": "0"} | task) == "SLURM_PROCID and SLURM_NTASKS"
     assert rank_source({"RANK": "9", "WORLD_SIZE": "8"}) is None
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import sys
 import time
 from typing import Any
 
@@ -344,3 +345,18 @@ def with_data(probe: Probe) -> None:
     probe.timeline.tape.note(events.ENTER | DATA)
     probe.timeline.tape.note(events.LEAVE)
     probe.timeline.tape.note(events.STEP)
+
+
+@pytest.mark.parametrize(("rank", "expected"), [("0", True), ("1", False)])
+def test_what_the_join_needs_is_imported_before_training(
+    monkeypatch: pytest.MonkeyPatch, rank: str, expected: bool
+) -> None:
+    """An import in the middle of training would hold it up; only rank 0 needs the judge."""
+    for module in ("torch_store", "join_align", "join_merge"):
+        monkeypatch.delitem(sys.modules, f"rank_probe.{module}", raising=False)
+    probe = Probe(automatic=False, environment={"RANK": rank, "WORLD_SIZE": "2"})
+    probe.attach()
+    probe.detach()
+
+    assert "rank_probe.torch_store" in sys.modules
+    assert ("rank_probe.join_merge" in sys.modules) is expected

@@ -38,7 +38,8 @@ PARTS = {"headline", "facts", "first", "impact"}
 # A notification has only annotations to say what was measured: its parts took 40 lines more.
 # What makes a node, a network, a link or a GPU slow: thirteen details of causes, most with a
 # threshold.
-# What one of several Prometheus knows of a job is recorded first, so that a job may be on all of them: 79 lines.
+# What one of several Prometheus knows of a job is recorded first, so that a job may be on all of
+# them: 79 lines.
 MOST_LINES = 1_607
 MOST_LINES_OF_STRAGGLER = 150
 
@@ -107,6 +108,17 @@ def test_alert_says_what_is_needed_at_night(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in build_index.SEVERITIES
     assert set(rule["annotations"]) - PARTS == {"summary", "description", "runbook_url"}
     assert rule["annotations"]["runbook_url"] == f"{RUNBOOK_URL}{rule['alert']}.md"
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_alert_calls_a_node_by_its_name(rule: dict[str, Any]) -> None:
+    """No text shows an instance, which may be an address, before it has looked for a name."""
+    for text in rule["annotations"].values():
+        shown = re.sub(r'label "nodename" }}{{ else }}{{[^{}]*}}', "", text)
+        assert not re.findall(
+            r'{{-? (?:stripPort )?(?:\$labels\.instance|\.Labels\.instance|.*label "instance") }}',
+            shown,
+        )
 
 
 @pytest.mark.parametrize("name", ALERTS)

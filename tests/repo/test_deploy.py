@@ -1,5 +1,6 @@
 """What deploy/ offers is accepted by the programs it is for, and fits together."""
 
+import json
 import re
 import shutil
 import subprocess
@@ -38,12 +39,17 @@ def services() -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize(
-    "path", sorted(DEPLOY.glob("**/*.yaml")), ids=lambda path: str(path.relative_to(DEPLOY))
-)
+def plain_yaml() -> list[Path]:
+    """Return every YAML file that is not a template of Helm."""
+    return sorted(path for path in DEPLOY.glob("**/*.yaml") if path.parent.name != "templates")
+
+
+@pytest.mark.parametrize("path", plain_yaml(), ids=lambda path: str(path.relative_to(DEPLOY)))
 def test_yaml_is_a_mapping(path: Path) -> None:
-    """Every YAML file here parses, and holds something."""
-    assert isinstance(load(path), dict)
+    """Every YAML file here parses, and each document in it holds something."""
+    documents = list(yaml.load_all(path.read_text(), yaml.CSafeLoader))
+    assert documents
+    assert all(isinstance(document, dict) for document in documents)
 
 
 @pytest.mark.parametrize("overrides", [0, 1])
@@ -116,15 +122,51 @@ def test_compose_keeps_what_the_exporter_remembers() -> None:
 
 
 def test_compose_images_are_pinned() -> None:
-    """An image is built here or named with a version, so that an update is a decision."""
+    """An image is built here or named with a version and a digest, so an update is a decision."""
+    release = r"[\w/]+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}"
     for name, service in services().items():
-        assert "build" in service or re.search(r":v?\d+\.\d+\.\d+$", service["image"]), name
+        assert "build" in service or re.fullmatch(release, service["image"]), name
 
 
-def test_compose_is_closed_to_the_network() -> None:
-    """Nothing is published beyond loopback: none of it asks for a password."""
+def test_compose_is_closed() -> None:
+    """No container has a writable root or a capability, and no port is open to the network."""
+    for name, service in services().items():
+        assert service["read_only"], name
+        assert service["cap_drop"] == ["ALL"], name
+        assert service["security_opt"] == ["no-new-privileges:true"], name
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+
+
+def test_compose_waits_for_what_has_a_check() -> None:
+    """Whatever is waited for until it is healthy says when it is; the exporter's image does."""
     for service in services().values():
-        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        for other, how in service.get("depends_on", {}).items():
+            if how["condition"] == "service_healthy":
+                assert "test" in services()[other].get("healthcheck", {}) or other == "exporter"
+
+
+def test_compose_is_what_the_specification_allows() -> None:
+    """Both files are valid by the published schema of compose files."""
+    schema = ROOT / ".node/compose/package/lib/compose-spec/schema/compose-spec.json"
+    if not schema.exists():
+        pytest.skip("npm could not fetch the schema: see scripts/setup.sh")
+    jsonschema = pytest.importorskip("jsonschema")
+    for file in ("compose.yaml", "gpu.yaml"):
+        validator = jsonschema.Draft201909Validator(json.loads(schema.read_text()))
+        document = load(COMPOSE / file)
+        document.pop("name", None)  # The package is older than this key.
+        assert [error.message for error in validator.iter_errors(document)] == []
+
+
+def test_compose_pages_are_the_shipped_ones() -> None:
+    """Alertmanager there inhibits as the shipped configuration does, and pages the pager."""
+    shipped, here = load(ROOT / "alerts" / "alertmanager.yaml"), load(COMPOSE / "alertmanager.yaml")
+    [port] = re.findall(r"^PORT = (\d+)$", (COMPOSE / "pager.py").read_text(), re.MULTILINE)
+    [receiver] = [each for each in here["receivers"] if each["name"] == here["route"]["receiver"]]
+
+    assert here["inhibit_rules"] == shipped["inhibit_rules"]
+    assert receiver["webhook_configs"] == [{"url": f"http://pager:{port}/page"}]
+    check("amtool", "check-config", COMPOSE / "alertmanager.yaml")
 
 
 def test_compose_addresses_are_its_services() -> None:
@@ -141,7 +183,7 @@ def test_compose_addresses_are_its_services() -> None:
     offered = {
         f"{name}:{port.split(':')[-1]}"
         for name, service in services().items()
-        for port in service["ports"]
+        for port in service.get("ports", [])
     }
 
     assert set(asked) <= offered
@@ -155,15 +197,63 @@ def test_dashboards_are_where_grafana_looks() -> None:
     assert ["../../dashboards/json", provider["options"]["path"], "ro"] in mounts
 
 
-def test_systemd_unit_is_valid(tmp_path: Path) -> None:
-    """systemd knows every setting of the unit."""
+@pytest.fixture
+def unit(tmp_path: Path) -> Path:
+    """A copy of the unit whose command exists."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     program = shutil.which("true")
-    unit = (DEPLOY / "systemd" / "rankskew-exporter.service").read_text()
+    text = (DEPLOY / "systemd" / "rankskew-exporter.service").read_text()
     command = "/opt/rankskew/bin/rankskew exporter"
-    assert command in unit
+    assert command in text
     copy = tmp_path / "rankskew-exporter.service"
-    copy.write_text(unit.replace(command, f"{program} exporter"))
+    copy.write_text(text.replace(command, f"{program} exporter"))
+    return copy
 
-    assert check("systemd-analyze", "verify", "--man=no", copy) == ""
+
+def test_systemd_unit_is_valid(unit: Path) -> None:
+    """systemd knows every setting of the unit."""
+    assert check("systemd-analyze", "verify", "--man=no", unit) == ""
+
+
+def test_systemd_unit_is_as_closed_as_its_page_says(unit: Path) -> None:
+    """systemd's own rating, with the drop-in and without it; 3.0 is the most that we allow."""
+
+    def rating() -> str:
+        said = check("systemd-analyze", "security", "--offline=yes", "--no-pager", unit)
+        return str(re.findall(r"exposure level for \S+: ([\d.]+)", said)[0])
+
+    alone = rating()
+    drop_in = unit.with_name(f"{unit.name}.d")
+    drop_in.mkdir()
+    shutil.copy(DEPLOY / "systemd" / "see-all.conf", drop_in)
+    with_drop_in = rating()
+
+    assert max(float(alone), float(with_drop_in)) <= 3.0
+    page = (DEPLOY / "systemd" / "README.md").read_text()
+    assert f"rates the unit {alone}, and {with_drop_in} with `see-all.conf`" in page
+
+
+@pytest.mark.parametrize("script", sorted((DEPLOY / "slurm").glob("*.s*")), ids=lambda p: p.name)
+def test_slurm_script_is_one(script: Path) -> None:
+    """Its shell understands it; Slurm runs prologs and epilogs only if they may be executed."""
+    if script.suffix in (".sh", ".sbatch"):
+        check(script.read_text().split()[0].removeprefix("#!"), "-n", script)
+        assert script.suffix == ".sbatch" or script.stat().st_mode & 0o111 == 0o111
+
+
+def test_slurm_prolog_drains_no_node_unless_it_is_asked_to(tmp_path: Path) -> None:
+    """Without the probe and in an empty environment it ends with 0; it asks nobody for a path."""
+    prolog = (DEPLOY / "slurm" / "prolog.sh").read_text()
+    settings = tmp_path / "settings"
+    copy = tmp_path / "prolog.sh"
+    copy.write_text(
+        prolog.replace("/etc/default/rankskew-slurm", str(settings)).replace("logger ", "echo ")
+    )
+    job = {"SLURM_JOB_ID": "7", "SLURM_JOB_USER": "root"}
+    for required, status in (("no", 0), ("yes", 1)):
+        settings.write_text(f"RANKSKEW_BIN={tmp_path}\nRANKSKEW_REQUIRED={required}\n")
+        done = subprocess.run(["/bin/sh", copy], env=job, capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (status, "")
+        assert "job 7: " in done.stdout
+        assert "rank-probe" in done.stdout

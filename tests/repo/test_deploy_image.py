@@ -1,22 +1,22 @@
-"""The Dockerfile's own commands, run without Docker: install, start, health."""
+"""What the Dockerfile says; tests/deploy/image builds and runs it."""
 
 import json
-import os
 import re
-import shutil
 import subprocess
+import sys
 import tomllib
-import venv
 from dataclasses import dataclass
 from pathlib import Path
 
-import pytest
 from packaging.requirements import Requirement
 
-from demo.process import Process, free_port, get
+from demo.stack import Exporter
+from exporter.settings import Settings
 
 ROOT = Path(__file__).parents[2]
-PINNED = "deploy/image/requirements.txt"
+IMAGE = ROOT / "deploy" / "image"
+DOCKERFILE = (ROOT / "Dockerfile").read_text()
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
 @dataclass(frozen=True)
@@ -27,15 +27,14 @@ class Instruction:
 
 def stages() -> list[list[Instruction]]:
     """Return the instructions of each stage, continuation lines joined."""
-    text = (ROOT / "Dockerfile").read_text()
-    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    lines = [line for line in DOCKERFILE.splitlines() if not line.startswith("#")]
     joined = re.sub(r"\\\n\s*", "", "\n".join(lines))
     found: list[list[Instruction]] = []
     for line in joined.splitlines():
         name, _, value = line.partition(" ")
         if name == "FROM":
             found.append([])
-        if name:
+        if name and found:
             found[-1].append(Instruction(name, value))
     return found
 
@@ -44,100 +43,26 @@ def values(stage: list[Instruction], name: str) -> list[str]:
     return [each.value for each in stage if each.name == name]
 
 
-def copy_of_context(target: Path) -> None:
-    """Copy what .dockerignore lets through, as the build's COPY would."""
-    kept = [
-        line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line[:1] == "!"
-    ]
-    for name in kept:
-        source = ROOT / name
-        if source.is_dir():
-            ignore = shutil.ignore_patterns("__pycache__", "*.so")
-            shutil.copytree(source, target / name, ignore=ignore)
-        else:
-            shutil.copy(source, target / name)
+def pinned(name: str) -> dict[str, str]:
+    """Return the version of each package in the requirements file *name*."""
+    return dict(re.findall(r"^(\S+)==(\S+) ", (IMAGE / name).read_text(), re.MULTILINE))
 
 
-def run(command: str, directory: Path, environment: dict[str, str]) -> None:
-    done = subprocess.run(
-        ["sh", "-c", command],
-        cwd=directory,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout
-
-
-@dataclass(frozen=True)
-class Image:
-    directory: Path
-    environment: dict[str, str]
-
-
-@pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory) -> Image:
-    """Install as the Dockerfile does, into clean directories and an empty environment."""
-    directory = tmp_path_factory.mktemp("image")
-    python = directory / "venv"
-    venv.create(python, with_pip=True)
-    environment = {name: os.environ[name] for name in os.environ if name.startswith("PIP_")}
-    environment["PATH"] = f"{python / 'bin'}:/usr/bin:/bin"
-    build, final = stages()
-
-    source, installed = directory / "src", directory / "opt"
-    source.mkdir()
-    installed.mkdir()
-    copy_of_context(source)
-    assert values(build, "COPY") == [". ."]
-    [wheel] = values(build, "RUN")
-    run(wheel, source, environment)
-
-    assert values(final, "COPY") == ["--from=build /src/wheels wheels", f"{PINNED} ."]
-    shutil.copytree(source / "wheels", installed / "wheels")
-    shutil.copy(source / PINNED, installed)
-    install, _user = values(final, "RUN")  # The second makes a user of the image's own.
-    run(install, installed, environment)
-    return Image(installed, environment)
-
-
-def test_image_holds_no_leftovers(image: Image) -> None:
-    """The wheel is not left behind in the final layer."""
-    assert list(image.directory.iterdir()) == []
-
-
-def test_image_starts_and_is_healthy(image: Image, tmp_path: Path) -> None:
-    """ENTRYPOINT and CMD serve metrics, and the HEALTHCHECK's own command finds them healthy."""
+def test_health_check_tells_a_running_exporter(tmp_path: Path) -> None:
+    """The image's script finds a running exporter healthy, and says where none listens."""
     _, final = stages()
-    [entrypoint], [command] = values(final, "ENTRYPOINT"), values(final, "CMD")
-    address = f"127.0.0.1:{free_port()}"
-    start = json.loads(entrypoint) + json.loads(command)
-    program = shutil.which(start[0], path=image.environment["PATH"])
-    assert program is not None
-    flags = [f"--web.listen-address={address}", f"--ingest.socket={tmp_path / 'exporter.sock'}"]
-    flags.append(f"--operator.socket={tmp_path / 'operator.sock'}")
-    exporter = Process("the image's exporter", [program, *start[1:], *flags], tmp_path / "log")
-    exporter.ready_url = f"http://{address}/-/ready"
-    with exporter:
-        [health] = values(final, "HEALTHCHECK")
-        check = json.loads(health[health.index("[") :])
-        done = subprocess.run(
-            [part.replace("127.0.0.1:9917", address) for part in check],
-            env=image.environment,
-            check=False,
-        )
+    [health] = values(final, "HEALTHCHECK")
+    command = json.loads(health[health.index("[") :])
+    assert command == ["python3", "-I", "-S", "/opt/rankskew/health_check.py"]
+    assert f'SOCKET = "{Settings().operator_socket}"' in (IMAGE / "health_check.py").read_text()
 
-        assert done.returncode == 0
-        assert b"rankskew_exporter_build_info{" in get(f"http://{address}/metrics")
-
-
-def test_image_brings_the_rules(image: Image, tmp_path: Path) -> None:
-    """`rankskew files` works from the image, so the rules can be taken out of it."""
-    run(f"rankskew files {tmp_path / 'out'}", tmp_path, image.environment)
-
-    assert list((tmp_path / "out" / "alerts" / "rules").glob("*.yaml"))
+    socket = tmp_path / "operator.sock"
+    check = [sys.executable, *command[1:3], str(IMAGE / "health_check.py"), str(socket)]
+    with Exporter(tmp_path):
+        assert subprocess.check_output(check, text=True) == "The exporter is healthy.\n"
+    said = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert (said.returncode, said.stderr) == (1, "")
+    assert said.stdout.startswith(f"no answer from {socket}: ")
 
 
 def test_image_does_not_run_as_root() -> None:
@@ -149,19 +74,40 @@ def test_image_does_not_run_as_root() -> None:
 
 
 def test_image_runs_a_supported_python() -> None:
-    """Both stages use one Python, and one that the package allows."""
+    """Both stages use one base: a Python that the package allows, pinned by its digest."""
     bases = {values(stage, "FROM")[0].split()[0] for stage in stages()}
-    [base] = bases
-    version = re.fullmatch(r"python:3\.(\d+)-slim-\w+", base)
+    base = re.compile(r"^ARG BASE=python:3\.(\d+)\.\d+-slim-\w+@sha256:[0-9a-f]{64}$", re.MULTILINE)
+    [minor] = base.findall(DOCKERFILE)
 
-    assert version is not None
-    assert int(version[1]) >= 11
+    assert bases == {"${BASE}"}
+    assert int(minor) >= 11
 
 
-def test_pinned_packages_are_those_of_the_extra() -> None:
-    """Each package that the exporter asks for is pinned, to a version that it allows."""
-    extra = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
-    pinned = dict(re.findall(r"^(\S+)==(\S+) ", (ROOT / PINNED).read_text(), re.MULTILINE))
+def test_demo_has_the_same_base() -> None:
+    """There is one base to renew."""
+    base = re.compile(r"^ARG BASE=.*", re.MULTILINE)
+    demo = (ROOT / "deploy" / "compose" / "demo.Dockerfile").read_text()
 
-    for wanted in map(Requirement, extra["exporter"]):
-        assert wanted.specifier.contains(pinned[wanted.name]), f"make lock: {wanted}"
+    assert base.findall(demo) == base.findall(DOCKERFILE)
+
+
+def test_all_is_installed_with_hashes() -> None:
+    """What is not the wheel itself is checked against a hash, what builds it too."""
+    build, final = stages()
+    steps = [step for run in values(build, "RUN") for step in run.split("&&")]
+    installs = [step for step in steps if "pip install " in step]
+
+    assert len(installs) == 3
+    assert all("--require-hashes" in step or "--no-deps /wheels/" in step for step in installs)
+    assert not [run for run in values(final, "RUN") if "pip" in run]
+
+
+def test_pinned_packages_are_those_of_the_project() -> None:
+    """Each package that the exporter, or its build, asks for is pinned, to an allowed version."""
+    for wanted, file in (
+        (PYPROJECT["project"]["optional-dependencies"]["exporter"], "requirements.txt"),
+        (PYPROJECT["build-system"]["requires"], "build-requirements.txt"),
+    ):
+        versions = pinned(file)
+        for each in map(Requirement, wanted):
+            assert each.specifier.contains(versions[each.name]), f"make lock: {each}"

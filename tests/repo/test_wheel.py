@@ -1,6 +1,7 @@
 """The installed wheel, not only the checkout, has everything that it needs."""
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -11,14 +12,9 @@ from pathlib import Path
 import pytest
 
 from demo.process import Process, free_port, get
+from exporter.bundle import write_files
 
 ROOT = Path(__file__).parents[2]
-SHIPPED = {
-    "alerts/rules": sorted((ROOT / "alerts" / "rules").glob("*.yaml")),
-    "alerts/runbooks": sorted((ROOT / "alerts" / "runbooks").glob("*.md")),
-    "alerts": [ROOT / "alerts" / "alertmanager.yaml", ROOT / "alerts" / "notifications.tmpl"],
-    "dashboards": sorted((ROOT / "dashboards" / "json").glob("*.json")),
-}
 
 
 def run(*command: str | Path, cwd: Path, **more: str) -> subprocess.CompletedProcess[str]:
@@ -37,12 +33,9 @@ def install(directory: Path, *what: str) -> Path:
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built from the checkout."""
-    directory = tmp_path_factory.mktemp("wheel")
-    done = run(sys.executable, "-m", "build", "--wheel", "--outdir", directory, ROOT, cwd=directory)
-    assert done.returncode == 0, done.stderr
-    return next(directory.glob("*.whl"))
+def wheel(released: Path) -> Path:
+    """The wheel that pip prefers here: the one for this platform, if there is one."""
+    return min(released.glob("*.whl"), key=lambda path: path.name.endswith("-none-any.whl"))
 
 
 IS_PURE = (
@@ -62,12 +55,9 @@ def test_wheel_has_the_compiled_modules(wheel: Path, base: Path, tmp_path: Path)
     assert done.stdout.split() == ["False", "False"], done.stderr
 
 
-def test_wheel_without_a_compiler_works(tmp_path: Path) -> None:
-    """It is pure, installs anywhere, and uses the tape in Python."""
-    build = (sys.executable, "-m", "build", "--wheel", "--outdir", tmp_path, ROOT)
-    built = run(*build, cwd=tmp_path, CC="false", LDSHARED="false")
-    assert built.returncode == 0, built.stderr
-    (wheel,) = tmp_path.glob("*.whl")
+def test_pure_wheel_works_without_a_compiler(released: Path, tmp_path: Path) -> None:
+    """It installs anywhere, and uses the tape in Python."""
+    [wheel] = released.glob("*-py3-none-any.whl")
     done = run(
         install(tmp_path / "venv", "--no-index", str(wheel)) / "python",
         "-c",
@@ -75,7 +65,6 @@ def test_wheel_without_a_compiler_works(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
 
-    assert wheel.name.endswith("-py3-none-any.whl")
     assert done.stdout.split() == ["True", "True"], done.stderr
 
 
@@ -87,10 +76,13 @@ def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def full(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the exporter extra; its bin folder."""
+def full(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the exporter extra, as the README says it; its bin folder."""
     directory = tmp_path_factory.mktemp("full")
-    return install(directory, f"{wheel}[exporter]")
+    command = "pip install --find-links dist 'rankskew[exporter]'"
+    assert f"    {command} " in (ROOT / "README.md").read_text()
+    words = shlex.split(command.replace("dist", str(released)))
+    return install(directory, *words[2:])
 
 
 def test_base_install_imports_with_nothing_there(base: Path, tmp_path: Path) -> None:
@@ -141,12 +133,47 @@ def test_installed_exporter_serves_metrics_and_page(full: Path, tmp_path: Path) 
 
 
 def test_installed_files_are_the_checkouts(full: Path, tmp_path: Path) -> None:
-    """`rankskew files` writes every rule, runbook and dashboard that the checkout has."""
-    done = run(full / "rankskew", "files", tmp_path / "files", cwd=tmp_path)
+    """`rankskew files` writes from the wheel what it writes from the checkout, and nothing else."""
+    done = run(full / "rankskew", "files", tmp_path / "installed", cwd=tmp_path)
+    write_files(tmp_path / "checkout")
 
     assert done.returncode == 0, done.stderr
-    for place, sources in SHIPPED.items():
-        assert sources, f"the checkout has nothing in {place}"
-        for source in sources:
-            written = tmp_path / "files" / place / source.name
-            assert written.read_bytes() == source.read_bytes()
+    assert contents(tmp_path / "installed") == contents(tmp_path / "checkout")
+
+
+def contents(tree: Path) -> dict[str, bytes]:
+    """Return each file of *tree*, by its path there."""
+    return {
+        str(path.relative_to(tree)): path.read_bytes()
+        for path in tree.glob("**/*")
+        if path.is_file()
+    }
+
+
+def test_installed_check_runs(full: Path, tmp_path: Path) -> None:
+    """`rank-probe check` of the wheel says that no exporter listens, in a sentence."""
+    socket = f"unix:{tmp_path / 'exporter.sock'}"
+    done = run(full / "rank-probe", "check", cwd=tmp_path, RANKSKEW_EXPORTER=socket)
+
+    assert done.returncode == 1
+    assert f"{tmp_path / 'exporter.sock'}" in done.stdout.splitlines()[-1]
+
+
+def test_uninstalled_package_leaves_nothing(released: Path, tmp_path: Path) -> None:
+    """A training image is after `pip uninstall` what it was before, jobs or not."""
+    python = tmp_path / "venv" / "bin" / "python"
+    venv.create(python.parents[1], with_pip=False)
+    before = contents(python.parents[1])
+    [wheel] = released.glob("*-py3-none-any.whl")
+    pip = [sys.executable, "-m", "pip", "--python", str(python)]
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    for command in (
+        [*pip, "install", "--no-index", str(wheel)],
+        [python.with_name("rank-probe"), "run", "train.py"],
+        [*pip, "uninstall", "--yes", "rankskew"],
+    ):
+        done = run(*command, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+
+    assert contents(python.parents[1]) == before
+    assert {path.name for path in tmp_path.iterdir()} == {"venv", "train.py"}

@@ -7,7 +7,6 @@ from typing import Final
 
 from exporter.advice import for_alert
 from exporter.client.prometheus import Sample, selector
-from exporter.diagnose.advise import host
 from exporter.diagnose.model import Finding, Place
 from exporter.diagnose.prometheus.moment import Moment
 
@@ -36,7 +35,7 @@ def alert_findings(moment: Moment) -> list[Finding]:
     once = {(s["alertname"], s["rank"], s["instance"], s["gpu_uuid"]): s for s in urgent}
     placed = [_with_rank(moment, sample) for sample in sorted(once.values(), key=_order)]
     places = moment.places((s["rank"], s["instance"]) for s in placed if s["rank"])
-    return [_finding(sample, places) for sample in placed]
+    return [_finding(moment, sample, places) for sample in placed]
 
 
 def _with_rank(moment: Moment, sample: Sample) -> Sample:
@@ -79,11 +78,11 @@ def _order(sample: Sample) -> tuple[bool, str, int]:
     return sample["severity"] == "info", sample["alertname"], int(rank) if rank.isdecimal() else -1
 
 
-def _finding(sample: Sample, places: Mapping[tuple[str, str], Place]) -> Finding:
+def _finding(moment: Moment, sample: Sample, places: Mapping[tuple[str, str], Place]) -> Finding:
     entry = for_alert(sample["alertname"])
     rank = int(sample["rank"]) if sample["rank"].isdecimal() else None
     place = places.get((sample["rank"], sample["instance"])) or Place(
-        node=host(sample["instance"]), instance=sample["instance"] or None
+        node=moment.host(sample["instance"]), instance=sample["instance"] or None
     )
     if sample["gpu_uuid"] and place.gpu_uuid is None:
         place = Place(place.node, place.instance, place.gpu, sample["gpu_uuid"], place.pid)

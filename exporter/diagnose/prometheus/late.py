@@ -8,7 +8,6 @@ from typing import Final
 
 from exporter.advice import advice
 from exporter.client.prometheus import Sample
-from exporter.diagnose.advise import host
 from exporter.diagnose.confidence import UNKNOWN, Suspect, confidence
 from exporter.diagnose.model import Finding, Place
 from exporter.diagnose.prometheus.evidence import figures
@@ -168,7 +167,7 @@ def _lines(moment: Moment, those: Sequence[Who], stage: str) -> tuple[LineView, 
 def _others(moment: Moment, rest: Sequence[Sequence[Who]]) -> list[str]:
     more = []
     if rest:
-        names = listed([_name(those) for those in rest[:20]])
+        names = listed([_name(moment, those) for those in rest[:20]])
         left = f" and {len(rest) - 20} more" if len(rest) > 20 else ""
         more.append(
             f"Late as well: {names}{left}. They cost less: mend the above first, and look again."
@@ -180,8 +179,8 @@ def _others(moment: Moment, rest: Sequence[Sequence[Who]]) -> list[str]:
     return [sentence(each) for each in more]
 
 
-def _name(those: Sequence[Who]) -> str:
-    return f"rank {those[0][0]}" if len(those) == 1 else f"node {host(those[0][1])}"
+def _name(moment: Moment, those: Sequence[Who]) -> str:
+    return f"rank {those[0][0]}" if len(those) == 1 else f"node {moment.host(those[0][1])}"
 
 
 def _of(sample: Sample) -> Who:

@@ -2,10 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from exporter.client.fields import label, whole
+from exporter.client.names import Names, names_of_nodes
 from exporter.client.prometheus import Prometheus, Sample, selector
 from exporter.diagnose.advise import host
 from exporter.diagnose.model import Place
@@ -29,11 +30,12 @@ Infos = dict[str, Sample]
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The *job* as *prometheus* knows it, and its *samples* by series."""
+    """The *job* as *prometheus* knows it, its *samples* by series, and *names* of addresses."""
 
     prometheus: Prometheus
     job: Job
     samples: dict[str, list[Sample]]
+    names: Names = field(default_factory=dict)
 
     @property
     def where(self) -> str:
@@ -56,6 +58,14 @@ class Moment:
                 return sample.value
         return default
 
+    def host(self, instance: str) -> str | None:
+        """Return what a node is called: its name, or the host in its exporter's address."""
+        return self.names.get((self.job.cluster, instance)) or host(instance)
+
+    def shown(self, instance: str) -> str:
+        """Return a node's name, or the address of its exporter if only that is known."""
+        return self.names.get((self.job.cluster, instance)) or instance
+
     @property
     def ranks(self) -> float:
         """Return how many ranks are judged, or else how many there are."""
@@ -68,7 +78,7 @@ class Moment:
         if missing := wanted - known.keys():
             # An exporter that has just gone, or did not answer in time.
             known |= self._infos("last_over_time({}[15m])", missing)
-        return {who: _place(who[1], known.get(who, {})) for who in wanted}
+        return {who: _place(who[1], self.host(who[1]), known.get(who, {})) for who in wanted}
 
     def _infos(self, form: str, ranks: set[tuple[str, str]]) -> dict[tuple[str, str], Infos]:
         names = "|".join(sorted({rank for rank, _ in ranks}))
@@ -87,15 +97,15 @@ def look(prometheus: Prometheus, job: Job) -> Moment:
     where = selector(cluster=job.cluster, job_id=job.job_id)
     for sample in prometheus.query(f'{{__name__=~"{SERIES}",{where}}}'):
         samples[sample.name].append(sample)
-    return Moment(prometheus, job, samples)
+    return Moment(prometheus, job, samples, names_of_nodes(prometheus, job.cluster))
 
 
-def _place(instance: str, known: Infos) -> Place:
+def _place(instance: str, node: str | None, known: Infos) -> Place:
     nothing = Sample("", {}, 0.0)
     info = known.get("rankskew_rank_info", nothing)
     on_gpu = known.get("rankskew_gpu_rank_info", nothing)
     return Place(
-        node=host(instance),
+        node=node,
         instance=instance or None,
         gpu=label(on_gpu["gpu"]),
         gpu_uuid=label(info["gpu_uuid"] or on_gpu["gpu_uuid"]),

@@ -91,8 +91,9 @@ def _down(moment: Moment) -> Iterator[Finding]:
     for instance in nodes[:MOST_NODES]:
         yield Finding(
             "exporter_down",
-            f"The exporter at {instance} does not answer: nothing is known of its node now.",
-            place=Place(node=host(instance), instance=instance),
+            f"The exporter at {moment.shown(instance)} does not answer: "
+            "nothing is known of its node now.",
+            place=Place(node=moment.host(instance), instance=instance),
         )
 
 
@@ -108,7 +109,7 @@ def _missing(moment: Moment) -> Iterator[Finding]:
         more = f", nor have {len(ranks) - 1} more there" if len(ranks) > 1 else ""
         yield Finding(
             "ranks_silent",
-            f"Rank {sample['rank']} on {instance} has not reported for "
+            f"Rank {sample['rank']} on {moment.shown(instance)} has not reported for "
             f"{duration(sample.value)}{more}: dead, stopped, or unable to reach its exporter.",
             rank=int(sample["rank"]),
             ranks=ranks,
@@ -117,7 +118,7 @@ def _missing(moment: Moment) -> Iterator[Finding]:
         )
     unprobed = moment.prometheus.query(f'rankskew_gpu_rank_info{{source="environ",{moment.where}}}')
     if unprobed:
-        yield _unprobed(unprobed)
+        yield _unprobed(moment, unprobed)
     elif moment.value("job:rankskew_ranks_missing:sum") or not silent:
         yield Finding("ranks_missing", moment.job.sentence)
 
@@ -129,16 +130,16 @@ def _silent(moment: Moment) -> Sequence[Sample]:
     )
 
 
-def _unprobed(found: Sequence[Sample]) -> Finding:
+def _unprobed(moment: Moment, found: Sequence[Sample]) -> Finding:
     ranks = sorted(int(sample["rank"]) for sample in found if sample["rank"].isdecimal())
     instance = found[0]["instance"]
     names = listed([str(rank) for rank in ranks[:MOST_NAMES]])
     more = f" and {len(ranks) - MOST_NAMES} more" if len(ranks) > MOST_NAMES else ""
     return Finding(
         "ranks_without_probe",
-        f"Ranks {names}{more} run without the probe, on {instance} for one.",
+        f"Ranks {names}{more} run without the probe, on {moment.shown(instance)} for one.",
         ranks=tuple(ranks),
-        place=Place(node=host(instance), instance=instance),
+        place=Place(node=moment.host(instance), instance=instance),
     )
 
 

@@ -1,17 +1,36 @@
 """The exporter exposes its version, what it ingested, and its own resource use."""
 
+from pathlib import Path
+
 from exporter.collectors.exporter_self import ExporterSelfCollector
 from exporter.ingest.app import IngestCounts
+from exporter.web.reload import WatchedConfig
 from rank_probe.version import __version__
 from tests.exporter.collectors.expose import expose, series
 
 
-def test_version_is_exposed() -> None:
-    """A fleet's releases can be compared by a label."""
-    page = expose(ExporterSelfCollector(IngestCounts()))
+def test_version_and_node_are_exposed() -> None:
+    """A fleet's releases can be compared by a label, and a target's address has a name."""
+    page = expose(ExporterSelfCollector(IngestCounts(), node_name="gpu-12"))
 
-    assert 'rankskew_exporter_build_info{python="3.' in page
+    assert 'rankskew_exporter_build_info{nodename="gpu-12",python="3.' in page
     assert f'version="{__version__}"}} 1.0' in page
+
+
+def test_reload_of_the_web_configuration_is_exposed(tmp_path: Path) -> None:
+    """Prometheus's own two series, and neither of them without a file."""
+    (tmp_path / "web.yaml").write_text("")
+    watched = WatchedConfig(tmp_path / "web.yaml", lambda: 100.0)
+    reload = "rankskew_exporter_web_config_last_reload"
+    page = expose(ExporterSelfCollector(IngestCounts(), web_config=watched))
+    assert f"{reload}_successful 1.0" in page
+    assert f"{reload}_success_timestamp_seconds 100.0" in page
+
+    (tmp_path / "web.yaml").write_text("[]")
+    watched.current()
+    page = expose(ExporterSelfCollector(IngestCounts(), web_config=watched))
+    assert f"{reload}_successful 0.0" in page
+    assert f"\n{reload}_" not in expose(ExporterSelfCollector(IngestCounts()))
 
 
 def test_every_result_of_a_push_is_a_series_from_the_start() -> None:

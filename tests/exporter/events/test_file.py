@@ -77,6 +77,43 @@ def test_full_disk_costs_lines_and_one_warning(
     ]
 
 
+@pytest.mark.parametrize("trouble", [errno.EROFS, errno.ENOSPC])
+def test_disk_in_trouble_does_not_prevent_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: int
+) -> None:
+    """A full or read-only disk costs lines, not the node's metrics; later ones are written."""
+    path = tmp_path / "events.jsonl"
+
+    def refuse(*_: object) -> int:
+        raise OSError(trouble, os.strerror(trouble))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "open", refuse)
+        file = EventsFile(path)
+        file._append("one")
+    before = file.tail()
+    file._append("two")
+
+    assert before == []
+    assert path.read_text() == "two\n"
+    assert (file.written, file.dropped) == (1, 1)
+
+
+def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that has room for a part of a line leaves no broken line behind."""
+    path = tmp_path / "events.jsonl"
+    file = EventsFile(path)
+    file._append("one")
+    whole = os.write
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", lambda number, line: whole(number, line[:2]))
+        file._append("two")
+    file._append("three")
+
+    assert path.read_text() == "one\nthree\n"
+    assert (file.written, file.dropped) == (2, 1)
+
+
 def test_disk_that_hangs_costs_lines_not_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

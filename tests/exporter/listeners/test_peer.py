@@ -23,6 +23,13 @@ def ours(procfs: Path) -> Peer | None:
 def with_cgroup(procfs: Path, text: str) -> Path:
     (procfs / str(os.getpid())).mkdir()
     (procfs / str(os.getpid()) / "cgroup").write_text(text)
+    return with_status(procfs, os.getpid(), 1, str(os.getpid()))
+
+
+def with_status(procfs: Path, pid: int, parent: int, ids: str) -> Path:
+    """Let *pid* be known by *ids*: on the node, in its own PID namespace and any between."""
+    (procfs / str(pid)).mkdir(exist_ok=True)
+    (procfs / str(pid) / "status").write_text(f"Name:\tx\nPPid:\t{parent}\nNSpid:\t{ids}\n")
     return procfs
 
 
@@ -52,6 +59,34 @@ def test_name_of_an_inner_cgroup_makes_nobody_another(tmp_path: Path) -> None:
 
     assert peer is not None
     assert peer.container.split() == [POD_UID, "ffffffff_ffff_ffff_ffff_ffffffffffff"]
+
+
+def test_container_that_no_cgroup_names_is_its_pid_namespace(tmp_path: Path) -> None:
+    """Root of LXC, systemd-nspawn or bubblewrap is not the node's, without any privilege to see it.
+
+    A namespace within the container is still that container.
+    """
+    with_cgroup(tmp_path, "0::/")
+    with_status(tmp_path, os.getpid(), 800, f"{os.getpid()}\t9\t1")
+    with_status(tmp_path, 800, 700, "800\t5")
+    with_status(tmp_path, 700, 600, "700\t1")
+    peer = ours(tmp_path)
+
+    assert peer == Peer(os.geteuid(), "namespace of process 700")
+    assert not peer.may_act_for(Peer(os.geteuid(), "a-container"))
+    assert not peer.may_act_for(Peer(os.geteuid()))
+
+
+@pytest.mark.parametrize("parent", [600, 4_000])
+def test_process_that_entered_a_container_is_nobody_of_the_node(
+    tmp_path: Path, parent: int
+) -> None:
+    """Whose container it is cannot be told, but it is not the node's."""
+    with_cgroup(tmp_path, "0::/")
+    with_status(tmp_path, os.getpid(), parent, f"{os.getpid()}\t57")
+    with_status(tmp_path, 600, 1, "600")
+
+    assert ours(tmp_path) == Peer(os.geteuid(), UNKNOWN)
 
 
 def test_process_that_has_ended_is_not_taken_for_one_outside(tmp_path: Path) -> None:

@@ -27,10 +27,16 @@ class Socket:
         store.put(snapshot(), OWNER)
         self.orders = Orders(store)
         control = GpuControl(self.gpus, self.gpus) if has_gpus else None
-        self._app = operator_app(self.orders, control)
+        self.why_not_healthy: str | None = None
+        self._app = operator_app(self.orders, control, lambda: self.why_not_healthy)
 
     def post(self, path: str, body: bytes, content_type: str = "application/json") -> Answer:
         answer = ask(self._app, "POST", path, body, content_type=content_type)
+        assert answer is not None
+        return answer
+
+    def check(self) -> Answer:
+        answer = ask(self._app, "GET", "/-/healthy")
         assert answer is not None
         return answer
 
@@ -107,3 +113,15 @@ def test_body_of_another_type_is_told_which() -> None:
 def test_levels_are_the_probes() -> None:
     """An order can ask for each level that there is."""
     assert get_args(get_type_hints(Order)["level"]) == LEVELS
+
+
+def test_health_is_told_here_too() -> None:
+    """A container's own check needs no certificate and no login, and cannot be kept out by jobs."""
+    socket = Socket()
+    assert (socket.check().status, socket.check().text) == (200, "The exporter is healthy.\n")
+
+    socket.why_not_healthy = "No GPU has answered for 10 minutes."
+    assert (socket.check().status, socket.check().text) == (
+        503,
+        "No GPU has answered for 10 minutes.\n",
+    )

@@ -91,11 +91,13 @@ def test_order_for_nobody_is_refused(node: Node, order: Order, sentence: str) ->
 
 def test_operator_may_control_every_rank(node: Node) -> None:
     """Whoever answers for the node can turn any probe off."""
-    node.push(OTHER, rank=2)
-    node.push(None, rank=3)
+    node.push(IN_CONTAINER, rank=2)
+    node.push(None, job_id="local")
 
-    assert node.orders.give(Order("llama", "off"), everybodys) == 4
-    assert [node.level(USER), node.level(OTHER), node.level(None)] == ["off"] * 3
+    assert node.orders.give(Order("llama", "off"), everybodys) == 3
+    assert node.orders.give(Order("local", "off"), everybodys) == 1
+    levels = [node.level(USER), node.level(IN_CONTAINER), node.level(None, job_id="local")]
+    assert levels == ["off"] * 3
 
 
 @pytest.mark.parametrize("peer", [OTHER, None, Peer(0), IN_CONTAINER])
@@ -127,12 +129,12 @@ def test_ranks_that_report_over_tcp_are_controlled_over_tcp() -> None:
     assert node.level(None) == "off"
 
 
-def test_owner_controls_only_his_own_part_of_a_name(node: Node) -> None:
-    """Two users with one job name do not control each other's ranks."""
-    node.push(OTHER, rank=2)
+def test_container_controls_only_its_own_part_of_a_job(node: Node) -> None:
+    """Two containers of one job do not control each other's ranks."""
+    node.push(IN_CONTAINER, rank=2)
 
-    assert node.orders.give(Order("llama", "off"), own(OTHER)) == 1
-    assert node.level(OTHER, rank=2) == "off"
+    assert node.orders.give(Order("llama", "off"), own(IN_CONTAINER)) == 1
+    assert node.level(IN_CONTAINER, rank=2) == "off"
     assert node.level(USER, rank=0) is None
 
 

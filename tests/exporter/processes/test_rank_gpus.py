@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from exporter.cgroups import Cgroup
-from exporter.listeners.peer import UNKNOWN, Peer
+from exporter.listeners.peer import NAMESPACE_OF, UNKNOWN, Peer
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu
@@ -227,7 +227,8 @@ def test_no_container_takes_anothers_rank() -> None:
     rank = pushed("", pid=10)
 
     assert ranks(nvml, theirs, held=[(rank, Peer(1000, "mine"))]) == []
-    for owner in (Peer(1000, "theirs"), Peer(1000, UNKNOWN), USER):
+    in_a_namespace = Peer(1000, f"{NAMESPACE_OF}7")  # No cgroup names it, nor the process's.
+    for owner in (Peer(1000, "theirs"), Peer(1000, UNKNOWN), in_a_namespace, USER):
         assert where(ranks(nvml, theirs, held=[(rank, owner)])) == {0: ("GPU-0", "environ")}
 
 

@@ -164,18 +164,76 @@ def test_rank_that_finished_belongs_to_nobody(clock: Clock, other: Peer | None) 
     assert [rank.owner for rank in store.ranks()] == [other]
 
 
-def test_silent_rank_goes_to_the_next_user(clock: Clock) -> None:
-    """A user whose rank fell silent loses it, and is told whose it is when he comes back."""
+@pytest.mark.parametrize(
+    ("next_one", "seconds"),
+    [(OTHER, 300.1), (None, 300.1), (Peer(USER.uid, "pod"), SILENT_SECONDS)],
+)
+def test_silent_rank_goes_to_the_next(clock: Clock, next_one: Peer | None, seconds: float) -> None:
+    """A restarted pod gets its rank soon; another user only when nobody can wait for it any more.
+
+    A rank that is stuck in native code does not push, and must not lose its place for that.
+    """
     store = RankStore(clock=clock)
     store.put(snapshot(**NEWER), USER)
-    clock.seconds += SILENT_SECONDS - 0.1
+    clock.seconds += seconds - 0.1
     with pytest.raises(Forbidden):
-        store.put(snapshot(), OTHER)
+        store.put(snapshot(), next_one)
 
     clock.seconds += 0.1
-    assert store.put(snapshot(), OTHER)
+    assert store.put(snapshot(), next_one)
+    assert [rank.owner for rank in store.ranks()] == [next_one]
+
+
+def test_user_who_lost_a_silent_rank_is_told_whose_it_is(clock: Clock) -> None:
+    """Who comes back after so long learns why nobody sees the rank."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(**NEWER), USER)
+    clock.seconds += 300.1
+    store.put(snapshot(), OTHER)
+
     with pytest.raises(Forbidden, match="uid 1001"):
         store.put(snapshot(sequence=2, **NEWER), USER)
+
+
+@pytest.mark.parametrize("other", [OTHER, Peer(0, "pod"), None])
+def test_nobody_adds_a_rank_to_anothers_job(clock: Clock, other: Peer | None) -> None:
+    """Its verdict and its size would be taken for those of the job, until all of it has ended."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(rank=0), USER)
+    store.put(snapshot(rank=1), USER)
+    for changes in ({"rank": 3}, {"rank": 8, "world_size": 9}, {"rank": 3, "finished": True}):
+        with pytest.raises(Forbidden, match="Rank 0 of job 'llama' belongs to another user"):
+            store.put(snapshot(**changes), other)
+    store.put(snapshot(rank=0, sequence=2, finished=True), USER)
+    with pytest.raises(Forbidden, match="Rank 1 of job 'llama'"):
+        store.put(snapshot(rank=0, sequence=3), other)
+
+    store.put(snapshot(rank=1, sequence=2, finished=True), USER)
+    assert store.put(snapshot(rank=0), other)
+
+
+def test_pods_of_one_job_share_it(clock: Clock) -> None:
+    """Each of them has ranks of its own."""
+    store = RankStore(clock=clock)
+    for rank in range(3):
+        assert store.put(snapshot(rank=rank), Peer(0, f"pod-{rank}"))
+
+    with pytest.raises(Forbidden):
+        store.put(snapshot(rank=0, sequence=2), Peer(0, "pod-1"))
+
+
+def test_batch_job_takes_back_the_number_that_was_claimed_before(clock: Clock) -> None:
+    """Numbers of batch jobs can be guessed; the job's own cgroup cannot be forged."""
+    store = RankStore(clock=clock)
+    for rank in range(2):
+        store.put(snapshot(job_id="77", rank=rank, finished=True), OTHER)
+    store.put(snapshot(job_id="78"), OTHER)
+    job = Peer(USER.uid, "77")
+
+    assert store.put(snapshot(job_id="77"), job)
+    assert held(store) == [("77", 0), ("78", 0)]
+    with pytest.raises(Forbidden, match="uid 1000"):
+        store.put(snapshot(job_id="77", rank=1), OTHER)
 
 
 def run(store: RankStore, ranks: Iterable[int], owner: Peer | None = None, **changes: Any) -> None:

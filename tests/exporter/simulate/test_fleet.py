@@ -23,6 +23,8 @@ NOT_SIMULATED = {
     "rankskew_audit_check",
     "rankskew_collector_last_success_timestamp_seconds",
     "rankskew_event_lines_total",
+    "rankskew_exporter_web_config_last_reload_success_timestamp_seconds",
+    "rankskew_exporter_web_config_last_reload_successful",
     "rankskew_gpu_mig_info",
     "rankskew_gpu_mig_memory_total_bytes",
     "rankskew_gpu_mig_memory_used_bytes",

@@ -36,6 +36,17 @@ def test_first_action_can_be_typed_as_it_is() -> None:
     assert job.first_action == "`py-spy dump --pid 4006`, then `nvidia-smi -q -i 2` on n2."
 
 
+def test_node_has_its_name_instead_of_its_address() -> None:
+    """Discovery that knows addresses only does not make anyone look them up at night."""
+    address = {"instance": "10.0.0.2:9917"}
+    late = [(labels | address, value) for labels, value in [*fake.late(), *fake.rank(6)]]
+    name = series("node:rankskew_name:info", nodename="gpu-2", job_id="", **address)
+    (job,) = read(*fake.job(state="straggler"), *late, fake.text(), name).jobs
+
+    assert job.first_action == "`py-spy dump --pid 4006`, then `nvidia-smi -q -i 2` on gpu-2."
+    assert [rank.node for rank in job.ranks] == ["gpu-2"]
+
+
 def test_unknown_cause_is_given_no_words() -> None:
     """As in the alert: what to do first is known without a cause, and no sentence names one."""
     unknown = {"__name__": "rankskew:cause:text", "cause": "unknown", "first": "look"}, 1.0

@@ -5,6 +5,7 @@ import pytest
 from exporter.client.fetch import Trouble
 from exporter.diagnose.model import BALANCED, CANNOT_TELL, FOUND, CannotTell, Report
 from exporter.diagnose.prometheus.read import read
+from exporter.diagnose.words import rows
 from tests.exporter.client.servers import serving
 from tests.exporter.diagnose.prometheus.jobs import WHO, ask, losses, straggler
 from tests.exporter.top import fake_prometheus as fake
@@ -29,6 +30,22 @@ def test_late_rank_is_told_with_all_that_is_known() -> None:
     assert finding.first == "`py-spy dump --pid 4006`, then `iostat -x 1` on n2"
     assert finding.steps[0].do.startswith("`py-spy dump --pid 4006` on n2")
     assert finding.links[0].endswith("docs/playbook/input.md")
+
+
+def test_node_has_its_name_instead_of_its_address() -> None:
+    """What is read and typed has the name; the address stays for queries."""
+    address = {"instance": "10.0.0.2:9917"}
+    samples = [
+        (labels | address if "instance" in labels else labels, value)
+        for labels, value in straggler()
+    ]
+    name = series("node:rankskew_name:info", nodename="gpu-2", job_id="", **address)
+    said = ask([*samples, name])
+    (finding,) = said.findings
+
+    assert (finding.place.node, finding.place.instance) == ("gpu-2", "10.0.0.2:9917")
+    assert finding.first == "`py-spy dump --pid 4006`, then `iostat -x 1` on gpu-2"
+    assert dict(rows(finding, None))["Where"].startswith("gpu-2, GPU 2, ")
 
 
 def test_loss_is_split_by_kind_rank_and_stage() -> None:

@@ -1,0 +1,1 @@
+"""Faults of every kind against a real stack: nothing counted is lost, doubled or late."""

@@ -1,0 +1,134 @@
+"""How long the probe holds up a training thread: in its hooks, and by holding the interpreter.
+
+Both are measured on the thread itself. A pause counts for as long as this process used a CPU in it,
+because for the rest of it the kernel ran somebody else: a machine with two cores for a whole stack
+does that all the time. Its length by the clock is kept beside it.
+"""
+
+import ctypes
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import BuiltinFunctionType, FrameType
+from typing import Any, Final
+
+import rank_probe
+
+SOURCE: Final = Path(__file__).parent / "nap.c"
+PROBE: Final = str(Path(rank_probe.__file__).parent)
+# What the hooks call for the training's sake, by a part of the path of its file.
+TRAINING: Final = ("/torch/", "/benchmarks/")
+# The same of functions in C: a wait in a collective.
+TRAINING_IN_C: Final = frozenset({"wait"})
+
+
+def build(directory: Path) -> Path:
+    """Compile the sleep into *directory* and return the library; needs gcc."""
+    library = directory / "nap.so"
+    command = [
+        "gcc",
+        "-O1",
+        "-shared",
+        "-fPIC",
+        "-Wall",
+        "-Werror",
+        "-o",
+        str(library),
+        str(SOURCE),
+    ]
+    subprocess.run(command, check=True)
+    return library
+
+
+class Pauses:
+    """Keeps the longest pause of the calling thread, in nanoseconds, until take().
+
+    *ours* is what this process used of a CPU in one, *elapsed* its length by the clock.
+    """
+
+    def __init__(self) -> None:
+        self._ours = self._elapsed = 0
+        self._began = self._used = 0
+
+    def begin(self) -> None:
+        """Enter a pause."""
+        self._used = time.process_time_ns()
+        self._began = time.perf_counter_ns()
+
+    def end(self) -> None:
+        """Leave it."""
+        self.add(time.perf_counter_ns() - self._began, time.process_time_ns() - self._used)
+
+    def add(self, elapsed: int, used: int) -> None:
+        """Add a pause of *elapsed*, in which this process *used* a CPU."""
+        self._elapsed = max(self._elapsed, elapsed)
+        self._ours = max(self._ours, min(elapsed, used))
+
+    def take(self) -> tuple[float, float]:
+        """Return the longest of *ours* and *elapsed* since the last call, in seconds."""
+        taken = self._ours / 1e9, self._elapsed / 1e9
+        self._ours = self._elapsed = 0
+        return taken
+
+
+class Hooks:
+    """A profile function that times the probe's own Python code on the calling thread.
+
+    What the code calls of torch's or the script's is training, not a pause.
+    """
+
+    def __init__(self, pauses: Pauses) -> None:
+        self._pauses = pauses
+        self._stack: list[bool] = []  # whether each call on the thread's stack is ours
+        self._is_ours = False
+        self._by_file: dict[str, bool | None] = {}
+
+    def watch(self) -> None:
+        """Time the calling thread from now on."""
+        sys.setprofile(self._event)
+
+    def _event(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call":
+            self._enter(self._of_file(frame.f_code.co_filename))
+        elif event == "c_call":
+            self._enter(False if _is_training(argument) else None)
+        elif self._stack:
+            self._become(self._stack.pop())
+
+    def _enter(self, ours: bool | None) -> None:
+        self._stack.append(self._is_ours)
+        if ours is not None:
+            self._become(ours)
+
+    def _become(self, ours: bool) -> None:
+        if ours is not self._is_ours:
+            self._is_ours = ours
+            (self._pauses.begin if ours else self._pauses.end)()
+
+    def _of_file(self, name: str) -> bool | None:
+        """Return whose the code of file *name* is; None: its caller's."""
+        if name not in self._by_file:
+            is_training = any(part in name for part in TRAINING)
+            self._by_file[name] = True if name.startswith(PROBE) else False if is_training else None
+        return self._by_file[name]
+
+
+def _is_training(function: BuiltinFunctionType) -> bool:
+    return function.__name__ in TRAINING_IN_C
+
+
+def naps(library: Path, pauses: Pauses) -> Callable[[float], None]:
+    """Return a sleep that adds to *pauses* how long its end waited for the interpreter."""
+    nap = ctypes.CDLL(str(library)).nap
+    nap.argtypes = [ctypes.c_double, ctypes.c_void_p, ctypes.c_void_p]
+    nap.restype = None
+    woke, used = ctypes.c_int64(), ctypes.c_int64()
+    places = ctypes.addressof(woke), ctypes.addressof(used)
+
+    def sleep(seconds: float) -> None:
+        nap(seconds, *places)
+        pauses.add(time.perf_counter_ns() - woke.value, time.process_time_ns() - used.value)
+
+    return sleep

@@ -1,0 +1,82 @@
+"""The names that users write into their own queries, rules, scripts and jobs.
+
+`python -m docs.public_names` writes them to docs/public_names.txt, as part of a release; from then
+on a test keeps each of them (docs/stability.md).
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+import rank_probe
+from docs import metrics_table
+from docs.variables import VARIABLES
+from exporter.commands.table import COMMANDS, load
+from rank_probe.stages import STAGES
+
+ROOT: Final = Path(__file__).parents[1]
+FILE: Final = ROOT / "docs" / "public_names.txt"
+# A recorded series is public if one of these pages or a dashboard shows it, unless its name ends in
+# `:group`: it then only carries labels from one rule to the next.
+PAGES: Final = ("docs/*.md", "alerts/README.md", "deploy/prometheus/README.md")
+LABEL: Final = re.compile(r"`(\w+)`")
+DASHBOARDS: Final = "dashboards/json/*.json"
+
+
+def names() -> list[str]:
+    """Return one line for each name, with the labels of a metric, sorted."""
+    shown = "".join(
+        path.read_text() for pattern in (*PAGES, DASHBOARDS) for path in ROOT.glob(pattern)
+    )
+    records = [
+        f"record {name}" for name in recorded() if name in shown and not name.endswith(":group")
+    ]
+    return sorted({*metrics(), *records, *alerts(), *thresholds(), *interfaces()})
+
+
+def metrics() -> Iterator[str]:
+    """Yield each metric and its labels, from the generated page."""
+    page = metrics_table.page()
+    for name, labels in re.findall(r"^\| `(\w+)` \| \w+ \| (.*?) \|", page, re.MULTILINE):
+        yield f"metric {name}{{{','.join(LABEL.findall(labels))}}}"
+
+
+def recorded() -> set[str]:
+    """Return the names of all recorded series."""
+    return {rule["record"] for rule in _rules() if "record" in rule}
+
+
+def alerts() -> Iterator[str]:
+    """Yield each alert."""
+    yield from (f"alert {rule['alert']}" for rule in _rules() if "alert" in rule)
+
+
+def thresholds() -> Iterator[str]:
+    """Yield each threshold that can be overridden."""
+    for rule in _rules():
+        if rule.get("record") == "rankskew:threshold:default":
+            yield f"threshold {rule['labels']['name']}"
+
+
+def interfaces() -> Iterator[str]:
+    """Yield flags, variables, the Python API and the stages."""
+    for command in COMMANDS:
+        for action in load(command).parser()._actions:
+            long = [each for each in action.option_strings if each.startswith("--")]
+            yield from (f"flag rankskew {command} {each}" for each in long)
+    yield from (f"variable {name.strip('`')}" for name, _, _ in VARIABLES)
+    yield from (f"python rank_probe.{name}" for name in rank_probe.__all__)
+    yield from (f"stage {stage}" for stage in STAGES)
+
+
+def _rules() -> Iterator[dict[str, Any]]:
+    for path in sorted((ROOT / "alerts" / "rules").glob("**/*.yaml")):
+        for group in yaml.safe_load(path.read_text())["groups"]:
+            yield from group["rules"]
+
+
+if __name__ == "__main__":
+    FILE.write_text("".join(f"{name}\n" for name in names()))

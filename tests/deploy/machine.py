@@ -1,0 +1,187 @@
+"""Machines of our own for the tests: each boots systemd in an nspawn container; needs root.
+
+What a machine changes lies in a layer of its own above the system's files, so a test types what a
+page says, as root, and leaves nothing behind. Machines see each other and this one on a bridge.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final, Self
+
+import psutil
+
+from demo.process import Process, wait_for
+from tests.deploy.debian import ROOT
+
+CGROUPS: Final = Path("/sys/fs/cgroup")
+# Those of version 1 that nspawn leaves read-only, so that limits of a unit would do nothing.
+CONTROLLERS: Final = ("memory", "devices", "pids")
+OWN_GROUP: Final = "rankskew-tests"
+# nspawn puts the machine into the cgroup that it is started in, and two cannot share one.
+START: Final = """
+for hierarchy in "$@"; do
+    [ "$hierarchy" != -- ] || break
+    mkdir -p "$hierarchy" && echo $$ > "$hierarchy/cgroup.procs"; shift
+done
+shift; exec "$@"
+"""
+PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class CommandFailed(AssertionError):
+    """A command in a machine failed; the message has what it printed."""
+
+
+class Network:
+    """A bridge of this machine with *prefix*.1; machines take the addresses after it."""
+
+    def __init__(self, prefix: str = "10.213.77") -> None:
+        self.prefix, self.bridge = prefix, f"rs{os.getpid()}"
+
+    @property
+    def address(self) -> str:
+        """Return the address of this machine on it."""
+        return f"{self.prefix}.1"
+
+    def __enter__(self) -> Self:
+        _ip("link", "add", self.bridge, "type", "bridge")
+        _ip("addr", "add", f"{self.address}/24", "dev", self.bridge)
+        _ip("link", "set", self.bridge, "up")
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _ip("link", "delete", self.bridge)
+
+
+class Machine(Process):
+    """A booted machine *name*; *layers* are directories with its files, the uppermost first.
+
+    *shared* are directories that it sees at the same place, read-only but for *writable*.
+    """
+
+    grace_seconds = 20.0
+
+    def __init__(
+        self,
+        directory: Path,
+        name: str,
+        layers: Sequence[Path],
+        network: Network,
+        number: int,
+        shared: Sequence[Path] = (),
+        writable: Sequence[Path] = (),
+    ) -> None:
+        self.host, self.address = name, f"{network.prefix}.{10 + number}"
+        self.changes = directory / name / "changes"
+        self.root = directory / name / "root"
+        self._layers, self._network = layers, network
+        self._groups = _cgroups(name)
+        # The Python of .venv, for the trainings; another one than the system's may be used here.
+        places = {ROOT, (ROOT / ".venv").resolve().parent, *shared, Path(sys.base_prefix)}
+        places.discard(Path("/usr"))
+        binds = [f"--bind-ro={place}" for place in places]
+        binds += [f"--bind={place}" for place in writable]
+        groups = [str(group) for group in self._groups]
+        nspawn = ["systemd-nspawn", "--quiet", "--boot", "--register=no", "--keep-unit"]
+        nspawn += [f"--directory={self.root}", f"--machine={name}", f"--hostname={name}"]
+        nspawn += ["--console=pipe", "--capability=CAP_SYSLOG"]  # for what see-all.conf grants
+        nspawn += [f"--network-bridge={network.bridge}", "--resolv-conf=off", *binds]
+        command = ["bash", "-c", START, "start", *groups, "--", *nspawn]
+        super().__init__(f"machine {name}", command, directory / f"{name}.log")
+
+    def start(self) -> None:
+        """Boot it, and wait until systemd has started what is enabled."""
+        work = self.changes.parent / "work"
+        for place in (self.changes, self.root, work):
+            place.mkdir(parents=True, exist_ok=True)
+        lower = ":".join(str(layer) for layer in self._layers)
+        layers = f"lowerdir={lower},upperdir={self.changes},workdir={work}"
+        subprocess.run(["mount", "-t", "overlay", "rankskew", "-o", layers, self.root], check=True)
+        super().start()
+        if wait_for(self._boots, 30) is None:
+            raise self.failure("does not boot")
+        self._let_units_have_limits()
+        self.run(
+            f"ip addr add {self.address}/24 dev host0; ip link set host0 up; ip link set lo up"
+        )
+
+    def stop(self) -> None:
+        """Shut it down, and unmount its files, which stay in *changes*."""
+        super().stop()
+        subprocess.run(["umount", "--lazy", self.root], check=False)
+        for group in self._groups:
+            inner = sorted((p for p in group.rglob("*") if p.is_dir()), reverse=True)
+            for each in (*inner, group):
+                if each.is_dir():
+                    each.rmdir()
+
+    def run(
+        self,
+        script: str,
+        user: str = "root",
+        directory: str | Path = "/",
+        environment: Mapping[str, str] | None = None,
+        seconds: float = 120,
+    ) -> str:
+        """Type *script* into a shell of *user*; return what it prints, raise CommandFailed."""
+        done = subprocess.run(
+            self.command(["bash", "-e", "-o", "pipefail", "-c", script], user, directory),
+            env={"PATH": PATH, "LANG": "C.UTF-8", **(environment or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=seconds,
+        )
+        if done.returncode != 0:
+            raise CommandFailed(
+                f"{self.host}: {script}\nexits with {done.returncode}:\n{done.stdout}"
+            )
+        return done.stdout
+
+    def command(
+        self, command: Sequence[str], user: str = "root", directory: str | Path = "/"
+    ) -> list[str]:
+        """Return how to run *command* in it from here."""
+        enter = ["nsenter", f"--target={self._init().pid}", "--all"]
+        change = ["env", f"--chdir={directory}"]
+        who = [] if user == "root" else ["runuser", "-u", user, "--"]
+        return [*enter, *who, *change, *command]
+
+    def _init(self) -> psutil.Process:
+        [init] = [each for each in psutil.Process(self.pid).children() if each.name() == "systemd"]
+        return init
+
+    def _boots(self) -> bool | None:
+        self.check_alive()
+        try:
+            said = self.run("systemctl is-system-running || true").strip()
+        except (CommandFailed, ValueError):
+            return None
+        return True if said in ("running", "degraded") else None
+
+    def _let_units_have_limits(self) -> None:
+        for name in CONTROLLERS:
+            if (CGROUPS / name).is_dir():
+                self.run(f"mount -o remount,bind,rw {CGROUPS / name}")
+        self.run("systemctl daemon-reexec")
+
+
+def _cgroups(name: str) -> list[Path]:
+    hierarchies = [CGROUPS / each for each in ("systemd", "unified", *CONTROLLERS)]
+    if not hierarchies[0].is_dir():
+        return []  # Version 2 only: nspawn delegates a cgroup of its own.
+    return [each / OWN_GROUP / name for each in hierarchies if each.is_dir()]
+
+
+def _ip(*words: str) -> None:
+    subprocess.run(["ip", *words], check=True)

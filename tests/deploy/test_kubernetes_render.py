@@ -1,0 +1,226 @@
+"""The chart and the plain manifests are one thing, and hold all that they should."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from exporter.commands.table import load
+from exporter.settings import Settings
+from rank_probe.version import __version__
+from tests.deploy.kubernetes import (
+    CHART,
+    HELM,
+    MANIFESTS,
+    ROOT,
+    VARIANTS,
+    attempt,
+    chart,
+    chart_text,
+    examples,
+    kustomized,
+    of_kind,
+    pod_spec,
+    pod_templates,
+    run,
+)
+
+CONFIGMAP_LIMIT = 1 << 20  # Bytes.
+ANNOTATION_LIMIT = 256 << 10  # What `kubectl apply` without --server-side adds a copy of.
+
+
+def stem(path: Path) -> str:
+    return path.stem
+
+
+def test_plain_manifests_are_those_of_the_chart(tmp_path: Path) -> None:
+    """Nothing was changed in one of them only: `make kubernetes` would change no file."""
+    run(HELM, "template", "rankskew", CHART, "--output-dir", tmp_path)
+    for rendered in (tmp_path / "rankskew" / "templates").glob("*.yaml"):
+        committed = MANIFESTS / "base" / rendered.name
+        assert rendered.read_text() == committed.read_text(), "run make kubernetes"
+    rules = (MANIFESTS / "components" / "no-operator" / "rules.yaml").read_text()
+    assert rules in chart_text("prometheusOperator=false")
+
+
+@pytest.mark.parametrize("components", VARIANTS, ids="+".join)
+def test_components_are_values_of_the_chart(components: tuple[str, ...]) -> None:
+    """Each way to install gives the same with kubectl and with Helm, but for the namespace."""
+    plain = kustomized(*components)
+    del plain["Namespace", "rankskew"]
+    for document in plain.values():
+        namespace = document["metadata"].pop("namespace", None)
+        assert namespace == (None if document["kind"] == "PriorityClass" else "rankskew")
+
+    assert plain == chart(*VARIANTS[components])
+
+
+def test_chart_has_the_version_of_the_code() -> None:
+    """The version is written in rank_probe/version.py; these copies follow."""
+    about = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    [image] = yaml.safe_load((MANIFESTS / "kustomization.yaml").read_text())["images"]
+
+    assert about["version"] == about["appVersion"] == image["newTag"] == __version__
+    assert pod_spec(chart())["containers"][0]["image"] == f"rankskew:{__version__}"
+
+
+def test_chart_is_linted() -> None:
+    """Helm itself has nothing to complain about."""
+    run(HELM, "lint", "--strict", "--quiet", CHART)
+
+
+def test_packaged_chart_is_complete(tmp_path: Path) -> None:
+    """The archive has the rules and dashboards, though the chart has only links to them."""
+    run(HELM, "package", CHART, "--destination", tmp_path)
+    [archive] = tmp_path.glob("rankskew-*.tgz")
+
+    assert run(HELM, "template", "rankskew", archive, "--namespace", "rankskew") == chart_text()
+
+
+def test_wrong_values_are_refused() -> None:
+    """A mistyped value is an error of Helm, not a DaemonSet that does something else."""
+    wrong = "restricted=maybe,image.digest=latest,tolerance=1,rulesLeftOut[0]=cause"
+    done = attempt(HELM, "template", "rankskew", CHART, "--set", wrong)
+
+    assert done.returncode == 1
+    for said in (
+        "'/restricted': got string, want boolean",
+        "'/image/digest': 'latest' does not match pattern",
+        "additional properties 'tolerance' not allowed",
+        "'/rulesLeftOut/0': value must be 'info'",
+    ):
+        assert said in done.stderr
+
+
+def test_image_by_digest() -> None:
+    """A digest replaces the tag."""
+    digest = "sha256:" + "0" * 64
+    rendered = chart("image.repository=registry.example.com/rankskew", f"image.digest={digest}")
+
+    [container] = pod_spec(rendered)["containers"]
+    assert container["image"] == f"registry.example.com/rankskew@{digest}"
+
+
+def test_values_arrive() -> None:
+    """What a cluster differs in is set without editing a template."""
+    rendered = chart(
+        "nodeSelector.nvidia\\.com/gpu\\.present=yes",
+        "priorityClassName=system-node-critical",
+        "extraArgs[0]=--log.level=debug",
+        "monitorLabels.release=stack",
+        "scrapeInterval=5s",
+        "networkPolicy.enabled=false",
+        "dashboards.enabled=false",
+        "rulesLeftOut[0]=info",
+    )
+    spec = pod_spec(rendered)
+
+    assert spec["nodeSelector"] == {"nvidia.com/gpu.present": "yes"}
+    assert spec["priorityClassName"] == "system-node-critical"
+    assert spec["containers"][0]["args"][-1] == "--log.level=debug"
+    [monitor] = of_kind(rendered, "PodMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "stack"
+    assert monitor["spec"]["podMetricsEndpoints"][0]["interval"] == "5s"
+    assert {kind for kind, _ in rendered} == {"DaemonSet", "PodMonitor", "PrometheusRule"}
+    assert ("PrometheusRule", "rankskew-info") not in rendered
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "alerts" / "rules").glob("*.yaml")), ids=stem)
+def test_rules_are_those_of_the_files(path: Path) -> None:
+    """Every file is a PrometheusRule of its name; without the operator, a file of its name."""
+    shipped = yaml.safe_load(path.read_text())
+    config_map = chart("prometheusOperator=false")["ConfigMap", "rankskew-rules"]
+
+    assert chart()["PrometheusRule", f"rankskew-{path.stem}"]["spec"] == shipped
+    assert yaml.safe_load(config_map["data"][path.name]) == shipped
+
+
+def test_promtool_accepts_the_rules(tmp_path: Path) -> None:
+    """What an operator writes into Prometheus' files is what Prometheus reads."""
+    rules = of_kind(chart(), "PrometheusRule")
+    for rule in rules:
+        (tmp_path / rule["metadata"]["name"]).write_text(yaml.safe_dump(rule["spec"]))
+    said = run("promtool", "check", "rules", *sorted(tmp_path.iterdir()))
+
+    assert len(re.findall(r"SUCCESS: [1-9]\d* rules found", said)) == len(rules)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "dashboards" / "json").glob("*.json")), ids=stem)
+def test_dashboards_are_those_of_the_files(path: Path) -> None:
+    """Grafana's sidecar finds each, and it is short enough for every way to apply it."""
+    document = chart()["ConfigMap", f"rankskew-dashboard-{path.stem}"]
+
+    assert json.loads(document["data"][f"rankskew-{path.name}"]) == json.loads(path.read_text())
+    assert document["metadata"]["labels"]["grafana_dashboard"] == "1"
+    assert len(json.dumps(document)) < ANNOTATION_LIMIT < CONFIGMAP_LIMIT
+
+
+def test_exporter_is_told_where_things_are() -> None:
+    """Its command line is valid, and each directory that it writes is a volume."""
+    [container] = pod_spec(chart())["containers"]
+    load("exporter").parser().parse_args(container["args"][1:])
+    written = {
+        str(Path(Settings().ingest_socket).parent),
+        str(Path(Settings().operator_socket).parent),
+        Settings().path_state,
+    }
+
+    for components in VARIANTS:
+        [container] = pod_spec(kustomized(*components))["containers"]
+        mounted = {m["mountPath"]: m for m in container["volumeMounts"]}
+        assert {path for path, m in mounted.items() if not m.get("readOnly")} == written
+
+
+def test_orders_cannot_come_from_a_job() -> None:
+    """The operator's socket lies in the pod's own directory, which no job can mount."""
+    for components in VARIANTS:
+        volumes = {each.pop("name"): each for each in pod_spec(kustomized(*components))["volumes"]}
+        assert volumes["operator"] == {"emptyDir": {}}
+        assert volumes["run"]["hostPath"]["path"] == "/run/rankskew"
+
+
+def jobs() -> list[Any]:
+    return [pytest.param(document, id=name) for name, document in examples().items()]
+
+
+@pytest.mark.parametrize("document", jobs())
+def test_example_mounts_the_socket_read_only(document: dict[str, Any]) -> None:
+    """In each pod with ranks: the directory, read-only, and a gate with the job's variables."""
+    training = [spec for spec in pod_templates(document) if "initContainers" in spec]
+    assert training
+    for spec in training:
+        [gate] = spec["initContainers"]
+        [container] = spec["containers"]
+        assert gate["command"] == ["rank-probe", "check", "--wait", "60s"]
+        for each in (gate, container):
+            [mount] = each["volumeMounts"]
+            assert mount["mountPath"] == str(Path(Settings().ingest_socket).parent)
+            assert mount["readOnly"] is True
+            assert {e["name"] for e in each["env"]} >= {"POD_NAMESPACE", "RANK_PROBE"}
+        assert gate["env"] == container["env"]
+
+
+def test_page_explains_every_privilege() -> None:
+    """Each security setting and each volume of the pod has a line in the table of the page."""
+    page = (ROOT / "docs" / "kubernetes.md").read_text()
+    table = page.partition("## Pod Security")[2].partition("### Restricted")[0]
+    explained = set(re.findall(r"^\| `([^`]+)`", table, re.MULTILINE))
+    spec = pod_spec(chart())
+    [container] = spec["containers"]
+    pod, own = spec["securityContext"], container["securityContext"]
+    capabilities = own.pop("capabilities")
+    settings = {"hostPID": spec["hostPID"], **pod, **own}
+    settings["seccompProfile"] = pod["seccompProfile"]["type"]
+    for name in ("automountServiceAccountToken", "enableServiceLinks"):
+        settings[name] = spec[name]
+    wanted = {f"{name}: {json.dumps(value).strip(chr(34))}" for name, value in settings.items()}
+    wanted |= {"capabilities.drop: [ALL]"} if capabilities["drop"] == ["ALL"] else set()
+    wanted |= {f"capabilities.add: {name}" for name in capabilities["add"]}
+    for volume in spec["volumes"]:
+        path = volume.get("hostPath", {}).get("path")
+        wanted.add(f"hostPath: {path}" if path else f"emptyDir: {volume['name']}")
+
+    assert explained == wanted

@@ -1,0 +1,225 @@
+"""Rankskew on a real Slurm: the commands of its page, and what Slurm does to jobs."""
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from demo.process import answers, wait_for
+from demo.stack import Alertmanager, Prometheus
+from demo.webhook import Webhook
+from tests.deploy.cluster import Cluster, cluster
+from tests.deploy.debian import ROOT
+from tests.deploy.machine import Network
+from tests.deploy.pages import blocks
+
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
+
+PAGE: Final = "docs/slurm.md"
+TEN_MINUTES: Final = 600.0
+# What the page calls train.py: without arguments, so that its commands can be typed as they are.
+TRAIN: Final = f"""\
+import os, runpy, sys
+sys.argv[1:] = os.environ["TRAIN"].split()
+runpy.run_path("{ROOT}/demo/train.py", run_name="__main__")
+"""
+HEALTHY: Final = "--steps 1000000 --step-seconds 0.4"
+LATE: Final = f"{HEALTHY} --fault data --delay 0.2"
+TORCHRUN, SRUN = 0, 1
+
+
+@dataclass
+class Site:
+    """A cluster as the page leaves it, watched by a Prometheus that pages a webhook."""
+
+    cluster: Cluster
+    prometheus: Prometheus
+    webhook: Webhook
+    began: float
+
+    def train(self, way: int, arguments: str) -> str:
+        """Submit the page's job of torchrun or srun; return its number."""
+        return self.cluster.submit(
+            f"export TRAIN='{arguments}'\n{blocks(PAGE, '4. In the job')[way]}"
+        )
+
+    def ranks(self, job: str) -> set[tuple[str, str, str, str]]:
+        """Return the rank, local rank, world size and attempt of each rank that is seen."""
+        names = ("rank", "local_rank", "world_size", "attempt")
+        found = self.prometheus.query(f'rankskew_rank_info{{job_id="{job}"}}')
+        return {tuple(one.labels[name] for name in names) for one in found}  # type: ignore[misc]
+
+    def wait_for_ranks(self, job: str, attempt: str = "0") -> None:
+        """Wait until *job* has four ranks, two on each node, in *attempt* and no other."""
+        wanted = {(str(rank), str(rank % 2), "4", attempt) for rank in range(4)}
+        done = wait_for(lambda: self.ranks(job) == wanted or None, 90, every=1)
+        assert done, f"{self.ranks(job)}; {self.cluster.log(job)}"
+
+    def alerts(self, job: str) -> set[str]:
+        """Return the names of the alerts on *job* that fire or are about to."""
+        active = [alert["labels"] for alert in self.prometheus.active_alerts()]
+        return {labels["alertname"] for labels in active if labels.get("job_id") == job}
+
+
+@pytest.fixture(scope="module")
+def site(
+    installed: Path, system: Path, network: Network, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Site]:
+    """The page, typed up to the job; the exporters were installed by the words of theirs."""
+    directory = tmp_path_factory.mktemp("slurm")
+    with ExitStack() as parts:
+        webhook = parts.enter_context(Webhook())
+        found = parts.enter_context(cluster([installed, system], network, directory))
+        began = time.monotonic()
+        each, once = blocks(PAGE, "2. On each node: prolog and epilog")
+        found.on_each(each)
+        found.first.run(once)
+        [nodes] = blocks(PAGE, "3. In Prometheus")
+        listed = found.first.run(
+            f"mkdir /etc/prometheus\n{nodes}cat /etc/prometheus/slurm-nodes.yaml"
+        )
+        assert listed.splitlines() == ['- targets: ["node1:9917"]', '- targets: ["node2:9917"]']
+        (found.shared / "train.py").write_text(TRAIN)
+        alertmanager = parts.enter_context(Alertmanager(directory, webhook.url))
+        targets = [f"{node.address}:9917" for node in found.nodes]
+        prometheus = Prometheus(directory, targets, alertmanager.address)
+        parts.enter_context(prometheus)
+        yield Site(found, prometheus, webhook, began)
+
+
+@pytest.fixture(scope="module")
+def late(site: Site) -> str:
+    """A job of torchrun with a late rank."""
+    return site.train(TORCHRUN, LATE)
+
+
+def test_late_rank_is_paged_within_ten_minutes(site: Site, late: str) -> None:
+    """From the first command of the page to the page that names it; the live view agrees."""
+    submitted = time.monotonic()
+    page = site.webhook.wait_for_alert("RankskewStraggler", 180, job_id=late)
+    said = site.cluster.first.run(blocks(PAGE, "5. Look")[0])
+
+    print(
+        f"\npage {page.received - submitted:.0f} s after sbatch, "
+        f"{page.received - site.began:.0f} s after the first command"
+    )
+    assert page.received - site.began < TEN_MINUTES
+    assert (page.labels["rank"], page.labels["stage"]) == ("2", "data")
+    assert f"job {late}" in page.annotations["summary"]
+    assert "Rank 2 (not on this node) is slow loading data" in said
+    site.wait_for_ranks(late)
+
+
+def test_requeued_job_is_one_job_and_another_attempt(site: Site, late: str) -> None:
+    """The ranks of the run before leave, and nobody is told that any are missing."""
+    site.cluster.first.run(f"scontrol requeue {late}")
+    site.cluster.wait_for_state(late, "PENDING")
+    # Slurm waits for two minutes before it starts a requeued job.
+    site.cluster.first.run(f"scontrol update JobId={late} StartTime=now")
+    site.cluster.wait_for_state(late, "RUNNING")
+    site.wait_for_ranks(late, attempt="1")
+
+    silent = f'sum(rankskew_node_ranks{{job_id="{late}",state="silent"}})'
+    assert wait_for(lambda: site.prometheus.value(silent) == 0 or None, 30, every=1)
+    assert not {"RankskewRanksMissing", "RankskewJobHung"} & site.alerts(late)
+    again = wait_for(lambda: "RankskewStraggler" in site.alerts(late) or None, 90, every=1)
+    assert again, site.cluster.log(late)
+
+
+def test_epilog_notes_what_was_wrong(site: Site, late: str) -> None:
+    """The journal of each node has the verdict on the job at its end; no alert is left."""
+    site.cluster.cancel(late)
+    note = f"job {late} ended: Rank 2"
+    for node in site.cluster.nodes:
+        find = "journalctl -t rankskew-slurm --no-pager"
+        assert wait_for(lambda: note in node.run(find) or None, 20, every=1), node.run(find)  # noqa: B023
+
+    assert wait_for(lambda: not site.alerts(late) or None, 60, every=1), site.alerts(late)
+
+
+def test_two_jobs_on_one_node_are_kept_apart(site: Site) -> None:
+    """Of one user, on the same nodes, at the same time: each has its own ranks and verdict."""
+    healthy, slow = site.train(SRUN, HEALTHY), site.train(SRUN, LATE)
+    site.wait_for_ranks(healthy)
+    site.wait_for_ranks(slow)
+    site.webhook.wait_for_alert("RankskewStraggler", 180, job_id=slow)
+
+    assert "RankskewStraggler" not in site.alerts(healthy)
+    for job in (healthy, slow):
+        site.cluster.cancel(job)
+
+
+@pytest.mark.parametrize(
+    ("submit", "tasks", "expected"),
+    [
+        ("sbatch --wait -n 4 --wrap 'srun rank-probe check'", range(4), "rank: {task} of 4"),
+        (
+            "sbatch --wait -N 1 -n 2 : -N 1 -n 2 --wrap 'srun --het-group=0,1 rank-probe check'",
+            range(4),
+            "rank: {task} of 4",
+        ),
+        ("sbatch --wait -n 4 --wrap 'rank-probe check'", range(1), "rank: not set"),
+    ],
+    ids=["tasks", "heterogeneous", "script"],
+)
+def test_ranks_are_those_of_slurm(site: Site, submit: str, tasks: range, expected: str) -> None:
+    """Every task is a rank of the job that squeue shows; the script of a job is none."""
+    job = site.cluster.submit(submit)
+    said = site.cluster.log(job)
+
+    assert said.count("ok: ranks can report") == len(tasks), said
+    assert said.count(f"job: '{job}', from SLURM_JOB_ID") == len(tasks)
+    for task in tasks:
+        assert expected.format(task=task) in said
+
+
+def test_tasks_of_an_array_are_jobs_of_their_own(site: Site) -> None:
+    """Their names are the numbers that scontrol shows for them."""
+    array = site.cluster.submit("sbatch --wait --array=0-1 --wrap 'rank-probe check'")
+    shown = site.cluster.first.run(f"scontrol --oneliner show job {array}")
+    numbers = [line.split()[0].removeprefix("JobId=") for line in shown.splitlines()]
+    said = "".join(site.cluster.log(f"{array}_{task}") for task in (0, 1))
+
+    assert len(set(numbers)) == 2
+    for number in numbers:
+        assert f"job: '{number}', from SLURM_JOB_ID" in said
+
+
+def test_missing_exporter_does_not_keep_a_job_from_starting(site: Site) -> None:
+    """The prolog waits for as long as it says, and says why in the journal."""
+    node = site.cluster.nodes[1]
+    node.run("systemctl stop rankskew-exporter")
+    began = time.monotonic()
+    job = site.cluster.submit("sbatch --nodelist node2 --wrap 'echo ran'")
+    ran = wait_for(lambda: site.cluster.log(job) == "ran\n" or None, 60, every=0.2)
+    seconds = time.monotonic() - began
+
+    assert ran, f"{site.cluster.state(job)}; {site.cluster.log(job)}"
+    assert 9 < seconds < 30
+    assert f"job {job}: problem: there is no socket" in node.run(
+        "journalctl -t rankskew-slurm --no-pager"
+    )
+    assert "drain" not in node.run("sinfo --noheader --nodes node2 --format %T")
+
+
+def test_required_exporter_holds_the_job_until_the_node_is_mended(site: Site) -> None:
+    """The node drains and the job is held; both go on after what the page says."""
+    node = site.cluster.nodes[1]
+    node.run("printf 'RANKSKEW_REQUIRED=yes\\nRANKSKEW_WAIT=2\\n' > /etc/default/rankskew-slurm")
+    job = site.cluster.submit("sbatch --nodelist node2 --wrap 'echo ran'")
+    site.cluster.wait_for_state(job, "PENDING", 60)
+    held = wait_for(lambda: "held" in site.cluster.state(job).lower() or None, 60, every=1)
+
+    assert held, site.cluster.state(job)
+    assert "Prolog error" in node.run("sinfo --noheader --list-reasons")
+    node.run("systemctl start rankskew-exporter")
+    assert wait_for(lambda: answers(f"http://{node.address}:9917/-/ready") or None, 30)
+    [mend] = blocks(PAGE, "The gate")
+    site.cluster.first.run(mend.replace("4242", job))
+    site.cluster.first.run(f"scontrol update JobId={job} StartTime=now")
+    ended = wait_for(lambda: site.cluster.log(job) == "ran\n" or None, 60, every=1)
+    assert ended, f"{site.cluster.state(job)}; {site.cluster.log(job)}"

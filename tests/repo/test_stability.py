@@ -1,0 +1,101 @@
+"""Probes and exporters of different releases understand each other, within one snapshot schema.
+
+tests/fixtures/ingest has for each schema the first snapshot of it, and the rules of an exporter
+that knows the fields of that one and no others, as /openapi.json tells them. Rewrite neither.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import TypeAdapter
+
+from exporter.ingest.schema import SnapshotBody, parse
+from rank_probe.snapshot import LIFECYCLE, LIFECYCLE_EVENTS, SCHEMA
+from rank_probe.stages import STAGES
+from tests.exporter.snapshots import CHANGE, snapshot, verdict
+
+FIXTURES = Path(__file__).parents[1] / "fixtures" / "ingest"
+SCHEMAS = sorted(int(path.stem.rsplit("_", 1)[1]) for path in FIXTURES.glob("snapshot_schema_*"))
+
+
+def load(name: str) -> Any:
+    return json.loads((FIXTURES / name).read_text())
+
+
+def everything() -> dict[str, Any]:
+    """Return a snapshot of today in which every field says something."""
+    seconds = dict.fromkeys(STAGES, 1.5)
+    said = snapshot(
+        stage_seconds=seconds,
+        stage_host_seconds=seconds,
+        block_seconds=seconds,
+        wait_caused_seconds=seconds,
+        paced_steps=dict.fromkeys(STAGES, 3),
+        lifecycle_seconds=dict.fromkeys(LIFECYCLE, 1.5),
+        rank_info={"local_rank": "1", "a_newer_label": "x"},
+        verdict=json.loads(json.dumps(verdict(changes=(CHANGE,)))),
+        late_lines=[{"stage": "data", "place": "f (a.py:1)", "share": 0.5}],
+        lifecycle_events=[
+            {"number": 1, "event": event, "began_timestamp_seconds": 1.0, "seconds": None}
+            for event in LIFECYCLE_EVENTS
+        ],
+    )
+    return asdict(said)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_older_probe_reports_to_this_exporter(schema: int) -> None:
+    """The first snapshot of each schema is taken, with nothing in it unknown."""
+    body = (FIXTURES / f"snapshot_schema_{schema}.json").read_bytes()
+    taken, unknown_fields = parse(body)
+
+    assert (taken.steps, taken.job_id, unknown_fields) == (100, "llama", 0)
+
+
+def test_this_probe_reports_to_the_oldest_exporter() -> None:
+    """All that a probe of today can say breaks no rule of the first exporter of its schema.
+
+    That exporter leaves out what is new, and counts it.
+    """
+    jsonschema = pytest.importorskip("jsonschema", reason="scripts/setup.sh test installs it")
+    rules = load(f"rules_schema_{SCHEMA}.json")
+    body = everything()
+    jsonschema.validate(body, rules)
+
+    assert body.keys() - rules["properties"].keys() == {"late_lines", "lifecycle_events"}
+    with pytest.raises(jsonschema.ValidationError, match="'lunch' is not one of"):
+        jsonschema.validate(body | {"stage": "lunch"}, rules)
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+def test_rules_of_a_schema_stay(schema: int) -> None:
+    """A field keeps its type, limits and words, and none becomes required."""
+    assert schema == SCHEMA, "this exporter has dropped or added a schema: see docs/stability.md"
+    today = TypeAdapter(SnapshotBody).json_schema()
+
+    assert list(changes(load(f"rules_schema_{schema}.json"), today)) == []
+
+
+def changes(before: Any, after: Any, path: str = "") -> Iterator[str]:
+    """Yield where *after* lacks, or has otherwise, what *before* has."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key, value in before.items():
+            yield from changes(value, after.get(key), f"{path}.{key}" if path else key)
+    elif before != after:
+        yield f"{path} was {before}, is {after}"
+
+
+def test_a_change_of_the_rules_is_seen() -> None:
+    """A new stage, a lower limit, and a field that is required from now on."""
+    before = {"required": ["a"], "a": {"enum": ["x"], "maximum": 2}}
+
+    assert list(changes(before, before | {"b": 1})) == []
+    assert list(changes(before, {"required": ["a", "b"], "a": {"enum": ["x", "y"]}})) == [
+        "required was ['a'], is ['a', 'b']",
+        "a.enum was ['x'], is ['x', 'y']",
+        "a.maximum was 2, is None",
+    ]

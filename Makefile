@@ -113,7 +113,7 @@ dashboards: ## regenerate dashboards/json
 CHART := .node/kubectl/helm/helm template rankskew deploy/helm/rankskew
 
 kubernetes: ## regenerate deploy/kubernetes from the Helm chart
-	@rm -rf build/kubernetes
+	@rm -rf build/kubernetes && mkdir -p build
 	@$(CHART) --output-dir build/kubernetes >build/helm.log 2>&1 || { cat build/helm.log; exit 1; }
 	@cp build/kubernetes/rankskew/templates/*.yaml deploy/kubernetes/base/
 	@$(CHART) --set prometheusOperator=false --show-only templates/rules.yaml \

@@ -20,6 +20,7 @@ PLACES: Final = {
     "alerts/notifications.tmpl": "alerts/notifications.tmpl",
     "dashboards": "dashboards/json",
     "deploy/prometheus": "deploy/prometheus",
+    "deploy/slurm": "deploy/slurm",
     "deploy/systemd": "deploy/systemd",
 }
 RULES: Final = Path("alerts/rules")

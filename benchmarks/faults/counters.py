@@ -74,13 +74,18 @@ def _counts(part: str, series: Stored) -> bool:
     return part == own if series.is_of_a_rank else part in (own, "exporter", "NVML child")
 
 
-def too_high(series: Stored, lives: Sequence[Life]) -> int:
-    """Return how many samples of a rank's steps are more than a process had counted by then."""
+def too_high(series: Stored, lives: Sequence[Life]) -> list[tuple[float, float, int]]:
+    """Return the samples of a rank's steps above what a process had counted by then.
+
+    Each with its time, its value, and what had been counted.
+    """
     own = [life for life in lives if str(life.rank) == series.labels["rank"]]
-    return sum(
-        value > max((life.counted(at) for life in own if _had_begun(life, at)), default=0)
-        for at, value in series.samples
-    )
+    found = []
+    for at, value in series.samples:
+        counted = max((life.counted(at) for life in own if _had_begun(life, at)), default=0)
+        if value > counted:
+            found.append((at, value, counted))
+    return found
 
 
 def _had_begun(life: Life, at: float) -> bool:

@@ -109,7 +109,7 @@ def _trial(name: str, exporter: Exporter, back_seconds: float) -> list[Row]:
 
 
 def _tell_event(exporter: Exporter) -> None:
-    """Push for a rank of a job of its own, whose first step is an event; no other has its number."""
+    """Push for a rank of a job of its own, whose first step is an event; its number is free."""
     began = {"number": 1, "event": "first_step", "began_timestamp_seconds": 1.0, "seconds": 1.0}
     job_id = f"told-{time.monotonic_ns()}"
     told = replace(RANK, job_id=job_id, rank=7, lifecycle_events=[began])

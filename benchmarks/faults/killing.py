@@ -43,6 +43,7 @@ def measure(
 ) -> list[Row]:
     """Kill, do to the same stack what *others_too* does, and return the figures."""
     found = _played(directory, plan, lengths, others_too)
+    _tell_evidence(found)
     for alert in found.pages:
         print(f"paged: {alert}", flush=True)
     return [
@@ -55,9 +56,22 @@ def measure(
     ]
 
 
+def _tell_evidence(found: Found) -> None:
+    """Print each sample that should not be, so that its cause can be looked for."""
+    for each in found.stored:
+        for before, after in counters.unexplained(each, found.killed):
+            samples = [(at, value) for at, value in each.samples if before - 3 <= at <= after + 3]
+            print(f"fell without a restart: {dict(each.labels)}: {samples}", flush=True)
+    for each in counters.steps(found.stored):
+        for at, value, counted in counters.too_high(each, found.lives):
+            rank = each.labels["rank"]
+            print(f"above what rank {rank} had counted at {at}: {value}, not {counted}", flush=True)
+
+
 def recoveries_and_counters(directory: Path, plan: Plan) -> list[Row]:
     """Kill, and return the figures that do not need a quiet machine."""
     found = _played(directory, plan, Lengths(), ())
+    _tell_evidence(found)
     return [
         *recovery_rows(found.killed, found.seconds),
         seen_row(found.lives, found.killed),
@@ -119,7 +133,7 @@ def counter_rows(
     yield row("of these without a restart of what counts it", unexplained, 0)
     yield row("processes of ranks", len(lives))
     yield row("steps that they counted", sum(len(life.steps) for life in lives))
-    too_high = sum(counters.too_high(each, lives) for each in steps)
+    too_high = sum(len(counters.too_high(each, lives)) for each in steps)
     yield row("samples above what the rank had counted", too_high, 0)
     differ = counters.not_as_counted(steps, lives)
     yield row("ranks whose last counter is another", differ, 0)

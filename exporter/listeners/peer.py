@@ -4,8 +4,9 @@ import os
 import re
 import socket
 import struct
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
 from exporter import cgroups
 
@@ -21,16 +22,23 @@ NAMESPACE_OF: Final = "namespace of process "
 UNKNOWN: Final = "?"
 
 
-class Peer(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Peer:
     """A user, in the pod, container, batch job or PID namespace *container*.
 
-    It is '' for a process in none of them, or UNKNOWN.
+    It is '' for a process in none of them, or UNKNOWN. *pid* is the process that connected, 0 if it
+    is unknown; two processes of one user in one container are the same peer.
 
     In a container without a user namespace, root has the node's root's user id.
     """
 
     uid: int
     container: str = ""
+    pid: int = field(default=0, compare=False)
+
+    def is_running(self) -> bool:
+        """Return whether the process may still run: its id may have been given to another."""
+        return self.pid > 0 and Path(f"/proc/{self.pid}").exists()
 
     def may_act_for(self, owner: "Peer | None") -> bool:
         """Return whether this peer may control what belongs to *owner*.
@@ -51,7 +59,7 @@ def peer_of(connection: socket.socket, procfs: Path = Path("/proc")) -> Peer | N
         return None
     credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, CREDENTIALS.size)
     pid, uid, _ = CREDENTIALS.unpack(credentials)
-    return Peer(uid, _container(procfs, pid) if pid else "")
+    return Peer(uid, _container(procfs, pid) if pid else "", pid)
 
 
 def _container(procfs: Path, pid: int) -> str:

@@ -68,7 +68,7 @@ def stat(procfs: Path, pid: int) -> Usage | None:
 
 
 def _io(folder: str) -> tuple[int, int] | None:
-    # Refused without CAP_SYS_PTRACE for processes of other users.
+    # Of other users' processes only with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
     words = (_beginning(f"{folder}/io") or b"").split()
     try:
         read, written = (words.index(name) + 1 for name in (b"read_bytes:", b"write_bytes:"))

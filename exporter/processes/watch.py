@@ -22,7 +22,7 @@ NOT_THERE: Final = (
 )
 NOT_READABLE: Final = (
     "the environment of no process on the GPUs can be read, so ranks without the probe cannot be "
-    "found: run the exporter as root or with CAP_SYS_PTRACE"
+    "found: run the exporter as root, or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH"
 )
 
 

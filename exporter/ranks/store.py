@@ -54,8 +54,9 @@ class RankStore:
     A job on this node belongs to the user who first reported a rank of it, until its ranks have
     ended: finished, or silent for *finished_retention_seconds*. So nobody else adds ranks to it, or
     answers for one that is stuck. Within one user a rank belongs to the container that reported it,
-    until it finishes or becomes silent: a pod that is restarted is another container. A process in
-    the batch job of that name goes before all others. Anyone may report a rank without an owner.
+    until it finishes, or is silent and its process is gone: a pod that is restarted is another
+    container. A process in the batch job of that name goes before all others. Anyone may report a
+    rank without an owner.
 
     Ranks of an earlier run of the job (before a restart with fewer ranks, or on other nodes) are
     dropped once a later run reports: a dead copy of a rank is neither silent nor missing.
@@ -141,7 +142,8 @@ class RankStore:
             if job_id != snapshot.job_id or held.owner in (None, owner):
                 continue
             if held.owner is not None and owner is not None and held.owner.uid == owner.uid:
-                is_free = rank != snapshot.rank or self._is_gone(held)
+                is_gone = self._is_gone(held) and not held.owner.is_running()
+                is_free = rank != snapshot.rank or is_gone or self._has_ended(held)
             else:
                 is_free = self._has_ended(held)
             # Processes of two owners are two jobs, so it does not matter which of them is newer.

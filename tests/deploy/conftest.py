@@ -11,7 +11,7 @@ import pytest
 from tests.deploy import debian
 from tests.deploy.debian import ROOT
 from tests.deploy.machine import Machine, Network
-from tests.deploy.pages import blocks, with_deploy
+from tests.deploy.pages import blocks
 
 PAGE = "deploy/systemd/README.md"
 
@@ -54,7 +54,7 @@ def installed(
     pip = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(index), "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
     with machine:
         install, ask = blocks(PAGE, "Install")
-        machine.run(with_deploy(install), environment=pip, seconds=300)
+        machine.run(install, environment=pip, seconds=300)
         assert "rankskew_gpus_visible 0" in machine.run(ask)
     yield machine.changes
     shutil.rmtree(directory)

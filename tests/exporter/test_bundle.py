@@ -15,6 +15,7 @@ DIRECTORIES = (
     "alerts/playbook",
     "dashboards",
     "deploy/prometheus",
+    "deploy/slurm",
     "deploy/systemd",
 )
 

@@ -42,13 +42,14 @@ COUNTERS: Final[tuple[tuple[str, str, Read], ...]] = (
         "rankskew_rank_read_bytes_total",
         "Bytes that the rank's process and its workers caused to be read from storage; what was "
         "in the page cache does not count (/proc/<pid>/io, read every 15 s; needs "
-        "CAP_SYS_PTRACE for other users' processes).",
+        "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for other users' processes).",
         lambda used: used.read_bytes,
     ),
     (
         "rankskew_rank_written_bytes_total",
         "Bytes that the rank's process and its workers caused to be written to storage "
-        "(/proc/<pid>/io, read every 15 s; needs CAP_SYS_PTRACE for other users' processes).",
+        "(/proc/<pid>/io, read every 15 s; needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for other "
+        "users' processes).",
         lambda used: used.written_bytes,
     ),
 )

@@ -54,8 +54,11 @@ def test_sample_above_what_was_counted_is_a_step_counted_twice() -> None:
     """Each sample is compared with what the process had finished by its time."""
     lives = [life(1, 1.0, 2.0, 3.0), life(2, 1.0)]
 
-    assert too_high(Stored(RANK_STEPS, ((1.5, 1.0), (2.5, 2.0), (9.0, 3.0))), lives) == 0
-    assert too_high(Stored(RANK_STEPS, ((1.5, 2.0), (2.5, 2.0), (9.0, 4.0))), lives) == 2
+    assert too_high(Stored(RANK_STEPS, ((1.5, 1.0), (2.5, 2.0), (9.0, 3.0))), lives) == []
+    assert too_high(Stored(RANK_STEPS, ((1.5, 2.0), (2.5, 2.0), (9.0, 4.0))), lives) == [
+        (1.5, 2.0, 1),
+        (9.0, 4.0, 3),
+    ]
 
 
 def test_last_sample_is_what_the_last_process_counted() -> None:

@@ -1,5 +1,7 @@
 """The rank store keeps the newest state of each rank, within its limits, as long as it is news."""
 
+import os
+import subprocess
 import time
 from collections.abc import Iterable
 from typing import Any
@@ -182,6 +184,25 @@ def test_silent_rank_goes_to_the_next(clock: Clock, next_one: Peer | None, secon
     clock.seconds += 0.1
     assert store.put(snapshot(), next_one)
     assert [rank.owner for rank in store.ranks()] == [next_one]
+
+
+def test_stuck_rank_of_a_container_is_not_taken_for_a_dead_one(clock: Clock) -> None:
+    """A restarted pod gets its rank once the old process is gone; root in any other does not."""
+    store = RankStore(clock=clock)
+    store.put(snapshot(), Peer(0, "pod", os.getpid()))
+    clock.seconds += 300.0
+    with pytest.raises(Forbidden):
+        store.put(snapshot(**NEWER), Peer(0, "stranger"))
+    store.put(snapshot(sequence=2), Peer(0, "pod", ended_process()))
+
+    clock.seconds += SILENT_SECONDS
+    assert store.put(snapshot(**NEWER), Peer(0, "stranger"))
+
+
+def ended_process() -> int:
+    """Return the id of a process that is gone."""
+    with subprocess.Popen(["true"]) as process:
+        return process.pid
 
 
 def test_user_who_lost_a_silent_rank_is_told_whose_it_is(clock: Clock) -> None:

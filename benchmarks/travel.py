@@ -8,6 +8,7 @@ rank. All of the job is on this shard, which is the most that one can have to se
 
 import argparse
 import gzip
+import json
 import sys
 import tempfile
 import urllib.parse
@@ -17,7 +18,7 @@ from typing import Any, Final
 
 from alerts.build_shards import plan
 from benchmarks.diagnose import fast_rules
-from benchmarks.report import write
+from benchmarks.report import RESULTS, write
 from benchmarks.scale_run import Plan, ScalePrometheus, running
 from demo.process import get, wait_for
 from exporter.shards import selector
@@ -90,11 +91,18 @@ def main() -> int:
     """Measure each size, and write a row for it."""
     parser = argparse.ArgumentParser(description="What travels from a shard.")
     parser.add_argument("--ranks", type=int, nargs="+", default=SIZES)
-    rows = []
     for ranks in parser.parse_args().ranks:
-        rows.append(measure(ranks))
-        write("travel", rows)
+        row = measure(ranks)
+        kept = [one for one in _before() if one["ranks"] != ranks]
+        write("travel", sorted([*kept, row], key=lambda one: int(one["ranks"])))
     return 0
+
+
+def _before() -> list[dict[str, Any]]:
+    """Return the rows of the last result."""
+    path = RESULTS / "travel.json"
+    found: list[dict[str, Any]] = json.loads(path.read_text())["rows"] if path.exists() else []
+    return found
 
 
 if __name__ == "__main__":

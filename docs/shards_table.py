@@ -56,7 +56,7 @@ def sizing() -> str:
         "series of a shard",
         "memory of a shard",
         "CPU of a shard, of two cores",
-        "to the global one",
+        "to the global one, before compression",
     )
     note = (
         f"Memory and CPU in proportion to those of one Prometheus with {_largest()['ranks']:,} "
@@ -69,14 +69,15 @@ def _size(row: dict[str, Any]) -> tuple[str, ...]:
     largest = _largest()
     shards = math.ceil(row["ranks"] / RANKS_OF_A_SHARD)
     share = row["ranks"] / shards / largest["ranks"]
-    cpu = _cpu_seconds(largest) * share
+    cpu = _cpu_seconds(largest) * share / (CORES * SCRAPE_SECONDS)
+    memory = largest["RSS MiB"] * share / 1024
     return (
         f"{row['ranks']:,}",
         "no need" if shards == 1 else str(shards),
         f"{row['scraped series'] / shards / 1e3:,.0f}k",
-        f"{largest['RSS MiB'] * share / 1024:.1f} GiB",
-        f"{cpu / (CORES * SCRAPE_SECONDS):.0%}",
-        f"{row['page bytes, gzip'] / SCRAPE_SECONDS / 1e3:.1f} kB/s",
+        f"{memory:.1f} GiB" if memory > 0.5 else "under 0.5 GiB",
+        f"{100 * cpu:.0f} %" if cpu > 0.05 else "under 5 %",
+        f"{row['page bytes'] / SCRAPE_SECONDS / 1e3:.1f} kB/s",
     )
 
 
@@ -89,7 +90,7 @@ def plan() -> str:
     of_nodes = round(most["of nodes"] / most["nodes"] * nodes)
     of_jobs = most["of the job"] * shards
     travelling = of_nodes + of_jobs + most["of late ranks and their neighbours"]
-    size = most["page bytes, gzip"] / most["travelling"] * travelling
+    size = most["page bytes"] / most["travelling"] * travelling
     series = most["scraped series"] / most["ranks"] * PLANNED_RANKS / shards
     judge, step = _judge()
     seconds = (judge["median"] + step * (PLANNED_RANKS - judge["ranks"])) / 1e3
@@ -103,13 +104,13 @@ def plan() -> str:
         f"- **The global one**: {most['of nodes'] / most['nodes']:.0f} × {nodes:,} nodes + "
         f"{most['of the job']} × {shards} shards of one job + "
         f"{most['of late ranks and their neighbours']} of a late rank = {travelling:,} series, "
-        f"{size / 1e3:,.0f} kB compressed in {SCRAPE_SECONDS} s. "
+        f"{size / 1e6:.1f} MB in {SCRAPE_SECONDS} s before compression. "
         f"Each further job adds up to {most['of the job']} for each shard that it is on, and each "
-        f"late rank as many as the first: {series / travelling:.0f} times less than one shard has.",
+        f"late rank as many as the first. One shard has {series / travelling:.0f} times as many.",
         f"- **Rank 0 of one job with all ranks**: {judge['median']:.0f} ms for {judge['ranks']:,} "
         f"ranks ({step * 1e3:.0f} µs for each further one, between the two largest "
         f"[measurements](overhead.md#the-per-step-join)) are {seconds:.1f} CPU seconds in each "
-        f"round of {ROUND_SECONDS} s, {seconds / ROUND_SECONDS:.0%} of a core: too much. "
+        f"round of {ROUND_SECONDS} s, {100 * seconds / ROUND_SECONDS:.0f} % of a core: too much. "
         f"Its rounds must then be {rounds} s apart, and nobody has measured its store at that "
         "size. Several jobs of up to 16,384 ranks each have a judge each, and need nothing.",
     ]

@@ -38,6 +38,7 @@ class Plan:
     evaluations: int = EVALUATIONS
     rules: Path = RULES
     urgent: bool = False
+    interval_seconds: float = INTERVAL_SECONDS
 
     @property
     def about(self) -> dict[str, Any]:
@@ -81,9 +82,12 @@ class ScalePrometheus(Prometheus):
     # A clean stop would write everything it holds to disk, and nobody reads that.
     grace_seconds = 1.0
 
-    def __init__(self, directory: Path, load: Load, rules: Path) -> None:
+    def __init__(self, directory: Path, load: Load, plan: Plan) -> None:
         super().__init__(
-            directory, discovery=load.discovery, interval_seconds=INTERVAL_SECONDS, rules=rules
+            directory,
+            discovery=load.discovery,
+            interval_seconds=plan.interval_seconds,
+            rules=plan.rules,
         )
 
     def metrics(self) -> dict[str, float]:
@@ -148,7 +152,7 @@ def running(plan: Plan) -> Iterator[tuple[Load, ScalePrometheus]]:
         with (
             tempfile.TemporaryDirectory() as name,
             Load(Path(name), plan) as load,
-            ScalePrometheus(Path(name), load, plan.rules) as prometheus,
+            ScalePrometheus(Path(name), load, plan) as prometheus,
         ):
             if plan.urgent:
                 for process in (load, prometheus):

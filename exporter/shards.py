@@ -21,6 +21,8 @@ EVERYWHERE: Final = "rankskew_thresholds"
 OWN: Final = "shard_"
 # Both parts have their own: what users record, and whether the targets answer.
 GIVEN: Final = frozenset({"rankskew:threshold:override", "rankskew:gpu_hour_price:override", "up"})
+# Texts call a node by its name, if its target is an address.
+NAMES: Final = frozenset({"node:rankskew_name:info"})
 # What the texts of alerts look up of single ranks. Shards copy it for the few that may be named.
 LOOKED_UP: Final = (
     "rankskew_gpu_rank_info",
@@ -121,7 +123,7 @@ class Plan:
         rules = self.rules("global")
         read = frozenset().union(*(rule.reads for rule in rules))
         copies = {f"suspect:{name}:copy" for name in LOOKED_UP}
-        return sorted(read - {rule.record for rule in rules} - GIVEN | copies)
+        return sorted(read - {rule.record for rule in rules} - GIVEN | copies | NAMES)
 
     def scraped(self) -> list[str]:
         """Return the names that rules or texts read and no rule records, sorted."""

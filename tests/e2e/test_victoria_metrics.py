@@ -1,4 +1,4 @@
-"""Nodes to vmagent to VictoriaMetrics to vmalert to Alertmanager: the page of a late rank arrives."""
+"""Nodes, vmagent, VictoriaMetrics, vmalert, Alertmanager: the page of a late rank arrives."""
 
 from contextlib import ExitStack
 from pathlib import Path

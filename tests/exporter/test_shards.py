@@ -56,10 +56,11 @@ def test_global_is_what_reads_parts_or_nothing() -> None:
 
 
 def test_what_travels_is_read_globally_and_recorded_elsewhere() -> None:
-    """That is, parts and what is scraped of single nodes, besides the copies for texts."""
+    """That is, parts and what is scraped of single nodes; names and copies are for texts."""
     names = Plan({"one.yaml": RULES}).travelling()
 
     assert [name for name in names if not name.startswith("suspect:")] == [
+        "node:rankskew_name:info",
         "rankskew_node_gone",
         "shard_job:rankskew_heat:max",
         "shard_job:rankskew_job:group",

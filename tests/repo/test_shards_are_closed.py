@@ -2,6 +2,7 @@
 
 import re
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import yaml
 from alerts import build_index, build_shards
 from exporter.bundle import Wanted, write_files
 from exporter.shards import EVERYWHERE, GIVEN, LOOKED_UP, PARTS, RULERS, Part, Ruler
-from tests.repo.test_alerts_read_series_that_exist import QUERY, SERIES, exposed, recorded
+from tests.repo.test_alerts_read_series_that_exist import QUERY, SERIES, exposed
 
 PLAN = build_shards.plan()
 # What only one Prometheus sees. Levels of a job on a shard are a part, and are named so.
@@ -101,8 +102,10 @@ def test_texts_on_shards_look_up_what_is_there() -> None:
     """A text of a shard's alert finds what it asks for; the global one has copies of the rest."""
     has = SCRAPED | {rule.record for rule in PLAN.rules("shard")}
     whole = "".join(PLAN.files("global").values())
+    recorded_there = {rule.record for rule in PLAN.rules("shard") if rule.group != EVERYWHERE}
 
     assert texts("shard") <= has
+    assert texts("global") & recorded_there <= set(PLAN.travelling())
     assert [name for name in LOOKED_UP if f"{name}{{" not in whole] == []
 
 
@@ -156,7 +159,7 @@ def test_rulers_know_every_field(ruler: Ruler, part: Part | None, tmp_path: Path
     assert len(set(names)) == len(files)
 
 
-def check(mapping: dict[str, Any], known: dict[str, type], needed: set[str]) -> None:
+def check(mapping: dict[str, Any], known: Mapping[str, type], needed: set[str]) -> None:
     """Fail if *mapping* has an unknown field, one of another type, or lacks one."""
     assert needed <= mapping.keys() <= known.keys(), mapping.keys()
     assert all(isinstance(value, known[name]) for name, value in mapping.items())

@@ -19,9 +19,11 @@ GOT = re.compile(r'expr: "(.*)", time: \S+,\n +exp: ?.*\n +got: ?(.*)')
 SAMPLE = re.compile(r'\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\} ([^ ,]+)')
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
-BEATING = 'rankskew_node_ranks{job_id="j",instance="n",job="r",state="beating"} 8'
+RANKS = 'shard_job:rankskew_ranks:sum{job_id="j",state="%s"} 8'
+OF_NODE = 'rankskew_node_ranks{job_id="j",instance="n",job="r",state="%s"} 8'
 RUNS = [
-    BEATING,
+    RANKS % "beating",
+    OF_NODE % "beating",
     'job:rankskew_world_size:max{job_id="j"} 8',
     'job:rankskew_run_seconds:max{job_id="j"} 3600',
     'job:rankskew_step_seconds:max{job_id="j"} 0.5',
@@ -156,7 +158,7 @@ CASES = {
     ),
     "all silent": Case(
         "ranks_missing",
-        ['rankskew_node_ranks{job_id="j",instance="n",job="r",state="silent"} 8'],
+        [RANKS % "silent", OF_NODE % "silent"],
         {"State": {"Ranks missing": 1}, "Who": {"all 8 ranks are silent": 1}},
     ),
     "unseen": Case(
@@ -198,7 +200,7 @@ CASES = {
     ),
     "finished": Case(
         "finished",
-        ['rankskew_node_ranks{job_id="j",instance="n",state="finished"} 8'],
+        [RANKS % "finished"],
         {
             "State": {"Finished": 1},
             "GPUs lost": {"–": 0},

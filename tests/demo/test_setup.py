@@ -58,7 +58,15 @@ def setup(
 
 def test_nothing_to_do_says_nothing(checkout: Path) -> None:
     """With everything there it does nothing and is silent."""
-    there = ("prometheus", "promtool", "alertmanager", "victoria-metrics", "vmalert", "gcc")
+    there = (
+        "prometheus",
+        "promtool",
+        "alertmanager",
+        "victoria-metrics",
+        "vmalert",
+        "gcc",
+        "systemd-analyze",
+    )
     done = setup(checkout, "test", there)
 
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
@@ -80,7 +88,7 @@ def test_tests_do_not_go_on_without_it(checkout: Path) -> None:
 
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith(
-        "install --no-install-recommends victoria-metrics gcc libc6-dev"
+        "install --no-install-recommends victoria-metrics systemd gcc libc6-dev"
     )
 
 

@@ -1,5 +1,7 @@
 """Every fault in turn; exits 1 when a promise is broken.
 
+With --only, the last result of the other faults stays.
+
 python -m benchmarks.faults
 python -m benchmarks.faults --kills 30 --seed 2 --only kills
 """
@@ -16,7 +18,7 @@ from benchmarks.faults.killing import measure
 from benchmarks.faults.memory import capped
 from benchmarks.faults.plan import Plan
 from benchmarks.faults.replays import replayed
-from benchmarks.faults.rows import Row, broken, row
+from benchmarks.faults.rows import Row, broken, merged, row
 from benchmarks.faults.sockets import socket_directory
 from benchmarks.faults.standing import (
     Lengths,
@@ -83,7 +85,7 @@ def main() -> int:
     parser.add_argument("--only", nargs="+", choices=FAULTS, default=FAULTS, help="some faults")
     options = parser.parse_args()
     rows = run(Plan(options.kills, options.seed), Lengths(options.prometheus_down), options.only)
-    write("faults", rows)
+    write("faults", merged(rows))
     for each in broken(rows):
         print(f"broken: {each['what']} is {each['measured']}", file=sys.stderr)
     return int(bool(broken(rows)))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from rank_probe.breath import breathe
 from rank_probe.stages import SYNC
 from rank_probe.windows import BASELINE_QUANTILE
 
@@ -62,6 +63,7 @@ def charge(durations: Tensor, members: Sequence[Tensor]) -> Charges:
     normal, normal_work = _normal(busy, members), _normal(work, members)
     heaviest = normal.amax(dim=1, keepdim=True)
     equal = torch.maximum(busy, torch.minimum(busy + (heaviest - normal), heaviest))
+    breathe()
     over = work - normal_work
     had = work > 0
     among = over.where(had | ~had.any(dim=2, keepdim=True), -torch.inf)
@@ -70,6 +72,7 @@ def charge(durations: Tensor, members: Sequence[Tensor]) -> Charges:
     whole = positive.sum(dim=2, keepdim=True)
     nowhere = torch.zeros_like(over).scatter_(2, furthest[:, :, None], 1.0)
     parts = torch.where(whole > 0, positive / whole, nowhere)
+    breathe()
     caused = torch.zeros(durations.shape, dtype=torch.float64, device="cpu")
     caused[:, :, :SYNC] = _shared_waits(busy, equal)[:, :, None] * parts
     pacer = busy.argmax(dim=1)

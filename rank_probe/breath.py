@@ -3,12 +3,12 @@
 import time
 from typing import Final
 
-# Long enough for a thread that waits for the interpreter to wake up and take it.
-BREATH_SECONDS: Final = 1e-4
+# Long enough for a thread that waits for the interpreter to wake up and take it, on a busy machine.
+BREATH_SECONDS: Final = 1e-3
 
 
 def breathe() -> None:
-    """Let a waiting thread have the interpreter; call it after half a millisecond of work.
+    """Let a waiting thread have the interpreter; call it after a quarter of a millisecond of work.
 
     Python itself would make that thread wait for 5 ms (sys.setswitchinterval, which is the user's).
     """

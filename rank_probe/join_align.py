@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 import torch
 from torch import Tensor
 
+from rank_probe.breath import breathe
 from rank_probe.join_ring import HEAD, MAGIC, ROW
 from rank_probe.stages import STAGES
 
@@ -71,6 +72,7 @@ class Alignment:
             return False
         at = torch.tensor(positions, dtype=torch.int64, device="cpu") + first
         self._digests[at] = words[:, 2:_WORDS_IN_HEAD].contiguous().view(torch.int64)
+        breathe()
         cells = words[:, _WORDS_IN_HEAD:].view(len(messages), rows, _WORDS_IN_ROW)
         steps = cells[:, :, 0].contiguous()
         wanted = self._candidates.expand(len(messages), -1).contiguous()

@@ -60,7 +60,9 @@ def charge(durations: Tensor, members: Sequence[Tensor]) -> Charges:
     """
     work = durations[:, :, :SYNC].to(torch.float64)
     busy = work.sum(dim=2)
-    normal, normal_work = _normal(busy, members), _normal(work, members)
+    normal = _normal(busy, members)
+    breathe()
+    normal_work = _normal(work, members)
     heaviest = normal.amax(dim=1, keepdim=True)
     equal = torch.maximum(busy, torch.minimum(busy + (heaviest - normal), heaviest))
     breathe()
@@ -75,6 +77,7 @@ def charge(durations: Tensor, members: Sequence[Tensor]) -> Charges:
     breathe()
     caused = torch.zeros(durations.shape, dtype=torch.float64, device="cpu")
     caused[:, :, :SYNC] = _shared_waits(busy, equal)[:, :, None] * parts
+    breathe()
     pacer = busy.argmax(dim=1)
     stage = furthest.gather(1, pacer[:, None])[:, 0]
     return Charges(busy, normal, equal - busy, caused, pacer, stage)

@@ -51,8 +51,8 @@ class Merger:
         for first in range(0, len(part), at_once):
             some = part[first : first + at_once]
             charges = charge(some, self._members)
-            breathe()
             self.totals.add(aligned.ranks, some, charges)
+            breathe()
             leaders += self._reduction.add(
                 numbers[first : first + at_once],
                 some,

@@ -103,9 +103,12 @@ class Rounds:
         if me is None:
             return
         self.coverage.offer(self._ring.take(self._kept.take(), now), now)
+        breathe()
         self._post(me.peer_group)
+        breathe()
         if self._merging is not None:
             self._merging.run([offer.step for offer in self._ring.offers], self._ring.stride, now)
+            breathe()
         self._read(now)
 
     def take_back(self) -> None:
@@ -127,6 +130,7 @@ class Rounds:
         keys = [_result_key(self._place.rank), VERDICT_KEY]
         if self._store.check(keys):
             result, verdict = self._store.multi_get(keys)
+            breathe()
             self.result = read_result(result) or self.result
             if verdict != self._verdict_message:
                 self._verdict_message, self.verdict_at = verdict, now
@@ -213,10 +217,12 @@ class Merging:
             if not self._store.check(keys):
                 return None
             messages = self._store.multi_get(keys)
+            breathe()
             with _own_arithmetic():
                 has_common = alignment.add(messages)
             if not has_common or self._stop.wait(self._pause_seconds):
                 return None
+        breathe()
         with _own_arithmetic():
             return alignment.common()
 

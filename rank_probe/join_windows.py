@@ -91,6 +91,7 @@ class TensorReduction:
         )
         stages = part[:, :, :SYNC].sum(dim=0, dtype=torch.float64) * _SECONDS
         slowest = busy.amax(dim=1)
+        breathe()
         mine = torch.tensor(
             [
                 part.sum(dtype=torch.float64) * _SECONDS / part.shape[1],
@@ -108,6 +109,7 @@ class TensorReduction:
             job + mine,
         )
         self._steps += len(numbers)
+        breathe()
         heaviest = usual.amax(dim=1)
         lead = (slowest - heaviest).tolist()
         cost = (caused.gather(1, charges.pacer[:, None])[:, 0] * _SECONDS).tolist()
@@ -150,6 +152,7 @@ class TensorReduction:
                 for position, members in enumerate(self._members)
             ]
         )
+        breathe()
         seconds, sync, waited, unequal, *caused = (means.job * steps).tolist()
         return Window(
             begin=begin,
@@ -186,7 +189,9 @@ class TensorReduction:
         normal, normal_squared = means.groups[position].tolist()
         rows = means.ranks[members]
         now = _Members(rows)
+        breathe()
         before = None if earlier is None else _Members(earlier.ranks[members])
+        breathe()
         rises = now.excess - before.excess if before else torch.zeros_like(now.excess)
         rise = baseline(rises).item()
         further = torch.maximum(now.excess, rises - rise)
@@ -194,6 +199,7 @@ class TensorReduction:
         least = STANDS_OUT_RATIO * (normal + now.usual)
         standing = best.indices[best.values > least].tolist()
         standing += [at for at in self._positions(position, watched) if at not in standing]
+        breathe()
         return Group(
             name=self._names[position],
             ranks=len(members),

@@ -156,8 +156,10 @@ class Pusher:
         if snapshot is None:
             return {}
         breathe()
+        body = snapshot.to_json()
+        breathe()
         try:
-            return self._post(snapshot.to_json())
+            return self._post(body)
         except (OSError, http.client.HTTPException) as error:
             self._connection.close()
             self._failed(f"{self._endpoint} did not accept it ({error})")

@@ -1,7 +1,7 @@
 """The names of nodes that a Prometheus knows by their addresses, as the rules record them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -9,6 +9,7 @@ from exporter.client.prometheus import Prometheus, Sample, selector
 
 # By cluster and instance.
 Names = Mapping[tuple[str, str], str]
+NAME: Final = "node:rankskew_name:info"
 # As in alerts/rules/exporter.yaml.
 ADDRESS: Final = re.compile(r"[0-9.]+(:[0-9]+)?|.*:.*:.*")
 
@@ -20,12 +21,10 @@ def names_of_nodes(prometheus: Prometheus, cluster: str | None = None) -> Names:
 
 def with_names(prometheus: Prometheus, samples: Sequence[Sample]) -> list[Sample]:
     """Return *samples* with names instead of addresses, to be shown; raises Trouble."""
-    instances = {each["instance"] for each in samples}
-    addresses = sorted(filter(ADDRESS.fullmatch, instances))
-    if not addresses:
+    those = of_addresses(each["instance"] for each in samples)
+    if those is None:
         return list(samples)
-    those = "|".join(re.escape(address) for address in addresses)
-    names = _names(prometheus, selector(instance=those).replace("=", "=~", 1))
+    names = _names(prometheus, those)
     return [
         replace(each, labels={**each.labels, "instance": names[each["cluster"], each["instance"]]})
         if (each["cluster"], each["instance"]) in names
@@ -34,6 +33,15 @@ def with_names(prometheus: Prometheus, samples: Sequence[Sample]) -> list[Sample
     ]
 
 
+def of_addresses(instances: Iterable[str]) -> str | None:
+    """Return the matcher of those *instances* that are addresses; None if none is."""
+    addresses = sorted(filter(ADDRESS.fullmatch, set(instances)))
+    if not addresses:
+        return None
+    those = "|".join(re.escape(address) for address in addresses)
+    return selector(instance=those).replace("=", "=~", 1)
+
+
 def _names(prometheus: Prometheus, where: str) -> Names:
-    found = prometheus.query(f"node:rankskew_name:info{{{where}}}")
+    found = prometheus.query(f"{NAME}{{{where}}}")
     return {(each["cluster"], each["instance"]): each["nodename"] for each in found}

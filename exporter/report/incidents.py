@@ -84,7 +84,7 @@ class Incident:
             {f.labels["rank"] for f in self.firings if f.labels.get("rank")}, key=_number
         )
         found = [f"rank{'s' * (len(ranks) > 1)} {', '.join(ranks)}"] if ranks else []
-        gpu, node = self.mostly("gpu_uuid"), self.mostly("instance")
+        gpu, node = self.mostly("gpu_uuid"), self.mostly("nodename") or self.mostly("instance")
         if gpu and not ranks:
             found.append(gpu)
         if node:

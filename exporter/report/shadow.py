@@ -10,6 +10,7 @@ from exporter.report.costs import Cost, Costs
 from exporter.report.coverage import Coverage, read_coverage
 from exporter.report.history import Grid, History, grid
 from exporter.report.incidents import Firing, Incident, firings, incidents
+from exporter.report.names import with_names
 from exporter.report.paging import NOTE, Page, pages, sent
 from exporter.report.precision import Precision, precision
 from exporter.report.rules import Rules, read_rules
@@ -128,7 +129,8 @@ def read_incidents(
         if not older:
             break
         lines, first = [*older, *lines], piece.begin
-    fired = firings(lines, times.step_seconds)
+    whole = Grid(first, times.end, times.step_seconds)
+    fired = with_names(history, whole, firings(lines, times.step_seconds))
     return [each for each in incidents(fired, gap_seconds) if each.end > times.begin]
 
 

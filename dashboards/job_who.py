@@ -115,7 +115,7 @@ def who() -> stat.Panel:
 
 def _all_silent() -> str:
     """Return how many ranks a job had of which none reports any more."""
-    ranks = 'sum by (cluster, job_id) (rankskew_node_ranks{state="%s",%s})'
+    ranks = 'sum by (cluster, job_id) (shard_job:rankskew_ranks:sum{state="%s",%s})'
     silent, beating = (ranks % (state, JOB) for state in ("silent", "beating"))
     return figure_as("ranks", f"({silent} unless {ON_JOB} {beating} > 0)")
 

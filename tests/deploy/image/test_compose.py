@@ -16,7 +16,7 @@ import yaml
 from demo.stack import ALERTMANAGER, PROMETHEUS, find_program
 from tests.deploy.image.builder import ROOT, Builder
 
-pytestmark = pytest.mark.deploy
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
 COMPOSE: Final = ROOT / "deploy" / "compose"
 TEN_MINUTES: Final = 600

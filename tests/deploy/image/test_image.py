@@ -21,7 +21,7 @@ from tests.exporter.certificates import make_certificate
 from tests.exporter.running import UnixConnection
 from tests.exporter.snapshots import snapshot
 
-pytestmark = pytest.mark.deploy
+pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
 USER: Final = 9917
 NAME: Final = "exporter"

@@ -1,6 +1,7 @@
 """`rankskew simulate`: serve a simulated fleet."""
 
 import argparse
+import signal
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -62,7 +63,8 @@ def run(arguments: Sequence[str]) -> int:
     # Imported here: --help needs no web server.
     from exporter.simulate.serve import serve
 
-    # A large fleet takes a while to begin, and may be interrupted then too.
+    # A large fleet takes a while to begin, and may be interrupted or ended then too.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="rankskew-simulate-") as directory:
         serve(plans, Path(directory), listening)
     return 0

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from demo.process import wait_for
 from exporter.__main__ import main
 from exporter.simulate.kinds import KINDS
 from exporter.simulate.plan import tour
@@ -89,20 +90,19 @@ def test_address_can_be_scraped_from_elsewhere() -> None:
 
 
 @contextmanager
-def simulating(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Simulate one GPU, with temporary files in *directory*; yields the process and its URL."""
+def simulating(directory: Path, nodes: int) -> Iterator[subprocess.Popen[str]]:
+    """Simulate *nodes* of one GPU, with temporary files in *directory*."""
     command = [sys.executable, "-m", "exporter", "simulate", "--listen-address", "127.0.0.1:0"]
     with subprocess.Popen(
-        [*command, "--nodes", "1", "--gpus", "1"],
+        [*command, "--nodes", str(nodes), "--gpus", "1"],
         cwd=ROOT,
         env=os.environ | {"TMPDIR": str(directory)},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
-        assert process.stdout is not None
         try:
-            yield process, process.stdout.readline().rpartition(" ")[2].strip()
+            yield process
         finally:
             process.kill()
 
@@ -110,10 +110,26 @@ def simulating(directory: Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_end_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
     """Ctrl-C, or a stop by a service manager, is a clean end: no traceback and no files."""
-    with simulating(tmp_path) as (process, url):
+    with simulating(tmp_path, nodes=1) as process:
+        assert process.stdout is not None
+        url = process.stdout.readline().rpartition(" ")[2].strip()
         with urllib.request.urlopen(f"{url}-/ready") as answer:
             assert answer.status == 200
         assert [path.name[:18] for path in tmp_path.iterdir()] == ["rankskew-simulate-"]
+        process.send_signal(number)
+        _, complaint = process.communicate(timeout=30)
+
+    assert (process.returncode, complaint) == (0, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_end_of_the_preparations_leaves_nothing_behind(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """A large fleet takes seconds to begin."""
+    with simulating(tmp_path, nodes=1000) as process:
+        wait_for(lambda: any(tmp_path.iterdir()) or None, seconds=30, every=0.01)
         process.send_signal(number)
         _, complaint = process.communicate(timeout=30)
 

@@ -102,7 +102,9 @@ class Rounds:
         me = self._who()
         if me is None:
             return
-        self.coverage.offer(self._ring.take(self._kept.take(), now), now)
+        vectors = self._kept.take()
+        breathe()
+        self.coverage.offer(self._ring.take(vectors, now), now)
         breathe()
         self._post(me.peer_group)
         breathe()

@@ -147,6 +147,7 @@ class Pusher:
     def push(self) -> None:
         """Post the current snapshot; count the failure if it is not accepted."""
         answer = self._deliver() or {}
+        breathe()
         if self._on_answer is not None:
             self._on_answer(answer)
 

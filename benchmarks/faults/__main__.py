@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.faults.control import undisturbed
 from benchmarks.faults.disk import NEEDS_ROOT, can_mount, disks
 from benchmarks.faults.killing import measure
 from benchmarks.faults.memory import capped
@@ -38,7 +37,6 @@ STANDING: Final = {
 }
 # What is done to an exporter of its own.
 ALONE: Final[dict[str, Callable[[Path], list[Row]]]] = {
-    "control": undisturbed,
     "disk": lambda directory: disks(directory) if can_mount() else _left_out("disk", NEEDS_ROOT),
     "socket": socket_directory,
     "replays": replayed,

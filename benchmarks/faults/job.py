@@ -29,10 +29,8 @@ class Job:
         directory: Path,
         exporter: str,
         environments: Mapping[int, Mapping[str, str]] | None = None,
-        job_id: str = JOB_ID,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
-        self.job_id = job_id
         self._directory = directory
         self._store = TCPStore(
             "127.0.0.1", 0, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=5)
@@ -51,7 +49,7 @@ class Job:
                     "LOCAL_RANK": str(rank),
                     "WORLD_SIZE": str(RANKS),
                     "RANKSKEW_EXPORTER": exporter,
-                    "RANKSKEW_JOB_ID": job_id,
+                    "RANKSKEW_JOB_ID": JOB_ID,
                     "OMP_NUM_THREADS": "1",
                     "PYTHONUNBUFFERED": "1",
                     **(environments or {}).get(rank, {}),

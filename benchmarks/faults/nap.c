@@ -4,13 +4,21 @@
 
 static int64_t read_clock(clockid_t clock) {
     struct timespec now;
-    clock_gettime(clock, &now);
-    return now.tv_sec * 1000000000LL + now.tv_nsec;
+    return clock_gettime(clock, &now) ? 0 : now.tv_sec * 1000000000LL + now.tv_nsec;
 }
 
-void nap(double seconds, int64_t *woke, int64_t *used) {
+/* Nanoseconds of all clocks; that of a thread that has ended counts nothing. */
+int64_t sum_of(const clockid_t *clocks, int count) {
+    int64_t sum = 0;
+    for (int at = 0; at < count; at++)
+        sum += read_clock(clocks[at]);
+    return sum;
+}
+
+/* *woke is nanoseconds of the monotonic clock, *used the sum of the clocks. */
+void nap(double seconds, const clockid_t *clocks, int count, int64_t *woke, int64_t *used) {
     struct timespec length = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};
     clock_nanosleep(CLOCK_MONOTONIC, 0, &length, 0);
     *woke = read_clock(CLOCK_MONOTONIC);
-    *used = read_clock(CLOCK_PROCESS_CPUTIME_ID);
+    *used = sum_of(clocks, count);
 }

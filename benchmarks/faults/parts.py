@@ -13,7 +13,7 @@ from typing import Final, Self
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.faults.job import Job
+from benchmarks.faults.job import JOB_ID, Job
 from benchmarks.faults.pages import can_page
 from benchmarks.faults.wall_clock import WallClock
 from demo.process import Process, StackError, get
@@ -153,7 +153,7 @@ class Site:
     def state(self) -> str:
         """Return what the exporter's built-in page says of the job; empty if it says nothing."""
         with suppress(StackError):
-            job = self.exporter.live_job(self.job.job_id)
+            job = self.exporter.live_job(JOB_ID)
             return "" if job is None else str(job["verdict"]["state"])
         return ""
 

@@ -1,13 +1,14 @@
 """How long the probe holds up a training thread: in its hooks, and by holding the interpreter.
 
-Both are measured on the thread itself. A pause counts for as long as this process used a CPU in it,
-because for the rest of it the kernel ran somebody else: a machine with two cores for a whole stack
-does that all the time. Its length by the clock is kept beside it.
+Both are measured on the thread itself. A pause counts for as long as the thread in the hook, or the
+probe's own threads, used a CPU in it. For the rest of it somebody else ran: a machine with two
+cores for a whole stack does that all the time. Its length by the clock is kept beside it.
 """
 
 import ctypes
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -45,7 +46,7 @@ def build(directory: Path) -> Path:
 class Pauses:
     """Keeps the longest pause of the calling thread, in nanoseconds, until take().
 
-    *ours* is what this process used of a CPU in one, *elapsed* its length by the clock.
+    *ours* is what the probe used of a CPU in one, *elapsed* its length by the clock.
     """
 
     def __init__(self) -> None:
@@ -54,15 +55,15 @@ class Pauses:
 
     def begin(self) -> None:
         """Enter a pause."""
-        self._used = time.process_time_ns()
+        self._used = time.thread_time_ns()
         self._began = time.perf_counter_ns()
 
     def end(self) -> None:
         """Leave it."""
-        self.add(time.perf_counter_ns() - self._began, time.process_time_ns() - self._used)
+        self.add(time.perf_counter_ns() - self._began, time.thread_time_ns() - self._used)
 
     def add(self, elapsed: int, used: int) -> None:
-        """Add a pause of *elapsed*, in which this process *used* a CPU."""
+        """Add a pause of *elapsed*, in which the probe *used* a CPU."""
         self._elapsed = max(self._elapsed, elapsed)
         self._ours = max(self._ours, min(elapsed, used))
 
@@ -122,13 +123,32 @@ def _is_training(function: BuiltinFunctionType) -> bool:
 def naps(library: Path, pauses: Pauses) -> Callable[[float], None]:
     """Return a sleep that adds to *pauses* how long its end waited for the interpreter."""
     nap = ctypes.CDLL(str(library)).nap
-    nap.argtypes = [ctypes.c_double, ctypes.c_void_p, ctypes.c_void_p]
+    nap.argtypes = [
+        *(ctypes.c_double, ctypes.c_void_p, ctypes.c_int),
+        *(ctypes.c_void_p, ctypes.c_void_p),
+    ]
     nap.restype = None
+    # PyDLL: a function that keeps the interpreter.
+    sum_of = ctypes.PyDLL(str(library)).sum_of
+    sum_of.argtypes = [ctypes.c_void_p, ctypes.c_int]
+    sum_of.restype = ctypes.c_int64
     woke, used = ctypes.c_int64(), ctypes.c_int64()
     places = ctypes.addressof(woke), ctypes.addressof(used)
 
     def sleep(seconds: float) -> None:
-        nap(seconds, *places)
-        pauses.add(time.perf_counter_ns() - woke.value, time.process_time_ns() - used.value)
+        clocks = _clocks_of_the_probe()
+        nap(seconds, clocks, len(clocks), *places)
+        now = time.perf_counter_ns()
+        pauses.add(now - woke.value, sum_of(clocks, len(clocks)) - used.value)
 
     return sleep
+
+
+def _clocks_of_the_probe() -> "ctypes.Array[ctypes.c_int]":
+    """Return the clocks of the CPU time of the probe's own threads."""
+    clocks = [
+        time.pthread_getcpuclockid(thread.ident)
+        for thread in threading.enumerate()
+        if thread.name.startswith("rank_probe") and thread.ident is not None
+    ]
+    return (ctypes.c_int * len(clocks))(*clocks)

@@ -11,7 +11,7 @@ from benchmarks.faults.pauses import Hooks, Pauses, build, naps
 from rank_probe import breath
 
 
-def test_longest_pause_counts_what_the_process_used() -> None:
+def test_longest_pause_counts_what_the_probe_used() -> None:
     """Time in which the kernel ran somebody else is no pause of ours, but is kept beside it."""
     pauses = Pauses()
     pauses.add(elapsed=5_000_000, used=1_000_000)
@@ -38,8 +38,9 @@ def test_code_of_the_probe_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0.02 <= held_up < 0.05
 
 
-def test_interpreter_that_is_held_delays_the_end_of_a_sleep(tmp_path: Path) -> None:
-    """A thread that computes without a break is seen by the one that wakes up."""
+@pytest.mark.parametrize(("name", "is_ours"), [("rank_probe_join", True), ("loader", False)])
+def test_only_the_probe_is_blamed(tmp_path: Path, name: str, is_ours: bool) -> None:
+    """Whoever computes without a break delays the end of a sleep."""
     pauses = Pauses()
     nap = naps(build(tmp_path), pauses)
     nap(0.001)
@@ -50,12 +51,25 @@ def test_interpreter_that_is_held_delays_the_end_of_a_sleep(tmp_path: Path) -> N
         while not over.is_set():
             sum(range(1_000_000))  # In C, without a break.
 
-    thread = threading.Thread(target=compute)
+    thread = threading.Thread(target=compute, name=name)
     thread.start()
     for _ in range(10):
         nap(0.001)
     over.set()
     thread.join()
-    ours, _ = pauses.take()
+    ours, held_up = pauses.take()
 
-    assert ours > 0.001
+    assert held_up > 0.001
+    assert (ours > 0.001) == is_ours
+
+
+def test_thread_that_ended_is_not_counted(tmp_path: Path) -> None:
+    """The join's thread ends with its process group, perhaps during a sleep."""
+    pauses = Pauses()
+    nap = naps(build(tmp_path), pauses)
+    thread = threading.Thread(target=time.sleep, args=(0.05,), name="rank_probe_join")
+    thread.start()
+    nap(0.1)
+    thread.join()
+
+    assert pauses.take()[0] == 0.0

@@ -138,14 +138,13 @@ class Probe:
 
     @never_raise
     def _prepare_to_join(self) -> None:
-        """Import what the join will need: while training runs, an import would hold it up."""
+        """Import and call what the join will need: later, the first time would hold up training."""
         if not sys.modules["torch"].distributed.is_available():
             return
         importlib.import_module("rank_probe.torch_store")
         launched = identity.from_environment(self._environment)
         if launched is not None and launched.rank == 0 and launched.world_size > 1:
-            importlib.import_module("rank_probe.join_align")
-            importlib.import_module("rank_probe.join_merge")
+            importlib.import_module("rank_probe.join_rehearsal").rehearse()
 
     def _attach_each(self, *attaches: Callable[[], Patches]) -> None:
         """Attach what this torch version supports: one part that fails must not cost the others."""

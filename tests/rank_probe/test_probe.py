@@ -282,8 +282,10 @@ def test_late_rank_reports_lines_while_it_is_late(monkeypatch: pytest.MonkeyPatc
     assert not is_sampled()
     said[0] = verdict()
     assert is_sampled()
-    while not (lines := told(probe).late_lines):  # The timeout of the test ends it.
-        time.sleep(0.001)
+    lines: list[dict[str, Any]] = []
+    while not lines:  # The timeout of the test ends it.
+        time.sleep(0.05)
+        lines = told(probe).late_lines
     assert lines[0]["place"].startswith("test_late_rank_reports_lines_while_it_is_late (")
     said[0] = verdict(late=())
     assert not is_sampled()
@@ -348,11 +350,11 @@ def with_data(probe: Probe) -> None:
 
 
 @pytest.mark.parametrize(("rank", "expected"), [("0", True), ("1", False)])
-def test_what_the_join_needs_is_imported_before_training(
+def test_what_the_join_needs_is_there_before_training(
     monkeypatch: pytest.MonkeyPatch, rank: str, expected: bool
 ) -> None:
-    """An import in the middle of training would hold it up; only rank 0 needs the judge."""
-    for module in ("torch_store", "join_align", "join_merge"):
+    """The first use, in the middle of training, would hold it up; only rank 0 needs the judge."""
+    for module in ("torch_store", "join_rehearsal", "join_merge"):
         monkeypatch.delitem(sys.modules, f"rank_probe.{module}", raising=False)
     probe = Probe(automatic=False, environment={"RANK": rank, "WORLD_SIZE": "2"})
     probe.attach()

@@ -1,0 +1,34 @@
+"""A first round of rank 0, before training: torch takes milliseconds for the first calls."""
+
+import threading
+from typing import Final
+
+from rank_probe.guard import never_raise
+from rank_probe.join_align import Alignment
+from rank_probe.join_charge import use_one_cpu
+from rank_probe.join_merge import Merger
+from rank_probe.join_ring import STEPS_A_ROUND, Ring
+from rank_probe.stages import STAGES
+from rank_probe.vectors import StepVector
+
+RANKS: Final = 3
+NANOSECONDS: Final = 1_000_000
+
+
+def rehearse() -> None:
+    """Merge and judge made-up steps, in a thread of its own as later the ranks' are."""
+    thread = threading.Thread(target=never_raise(_round), name="rank_probe_join", daemon=True)
+    thread.start()
+    thread.join()
+
+
+def _round() -> None:
+    use_one_cpu()
+    vector = (NANOSECONDS,) * len(STAGES)
+    ring = Ring(1.0)
+    steps = ring.take([StepVector(step, 0, vector) for step in range(STEPS_A_ROUND)], 0.0)
+    alignment = Alignment(steps, range(RANKS), RANKS)
+    alignment.add([ring.message(RANKS, 0, 0)] * RANKS)
+    merger = Merger(RANKS)
+    merger.judge(alignment.common(), {}, 0.0)
+    merger.totals.messages(ring.stride)

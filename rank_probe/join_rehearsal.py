@@ -1,5 +1,6 @@
 """A first round of rank 0, before training: torch takes milliseconds for the first calls."""
 
+import functools
 import threading
 from typing import Final
 
@@ -15,11 +16,12 @@ RANKS: Final = 3
 NANOSECONDS: Final = 1_000_000
 
 
-def rehearse() -> None:
-    """Merge and judge made-up steps, in a thread of its own as later the ranks' are."""
+@functools.cache
+def rehearse() -> threading.Thread:
+    """Merge and judge made-up steps, once a process; in a thread, as later the ranks' are."""
     thread = threading.Thread(target=never_raise(_round), name="rank_probe_join", daemon=True)
     thread.start()
-    thread.join()
+    return thread
 
 
 def _round() -> None:

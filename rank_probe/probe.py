@@ -125,7 +125,7 @@ class Probe:
             lambda: torch_backward.attach(self.timeline),
             lambda: torch_collectives.attach(self.timeline),
             lambda: torch_parallel.attach(self.timeline),
-            lambda: torch_rendezvous.attach(self._parts.lifecycle),
+            lambda: torch_rendezvous.attach(self._parts.lifecycle, self._while_ranks_meet),
         )
         if self._automatic:
             self._attach_each(
@@ -138,13 +138,17 @@ class Probe:
 
     @never_raise
     def _prepare_to_join(self) -> None:
-        """Import and call what the join will need: later, the first time would hold up training."""
+        """Import what the join will need: while training runs, an import would hold it up."""
         if not sys.modules["torch"].distributed.is_available():
             return
         importlib.import_module("rank_probe.torch_store")
         launched = identity.from_environment(self._environment)
         if launched is not None and launched.rank == 0 and launched.world_size > 1:
-            importlib.import_module("rank_probe.join_rehearsal").rehearse()
+            importlib.import_module("rank_probe.join_rehearsal")
+
+    def _while_ranks_meet(self) -> None:
+        if (rehearsal := sys.modules.get("rank_probe.join_rehearsal")) is not None:
+            rehearsal.rehearse()
 
     def _attach_each(self, *attaches: Callable[[], Patches]) -> None:
         """Attach what this torch version supports: one part that fails must not cost the others."""

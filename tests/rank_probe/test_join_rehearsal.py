@@ -23,7 +23,7 @@ def test_all_of_a_round_is_rehearsed(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Judge, "judge", watched)
     before = threading.active_count()
-    rehearse()
+    rehearse.__wrapped__().join()
 
     verdict, name = judged[-1]
     assert verdict.reason != WARMING_UP

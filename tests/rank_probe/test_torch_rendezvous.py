@@ -18,7 +18,7 @@ ORIGINAL = dist.init_process_group
 def life() -> Iterator[Lifecycle]:
     """A lifecycle that is told, until the test is over."""
     life = Lifecycle()
-    patches = torch_rendezvous.attach(life)
+    patches = torch_rendezvous.attach(life, lambda: None)
     yield life
     patches.undo()
 
@@ -40,6 +40,22 @@ def test_a_group_that_cannot_be_made_is_none(life: Lifecycle) -> None:
     assert "rendezvous" not in life.seconds()
 
 
+def test_what_else_is_to_be_done_comes_first_and_never_raises() -> None:
+    """The ranks wait for each other from then on."""
+    was_there: list[bool] = []
+
+    def also() -> None:
+        was_there.append(dist.is_initialized())
+        raise ValueError
+
+    patches = torch_rendezvous.attach(Lifecycle(), also)
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    patches.undo()
+    dist.destroy_process_group()
+
+    assert was_there == [False]
+
+
 def test_it_still_pickles_by_name(life: Lifecycle) -> None:
     """All its names hold the same function."""
     assert pickle.loads(pickle.dumps(dist.init_process_group)) is dist.init_process_group
@@ -48,7 +64,7 @@ def test_it_still_pickles_by_name(life: Lifecycle) -> None:
 
 def test_undo_restores_every_name() -> None:
     """Each module has torch's own function again."""
-    torch_rendezvous.attach(Lifecycle()).undo()
+    torch_rendezvous.attach(Lifecycle(), lambda: None).undo()
 
     for module in (dist, distributed_c10d, device_mesh):
         assert getattr(module, "init_process_group", ORIGINAL) is ORIGINAL

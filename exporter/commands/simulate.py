@@ -64,7 +64,8 @@ def run(arguments: Sequence[str]) -> int:
     from exporter.simulate.serve import serve
 
     # A large fleet takes a while to begin, and may be interrupted or ended then too.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
     with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="rankskew-simulate-") as directory:
         serve(plans, Path(directory), listening)
     return 0

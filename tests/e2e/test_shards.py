@@ -116,13 +116,15 @@ def test_late_rank_is_the_alert_of_a_single_prometheus(both: Both) -> None:
 
     assert whole.keys() == one.keys()
     assert value_of(name, whole) == pytest.approx(value_of(name, one), rel=0.01)
-    assert "GPU 1, PID" in text_of(name, "facts", whole)
+    # A text has what comes from elsewhere, such as the price, perhaps an evaluation later.
+    assert wait_for(
+        lambda: "GPU 1, PID" in text_of(name, "facts", of_shards(both)) or None, PATIENCE_SECONDS
+    )
     for part in ("facts", "first", "headline"):
 
         def told(part: str = part) -> list[str]:
             return [TIMES.sub("", text_of(name, part, found)) for found in settled(both)]
 
-        # A text has the price once that is recorded, perhaps an evaluation after the alert.
         wait_for(lambda told=told: len(set(told())) == 1 or None, PATIENCE_SECONDS)  # type: ignore[misc]
         assert len(set(told())) == 1, told()
 

@@ -13,7 +13,7 @@ from rank_probe.stages import STAGES
 from rank_probe.vectors import StepVector
 
 RANKS: Final = 3
-NANOSECONDS: Final = 1_000_000
+STAGE_NANOSECONDS: Final = 1_000_000
 
 
 @functools.cache
@@ -26,7 +26,7 @@ def rehearse() -> threading.Thread:
 
 def _round() -> None:
     use_one_cpu()
-    vector = (NANOSECONDS,) * len(STAGES)
+    vector = (STAGE_NANOSECONDS,) * len(STAGES)
     ring = Ring(1.0)
     steps = ring.take([StepVector(step, 0, vector) for step in range(STEPS_A_ROUND)], 0.0)
     alignment = Alignment(steps, range(RANKS), RANKS)

@@ -11,8 +11,8 @@ from rank_probe.lifecycle import Lifecycle
 from rank_probe.patches import Patches
 
 
-def attach(lifecycle: Lifecycle, also: Callable[[], object]) -> Patches:
-    """Report init_process_group to *lifecycle*, and call *also*; `undo` the result to detach.
+def attach(lifecycle: Lifecycle, meanwhile: Callable[[], object]) -> Patches:
+    """Tell *lifecycle* of init_process_group, calling *meanwhile* first; `undo` to detach.
 
     Not seen: a script that imported the function by name earlier.
     """
@@ -21,7 +21,7 @@ def attach(lifecycle: Lifecycle, also: Callable[[], object]) -> Patches:
         return patches
     from torch.distributed import device_mesh, distributed_c10d
 
-    replacement = _told(lifecycle, also, torch.distributed.init_process_group)
+    replacement = _told(lifecycle, meanwhile, torch.distributed.init_process_group)
     # init_device_mesh creates the group too, by the name that its module imported.
     for module in (torch.distributed, distributed_c10d, device_mesh):
         if hasattr(module, "init_process_group"):
@@ -29,17 +29,19 @@ def attach(lifecycle: Lifecycle, also: Callable[[], object]) -> Patches:
     return patches
 
 
-def _told(lifecycle: Lifecycle, also: Callable[[], object], original: Callable[..., Any]) -> Any:
-    begins, beside, ended = (
+def _told(
+    lifecycle: Lifecycle, meanwhile: Callable[[], object], original: Callable[..., Any]
+) -> Any:
+    begins, before, ended = (
         never_raise(lifecycle.rendezvous_begins),
-        never_raise(also),
+        never_raise(meanwhile),
         never_raise(lifecycle.rendezvous_ended),
     )
 
     @functools.wraps(original)
     def init_process_group(*args: Any, **kwargs: Any) -> Any:
         begins()
-        beside()
+        before()
         result = original(*args, **kwargs)
         ended()
         return result

@@ -1,7 +1,7 @@
 """How long the probe holds up a training thread: in its hooks, and by holding the interpreter.
 
-Both are measured on the thread itself. A pause counts for as long as the thread in the hook, or the
-probe's own threads, used a CPU in it. For the rest of it somebody else ran: a machine with two
+Both are measured on the thread itself. A pause counts for as long as the thread in the hook and
+the probe's own threads used a CPU in it. For the rest of it somebody else ran: a machine with two
 cores for a whole stack does that all the time. Its length by the clock is kept beside it.
 """
 
@@ -55,12 +55,12 @@ class Pauses:
 
     def begin(self) -> None:
         """Enter a pause."""
-        self._used = time.thread_time_ns()
+        self._used = _used_in_a_hook()
         self._began = time.perf_counter_ns()
 
     def end(self) -> None:
         """Leave it."""
-        self.add(time.perf_counter_ns() - self._began, time.thread_time_ns() - self._used)
+        self.add(time.perf_counter_ns() - self._began, _used_in_a_hook() - self._used)
 
     def add(self, elapsed: int, used: int) -> None:
         """Add a pause of *elapsed*, in which the probe *used* a CPU."""
@@ -142,6 +142,11 @@ def naps(library: Path, pauses: Pauses) -> Callable[[float], None]:
         pauses.add(now - woke.value, sum_of(clocks, len(clocks)) - used.value)
 
     return sleep
+
+
+def _used_in_a_hook() -> int:
+    """Return what this thread and the probe's own used of a CPU: one may wait for another."""
+    return time.thread_time_ns() + sum(map(time.clock_gettime_ns, _clocks_of_the_probe()))
 
 
 def _clocks_of_the_probe() -> "ctypes.Array[ctypes.c_int]":

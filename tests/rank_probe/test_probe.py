@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import HashStore
 
 from rank_probe import cuda_events, events, runtime, stacks, torch_parallel, torch_store
 from rank_probe.guard import failures
@@ -362,3 +364,22 @@ def test_what_the_join_needs_is_there_before_training(
 
     assert "rank_probe.torch_store" in sys.modules
     assert ("rank_probe.join_merge" in sys.modules) is expected
+
+
+@pytest.mark.parametrize(("rank", "expected"), [("0", 1), ("1", 0)])
+def test_rank_0_rehearses_the_join_while_the_ranks_meet(
+    monkeypatch: pytest.MonkeyPatch, rank: str, expected: int
+) -> None:
+    """Not when torch is imported: a thread that imports would wait for that, and be waited for."""
+    monkeypatch.delitem(sys.modules, "rank_probe.join_rehearsal", raising=False)
+    probe = Probe(automatic=False, environment={"RANK": rank, "WORLD_SIZE": "2"})
+    probe.attach()
+    rehearsed: list[None] = []
+    if (module := sys.modules.get("rank_probe.join_rehearsal")) is not None:
+        assert module.rehearse.cache_info().currsize == 0
+        monkeypatch.setattr(module, "rehearse", lambda: rehearsed.append(None))
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group()
+    probe.detach()
+
+    assert len(rehearsed) == expected

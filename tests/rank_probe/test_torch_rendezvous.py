@@ -40,15 +40,15 @@ def test_a_group_that_cannot_be_made_is_none(life: Lifecycle) -> None:
     assert "rendezvous" not in life.seconds()
 
 
-def test_what_else_is_to_be_done_comes_first_and_never_raises() -> None:
+def test_what_is_done_meanwhile_begins_first_and_never_raises() -> None:
     """The ranks wait for each other from then on."""
     was_there: list[bool] = []
 
-    def also() -> None:
+    def meanwhile() -> None:
         was_there.append(dist.is_initialized())
         raise ValueError
 
-    patches = torch_rendezvous.attach(Lifecycle(), also)
+    patches = torch_rendezvous.attach(Lifecycle(), meanwhile)
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
     patches.undo()
     dist.destroy_process_group()

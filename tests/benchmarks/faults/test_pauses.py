@@ -3,7 +3,10 @@
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -38,6 +41,53 @@ def test_code_of_the_probe_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0.02 <= held_up < 0.05
 
 
+HOOK: Final = str(Path(breath.__file__).with_name("made_up.py"))
+
+
+def test_hook_that_computes_is_ours() -> None:
+    """It counts for as long as its thread used a CPU."""
+    assert _ours_in("sum(range(1_000_000))") > 0.001
+    assert _ours_in("time.sleep(0.02)") < 0.005
+
+
+@pytest.mark.parametrize(("name", "is_ours"), [("rank_probe_join", True), ("loader", False)])
+def test_hook_that_waits_for_the_probe_is_ours(name: str, is_ours: bool) -> None:
+    """A hook may be held up by the probe's own threads, or by others."""
+    with _computing(name):
+        ours = _ours_in("for _ in range(10): time.sleep(0.001)")
+    assert (ours > 0.005) == is_ours
+
+
+def _ours_in(code: str) -> float:
+    """Return the length of the pause that *code* is as a hook."""
+    compiled = compile(code, HOOK, "exec")
+    pauses = Pauses()
+    Hooks(pauses).watch()
+    try:
+        exec(compiled, {"time": time})
+    finally:
+        sys.setprofile(None)
+    return pauses.take()[0]
+
+
+@contextmanager
+def _computing(name: str) -> Iterator[None]:
+    """Have a thread with that *name* compute without a break."""
+    over = threading.Event()
+
+    def compute() -> None:
+        while not over.is_set():
+            sum(range(1_000_000))  # In C.
+
+    thread = threading.Thread(target=compute, name=name)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
 @pytest.mark.parametrize(("name", "is_ours"), [("rank_probe_join", True), ("loader", False)])
 def test_only_the_probe_is_blamed(tmp_path: Path, name: str, is_ours: bool) -> None:
     """Whoever computes without a break delays the end of a sleep."""
@@ -45,18 +95,9 @@ def test_only_the_probe_is_blamed(tmp_path: Path, name: str, is_ours: bool) -> N
     nap = naps(build(tmp_path), pauses)
     nap(0.001)
     pauses.take()
-    over = threading.Event()
-
-    def compute() -> None:
-        while not over.is_set():
-            sum(range(1_000_000))  # In C, without a break.
-
-    thread = threading.Thread(target=compute, name=name)
-    thread.start()
-    for _ in range(10):
-        nap(0.001)
-    over.set()
-    thread.join()
+    with _computing(name):
+        for _ in range(10):
+            nap(0.001)
     ours, held_up = pauses.take()
 
     assert held_up > 0.001

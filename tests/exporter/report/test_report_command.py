@@ -75,6 +75,17 @@ def test_shadow_has_its_summary_first(capsys: Captured) -> None:
     assert "RankskewSlowNode" in next(line for line in text.splitlines() if "Not loaded" in line)
 
 
+def test_shadow_names_the_node(capsys: Captured) -> None:
+    """An address tells nobody where to go."""
+    node = {"cluster": "eu", "instance": "10.0.0.5:9917"}
+    past = {
+        **ALERTS,
+        "ALERTS": [({**FIRES, **RANK, **node}, LATE, 1.0)],
+        "node:rankskew_name:info": [({**node, "nodename": "gpu-5"}, LATE, 1.0)],
+    }
+    assert "rank 3 on gpu-5" in printed(capsys, past, "--shadow", "--since", "7d")
+
+
 def test_shadow_as_json(capsys: Captured) -> None:
     """A program gets numbers, not words."""
     said = json.loads(printed(capsys, ALERTS, "--shadow", "--since", "7d", "--json"))

@@ -15,6 +15,17 @@ int64_t sum_of(const clockid_t *clocks, int count) {
     return sum;
 }
 
+/* Use a CPU for *nanoseconds*; return the longest of them between two looks at the clock. */
+int64_t spin(int64_t nanoseconds) {
+    int64_t began = read_clock(CLOCK_THREAD_CPUTIME_ID), last = began, longest = 0;
+    while (last - began < nanoseconds) {
+        int64_t now = read_clock(CLOCK_THREAD_CPUTIME_ID);
+        longest = now - last > longest ? now - last : longest;
+        last = now;
+    }
+    return longest;
+}
+
 /* *woke is nanoseconds of the monotonic clock, *used the sum of the clocks. */
 void nap(double seconds, const clockid_t *clocks, int count, int64_t *woke, int64_t *used) {
     struct timespec length = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};

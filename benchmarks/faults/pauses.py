@@ -3,6 +3,9 @@
 Both are measured on the thread itself. A pause counts for as long as the thread in the hook and
 the probe's own threads used a CPU in it. For the rest of it somebody else ran: a machine with two
 cores for a whole stack does that all the time. Its length by the clock is kept beside it.
+
+A virtual machine that is stopped for milliseconds counts them as used by whoever ran. An empty loop
+that uses a CPU for as long as the probe did shows how often that happens.
 """
 
 import ctypes
@@ -11,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from types import BuiltinFunctionType, FrameType
 from typing import Any, Final
@@ -43,6 +47,18 @@ def build(directory: Path) -> Path:
     return library
 
 
+@dataclass(frozen=True, slots=True)
+class Paused:
+    """The longest pause of a while: what the probe used of a CPU in it, its length by the clock.
+
+    *all_seconds* is what the probe used in all its pauses.
+    """
+
+    seconds: float
+    held_up_seconds: float
+    all_seconds: float
+
+
 class Pauses:
     """Keeps the longest pause of the calling thread, in nanoseconds, until take().
 
@@ -50,7 +66,7 @@ class Pauses:
     """
 
     def __init__(self) -> None:
-        self._ours = self._elapsed = 0
+        self._ours = self._elapsed = self._all = 0
         self._began = self._used = 0
 
     def begin(self) -> None:
@@ -65,12 +81,14 @@ class Pauses:
     def add(self, elapsed: int, used: int) -> None:
         """Add a pause of *elapsed*, in which the probe *used* a CPU."""
         self._elapsed = max(self._elapsed, elapsed)
-        self._ours = max(self._ours, min(elapsed, used))
+        ours = min(elapsed, used)
+        self._ours = max(self._ours, ours)
+        self._all += ours
 
-    def take(self) -> tuple[float, float]:
-        """Return the longest of *ours* and *elapsed* since the last call, in seconds."""
-        taken = self._ours / 1e9, self._elapsed / 1e9
-        self._ours = self._elapsed = 0
+    def take(self) -> Paused:
+        """Return the longest of *ours* and *elapsed* since the last call."""
+        taken = Paused(self._ours / 1e9, self._elapsed / 1e9, self._all / 1e9)
+        self._ours = self._elapsed = self._all = 0
         return taken
 
 
@@ -142,6 +160,13 @@ def naps(library: Path, pauses: Pauses) -> Callable[[float], None]:
         pauses.add(now - woke.value, sum_of(clocks, len(clocks)) - used.value)
 
     return sleep
+
+
+def empty_loop(library: Path) -> Callable[[float], float]:
+    """Return a function that uses a CPU for seconds, and returns the longest pause in them."""
+    spin = ctypes.CDLL(str(library)).spin
+    spin.argtypes, spin.restype = (ctypes.c_int64,), ctypes.c_int64
+    return lambda seconds: float(spin(round(seconds * 1e9))) / 1e9
 
 
 def _used_in_a_hook() -> int:

@@ -10,6 +10,7 @@ DIRECTORY/stop exists. Each step takes about 20 ms, slept as in demo/train.py.
 import argparse
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -22,7 +23,7 @@ from torch._C._distributed_c10d import PrefixStore, Store, TCPStore
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
-from benchmarks.faults.pauses import Hooks, Pauses, naps
+from benchmarks.faults.pauses import Hooks, Pauses, empty_loop, naps
 from benchmarks.faults.records import Recorder
 from demo.train import BATCH, FEATURES, Batches, Block, TimedSGD, Work
 
@@ -43,6 +44,7 @@ class Me:
     stop: Path
     work: Work
     pauses: Pauses
+    empty_loop: Callable[[float], float]
     recorder: Recorder
 
 
@@ -58,7 +60,8 @@ def main() -> None:
     pauses = Pauses()
     recorder = Recorder(options.directory, rank)
     stop = options.directory / "stop"
-    me = Me(rank, world_size, stop, naps(options.nap, pauses), pauses, recorder)
+    work, loop = naps(options.nap, pauses), empty_loop(options.nap)
+    me = Me(rank, world_size, stop, work, pauses, loop, recorder)
     host, _, port = options.store.rpartition(":")
     store = TCPStore(host, int(port), is_master=False, timeout=TIMEOUT)
     Hooks(pauses).watch()
@@ -121,7 +124,8 @@ def train(me: Me) -> None:
         optimizer.step()
         optimizer.zero_grad()
         now = time.perf_counter()
-        me.recorder.write(now - began, *me.pauses.take())
+        paused = me.pauses.take()
+        me.recorder.write(now - began, paused, me.empty_loop(paused.all_seconds))
         began = now
         if me.stop.exists():
             return

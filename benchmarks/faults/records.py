@@ -7,21 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-RECORD: Final = struct.Struct("<dddd")
+from benchmarks.faults.pauses import Paused
+
+RECORD: Final = struct.Struct("<ddddd")
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """A finished step: when, its length and the longest pause in it, in seconds.
 
-    *ended* is by the reader's wall clock. *paused_seconds* is what the process used of a CPU in the
-    pause, *held_up_seconds* its length by the clock.
+    *ended* is by the reader's wall clock. *paused_seconds* is what the probe used of a CPU in the
+    pause, *held_up_seconds* its length by the clock; *empty_seconds* is the longest pause of an
+    empty loop that used a CPU for as long as the probe did in the step.
     """
 
     ended: float
     seconds: float
     paused_seconds: float
     held_up_seconds: float
+    empty_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +51,10 @@ class Recorder:
         path = directory / f"{rank}-{os.getpid()}.steps"
         self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
 
-    def write(self, seconds: float, paused_seconds: float, held_up_seconds: float) -> None:
+    def write(self, seconds: float, paused: Paused, empty_seconds: float) -> None:
         """Append a step that ends now."""
-        record = (time.monotonic(), seconds, paused_seconds, held_up_seconds)
-        os.write(self._file, RECORD.pack(*record))
+        longest = (paused.seconds, paused.held_up_seconds, empty_seconds)
+        os.write(self._file, RECORD.pack(time.monotonic(), seconds, *longest))
 
 
 def read(directory: Path) -> list[Life]:

@@ -12,7 +12,7 @@ RESTARTED = Stored(RANK_STEPS, ((0.0, 5.0), (1.0, 50.0), (2.0, 50.0), (3.0, 4.0)
 
 def life(rank: int, *ends: float) -> Life:
     """Return a process of *rank* whose steps ended then."""
-    return Life(rank, 1, tuple(Step(end, 0.02, 0.0, 0.0) for end in ends))
+    return Life(rank, 1, tuple(Step(end, 0.02, 0.0, 0.0, 0.0) for end in ends))
 
 
 def killed(part: str, at: float) -> Killed:

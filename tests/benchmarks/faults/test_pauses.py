@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from benchmarks.faults.pauses import Hooks, Pauses, build, naps
+from benchmarks.faults.pauses import Hooks, Paused, Pauses, build, empty_loop, naps
 from rank_probe import breath
 
 
@@ -20,8 +20,8 @@ def test_longest_pause_counts_what_the_probe_used() -> None:
     pauses.add(elapsed=5_000_000, used=1_000_000)
     pauses.add(elapsed=2_000_000, used=3_000_000)
 
-    assert pauses.take() == (0.002, 0.005)
-    assert pauses.take() == (0.0, 0.0)
+    assert pauses.take() == Paused(0.002, 0.005, 0.003)
+    assert pauses.take() == Paused(0.0, 0.0, 0.0)
 
 
 def test_code_of_the_probe_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,14 +31,14 @@ def test_code_of_the_probe_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     Hooks(pauses).watch()
     try:
         time.sleep(0.05)
-        _, before = pauses.take()
+        before = pauses.take()
         breath.breathe()
-        _, held_up = pauses.take()
+        paused = pauses.take()
     finally:
         sys.setprofile(None)
 
-    assert before == 0
-    assert 0.02 <= held_up < 0.05
+    assert before.held_up_seconds == 0
+    assert 0.02 <= paused.held_up_seconds < 0.05
 
 
 HOOK: Final = str(Path(breath.__file__).with_name("made_up.py"))
@@ -67,7 +67,7 @@ def _ours_in(code: str) -> float:
         exec(compiled, {"time": time})
     finally:
         sys.setprofile(None)
-    return pauses.take()[0]
+    return pauses.take().seconds
 
 
 @contextmanager
@@ -98,10 +98,10 @@ def test_only_the_probe_is_blamed(tmp_path: Path, name: str, is_ours: bool) -> N
     with _computing(name):
         for _ in range(10):
             nap(0.001)
-    ours, held_up = pauses.take()
+    paused = pauses.take()
 
-    assert held_up > 0.001
-    assert (ours > 0.001) == is_ours
+    assert paused.held_up_seconds > 0.001
+    assert (paused.seconds > 0.001) == is_ours
 
 
 def test_thread_that_ended_is_not_counted(tmp_path: Path) -> None:
@@ -113,4 +113,15 @@ def test_thread_that_ended_is_not_counted(tmp_path: Path) -> None:
     nap(0.1)
     thread.join()
 
-    assert pauses.take()[0] == 0.0
+    assert pauses.take().seconds == 0.0
+
+
+def test_empty_loop_uses_a_cpu_for_as_long_as_it_is_told(tmp_path: Path) -> None:
+    """Its longest pause is a part of that."""
+    loop = empty_loop(build(tmp_path))
+    before = time.thread_time()
+    longest = loop(0.05)
+
+    assert time.thread_time() - before >= 0.05
+    assert 0 < longest < 0.05
+    assert loop(0.0) == 0.0

@@ -67,17 +67,21 @@ class Alignment:
         # A writable copy, or torch warns.
         words = torch.frombuffer(bytearray().join(messages), dtype=torch.int32)
         words = words.view(len(messages), length // 4)
+        breathe()
         expected = torch.tensor([MAGIC, self._world_size], dtype=torch.int32, device="cpu")
         if not torch.equal(words[:, :2], expected.expand(len(messages), 2)):
             return False
+        breathe()
         at = torch.tensor(positions, dtype=torch.int64, device="cpu") + first
         self._digests[at] = words[:, 2:_WORDS_IN_HEAD].contiguous().view(torch.int64)
         breathe()
         cells = words[:, _WORDS_IN_HEAD:].view(len(messages), rows, _WORDS_IN_ROW)
         steps = cells[:, :, 0].contiguous()
         wanted = self._candidates.expand(len(messages), -1).contiguous()
+        breathe()
         found = torch.searchsorted(steps, wanted).clamp_(max=rows - 1)
         self._found &= (steps.gather(1, found) == wanted).all(dim=0)
+        breathe()
         vectors = cells[:, :, 1:]
         self._microseconds[at] = torch.take_along_dim(vectors, found[:, :, None], dim=1)
         return bool(self._found.any())
@@ -85,5 +89,6 @@ class Alignment:
     def common(self) -> Aligned:
         """Return what all ranks hold."""
         steps: list[int] = self._candidates[self._found].tolist()
+        breathe()
         microseconds = self._microseconds[:, self._found].transpose(0, 1)
         return Aligned(steps, self._ranks, microseconds, self._digests[:, 0], self._digests[:, 1])

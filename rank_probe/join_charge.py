@@ -7,7 +7,7 @@ have changed both defaults.
 
 import ctypes
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from rank_probe.breath import breathe
 from rank_probe.stages import SYNC
 from rank_probe.windows import BASELINE_QUANTILE
 
+_set_threads: Final = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)
+
 
 def use_one_cpu() -> None:
     """Make torch's operations in the calling thread, and only there, run on one CPU.
@@ -23,9 +25,8 @@ def use_one_cpu() -> None:
     torch.set_num_threads would change later threads too; OpenMP's setting is per thread.
     """
     torch.get_num_threads()  # First: a thread's first call copies torch's setting over OpenMP's.
-    set_it = getattr(ctypes.CDLL(None), "omp_set_num_threads", None)
-    if set_it is not None:
-        set_it(1)
+    if _set_threads is not None:
+        _set_threads(1)
 
 
 class Charges(NamedTuple):
@@ -61,22 +62,26 @@ def charge(durations: Tensor, members: Sequence[Tensor]) -> Charges:
     work = durations[:, :, :SYNC].to(torch.float64)
     busy = work.sum(dim=2)
     normal = _normal(busy, members)
-    breathe()
     normal_work = _normal(work, members)
     heaviest = normal.amax(dim=1, keepdim=True)
     equal = torch.maximum(busy, torch.minimum(busy + (heaviest - normal), heaviest))
     breathe()
     over = work - normal_work
     had = work > 0
+    breathe()
     among = over.where(had | ~had.any(dim=2, keepdim=True), -torch.inf)
     furthest = among.argmax(dim=2)  # The first of several equal ones, as for busy.
+    breathe()
     positive = over.clamp(min=0)
     whole = positive.sum(dim=2, keepdim=True)
+    breathe()
     nowhere = torch.zeros_like(over).scatter_(2, furthest[:, :, None], 1.0)
     parts = torch.where(whole > 0, positive / whole, nowhere)
     breathe()
     caused = torch.zeros(durations.shape, dtype=torch.float64, device="cpu")
-    caused[:, :, :SYNC] = _shared_waits(busy, equal)[:, :, None] * parts
+    waits = _shared_waits(busy, equal)
+    breathe()
+    caused[:, :, :SYNC] = waits[:, :, None] * parts
     breathe()
     pacer = busy.argmax(dim=1)
     stage = furthest.gather(1, pacer[:, None])[:, 0]
@@ -91,9 +96,11 @@ def _shared_waits(busy: Tensor, equal: Tensor) -> Tensor:
     """
     ranks = busy.shape[1]
     moments, order = torch.cat([busy, equal], dim=1).sort(dim=1)
+    breathe()
     done = (order[:, :-1] < ranks).cumsum(dim=1)
     waiting = torch.arange(1, 2 * ranks, dtype=torch.int64, device="cpu") - done
     working = (ranks - done).clamp_(min=1)  # 0 once all have ended, but no time follows.
+    breathe()
     charged = torch.zeros_like(moments)
     charged[:, 1:] = (moments.diff(dim=1) * waiting / working).cumsum(dim=1)
     return torch.empty_like(moments).scatter_(1, order, charged)[:, :ranks]
@@ -112,6 +119,7 @@ def _normal(values: Tensor, members: Sequence[Tensor]) -> Tensor:
 
 def _baseline(values: Tensor) -> Tensor:
     """Return the baseline along dimension 2, which is kept."""
+    breathe()
     if values.shape[2] <= 2:
         return values.amin(dim=2, keepdim=True)
     # Many times faster along the last dimension.
@@ -127,6 +135,7 @@ def baseline(values: Tensor) -> Tensor:
 
 def quantile(share: float, values: Tensor) -> Tensor:
     """Return a quantile along the last dimension, which is kept; as accounting.step.quantile."""
+    breathe()
     position = share * (values.shape[-1] - 1)
     below = int(position)
     above = min(below + 1, values.shape[-1] - 1)

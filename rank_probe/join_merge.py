@@ -34,8 +34,11 @@ class Merger:
         *names* [digest] are the peer groups' names; *now* is in seconds of one clock.
         """
         self._seat(aligned, names)
+        breathe()
         self.totals.begin(aligned, sum(each.shape[0] for each in self._members))
+        breathe()
         ends = _ends(aligned.microseconds, now)
+        breathe()
         # The judge's history begins at the end of the warm-up, not at the end of a round.
         warm = min(max(WARMUP_STEPS - self._steps, 0), len(ends))
         self._steps += len(ends)
@@ -51,6 +54,7 @@ class Merger:
         for first in range(0, len(part), at_once):
             some = part[first : first + at_once]
             charges = charge(some, self._members)
+            breathe()
             self.totals.add(aligned.ranks, some, charges)
             breathe()
             leaders += self._reduction.add(

@@ -125,18 +125,23 @@ class Rounds:
         if group != self._group:
             self._store.set(_group_key(digest(group)), group.encode())
             self._group = group
+            breathe()
         message = self._ring.message(self._place.world_size, digest(group), self._node)
+        breathe()
         self._store.set(_steps_key(self._place.rank), message)
 
     def _read(self, now: float) -> None:
         keys = [_result_key(self._place.rank), VERDICT_KEY]
         if self._store.check(keys):
+            breathe()
             result, verdict = self._store.multi_get(keys)
             breathe()
             self.result = read_result(result) or self.result
+            breathe()
             if verdict != self._verdict_message:
                 self._verdict_message, self.verdict_at = verdict, now
                 self.verdict = json.loads(verdict)
+                breathe()
         result_now = self.result
         if result_now is not None and self._place.rank != 0:
             self._ring.follow(result_now.stride)
@@ -175,7 +180,9 @@ class Merging:
             breathe()
             messages = merger.totals.messages(stride)
         breathe()
-        self._tell(messages, json.dumps(verdict.to_json(), separators=(",", ":")).encode())
+        said = json.dumps(verdict.to_json(), separators=(",", ":")).encode()
+        breathe()
+        self._tell(messages, said)
 
     def take_back(self) -> None:
         """Delete the common keys, and those written for ranks that left."""
@@ -214,10 +221,12 @@ class Merging:
 
         with _own_arithmetic():
             alignment = Alignment(candidates, self._ranks, self._place.world_size)
+        breathe()
         for ranks in self._batches(self._ranks):
             keys = [_steps_key(rank) for rank in ranks]
             if not self._store.check(keys):
                 return None
+            breathe()
             messages = self._store.multi_get(keys)
             breathe()
             with _own_arithmetic():
@@ -235,6 +244,7 @@ class Merging:
 
     def _tell(self, messages: Sequence[bytes], verdict: bytes) -> None:
         self._store.set(VERDICT_KEY, verdict)
+        breathe()
         for ranks in self._batches(self._ranks):
             keys = [_result_key(rank) for rank in ranks]
             self._store.multi_set(keys, [messages[rank] for rank in ranks])

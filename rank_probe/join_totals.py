@@ -6,6 +6,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
+from rank_probe.breath import breathe
 from rank_probe.join_align import Aligned
 from rank_probe.join_charge import Charges
 from rank_probe.join_result import (
@@ -49,9 +50,11 @@ class Totals:
         cells = charges.pacer * stages + charges.stage
         counted = torch.bincount(cells, minlength=count * stages).view(count, stages)
         gained = torch.zeros((count, COLUMNS), dtype=torch.float64, device="cpu")
+        breathe()
         gained[:, JOINED] = part.sum(dim=(0, 2), dtype=torch.float64) / _US
         gained[:, GROUP_WAIT] = charges.unequal.sum(dim=0) / _US
         gained[:, PACED:CAUSED] = counted
+        breathe()
         gained[:, CAUSED:] = charges.caused.sum(dim=0) / _US
         self._totals.index_add_(0, torch.tensor(ranks, dtype=torch.int64, device="cpu"), gained)
 

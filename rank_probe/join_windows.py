@@ -86,23 +86,26 @@ class TensorReduction:
         caused = charges.caused.sum(dim=2)
         usual = normal[:, self._first]
         ranks, groups, job = self._sums
+        breathe()
         gained = torch.stack(
             [distance.sum(0), distance.square().sum(0), caused.sum(0) * _SECONDS], dim=1
         )
+        breathe()
         stages = part[:, :, :SYNC].sum(dim=0, dtype=torch.float64) * _SECONDS
         slowest = busy.amax(dim=1)
         breathe()
-        mine = torch.tensor(
-            [
-                part.sum(dtype=torch.float64) * _SECONDS / part.shape[1],
-                part[:, :, SYNC].sum(dtype=torch.float64) * _SECONDS,
-                (slowest[:, None] - busy).sum(),
-                charges.unequal.sum() * _SECONDS,
-                *charges.caused[:, :, :SYNC].sum(dim=(0, 1)) * _SECONDS,
-            ],
-            dtype=torch.float64,
-            device="cpu",
-        )
+        seconds = [
+            part.sum(dtype=torch.float64) * _SECONDS / part.shape[1],
+            part[:, :, SYNC].sum(dtype=torch.float64) * _SECONDS,
+            (slowest[:, None] - busy).sum(),
+        ]
+        breathe()
+        seconds += [
+            charges.unequal.sum() * _SECONDS,
+            *charges.caused[:, :, :SYNC].sum(dim=(0, 1)) * _SECONDS,
+        ]
+        breathe()
+        mine = torch.tensor(seconds, dtype=torch.float64, device="cpu")
         self._sums = Sums(
             ranks + torch.cat([gained, stages], dim=1),
             groups + torch.stack([usual.sum(0), usual.square().sum(0)], dim=1),
@@ -111,6 +114,7 @@ class TensorReduction:
         self._steps += len(numbers)
         breathe()
         heaviest = usual.amax(dim=1)
+        breathe()
         lead = (slowest - heaviest).tolist()
         cost = (caused.gather(1, charges.pacer[:, None])[:, 0] * _SECONDS).tolist()
         return [
@@ -139,13 +143,14 @@ class TensorReduction:
         before: tuple[Mark, Mark] | None = None,
     ) -> Window:
         """Return what stands out; see rank_probe.windows.Reduction."""
-        breathe()
         steps = end.steps - begin.steps
         means = end.sums.means(begin.sums, steps)
         earlier, steps_before = None, 0
         if before is not None:
             steps_before = before[1].steps - before[0].steps
+            breathe()
             earlier = before[1].sums.means(before[0].sums, steps_before)
+        breathe()
         own = torch.cat(
             [
                 means.groups[position, 0] + means.ranks[members, DISTANCE]
@@ -189,12 +194,12 @@ class TensorReduction:
         normal, normal_squared = means.groups[position].tolist()
         rows = means.ranks[members]
         now = _Members(rows)
-        breathe()
         before = None if earlier is None else _Members(earlier.ranks[members])
         breathe()
         rises = now.excess - before.excess if before else torch.zeros_like(now.excess)
         rise = baseline(rises).item()
         further = torch.maximum(now.excess, rises - rise)
+        breathe()
         best = further.topk(min(MOST_STANDING, len(members)))
         least = STANDS_OUT_RATIO * (normal + now.usual)
         standing = best.indices[best.values > least].tolist()
@@ -246,7 +251,9 @@ class _Members:
         self.usual = baseline(rows[:, DISTANCE]).item()
         self.excess = rows[:, DISTANCE] - self.usual
         self.stages = baseline(rows[:, FIRST_STAGE:].T.contiguous())[:, 0]
+        breathe()
         self.variances = _variances(rows)
+        breathe()
 
 
 def _variances(rows: Tensor) -> Tensor:

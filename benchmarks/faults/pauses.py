@@ -3,6 +3,7 @@
 Both are measured on the thread itself. A pause counts for as long as the thread in the hook and
 the probe's own threads used a CPU in it. For the rest of it somebody else ran: a machine with two
 cores for a whole stack does that all the time. Its length by the clock is kept beside it.
+Nor does it count when Python collects garbage, which the probe's threads leave none of.
 
 A virtual machine that is stopped for milliseconds counts them as used by whoever ran. An empty loop
 that uses a CPU for as long as the probe did shows how often that happens.
@@ -20,6 +21,7 @@ from types import BuiltinFunctionType, FrameType
 from typing import Any, Final
 
 import rank_probe
+from benchmarks.faults.garbage import Garbage
 
 SOURCE: Final = Path(__file__).parent / "nap.c"
 PROBE: Final = str(Path(rank_probe.__file__).parent)
@@ -68,6 +70,8 @@ class Pauses:
     def __init__(self) -> None:
         self._ours = self._elapsed = self._all = 0
         self._began = self._used = 0
+        thread = threading.current_thread()
+        self._garbage = Garbage(lambda each: each is thread or is_ours(each))
 
     def begin(self) -> None:
         """Enter a pause."""
@@ -76,12 +80,12 @@ class Pauses:
 
     def end(self) -> None:
         """Leave it."""
-        self.add(time.perf_counter_ns() - self._began, _used_in_a_hook() - self._used)
+        self.add(self._began, time.perf_counter_ns(), _used_in_a_hook() - self._used)
 
-    def add(self, elapsed: int, used: int) -> None:
-        """Add a pause of *elapsed*, in which the probe *used* a CPU."""
-        self._elapsed = max(self._elapsed, elapsed)
-        ours = min(elapsed, used)
+    def add(self, began: int, ended: int, used: int) -> None:
+        """Add a pause between two times of the clock, in which the probe *used* a CPU."""
+        self._elapsed = max(self._elapsed, ended - began)
+        ours = min(ended - began, max(0, used - self._garbage.used(began, ended)))
         self._ours = max(self._ours, ours)
         self._all += ours
 
@@ -157,7 +161,7 @@ def naps(library: Path, pauses: Pauses) -> Callable[[float], None]:
         clocks = _clocks_of_the_probe()
         nap(seconds, clocks, len(clocks), *places)
         now = time.perf_counter_ns()
-        pauses.add(now - woke.value, sum_of(clocks, len(clocks)) - used.value)
+        pauses.add(woke.value, now, sum_of(clocks, len(clocks)) - used.value)
 
     return sleep
 
@@ -167,6 +171,11 @@ def empty_loop(library: Path) -> Callable[[float], float]:
     spin = ctypes.CDLL(str(library)).spin
     spin.argtypes, spin.restype = (ctypes.c_int64,), ctypes.c_int64
     return lambda seconds: float(spin(round(seconds * 1e9))) / 1e9
+
+
+def is_ours(thread: threading.Thread) -> bool:
+    """Return whether *thread* is the probe's own."""
+    return thread.name.startswith("rank_probe")
 
 
 def _used_in_a_hook() -> int:
@@ -179,6 +188,6 @@ def _clocks_of_the_probe() -> "ctypes.Array[ctypes.c_int]":
     clocks = [
         time.pthread_getcpuclockid(thread.ident)
         for thread in threading.enumerate()
-        if thread.name.startswith("rank_probe") and thread.ident is not None
+        if is_ours(thread) and thread.ident is not None
     ]
     return (ctypes.c_int * len(clocks))(*clocks)

@@ -2,8 +2,12 @@
 
 import threading
 import time
+from types import SimpleNamespace
 
-from rank_probe.breath import BREATH_SECONDS, breathe
+import pytest
+
+from rank_probe import breath
+from rank_probe.breath import BREATH_SECONDS, WORK_SECONDS, breathe
 
 
 def test_breath_is_short_and_gives_way() -> None:
@@ -25,3 +29,17 @@ def test_breath_is_short_and_gives_way() -> None:
     thread.join()
 
     assert turns == ["other"]
+
+
+def test_breath_is_taken_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each costs a wake-up: a fast machine needs fewer."""
+    now, slept = [100.0], list[float]()
+    clock = SimpleNamespace(perf_counter=lambda: now[0], sleep=slept.append)
+    monkeypatch.setattr(breath, "time", clock)
+    breathe()
+    now[0] += WORK_SECONDS / 2
+    breathe()
+    assert slept == [BREATH_SECONDS]
+    now[0] += WORK_SECONDS
+    breathe()
+    assert slept == [BREATH_SECONDS] * 2

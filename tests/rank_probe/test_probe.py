@@ -366,6 +366,21 @@ def test_what_the_join_needs_is_there_before_training(
     assert ("rank_probe.join_merge" in sys.modules) is expected
 
 
+def test_snapshots_leave_no_garbage() -> None:
+    """Python would collect it at the next allocation, perhaps while training waits."""
+    probe = Probe(automatic=False, environment=RANK_2_OF_4)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(10):
+            snapshot = probe.snapshot()
+            assert snapshot is not None
+            snapshot.to_json()
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
 @pytest.mark.parametrize(("rank", "expected"), [("0", 1), ("1", 0)])
 def test_rank_0_rehearses_the_join_while_the_ranks_meet(
     monkeypatch: pytest.MonkeyPatch, rank: str, expected: int

@@ -17,8 +17,8 @@ from rank_probe import breath
 def test_longest_pause_counts_what_the_probe_used() -> None:
     """Time in which the kernel ran somebody else is no pause of ours, but is kept beside it."""
     pauses = Pauses()
-    pauses.add(elapsed=5_000_000, used=1_000_000)
-    pauses.add(elapsed=2_000_000, used=3_000_000)
+    pauses.add(1_000_000, 6_000_000, used=1_000_000)
+    pauses.add(7_000_000, 9_000_000, used=3_000_000)
 
     assert pauses.take() == Paused(0.002, 0.005, 0.003)
     assert pauses.take() == Paused(0.0, 0.0, 0.0)

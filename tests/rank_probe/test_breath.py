@@ -36,6 +36,7 @@ def test_breath_is_taken_after_some_work(monkeypatch: pytest.MonkeyPatch) -> Non
     now, slept = [100.0], list[float]()
     clock = SimpleNamespace(perf_counter=lambda: now[0], sleep=slept.append)
     monkeypatch.setattr(breath, "time", clock)
+    monkeypatch.setattr(breath, "_last", SimpleNamespace(at=0.0))
     breathe()
     now[0] += WORK_SECONDS / 2
     breathe()

@@ -3,7 +3,6 @@
 import gc
 import threading
 import time
-from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -23,7 +22,7 @@ class Garbage:
 
     def __init__(self, is_watched: Callable[[threading.Thread], bool]) -> None:
         self._is_watched = is_watched
-        self._last: deque[_Collection] = deque(maxlen=LAST)
+        self._last: tuple[_Collection, ...] = ()  # Replaced, as one may come at any time.
         self._began = self._used = 0
         gc.callbacks.append(self._listen)
 
@@ -39,7 +38,8 @@ class Garbage:
             self._began, self._used = time.perf_counter_ns(), time.thread_time_ns()
         elif self._is_watched(threading.current_thread()):
             used = time.thread_time_ns() - self._used
-            self._last.append(_Collection(self._began, time.perf_counter_ns(), used))
+            new = _Collection(self._began, time.perf_counter_ns(), used)
+            self._last = (*self._last[1 - LAST :], new)
 
 
 def _overlap(collection: _Collection, began: int, ended: int) -> int:

@@ -180,7 +180,15 @@ def is_ours(thread: threading.Thread) -> bool:
 
 def _used_in_a_hook() -> int:
     """Return what this thread and the probe's own used of a CPU: one may wait for another."""
-    return time.thread_time_ns() + sum(map(time.clock_gettime_ns, _clocks_of_the_probe()))
+    return time.thread_time_ns() + sum(map(_read, _clocks_of_the_probe()))
+
+
+def _read(clock: int) -> int:
+    """Return nanoseconds; that of a thread that has ended counts nothing."""
+    try:
+        return time.clock_gettime_ns(clock)
+    except OSError:
+        return 0
 
 
 def _clocks_of_the_probe() -> "ctypes.Array[ctypes.c_int]":

@@ -3,6 +3,7 @@
 The root file system is this machine's, as an overlay; what the pod does to it is lost.
 """
 
+import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -13,7 +14,8 @@ from demo.process import Process
 from tests.deploy.kubernetes import ROOT, Manifest
 
 # What the downward API says of the pod.
-FIELDS: Final = {"metadata.namespace": "training"}
+FIELDS: Final = {"metadata.namespace": "training", "spec.nodeName": "gpu-5"}
+VARIABLE: Final = re.compile(r"\$\((\w+)\)")
 # What an image has, where it lies here.
 PROGRAMS: Final = {
     **{
@@ -39,6 +41,8 @@ def container_process(
     root = node / f"{name}.layers" / "root"
     security = {**spec.get("securityContext", {}), **container.get("securityContext", {})}
     command = container.get("command") or ["rankskew", *container["args"]]
+    variables = {**_environment(container), **(environment or {})}
+    command = [VARIABLE.sub(lambda found: variables[found[1]], word) for word in command]
     words = [*_become(security, user), *(PROGRAMS.get(word, word) for word in command)]
     lines = _root_lines(root)
     for mount in container["volumeMounts"]:
@@ -50,7 +54,7 @@ def container_process(
         name,
         ["unshare", "--mount", "bash", "-ec", "\n".join(lines)],
         node / f"{name}.log",
-        {**_environment(container), **(environment or {}), "PYTHONPATH": str(ROOT)},
+        {**variables, "PYTHONPATH": str(ROOT)},
     )
 
 

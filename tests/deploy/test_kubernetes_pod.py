@@ -172,6 +172,8 @@ def test_first_page(tmp_path: Path) -> None:
             assert alert, f"{job.last_lines()}\n{prometheus.active_alerts()}"
             # What only a capability shows: the files of another user's processes.
             assert "rankskew_rank_read_bytes_total{" in metrics(port)
+            # The pod's own name would tell nobody where to go.
+            assert 'nodename="gpu-5"' in metrics(port)
     seconds = time.monotonic() - began
     print(f"first page after {seconds:.0f} s")
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from benchmarks.faults.pauses import Hooks, Paused, Pauses, build, empty_loop, naps
+from benchmarks.faults.pauses import Hooks, Paused, Pauses, _read, build, empty_loop, naps
 from rank_probe import breath
 
 
@@ -114,6 +114,23 @@ def test_thread_that_ended_is_not_counted(tmp_path: Path) -> None:
     thread.join()
 
     assert pauses.take().seconds == 0.0
+
+
+def test_clock_of_a_thread_that_ended_counts_nothing() -> None:
+    """It may end while a hook runs."""
+    over = threading.Event()
+    thread = threading.Thread(target=over.wait)
+    thread.start()
+    assert thread.ident is not None
+    clock = time.pthread_getcpuclockid(thread.ident)
+    assert _read(clock) > 0
+    over.set()
+    thread.join()
+    deadline = time.monotonic() + 5
+    while _read(clock) and time.monotonic() < deadline:  # Its end follows that of its code.
+        time.sleep(0.001)
+
+    assert _read(clock) == 0
 
 
 def test_empty_loop_uses_a_cpu_for_as_long_as_it_is_told(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Final
 
 # Long enough for a thread that waits for the interpreter to wake up and take it, on a busy machine.
 BREATH_SECONDS: Final = 1e-3
-WORK_SECONDS: Final = 1.5e-4
+WORK_SECONDS: Final = 3e-4
 
 
 class _Last(threading.local):

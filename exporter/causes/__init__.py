@@ -1,0 +1,1 @@
+"""Why a rank is late: decided once, from figures, by pure functions."""

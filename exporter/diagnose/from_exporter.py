@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from exporter.advice import advice, situations
 from exporter.client.fetch import Trouble
-from exporter.client.fields import mapping, number, numbers, objects, text, whole
+from exporter.client.fields import number, objects, text, whole
 from exporter.diagnose import by_stage
 from exporter.diagnose.advise import advised
 from exporter.diagnose.confidence import Suspect, confidence
@@ -17,14 +17,12 @@ from exporter.diagnose.loss import loss
 from exporter.diagnose.losses import loss_findings
 from exporter.diagnose.model import CannotTell, Event, Figure, Finding, Place, Report, ordered
 from exporter.live import states
-from exporter.live.sentences import LateView, LineView, late_sentence
+from exporter.live.sentences import LateView, LineView, change_sentence, late_sentence
 from exporter.top.from_exporter import Seen, ask_all, merged, read_document
 from exporter.top.model import NO_RANK, Job, Rank, no_such_job
 from exporter.top.ranks import holds_up
 from rank_probe.verdict import MILD, NODE
 
-# In a sentence of the verdict that says that the job as a whole became slower.
-SLOWER: Final = "times as long as before"
 NO_HISTORY: Final = (
     "An exporter knows its own node, and nothing of earlier: a Prometheus with the rules has "
     "causes with more evidence, costs, and alerts."
@@ -46,13 +44,6 @@ class Known:
     job: Job
     said: Sequence[Mapping[str, Any]]
     gpus: Gpus
-
-    @property
-    def verdict(self) -> Mapping[str, Any]:
-        """Return the verdict that the job's sentence is from."""
-        found = [mapping(each.get("verdict")) for each in self.said]
-        same = [each for each in found if text(each.get("sentence")) == self.job.sentence]
-        return (same or found or [{}])[0]
 
     def group(self, rank: int) -> str | None:
         """Return the peer group of a rank that one of the exporters sees."""
@@ -102,7 +93,7 @@ def _one(jobs: Sequence[Job], job_id: str | None) -> Job:
 
 def _report(known: Known, source: str, at: float | None) -> Report:
     job = known.job
-    kinds = numbers(known.verdict.get("gpus_lost"))
+    kinds = job.lost_by_kind
     if job.state == states.HUNG:
         kinds = {"hung": float(job.world_size or len(job.ranks))}
     late = [each for each in job.late if each.wakes]
@@ -220,7 +211,7 @@ def _situations(known: Known, kinds: Mapping[str, float]) -> Iterator[Finding]:
         yield _hung(job)
     elif job.state == states.RANKS_MISSING:
         yield _missing(job)
-    elif job.state == states.STARTING and known.verdict.get("alert"):
+    elif job.state == states.STARTING and job.alert:
         place = _of(job.ranks[0]) if job.ranks else Place()
         yield Finding("slow_start", job.sentence, place=place)
     elif job.state in (states.STARTING, states.FINISHED, states.NO_PROBE):
@@ -265,9 +256,8 @@ def _missing(job: Job) -> Finding:
 
 
 def _slower(job: Job) -> Iterator[Finding]:
-    for said in job.details:
-        if SLOWER in said:
-            yield Finding("slower", said)
+    for change in job.changes:
+        yield Finding("slower", change_sentence(change))
 
 
 def _mild(job: Job) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """A job's verdict in words: which ranks are late and how, at what cost, and what changed."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
@@ -125,9 +125,24 @@ def details(
         *(_lateness(each) for each in late[:MOST_NAMES]),
         *_slowdown(verdict, [each for each in late if each.wakes]),
         *_lost(verdict),
-        *(_changed(change, age_seconds) for change in verdict.changes),
+        *map(change_sentence, changed(verdict, age_seconds)),
         *_covered(verdict, joined),
     ]
+
+
+def changed(verdict: Verdict, age_seconds: float) -> list[Change]:
+    """Return the changes that a *verdict* of *age_seconds* names, as of now."""
+    return [
+        replace(each, since_seconds=each.since_seconds + age_seconds) for each in verdict.changes
+    ]
+
+
+def change_sentence(change: Change) -> str:
+    """Say that a peer group became slower."""
+    return sentence(
+        f"{change.stage} of peer group {change.peer_group} has taken {change.ratio:.1f} times as "
+        f"long as before for {duration(change.since_seconds)}."
+    )
 
 
 def lines_sentence(rank: int, lines: Sequence[LineView]) -> str:
@@ -197,14 +212,6 @@ def _lost(verdict: Verdict) -> Iterator[str]:
     ]
     if lost:
         yield f"GPUs lost: {'; '.join(lost)}."
-
-
-def _changed(change: Change, age_seconds: float) -> str:
-    since = duration(change.since_seconds + age_seconds)
-    return sentence(
-        f"{change.stage} of peer group {change.peer_group} has taken {change.ratio:.1f} times as "
-        f"long as before for {since}."
-    )
 
 
 def _covered(verdict: Verdict, joined: float | None) -> Iterator[str]:

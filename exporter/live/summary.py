@@ -14,6 +14,7 @@ from exporter.live.ranks import RankView
 from exporter.live.sentences import (
     MOST_NAMES,
     LateView,
+    changed,
     details,
     duration,
     even_sentence,
@@ -31,7 +32,7 @@ from exporter.live.standstill import (
 )
 from exporter.ranks.jobs import NodeJob, Spoken
 from rank_probe.snapshot import LEVEL_OFF
-from rank_probe.verdict import NO_BUSY_TIME, NO_PEERS, NO_SYNC, NODE, WARMING_UP
+from rank_probe.verdict import NO_BUSY_TIME, NO_PEERS, NO_SYNC, NODE, WARMING_UP, Change
 
 # The join begins with the first step: a rank with more steps and no join will not get one.
 BEGUN_STEPS: Final = 5
@@ -60,10 +61,11 @@ REASONS: Final = {
 class JobVerdict:
     """*state* is one of states.STATES. *sentence* is for people, and *details* are more of them.
 
-    *gpus_lost* by kind, *slowdown*, and the *coverage* of the job's ranks and steps come from the
-    judge and are empty without one; while the job hangs, all its GPUs are lost. *first_action* is
-    what to do first, None if nothing. *runbook* is the one for the state, *alert* the alert that
-    Prometheus raises if the state lasts, None if there is none.
+    *gpus_lost* by kind, *slowdown*, the *coverage* of the job's ranks and steps, and *changes*
+    (peer groups that became slower) come from the judge and are empty without one; while the job
+    hangs, all its GPUs are lost. *first_action* is what to do first, None if nothing. *runbook* is
+    the one for the state, *alert* the alert that Prometheus raises if the state lasts, None if
+    there is none.
     """
 
     state: str
@@ -74,6 +76,7 @@ class JobVerdict:
     gpus_lost: dict[str, float] = field(default_factory=dict)
     slowdown: float | None = None
     coverage: float | None = None
+    changes: list[Change] = field(default_factory=list)
     first_action: str | None = None
     runbook: str | None = None
     alert: str | None = None
@@ -215,4 +218,5 @@ def _judged(job: NodeJob, spoken: Spoken) -> JobVerdict:
         gpus_lost=dict(verdict.gpus_lost),
         slowdown=verdict.slowdown,
         coverage=job.coverage(verdict),
+        changes=changed(verdict, spoken.age_seconds),
     )

@@ -13,6 +13,7 @@ from exporter.live import states
 from exporter.live.sentences import LateView
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, Rank, in_order, no_such_job
 from exporter.top.ranks import holds_up, worth_a_row
+from rank_probe.verdict import Change
 
 Read = TypeVar("Read")
 
@@ -151,6 +152,8 @@ def _job(said: Mapping[str, Any], node: str) -> Job | None:
     said_state = text(verdict.get("state"))
     state = said_state if said_state in STATES else UNKNOWN
     world_size = whole(said.get("world_size"))
+    lost = numbers(verdict.get("gpus_lost"))
+    changes = map(_change, objects(verdict.get("changes")))
     return Job(
         job_id=job_id,
         state=state,
@@ -158,22 +161,20 @@ def _job(said: Mapping[str, Any], node: str) -> Job | None:
         details=texts(verdict.get("details")),
         first_action=text(verdict.get("first_action")),
         world_size=world_size,
-        gpus_lost=world_size if state == states.HUNG else _lost(verdict),
+        gpus_lost=world_size if state == states.HUNG else sum(lost.values()) if lost else None,
+        lost_by_kind=lost,
         late=late,
         culprit=_culprit(state, late, ranks),
         since_seconds=_since(state, late, ranks),
         slowdown=number(verdict.get("slowdown")),
+        changes=[each for each in changes if each is not None],
         steps=whole(said.get("steps")),
         step_seconds=number(said.get("step_seconds")),
         coverage=number(verdict.get("coverage")),
         reason=text(verdict.get("reason")),
+        alert=text(verdict.get("alert")),
         ranks=ranks,
     )
-
-
-def _lost(verdict: Mapping[str, Any]) -> float | None:
-    lost = numbers(verdict.get("gpus_lost"))
-    return sum(lost.values()) if lost else None
 
 
 def _culprit(state: str, late: Sequence[LateView], ranks: Sequence[Rank]) -> tuple[int, str] | None:
@@ -206,6 +207,14 @@ def _late(said: Mapping[str, Any]) -> LateView | None:
         late_for_seconds=number(said.get("late_for_seconds")) or 0.0,
         is_here=said.get("is_here") is True,
     )
+
+
+def _change(said: Mapping[str, Any]) -> Change | None:
+    ratio, since = number(said.get("ratio")), number(said.get("since_seconds"))
+    if ratio is None or since is None:
+        return None
+    stage = text(said.get("stage")) or UNKNOWN
+    return Change(text(said.get("peer_group")) or "", stage, ratio, since)
 
 
 def _rank(said: Mapping[str, Any], node: str) -> Rank | None:

@@ -1,11 +1,12 @@
 """What `rankskew top` shows: jobs, their ranks, and what went wrong while asking for them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from exporter.live import states
 from exporter.live.sentences import LateView
+from rank_probe.verdict import Change
 
 # Not known: a Prometheus without the rules that record states, or an exporter of another version.
 UNKNOWN: Final = "?"
@@ -78,8 +79,9 @@ class Job:
     """One job; what is not known is None, and *sentence* is empty.
 
     *late* are the late ranks, the costliest first. *since_seconds* is how long the costliest has
-    been late, or for how long the job hangs. *culprit* is the rank and stage to look at. *ranks*
-    are those that are worth a row, in that order, and *ranks_left_out* counts the others.
+    been late, or for how long the job hangs. *culprit* is the rank and stage to look at. *alert* is
+    raised if the state lasts; only exporters know it, *lost_by_kind* and *changes*. *ranks* are
+    those that are worth a row, in that order, and *ranks_left_out* counts the others.
     """
 
     job_id: str
@@ -90,16 +92,19 @@ class Job:
     first_action: str | None = None
     world_size: int | None = None
     gpus_lost: float | None = None
+    lost_by_kind: Mapping[str, float] = field(default_factory=dict)
     cost_per_hour: float | None = None
     late: Sequence[LateView] = ()
     culprit: tuple[int, str] | None = None
     cause: str | None = None
     since_seconds: float | None = None
     slowdown: float | None = None
+    changes: Sequence[Change] = ()
     steps: int | None = None
     step_seconds: float | None = None
     coverage: float | None = None
     reason: str | None = None
+    alert: str | None = None
     ranks_seen: int | None = None
     ranks: Sequence[Rank] = ()
     ranks_left_out: int = 0

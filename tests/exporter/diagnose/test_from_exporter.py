@@ -154,10 +154,22 @@ def test_gpu_that_is_lost_is_a_finding() -> None:
 
 def test_job_that_became_slower_is_told() -> None:
     """The judge compares a peer group with its own past."""
-    change = "Data of peer group all has taken 1.4 times as long as before for 12 min."
-    said = ask(live(job("llama", details=[change])))
+    change = {"peer_group": "all", "stage": "data", "ratio": 1.4, "since_seconds": 720.0}
+    said = ask(live(job("llama", changes=[change], details=["In other words."])))
 
-    assert [(each.what, each.sentence) for each in said.findings] == [("slower", change)]
+    sentence = "Data of peer group all has taken 1.4 times as long as before for 12 min."
+    assert [(each.what, each.sentence) for each in said.findings] == [("slower", sentence)]
+
+
+def test_losses_are_those_of_the_verdict_that_is_told() -> None:
+    """Nodes repeat verdicts of different ages in the same words; the newest one's losses count."""
+    here = [job("llama", gpus_lost={"common": lost}) for lost in (4.0, 2.0)]
+    documents = [live(each) | {"timestamp_seconds": at} for at, each in enumerate(here)]
+    with exporter_of(documents[0]) as old, exporter_of(documents[1]) as new:
+        said = read_exporters([old, new], None)
+
+    assert said.loss is not None
+    assert said.loss.gpus == 2.0
 
 
 def test_exporter_that_does_not_answer_is_told() -> None:

@@ -1,6 +1,6 @@
 """The judge's verdict on a job, as the page repeats it."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -131,6 +131,7 @@ def test_change_of_a_group_is_told() -> None:
     assert said["details"] == [
         "Forward of peer group pp1 has taken 2.0 times as long as before for 5 min."
     ]
+    assert said["changes"] == [asdict(CHANGE)]
 
 
 @pytest.mark.parametrize("reason", ["no_sync", "no_peers", "no_busy_time"])

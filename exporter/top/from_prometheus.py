@@ -25,6 +25,23 @@ JOB_SERIES: Final = (
 LATE_SERIES: Final = (
     "rank:rankskew_(late:ratio|gpus_lost:sum|cause:info)|rankskew_late_since_timestamp_seconds"
 )
+# Why a job cannot be judged, as coverage.yaml records it: several hold at once, and each explains
+# some of those after it.
+REASONS: Final = (
+    "no_probe",
+    "off",
+    "single_rank",
+    "ranks_silent",
+    "ranks_without_probe",
+    "ranks_missing",
+    "no_join",
+    "no_peers",
+    "no_sync",
+    "no_busy_time",
+    "join_incomplete",
+    "no_steps",
+    "warming_up",
+)
 NO_RULES: Final = (
     "This Prometheus scrapes exporters of Rankskew, but does not evaluate its rules; "
     "rankskew files DIR writes them."
@@ -133,7 +150,7 @@ def _job(cluster: str, job_id: str, found: Found, texts: dict[str, Sample], now:
         slowdown=found.value("job:rankskew_slowdown:max"),
         step_seconds=found.value("job:rankskew_step_seconds:max"),
         coverage=found.value("job:rankskew_coverage:ratio"),
-        reason=min(found.labels("job_reason:rankskew_not_judgeable:bool", "reason"), default=None),
+        reason=_reason(found),
     )
     return told(_with_cause(job, found, texts), found.samples)
 
@@ -141,6 +158,12 @@ def _job(cluster: str, job_id: str, found: Found, texts: dict[str, Sample], now:
 def _state(found: Found) -> str:
     states = [s for s in found.labels("job:rankskew_state:info", "state") if s in STATES]
     return min(states, key=STATES.index, default=UNKNOWN)
+
+
+def _reason(found: Found) -> str | None:
+    reasons = sorted(found.labels("job_reason:rankskew_not_judgeable:bool", "reason"))
+    known = [each for each in REASONS if each in reasons]
+    return next(iter([*known, *reasons]), None)
 
 
 def _late(found: Found, now: float) -> list[LateView]:

@@ -57,6 +57,27 @@ def test_unknown_cause_is_given_no_words() -> None:
     assert (job.cause, job.details, job.first_action) == ("unknown", (), "look on n2.")
 
 
+@pytest.mark.parametrize(
+    ("reasons", "told"),
+    [
+        (["join_incomplete", "off", "ranks_missing"], "off"),
+        (["join_incomplete", "ranks_missing", "ranks_silent"], "ranks_silent"),
+        (["no_steps", "ranks_without_probe", "ranks_missing"], "ranks_without_probe"),
+        (["no_sync", "single_rank"], "single_rank"),
+        (["of_a_newer_release", "warming_up"], "warming_up"),
+        (["of_a_newer_release"], "of_a_newer_release"),
+    ],
+)
+def test_reason_that_explains_the_others_is_told(reasons: list[str], told: str) -> None:
+    """A job has several reasons at once; the first letter of one says nothing about it."""
+    name = "job_reason:rankskew_not_judgeable:bool"
+    (job,) = read(
+        *fake.job(state="not_judgeable"), *(series(name, reason=each) for each in reasons)
+    ).jobs
+
+    assert job.reason == told
+
+
 def test_fleet_takes_a_handful_of_queries() -> None:
     """However many jobs there are, three queries at most, none on the series of every rank."""
     prometheus = FakePrometheus([each for n in range(50) for each in fake.job(f"job{n}")])

@@ -60,6 +60,18 @@ def web_address(text: str) -> str:
     return text.rstrip("/")
 
 
+def at_least(least: str, because: str) -> Callable[[str], float]:
+    """Return what reads durations of *least* or more; *because* is why a shorter one is refused."""
+
+    def parse(text: str) -> float:
+        seconds = durations.parse(text)
+        if seconds < durations.parse(least):
+            raise ValueError(f"{text!r} is too short: at least {least}, as {because}")
+        return seconds
+
+    return parse
+
+
 class Flag(NamedTuple):
     """How a field of Settings is given on the command line."""
 
@@ -158,14 +170,15 @@ class Settings:
         "--ranks.finished-retention",
         300.0,
         "How long to keep a rank's series after it has ended cleanly.",
-        durations.parse,
+        # Silent for longer, it may be taken over by another user.
+        at_least("1s", "a rank that reports once a second would end between two reports"),
         durations.show,
     )
     ranks_silent_retention_seconds: float = _flag(
         "--ranks.silent-retention",
         3600.0,
         "How long to keep a rank's series after its last snapshot if it did not end cleanly.",
-        durations.parse,
+        at_least("1s", "ranks report once a second, and would come and go"),
         durations.show,
     )
     events_file: str = _flag(
@@ -212,14 +225,14 @@ class Settings:
         "--nvml.interval",
         1.0,
         "Interval at which the GPUs are read.",
-        durations.parse,
+        at_least("100ms", "the driver has no newer figures before"),  # It samples every 1/6 s.
         durations.show,
     )
     nvml_window_seconds: float = _flag(
         "--nvml.window",
         15.0,
         "Window for means and minima of GPU readings: one scrape interval or more.",
-        durations.parse,
+        at_least("1s", "the driver counts some figures over a whole second"),
         durations.show,
     )
     log_level: str = _flag(

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from exporter import durations
-from exporter.commands.arguments import Parser, add_json, duration
+from exporter.commands.arguments import Parser, add_json, interval
 from exporter.operator.control_command import operator_endpoint
 from exporter.operator.gpus_command import forget, release, resume
 
@@ -31,7 +31,7 @@ def parser() -> Parser:
         "--for",
         dest="seconds",
         metavar="DURATION",
-        type=duration,
+        type=interval,
         default="10m",
         help="time after which a release ends by itself (default: %(default)s)",
     )

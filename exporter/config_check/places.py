@@ -8,6 +8,7 @@ from typing import Final
 
 from exporter.config_check.findings import Findings
 from exporter.errors import StartError, UsageError, reason
+from exporter.events.file import STREAMS
 from exporter.listeners.sockets import host_and_port, require_loopback
 
 # sun_path of unix(7), without the zero at its end.
@@ -62,6 +63,8 @@ def check_socket(path: Path, flag: str) -> None:
 
 def check_appendable(path: Path, flag: str) -> None:
     """Raise StartError if this user cannot append to the file *path*."""
+    if str(path) in STREAMS:  # Open already.
+        return
     is_there = path.exists()
     if path.is_dir() or not os.access(path if is_there else path.absolute().parent, os.W_OK):
         raise StartError(

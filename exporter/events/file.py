@@ -4,6 +4,7 @@ import errno
 import logging
 import os
 import queue
+import stat
 import threading
 from pathlib import Path
 from typing import Final
@@ -22,12 +23,17 @@ STOP_SECONDS: Final = 1.0
 DISK_TROUBLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO}
 
 
+# The process's own streams: what it may write to already, and a socket has no other way in.
+STREAMS: Final = {"/dev/stdout": 1, "/dev/stderr": 2}
+APPEND: Final = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY
+
+
 class EventsFile:
     """Appends lines to *path* between start() and stop(), and counts what became of them.
 
     A file that logrotate has moved or removed is opened again by its name. A disk that is full or
-    read-only costs the lines of that time, even at the start. Raises StartError if the file cannot
-    be opened for another reason.
+    read-only costs the lines of that time, even at the start. *path* may also be a named pipe, or
+    /dev/stdout or /dev/stderr. Raises StartError if it cannot be opened for another reason.
     """
 
     def __init__(self, path: Path) -> None:
@@ -49,13 +55,21 @@ class EventsFile:
             self._complain(error)
 
     def tail(self) -> list[str]:
-        """Return the last lines that are in the file already."""
-        if not self._path.exists():
+        """Return the last lines that are in the file already; a stream has none."""
+        if not self._path.is_file():
             return []
-        with self._path.open("rb") as file:
-            size = file.seek(0, os.SEEK_END)
-            file.seek(max(0, size - READ_BACK_BYTES))
-            return file.read().decode(errors="replace").splitlines()
+        try:
+            with self._path.open("rb") as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - READ_BACK_BYTES))
+                return file.read().decode(errors="replace").splitlines()
+        except OSError as error:
+            logger.warning(
+                "cannot read back the events file %s, so events of before may be written again: %s",
+                self._path,
+                error,
+            )
+            return []
 
     def start(self) -> None:
         """Start writing."""
@@ -104,11 +118,13 @@ class EventsFile:
 
     def _open_now(self) -> int:
         """Return the file of that name, which may not be the one that is open."""
+        before = self._file
+        if before is not None and str(self._path) in STREAMS:
+            return before
         try:
             there = os.stat(self._path)
         except FileNotFoundError:
             there = None
-        before = self._file
         if before is None or there is None or not os.path.samestat(there, os.fstat(before)):
             self._file = self._opened()
             if before is not None:
@@ -117,12 +133,22 @@ class EventsFile:
         return self._file
 
     def _opened(self) -> int:
-        return os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, MODE)
+        stream = STREAMS.get(str(self._path))
+        if stream is not None:
+            return os.dup(stream)
+        if self._path.is_fifo():  # Opened for reading too, it need not wait for its reader.
+            return os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+        return os.open(self._path, APPEND, MODE)
 
 
 def _write(file: int, line: bytes) -> None:
-    """Append *line*, all of it or nothing; raises OSError."""
+    """Append *line*, to a file all of it or nothing; raises OSError."""
     written = os.write(file, line)
-    if written < len(line):  # A nearly full disk takes a part.
-        os.ftruncate(file, os.fstat(file).st_size - written)
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    if written == len(line):
+        return
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        _write(file, line[written:])
+        return
+    # A nearly full disk takes a part.
+    os.ftruncate(file, os.fstat(file).st_size - written)
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -95,6 +95,17 @@ def test_all_problems_are_said_at_once(
     )
 
 
+def test_interval_that_would_never_rest_is_a_problem(
+    sound: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says from where on, and why."""
+    assert run(sound | {"--nvml.interval": "0s"}) == 1
+    assert capsys.readouterr().out == (
+        "problem: --nvml.interval: '0s' is too short: at least 100ms, as the driver has no newer "
+        "figures before\n"
+    )
+
+
 def test_what_the_exporter_can_live_with_is_a_warning(
     sound: dict[str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

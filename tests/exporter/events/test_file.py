@@ -2,6 +2,9 @@
 
 import errno
 import os
+import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -141,3 +144,72 @@ def test_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
     """The exporter does not start and lose every event."""
     with pytest.raises(StartError, match=r"cannot write --events.file .*: No such file or dir"):
         EventsFile(tmp_path / "nowhere" / "events.jsonl")
+
+
+@pytest.mark.parametrize("name", ["stdout", "stderr"])
+@pytest.mark.parametrize("what", ["pipe", "socket", "file"])
+def test_line_goes_to_the_stream_of_the_process(tmp_path: Path, name: str, what: str) -> None:
+    """As a container's log, or systemd's, which is a socket that cannot be opened by its name."""
+    ours, theirs = (each.detach() for each in socket.socketpair())
+    if what == "pipe":
+        ours, theirs = os.pipe()
+    elif what == "file":
+        ours = theirs = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
+    streams: dict[str, int] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    arguments = [sys.executable, "-c", WRITE, f"/dev/{name}"]
+    done = subprocess.run(arguments, check=False, **(streams | {name: theirs}))
+    if what == "file":
+        os.lseek(ours, 0, os.SEEK_SET)
+
+    assert (os.read(ours, 999), done.returncode) == (b"one\n", 0)
+    for end in {ours, theirs}:
+        os.close(end)
+
+
+# Exits with the number of lines that it has read back.
+WRITE = """
+import sys
+from pathlib import Path
+from exporter.events.file import EventsFile
+
+file = EventsFile(Path(sys.argv[1]))
+before = file.tail()
+file.start()
+file.write("one")
+file.stop()
+sys.exit(len(before))
+"""
+
+
+def test_named_pipe_is_written_without_waiting_for_its_reader(tmp_path: Path) -> None:
+    """It cannot be read back; what is written waits in the pipe."""
+    path = tmp_path / "events"
+    os.mkfifo(path)
+    file = EventsFile(path)
+
+    assert file.tail() == []
+    file._append("one")
+    with path.open("rb") as reader:
+        assert reader.readline() == b"one\n"
+
+
+def test_directory_is_no_file(tmp_path: Path) -> None:
+    """It is one sentence that names the flag."""
+    with pytest.raises(StartError, match=r"cannot write --events.file .*: Is a directory; name a"):
+        EventsFile(tmp_path)
+
+
+def test_file_that_cannot_be_read_back_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its user may append only; that costs lines that are repeated after a restart."""
+    path = tmp_path / "events.jsonl"
+    file = EventsFile(path)
+
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(Path, "open", refuse)
+
+    assert file.tail() == []
+    assert f"cannot read back the events file {path}" in caplog.text

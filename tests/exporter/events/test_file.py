@@ -155,9 +155,12 @@ def test_line_goes_to_the_stream_of_the_process(tmp_path: Path, name: str, what:
         ours, theirs = os.pipe()
     elif what == "file":
         ours = theirs = os.open(tmp_path / "log", os.O_RDWR | os.O_CREAT)
-    streams: dict[str, int] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    arguments = [sys.executable, "-c", WRITE, f"/dev/{name}"]
-    done = subprocess.run(arguments, check=False, **(streams | {name: theirs}))
+    done = subprocess.run(
+        [sys.executable, "-c", WRITE, f"/dev/{name}"],
+        stdout=theirs if name == "stdout" else None,
+        stderr=theirs if name == "stderr" else None,
+        check=False,
+    )
     if what == "file":
         os.lseek(ours, 0, os.SEEK_SET)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from exporter.client.access import ANYONE, Access
 from exporter.client.fetch import Trouble, get_json
 from exporter.client.fields import mapping, number, objects, text
 
@@ -38,16 +39,25 @@ class Prometheus:
     """The server at *url*; *now* is its clock at the last answer.
 
     With *at*, a Unix time, it is asked about that moment wherever none is given. It has
-    *timeout_seconds* for each answer, or as many as a person waits.
+    *timeout_seconds* for each answer, or as many as a person waits. *access* is how it is reached.
     """
 
     def __init__(
-        self, url: str, at: float | None = None, timeout_seconds: float | None = None
+        self,
+        url: str,
+        at: float | None = None,
+        timeout_seconds: float | None = None,
+        access: Access = ANYONE,
     ) -> None:
         self.url = url
         self._at = at
         self._timeout_seconds = timeout_seconds
+        self._access = access
         self.now = time.time() if at is None else at
+
+    def as_of(self, at: float) -> "Prometheus":
+        """Return the same server, asked about the Unix time *at*."""
+        return Prometheus(self.url, at, self._timeout_seconds, self._access)
 
     def query(self, expression: str, at: float | None = None) -> list[Sample]:
         """Return the value of *expression* at the Unix time *at*, or now; raises Trouble."""
@@ -78,7 +88,7 @@ class Prometheus:
         return objects(self._data(path, query).get("result"))
 
     def _data(self, path: str, query: Mapping[str, str] | None) -> Mapping[str, Any]:
-        said = get_json(self.url, path, query, self._timeout_seconds)
+        said = get_json(self.url, path, query, self._timeout_seconds, self._access)
         if not isinstance(said, dict) or said.get("status") not in ("success", "error"):
             raise Trouble(f"{self.url} answers, but it is not a Prometheus.")
         if said["status"] == "error":

@@ -9,6 +9,7 @@ from typing import Final
 from exporter.client.fetch import Trouble, base_url
 from exporter.client.prometheus import Prometheus
 from exporter.commands.arguments import Parser, interval
+from exporter.commands.servers import access
 from exporter.diagnose.compare.choose import compare_recorded, compare_traces
 from exporter.diagnose.compare.comparison import CANNOT_TELL
 from exporter.diagnose.compare.report import EXIT_STATUS, as_json, as_markdown, as_text
@@ -50,7 +51,7 @@ def run_compare(options: argparse.Namespace) -> int:
             found = compare_traces(runs, options.compare, window_seconds, options.job)
         else:
             found = compare_recorded(
-                Prometheus(base_url(options.prometheus)),
+                Prometheus(base_url(options.prometheus), access=access(options)),
                 options.compare,
                 window_seconds,
                 time.time(),

@@ -14,6 +14,7 @@ from exporter.client.fetch import Trouble, base_url
 from exporter.client.prometheus import Prometheus
 from exporter.commands.arguments import Parser
 from exporter.commands.report import DEFAULT_URL
+from exporter.commands.servers import access, add_access
 from exporter.errors import StartError, UsageError
 from exporter.report.confirmations import VERDICTS, Confirmation, Said, add, default_file, read
 from exporter.report.history import TIMEOUT_SECONDS
@@ -62,6 +63,7 @@ def parser() -> Parser:
     options.add_argument(
         "--json", action="store_true", help="print one JSON document: what was written, or the list"
     )
+    add_access(options)
     return options
 
 
@@ -98,7 +100,9 @@ def _known(options: argparse.Namespace) -> Known:
     before = read(options.file).newest.get(options.incident)
     if before is not None:
         return Known(before.alert, before.who, before.began)
-    prometheus = Prometheus(base_url(options.prometheus), timeout_seconds=TIMEOUT_SECONDS)
+    prometheus = Prometheus(
+        base_url(options.prometheus), timeout_seconds=TIMEOUT_SECONDS, access=access(options)
+    )
     try:
         known = find(prometheus, options.incident, time.time())
     except Trouble as trouble:

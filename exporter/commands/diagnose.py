@@ -10,6 +10,7 @@ from typing import Final
 from exporter.client.fetch import Trouble, base_url
 from exporter.commands.arguments import Parser, add_json, interval, moment, positive
 from exporter.commands.compare import add_compare, run_compare
+from exporter.commands.servers import access, add_access
 from exporter.diagnose import document, markdown, text
 from exporter.diagnose.model import EXIT_STATUS, CannotTell, Report
 from exporter.errors import UsageError
@@ -51,6 +52,7 @@ def parser() -> Parser:
         "few seconds (default: 1)",
     )
     _add_formats(options)
+    add_access(options)
     return options
 
 
@@ -126,12 +128,14 @@ def _reader(options: argparse.Namespace) -> Read:
         from exporter.diagnose.from_exporter import read_exporters
 
         urls = [base_url(url) for url in options.exporter or [DEFAULT_URL]]
-        return partial(read_exporters, list(dict.fromkeys(urls)), options.job)
+        return partial(read_exporters, list(dict.fromkeys(urls)), options.job, access(options))
     url = base_url(options.prometheus)
     if options.since is not None:
         from exporter.diagnose.prometheus.stretch import read_stretch
 
-        return partial(read_stretch, url, options.cluster, options.job, options.since)
+        return partial(
+            read_stretch, url, options.cluster, options.job, options.since, access(options)
+        )
     from exporter.diagnose.prometheus.read import read
 
-    return partial(read, url, options.cluster, options.job, options.at)
+    return partial(read, url, options.cluster, options.job, options.at, access(options))

@@ -10,6 +10,7 @@ from typing import Any, Final
 from exporter.client.fetch import Trouble, base_url
 from exporter.client.prometheus import Prometheus
 from exporter.commands.arguments import Parser, interval
+from exporter.commands.servers import access, add_access
 from exporter.errors import StartError, reason
 from exporter.report import times
 from exporter.report.as_html import as_html
@@ -84,13 +85,16 @@ def parser() -> Parser:
     form.add_argument("--markdown", action="store_true", help="print Markdown")
     form.add_argument("--html", metavar="FILE", type=Path, help="write one file with pictures")
     form.add_argument("--json", action="store_true", help="print one JSON document: docs/report.md")
+    add_access(options)
     return options
 
 
 def run(arguments: Sequence[str]) -> int:
     """Print a report; raises StartError with a sentence if Prometheus cannot tell."""
     options = parser().parse_args(arguments)
-    prometheus = Prometheus(base_url(options.prometheus), timeout_seconds=TIMEOUT_SECONDS)
+    prometheus = Prometheus(
+        base_url(options.prometheus), timeout_seconds=TIMEOUT_SECONDS, access=access(options)
+    )
     end = time.time() if options.at is None else options.at
     make = _shadow if options.shadow else _job
     try:

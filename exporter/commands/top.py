@@ -8,6 +8,7 @@ from typing import Final
 
 from exporter.client.fetch import base_url
 from exporter.commands.arguments import Parser, add_json, interval
+from exporter.commands.servers import access, add_access
 from exporter.errors import UsageError
 from exporter.top.document import as_json
 from exporter.top.from_exporter import read_exporters
@@ -64,6 +65,7 @@ def parser() -> Parser:
         default="2s",
         help="time between updates (default: %(default)s)",
     )
+    add_access(options)
     return options
 
 
@@ -72,12 +74,18 @@ def _reader(options: argparse.Namespace) -> Callable[[], Fleet]:
         if options.cluster is not None:
             raise UsageError("--cluster needs --prometheus: an exporter knows no clusters")
         urls = list(dict.fromkeys(base_url(url) for url in options.url or [DEFAULT_URL]))
-        return partial(read_exporters, urls, options.job)
+        return partial(read_exporters, urls, options.job, access(options))
     if options.url:
         raise UsageError("give either URLs of exporters or --prometheus, not both")
     from exporter.top.from_prometheus import read_prometheus
 
-    return partial(read_prometheus, base_url(options.prometheus), options.cluster, options.job)
+    return partial(
+        read_prometheus,
+        base_url(options.prometheus),
+        options.cluster,
+        options.job,
+        access(options),
+    )
 
 
 def _print(fleet: Fleet, show: Callable[[Fleet], None]) -> int:

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any, Final
 
 from exporter.advice import advice, situations
+from exporter.client.access import ANYONE, Access
 from exporter.client.fetch import Trouble
 from exporter.client.fields import number, objects, text, whole
 from exporter.diagnose import by_stage
@@ -54,9 +55,9 @@ class Known:
         return None
 
 
-def read_exporters(urls: Sequence[str], job_id: str | None) -> Report:
+def read_exporters(urls: Sequence[str], job_id: str | None, access: Access = ANYONE) -> Report:
     """Return the report that the exporters at *urls* allow; raises Trouble and CannotTell."""
-    answers = ask_all(urls, _read)
+    answers = ask_all(urls, _read, access)
     troubles = [each for each in answers if isinstance(each, Trouble)]
     found = [each for each in answers if not isinstance(each, Trouble)]
     if not found:

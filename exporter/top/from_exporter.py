@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
+from exporter.client.access import ANYONE, Access
 from exporter.client.fetch import Trouble, get_json
 from exporter.client.fields import label, mapping, number, numbers, objects, text, texts, whole
 from exporter.live import states
@@ -32,9 +33,11 @@ class Seen:
     at: float
 
 
-def read_exporters(urls: Sequence[str], job_id: str | None = None) -> Fleet:
+def read_exporters(
+    urls: Sequence[str], job_id: str | None = None, access: Access = ANYONE
+) -> Fleet:
     """Return what the exporters at *urls* show together; what one cannot say is a trouble."""
-    found = ask_all(urls, read_document)
+    found = ask_all(urls, read_document, access)
     troubles = _few([str(each) for each in found if isinstance(each, Trouble)])
     documents = [each for each in found if not isinstance(each, Trouble)]
     jobs = in_order(merged(seen for document in documents for seen in document))
@@ -61,7 +64,9 @@ def _focused(job: Job) -> Job:
     return replace(job, ranks=shown, ranks_left_out=left_out)
 
 
-def ask_all(urls: Sequence[str], read: Callable[[Any, str], Read]) -> list[Read | Trouble]:
+def ask_all(
+    urls: Sequence[str], read: Callable[[Any, str], Read], access: Access = ANYONE
+) -> list[Read | Trouble]:
     """Return what *read* makes of the live summary of each URL, a Trouble where there is none.
 
     Ask all at once; daemon threads, so that one that hangs does not delay the end.
@@ -70,7 +75,7 @@ def ask_all(urls: Sequence[str], read: Callable[[Any, str], Read]) -> list[Read 
 
     def ask(place: int, url: str) -> None:
         try:
-            answers[place] = read(get_json(url, LIVE_PATH), url)
+            answers[place] = read(get_json(url, LIVE_PATH, access=access), url)
         except Trouble as trouble:
             answers[place] = trouble
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from exporter.client.access import ANYONE, Access
 from exporter.client.fetch import Trouble
 from exporter.client.names import with_names
 from exporter.client.prometheus import Prometheus, Sample, selector
@@ -71,9 +72,11 @@ class Found:
         return [sample[label] for sample in self.samples.get(name, ())]
 
 
-def read_prometheus(url: str, cluster: str | None = None, job_id: str | None = None) -> Fleet:
+def read_prometheus(
+    url: str, cluster: str | None = None, job_id: str | None = None, access: Access = ANYONE
+) -> Fleet:
     """Return what the Prometheus at *url* knows; if it cannot tell, the fleet has a trouble."""
-    return ask(Prometheus(url), cluster, job_id)
+    return ask(Prometheus(url, access=access), cluster, job_id)
 
 
 def ask(prometheus: Prometheus, cluster: str | None = None, job_id: str | None = None) -> Fleet:

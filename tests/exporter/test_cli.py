@@ -164,7 +164,7 @@ class Missing:
     def find_spec(self, name, path=None, target=None):
         if name.partition(".")[0] in {
             "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "psutil", "yaml",
-            "bcrypt", "pynvml", "shtab",
+            "bcrypt", "pynvml", "shtab", "urllib3",
         }:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Final
 
+from exporter.client.access import ANYONE, Access
 from exporter.client.prometheus import Prometheus
 from exporter.diagnose.advise import advised
 from exporter.diagnose.loss import loss
@@ -20,9 +21,15 @@ from exporter.top.model import MOST_JOBS, NO_RANK, Fleet, Job
 NOTHING_THERE: Final = (NO_EXPORTER, NO_RULES, NO_RANK)
 
 
-def read(url: str, cluster: str | None, job_id: str | None, at: float | None) -> Report:
+def read(
+    url: str,
+    cluster: str | None,
+    job_id: str | None,
+    at: float | None,
+    access: Access = ANYONE,
+) -> Report:
     """Return the report at the Unix time *at*, or now; raises Trouble and CannotTell."""
-    prometheus = Prometheus(url, at)
+    prometheus = Prometheus(url, at, access=access)
     return report(look(prometheus, one_job(ask(prometheus, cluster, job_id), at)))
 
 

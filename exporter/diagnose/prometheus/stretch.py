@@ -7,18 +7,19 @@ from statistics import fmean
 from typing import Final
 
 from exporter.advice import situations
+from exporter.client.access import ANYONE, Access
 from exporter.client.prometheus import Prometheus, Series, selector
 from exporter.diagnose.advise import advised
 from exporter.diagnose.loss import loss
 from exporter.diagnose.model import CannotTell, Finding, Part, Report
 from exporter.diagnose.prometheus.changed import whole_job
-from exporter.diagnose.prometheus.moment import look
+from exporter.diagnose.prometheus.moment import Moment, look
 from exporter.diagnose.prometheus.read import all_findings, one_job
 from exporter.diagnose.prometheus.situations import unjudged
 from exporter.live.sentences import duration
 from exporter.live.states import FINISHED, HEALTHY, NO_PROBE, NOT_JUDGEABLE, STARTING
 from exporter.top.from_prometheus import ask
-from exporter.top.model import MOST_JOBS, STATE_WORDS, STATES, Job
+from exporter.top.model import MOST_JOBS, STATE_WORDS, STATES
 
 # Points of each range, and the least time between them.
 POINTS: Final = 240
@@ -46,16 +47,22 @@ class Stretch:
         )
 
 
-def read_stretch(url: str, cluster: str | None, job_id: str | None, seconds: float) -> Report:
+def read_stretch(
+    url: str,
+    cluster: str | None,
+    job_id: str | None,
+    seconds: float,
+    access: Access = ANYONE,
+) -> Report:
     """Return the report on the last *seconds*; raises Trouble and CannotTell."""
-    prometheus = Prometheus(url)
+    prometheus = Prometheus(url, access=access)
     step = max(LEAST_STEP_SECONDS, seconds / POINTS)
     where = selector(cluster=cluster, job_id=job_id)
     stretch = Stretch(prometheus, where, _now(prometheus), seconds, step)
     states = [series for series in stretch.ask("job:rankskew_state:info") if series.points]
     cluster, job_id = _which(url, job_id, states, seconds)
     stretch = replace(stretch, where=selector(cluster=cluster, job_id=job_id))
-    return _report(stretch, url, cluster, job_id, states)
+    return _report(stretch, cluster, job_id, states)
 
 
 def _now(prometheus: Prometheus) -> float:
@@ -78,24 +85,22 @@ def _which(
     raise CannotTell(f"There are {len(jobs)} jobs; name one with --job: {names}{more}.")
 
 
-def _report(
-    stretch: Stretch, url: str, cluster: str, job_id: str, states: Sequence[Series]
-) -> Report:
+def _report(stretch: Stretch, cluster: str, job_id: str, states: Sequence[Series]) -> Report:
     lost = _lost_by_rank(stretch)
     times = _moments(stretch, lost, states)
     findings: list[Finding] = []
     for at in times:
-        findings += _at(url, cluster, job_id, at, stretch, findings)
+        findings += _at(_moment(stretch, cluster, job_id, at), stretch, findings)
     findings = [_over_time(each, lost, stretch) for each in _telling(findings, states)]
     findings.sort(key=lambda each: -(each.gpus_lost or 0.0))
-    moment = look(Prometheus(url, times[0]), _job(url, cluster, job_id, times[0]))
+    moment = _moment(stretch, cluster, job_id, times[0])
     slower, events = whole_job(moment)
     shift = stretch.end - times[0]
     told = [replace(event, since_seconds=event.since_seconds + shift) for event in events]
     if slower is not None:
         findings.append(slower)
     return Report(
-        source=url,
+        source=stretch.prometheus.url,
         job_id=job_id,
         cluster=cluster,
         state=_state(states),
@@ -137,17 +142,15 @@ def _moments(
     return [last, *sorted({at for at in times if at != last}, reverse=True)[:MOST_MOMENTS]]
 
 
-def _job(url: str, cluster: str, job_id: str, at: float) -> Job:
-    return one_job(ask(Prometheus(url, at), cluster, job_id), at)
+def _moment(stretch: Stretch, cluster: str, job_id: str, at: float) -> Moment:
+    prometheus = stretch.prometheus.as_of(at)
+    return look(prometheus, one_job(ask(prometheus, cluster, job_id), at))
 
 
-def _at(
-    url: str, cluster: str, job_id: str, at: float, stretch: Stretch, known: Sequence[Finding]
-) -> list[Finding]:
-    """Return what was wrong at *at*, and is not *known* of a later time."""
-    moment = look(Prometheus(url, at), _job(url, cluster, job_id, at))
+def _at(moment: Moment, stretch: Stretch, known: Sequence[Finding]) -> list[Finding]:
+    """Return what was wrong at that *moment*, and is not *known* of a later time."""
     found, _ = all_findings(moment)
-    later = stretch.end - at
+    later = stretch.end - moment.prometheus.now
     same = {(each.what, each.ranks) for each in known}
     ranks = {rank for each in known if each.kind is not None for rank in each.ranks}
     return [

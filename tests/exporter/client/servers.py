@@ -1,14 +1,17 @@
 """HTTP servers that answer what a test wants."""
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs
 
-# Takes the path and the form; returns status, content type and body.
+# Takes the path and the form; returns status, content type and body. The body of a redirect is
+# where it leads.
 Answer = tuple[int, str, bytes]
 
 
@@ -16,23 +19,34 @@ def json_answer(content: Any, status: int = 200) -> Answer:
     return status, "application/json", json.dumps(content).encode()
 
 
+def anyone(headers: Message) -> Answer | None:
+    """Refuse nobody."""
+    return None
+
+
 @contextmanager
-def serving(answer: Callable[[str, dict[str, str]], Answer]) -> Iterator[str]:
-    """Serve what *answer* returns; yields the URL."""
+def serving(
+    answer: Callable[[str, dict[str, str]], Answer],
+    refuse: Callable[[Message], Answer | None] = anyone,
+    tls: ssl.SSLContext | None = None,
+) -> Iterator[str]:
+    """Serve what *answer* returns, unless *refuse* answers to the headers; yields the URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self._send(answer(self.path, {}))
+            self._send(refuse(self.headers) or answer(self.path, {}))
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"])).decode()
             form = {name: values[0] for name, values in parse_qs(body).items()}
-            self._send(answer(self.path, form))
+            self._send(refuse(self.headers) or answer(self.path, form))
 
         def _send(self, said: Answer) -> None:
             status, content_type, body = said
             self.send_response(status)
             self.send_header("Content-Type", content_type)
+            if 300 <= status < 400:
+                self.send_header("Location", body.decode())
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)
@@ -41,10 +55,14 @@ def serving(answer: Callable[[str, dict[str, str]], Answer]) -> Iterator[str]:
             """Say nothing."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(
+            server.socket, server_side=True, do_handshake_on_connect=False
+        )
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
     try:
-        yield f"http://127.0.0.1:{server.server_address[1]}"
+        yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_address[1]}"
     finally:
         server.shutdown()
         thread.join()

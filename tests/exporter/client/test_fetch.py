@@ -5,6 +5,7 @@ import threading
 from base64 import b64decode
 from collections.abc import Iterator
 from contextlib import contextmanager
+from email.message import Message
 from pathlib import Path
 
 import pytest
@@ -73,10 +74,13 @@ def test_password_comes_from_netrc(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file.write_text("machine 127.0.0.1 login me password secret\n")
     file.chmod(0o600)
     monkeypatch.setenv("HOME", str(tmp_path))
-    header = fetch._login("http://127.0.0.1:1")["Authorization"]
+    asked: list[Message] = []
+    with serving(lambda path, form: json_answer({}), asked.append) as url:
+        get_json(url, "/x")
+        get_json(url.replace("127.0.0.1", "localhost"), "/x")
 
-    assert b64decode(header.removeprefix("Basic ")) == b"me:secret"
-    assert fetch._login("http://other:1") == {}
+    assert b64decode(asked[0]["Authorization"].removeprefix("Basic ")) == b"me:secret"
+    assert asked[1]["Authorization"] is None
 
 
 def test_silence_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,8 +15,10 @@ from typing import Any, Final
 
 from rank_probe.guard import never_raise
 from rank_probe.identity import Identity
+from rank_probe.join_figures import known
 from rank_probe.join_result import counters
-from rank_probe.join_rounds import Place, Rounds, Store
+from rank_probe.join_rounds import Place, Rounds
+from rank_probe.join_store import Store
 from rank_probe.steps import Steps
 
 log = logging.getLogger("rank_probe")
@@ -52,6 +54,7 @@ class Join:
         self._rounds: Rounds | None = None
         self._beat = now()
         self._random = random.Random()  # The global one is the user's.
+        self._told: dict[str, float] = {}
 
     def begin(
         self,
@@ -83,6 +86,14 @@ class Join:
         if self._thread is not None:
             self._thread.join(STOP_SECONDS)
 
+    def tell(self, figures: object) -> None:
+        """Tell the peers this rank's *figures*, as its exporter said them; None: nothing new."""
+        if figures is None or not (told := known(figures)):
+            return
+        self._told = told
+        if (rounds := self._rounds) is not None:
+            rounds.figures.tell(told)
+
     def snapshot_fields(self, stages: Iterable[str]) -> dict[str, Any]:
         """Return the join's fields of a Snapshot; empty if no join has begun.
 
@@ -101,6 +112,7 @@ class Join:
             "join_coverage": rounds.coverage.ratio,
             "verdict": rounds.verdict,
             "verdict_age_seconds": None if rounds.verdict is None else now - rounds.verdict_at,
+            "peer_figures": rounds.figures.peers,
         }
 
     @property
@@ -144,6 +156,8 @@ class Join:
         rounds.take_back()  # The keys of a killed attempt may still be there.
         self._beat = self._now()
         self._rounds = rounds
+        if self._told:
+            rounds.figures.tell(self._told)
         while not self._stop.wait(self._until_next_seconds(place)):
             before = _named(rounds.verdict)
             rounds.run(self._now())

@@ -4,10 +4,13 @@ import functools
 import threading
 from typing import Final
 
+from rank_probe.breath import breathe
 from rank_probe.guard import never_raise
 from rank_probe.join_align import Alignment
 from rank_probe.join_charge import use_one_cpu
+from rank_probe.join_figures import message
 from rank_probe.join_merge import Merger
+from rank_probe.join_peers import Table
 from rank_probe.join_ring import STEPS_A_ROUND, Ring
 from rank_probe.stages import STAGES
 from rank_probe.vectors import StepVector
@@ -34,3 +37,6 @@ def _round() -> None:
     merger = Merger(RANKS)
     merger.judge(alignment.common(), {}, 0.0)
     merger.totals.messages(ring.stride)
+    table = Table()
+    table.add(range(RANKS), [message({}, "all")] * RANKS)
+    list(table.told({0}, breathe))

@@ -3,21 +3,23 @@
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from rank_probe.breath import breathe
 from rank_probe.identity import Identity
 from rank_probe.join_coverage import Coverage
+from rank_probe.join_figures import OwnFigures, figures_key
 from rank_probe.join_result import Result, read_result
 from rank_probe.join_ring import Ring, digest
+from rank_probe.join_store import BATCH, PAUSE_SECONDS, Store, batches, own_arithmetic
 from rank_probe.vectors import Vectors
 
 if TYPE_CHECKING:
     from rank_probe.join_align import Aligned  # These modules import torch.
     from rank_probe.join_merge import Merger
+    from rank_probe.join_peers import PeerFigures
 
 # Seconds from a rank's round to its next, by the largest number of ranks.
 PERIODS: tuple[tuple[int, float], ...] = (
@@ -26,34 +28,11 @@ PERIODS: tuple[tuple[int, float], ...] = (
     (4_096, 5.0),
     (2**31, 10.0),
 )
-# Keys per call to the store, and the pause between calls: rank 0's other threads wait for the
-# interpreter during a call, and must not make any single step late.
-BATCH: Final = 256
-PAUSE_SECONDS: Final = 0.002
 # A rank that has not posted after this many rounds of rank 0, such as an evaluator, is left out;
 # rank 0 looks for it again from time to time.
 PATIENT_ROUNDS: Final = 10
 
 VERDICT_KEY: Final = "verdict"
-
-
-class Store(Protocol):
-    """What the join needs of a torch.distributed store; every failure is a RuntimeError."""
-
-    def set(self, key: str, value: bytes) -> None:
-        """Write *key*."""
-
-    def check(self, keys: Sequence[str]) -> bool:
-        """Return whether all *keys* are there."""
-
-    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        """Read *keys*, which must be there."""
-
-    def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
-        """Write *keys*."""
-
-    def delete_key(self, key: str) -> bool:
-        """Delete *key* if it is there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +72,7 @@ class Rounds:
         self._merging = Merging(store, place, stop) if place.rank == 0 else None
         self._verdict_message = b""
         self.coverage = Coverage(place.period_seconds)
+        self.figures = OwnFigures(store, place.rank)
         self.result: Result | None = None
         self.verdict: dict[str, Any] | None = None
         self.verdict_at = 0.0
@@ -106,18 +86,23 @@ class Rounds:
         breathe()
         self.coverage.offer(self._ring.take(vectors, now), now)
         breathe()
+        self.figures.post(me.peer_group, now)  # Before its steps: rank 0 looks for both then.
+        breathe()
         self._post(me.peer_group)
         breathe()
         if self._merging is not None:
             self._merging.run([offer.step for offer in self._ring.offers], self._ring.stride, now)
             breathe()
         self._read(now)
+        breathe()
+        self.figures.read(me.peer_group, self.verdict)
 
     def take_back(self) -> None:
         """Delete this rank's keys; rank 0 also deletes those that it wrote for ranks that left."""
         own = self._place.rank
         self._store.delete_key(_steps_key(own))
         self._store.delete_key(_result_key(own))
+        self.figures.take_back()
         if self._merging is not None:
             self._merging.take_back()
 
@@ -161,6 +146,7 @@ class Merging:
         self._rounds = 0
         self._names: dict[int, str] = {}
         self._merger: Merger | None = None
+        self._peer_figures: PeerFigures | None = None
 
     def run(self, offered: Sequence[int], stride: int, now: float) -> None:
         """Merge and judge those of the *offered* steps that all ranks have posted."""
@@ -175,40 +161,47 @@ class Merging:
             return
         breathe()
         self._learn_names(aligned)
-        with _own_arithmetic():
+        with own_arithmetic():
             verdict = merger.judge(aligned, self._names, now)
             breathe()
             messages = merger.totals.messages(stride)
         breathe()
         said = json.dumps(verdict.to_json(), separators=(",", ":")).encode()
         breathe()
+        if self._peer_figures is not None:  # Before the verdict: whom it names reads both.
+            self._peer_figures.share(verdict, self._ranks, now)
         self._tell(messages, said)
 
     def take_back(self) -> None:
         """Delete the common keys, and those written for ranks that left."""
         for key in (VERDICT_KEY, *map(_group_key, self._names)):
             self._store.delete_key(key)
+        if self._peer_figures is not None:
+            self._peer_figures.take_back()
         if self._merger is None:
             return
-        for ranks in self._batches(range(self._place.world_size)):
+        for ranks in batches(range(self._place.world_size)):
             if not self._store.check([_steps_key(rank) for rank in ranks]):
                 for rank in ranks:
                     if not self._store.check([_steps_key(rank)]):
                         self._store.delete_key(_result_key(rank))
+                        self._store.delete_key(figures_key(rank))
 
     def _begin(self) -> "Merger":
         from rank_probe.join_charge import use_one_cpu
         from rank_probe.join_merge import Merger
+        from rank_probe.join_peers import PeerFigures
 
         use_one_cpu()  # A pool of threads would take CPUs from training.
-        with _own_arithmetic():
+        with own_arithmetic():
             self._merger = Merger(self._place.world_size)
+        self._peer_figures = PeerFigures(self._store, self._stop, self._pause_seconds)
         return self._merger
 
     def _present(self) -> list[int]:
         """Return the ranks that have posted."""
         present: list[int] = []
-        for ranks in self._batches(range(self._place.world_size)):
+        for ranks in batches(range(self._place.world_size)):
             if self._store.check([_steps_key(rank) for rank in ranks]):
                 present += ranks
             else:
@@ -219,22 +212,22 @@ class Merging:
         """Read what the ranks have posted; None if that leaves nothing to merge."""
         from rank_probe.join_align import Alignment
 
-        with _own_arithmetic():
+        with own_arithmetic():
             alignment = Alignment(candidates, self._ranks, self._place.world_size)
         breathe()
-        for ranks in self._batches(self._ranks):
+        for ranks in batches(self._ranks):
             keys = [_steps_key(rank) for rank in ranks]
             if not self._store.check(keys):
                 return None
             breathe()
             messages = self._store.multi_get(keys)
             breathe()
-            with _own_arithmetic():
+            with own_arithmetic():
                 has_common = alignment.add(messages)
             if not has_common or self._stop.wait(self._pause_seconds):
                 return None
         breathe()
-        with _own_arithmetic():
+        with own_arithmetic():
             return alignment.common()
 
     def _learn_names(self, aligned: "Aligned") -> None:
@@ -245,29 +238,14 @@ class Merging:
     def _tell(self, messages: Sequence[bytes], verdict: bytes) -> None:
         self._store.set(VERDICT_KEY, verdict)
         breathe()
-        for ranks in self._batches(self._ranks):
+        for ranks in batches(self._ranks):
             keys = [_result_key(rank) for rank in ranks]
             self._store.multi_set(keys, [messages[rank] for rank in ranks])
             self._stop.wait(self._pause_seconds)
 
-    @staticmethod
-    def _batches(ranks: Sequence[int]) -> Iterator[Sequence[int]]:
-        """Yield *ranks* in batches."""
-        for first in range(0, len(ranks), BATCH):
-            yield ranks[first : first + BATCH]
-
     @property
     def _pause_seconds(self) -> float:
         return PAUSE_SECONDS if self._place.world_size > BATCH else 0.0
-
-
-@contextmanager
-def _own_arithmetic() -> Iterator[None]:
-    """Raise ArithmeticError for torch's RuntimeErrors, which elsewhere mean a failed store."""
-    try:
-        yield
-    except RuntimeError as error:
-        raise ArithmeticError(f"the join cannot add up its steps: {error}") from error
 
 
 def _steps_key(rank: int) -> str:

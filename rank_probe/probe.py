@@ -278,6 +278,7 @@ class Probe:
     def _after_push(self, answer: Mapping[str, object]) -> None:
         """Apply the operator's orders, on the pusher's thread."""
         self._answer = answer
+        self._parts.join.tell(answer.get("figures"))
         level = self._control.level(answer)
         if level != self._report.level:
             self._report.level = level

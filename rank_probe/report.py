@@ -37,6 +37,8 @@ class Parts:
     device: DeviceClock | None = None
     memory: Callable[[], "CudaMemory | None"] = lambda: None
     late_lines: Callable[[], list[dict[str, Any]]] = list
+    thread_states: Callable[[], list[dict[str, Any]]] = list
+    loader: Callable[[], str] = str
 
 
 class Report:
@@ -98,6 +100,8 @@ class Report:
             lifecycle_seconds=parts.lifecycle.seconds(),
             level=self.level,
             late_lines=parts.late_lines(),
+            thread_states=parts.thread_states(),
+            loader=parts.loader(),
             lifecycle_events=self._diary.look(self._timed(stage), elapsed),
             **self._memory(),
             **parts.join.snapshot_fields(stage_seconds),

@@ -59,6 +59,23 @@ DEFAULT_LEVEL: Final = "stages"
 # How many lines of code a late rank reports.
 MOST_LATE_LINES: Final = 5
 
+# In what a thread spends its time. cpu_queue: ready, but without a CPU. disk: a file or its file
+# system. sleep: for a given time. lock: also Python's own, while another thread has it. pipe: also
+# the one from a loader's workers. gpu: until it is done. blocked: in anything else.
+THREAD_STATES: Final = (
+    "running",
+    "cpu_queue",
+    "disk",
+    "sleep",
+    "lock",
+    "socket",
+    "pipe",
+    "gpu",
+    "blocked",
+)
+# How many shares of its time a late rank reports.
+MOST_THREAD_STATES: Final = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
@@ -86,6 +103,15 @@ class Snapshot:
     found it most often, at most MOST_LATE_LINES, those of the late stage first. Each has a *stage*,
     a *place* such as `Corpus.__next__ (corpus.py:41)` and its *share* (0 to 1) of the samples of
     that stage.
+
+    *thread_states*, also only then: in what its thread spends its time, by stage, at most
+    MOST_THREAD_STATES, those of the late stage first. Each has a *stage*, a *state* of
+    THREAD_STATES, its *share* (0 to 1) of the time in that stage, and a *place*: the user's line in
+    which it most often is in that state, or what it waits for (`/data (nfs)`); empty if unknown.
+    *peer_figures*, also only then: by name in FIGURES the lower third, the median and the upper
+    third of its peers that are not late. *loader*, also only then: the method of the dataset that
+    the loader's workers run, such as `Corpus.__getitem__ (corpus.py:30)`; empty without workers.
+    These three are left out of the JSON while they are empty.
 
     *lifecycle_events*: the last of LIFECYCLE_EVENTS, at most MOST_EVENTS, each with its *number* in
     this process, from 1 on, *event*, *began_timestamp_seconds* and *seconds*, None while it lasts.
@@ -136,14 +162,22 @@ class Snapshot:
     block_seconds: dict[str, float] = field(default_factory=dict)
     late_lines: list[dict[str, Any]] = field(default_factory=list)
     lifecycle_events: list[dict[str, Any]] = field(default_factory=list)
+    thread_states: list[dict[str, Any]] = field(default_factory=list)
+    peer_figures: dict[str, list[float]] = field(default_factory=dict)
+    loader: str = ""
     schema: int = SCHEMA
 
     def to_json(self) -> bytes:
         """Return the body of a push, UTF-8 JSON."""
         # Not dataclasses.asdict: its deep copy costs more than the encoding.
-        return _encode(dict(zip(_NAMES, _values(self), strict=True))).encode()
+        said = dict(zip(_NAMES, _values(self), strict=True))
+        for name in _WHILE_LATE:
+            if not said[name]:
+                del said[name]
+        return _encode(said).encode()
 
 
+_WHILE_LATE: Final = ("thread_states", "peer_figures", "loader")
 _NAMES: Final = tuple(each.name for each in fields(Snapshot))
 _values: Final = attrgetter(*_NAMES)
 _encode: Final = json.JSONEncoder(

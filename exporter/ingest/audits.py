@@ -6,7 +6,7 @@ from fastapi import FastAPI, Request
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass
 
-from exporter.ingest.schema import Label
+from exporter.ingest.values import Label
 from exporter.operator.refusals import REFUSALS
 from exporter.ranks.audits import Audits
 from rank_probe.audit.findings import Status

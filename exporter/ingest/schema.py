@@ -3,48 +3,54 @@
 import dataclasses
 from collections.abc import Mapping
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, Self, cast
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
-    StringConstraints,
     TypeAdapter,
     ValidationError,
-    ValidationInfo,
     model_validator,
 )
 from pydantic.dataclasses import dataclass
-from pydantic_core import CoreSchema, ErrorDetails, core_schema
+from pydantic_core import ErrorDetails
 
+from exporter.ingest.values import (
+    Count,
+    EventName,
+    Gpus,
+    InfoValue,
+    Label,
+    LateKind,
+    Level,
+    LostKind,
+    Only,
+    PeersFigure,
+    Ratio,
+    Reason,
+    Seconds,
+    Share,
+    Stage,
+    ThreadState,
+)
 from exporter.ranks.limits import NoRoom
 from exporter.ranks.store import Forbidden, Superseded
-from exporter.validation import NOT_JSON, SAME_RELEASE, OneOf, sentence, wrong
+from exporter.validation import NOT_JSON, SAME_RELEASE, sentence, wrong
+from rank_probe.figures import FIGURES
 from rank_probe.snapshot import (
     DEFAULT_LEVEL,
-    LEVELS,
     LIFECYCLE,
-    LIFECYCLE_EVENTS,
     MOST_EVENTS,
     MOST_LATE_LINES,
+    MOST_THREAD_STATES,
     RANK_INFO_LABELS,
     RUNTIME_INFO_LABELS,
     SCHEMA,
     Snapshot,
 )
-from rank_probe.stages import STAGES
-from rank_probe.verdict import (
-    LATE_KINDS,
-    LOST_KINDS,
-    MOST_CHANGES,
-    MOST_GROUPS,
-    MOST_LATE,
-    REASONS,
-)
+from rank_probe.verdict import MOST_CHANGES, MOST_GROUPS, MOST_LATE
 
 # Every result of a push, and its HTTP status.
 RESULTS: Final = {
@@ -66,13 +72,6 @@ RESULT_OF: Final[Mapping[type[Exception], str]] = {
     NoRoom: "no_room",
 }
 
-# Enough for any real name; a longer one costs memory in every Prometheus downstream.
-LABEL_CHARACTERS: Final = 128
-# The largest integer up to which a Prometheus sample (a double) is exact.
-LARGEST_COUNT: Final = 2**53
-# More than any clock or run needs, and small enough that no sum or square overflows a double.
-LARGEST_SECONDS: Final = 1e15
-
 
 class Refused(Exception):
     """A push that is refused: *result* is a key of RESULTS, the text is for the caller."""
@@ -80,55 +79,6 @@ class Refused(Exception):
     def __init__(self, result: str, sentence: str) -> None:
         super().__init__(sentence)
         self.result = result
-
-
-def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise wrong("has characters that cannot be printed; use plain text")
-    return text
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Only:
-    """Drops unknown keys, which a newer probe may send, and records them in the context."""
-
-    keys: tuple[str, ...]
-
-    def __get_pydantic_core_schema__(
-        self, source: Any, handler: GetCoreSchemaHandler
-    ) -> CoreSchema:
-        return core_schema.with_info_before_validator_function(self._keep, handler(source))
-
-    def __get_pydantic_json_schema__(
-        self, schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        value = handler(schema)["additionalProperties"]
-        return {"type": "object", "properties": dict.fromkeys(self.keys, value)}
-
-    def _keep(self, value: Any, context: ValidationInfo) -> Any:
-        if not isinstance(value, dict) or value.keys() <= set(self.keys):
-            return value
-        cast(list[str], context.context).extend(value.keys() - set(self.keys))
-        return {key: value[key] for key in value.keys() & set(self.keys)}
-
-
-InfoValue = Annotated[
-    str, StringConstraints(max_length=LABEL_CHARACTERS), AfterValidator(_printable)
-]
-Label = Annotated[
-    str, StringConstraints(min_length=1, max_length=LABEL_CHARACTERS), AfterValidator(_printable)
-]
-Stage = Annotated[str, OneOf("a stage", STAGES)]
-Level = Annotated[str, OneOf("a level", LEVELS)]
-EventName = Annotated[str, OneOf("an event", LIFECYCLE_EVENTS)]
-LateKind = Annotated[str, OneOf("a way to be late", LATE_KINDS)]
-LostKind = Annotated[str, OneOf("what GPUs are lost to", LOST_KINDS)]
-Reason = Annotated[str, OneOf("a reason why nobody can be judged", REASONS)]
-Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
-Seconds = Annotated[float, Field(ge=0, le=LARGEST_SECONDS, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Ratio = Annotated[float, Field(ge=0, le=LARGEST_SECONDS, allow_inf_nan=False)]
-Gpus = Ratio
 
 
 class _Said(BaseModel):
@@ -180,6 +130,15 @@ class LateLineBody(_Said):
     stage: Stage
     place: Label
     share: Share
+
+
+class ThreadStateBody(_Said):
+    """One of a Snapshot's *thread_states*, with limits."""
+
+    stage: Stage
+    state: ThreadState
+    share: Share
+    place: InfoValue
 
 
 class EventBody(_Said):
@@ -253,6 +212,12 @@ class SnapshotBody:
     lifecycle_events: Annotated[
         list[Annotated[EventBody, AfterValidator(_as_sent)]], Field(max_length=MOST_EVENTS)
     ] = Field(default_factory=list)
+    thread_states: Annotated[
+        list[Annotated[ThreadStateBody, AfterValidator(_as_sent)]],
+        Field(max_length=MOST_THREAD_STATES),
+    ] = Field(default_factory=list)
+    peer_figures: Annotated[dict[str, PeersFigure], Only(FIGURES)] = Field(default_factory=dict)
+    loader: InfoValue = ""
     schema: Literal[1] = SCHEMA
 
     @model_validator(mode="after")

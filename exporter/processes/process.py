@@ -8,7 +8,7 @@ from typing import Final
 
 from exporter import cgroups
 from exporter.cgroups import Cgroup
-from exporter.ingest.schema import LABEL_CHARACTERS
+from exporter.ingest.values import LABEL_CHARACTERS
 from rank_probe import identity
 from rank_probe.cpus import cpu_list
 

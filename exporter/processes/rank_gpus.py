@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from exporter.ingest.schema import LABEL_CHARACTERS
+from exporter.ingest.values import LABEL_CHARACTERS
 from exporter.listeners.peer import NAMESPACE_OF, UNKNOWN, Peer
 from exporter.nvml.sample import GpuSample, NvmlSource
 from exporter.processes.process import Process

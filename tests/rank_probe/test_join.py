@@ -149,7 +149,7 @@ def test_all_ranks_sample_as_rank_0_does() -> None:
 
 
 def test_store_does_not_grow() -> None:
-    """Two keys a rank, a group's name and the verdict; at a clean end there is none."""
+    """Three keys a rank, a group's name and the verdict; at a clean end there is none."""
     world = World(["all"] * 3)
     sizes = set()
     for number in range(1, 60):
@@ -157,7 +157,7 @@ def test_store_does_not_grow() -> None:
         world.round()
         sizes.add(sum(map(len, world.store.values.values())))
     assert set(world.store.values) == {
-        *(f"{what}/{rank}" for what in ("steps", "result") for rank in range(3)),
+        *(f"{what}/{rank}" for what in ("steps", "result", "figures") for rank in range(3)),
         "verdict",
         GROUP,
     }
@@ -165,7 +165,7 @@ def test_store_does_not_grow() -> None:
     world.rounds[2].take_back()
     world.store.values["result/2"] = b"written by rank 0 in the same moment"
     world.rounds[0].take_back()
-    assert set(world.store.values) == {"steps/1", "result/1"}
+    assert set(world.store.values) == {"steps/1", "result/1", "figures/1"}
     world.rounds[1].take_back()
     assert world.store.values == {}
 
@@ -305,6 +305,7 @@ def test_stages_have_their_counters_from_the_begin_on() -> None:
         "join_coverage": None,
         "verdict": None,
         "verdict_age_seconds": None,
+        "peer_figures": {},
     }
 
 

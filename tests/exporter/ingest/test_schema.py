@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from pydantic import BaseModel
 
 from exporter.ingest.schema import (
-    LARGEST_COUNT,
     RESULTS,
     ChangeBody,
     LateBody,
@@ -21,6 +20,8 @@ from exporter.ingest.schema import (
     VerdictBody,
     parse,
 )
+from exporter.ingest.values import LARGEST_COUNT
+from rank_probe.figures import FIGURES
 from rank_probe.snapshot import Snapshot
 from rank_probe.verdict import Change, Late, Verdict, from_json
 from tests.exporter.snapshots import CHANGE, DEFAULT, LATE, VERDICT, late, snapshot, verdict
@@ -34,6 +35,8 @@ def travelled(**changes: Any) -> dict[str, Any]:
 
 FIXTURES = Path(__file__).parents[2] / "fixtures" / "ingest"
 LINE = {"stage": "data", "place": "Corpus.__next__ (data/corpus.py:41)", "share": 0.71}
+STATE = {"stage": "data", "state": "sleep", "share": 0.71, "place": "read (corpus.py:41)"}
+PEERS = {"sm_clock_hertz": [1.9e9, 1.95e9, 1.98e9], "gpu_temperature_celsius": [-1.0, 0.0, 61.0]}
 RANK_INFO = {"local_rank": "0", "clock": "cuda", "dp": "", "source": "torchrun"}
 
 
@@ -66,6 +69,10 @@ def refusal(content: bytes) -> Refused:
         snapshot(block_steps=64, block_seconds={"data": 0.125, "sync": 0.0}),
         snapshot(late_lines=[LINE, LINE | {"stage": "forward", "share": 1.0}]),
         snapshot(late_lines=[LINE] * 5),
+        snapshot(thread_states=[STATE] * 8, loader="Corpus.__getitem__ (corpus.py:30)"),
+        snapshot(thread_states=[STATE | {"place": ""}, STATE | {"place": "/data (nfs)"}]),
+        snapshot(peer_figures=PEERS),
+        snapshot(peer_figures={name: [1.0, 2.0, 3.0] for name in FIGURES}),
     ],
 )
 def test_what_the_probe_sends_arrives_unchanged(sent: Snapshot) -> None:
@@ -168,6 +175,32 @@ def test_newer_line_is_not_refused() -> None:
     assert parse(body(late_lines=[LINE | {"source": "x = 1"}]))[0].late_lines == [LINE]
 
 
+def state(**changes: Any) -> dict[str, Any]:
+    """Return the field with one state of the thread that has *changes*."""
+    return {"thread_states": [STATE | changes]}
+
+
+def peers(said: Any) -> dict[str, Any]:
+    """Return the field with the figures of the peers for one name."""
+    return {"peer_figures": {"gpu_power_watts": said}}
+
+
+def test_newer_figure_is_not_refused() -> None:
+    """A name that this release does not know is left out and counted; a state's new field too."""
+    newer = body(peer_figures=PEERS | {"mood": "good"}, **state(excuse="rain"))
+    taken = dataclasses.replace(DEFAULT, peer_figures=PEERS, thread_states=[STATE])
+
+    assert parse(newer) == (taken, 1)
+
+
+def test_healthy_snapshot_says_nothing_of_lateness() -> None:
+    """What is empty is left out of a push."""
+    sent = json.loads(snapshot().to_json())
+
+    assert not {"thread_states", "peer_figures", "loader"} & sent.keys()
+    assert "late_lines" in sent
+
+
 def minimal() -> dict[str, Any]:
     """Return the fields of a snapshot that have no default."""
     return {
@@ -243,6 +276,25 @@ def test_missing_field_is_named(name: str) -> None:
         (line(place="f\x1b[31m"), "Field late_lines.0.place has characters that cannot be"),
         (line(place="f\nrank 3"), "Field late_lines.0.place has characters that cannot be"),
         (line(place="f\u202e"), "Field late_lines.0.place has characters that cannot be"),
+        ({"thread_states": [STATE] * 9}, "Field thread_states is wrong: list should have at most"),
+        ({"thread_states": [{}]}, "Field thread_states.0.stage is missing; install the same rel"),
+        ({"thread_states": "x"}, "Field thread_states is wrong: input should be a valid array"),
+        (state(stage="lunch"), "Field thread_states.0.stage is not a stage; use one of"),
+        (state(state="bored"), "Field thread_states.0.state is not a state of a thread; use one"),
+        (state(share=1.01), "Field thread_states.0.share is wrong: input should be less than or"),
+        (state(share=math.nan), "Field thread_states.0.share is wrong: input should be a finite"),
+        (state(place="f" * 129), "Field thread_states.0.place is wrong: string should have at m"),
+        (state(place="f\nrank 3"), "Field thread_states.0.place has characters that cannot be"),
+        (peers([1.0, 2.0]), "Field peer_figures.gpu_power_watts is wrong: list should have at le"),
+        (peers([1.0] * 4), "Field peer_figures.gpu_power_watts is wrong: list should have at mo"),
+        (peers([1.0, 2.0, math.nan]), "Field peer_figures.gpu_power_watts.2 is wrong: input shou"),
+        (peers([1.0, 2.0, 1e300]), "Field peer_figures.gpu_power_watts.2 is wrong: input should"),
+        (peers([1.0, 2.0, "3"]), "Field peer_figures.gpu_power_watts.2 is wrong: input should be"),
+        (peers(1.0), "Field peer_figures.gpu_power_watts is wrong: input should be a valid array"),
+        ({"peer_figures": []}, "Field peer_figures is wrong: input should be an object"),
+        ({"loader": "f" * 129}, "Field loader is wrong: string should have at most 128"),
+        ({"loader": "f\u202e"}, "Field loader has characters that cannot be printed"),
+        ({"loader": None}, "Field loader is wrong: input should be a valid string"),
         (line(place=["f"]), "Field late_lines.0.place is wrong: input should be a valid string"),
     ],
 )

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.ingest.schema import LABEL_CHARACTERS
+from exporter.ingest.values import LABEL_CHARACTERS
 from exporter.processes.process import Proc, as_label, environment
 from tests.exporter.fake_proc import TORCHRUN, FakeProc
 

@@ -1,0 +1,79 @@
+"""What a field of a pushed snapshot may be: each kind of value with its limits."""
+
+import dataclasses
+from typing import Annotated, Any, Final, cast
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    StringConstraints,
+    ValidationInfo,
+)
+from pydantic_core import CoreSchema, core_schema
+
+from exporter.validation import OneOf, wrong
+from rank_probe.snapshot import LEVELS, LIFECYCLE_EVENTS, THREAD_STATES
+from rank_probe.stages import STAGES
+from rank_probe.verdict import LATE_KINDS, LOST_KINDS, REASONS
+
+# Enough for any real name; a longer one costs memory in every Prometheus downstream.
+LABEL_CHARACTERS: Final = 128
+# The largest integer up to which a Prometheus sample (a double) is exact.
+LARGEST_COUNT: Final = 2**53
+# More than any clock or run needs, and small enough that no sum or square overflows a double.
+LARGEST_SECONDS: Final = 1e15
+
+
+def _printable(text: str) -> str:
+    if not text.isprintable():
+        raise wrong("has characters that cannot be printed; use plain text")
+    return text
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Only:
+    """Drops unknown keys, which a newer probe may send, and records them in the context."""
+
+    keys: tuple[str, ...]
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        return core_schema.with_info_before_validator_function(self._keep, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        value = handler(schema)["additionalProperties"]
+        return {"type": "object", "properties": dict.fromkeys(self.keys, value)}
+
+    def _keep(self, value: Any, context: ValidationInfo) -> Any:
+        if not isinstance(value, dict) or value.keys() <= set(self.keys):
+            return value
+        cast(list[str], context.context).extend(value.keys() - set(self.keys))
+        return {key: value[key] for key in value.keys() & set(self.keys)}
+
+
+InfoValue = Annotated[
+    str, StringConstraints(max_length=LABEL_CHARACTERS), AfterValidator(_printable)
+]
+Label = Annotated[
+    str, StringConstraints(min_length=1, max_length=LABEL_CHARACTERS), AfterValidator(_printable)
+]
+Stage = Annotated[str, OneOf("a stage", STAGES)]
+ThreadState = Annotated[str, OneOf("a state of a thread", THREAD_STATES)]
+Level = Annotated[str, OneOf("a level", LEVELS)]
+EventName = Annotated[str, OneOf("an event", LIFECYCLE_EVENTS)]
+LateKind = Annotated[str, OneOf("a way to be late", LATE_KINDS)]
+LostKind = Annotated[str, OneOf("what GPUs are lost to", LOST_KINDS)]
+Reason = Annotated[str, OneOf("a reason why nobody can be judged", REASONS)]
+Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
+Seconds = Annotated[float, Field(ge=0, le=LARGEST_SECONDS, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Ratio = Annotated[float, Field(ge=0, le=LARGEST_SECONDS, allow_inf_nan=False)]
+Gpus = Ratio
+Figure = Annotated[float, Field(ge=-LARGEST_SECONDS, le=LARGEST_SECONDS, allow_inf_nan=False)]
+# Lower third, median, upper third.
+PeersFigure = Annotated[list[Figure], Field(min_length=3, max_length=3)]

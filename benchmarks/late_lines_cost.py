@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from benchmarks.report import write
 from rank_probe.loop_frames import TrainingLoop, stack_of
-from rank_probe.stacks import line_of
+from rank_probe.sampling import line_of
 from rank_probe.user_code import of_this_process
 
 ROOT: Final = Path(__file__).parents[1]

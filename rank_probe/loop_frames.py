@@ -142,3 +142,16 @@ def _calls_of_next(instructions: Sequence[dis.Instruction]) -> set[int]:
 def _begin(instruction: dis.Instruction) -> tuple[int | None, int | None]:
     positions = instruction.positions
     return (None, None) if positions is None else (positions.lineno, positions.col_offset)
+
+
+def called_at(spot: Spot) -> str:
+    """Return the name of the function or method that *spot* is calling; empty if it calls none."""
+    instructions = list(dis.get_instructions(spot.code))
+    at = [each.offset for each in instructions if each.offset <= spot.offset]
+    call = instructions[len(at) - 1] if at else None
+    if call is None or call.opname not in CALLS:
+        return ""
+    before = instructions[: len(at) - 1]
+    loaded = [each for each in before if each.opname.startswith("LOAD_")]
+    same = [each for each in loaded if _begin(each) == _begin(call)]
+    return str(same[-1].argval) if same else ""

@@ -78,8 +78,12 @@ class Probe:
             thread=lambda: self.timeline.tape.owner,
             stage=lambda: STAGES[self.timeline.state.stage],
             backward=lambda: self.timeline.loop,
+            on_first=self._push_soon,
+            loader=lambda: self.timeline.loader(),
         )
         self._parts.late_lines = self.stacks.lines
+        self._parts.thread_states = self.stacks.states
+        self._parts.loader = self.stacks.loader
         self._answer: Mapping[str, object] = {}
         self._report = Report(self._parts, source="automatic" if automatic else "manual")
         self._report.runtime_info = runtime.runtime_info()

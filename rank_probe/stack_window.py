@@ -49,6 +49,10 @@ class Window:
         if len(self._samples) > self._most:
             self._count(self._samples.popleft(), -1)
 
+    def samples_of(self, stage: str) -> int:
+        """Return how many samples of *stage* there are."""
+        return self._stages[stage]
+
     def lines(self, first_stage: str, most: int) -> list[Found]:
         """Return the *most* frequent lines: those of *first_stage*, then those of the others."""
         counted = [each for each in self._lines if self._stages[each[0]] >= LEAST_SAMPLES]

@@ -48,6 +48,8 @@ class Timeline:
         self.uncut: Callable[[], None] = lambda: None
         # The codes on the stack when backward was called, innermost first: the training loop.
         self.loop: tuple[CodeType, ...] = ()
+        # The DataLoader that the loop iterates, while it lives.
+        self.loader: Callable[[], object] = lambda: None
         self.after_first_step: Callable[[], None] | None = None
         # As soon as events happen, for the few that cannot wait for the next fold.
         self._following = Interpreter(start)

@@ -1,7 +1,9 @@
 """Finds the stages of an unchanged torch training loop: data, forward, optimizer, step ends."""
 
 import functools
+import weakref
 from collections.abc import Callable
+from threading import get_ident
 from typing import Any
 
 import torch
@@ -30,7 +32,7 @@ def attach(timeline: Timeline) -> Patches:
     patches = Patches()
     tape, work = timeline.tape, timeline.work
     patches.wrap(dataloader._BaseDataLoaderIter, "__next__", functools.partial(_next, tape, work))
-    patches.wrap(dataloader.DataLoader, "__iter__", functools.partial(_iter, tape))
+    patches.wrap(dataloader.DataLoader, "__iter__", functools.partial(_iter, timeline))
     if torch.distributed.is_available():
         from torch.nn.parallel import DistributedDataParallel
 
@@ -59,16 +61,27 @@ def _next(tape: Tape, work: WorkUnits, original: Callable[..., Any]) -> Any:
     )
 
 
-def _iter(tape: Tape, original: Callable[..., Any]) -> Any:
+def _iter(timeline: Timeline, original: Callable[..., Any]) -> Any:
+    def iterate(loader: Any) -> Any:
+        _remember(timeline, loader)
+        return original(loader)
+
     return around(
-        tape,
-        original,
+        timeline.tape,
+        iterate,
         events.FETCH,
         events.ITERATED,
         events.ITERATED,
         asks=torch.is_grad_enabled,
         otherwise=events.FETCH_UNGRADED,
     )
+
+
+@never_raise
+def _remember(timeline: Timeline, loader: Any) -> None:
+    """Note once an epoch what the loop iterates; who wants to know more of it pays."""
+    if timeline.tape.owner == get_ident() and torch.is_grad_enabled():
+        timeline.loader = weakref.ref(loader)
 
 
 def _forward(tape: Tape, original: Callable[..., Any]) -> Any:

@@ -11,7 +11,7 @@ from typing import Any, Final
 from urllib.parse import urlencode, urlsplit
 
 import urllib3
-from urllib3.exceptions import ProxyError, ResponseError
+from urllib3.exceptions import LocationParseError, ProxyError, ResponseError
 
 from exporter.client.access import ANYONE, AUTHORIZATION, Access, HttpConfig, basic
 from exporter.client.fields import text
@@ -191,7 +191,7 @@ def _known(cause: BaseException, patience_seconds: float) -> str | None:
         )
     if isinstance(cause, ssl.SSLError):
         return "it does not speak TLS; try http:// instead of https://"
-    if isinstance(cause, socket.gaierror):
+    if isinstance(cause, socket.gaierror | LocationParseError):
         return "its name is not known"
     if isinstance(cause, ResponseError):
         return "it redirects us again and again"

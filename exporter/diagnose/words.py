@@ -7,7 +7,7 @@ from typing import Final
 from exporter.diagnose.advise import host
 from exporter.diagnose.loss import hundredths
 from exporter.diagnose.model import BALANCED, CANNOT_TELL, Figure, Finding, Part, Report
-from exporter.live.sentences import duration
+from exporter.live.sentences import duration, is_slower
 from exporter.top.model import STATE_WORDS
 
 MOST_LINES: Final = 3
@@ -61,7 +61,7 @@ def cost(report: Report) -> str:
     said = f"{hundredths(report.loss).gpus:.2f}{size} GPUs do nothing but wait"
     if report.cost_per_hour is not None:
         said += f", ${report.cost_per_hour:,.2f} an hour"
-    if report.slowdown is not None and report.slowdown >= 1.005:
+    if is_slower(report.slowdown):
         said += f"; steps take {report.slowdown:.2f} times as long as without the late ranks"
     return f"{said}."
 

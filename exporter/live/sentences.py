@@ -196,9 +196,14 @@ def _lateness(late: LateView) -> str:
     )
 
 
+def is_slower(slowdown: float | None) -> bool:
+    """Say whether steps take so much longer that it is worth a word."""
+    return slowdown is not None and slowdown >= 1 + WORTH_A_WORD
+
+
 def _slowdown(verdict: Verdict, late: Sequence[LateView]) -> Iterator[str]:
     slowdown = verdict.slowdown
-    if late and slowdown is not None and slowdown >= 1 + WORTH_A_WORD:
+    if late and is_slower(slowdown):
         yield f"Steps take {slowdown:.2f} times as long as without {_them(late)}."
 
 

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Final
 
 from exporter.accounting.run import Account, Kinds
-from exporter.live.sentences import DOING, listed
+from exporter.live.sentences import DOING, is_slower, listed
 from exporter.replay.alerts import Alert
 from exporter.replay.findings import Finding
 from exporter.replay.replay import Replay
@@ -37,7 +37,7 @@ def _report(one: Replay) -> Iterator[str]:
         yield "  nothing found"
     if one.not_judgeable:
         yield f"  not judgeable: {', '.join(one.not_judgeable)}"
-    if one.slowdown is not None and one.named:
+    if one.named and is_slower(one.slowdown):
         yield (
             f"  slowdown: {one.slowdown:.3f} times what it would take with {_ranks(one.named)} "
             f"as fast as {'its' if len(one.named) == 1 else 'their'} peers"

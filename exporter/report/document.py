@@ -2,6 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Final
+
+MONEY: Final = "US$"
+NOT_KNOWN: Final = "–"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +50,15 @@ class Document:
     title: str
     lines: Sequence[str] = ()
     sections: Sequence[Section] = field(default_factory=list)
+
+
+def priced(table: Table) -> Table:
+    """Return *table* without its money if nothing in it has a price."""
+    place = [column.name for column in table.columns].index(MONEY)
+    if any(row[place] != NOT_KNOWN for row in table.rows):
+        return table
+    names = [*table.columns[:place], *table.columns[place + 1 :]]
+    return Table(names, [[*row[:place], *row[place + 1 :]] for row in table.rows], table.has_sum)
 
 
 def columns(*names: str) -> list[Column]:

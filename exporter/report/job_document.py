@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from exporter.live.states import WORDS as STATE_WORDS
 from exporter.report import losses
-from exporter.report.document import Document, Section, Table, columns
+from exporter.report.document import Document, Section, Table, columns, priced
 from exporter.report.incident_rows import NAMES, incident_json, incident_row
 from exporter.report.job import JobReport
 from exporter.report.losses import Loss, grouped
@@ -103,7 +103,7 @@ def _table(job: JobReport, name: str, parts: dict[str, float]) -> Table:
         shown[OTHERS] = rest
     rows = [_loss_row(job, [each], s, total) for each, s in shown.items()]
     rows.append(_loss_row(job, ["sum"], total, total))
-    return Table(columns(name, ">GPU-hours", ">Share", ">US$"), rows, has_sum=True)
+    return priced(Table(columns(name, ">GPU-hours", ">Share", ">US$"), rows, has_sum=True))
 
 
 def _loss_row(job: JobReport, names: list[str], gpu_seconds: float, total: float) -> list[str]:
@@ -124,7 +124,7 @@ def _details(job: JobReport) -> Section:
         rows.append(_loss_row(job, [OTHERS, "", "", ""], rest, total))
     rows.append(_loss_row(job, ["sum", "", "", ""], total, total))
     names = columns("Reason", "Rank", "Stage", "Cause", ">GPU-hours", ">Share", ">US$")
-    return Section(title, [], Table(names, rows, has_sum=True))
+    return Section(title, [], priced(Table(names, rows, has_sum=True)))
 
 
 def _names(loss: Loss) -> list[str]:
@@ -149,7 +149,7 @@ def _incidents(job: JobReport) -> Section:
     if not job.incidents:
         return Section("Incidents", ["None."])
     rows = [incident_row(each) for each in job.incidents]
-    return Section("Incidents", [], Table(columns(*NAMES), rows))
+    return Section("Incidents", [], priced(Table(columns(*NAMES), rows)))
 
 
 def _exactness(job: JobReport) -> Section:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from exporter.report.costs import MEASURE_OF
-from exporter.report.document import Document, Section, Table, columns
+from exporter.report.document import Document, Section, Table, columns, priced
 from exporter.report.incident_rows import NAMES, incident_json, incident_row
 from exporter.report.incidents import SEVERITIES
 from exporter.report.precision import Precision, precision
@@ -108,7 +108,8 @@ def _incidents(shadow: Shadow, show_all: bool) -> Section:
     lines = ["None."] if not ordered else []
     if len(shown) < len(ordered):
         lines.append(f"The {len(shown)} worst of {len(ordered)}; --all prints all.")
-    table = Table(columns(*NAMES), [incident_row(each) for each in shown]) if shown else None
+    rows = [incident_row(each) for each in shown]
+    table = priced(Table(columns(*NAMES), rows)) if shown else None
     return Section("Incidents", [*lines, *_how_to_judge(shown)], table)
 
 
@@ -135,7 +136,7 @@ def _grouped(shadow: Shadow, title: str, name: str, key: Callable[[Judged], str 
     rows = [_group_row(name, groups[name], shadow) for name in sorted(groups)]
     rows.append(_group_row("sum", [each for those in groups.values() for each in those], shadow))
     counts = ">Incidents >GPU-hours >US$ >Paging >Paging/week >Yes >No >Unsure >Open >Precision"
-    return Section(title, (), Table(columns(name, *counts.split()), rows, has_sum=True))
+    return Section(title, (), priced(Table(columns(name, *counts.split()), rows, has_sum=True)))
 
 
 def _group_row(name: str, those: Sequence[Judged], shadow: Shadow) -> list[str]:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from exporter.live import states
-from exporter.live.sentences import duration
+from exporter.live.sentences import duration, is_slower
 from exporter.top.model import STATE_WORDS, UNKNOWN, Job, Rank
 from rank_probe.verdict import MILD, UNSYNCED
 
@@ -77,7 +77,7 @@ def culprit(job: Job) -> str:
 
 def slowdown(job: Job) -> str:
     """Return how many times longer steps take than without the late ranks."""
-    return NOTHING if job.slowdown is None else f"{job.slowdown:.2f}x"
+    return f"{job.slowdown:.2f}x" if is_slower(job.slowdown) else NOTHING
 
 
 def judged(job: Job) -> str:

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from rank_probe import cuda_events, events, runtime, stacks, torch_parallel, torch_store
+from rank_probe import cuda_events, events, runtime, sampling, torch_parallel, torch_store
 from rank_probe.guard import failures
 from rank_probe.join import Join
 from rank_probe.patches import Patches
@@ -274,7 +274,8 @@ def test_late_rank_reports_lines_while_it_is_late(monkeypatch: pytest.MonkeyPatc
     """The judge's verdict starts the sampling; its end, an order and the rank's own end stop it."""
     said: list[Any] = [None]
     monkeypatch.setattr(Join, "verdict", property(lambda self: said[0]))
-    monkeypatch.setattr(stacks, "INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(sampling, "INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(sampling, "LOOK_SECONDS", 0.001)
     probe = Probe(automatic=False, environment=RANK_2_OF_4)
 
     def is_sampled() -> bool:
@@ -289,9 +290,12 @@ def test_late_rank_reports_lines_while_it_is_late(monkeypatch: pytest.MonkeyPatc
         time.sleep(0.05)
         lines = told(probe).late_lines
     assert lines[0]["place"].startswith("test_late_rank_reports_lines_while_it_is_late (")
+    while not (states := told(probe).thread_states):
+        time.sleep(0.05)
+    assert states[0]["state"] == "sleep"
     said[0] = verdict(late=())
     assert not is_sampled()
-    assert told(probe).late_lines == []
+    assert told(probe).late_lines == told(probe).thread_states == []
     said[0] = verdict()
     assert is_sampled()
     probe._after_push({"level": "off"})

@@ -5,13 +5,15 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
-from rank_probe import stacks
+from rank_probe import sampling
 from rank_probe.guard import failures
 from rank_probe.loop_frames import stack_of
-from rank_probe.stacks import Stacks, line_of
+from rank_probe.sampling import line_of
+from rank_probe.stacks import Stacks
 
 HERE = "test_stacks.py"
 
@@ -19,7 +21,8 @@ HERE = "test_stacks.py"
 @pytest.fixture(autouse=True)
 def _fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Sample often, so that a test takes milliseconds, and expect no failure."""
-    monkeypatch.setattr(stacks, "INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(sampling, "INTERVAL_SECONDS", 0.001)
+    monkeypatch.setattr(sampling, "LOOK_SECONDS", 0.001)
     before = failures.count
     yield
     assert failures.count == before
@@ -109,8 +112,13 @@ def waits_in_the_library(is_over: Callable[[], bool]) -> None:
 
 def number_of(comment: str) -> int:
     """Return the number of the line of this file that ends in *comment*."""
-    with open(__file__) as file:
-        return next(number for number, line in enumerate(file, 1) if line.endswith(comment + "\n"))
+    return number_of_line(Path(__file__), comment)
+
+
+def number_of_line(file: Path, comment: str) -> int:
+    """Return the number of the line of *file* that ends in *comment*."""
+    lines = file.read_text().splitlines()
+    return next(number for number, line in enumerate(lines, 1) if line.endswith(comment))
 
 
 def test_slow_line_is_named_first() -> None:

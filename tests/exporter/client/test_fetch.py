@@ -101,10 +101,11 @@ def test_other_protocols_are_told() -> None:
         get_json(url, "/x")
 
 
-def test_unknown_host_is_told() -> None:
-    """A host whose name is misspelt."""
+@pytest.mark.parametrize("host", ["no-such-host.invalid", "node..example.org"])
+def test_unknown_host_is_told(host: str) -> None:
+    """A host whose name is misspelt, or cannot be one."""
     with pytest.raises(Trouble, match=r"does not answer: its name is not known\."):
-        get_json("http://no-such-host.invalid:9917", "/x")
+        get_json(f"http://{host}:9917", "/x")
 
 
 def test_tls_with_a_plain_server_is_told() -> None:

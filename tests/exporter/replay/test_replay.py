@@ -4,6 +4,7 @@ import gzip
 import json
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,9 @@ from typing import Any
 import pytest
 
 from exporter.__main__ import main
+from exporter.replay.replay import replay as judged
+from exporter.replay.report import report
+from exporter.replay.traces import read_traces
 from tests.exporter.recorded import record
 
 RULES = Path(__file__).parents[3] / "alerts" / "rules"
@@ -354,6 +358,15 @@ def test_text_says_who_was_slow_and_what_it_cost(tmp_path: Path, capsys: Capture
     assert [len(found) for found in lines] == [1, 1, 1, 1]
     assert any(line.startswith("      rank 3 in backward: ") for line in said)
     assert said[-1].startswith("  peer group pp0: 8 ranks waited ")
+
+
+def test_slowdown_of_nothing_is_not_told(tmp_path: Path) -> None:
+    """A rank may be late without making the steps longer."""
+    path = record(tmp_path / "a.csv", late=lambda rank, step: 0.5 * (rank == 3), steps=200)
+    (one,) = map(judged, read_traces([path]))
+
+    assert "slowdown: 1.006 times" in report([replace(one, slowdown=1.006)])
+    assert "slowdown" not in report([replace(one, slowdown=1.004)])
 
 
 def test_runs_and_steps_that_lack_ranks_are_said(tmp_path: Path, capsys: Capture) -> None:

@@ -75,6 +75,18 @@ def test_shadow_has_its_summary_first(capsys: Captured) -> None:
     assert "RankskewSlowNode" in next(line for line in text.splitlines() if "Not loaded" in line)
 
 
+@pytest.mark.parametrize("what", [("--shadow", "--since", "7d"), ("--job", "llama")])
+def test_without_a_price_no_money_is_spoken_of(capsys: Captured, what: tuple[str, ...]) -> None:
+    """A price that nobody has set is none, and a column of dashes says nothing."""
+    past = ALERTS if "--shadow" in what else RUNS
+    unpriced = {name: [] if "gpu_hour_price" in name else past[name] for name in past}
+    text = printed(capsys, unpriced, *what)
+
+    assert "$" in printed(capsys, past, *what)
+    assert "$" not in text
+    assert "GPU-hours" in text
+
+
 def test_shadow_names_the_node(capsys: Captured) -> None:
     """An address tells nobody where to go."""
     node = {"cluster": "eu", "instance": "10.0.0.5:9917"}
@@ -164,7 +176,7 @@ def test_page_that_cannot_be_written_is_one_sentence(capsys: Captured, tmp_path:
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
-        ((403, "text/plain", b"no"), "refuses us (403 Forbidden): put user and password into"),
+        ((403, "text/plain", b"no"), "refuses us (403 Forbidden): give a token or password with"),
         ((200, "text/html", b"<html>"), "answers, but it is not a Prometheus."),
         ((503, "text/plain", b""), "answers 503 Service Unavailable."),
         (json_answer({"status": "error", "error": "bad"}, 422), "cannot answer a query: bad."),

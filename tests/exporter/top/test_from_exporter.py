@@ -239,5 +239,6 @@ def test_exporter_that_wants_a_password_says_so() -> None:
         fleet = read_exporters([url])
 
     assert fleet.troubles == [
-        f"{url} refuses us (401 Unauthorized): put user and password into ~/.netrc."
+        f"{url} refuses us (401 Unauthorized): give a token or password with --http.config.file or "
+        "~/.netrc, and the tenant of a Mimir with --header 'X-Scope-OrgID: TENANT'."
     ]

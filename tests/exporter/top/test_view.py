@@ -67,6 +67,14 @@ def test_wide_terminal_shows_everything() -> None:
     )
 
 
+@pytest.mark.parametrize(("slowdown", "shown"), [(1.004, False), (1.006, True)])
+def test_slowdown_is_shown_if_there_is_one(slowdown: float, shown: bool) -> None:
+    """1.00x is none."""
+    text = drawn(Fleet("x", [replace(JOB, slowdown=slowdown)]), 160)
+
+    assert (f"{slowdown:.2f}x" in text) is shown
+
+
 def test_narrow_terminal_keeps_what_matters() -> None:
     """80 columns show state, job, GPUs lost and the late rank in full."""
     text = drawn(Fleet("x", [JOB, HEALTHY]), 80)

@@ -1,0 +1,53 @@
+"""Splits a few milliseconds of a thread into running, waiting for a CPU, and being blocked."""
+
+from collections.abc import Callable
+from typing import Final
+
+from rank_probe.thread_look import Look
+from rank_probe.waits import BLOCKED, CPU_QUEUE, LOCK, RUNNING, Wait
+
+# Less than this share is what handing over the interpreter to the sampler takes.
+LEAST_BLOCKED: Final = 0.1
+
+Shares = list[tuple[Wait, float]]
+
+
+def split(first: Look, last: Look, wait: Callable[[bytes], Wait | None]) -> Shares:
+    """Return in what the thread spent the time between two looks; the shares add up to 1.
+
+    *wait* names what a call waits for. At both looks the sampler holds the interpreter, so a thread
+    that runs Python waits for a lock then; but its clocks tell that it ran before. The clocks leave
+    what it was blocked for, and the call at the end says in what. A wait for the sampler itself,
+    which had the interpreter but no CPU, is not counted.
+    """
+    elapsed = last.at - first.at
+    running = min(max(last.cpu - first.cpu, 0), elapsed)
+    queue = min(max(last.queue - first.queue, 0), elapsed - running)
+    rest = elapsed - running - queue
+    shares: Shares = [(Wait(RUNNING), running), (Wait(CPU_QUEUE), queue)]
+    if rest > LEAST_BLOCKED * elapsed:
+        what = _blocked_in(first, last, wait)
+        if what.state == LOCK:
+            rest = max(rest - max(last.own_queue - first.own_queue, 0), 0)
+        shares.append((what, rest))
+    total = sum(each for _, each in shares)
+    return [(what, each / total) for what, each in shares if each > 0]
+
+
+def _blocked_in(first: Look, last: Look, wait: Callable[[bytes], Wait | None]) -> Wait:
+    """Return what the thread was blocked in, from the two looks.
+
+    A lock at the end may be the interpreter, which the sampler has, after another wait.
+    """
+    at_end = wait(last.call)
+    if at_end is not None and at_end.state != LOCK:
+        return at_end
+    return wait(first.call) or at_end or _ready(last)
+
+
+def _ready(last: Look) -> Wait:
+    """Return what a thread waited for that was ready at both looks.
+
+    The kernel counts a wait for a CPU when it ends. A thread that runs now was blocked in between.
+    """
+    return Wait(BLOCKED) if last.is_on_cpu else Wait(CPU_QUEUE)

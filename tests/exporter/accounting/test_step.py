@@ -10,7 +10,8 @@ Ranks = dict[int, dict[str, float]]
 
 HEALTHY = {"optimizer": 0.01, "data": 0.05, "forward": 0.1, "backward": 0.2}
 
-stage_times = st.floats(0.0, 10.0)
+# In whole nanoseconds, as clocks count: smaller differences vanish when they are scaled.
+stage_times = st.integers(0, 10_000_000_000).map(lambda nanoseconds: nanoseconds / 1e9)
 measured = st.dictionaries(
     st.integers(0, 20),
     st.fixed_dictionaries({"optimizer": stage_times, "data": stage_times, "backward": stage_times}),

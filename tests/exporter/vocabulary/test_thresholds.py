@@ -1,0 +1,61 @@
+"""Thresholds have one list, and an operator's overrides reach the exporter too."""
+
+from pathlib import Path
+
+import pytest
+
+from exporter.errors import UsageError
+from exporter.vocabulary.thresholds import Thresholds, defaults, read_overrides
+
+RULES = """
+groups:
+  - name: mine
+    rules:
+      - {record: "rankskew:threshold:override", labels: {name: gpus_lost_ratio}, expr: vector(0.02)}
+      - record: rankskew:threshold:override
+        labels: {name: gpus_lost_ratio, job_id: llama}
+        expr: "0.5"
+      - {record: "other:record", expr: "up"}
+"""
+
+
+def file_of(folder: Path, text: str) -> Path:
+    path = folder / "overrides.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_override_of_a_job_comes_before_that_of_all(tmp_path: Path) -> None:
+    """A job's own override, then the one for all jobs, then the default."""
+    thresholds = read_overrides(file_of(tmp_path, RULES))
+
+    assert thresholds.value("gpus_lost_ratio", "llama") == 0.5
+    assert thresholds.value("gpus_lost_ratio", "other") == 0.02
+    assert thresholds.value("hang_seconds", "llama") == defaults()["hang_seconds"].value
+
+
+def test_without_a_file_there_are_the_defaults() -> None:
+    """Each default has a reason."""
+    assert Thresholds().value("hang_seconds") == 120
+    assert all(each.reason for each in defaults().values())
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (RULES.replace("gpus_lost_ratio", "gpus_lost"), "overrides 'gpus_lost'"),
+        (RULES.replace("vector(0.02)", "up * 2"), "cannot evaluate"),
+        ("[1, 2]", "not a rule file"),
+        ("{", "not YAML"),
+    ],
+)
+def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path: Path, text: str, said: str) -> None:
+    """A typo in a name, an expression, another file."""
+    with pytest.raises(UsageError, match=said):
+        read_overrides(file_of(tmp_path, text))
+
+
+def test_missing_file_is_said(tmp_path: Path) -> None:
+    """The operator reads which file it is."""
+    with pytest.raises(UsageError, match="cannot read"):
+        read_overrides(tmp_path / "none.yaml")

@@ -1,6 +1,9 @@
 """How many ranks one Prometheus handles: simulated nodes, real Prometheus, all shipped rules.
 
-python -m benchmarks.scale [--ranks N ...] [--source join|block ...] [--jobs N]
+python -m benchmarks.scale [--ranks N ...] [--jobs N] [--before CHECKOUT]
+
+With --before, each size is measured with the nodes and the rules of another checkout, too, just
+before.
 
 The cost of rules is the CPU time of Prometheus, minus that of one without rules over the same
 nodes. The nodes are one process beside it, and both share two cores.
@@ -19,21 +22,25 @@ from typing import Any, Final
 
 from benchmarks.report import RESULTS, write
 from benchmarks.scale_run import (
+    BEFORE,
     EVALUATIONS,
     FAULT_STAGE,
     INTERVAL_SECONDS,
+    NOW,
+    TREES,
     WARMUP_SECONDS,
     Plan,
     ScalePrometheus,
     Usage,
     running,
 )
-from demo.stack import RULES
+from demo.stack import ROOT
 
 SIZES: Final = (1_024, 4_096, 16_384)
-SOURCES: Final = ("join", "block")
-# CPU seconds of 15 that the rules of a source may take at the largest size.
-LIMITS: Final = {"join": 3.0, "block": 6.0}
+# CPU seconds of 15 that rules and scraping may take, and memory, up to the largest size.
+RULES_LIMIT: Final = 1.5
+SCRAPES_LIMIT: Final = 2.5
+MEMORY_LIMIT_MIB: Final = 3 * 1024
 SLOWEST: Final = 10
 # Without rules there is nothing to fill: every series has been created and scraped again.
 BARE_WARMUP_SECONDS: Final = 45.0
@@ -102,7 +109,6 @@ def measure(plan: Plan) -> tuple[dict[str, Any], list[dict[str, Any]]]:
             "cores": cores,
             "cores of the load": load_cores,
             "cores of others": others,
-            "spoke": source_that_spoke(prometheus),
             **named(prometheus, plan),
             "seconds": time.monotonic() - began,
             "Prometheus": prometheus.version(),
@@ -193,33 +199,31 @@ def _who(labels: dict[str, str]) -> tuple[str | None, str | None]:
     return labels.get("job_id"), labels.get("rank")
 
 
-def source_that_spoke(prometheus: ScalePrometheus) -> str:
-    """Return the rules' sources: join, block, or both for different jobs."""
-    found = prometheus.query("job_source:rankskew_gpus_lost:info")
-    return " ".join(sorted({series.labels["source"] for series in found}))
-
-
 def failures(row: dict[str, Any]) -> list[str]:
     """Return what in *row* is not as promised."""
-    which = f"{row['ranks']} ranks, {row['source']}"
+    if row["tree"] == BEFORE:
+        return []
+    which = f"{row['ranks']} ranks"
     found = []
     if row["missed"]:
         found.append(f"{which}: {row['missed']} evaluations missed")
-    if row["rules CPU s of 15"] > LIMITS[row["source"]]:
+    if row["rules CPU s of 15"] > RULES_LIMIT:
         found.append(f"{which}: rules take {row['rules CPU s of 15']:.1f} CPU s of 15")
+    if row["CPU s of 15 without rules"] > SCRAPES_LIMIT:
+        found.append(f"{which}: scraping takes {row['CPU s of 15 without rules']:.1f} CPU s of 15")
+    if row["RSS MiB"] > MEMORY_LIMIT_MIB:
+        found.append(f"{which}: Prometheus takes {row['RSS MiB']:.0f} MiB")
     if row["nodes down"]:
         found.append(f"{which}: {row['nodes down']} nodes were not scraped")
     if not row["straggler named"]:
         found.append(f"{which}: the straggler is not the one and only that is paged")
     if row["others accused"]:
         found.append(f"{which}: {row['others accused']} others are accused")
-    if row["spoke"] != row["source"]:
-        found.append(f"{which}: the rules went by {row['spoke'] or 'nothing'}")
     return found
 
 
 def merged(name: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return *rows* and those of the last result for other sizes or sources."""
+    """Return *rows* and those of the last result for other sizes or trees."""
     path = RESULTS / f"{name}.json"
     before = json.loads(path.read_text())["rows"] if path.exists() else []
     measured = {_about(row) for row in rows}
@@ -228,38 +232,38 @@ def merged(name: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _about(row: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(row[name] for name in ("ranks", "source", "jobs"))
+    return tuple(row[name] for name in ("ranks", "tree", "jobs"))
 
 
 def _place(row: dict[str, Any]) -> tuple[Any, ...]:
-    return row["ranks"], SOURCES.index(row["source"]), row["jobs"]
+    return row["ranks"], TREES.index(row["tree"]), row["jobs"]
 
 
 def plans(arguments: Sequence[str] | None = None) -> list[Plan]:
     """Parse the command line."""
     parser = argparse.ArgumentParser(description="How many ranks a Prometheus carries.")
     parser.add_argument("--ranks", type=int, nargs="+", default=SIZES)
-    parser.add_argument("--source", choices=SOURCES, nargs="+", default=SOURCES)
     parser.add_argument("--jobs", type=int, default=1, help="so many equal jobs (default: one)")
-    parser.add_argument("--rules", type=Path, default=RULES, help="a directory of rule files")
+    parser.add_argument("--before", type=Path, help="another checkout, to be measured beside it")
     parser.add_argument("--warmup-seconds", type=float, default=WARMUP_SECONDS)
     parser.add_argument("--evaluations", type=int, default=EVALUATIONS)
     parser.add_argument(
         "--urgent", action="store_true", help="go before what else runs here (takes root)"
     )
     asked = parser.parse_args(arguments)
+    checkouts = {BEFORE: asked.before.resolve()} if asked.before else {}
     return [
         Plan(
             ranks,
-            source,
+            tree,
             asked.jobs,
             asked.warmup_seconds,
             asked.evaluations,
-            asked.rules,
-            asked.urgent,
+            checkout,
+            urgent=asked.urgent,
         )
         for ranks in asked.ranks
-        for source in asked.source
+        for tree, checkout in (checkouts | {NOW: ROOT}).items()
     ]
 
 

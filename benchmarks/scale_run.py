@@ -13,14 +13,17 @@ from typing import Any, Final
 import psutil
 
 from demo.process import get
-from demo.stack import RULES, Prometheus, Simulation
+from demo.stack import ROOT, RULES, Prometheus, Simulation
 
 CORES: Final = 2
 RANKS_PER_NODE: Final = 8
 # The fault of the late rank, and the stage in which it is late.
 FAULT, FAULT_STAGE = "thermal", "backward"
 INTERVAL_SECONDS: Final = 15.0
-# Fills the windows of a minute, and the two minutes for which an alert of the fallback waits.
+# This checkout, and the one that it is compared with.
+NOW, BEFORE = "now", "before"
+TREES: Final = (BEFORE, NOW)
+# Fills the windows of a minute.
 WARMUP_SECONDS: Final = 120.0
 # Whole periods of the groups that run every minute or two.
 EVALUATIONS: Final = 8
@@ -32,18 +35,20 @@ class Plan:
     """What is simulated, and how long."""
 
     ranks: int
-    source: str
+    tree: str = NOW
     jobs: int = 1
     warmup_seconds: float = WARMUP_SECONDS
     evaluations: int = EVALUATIONS
-    rules: Path = RULES
+    checkout: Path = ROOT
+    # None: those of the checkout.
+    rules: Path | None = None
     urgent: bool = False
     interval_seconds: float = INTERVAL_SECONDS
 
     @property
     def about(self) -> dict[str, Any]:
         """Return what distinguishes this measurement from others."""
-        return {"ranks": self.ranks, "source": self.source, "jobs": self.jobs}
+        return {"ranks": self.ranks, "tree": self.tree, "jobs": self.jobs}
 
     @property
     def nodes(self) -> int:
@@ -60,11 +65,7 @@ class Plan:
         """Return what to ask of `rankskew simulate`."""
         node, gpu = divmod(int(self.late[1]), RANKS_PER_NODE)
         asked = [f"--nodes={self.nodes}", f"--gpus={RANKS_PER_NODE}", f"--jobs={self.jobs}"]
-        asked += ["--fault", f"{FAULT}:node={node},gpu={gpu}"]
-        if self.source == "block":
-            for first in range(0, self.nodes, self.nodes // self.jobs):
-                asked += ["--fault", f"nojoin:node={first}"]
-        return asked
+        return [*asked, "--fault", f"{FAULT}:node={node},gpu={gpu}"]
 
 
 class Load(Simulation):
@@ -73,7 +74,9 @@ class Load(Simulation):
     ready_seconds = 120.0
 
     def __init__(self, directory: Path, plan: Plan) -> None:
-        super().__init__(directory / "load", plan.simulated())
+        # Python would look into the working directory first.
+        code = {"PYTHONPATH": str(plan.checkout), "PYTHONSAFEPATH": "1"}
+        super().__init__(directory / "load", plan.simulated(), environment=code)
 
 
 class ScalePrometheus(Prometheus):
@@ -87,7 +90,7 @@ class ScalePrometheus(Prometheus):
             directory,
             discovery=load.discovery,
             interval_seconds=plan.interval_seconds,
-            rules=plan.rules,
+            rules=plan.rules or plan.checkout / RULES.relative_to(ROOT),
         )
 
     def metrics(self) -> dict[str, float]:

@@ -87,16 +87,22 @@ class Exporter(Process):
 
 
 class Simulation(Process):
-    """`rankskew simulate` with *arguments*."""
+    """`rankskew simulate` with *arguments*, and *environment* added to this process's own."""
 
-    def __init__(self, directory: Path, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.address = f"127.0.0.1:{free_port()}"
         self.url = f"http://{self.address}"
         self.ready_url = f"{self.url}/-/ready"
         self.discovery = f"{self.url}/sd"
         command = [sys.executable, "-m", "exporter", "simulate", "--listen-address", self.address]
-        super().__init__("the simulation", [*command, *arguments], directory / "simulation.log")
+        log = directory / "simulation.log"
+        super().__init__("the simulation", [*command, *arguments], log, environment)
 
 
 @dataclass(frozen=True, slots=True)

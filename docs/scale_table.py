@@ -4,22 +4,22 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.panels import LIMIT_SECONDS
-from benchmarks.scale import LIMITS
+from benchmarks.scale import MEMORY_LIMIT_MIB, RULES_LIMIT, SCRAPES_LIMIT
+from benchmarks.scale_run import BEFORE, NOW, TREES
 from docs.figures import result, rows
 from docs.markdown import table
 
 DEAREST = 5
-SOURCE_NAMES = {"join": "join", "block": "blocks"}
-LONG_NAMES = {"join": "the join", "block": "blocks"}
+TREE_NAMES = {BEFORE: "the release before", NOW: "this one"}
 
 
 def scale() -> str:
-    """Return a row for each size and source."""
+    """Return a row for each size and tree."""
     found = rows("scale")
     cells = [
         (
             f"{row['ranks']:,}",
-            _source(row),
+            _tree(row),
             f"{row['rules CPU s of 15']:.2f} s (max {row['rules CPU s of 15, max']:.2f})",
             f"{row['CPU s of 15 without rules']:.2f} s",
             str(row["missed"]),
@@ -32,7 +32,7 @@ def scale() -> str:
     ]
     header = (
         "ranks",
-        "rules use",
+        "release",
         "CPU of the rules per 15 s",
         "without rules",
         "missed evaluations",
@@ -47,26 +47,25 @@ def scale() -> str:
 
 def outcome() -> str:
     """Return the cost of the rules for each size of one job, and whether it is within the goals."""
-    found = [row for row in rows("scale") if _is_plain(row)]
+    found = [row for row in rows("scale") if _is_plain(row) and row["tree"] == NOW]
     sentences = []
-    for ranks in dict.fromkeys(row["ranks"] for row in found):
-        mine = [row for row in found if row["ranks"] == ranks]
-        taken = [
-            f"{row['rules CPU s of 15']:.1f} CPU seconds with {LONG_NAMES[row['source']]} "
-            f"({_verdict(row)} the goal of {LIMITS[row['source']]:g})"
-            for row in mine
-        ]
-        missed = sum(row["missed"] for row in mine)
+    for row in found:
+        missed = row["missed"]
         sentences.append(
-            f"For {ranks:,} ranks the rules take {' and '.join(taken)} per 15 s, "
-            f"and {missed or 'no'} evaluation{'s were' if missed > 1 else ' was'} missed."
+            f"For {row['ranks']:,} ranks the rules take {row['rules CPU s of 15']:.1f} CPU seconds "
+            f"of 15 ({_verdict(row['rules CPU s of 15'], RULES_LIMIT)}), scraping "
+            f"{row['CPU s of 15 without rules']:.1f} "
+            f"({_verdict(row['CPU s of 15 without rules'], SCRAPES_LIMIT)}), and Prometheus "
+            f"{row['RSS MiB'] / 1024:.1f} GiB "
+            f"({_verdict(row['RSS MiB'] / 1024, MEMORY_LIMIT_MIB / 1024)}); "
+            f"{missed or 'no'} evaluation{'s were' if missed > 1 else ' was'} missed."
         )
     return "\n".join(sentences)
 
 
-def _verdict(row: dict[str, Any]) -> str:
-    limit = LIMITS[row["source"]]
-    return "within" if round(row["rules CPU s of 15"], 1) <= limit else "**over**"
+def _verdict(value: float, limit: float) -> str:
+    within = "within" if round(value, 1) <= limit else "**over**"
+    return f"{within} the goal of {limit:g}"
 
 
 def rules() -> str:
@@ -74,10 +73,10 @@ def rules() -> str:
     found = rows("scale_rules")
     most = max(row["ranks"] for row in found)
     cells = []
-    for source in SOURCE_NAMES:
-        mine = [row for row in found if (row["ranks"], row["source"]) == (most, source)]
+    for tree in TREES:
+        mine = [row for row in found if (row["ranks"], row["tree"]) == (most, tree)]
         cells += [_rule(row) for row in _dearest(mine)]
-    return table(("ranks", "rules use", "rule", "wall time per 15 s, in seconds"), cells)
+    return table(("ranks", "release", "rule", "wall time per 15 s, in seconds"), cells)
 
 
 def panels() -> str:
@@ -131,9 +130,9 @@ def _is_plain(row: dict[str, Any]) -> bool:
 def _rule(row: dict[str, Any]) -> tuple[str, ...]:
     # Its position in the group comes first.
     name = row["rule"].partition(" ")[2]
-    return f"{row['ranks']:,}", SOURCE_NAMES[row["source"]], f"`{name}`", f"{row['s in 15 s']:.2f}"
+    return f"{row['ranks']:,}", TREE_NAMES[row["tree"]], f"`{name}`", f"{row['s in 15 s']:.2f}"
 
 
-def _source(row: dict[str, Any]) -> str:
-    source = SOURCE_NAMES[row["source"]]
-    return source if row["jobs"] == 1 else f"{source}, {row['jobs']} jobs"
+def _tree(row: dict[str, Any]) -> str:
+    tree = TREE_NAMES[row["tree"]]
+    return tree if row["jobs"] == 1 else f"{tree}, {row['jobs']} jobs"

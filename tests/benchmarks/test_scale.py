@@ -35,11 +35,10 @@ def test_nobody_reads_what_the_documentation_says_can_be_dropped() -> None:
     assert not dropped & (names_in(RULES, "*.yaml") | names_in(DASHBOARDS, "*.json"))
 
 
-@pytest.mark.parametrize("source", ["join", "block"])
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_simulated_fleet_has_one_late_rank_where_it_is_looked_for(source: str, jobs: int) -> None:
-    """It is in the first job, and without a join no job is judged."""
-    (plan,) = plans(["--ranks", "64", "--source", source, "--jobs", str(jobs)])
+def test_simulated_fleet_has_one_late_rank_where_it_is_looked_for(jobs: int) -> None:
+    """It is in the first job."""
+    (plan,) = plans(["--ranks", "64", "--jobs", str(jobs)])
     fleet = fleet_plans(parser().parse_args(plan.simulated()))
     phases = {each.job_id: Training(each).phase(0.0) for each in fleet}
     late = [(job, rank) for job, phase in phases.items() for rank in phase.late]
@@ -49,19 +48,18 @@ def test_simulated_fleet_has_one_late_rank_where_it_is_looked_for(source: str, j
     assert late == [(job, int(rank))]
     extra = phases[job].late[int(rank)]
     assert max(extra, key=lambda stage: extra[stage]) == FAULT_STAGE
-    unjoined = [any(f.kind.name == "nojoin" for f in each.faults) for each in fleet]
-    assert unjoined == [source == "block"] * jobs
 
 
 def row(**changes: Any) -> dict[str, Any]:
     return {
         "ranks": 8,
-        "source": "join",
+        "tree": "now",
         "jobs": 1,
         "missed": 0,
         "nodes down": 0,
-        "rules CPU s of 15": 2.9,
-        "spoke": "join",
+        "rules CPU s of 15": 1.4,
+        "CPU s of 15 without rules": 2.4,
+        "RSS MiB": 3_000.0,
         "straggler named": True,
         "others accused": 0,
     } | changes
@@ -72,8 +70,9 @@ def row(**changes: Any) -> dict[str, Any]:
     [
         ({"missed": 1}, "1 evaluations missed"),
         ({"nodes down": 2}, "2 nodes were not scraped"),
-        ({"rules CPU s of 15": 3.1}, "rules take 3.1 CPU s of 15"),
-        ({"spoke": ""}, "the rules went by nothing"),
+        ({"rules CPU s of 15": 1.6}, "rules take 1.6 CPU s of 15"),
+        ({"CPU s of 15 without rules": 2.6}, "scraping takes 2.6 CPU s of 15"),
+        ({"RSS MiB": 4_096.0}, "Prometheus takes 4096 MiB"),
         ({"straggler named": False}, "the straggler is not the one and only that is paged"),
         ({"others accused": 3}, "3 others are accused"),
     ],
@@ -81,7 +80,8 @@ def row(**changes: Any) -> dict[str, Any]:
 def test_broken_promise_is_said(changes: dict[str, Any], said: str) -> None:
     """Each promise of the benchmark is checked, and what keeps all of them is quiet."""
     assert failures(row()) == []
-    assert failures(row(**changes)) == [f"8 ranks, join: {said}"]
+    assert failures(row(**changes)) == [f"8 ranks: {said}"]
+    assert failures(row(tree="before", **changes)) == []  # It promised something else.
 
 
 def test_rule_that_runs_each_minute_counts_a_quarter() -> None:
@@ -91,7 +91,7 @@ def test_rule_that_runs_each_minute_counts_a_quarter() -> None:
     often = {"name": "often", "interval": 15, "evaluationTime": 0.2, "rules": rules}
     rarely = {"name": "rarely", "interval": 60, "evaluationTime": 0.4, "rules": rules * 2}
     seen.note_rules([rarely, often])
-    plan = plans(["--ranks", "8", "--source", "join"])[0]
+    plan = plans(["--ranks", "8"])[0]
 
     assert [(r["group"], r["s in 15 s"]) for r in seen.rows(plan)] == [
         ("often", 0.2),
@@ -129,16 +129,19 @@ def test_result_of_one_size_leaves_the_others(
     """One size measured again replaces its row only."""
     monkeypatch.setattr("benchmarks.scale.RESULTS", tmp_path)
     (tmp_path / "scale.json").write_text(
-        '{"rows": [{"ranks": 8, "source": "join", "jobs": 1, "x": 1},'
-        ' {"ranks": 16, "source": "join", "jobs": 1, "x": 2}]}'
+        '{"rows": [{"ranks": 8, "tree": "now", "jobs": 1, "x": 1},'
+        ' {"ranks": 16, "tree": "now", "jobs": 1, "x": 2}]}'
     )
-    again = [{"ranks": 8, "source": "join", "jobs": 1, "x": 3}]
+    again = [{"ranks": 8, "tree": "now", "jobs": 1, "x": 3}]
 
     assert [each["x"] for each in merged("scale", again)] == [3, 2]
 
 
-def test_default_is_every_size_with_both_sources() -> None:
-    """`make bench-scale` measures what the documentation shows."""
-    assert [(plan.ranks, plan.source) for plan in plans([])] == [
-        (ranks, source) for ranks in SIZES for source in ("join", "block")
+def test_each_size_can_be_measured_beside_another_checkout(tmp_path: Path) -> None:
+    """The other one first, with its nodes and its rules."""
+    plain, beside = plans([]), plans(["--before", str(tmp_path)])
+
+    assert [(plan.ranks, plan.tree) for plan in plain] == [(ranks, "now") for ranks in SIZES]
+    assert [(plan.ranks, plan.tree, plan.checkout) for plan in beside] == [
+        each for ranks in SIZES for each in ((ranks, "before", tmp_path), (ranks, "now", ROOT))
     ]

@@ -58,18 +58,20 @@ def test_interval_is_shown_where_there_is_one(
 def test_scale_is_held_against_its_goals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each size has its sentence, and a missed goal or evaluation is in it."""
     monkeypatch.setattr(figures, "RESULTS", tmp_path)
-    cell = {"jobs": 1}
+    cell = {"jobs": 1, "tree": "now", "CPU s of 15 without rules": 2.2}
     keep(
         tmp_path,
         "scale",
         [
-            cell | {"ranks": ranks, "source": "join", "rules CPU s of 15": taken, "missed": lost}
-            for ranks, taken, lost in ((4096, 2.98, 0), (16384, 29.1, 2))
-        ],
+            cell | {"ranks": ranks, "rules CPU s of 15": taken, "RSS MiB": 2_048, "missed": lost}
+            for ranks, taken, lost in ((4096, 1.48, 0), (16384, 29.1, 2))
+        ]
+        + [cell | {"ranks": 16384, "tree": "before"}],
     )
 
     small, large = scale_table.outcome().splitlines()
-    assert "4,096 ranks the rules take 3.0 CPU seconds with the join (within the" in small
-    assert small.endswith("and no evaluation was missed.")
-    assert "29.1 CPU seconds with the join (**over** the goal of 3)" in large
-    assert large.endswith("and 2 evaluations were missed.")
+    assert "4,096 ranks the rules take 1.5 CPU seconds of 15 (within the goal of 1.5)" in small
+    assert "scraping 2.2 (within the goal of 2.5), and Prometheus 2.0 GiB" in small
+    assert small.endswith("no evaluation was missed.")
+    assert "29.1 CPU seconds of 15 (**over** the goal of 1.5)" in large
+    assert large.endswith("2 evaluations were missed.")

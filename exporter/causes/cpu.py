@@ -163,7 +163,7 @@ OF_NODE: Final = (
         states=ON_CPU,
         share=has_more(NUMA_MISSES),
         healthy=0.0,
-        says="its node puts {own} pages on the wrong NUMA node[, its peers' {peers}]",
+        says="its node puts pages on the wrong NUMA node, {own}[, its peers' {peers}]",
         first_action="`numastat -m` on NODE: which NUMA node is full, and of what?",
     ),
 )

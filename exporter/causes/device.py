@@ -53,7 +53,7 @@ ROWS: Final = (
         states=WAITS_FOR_GPU,
         share=has_more(0.5),
         healthy=0.0,
-        says="its GPU is used by {own} foreign processes[, its peers' by {peers}][: {fact}]",
+        says="it shares its GPU with {own} foreign process{es}[, its peers with {peers}][: {fact}]",
         first_action="find its owner with `nvidia-smi -i UUID` on NODE",
     ),
     Row(
@@ -65,7 +65,7 @@ ROWS: Final = (
         states=WAITS_FOR_GPU,
         share=has_more(0.5),
         healthy=0.0,
-        says="its GPU's memory has {own} faults[, its peers' {peers}][: {fact}]",
+        says="its GPU's memory has faults: {own}[, its peers' {peers}][ ({fact})]",
         first_action="`nvidia-smi -q -i UUID -d ECC,ROW_REMAPPER` on NODE: which errors grow?",
     ),
     Row(
@@ -89,7 +89,7 @@ ROWS: Final = (
         states=WAITS_FOR_GPU,
         share=has_more(ERRORS_PER_SECOND),
         healthy=0.0,
-        says="its GPU's PCIe link has {own} errors[, its peers' {peers}][: {fact}]",
+        says="its GPU's PCIe link counts errors, {own}[, its peers' {peers}][: {fact}]",
         first_action="`nvidia-smi -q -i UUID | grep -i replay` on NODE, twice: does it grow?",
     ),
     Row(
@@ -113,7 +113,7 @@ ROWS: Final = (
         states=WAITS_FOR_GPU,
         share=has_more(ERRORS_PER_SECOND),
         healthy=0.0,
-        says="its GPU's NVLinks have {own} errors[, its peers' {peers}][: {fact}]",
+        says="its GPU's NVLinks count errors, {own}[, its peers' {peers}][: {fact}]",
         first_action="`nvidia-smi nvlink -e -i UUID` on NODE: which link counts errors?",
     ),
     # Where clocks cannot be read. A throttled GPU with the clock of its peers is not slow.

@@ -6,7 +6,7 @@ from typing import Final
 from exporter.causes.case import Case
 from exporter.causes.model import BLOCKED, CPU_QUEUE, GPU, LOCK, PIPE, RUNNING, SLEEP, SOCKET
 from exporter.causes.row import EVERY, LOADING, Kind, Row
-from exporter.causes.shares import Share, has_more, is_in_state, waits
+from exporter.causes.shares import Share, has_more, is_in_state, waits, work
 from exporter.causes.tokens import (
     LOCAL,
     LUSTRE,
@@ -57,6 +57,13 @@ def _for_storage(storage: str, share: Share) -> Share:
     return on_it
 
 
+def _worked(row: Row, case: Case) -> float:
+    """Return the time for which it waits for workers that work."""
+    waits = min(max(case.lower("workers_run_queue_ratio") or 0.0, 0.0), 0.99)
+    part = work(case, row, worker(RUNNING), worker(CPU_QUEUE), waits / (1 - waits))
+    return part * is_in_state(row, case)
+
+
 LOADER: Final = (
     Row(
         cause=INPUT,
@@ -88,7 +95,7 @@ LOADER: Final = (
         stages=LOADING,
         states=ON_STORAGE,
         share=has_more(MAJOR_FAULTS),
-        says="it has {own} page faults that read from storage[, its peers {peers}]",
+        says="its page faults read from storage, {own}[, its peers' {peers}]",
         first_action="`iostat -x 1` on NODE; has its cgroup too little memory for its files?",
     ),
     Row(
@@ -110,20 +117,26 @@ LOADER: Final = (
         stages=LOADING,
         states=frozenset({PIPE, BLOCKED, *_WORKS}),
         share=has_more(SATURATED),
-        says="{own} of its loader's workers never wait[, {peers} of its peers'][: they run {fact}]",
+        says="{own} of its loader's workers never wait[, {peers} of its peers'][: they run `{fact}`]",
         first_action="`py-spy dump --pid WORKER_PID` of a worker; `pgrep -P PID` lists them",
     ),
 )
 
 
-def _worker(detail: str, states: frozenset[str], does: str, kind: Kind = Kind.AMOUNT) -> Row:
+def _worker(
+    detail: str,
+    states: frozenset[str],
+    does: str,
+    kind: Kind = Kind.AMOUNT,
+    share: Share = is_in_state,
+) -> Row:
     return Row(
         cause=INPUT,
         detail=detail,
         kind=kind,
         stages=LOADING,
         states=states,
-        share=is_in_state,
+        share=share,
         says=f"it waits for its loader's workers for {{time}}: they {does}",
         first_action="`py-spy dump --pid WORKER_PID` of a worker; `pgrep -P PID` lists them",
     )
@@ -136,7 +149,7 @@ WORKERS: Final = (
     _worker("worker_pipe", frozenset({worker(PIPE)}), "wait for a pipe[ in `{place}`]"),
     _worker("worker_disk", frozenset({worker(on(NOT_KNOWN))}), "wait for storage[ in `{place}`]"),
     _worker("worker_blocked", frozenset({worker(BLOCKED)}), "are blocked[ in `{place}`]"),
-    _worker("workers", _WORKS, "never wait[, and run `{place}`]", Kind.GUESS),
+    _worker("workers", _WORKS, "are busy[ in `{place}`]", Kind.GUESS, _worked),
     # What they do is not known.
     Row(
         cause=INPUT,

@@ -50,7 +50,7 @@ ROWS: Final = (
         "errors",
         "node_network_errors_per_second",
         has_more(ERRORS_PER_SECOND),
-        "the network of its node[, {fact},] has {own} errors[, its peers' {peers}]",
+        "the network of its node[, {fact},] counts errors, {own}[, its peers' {peers}]",
         "`ibstat` and `ip -s link` on NODE: which port counts errors or drops?",
         lowers=False,
     ),

@@ -48,9 +48,9 @@ class Row:
     is in one of *states* (see tokens.py): a thread that sleeps is not slowed down by its GPU. If
     the thread was seen in a state of *proof* for half of the excess, this is the REASON for that.
 
-    *says* is the sentence, with {own}, {peers}, {fact}, {temperature}, {place} and {time}; a part
-    in [brackets] is left out where what it names is not known. *healthy* is what peers have of whom
-    nothing is known; *lowers* says that what is wrong lowers the figure.
+    *says* is the sentence, with {own}, {peers}, {fact}, {temperature}, {place}, {time}, and {es}
+    for a plural; a part in [brackets] is left out where what it names is not known. *healthy* is
+    what peers have of whom nothing is known; *lowers*: what is wrong lowers the figure.
     """
 
     cause: str
@@ -101,6 +101,7 @@ def _values(row: Row, case: Case) -> Mapping[str, str | None]:
     return {
         "own": texts[0],
         "peers": texts[1],
+        "es": "" if own == 1 else "es",
         "fact": fact or None,
         "temperature": None if hot is None else units.text(TEMPERATURE, hot),
         "place": place or None,

@@ -89,6 +89,17 @@ def is_in_state_like_peers(row: Row, case: Case) -> float:
     return case.share(case.spent_beyond(row.stages, row.states))
 
 
+def work(case: Case, row: Row, running: str, queued: str, per_running: float) -> float:
+    """Return the part of the time in the row's states that its work takes, 0 to 1.
+
+    That is the time in *running*, and of that in *queued* as much as peers wait for a CPU *per
+    running* time: where CPUs are short, waiting for one is a part of the work.
+    """
+    runs = case.spent(row.stages, frozenset({running}))
+    waits = case.spent(row.stages, frozenset({queued}))
+    return (runs + min(waits, per_running * runs)) / (runs + waits) if runs else 0.0
+
+
 def has_stage_alone(row: Row, case: Case) -> float:
     """The excess in the row's stages, if no peer has these at all."""
     alone = case.excess.alone

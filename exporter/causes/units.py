@@ -1,6 +1,5 @@
 """Figures for people: the unit is the end of a figure's name, except where it only counts."""
 
-import math
 from typing import Final, NamedTuple
 
 # The longest first: bytes per second are not "per second".
@@ -66,6 +65,8 @@ def _scale(unit: str, size: float) -> _Scale:
 def _number(figure: str, value: float) -> str:
     if unit_of(figure) == "hertz":
         return f"{value:.2f}"
-    if abs(value) >= 10 or not math.isfinite(value):
-        return f"{value:,.0f}"
-    return f"{value:.2g}"
+    if abs(value) < 10:
+        return f"{value:.2g}"
+    # Links have 12.5 GB/s.
+    is_exact = unit_of(figure) == "bytes_per_second" and abs(value) < 100
+    return f"{value:.3g}" if is_exact else f"{value:,.0f}"

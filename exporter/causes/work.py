@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from exporter.causes.case import Case
 from exporter.causes.model import BLOCKED, CPU_QUEUE, GPU, LOCK, PIPE, RUNNING, SLEEP, SOCKET
 from exporter.causes.row import EVERY, LOADING, Kind, Row
 from exporter.causes.shares import (
@@ -10,6 +11,7 @@ from exporter.causes.shares import (
     is_in_state_like_peers,
     more_work,
     unless,
+    work,
     waits,
 )
 
@@ -22,6 +24,22 @@ MORE_WORK: Final = 0.02
 # Python collects garbage for less than a hundredth of the time unless something grows.
 LEAST_GC: Final = 0.01
 
+
+def _runs(row: Row, case: Case) -> float:
+    """Return how much longer its thread runs than its peers' threads, which run there too.
+
+    Known from the time for which they run in all, where a thread that waits for other ranks sleeps.
+    """
+    own, peers = case.own("main_running_ratio"), case.lower("main_running_ratio")
+    waits = case.lower("main_run_queue_ratio")
+    part = work(case, row, RUNNING, CPU_QUEUE, waits / peers if waits and peers else 0.0)
+    beyond = part * is_in_state_like_peers(row, case)
+    if own is None or peers is None:
+        return beyond
+    more = case.share((own - peers) * case.excess.step)
+    return max(beyond, min(more, part * is_in_state(row, case)))
+
+
 MORE: Final = (
     Row(
         cause=EXTRA_DUTIES,
@@ -29,6 +47,7 @@ MORE: Final = (
         kind=Kind.WORK,
         stages=("checkpoint",),
         share=has_stage_alone,
+        healthy=0.0,
         says="it writes checkpoints for {own} a step, its peers write none",
         first_action="`py-spy dump --pid PID` on NODE; then `df -h` and `iostat -x 1`",
     ),
@@ -38,6 +57,7 @@ MORE: Final = (
         kind=Kind.WORK,
         stages=("eval",),
         share=has_stage_alone,
+        healthy=0.0,
         says="it evaluates for {own} a step, its peers do not",
         first_action="`py-spy dump --pid PID` on NODE",
     ),
@@ -105,13 +125,12 @@ CODE_ROWS: Final = (
         says="it is blocked[ in `{place}`] for {time}",
         first_action="`cat /proc/PID/stack` and `py-spy dump --native --pid PID` on NODE",
     ),
-    # With too few CPUs for all ranks, waiting for one is a part of running.
     Row(
         cause=CODE,
         detail=RUNNING,
         kind=Kind.GUESS,
         states=frozenset({RUNNING, CPU_QUEUE}),
-        share=is_in_state_like_peers,
+        share=_runs,
         says="it runs[ `{place}`] for {time}",
         first_action=_DUMP,
     ),

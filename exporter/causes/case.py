@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from exporter.causes.excess import Excess, excess_of
+from exporter.causes.excess import LARGEST, Excess, excess_of
 from exporter.causes.model import PIPE, Evidence, Figures, Lateness, Peers, ThreadState
 from exporter.causes.tokens import token_of, worker
 
@@ -23,7 +23,7 @@ class Doing:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A late rank. Figures that are no finite numbers are left out.
+    """A late rank. Figures that nobody can have, such as NaN or -1, are left out.
 
     *doing* has, by stage, what its main thread does; where that waits for loader workers, what the
     busiest of these does.
@@ -111,13 +111,17 @@ class Case:
 
 def case_of(late: Lateness, evidence: Evidence, peers: Peers | None) -> Case | None:
     """Return the case of a *late* rank; None if nothing at all is known of it."""
-    figures = {name: value for name, value in evidence.figures.items() if math.isfinite(value)}
-    usual = {name: each for name, each in (peers or {}).items() if all(map(math.isfinite, each))}
+    figures = {name: value for name, value in evidence.figures.items() if _is_sane(value)}
+    usual = {name: each for name, each in (peers or {}).items() if all(map(_is_sane, each))}
     doing = _doing(evidence)
     if not figures and not doing:
         return None
     excess = excess_of(late, figures, usual)
     return Case(late, figures, usual, evidence.facts, excess, doing)
+
+
+def _is_sane(value: float) -> bool:
+    return 0 <= value <= LARGEST
 
 
 def _doing(evidence: Evidence) -> dict[str, tuple[Doing, ...]]:

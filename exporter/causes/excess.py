@@ -10,6 +10,10 @@ from rank_probe.stages import STAGES
 
 # An incident ends at this excess over the peers, so a rank that is late has more.
 LEAST_RATIO: Final = 0.03
+# No stage is shorter. Of a share, nothing.
+LEAST: Final = 1e-9
+# Beyond anything that is counted or timed; what ranks send each other is as large at most.
+LARGEST: Final = 1e15
 STEP: Final = "step_seconds"
 
 
@@ -42,16 +46,14 @@ class Excess:
 def excess_of(late: Lateness, figures: Figures, peers: Peers) -> Excess:
     """Return the excess of a *late* rank with finite *figures* over those of its *peers*."""
     own = {stage: figures[name] for stage in STAGES if (name := stage_figure(stage)) in figures}
-    own = {stage: seconds for stage, seconds in own.items() if seconds > 0}
+    own = {stage: seconds for stage, seconds in own.items() if seconds > LEAST}
     usual = {
-        stage: max(peers[name].lower_third, 0.0)
-        for stage in STAGES
-        if (name := stage_figure(stage)) in peers
+        stage: peers[name].lower_third for stage in STAGES if (name := stage_figure(stage)) in peers
     }
     more = {
         stage: seconds - usual.get(stage, 0.0)
         for stage, seconds in own.items()
-        if seconds > usual.get(stage, 0.0)
+        if seconds - usual.get(stage, 0.0) > LEAST
     }
     step = max(figures.get(STEP, 0.0), sum(own.values()))
     # Whether its peers have a stage is known if any of their times is.
@@ -67,11 +69,11 @@ def excess_of(late: Lateness, figures: Figures, peers: Peers) -> Excess:
 
 def _from_verdict(late: Lateness, own: Mapping[str, float], step: float) -> Excess:
     """Return what the judge knows: the ratio, and the stages' parts of the cost."""
-    ratio = late.ratio if math.isfinite(late.ratio) and late.ratio > 0 else LEAST_RATIO
-    cost = {stage: gpus for stage, gpus in late.gpus.items() if math.isfinite(gpus) and gpus > 0}
+    ratio = late.ratio if LEAST < late.ratio < math.inf else LEAST_RATIO
+    cost = {stage: gpus for stage, gpus in late.gpus.items() if 0 < gpus <= LARGEST}
     cost = cost or {late.stage: 1.0}
     all_of_it = sum(cost.values())
-    parts = {stage: gpus / all_of_it for stage, gpus in cost.items()}
+    parts = {stage: gpus / all_of_it for stage, gpus in cost.items() if gpus > LEAST * all_of_it}
     busy = sum(own.values()) or 1.0
     # Of its own time, ratio / (1 + ratio) is more than its peers'.
     more = {stage: part * busy * ratio / (1 + ratio) for stage, part in parts.items()}

@@ -117,7 +117,8 @@ LOADER: Final = (
         stages=LOADING,
         states=frozenset({PIPE, BLOCKED, *_WORKS}),
         share=has_more(SATURATED),
-        says="{own} of its loader's workers never wait[, {peers} of its peers'][: they run `{fact}`]",
+        says="{own} of its loader's workers never wait[, {peers} of its peers']"
+        "[: they run `{fact}`]",
         first_action="`py-spy dump --pid WORKER_PID` of a worker; `pgrep -P PID` lists them",
     ),
 )

@@ -11,8 +11,8 @@ from exporter.causes.shares import (
     is_in_state_like_peers,
     more_work,
     unless,
-    work,
     waits,
+    work,
 )
 
 CODE: Final = "code"

@@ -60,7 +60,7 @@ def test_used_up_quota_is_why_it_waits() -> None:
 
     assert named(cause) == ("cpu", "throttled")
     assert cause.sentence == "its CPU quota is used up in 90 % of its periods, its peers' in 0.2 %"
-    assert [(each.cause, each.detail) for each in cause.others][0] == ("cpu", "run_queue")
+    assert (cause.others[0].cause, cause.others[0].detail) == ("cpu", "run_queue")
 
 
 def test_quota_needs_no_peers() -> None:

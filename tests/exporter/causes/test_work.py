@@ -3,7 +3,7 @@
 import pytest
 
 from exporter.causes.explain import explain
-from tests.exporter.causes.planted import evidence, found, lateness, named, peers
+from tests.exporter.causes.planted import evidence, found, lateness, named
 
 LINE = "SlowLog.emit (train.py:12)"
 BUSY = {"main_run_queue_ratio": 0.3, "main_running_ratio": 0.3}

@@ -2,6 +2,7 @@
 
 import pytest
 
+from exporter.advice import advice
 from exporter.causes.explain import MOST_GUESSES, ROWS, explain
 from exporter.causes.model import Evidence, Lateness, Quantiles, ThreadState
 from exporter.simulate.faults import Kind, Scope
@@ -221,3 +222,13 @@ def test_causes_are_a_closed_set() -> None:
         known.setdefault(row.cause, set()).add(row.detail)
 
     assert known == expected
+
+
+@pytest.mark.parametrize("cause", sorted({row.cause for row in ROWS}))
+def test_every_cause_has_advice(cause: str) -> None:
+    """And every detail of it: what is told is also known what to do about."""
+    entry = advice()[cause]
+    details = {row.detail for row in ROWS if row.cause == cause}
+
+    assert details <= set(entry.known_by)
+    assert {detail for action in entry.actions for detail in action.details} <= details

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from exporter.causes import cpu, device, input, network, work
+from exporter.causes import cpu, device, input, network, units, work
 from exporter.causes.case import Case, case_of
 from exporter.causes.model import UNKNOWN, Cause, Evidence, Guess, Lateness, Peers
 from exporter.causes.row import Kind, Row
@@ -108,7 +108,9 @@ def _guesses(found: Iterable[_Found], case: Case) -> tuple[Guess, ...]:
 def _unknown(case: Case, guesses: tuple[Guess, ...]) -> Cause:
     sentence = "nothing that was measured accounts for half of it"
     if guesses:
-        said = "; ".join(f"{each.sentence} ({each.share:.0%} of it)" for each in guesses)
+        said = "; ".join(
+            f"{each.sentence} ({units.text('ratio', each.share)} of it)" for each in guesses
+        )
         sentence = f"{sentence}: {said}"
     first = "`py-spy dump --pid PID` on NODE, then `nvidia-smi -q -i UUID` (compare with a peer's)"
     return Cause(UNKNOWN, "", 0.0, sentence, first, others=guesses)

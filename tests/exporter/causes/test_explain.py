@@ -99,7 +99,7 @@ def test_two_half_causes_are_no_cause() -> None:
     assert [each.cause for each in cause.others] == ["foreign_process", "code"]
     assert [each.share for each in cause.others] == pytest.approx([0.48, 0.26], abs=0.02)
     assert cause.sentence.startswith("nothing that was measured accounts for half of it: it shares")
-    assert "% of it)" in cause.sentence
+    assert " % of it)" in cause.sentence
     assert "NODE" in cause.first_action
 
 

@@ -22,7 +22,6 @@ from exporter.causes.shares import (
     waits,
 )
 from rank_probe.verdict import PERSISTENT
-from tests.exporter.causes.planted import found
 
 FIGURE, OTHER = "gc_ratio", "sm_clock_hertz"
 STAGES = ("forward", "backward")
@@ -184,67 +183,3 @@ def test_no_number_is_no_evidence() -> None:
     """Neither of the rank nor of its peers."""
     assert accounted(waits(0.05), math.nan, 0.0) == 0
     assert accounted(waits(0.05), 0.5, math.nan) == 0
-
-
-@pytest.mark.parametrize(
-    ("figure", "below", "over", "extra"),
-    [
-        ("cpu_quota_throttled_ratio", 0.05, 0.055, {"forward": 0.05}),
-        ("main_run_queue_ratio", 0.024, 0.026, {"forward": 0.02}),
-        ("workers_run_queue_ratio", 0.028, 0.032, {"data": 0.02}),
-        ("cpus_near_gpu_ratio", 0.06, 0.04, {"forward": 0.1}),
-        ("node_cpu_throttled_ratio", 0.09, 0.11, {"forward": 0.1}),
-        ("node_cpu_clock_hertz", 3.1e9 * 0.72, 3.1e9 * 0.69, {"forward": 0.1}),
-        ("node_steal_cpus", 0.4, 0.6, {"forward": 0.1}),
-        ("node_cpu_waiting_ratio", 0.24, 0.27, {"forward": 0.1}),
-        ("node_numa_misses_per_second", 9_000, 11_000, {"forward": 0.1}),
-        ("sm_clock_hertz", 1.95e9 * 0.99, 1.95e9 * 0.98, {"forward": 0.01}),
-        ("memory_clock_hertz", 2.619e9 * 0.99, 2.619e9 * 0.98, {"forward": 0.01}),
-        ("gpu_foreign_processes", 0.4, 0.6, {"forward": 0.1}),
-        ("gpu_memory_faults", 0.4, 0.6, {"forward": 0.1}),
-        ("pcie_link_bytes_per_second", 63e9 * 0.91, 63e9 * 0.89, {"h2d": 0.1}),
-        ("pcie_errors_per_second", 0.9, 1.1, {"h2d": 0.1}),
-        ("nvlink_links_up", 17.95, 17.0, {"forward": 0.1}),
-        ("nvlink_errors_per_second", 0.9, 1.1, {"forward": 0.1}),
-        ("gpu_decoder_ratio", 0.89, 0.91, {"data": 0.1}),
-        ("read_bytes_per_second", 20e6, 22e6, {"data": 0.1}),
-        ("major_faults_per_second", 99, 101, {"data": 0.1}),
-        ("io_waiting_ratio", 0.24, 0.27, {"data": 0.1}),
-        ("saturated_workers", 0.4, 0.6, {"data": 0.1}),
-        ("node_disk_busy_ratio", 0.89, 0.91, {"data": 0.1}),
-        ("node_disk_read_seconds", 0.02, 0.021, {"data": 0.1}),
-        ("node_mount_operation_seconds", 0.02, 0.021, {"data": 0.1}),
-        ("node_io_waiting_ratio", 0.24, 0.27, {"data": 0.1}),
-        ("node_network_link_bytes_per_second", 50e9 * 0.91, 50e9 * 0.89, {"data": 0.1}),
-        ("node_network_errors_per_second", 0.9, 1.1, {"data": 0.1}),
-        ("node_tcp_retransmitted_ratio", 0.009, 0.011, {"data": 0.1}),
-        ("node_network_waiting_ratio", 0.1, 0.12, {"data": 0.1}),
-        ("gc_ratio", 0.011, 0.013, {"other": 0.01}),
-        ("tokens_per_step", 8192 * 1.01, 8192 * 1.02, {"forward": 0.01}),
-    ],
-)
-def test_little_is_nothing(figure: str, below: float, over: float, extra: dict[str, float]) -> None:
-    """Each row has a least difference from the peers, which a healthy rank may have."""
-    assert found(extra, {figure: below}, of_node=True).figure != figure
-    assert found(extra, {figure: over}, of_node=True).figure == figure
-
-
-@pytest.mark.parametrize(
-    ("figure", "usual", "own", "extra"),
-    [
-        ("main_run_queue_ratio", 0.2, 0.29, {"forward": 0.1}),
-        ("workers_run_queue_ratio", 0.2, 0.29, {"data": 0.1}),
-        ("gpu_decoder_ratio", 0.85, 0.94, {"data": 0.1}),
-        ("node_disk_busy_ratio", 0.75, 0.99, {"data": 0.1}),
-    ],
-)
-def test_hardly_more_than_peers_have_is_nothing(
-    figure: str, usual: float, own: float, extra: dict[str, float]
-) -> None:
-    """Where all have much of it, they differ by as much."""
-    others = {"main_running_ratio": 0.9}
-    said = found(extra, {figure: own}, usual={figure: usual, **others}, of_node=True)
-    much = found(extra, {figure: own}, usual={figure: usual / 2, **others}, of_node=True)
-
-    assert said.figure != figure
-    assert much.figure == figure

@@ -49,12 +49,11 @@ def _workers_run_queue(row: Row, case: Case) -> float:
 
     The figure is the share of the time that they want a CPU in which they have none.
     """
-    own, peers = case.own(row.figure), case.lower(row.figure)
-    if own is None or peers is None or own - peers < LEAST_QUEUE or own < CLEARLY * peers:
+    own, peers = min(case.own(row.figure) or 0.0, 1.0), case.lower(row.figure)
+    if peers is None or own - peers < LEAST_QUEUE or own < CLEARLY * peers:
         return 0.0
-    longer = 1 - max(1 - own, 0.0) / max(1 - peers, 0.01)
     room = case.room(row.stages, row.states)
-    return case.share(min(room, max(longer, 0.0) * case.excess.step))
+    return case.share(min(room, (1 - (1 - own) / (1 - peers)) * case.excess.step))
 
 
 ROWS: Final = (

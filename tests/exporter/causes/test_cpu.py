@@ -148,3 +148,20 @@ def test_what_all_nodes_have_explains_none() -> None:
 
     cause = found({"forward": 0.2}, busy, usual={name: busy[name] for name in busy}, of_node=True)
     assert cause.cause == "unknown"
+
+
+@pytest.mark.parametrize(("own", "share"), [(0.6, 0.85), (1.0, 0.98), (7.0, 0.98)])
+def test_workers_without_cpus_take_as_much_longer(own: float, share: float) -> None:
+    """Over half of the time without a CPU, each batch takes more than twice as long."""
+    usual: dict[str, float | None] = {"workers_run_queue_ratio": 0.1}
+    cause = found({"data": 0.9}, {"workers_run_queue_ratio": own}, usual=usual)
+
+    assert named(cause) == ("cpu", "workers_run_queue")
+    assert cause.share == pytest.approx(share, abs=0.03)
+
+
+def test_run_queue_needs_no_running_time() -> None:
+    """Where that is not known of the rank or of its peers, their queues are compared."""
+    for unknown in ({"main_running_ratio": None}, {"main_running_ratio": 0.0}):
+        cause = found(COMPUTE, {"main_run_queue_ratio": 0.34}, usual=dict(unknown))
+        assert named(cause) == ("cpu", "run_queue")

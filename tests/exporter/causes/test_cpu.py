@@ -150,9 +150,9 @@ def test_what_all_nodes_have_explains_none() -> None:
     assert cause.cause == "unknown"
 
 
-@pytest.mark.parametrize(("own", "share"), [(0.6, 0.85), (1.0, 0.98), (7.0, 0.98)])
+@pytest.mark.parametrize(("own", "share"), [(0.4, 0.70), (1.0, 0.995), (7.0, 0.995)])
 def test_workers_without_cpus_take_as_much_longer(own: float, share: float) -> None:
-    """Over half of the time without a CPU, each batch takes more than twice as long."""
+    """A third of the time that its peers have a CPU is missing; more than all cannot be."""
     usual: dict[str, float | None] = {"workers_run_queue_ratio": 0.1}
     cause = found({"data": 0.9}, {"workers_run_queue_ratio": own}, usual=usual)
 

@@ -140,3 +140,19 @@ def test_interpreter_lock_is_a_wait_for_a_lock() -> None:
 
     assert named(cause) == ("code", "lock")
     assert "which thread holds it" in cause.first_action
+
+
+@pytest.mark.parametrize(("queued", "share"), [(0.0, 0.4), (0.5, 0.6), (9.0, 1.0)])
+def test_waiting_for_a_cpu_is_work_as_far_as_all_wait(queued: float, share: float) -> None:
+    """A thread that waits longer than its peers, each time it runs, is short of CPUs."""
+    usual: dict[str, float | None] = {
+        "main_running_ratio": 0.1,
+        "main_run_queue_ratio": 0.1 * queued,
+    }
+    changes = {"main_running_ratio": 0.0, "main_run_queue_ratio": 0.0}
+    states = [("eval", "running", 0.4, LINE), ("eval", "cpu_queue", 0.6, LINE)]
+    usual["eval_seconds"] = 0.001
+    cause = found({"eval": 0.9}, changes, usual=usual, states=states)
+    guesses = [each.share for each in (cause, *cause.others) if "SlowLog" in each.sentence]
+
+    assert max(guesses) == pytest.approx(share, abs=0.02)

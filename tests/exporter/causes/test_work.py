@@ -66,6 +66,7 @@ def test_stage_that_no_peer_has_is_an_extra_duty(stage: str) -> None:
         "sleep",
     )
     assert found({stage: 0.4}, usual=usual).cause == "unknown"
+    assert found({"compute": 0.4}).cause == "unknown"
 
 
 def test_duties_of_peers_that_are_not_known_cannot_be_told() -> None:

@@ -119,7 +119,7 @@ def _said(job: NodeJob, ranks: Sequence[RankView], unprobed: int, causes: Causes
     if any(rank.level == LEVEL_OFF for rank in running):  # It counts no steps, so it cannot hang.
         return _not_judgeable(OFF)
     size = job.world_size or len(running)
-    hung = hung_sentence(job, running, size)
+    hung = hung_sentence(job, ranks, size)
     if hung:
         lost = {"hung": float(size)}
         said = JobVerdict(states.HUNG, hung, gpus_lost=lost, details=dumps_sentences(running))

@@ -203,6 +203,19 @@ def test_limit_is_the_operators() -> None:
     assert job["verdict"]["state"] == "hung"
 
 
+def test_rank_that_has_ended_is_waited_for() -> None:
+    """Where one rank ends before the others, these wait for it in vain, and its log says why."""
+    node = Node()
+    node.run(30)
+    node.states[1] = replace(node.states[1], finished=True)
+    node.push()
+    for _ in range(121):
+        said = node.push(silent=(1,))["verdict"]
+
+    assert "wait: rank 1 has finished; 3 of 3 ranks wait in sync" in said["sentence"]
+    assert said["first_action"] == "Read the log of rank 1: it has finished."
+
+
 def test_rank_that_left_when_the_wait_began_is_named_first() -> None:
     """A rank that has just moved on is not the one that the others wait for."""
     node = Node()

@@ -37,7 +37,8 @@ class Spoken:
 class NodeJob:
     """The ranks of one job on this node at *now*, in seconds of the store's clock.
 
-    *own* is the verdict of this node's judge, made only where the join's does not cover the job.
+    *join* is the newest verdict of the join that a rank here repeats, *own* that of this node's
+    judge, made only where the join's does not cover the job: ask verdict(), not these.
     *starting_seconds* is for how long no rank here has finished a step; None once one has.
     *has_just_started* says that this was so within the last minutes.
     """
@@ -48,6 +49,7 @@ class NodeJob:
     silent: Sequence[HeldRank]
     finished: Sequence[HeldRank]
     thresholds: Thresholds = field(default_factory=Thresholds)
+    join: Spoken | None = None
     own: Spoken | None = None
     starting_seconds: float | None = None
     has_just_started: bool = False
@@ -104,8 +106,7 @@ class NodeJob:
 
         Where the node has none, the join's on a part of the job is better than nothing.
         """
-        join = self._join_verdict()
-        return join if self._covers(join) else self.own or join
+        return self.join if self._is_covered() else self.own or self.join
 
     def is_partly_judged(self) -> bool:
         """Whether the join has compared too few of the steps, or of the ranks that train."""
@@ -128,29 +129,29 @@ class NodeJob:
     def needs_own_verdict(self) -> bool:
         """Whether this node must judge the job: its ranks report blocks, and no join covers it."""
         has_blocks = any(rank.snapshot.block_steps for rank in self.beating)
-        return has_blocks and not self._covers(self._join_verdict())
+        return has_blocks and not self._is_covered()
 
-    def _join_verdict(self) -> Spoken | None:
-        """Return the newest verdict that a rank which beats here repeats, None where none does."""
-        speakers = [rank for rank in self.beating if rank.snapshot.verdict is not None]
-        if not speakers:
-            return None
-        said = [
-            (rank.snapshot.verdict or {}, verdict_age_seconds(rank, self.now))
-            for rank in _of_one_owner(speakers)
-        ]
-        verdict, age = max(said, key=lambda each: (each[0]["step"], -each[1]))
-        return Spoken(from_json(verdict), age)
-
-    def _covers(self, join: Spoken | None) -> bool:
-        """Whether *join* is on enough of the job's steps, and new."""
-        coverage = self.join_coverage
+    def _is_covered(self) -> bool:
+        """Whether the join's verdict is on enough of the job's steps, and new."""
+        join, coverage = self.join, self.join_coverage
         if join is None or (coverage is not None and coverage < self.threshold("join_coverage")):
             return False
         step = join.verdict.step_seconds
         if step is None:  # Unknown during warm-up, which takes long with long steps.
             step = max(sum(rank.snapshot.block_seconds.values()) for rank in self.beating)
         return join.age_seconds <= STALE_SECONDS + STALE_STEPS * step
+
+
+def _join_verdict(beating: Sequence[HeldRank], now: float) -> Spoken | None:
+    speakers = [rank for rank in beating if rank.snapshot.verdict is not None]
+    if not speakers:
+        return None
+    said = [
+        (rank.snapshot.verdict or {}, verdict_age_seconds(rank, now))
+        for rank in _of_one_owner(speakers)
+    ]
+    verdict, age = max(said, key=lambda each: (each[0]["step"], -each[1]))
+    return Spoken(from_json(verdict), age)
 
 
 def _of_one_owner(ranks: Sequence[HeldRank]) -> list[HeldRank]:
@@ -176,13 +177,15 @@ def node_jobs(
 def _node_job(
     job_id: str, ranks: Sequence[HeldRank], now: float, thresholds: Thresholds
 ) -> NodeJob:
+    beating = [rank for rank in ranks if rank.is_beating(now)]
     return NodeJob(
         job_id,
         now,
-        beating=[rank for rank in ranks if rank.is_beating(now)],
+        beating=beating,
         silent=[rank for rank in ranks if rank.is_silent(now)],
         finished=[rank for rank in ranks if rank.snapshot.finished],
         thresholds=thresholds,
+        join=_join_verdict(beating, now),
     )
 
 

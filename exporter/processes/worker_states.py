@@ -22,7 +22,7 @@ INTERVAL_SECONDS: Final = 1.0
 JITTER: Final = 0.5
 # A loader without persistent workers starts new ones in each epoch.
 LOOKS_BEFORE_LISTED_AGAIN: Final = 5
-# A rank's: 100 µs each.
+# A rank's: 75 µs each.
 MOST_WORKERS: Final = 64
 
 

@@ -1,4 +1,4 @@
-"""Splits a few milliseconds of a thread into running, waiting for a CPU, and being blocked."""
+"""Splits some milliseconds of a thread into running, waiting for a CPU, and being blocked."""
 
 from collections.abc import Callable
 from typing import Final
@@ -8,6 +8,9 @@ from rank_probe.waits import BLOCKED, CPU_QUEUE, LOCK, RUNNING, Wait
 
 # Less than this share is what handing over the interpreter to the sampler takes.
 LEAST_BLOCKED: Final = 0.1
+
+# A thread that ran for this share of a time in which nobody else could have the interpreter had it.
+HAD_IT: Final = 0.9
 
 Shares = list[tuple[Wait, float]]
 
@@ -32,6 +35,29 @@ def split(first: Look, last: Look, wait: Callable[[bytes], Wait | None]) -> Shar
         shares.append((what, rest))
     total = sum(each for _, each in shares)
     return [(what, each / total) for what, each in shares if each > 0]
+
+
+def held(
+    before: Look, first: Look, delay: int, process_cpu: int, wait: Callable[[bytes], Wait | None]
+) -> Shares:
+    """Return in what the thread spent the *delay*, until *first*; the shares add up to 1.
+
+    The sampler should have looked that much earlier, but waited for the interpreter: somebody kept
+    it in a call of C, perhaps the thread. *before* was the last look until then, *process_cpu* what
+    all threads used since.
+    """
+    elapsed = max(first.at - before.at, delay, 1)
+    ran = min(max(first.cpu - before.cpu, 0), elapsed)
+    if ran >= HAD_IT * delay:
+        return [(Wait(RUNNING), 1.0)]
+    running = ran / elapsed
+    what = wait(first.call)
+    if what is None or what.state == LOCK:
+        is_others = process_cpu - ran > (delay - running * delay) / 2
+        # Who has the interpreter and uses no CPU is blocked in something that keeps it.
+        what = Wait(LOCK) if is_others else Wait(BLOCKED)
+    shares: Shares = [(Wait(RUNNING), running), (what, 1 - running)]
+    return [each for each in shares if each[1] > 0]
 
 
 def _blocked_in(first: Look, last: Look, wait: Callable[[bytes], Wait | None]) -> Wait:

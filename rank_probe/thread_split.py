@@ -48,15 +48,18 @@ def held(
     """
     elapsed = max(first.at - before.at, delay, 1)
     ran = min(max(first.cpu - before.cpu, 0), elapsed)
-    if ran >= HAD_IT * delay:
-        return [(Wait(RUNNING), 1.0)]
-    running = ran / elapsed
-    what = wait(first.call)
-    if what is None or what.state == LOCK:
-        is_others = process_cpu - ran > (delay - running * delay) / 2
-        # Who has the interpreter and uses no CPU is blocked in something that keeps it.
-        what = Wait(LOCK) if is_others else Wait(BLOCKED)
-    shares: Shares = [(Wait(RUNNING), running), (what, 1 - running)]
+    queued = min(max(first.queue - before.queue, 0), elapsed - ran)
+    had = ran + queued
+    # Of the delay, or what is usual if it was not the thread that kept the interpreter.
+    of = had if had >= HAD_IT * delay else elapsed
+    shares: Shares = [(Wait(RUNNING), ran / of), (Wait(CPU_QUEUE), queued / of)]
+    if of == elapsed and had < elapsed:
+        what = wait(first.call)
+        if what is None or what.state == LOCK:
+            rest = delay * (1 - had / elapsed)
+            # Who keeps the interpreter and uses no CPU is blocked in something.
+            what = Wait(LOCK) if process_cpu - ran > rest / 2 else Wait(BLOCKED)
+        shares.append((what, 1 - had / elapsed))
     return [each for each in shares if each[1] > 0]
 
 

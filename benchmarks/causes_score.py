@@ -28,6 +28,12 @@ RIGHT: Final[dict[str, Sequence[str]]] = {
     "slow_mount": ["input"],
     "decode": ["code"],
 }
+# Right beside it with all CPUs busy: who computes waits for a CPU as long as it runs, or longer.
+RIGHT_WHEN_BUSY: Final[dict[str, Sequence[str]]] = {
+    "decode": ["cpu"],
+    "gc": ["cpu"],
+    "workers": ["cpu"],
+}
 # The details that are right for these, told beside the score.
 DETAILS: Final[dict[str, Sequence[str]]] = {
     "quota": ["throttled"],
@@ -95,27 +101,28 @@ def said_by(alerts: Sequence[dict[str, Any]], job_id: str, seconds: float) -> li
     ]
 
 
-def outcome(planted: str, heard: Heard) -> str:
+def outcome(planted: str, heard: Heard, *, busy: bool = False) -> str:
     """Return `right`, `unknown`, `wrong` or `silent`.
 
-    Wrong is what must never be: a cause that was not planted, a rank that was not late.
+    Wrong is what must never be: a cause that was not planted, a rank that was not late. With all
+    CPUs *busy*, that they are is as true for some.
     """
     said = [*heard.first, *heard.alerts]
     if planted == HEALTHY:
         return "wrong" if said else "right"
     if not said:
         return "silent"
-    judged = [each.rank == str(LATE_RANK) and _judged(planted, each) for each in said]
+    causes = [*RIGHT[planted], *(RIGHT_WHEN_BUSY.get(planted, []) if busy else [])]
+    judged = [each.rank == str(LATE_RANK) and _judged(causes, each) for each in said]
     if False in judged:
         return "wrong"
     return "unknown" if None in judged else "right"
 
 
-def _judged(planted: str, said: Said) -> bool | None:
+def _judged(right: Sequence[str], said: Said) -> bool | None:
     """Return whether it is right; None where nothing is claimed."""
     if said.cause == UNKNOWN:
         return None
-    right = RIGHT[planted]
     if not said.detail:  # An alert tells none.
         return said.cause in [each.partition("/")[0] for each in right]
     return said.cause in right or f"{said.cause}/{said.detail}" in right
@@ -131,7 +138,7 @@ def row(
         "planted": planted,
         "busy": busy,
         "run": run,
-        "outcome": outcome(planted, heard),
+        "outcome": outcome(planted, heard, busy=busy),
         "rank": first.rank,
         "cause": first.cause,
         "detail": first.detail,

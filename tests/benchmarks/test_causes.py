@@ -96,6 +96,14 @@ def test_outcome(planted: str, found: Heard, expected: str) -> None:
     assert outcome(planted, found) == expected
 
 
+def test_busy_cpus_are_true_too_for_who_computes() -> None:
+    """Not for who sleeps, and not on a quiet machine."""
+    found = heard(Said(LATE, "cpu", 9.0, "run_queue"))
+
+    assert outcome("decode", found, busy=True) == "right"
+    assert outcome("decode", found) == outcome("sleep", found, busy=True) == "wrong"
+
+
 def test_row_has_what_was_first_and_what_diagnose_says() -> None:
     """Beside each other; whether the detail is right too is told apart."""
     finding: dict[str, Any] = {

@@ -28,7 +28,8 @@ SHARED: Final = "shared"
 class Wait(NamedTuple):
     """What a thread is blocked in: one of THREAD_STATES, and for *disk* the mount if known.
 
-    *link* says which pipe or socket (`pipe:[4711]`), or SHARED for a lock that processes share.
+    *link* says which pipe or socket (`pipe:[4711]`), or SHARED for a lock that processes share, and
+    for what cannot be read: it may be where a worker waits for work.
     """
 
     state: str
@@ -167,6 +168,8 @@ class Reader:
     def _first_of(self, descriptors: Sequence[int]) -> Wait:
         if not descriptors:
             return Wait(SLEEP)
+        if descriptors[0] < 0:
+            return Wait(BLOCKED, link=SHARED)
         first = self._of_descriptor(descriptors[0])
         return first if first.state != DISK else Wait(BLOCKED)  # A file is always ready.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rank_probe.waits import DISK, LOCK, PIPE, SHARED, SLEEP, Reader, Wait, wait_of_channel
+from rank_probe.waits import BLOCKED, DISK, LOCK, PIPE, SHARED, SLEEP, Reader, Wait, wait_of_channel
 
 pytestmark = pytest.mark.skipif(
     platform.machine() != "x86_64", reason="the numbers of calls are this architecture's"
@@ -93,6 +93,13 @@ def test_path_is_that_of_the_process(tmp_path: Path) -> None:
     assert relative is not None
     assert relative.state == DISK
     assert relative.mount.endswith(")")
+
+
+def test_descriptor_that_cannot_be_read_may_be_a_queue() -> None:
+    """A worker that polls it may wait for work."""
+    assert Reader().wait(b"7 0x0 0x1 0x1388 0x0 0x0 0x0 0x7ffc 0x7f01\n", no) == Wait(
+        BLOCKED, link=SHARED
+    )
 
 
 def test_close_that_waits_writes_a_file() -> None:

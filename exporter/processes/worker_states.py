@@ -14,9 +14,9 @@ from exporter.processes.worker_look import Pipes, WatchedWorker
 from rank_probe.stages import DATA, STAGES
 from rank_probe.waits import CPU_QUEUE, DISK, Wait
 
-# At first, so that the first page has an answer: LEAST_LOOKS of them take two seconds.
-FIRST_INTERVAL_SECONDS: Final = 0.2
-FIRST_LOOKS: Final = 40
+# At first, so that there is an answer within a second, with that of the main thread.
+FIRST_INTERVAL_SECONDS: Final = 0.1
+FIRST_LOOKS: Final = 50
 INTERVAL_SECONDS: Final = 1.0
 # Much, or the looks would fall on the same moments of equally long batches.
 JITTER: Final = 0.5

@@ -94,8 +94,8 @@ class Fault:
 
     def compute(self, seconds: float) -> None:
         """Take the time of a device; with a CPU that can be taken away, if that is the fault."""
-        if self.cause in ("hog", "quota"):
-            spin(seconds)
+        if self.has("hog") or self.has("quota"):
+            spin(seconds)  # Not before, or whatever else runs on the machine would make it late.
         else:
             time.sleep(seconds * (MORE_TOKENS if self.has("tokens") else 1.0))
 

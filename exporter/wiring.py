@@ -14,6 +14,9 @@ from starlette.types import ASGIApp
 from exporter.collectors.catalog import Sources, enabled, makers
 from exporter.events.file import EventsFile
 from exporter.events.journal import Journal
+from exporter.evidence.late_causes import LateCauses
+from exporter.evidence.sampler import Sampler
+from exporter.evidence.service import EvidenceService, late_here
 from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.ingest.token_file import TokenFile
 from exporter.listeners.connection import Bounds
@@ -34,6 +37,7 @@ from exporter.processes.host_watch import HostWatch
 from exporter.processes.process import Proc
 from exporter.processes.rank_gpus import RankJoin
 from exporter.processes.watch import ProcessWatch
+from exporter.processes.worker_states import WorkerStates
 from exporter.ranks.audits import Audits
 from exporter.ranks.limits import RankLimits
 from exporter.ranks.store import RankStore

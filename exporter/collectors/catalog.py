@@ -38,12 +38,14 @@ from exporter.collectors.rank.events import RankEventsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
 from exporter.collectors.rank.jobs import JobsCollector
+from exporter.collectors.rank.late_causes import LateCausesCollector
 from exporter.collectors.rank.late_lines import LateLinesCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.nccl import RankNcclCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
 from exporter.events.file import EventsFile
+from exporter.evidence.late_causes import LateCauses
 from exporter.ingest.app import IngestCounts
 from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.expected import ExpectedGpus
@@ -67,6 +69,7 @@ class Sources:
     expected_gpus: ExpectedGpus = field(default_factory=ExpectedGpus)
     # ProcessWatch.processes; by default there are none.
     processes: Callable[[], Mapping[int, Process]] = dict
+    causes: LateCauses = field(default_factory=LateCauses)
     audits: Audits = field(default_factory=Audits)
     # By default one that never looks.
     host: HostWatch = field(default_factory=lambda: HostWatch(Path("/proc"), Path("/sys")))
@@ -150,6 +153,7 @@ COLLECTORS: Final = (
         lambda s: JobsCollector(s.ranks),
     ),
     Entry("late_ranks", "The late ranks and their cost.", lambda s: LateRanksCollector(s.ranks)),
+    Entry("late_causes", "Why the late ranks are late.", lambda s: LateCausesCollector(s.causes)),
     Entry(
         "late_lines",
         "The line of code in which the late ranks spend their time.",

@@ -33,7 +33,6 @@ from exporter.collectors.node.mounts import NodeMountsCollector
 from exporter.collectors.node.network import NodeNetworkCollector
 from exporter.collectors.node.pressure import NodePressureCollector
 from exporter.collectors.rank.audits import AuditsCollector
-from exporter.collectors.rank.blocks import RankBlocksCollector
 from exporter.collectors.rank.events import RankEventsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
@@ -54,6 +53,7 @@ from exporter.processes.host_watch import HostWatch
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.audits import Audits
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.settings import Settings
 
@@ -69,6 +69,8 @@ class Sources:
     expected_gpus: ExpectedGpus = field(default_factory=ExpectedGpus)
     # ProcessWatch.processes; by default there are none.
     processes: Callable[[], Mapping[int, Process]] = dict
+    # By default it knows no rank.
+    jobs: NodeJobs = field(default_factory=lambda: NodeJobs(RankStore()))
     causes: LateCauses = field(default_factory=LateCauses)
     audits: Audits = field(default_factory=Audits)
     # By default one that never looks.
@@ -150,19 +152,18 @@ COLLECTORS: Final = (
     Entry(
         "jobs",
         "The verdict on each job, and its ranks on this node.",
-        lambda s: JobsCollector(s.ranks),
+        lambda s: JobsCollector(s.jobs),
     ),
-    Entry("late_ranks", "The late ranks and their cost.", lambda s: LateRanksCollector(s.ranks)),
+    Entry(
+        "late_ranks",
+        "The late ranks and their cost.",
+        lambda s: LateRanksCollector(s.jobs, s.node_name),
+    ),
     Entry("late_causes", "Why the late ranks are late.", lambda s: LateCausesCollector(s.causes)),
     Entry(
         "late_lines",
         "The line of code in which the late ranks spend their time.",
         lambda s: LateLinesCollector(s.ranks),
-    ),
-    Entry(
-        "rank_blocks",
-        "Mean steps of ranks in jobs without a judge.",
-        lambda s: RankBlocksCollector(s.ranks),
     ),
     Entry(
         "audits",

@@ -1,4 +1,4 @@
-"""Figures of a rank: of its steps, from its snapshots; of its processes, from the host's counters."""
+"""Figures of a rank: its steps, from its snapshots; its processes, from the host's counters."""
 
 from collections.abc import Iterator
 from typing import Final

@@ -1,9 +1,9 @@
 """Keeps the evidence of this node's ranks, tells them their figures, and decides their causes."""
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
 from typing import Final, Protocol
 
+from exporter.causes.explain import explain
 from exporter.causes.model import Cause, Evidence, Lateness, Peers, ThreadState
 from exporter.evidence.late_causes import LateCauses, Place
 from exporter.evidence.peers import peers_of
@@ -11,7 +11,7 @@ from exporter.evidence.ring import DEPTH_SECONDS
 from exporter.evidence.sampler import Sampler
 from exporter.processes.host_watch import HostWatch
 from exporter.processes.worker_states import LateRank
-from exporter.ranks.jobs import own_lateness, verdict_age_seconds
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankKey, RankStore
 from rank_probe.figures import FIGURES
 from rank_probe.lateness import NAMED
@@ -29,8 +29,6 @@ TOLD_WINDOW_SECONDS: Final = 30.0
 TOLD: Final = frozenset(FIGURES)
 
 Explain = Callable[[Lateness, Evidence, Peers], Cause | None]
-# Yields the late ranks of this node, with how late they are by now.
-LateHere = Callable[[], Iterable[tuple[HeldRank, Late]]]
 
 
 class Workers(Protocol):
@@ -48,35 +46,36 @@ class Workers(Protocol):
 class EvidenceService:
     """Call look() once a second, and all else too, from the event loop, where the *store* is.
 
-    *explain* is exporter.causes.explain.explain. *causes* are for all who show them.
+    What it decides is in *causes*, for all who show them.
     """
 
     def __init__(
         self,
         store: RankStore,
+        jobs: NodeJobs,
         sampler: Sampler,
         host: HostWatch,
-        late_here: LateHere,
-        explain: Explain,
+        causes: LateCauses,
         workers: Workers | None = None,
         node_name: str = "",
+        explain: Explain = explain,
     ) -> None:
         self._store = store
         self._sampler = sampler
         self._host = host
-        self._late_here = late_here
+        self._jobs = jobs
+        self._causes = causes
         self._explain = explain
         self._workers = workers
         self._node_name = node_name
         self._sampled = float("-inf")
         self._told: dict[RankKey, float] = {}
-        self.causes = LateCauses()
 
     def look(self, now: float) -> None:
         """Sample, if it is time, and say why the ranks are late that are; *now* as in the store."""
-        late = [(rank, each) for rank, each in self._late_here() if each.kind in NAMED]
+        late = [(rank, each) for rank, each in late_here(self._jobs) if each.kind in NAMED]
         self._host.hurry(bool(late))
-        self.causes.keep({_key(rank) for rank, _ in late})
+        self._causes.keep({_key(rank) for rank, _ in late})
         interval = HURRIED_SECONDS if late else SAMPLE_SECONDS
         if now - self._sampled < interval - EARLY_SECONDS:
             return
@@ -112,7 +111,7 @@ class EvidenceService:
                 peers_of(rank.snapshot, self._peers_here(rank, held, keys, since, now)),
             )
             known_seconds = self._sampler.covered_seconds(rank, since)
-            self.causes.take(_key(rank), cause, self._place(rank), now, known_seconds)
+            self._causes.take(_key(rank), cause, self._place(rank), now, known_seconds)
 
     def _evidence(self, rank: HeldRank, since: float) -> Evidence:
         snapshot = rank.snapshot
@@ -159,14 +158,10 @@ class EvidenceService:
             yield LateRank(snapshot.job_id, snapshot.rank, pid, snapshot.loader)
 
 
-def late_here(store: RankStore) -> Iterable[tuple[HeldRank, Late]]:
-    """Yield the ranks that beat here and that their own verdict names."""
-    now = store.now()
-    for rank in store.ranks():
-        late = own_lateness(rank.snapshot) if rank.is_beating(now) else None
-        if late is not None:
-            since = late.since_seconds + verdict_age_seconds(rank, now)
-            yield rank, replace(late, since_seconds=since)
+def late_here(jobs: NodeJobs) -> Iterable[tuple[HeldRank, Late]]:
+    """Yield the ranks that beat here and that their job's verdict names."""
+    for job in jobs.now():
+        yield from job.late()
 
 
 def _key(rank: HeldRank) -> RankKey:

@@ -15,7 +15,7 @@ SENTENCE_CHARACTERS: Final = 256
 
 
 class LateCausesCollector:
-    """Expose what *causes* say; call from the event loop. At most 32 ranks a job, as in a verdict."""
+    """Expose what *causes* say of at most 32 ranks a job; call from the event loop."""
 
     name = "late_causes"
     interval_seconds = 0.0

@@ -34,18 +34,24 @@ class GpuReadings:
         self._grown = Growth()
         self._errors_at_first: int | None = None
 
-    def read(self, gpu: GpuSample, seconds: float) -> Iterator[Reading]:
-        """Yield what *gpu* shows; the sample is of the time *seconds*, in Unix seconds."""
-        since = self._grown.of("time", seconds)
-        if not since or not gpu.up:
-            return
-        for figure, level in self._levels(gpu):
-            if level is not None:
-                yield Reading(figure, level * since, since)
-        for figure, grown in self._counts(gpu):
-            if grown is not None:
-                yield Reading(figure, grown, since)
-        yield from self._throttled(gpu, since)
+    def read(self, gpu: GpuSample, seconds: float) -> list[Reading]:
+        """Return what *gpu* shows; the sample is of the time *seconds*, in Unix seconds."""
+        since = self._grown.of("time", seconds) or 0.0
+        if not gpu.up:
+            return []
+        levels = list(self._levels(gpu))
+        # Also at the first time: what is counted then is what the next reading is held against.
+        counts = [*self._counts(gpu), *self._throttled(gpu, since)]
+        if not since:
+            return []
+        return [
+            *(
+                Reading(figure, level * since, since)
+                for figure, level in levels
+                if level is not None
+            ),
+            *(Reading(figure, grown, since) for figure, grown in counts if grown is not None),
+        ]
 
     def _levels(self, gpu: GpuSample) -> Iterator[tuple[str, float | None]]:
         yield "sm_clock_hertz", _scaled(gpu.sm_clock_megahertz, HERTZ_PER_MEGAHERTZ)
@@ -83,12 +89,12 @@ class GpuReadings:
             self._errors_at_first = errors
         return errors - self._errors_at_first + (gpu.row_remap_failed or 0)
 
-    def _throttled(self, gpu: GpuSample, since: float) -> Iterator[Reading]:
+    def _throttled(self, gpu: GpuSample, since: float) -> Iterator[tuple[str, float]]:
         grown = self._grown.of_each("throttled", gpu.throttle_seconds)
         for reason, seconds in grown.items():
-            yield Reading(FOR_REASON + reason, seconds, since)
+            yield FOR_REASON + reason, seconds
         if grown:  # Reasons overlap: not their sum.
-            yield Reading(THROTTLED, min(max(grown.values()), since), since)
+            yield THROTTLED, min(max(grown.values()), since)
 
 
 def facts_of(gpu: GpuSample, means: Mapping[str, float]) -> dict[str, str]:

@@ -19,7 +19,7 @@ PLACEHOLDER: Final = re.compile(r"\b(PID|GPU|UUID|NODE)\b")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a late rank runs; what is not known is empty. *pid* is that in this exporter's /proc."""
+    """Where a late rank runs; what is not known is empty. *pid* is that of its process here."""
 
     peer_group: str = ""
     node: str = ""

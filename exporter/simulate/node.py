@@ -40,6 +40,8 @@ from exporter.simulate.training import RUN_SECONDS, Training
 from exporter.web.app import web_app
 
 PORT: Final = 9917
+# The page shows the past; evidence of it would take the time that there is before the start.
+EVIDENCE_SECONDS: Final = 30.0
 
 
 class SimulatedNode:
@@ -140,7 +142,7 @@ class SimulatedNode:
         self._nvml.advance(at)
         if not (self._has(Silence.UNSEEN) or self._has(Silence.UNPROBED)):
             self._push(at)
-        if self._evidence is not None:
+        if self._evidence is not None and at >= -EVIDENCE_SECONDS:
             with self._reading_here():
                 self._evidence.look(at)
         self._live.sample(at, self._unix_start + at)
@@ -220,6 +222,7 @@ class _Scrape(Scrape):
     ) -> None:
         super().__init__(makers=makers, clock=clock)
         self._around = around
+        self._known: dict[str, Sample] = {}
 
     def collect(
         self, names: Collection[str] | None = None, deadline: float | None = None
@@ -229,7 +232,12 @@ class _Scrape(Scrape):
             yield from super().collect(names, deadline)
 
     def latest(self, name: str) -> Sample | None:
-        """Return a sample of the collector *name*, None without it."""
-        found = (source for source in self._sources if source.collector.name == name)
-        source = next(found, None)
-        return None if source is None else source.sample()
+        """Return a sample of the collector *name* as of now, None without it."""
+        known = self._known.get(name)
+        if known is not None and known.timestamp_seconds == self._clock():
+            return known
+        found = [source for source in self._sources if source.collector.name == name]
+        if not found:
+            return None
+        self._known[name] = found[0].sample()
+        return self._known[name]

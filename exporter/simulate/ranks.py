@@ -5,7 +5,7 @@ import random
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from exporter.causes.model import DISK, RUNNING
+from exporter.causes.model import DISK, GPU, RUNNING
 from exporter.simulate.faults import Fault, Kind, Silence
 from exporter.simulate.judged import Said
 from exporter.simulate.training import (
@@ -278,7 +278,9 @@ def thread_states(kind: Kind) -> list[dict[str, Any]]:
     """Return in what the main thread spends its time in the stages that *kind* makes longer."""
     found = []
     for stage, extra in kind.extra.items():
-        share = extra / (extra + STAGE_SHARES.get(stage, 0.0))
+        # A thread that waits for its GPU does so in the whole stage.
+        usual = 0.0 if kind.state == GPU else STAGE_SHARES.get(stage, 0.0)
+        share = extra / (extra + usual)
         place = kind.mount if kind.state == DISK else kind.line
         found.append({"stage": stage, "state": kind.state, "share": share, "place": place})
         if kind.state != RUNNING and share < 1:

@@ -87,8 +87,9 @@ bench-audit: ## misconfigurations planted in a real launch, one at a time: does 
 bench-collectives: ## slow links between network namespaces: are they named, and are times those of a plain loop (15 minutes, needs root)
 	$(PYTHON) -m benchmarks.collectives
 
-bench-causes: ## real causes planted in a real job, one at a time: does `rankskew diagnose` tell them (50 minutes, needs root)
+bench-causes: ## real causes planted in a real job, one at a time: is the first that is told right, also with all CPUs busy (3 hours, needs root)
 	$(PYTHON) -m benchmarks.causes
+	$(PYTHON) -m benchmarks.causes --busy
 
 bench-compare: ## diagnose --compare: intervals on step times with a known truth (3 minutes), and on training with a planted change (10 minutes)
 	$(PYTHON) -m benchmarks.compare_coverage

@@ -145,10 +145,10 @@ class Corpus(Dataset[Tensor]):
         return torch.randn(FEATURES)
 
     def _keep_cache(self) -> None:
-        """Hold the lock nearly always: who wants it waits for half of such a time."""
+        """Hold the lock nearly always, for longer than the rest of a step takes."""
         while True:
             with self._cache:
-                time.sleep(2 * DELAY)
+                time.sleep(STEP + DELAY)
             time.sleep(0.002)
 
 

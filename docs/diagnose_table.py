@@ -26,25 +26,35 @@ def traces() -> str:
 
 
 def planted() -> str:
-    """Return a row for each cause that was planted for real."""
-    found = rows("causes")
-    right = sum(row["right"] for row in found)
-    sure = sum(row["wrong and sure"] for row in found)
+    """Return a row for each cause that was planted for real, with what was told of it first."""
+    found = [row for row in rows("causes") if "outcome" in row]
     cells = [
-        (row["planted"], _named(row), _mark(row["right"]), row["confidence"] or "") for row in found
+        (
+            f"{row['planted'].replace('_', ' ')}{', all CPUs busy' if row['busy'] else ''}",
+            _named(row),
+            f"{row['after']:.0f} s" if row["cause"] else "",
+            row["outcome"] if row["outcome"] != "wrong" else _mark(False),
+        )
+        for row in found
     ]
-    said = f"The cause is right in {right} of {len(found)}"
-    sure_too = f"a wrong one with high confidence in {sure}"
-    shown = table(("planted", "what it says", "cause", "confidence"), cells)
-    return f"{said}; {sure_too}.\n\n{shown}"
+    shown = table(("planted", "what it says first", "after", "cause"), cells)
+    said = _counted(found, False)
+    said = said[0].upper() + said[1:]
+    return f"{said}; with all CPUs busy, {_counted(found, True)}.\n\n{shown}"
+
+
+def _counted(found: list[dict[str, Any]], is_busy: bool) -> str:
+    outcomes = [row["outcome"] for row in found if row["busy"] == is_busy]
+    right, wrong = outcomes.count("right"), outcomes.count("wrong")
+    return f"the first cause is right in {right} of {len(outcomes)} and wrong in {wrong}"
 
 
 def _named(row: dict[str, Any]) -> str:
-    if row["rank"] is None:
-        return "nobody is late" if row["status"] == 0 else "no rank"
+    if not row["cause"]:
+        return "nothing"
     detail = f" ({row['detail']})" if row["detail"] else ""
-    line = f", at `{row['line']}`" if row["line"] else ""
-    return f"rank {row['rank']} {row['stage']} {row['cause']}{detail}{line}".replace("_", " ")
+    said = f"rank {row['rank']}: {row['cause']}{detail}".replace("_", " ")
+    return f"{said}: {row['sentence']}" if row["sentence"] else said
 
 
 def _table(source: str, when: str) -> str:

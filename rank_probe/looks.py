@@ -2,12 +2,13 @@
 
 import sys
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from rank_probe.loop_frames import Spot
 from rank_probe.state_window import Part, whole
 from rank_probe.thread_look import Gone, Look, Watched
-from rank_probe.thread_split import split
+from rank_probe.thread_split import Shares, held, split
 from rank_probe.torch_calls import TorchCalls, engine_thread
 from rank_probe.user_code import Line
 from rank_probe.waits import Reader
@@ -23,6 +24,8 @@ class Looks:
         self._tids: dict[int, int | None] = {}
         self._engine: int | None = None
         self._now: Watched | None = None
+        # The end of the look before: of which thread, and what the process had used.
+        self._before: tuple[Watched, Look, int] | None = None
 
     def begin(self, ident: int) -> Look | None:
         """Look at the thread *ident*, or at the one that works for it; None if it has ended."""
@@ -35,7 +38,32 @@ class Looks:
 
     def end(self) -> Look | None:
         """Look at it again; None if it has ended."""
-        return self._look(Watched.end)
+        look, now = self._look(Watched.end), self._now
+        if look is None or now is None:
+            self._before = None
+        else:
+            self._before = now, look, time.process_time_ns()
+        return look
+
+    def delay(self, first: Look | None, due: int) -> int:
+        """Return for how many nanoseconds after *due* the interpreter was kept from this thread.
+
+        *first* is what begin() returned. Waiting for a CPU does not count.
+        """
+        if first is None or self._before is None or self._before[0] is not self._now:
+            return 0
+        queued = max(first.own_queue - self._before[1].own_queue, 0)
+        return max(first.at - due - queued, 0)
+
+    def held(
+        self, first: Look | None, delay: int, stack: Sequence[Spot], line: Line | None
+    ) -> tuple[Part, ...]:
+        """Return in what it spent the *delay* before *first*; call before end()."""
+        if first is None or self._before is None or self._now is None:
+            return ()
+        _, before, process_cpu = self._before
+        used = time.process_time_ns() - process_cpu
+        return self._parts(held(before, first, delay, used, self._now.wait), stack, line)
 
     def parts(
         self, first: Look | None, last: Look | None, stack: Sequence[Spot], line: Line | None
@@ -44,7 +72,9 @@ class Looks:
         now = self._now
         if first is None or last is None or now is None:
             return ()
-        shares = split(first, last, now.wait)
+        return self._parts(split(first, last, now.wait), stack, line)
+
+    def _parts(self, shares: Shares, stack: Sequence[Spot], line: Line | None) -> tuple[Part, ...]:
         found = [self._torch.what(what, stack) for what, _ in shares]
         return tuple(
             Part(what.state, what.mount, line, share)

@@ -14,7 +14,8 @@ from rank_probe.loop_frames import Spot, TrainingLoop, stack_of
 from rank_probe.snapshot import MOST_LATE_LINES, MOST_THREAD_STATES
 from rank_probe.stack_window import LEAST_SAMPLES, Sample, Window
 from rank_probe.stages import STAGES, SYNC
-from rank_probe.state_window import LEAST_LOOKS, Looked, Spent, StateWindow
+from rank_probe.state_window import LEAST_LOOKS, WHOLE, Looked, Part, Spent, StateWindow
+from rank_probe.thread_look import Look
 from rank_probe.user_code import Line, UserCode
 
 INTERVAL_SECONDS: Final = 0.05
@@ -25,6 +26,11 @@ FIRST_SAMPLES: Final = 150
 JITTER: Final = 0.5
 # Between the two looks of a sample. A thread that runs Python makes it 5 ms longer.
 LOOK_SECONDS: Final = 0.004
+# Timers are late by less.
+LEAST_DELAY: Final = 0.001
+# A process that was stopped for a while did nothing meanwhile.
+MOST_WEIGHT: Final = 20.0
+NANOSECONDS: Final = 1_000_000_000
 
 
 class Sampling:
@@ -93,9 +99,11 @@ class Sampling:
         looks = Looks()
         try:
             while not self._stop.is_set():
+                pause = self._interval() * _jittered(own_random)
+                due = time.perf_counter_ns() + round(pause * NANOSECONDS)
                 # Not a wait for the event: what it does afterwards would come before a look.
-                time.sleep(self._interval() * _jittered(own_random))
-                self._take(looks, LOOK_SECONDS * _jittered(own_random))
+                time.sleep(pause)
+                self._take(looks, due, pause, LOOK_SECONDS * _jittered(own_random))
                 self._tell_first()
         finally:
             looks.close()
@@ -104,10 +112,12 @@ class Sampling:
         is_first = self.samples < FIRST_SAMPLES
         return min(FIRST_INTERVAL_SECONDS, INTERVAL_SECONDS) if is_first else INTERVAL_SECONDS
 
-    def _take(self, looks: Looks, seconds: float) -> None:
+    def _take(self, looks: Looks, due: int, pause: float, seconds: float) -> None:
         ident = self._watched()
         first = looks.begin(ident)
         before = self._stage()
+        planned = (pause + seconds) * NANOSECONDS
+        self._take_delay(looks, first, before, due, planned)
         time.sleep(seconds)
         last = looks.end()
         stage = self._stage()
@@ -115,13 +125,38 @@ class Sampling:
             return
         stack = stack_of(sys._current_frames().get(ident))
         line = line_of(stack, self._code.has)
-        sample = Sample(stage, line, self._loop.is_fetching(stack))
+        weight = 1.0
+        if first is not None and last is not None:
+            # While a call keeps the interpreter, there are fewer looks.
+            took = last.at - first.at - max(last.own_queue - first.own_queue, 0)
+            weight += max(took - seconds * NANOSECONDS, 0) / planned
         parts = looks.parts(first, last, stack, line) if stage == before else ()
-        with self._lock:
-            self._window.add(sample)
-            if parts:
-                self._states.add(Looked(stage, parts))
+        self._add(Sample(stage, line, self._loop.is_fetching(stack)), parts, weight)
         self.samples += 1
+
+    def _take_delay(
+        self, looks: Looks, first: Look | None, stage: str, due: int, planned: float
+    ) -> None:
+        """Count the time by which a look came late, because a call kept the interpreter.
+
+        The thread still is where it was: it hands over the interpreter as soon as the call returns.
+        """
+        delay = looks.delay(first, due)
+        if delay < LEAST_DELAY * NANOSECONDS or stage == STAGES[SYNC]:
+            return
+        stack = stack_of(sys._current_frames().get(self._watched()))
+        line = line_of(stack, self._code.has)
+        parts = looks.held(first, delay, stack, line)
+        sample = Sample(stage, line, self._loop.is_fetching(stack))
+        self._add(sample, parts, delay / planned)
+
+    def _add(self, sample: Sample, parts: Sequence[Part], weight: float) -> None:
+        weight = min(weight, MOST_WEIGHT)
+        weighed = tuple(each._replace(share=round(each.share * weight)) for each in parts)
+        with self._lock:
+            self._window.add(sample._replace(weight=round(WHOLE * weight)))
+            if weighed:
+                self._states.add(Looked(sample.stage, weighed))
 
     def _tell_first(self) -> None:
         """Say once that lines of the late stage are there, and its states if they can be told."""

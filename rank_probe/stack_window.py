@@ -16,15 +16,19 @@ OVERTAKES: Final = 1.2
 
 
 class Sample(NamedTuple):
-    """One look at the training thread; *line* is None if none of the user's is on its stack."""
+    """One look at the training thread; *line* is None if none of the user's is on its stack.
+
+    *weight* is how much time it stands for.
+    """
 
     stage: str
     line: Line | None
     is_fetching: bool
+    weight: int = 1
 
 
 class Found(NamedTuple):
-    """A line, and its *share* (0 to 1) of the samples of *stage*."""
+    """A line, and its *share* (0 to 1) of the time in *stage*."""
 
     stage: str
     line: Line
@@ -37,6 +41,7 @@ class Window:
     def __init__(self, most: int = WINDOW_SAMPLES) -> None:
         self._most = most
         self._samples: deque[Sample] = deque()
+        self._taken = Counter[str]()
         self._stages = Counter[str]()
         self._fetching = Counter[str]()
         self._lines = Counter[tuple[str, Line]]()
@@ -51,11 +56,11 @@ class Window:
 
     def samples_of(self, stage: str) -> int:
         """Return how many samples of *stage* there are."""
-        return self._stages[stage]
+        return self._taken[stage]
 
     def lines(self, first_stage: str, most: int) -> list[Found]:
         """Return the *most* frequent lines: those of *first_stage*, then those of the others."""
-        counted = [each for each in self._lines if self._stages[each[0]] >= LEAST_SAMPLES]
+        counted = [each for each in self._lines if self._taken[each[0]] >= LEAST_SAMPLES]
         counted.sort(key=lambda each: (each[0] != first_stage, -self._lines[each], each))
         if counted:
             self._first = self._steady(counted[0])
@@ -69,7 +74,7 @@ class Window:
 
     def iterating_share(self, stage: str) -> float | None:
         """Return the share of *stage*'s samples in which the loop was fetching its next item."""
-        if self._stages[stage] < LEAST_SAMPLES:
+        if self._taken[stage] < LEAST_SAMPLES:
             return None
         return self._fetching[stage] / self._stages[stage]
 
@@ -85,6 +90,8 @@ class Window:
         return leader if is_ahead or not self._lines[before] else before
 
     def _count(self, sample: Sample, by: int) -> None:
+        self._taken[sample.stage] += by
+        by *= sample.weight
         self._stages[sample.stage] += by
         self._fetching[sample.stage] += by * sample.is_fetching
         if sample.line is not None:

@@ -14,7 +14,7 @@ WHOLE: Final = 1_000
 
 
 class Part(NamedTuple):
-    """A *share* of the time of one look: a state, the user's line, and the mount it waits for."""
+    """A *share* of the time that one look stands for: a state, the user's line, and its mount."""
 
     state: str
     mount: str
@@ -23,7 +23,10 @@ class Part(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """One look of a few milliseconds, all of them in *stage*."""
+    """One look of a few milliseconds, all of them in *stage*.
+
+    The shares of its parts add up to WHOLE, or to more if it stands for more time than others.
+    """
 
     stage: str
     parts: tuple[Part, ...]
@@ -39,10 +42,7 @@ class Spent(NamedTuple):
 
 
 class StateWindow:
-    """The last *most* looks; for one thread.
-
-    Each counts as much as any other, however long it took: they begin at random moments.
-    """
+    """The last *most* looks; for one thread."""
 
     def __init__(self, most: int = WINDOW_SAMPLES) -> None:
         self._most = most

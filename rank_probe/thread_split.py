@@ -1,4 +1,4 @@
-"""Splits a few milliseconds of a thread into running, waiting for a CPU, and being blocked."""
+"""Splits some milliseconds of a thread into running, waiting for a CPU, and being blocked."""
 
 from collections.abc import Callable
 from typing import Final
@@ -8,6 +8,9 @@ from rank_probe.waits import BLOCKED, CPU_QUEUE, LOCK, RUNNING, Wait
 
 # Less than this share is what handing over the interpreter to the sampler takes.
 LEAST_BLOCKED: Final = 0.1
+
+# A thread that ran for this share of a time in which nobody else could have the interpreter had it.
+HAD_IT: Final = 0.9
 
 Shares = list[tuple[Wait, float]]
 
@@ -32,6 +35,32 @@ def split(first: Look, last: Look, wait: Callable[[bytes], Wait | None]) -> Shar
         shares.append((what, rest))
     total = sum(each for _, each in shares)
     return [(what, each / total) for what, each in shares if each > 0]
+
+
+def held(
+    before: Look, first: Look, delay: int, process_cpu: int, wait: Callable[[bytes], Wait | None]
+) -> Shares:
+    """Return in what the thread spent the *delay*, until *first*; the shares add up to 1.
+
+    The sampler should have looked that much earlier, but waited for the interpreter: somebody kept
+    it in a call of C, perhaps the thread. *before* was the last look until then, *process_cpu* what
+    all threads used since.
+    """
+    elapsed = max(first.at - before.at, delay, 1)
+    ran = min(max(first.cpu - before.cpu, 0), elapsed)
+    queued = min(max(first.queue - before.queue, 0), elapsed - ran)
+    had = ran + queued
+    # Of the delay, or what is usual if it was not the thread that kept the interpreter.
+    of = had if had >= HAD_IT * delay else elapsed
+    shares: Shares = [(Wait(RUNNING), ran / of), (Wait(CPU_QUEUE), queued / of)]
+    if of == elapsed and had < elapsed:
+        what = wait(first.call)
+        if what is None or what.state == LOCK:
+            rest = delay * (1 - had / elapsed)
+            # Who keeps the interpreter and uses no CPU is blocked in something.
+            what = Wait(LOCK) if process_cpu - ran > rest / 2 else Wait(BLOCKED)
+        shares.append((what, 1 - had / elapsed))
+    return [each for each in shares if each[1] > 0]
 
 
 def _blocked_in(first: Look, last: Look, wait: Callable[[bytes], Wait | None]) -> Wait:

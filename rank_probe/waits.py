@@ -43,6 +43,7 @@ class Calls(NamedTuple):
     """
 
     sleep: frozenset[int]
+    close: int
     futex: int
     lock: frozenset[int]
     socket: frozenset[int]
@@ -56,6 +57,7 @@ class Calls(NamedTuple):
 
 _X86_64: Final = Calls(
     sleep=frozenset({34, 35, 230}),  # pause, nanosleep, clock_nanosleep
+    close=3,
     futex=202,
     lock=frozenset({72, 73, 449, 455}),  # fcntl, flock, futex_waitv, futex_wait
     socket=frozenset({42, 43, 44, 45, 46, 47, 288, 299, 307}),  # connect to sendmmsg
@@ -75,6 +77,7 @@ _X86_64: Final = Calls(
 )
 _AARCH64: Final = Calls(
     sleep=frozenset({101, 115}),
+    close=57,
     futex=98,
     lock=frozenset({25, 32, 449, 455}),
     socket=frozenset({202, 203, 206, 207, 211, 212, 242, 243, 269}),
@@ -138,6 +141,8 @@ class Reader:
             return Wait(LOCK)
         if number in _CALLS.sleep:
             return Wait(SLEEP)
+        if number == _CALLS.close:
+            return Wait(DISK)  # Its descriptor is gone, but only a file has to be written first.
         if number in _CALLS.socket:
             return Wait(SOCKET)
         if number in _CALLS.of_file:

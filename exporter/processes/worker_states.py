@@ -22,7 +22,7 @@ INTERVAL_SECONDS: Final = 1.0
 JITTER: Final = 0.5
 # A loader without persistent workers starts new ones in each epoch.
 LOOKS_BEFORE_LISTED_AGAIN: Final = 5
-# A rank's: 100 µs each.
+# A rank's: 75 µs each.
 MOST_WORKERS: Final = 64
 
 
@@ -51,7 +51,7 @@ class WorkerStates:
         self._thread: threading.Thread | None = None
         # Both are replaced as a whole, so that another thread never sees a partial result.
         self._followed: Sequence[LateRank] = ()
-        self._states: Mapping[tuple[str, int], Sequence[ThreadState]] = {}
+        self._busiest: Mapping[tuple[str, int], tuple[int | None, Sequence[ThreadState]]] = {}
         self._ranks: dict[tuple[str, int, int], _Rank] = {}
 
     def start(self) -> None:
@@ -80,7 +80,11 @@ class WorkerStates:
         Largest first; what is missing to 1 is time in which it waited for work. Empty without
         workers, and in the first seconds.
         """
-        return self._states.get((job_id, rank), ())
+        return self._busiest.get((job_id, rank), (None, ()))[1]
+
+    def pid(self, job_id: str, rank: int) -> int | None:
+        """Return the process id of the busiest worker, as this exporter sees it."""
+        return self._busiest.get((job_id, rank), (None, ()))[0]
 
     def look(self) -> None:
         """Look now."""
@@ -98,8 +102,8 @@ class WorkerStates:
 
         for rank in self._ranks.values():
             rank.look(children)
-        self._states = {
-            (each.job_id, each.rank): self._ranks[key].states(each.loader)
+        self._busiest = {
+            (each.job_id, each.rank): self._ranks[key].busiest(each.loader)
             for key, each in keys.items()
         }
 
@@ -108,7 +112,7 @@ class WorkerStates:
         while not self._stopping.is_set():
             if not self._followed:
                 self._followed_any.clear()
-                self._ranks, self._states = {}, {}
+                self._ranks, self._busiest = {}, {}
                 if not self._followed:  # Nor since the event was cleared.
                     self._followed_any.wait()
                 continue
@@ -137,16 +141,18 @@ class _Rank:
         self.looks += 1
         self._workers = {pid: each for pid, each in self._workers.items() if each.look()}
 
-    def states(self, loader: str) -> Sequence[ThreadState]:
-        """Return the states of the worker that is busiest; *loader* is what it runs.
+    def busiest(self, loader: str) -> tuple[int | None, Sequence[ThreadState]]:
+        """Return the worker that is busiest, and its states; *loader* is what it runs.
 
         The loop takes batches from all workers in turn, so that it waits for the slowest one.
         """
-        shares = [each.window.shares() for each in self._workers.values()]
-        busiest = max(shares, key=lambda each: sum(each.values()), default={})
-        return [
+        shares = {pid: each.window.shares() for pid, each in self._workers.items()}
+        pid = max(shares, key=lambda pid: sum(shares[pid].values()), default=None)
+        if pid is None or not shares[pid]:
+            return None, ()
+        return pid, [
             ThreadState(STAGES[DATA], what.state, share, _place(what, loader))
-            for what, share in busiest.items()
+            for what, share in shares[pid].items()
         ]
 
     def _list(self, children: Mapping[int, Sequence[int]]) -> None:

@@ -41,3 +41,38 @@ def test_each_fault_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     assert diagnose_table.traces().startswith(
         "All right in 1 of 1; a wrong cause with high confidence in 0.\n"
     )
+
+
+def test_each_planted_cause_is_shown_with_what_was_told_first(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """And how many were right, on a quiet machine and on a busy one."""
+    sleep = {
+        "planted": "sleep",
+        "busy": False,
+        "outcome": "right",
+        "rank": "2",
+        "cause": "code",
+        "detail": "sleep",
+        "after": 9.2,
+        "sentence": "its thread is asleep",
+    }
+    silent = {
+        "planted": "slow_worker",
+        "busy": True,
+        "outcome": "silent",
+        "cause": "",
+        "after": 0.0,
+    }
+    wrong = sleep | {"planted": "hog", "busy": True, "outcome": "wrong", "sentence": ""}
+    monkeypatch.setattr(diagnose_table, "rows", lambda name: [sleep, silent, wrong])
+
+    said = diagnose_table.planted()
+
+    assert said.startswith(
+        "The first cause is right in 1 of 1 and wrong in 0; with all CPUs busy, the first cause is "
+        "right in 0 of 2 and wrong in 1.\n"
+    )
+    assert "| sleep | rank 2: code (sleep): its thread is asleep | 9 s | right |" in said
+    assert "| slow worker, all CPUs busy | nothing |  | silent |" in said
+    assert "| hog, all CPUs busy | rank 2: code (sleep) | 9 s | **wrong** |" in said

@@ -238,6 +238,22 @@ def test_half_of_the_time_asleep_is_half() -> None:
     assert found["running"] == pytest.approx(truth.running, abs=0.2)
 
 
+def test_call_that_keeps_the_interpreter_counts_for_as_long_as_it_takes() -> None:
+    """The sampler cannot look meanwhile, so it looks less often than at a sleep."""
+
+    def does_both(is_over: Done) -> None:
+        while not is_over():
+            sum(range(8_000_000))  # One call of C.
+            time.sleep(0.1)
+
+    truth = Truth()
+    found = shares(states_of(truth.of(does_both)))
+
+    assert truth.running > 0.15
+    assert found["running"] == pytest.approx(truth.running, abs=0.15)
+    assert found["sleep"] == pytest.approx(1 - truth.running - truth.queue, abs=0.15)
+
+
 def test_slow_disk_is_told_with_its_mount(tmp_path: Path) -> None:
     """A file that is read past the cache: the thread waits for the device."""
     file = tmp_path / "file"

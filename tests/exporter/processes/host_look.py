@@ -9,7 +9,8 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ import psutil
 from exporter.processes import usage
 from exporter.processes.host_watch import INTERVAL_SECONDS, Followed, HostWatch
 from exporter.processes.process import Process
+from exporter.processes.worker_states import LateRank, WorkerStates
 
 PROC: Final = Path("/proc")
 LOOKS: Final = 15
@@ -42,6 +44,8 @@ def main() -> None:
             f"| a look at {ranks} ranks with {workers} workers each "
             f"({left_out} left out) | {milliseconds:.1f} ms, {100 * share:.3f} % of a core |"
         )
+    with started(1, 8) as (rank,):
+        print(f"| a look at 8 workers of a late rank | {_worker_milliseconds(rank):.2f} ms |")
     pid = os.getpid()
     process, folder = psutil.Process(pid), f"{PROC}/{pid}"
     for name, ours, theirs in (
@@ -60,20 +64,40 @@ def main() -> None:
 
 def look(ranks: int, workers: int) -> tuple[float, int]:
     """Return the milliseconds of a look at sleeping ranks, and how many processes it left out."""
+    with started(ranks, workers) as pids:
+        return _milliseconds(pids)
+
+
+@contextmanager
+def started(ranks: int, workers: int) -> Iterator[list[int]]:
+    """Start so many sleeping ranks with so many sleeping workers each; yields their ids."""
     command = [sys.executable, "-c", RANK, str(workers)]
-    started = [
+    processes = [
         subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True)
         for _ in range(ranks)
     ]
     try:
-        for process in started:
+        for process in processes:
             assert process.stdout is not None
             process.stdout.readline()
-        return _milliseconds([process.pid for process in started])
+        yield [process.pid for process in processes]
     finally:
-        for process in started:
+        for process in processes:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+def _worker_milliseconds(rank: int) -> float:
+    states = WorkerStates(PROC)
+    states.follow([LateRank("j", 0, rank)])
+    took = []
+    for _ in range(LOOKS):
+        time.sleep(0.2)
+        before = time.thread_time()
+        states.look()
+        took.append(1000 * (time.thread_time() - before))
+    assert states.of("j", 0)
+    return statistics.mean(took)
 
 
 def _milliseconds(pids: list[int]) -> tuple[float, int]:

@@ -85,6 +85,14 @@ def test_busiest_worker_is_told_with_what_it_runs(work: str, state: str) -> None
     assert told.share > 0.3
 
 
+def test_slow_worker_is_told_by_its_id() -> None:
+    """So that somebody can look at it; the other one waits for work."""
+    with states("time.sleep(0.1 * get_worker_info().id)") as found:
+        first(found)
+        (rank,) = found._ranks.values()
+        assert found.pid("llama", 3) == max(rank._workers)  # It was started last.
+
+
 def test_workers_that_wait_for_work_explain_nothing() -> None:
     """They wait for their queue, which is no sleep and no pipe of the user's."""
     with states("pass", step_seconds=0.05) as found:
@@ -106,7 +114,8 @@ def test_rank_without_workers_has_no_states() -> None:
     found.follow([LateRank("llama", 3, os.getpid()), LateRank("llama", 4, 2**22)])
     for _ in range(20):
         found.look()
-    assert found.of("llama", 3) == found.of("llama", 4) == []
+    assert found.of("llama", 3) == found.of("llama", 4) == ()
+    assert found.pid("llama", 3) is None
 
 
 def test_ranks_that_are_no_longer_late_are_forgotten() -> None:

@@ -59,8 +59,8 @@ class RankReadings:
         self, cost: HostCost, since: float | None
     ) -> Iterator[tuple[str, float | None, float | None]]:
         used, grown = cost.used, self._grown.of
-        queued = grown("queue", used.run_queue_nanoseconds)
-        yield "main_run_queue_ratio", _seconds(queued), since
+        yield "main_running_ratio", _seconds(grown("running", used.running_nanoseconds)), since
+        yield "main_run_queue_ratio", _seconds(grown("queue", used.run_queue_nanoseconds)), since
         waited = _seconds(grown("workers queue", used.workers_run_queue_nanoseconds))
         worked = grown("workers cpu", used.workers_cpu_ticks)
         if waited is not None and worked is not None:

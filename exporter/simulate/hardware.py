@@ -228,6 +228,7 @@ class SimulatedHost(HostWatch):
             written_bytes=grown("written_bytes", 1e5),
             workers=WORKERS,
             saturated_workers=sum(fault.kind.saturated_workers for fault in faults),
+            running_nanoseconds=grown("running_nanoseconds", NANOSECONDS / 3),
         )
         throttled = sum(f.kind.quota_throttled * (self.at - f.begins_seconds) for f in faults)
         throttled += USUALLY_THROTTLED * seconds

@@ -47,10 +47,14 @@ class HostCost:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look found. *left_out* processes of ranks were not read, because of the limit."""
+    """What a look at the time *seconds* found, by the watch's clock.
+
+    *left_out* processes of ranks were not read, because of the limit.
+    """
 
     costs: Mapping[Who, HostCost]
     left_out: int
+    seconds: float = 0.0
 
 
 def to_follow(joined: Iterable[RankOnGpu], held: Iterable[HeldRank]) -> list[Followed]:
@@ -144,6 +148,7 @@ class HostWatch:
         self._looked_seconds = self._clock()
 
     def _look_at(self, ranks: Mapping[Who, RankCost]) -> Look:
+        seconds = self._clock()
         children = self._children.look()
         everyone = frozenset(rank.pid for rank in ranks.values())
         share = max(1, self._most_processes // len(ranks))
@@ -158,7 +163,7 @@ class HostWatch:
                     cgroups[path] = self._cgroups.cost(path)
                 costs[who] = HostCost(replace(rank.cost), cgroups[path], rank.pid)
                 left_out += rank.left_out
-        return Look(costs, left_out)
+        return Look(costs, left_out, seconds)
 
     def _rank(self, who: Who, process: Process) -> RankCost:
         known = self._ranks.get(who)

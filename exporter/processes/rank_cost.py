@@ -37,6 +37,8 @@ class Cost:
     written_bytes: int | None = None
     workers: int = 0
     saturated_workers: int | None = None
+    # Of the main thread, as run_queue_nanoseconds.
+    running_nanoseconds: int | None = None
 
 
 class _Debts:
@@ -203,6 +205,9 @@ class RankCost:
 
     def _add_waits(self, pid: int, last: Usage, now: Usage) -> None:
         cost = self.cost
+        if pid == self.pid and now.running_nanoseconds is not None:
+            ran = max(0, now.running_nanoseconds - (last.running_nanoseconds or 0))
+            cost.running_nanoseconds = (cost.running_nanoseconds or 0) + ran
         if now.run_queue_nanoseconds is not None:
             waited = max(0, now.run_queue_nanoseconds - (last.run_queue_nanoseconds or 0))
             of_rank = cost.run_queue_nanoseconds or 0

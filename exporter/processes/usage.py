@@ -16,10 +16,10 @@ class Usage(NamedTuple):
     """What a process has used since it started, itself (*own*) and by *ended* children.
 
     *ended* has only children that it waited for, and theirs. *io* is bytes read from and written to
-    storage, those of ended children included: the kernel adds them up. *run_queue_nanoseconds*, the
-    time for which it was ready but had no CPU, and *involuntary_switches* are the main thread's:
-    reading all threads would take a file for each. So is *state*, a letter. None is "could not be
-    read".
+    storage, those of ended children included: the kernel adds them up. *running_nanoseconds*, the
+    time for which it ran, *run_queue_nanoseconds*, that for which it was ready but had no CPU, and
+    *involuntary_switches* are the main thread's: reading all threads would take a file for each. So
+    is *state*, a letter. None is "could not be read".
     """
 
     start_ticks: int
@@ -31,6 +31,7 @@ class Usage(NamedTuple):
     run_queue_nanoseconds: int | None = None
     involuntary_switches: int | None = None
     state: bytes = b""
+    running_nanoseconds: int | None = None
 
 
 class Work(NamedTuple):
@@ -46,9 +47,11 @@ def usage(procfs: Path, pid: int) -> Usage | None:
     found = stat(procfs, pid)
     if found is None:
         return None
+    running, queued = _scheduled_nanoseconds(folder)
     return found._replace(
         io=_io(folder),
-        run_queue_nanoseconds=_run_queue_nanoseconds(folder),
+        running_nanoseconds=running,
+        run_queue_nanoseconds=queued,
         involuntary_switches=_involuntary_switches(folder),
     )
 
@@ -80,12 +83,12 @@ def _io(folder: str) -> tuple[int, int] | None:
         return None
 
 
-def _run_queue_nanoseconds(folder: str) -> int | None:
+def _scheduled_nanoseconds(folder: str) -> tuple[int | None, int | None]:
     fields = (beginning(f"{folder}/schedstat") or b"").split()
     # A kernel that does not count says that the process never ran.
     if len(fields) != 3 or not all(map(bytes.isdigit, fields)) or fields[2] == b"0":
-        return None
-    return int(fields[1])
+        return None, None
+    return int(fields[0]), int(fields[1])
 
 
 def _involuntary_switches(folder: str) -> int | None:

@@ -295,3 +295,13 @@ def _seconds_of_workers(process: "subprocess.Popen[bytes]") -> list[float]:
         looks_after_end += seconds[-1] > 1.2 and rank.cost.workers == 0
         time.sleep(0.01)
     return seconds
+
+
+def test_running_time_is_that_of_the_ranks_own_main_thread(fake: FakeProc) -> None:
+    """The time for which it ran, without that of its workers; none on a kernel without counts."""
+    cost = rank_cost(fake)
+    fake.use(PID, run_queue=1)
+    fake.use(WORKER, parent=PID, run_queue=1)
+    cost.look(family(PID, {PID: [WORKER]}, frozenset()), 9)
+
+    assert cost.cost.running_nanoseconds == 77  # What FakeProc writes for each.

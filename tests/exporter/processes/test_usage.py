@@ -52,6 +52,7 @@ def test_all_that_is_needed_is_read(fake: FakeProc) -> None:
     assert (found.own, found.ended) == (Work(7, 2), Work(5, 1))
     assert found.io == (4096, 512)
     assert (found.run_queue_nanoseconds, found.involuntary_switches) == (9_000, 6)
+    assert found.running_nanoseconds == 77  # What FakeProc writes.
 
 
 def test_run_queue_that_the_kernel_does_not_count_is_none(fake: FakeProc) -> None:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
+from exporter.causes.model import Cause
 from rank_probe.verdict import MILD, NODE, PAUSES, UNSYNCED, Change, Late, Verdict
 
 # Above this share of a step, the wait that all ranks have in common is mentioned.
@@ -40,7 +41,8 @@ ELSEWHERE: Final = " (not on this node)"
 class LateView:
     """A late rank of the job, *is_here* on this node or not; *kind* is one of LATE_KINDS.
 
-    *ratio* is its own time over its peers', less 1; *gpus_lost* wait for it.
+    *ratio* is its own time over its peers', less 1; *gpus_lost* wait for it. Its *cause* is known
+    on its node only.
     """
 
     rank: int
@@ -51,6 +53,7 @@ class LateView:
     gpus_lost: float
     late_for_seconds: float
     is_here: bool
+    cause: Cause | None = None
 
     @property
     def wakes(self) -> bool:

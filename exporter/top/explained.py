@@ -1,0 +1,22 @@
+"""Why the rank to look at is late, in the words of its exporter."""
+
+from dataclasses import replace
+
+from exporter.client import causes
+from exporter.live.states import HUNG
+from exporter.top.model import Job
+
+
+def explained(job: Job) -> Job:
+    """Return *job* with the cause of its costliest late rank, and what to do about it first."""
+    rank = None if job.culprit is None or job.state == HUNG else job.culprit[0]
+    cause = next((each.cause for each in job.late if each.rank == rank), None)
+    if cause is None:
+        return job
+    is_said = any(cause.sentence in said for said in job.details)
+    return replace(
+        job,
+        cause=causes.short(cause),
+        details=job.details if is_said else (causes.told(cause), *job.details),
+        first_action=cause.first_action or job.first_action,
+    )

@@ -8,6 +8,7 @@ from exporter.config_check.findings import Findings
 from exporter.config_check.web import check_web_config
 from exporter.ingest import token_file
 from exporter.settings import Settings
+from exporter.vocabulary.thresholds import read_overrides
 
 TOKEN_FLAG = "--ingest.token-file"
 
@@ -23,6 +24,8 @@ def check(settings: Settings) -> Findings:
     if settings.events_file:
         file = Path(settings.events_file)
         findings.attempt(partial(places.check_appendable, file, "--events.file"))
+    if settings.thresholds_file:
+        findings.attempt(partial(read_overrides, Path(settings.thresholds_file)))
     for directory, file_name, flag in (
         (settings.path_procfs, "stat", "--path.procfs"),
         (settings.path_sysfs, "devices", "--path.sysfs"),

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from exporter.collectors.rank.jobs import JobsCollector
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from tests.exporter.clock import Clock
 from tests.exporter.collectors.expose import expose, series
@@ -41,7 +42,7 @@ class Node:
 
     def shown(self, *names: str) -> dict[str, float]:
         """Return the values of the series of these names (all), by name and labels."""
-        lines = series(expose(JobsCollector(self.store)))
+        lines = series(expose(JobsCollector(NodeJobs(self.store))))
         values = {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
         chosen = {f"rankskew_{name}" for name in names}
         return {
@@ -226,6 +227,6 @@ def test_page_passes_promtool() -> None:
     node = Node()
     reason = verdict(reason="no_sync")
     node.push(verdict=reason, join_coverage=1.0, last_step_timestamp_seconds=node.time(1.0))
-    checked = promtool_check_metrics(expose(JobsCollector(node.store)))
+    checked = promtool_check_metrics(expose(JobsCollector(NodeJobs(node.store))))
 
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

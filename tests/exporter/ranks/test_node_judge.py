@@ -3,8 +3,8 @@
 from typing import Any
 
 import pytest
-
 from exporter.ranks.late_blocks import LateBlocks, late_stages
+
 from exporter.ranks.store import RankStore
 from rank_probe.snapshot import Snapshot
 from tests.exporter.clock import Clock

@@ -10,8 +10,10 @@ from exporter.advice import advice
 from exporter.causes.model import UNKNOWN, Cause
 from exporter.diagnose.known import Known
 from exporter.diagnose.model import Finding, Place
+from exporter.live.causes import CauseView
 from exporter.live.sentences import LateView, LineView, late_sentence, listed, sentence
-from rank_probe.verdict import MILD, NODE
+from exporter.top import causes
+from rank_probe.verdict import NODE, UNSYNCED
 
 # So many are told with all that is known of them.
 MOST_FINDINGS: Final = 5
@@ -61,23 +63,11 @@ def _finding(known: Known, those: Sequence[LateView]) -> Finding:
         cause=UNKNOWN,
         cause_text=advice()[UNKNOWN].text,
     )
-    cause = _cause(those)
+    cause = causes.of_node(those)
     return finding if cause is None else explained(finding, cause)
 
 
-def _cause(those: Sequence[LateView]) -> Cause | None:
-    """Return the cause that most of the cost of *those* has, in the words of the costliest."""
-    gpus: dict[tuple[str, str], float] = defaultdict(float)
-    causes: dict[tuple[str, str], Cause] = {}
-    for late in sorted(those, key=lambda late: -late.gpus_lost):
-        if late.cause is not None:
-            which = late.cause.cause, late.cause.detail
-            gpus[which] += late.gpus_lost
-            causes.setdefault(which, late.cause)
-    return causes[max(gpus, key=lambda which: gpus[which])] if gpus else None
-
-
-def explained(finding: Finding, cause: Cause) -> Finding:
+def explained(finding: Finding, cause: Cause | CauseView) -> Finding:
     """Return *finding* with its *cause*."""
     return replace(
         finding,
@@ -110,5 +100,5 @@ def _rest(names: Sequence[str]) -> Iterator[str]:
 
 def _mild(known: Known) -> Iterator[str]:
     for late in [late for late in known.job.late if not late.wakes][:3]:
-        why = "too little for an alert" if late.kind == MILD else "but no wait was measured"
+        why = "but no wait was measured" if late.kind == UNSYNCED else "too little for an alert"
         yield sentence(f"rank {late.rank} needs {late.ratio:.1%} more time than its peers, {why}.")

@@ -123,5 +123,5 @@ def _cost(finding: Finding) -> str:
 
 def _cause(finding: Finding) -> str:
     detail = f" ({finding.detail.replace('_', ' ')})" if finding.detail else ""
-    share = "" if not finding.explains else f". It accounts for {finding.explains:.0%} of the delay"
+    share = f" ({finding.explains:.0%} of the delay)" if finding.explains else ""
     return f"{(finding.cause or '').replace('_', ' ')}{detail}: {finding.cause_text}{share}."

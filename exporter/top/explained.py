@@ -2,15 +2,20 @@
 
 from dataclasses import replace
 
-from exporter.client import causes
 from exporter.live.states import HUNG
+from exporter.top import causes
 from exporter.top.model import Job
+from rank_probe.verdict import NODE
 
 
 def explained(job: Job) -> Job:
     """Return *job* with the cause of its costliest late rank, and what to do about it first."""
     rank = None if job.culprit is None or job.state == HUNG else job.culprit[0]
-    cause = next((each.cause for each in job.late if each.rank == rank), None)
+    first = next((each for each in job.late if each.rank == rank), None)
+    if first is None:
+        return job
+    of_node = [each for each in job.late if each.wakes and each.kind == NODE]
+    cause = causes.of_node(of_node) if first.kind == NODE else first.cause
     if cause is None:
         return job
     is_said = any(cause.sentence in said for said in job.details)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 from urllib.parse import urlsplit
 
-from exporter.client import causes
 from exporter.client.access import ANYONE, Access
 from exporter.client.fetch import Trouble, get_json
 from exporter.client.fields import label, mapping, number, numbers, objects, text, texts, whole
 from exporter.live import states
 from exporter.live.sentences import LateView
+from exporter.top import causes
 from exporter.top.explained import explained
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, Rank, in_order, no_such_job
 from exporter.top.ranks import holds_up, worth_a_row
@@ -227,6 +227,7 @@ def _late(said: Mapping[str, Any]) -> LateView | None:
         gpus_lost=number(said.get("gpus_lost")) or 0.0,
         late_for_seconds=number(said.get("late_for_seconds")) or 0.0,
         is_here=said.get("is_here") is True,
+        is_told=said.get("is_told") is not False,
         cause=causes.from_json(said.get("cause")),
     )
 

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from exporter.client import causes
 from exporter.client.access import ANYONE, Access
 from exporter.client.fetch import Trouble
 from exporter.client.names import with_names
 from exporter.client.prometheus import Prometheus, Sample, selector
 from exporter.live.sentences import LateView
+from exporter.top import causes
 from exporter.top.explained import explained
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, in_order, no_such_job
 from exporter.top.prometheus_ranks import with_ranks
@@ -23,10 +23,11 @@ JOB_SERIES: Final = (
     "|slowdown:max|step_seconds:max|coverage:ratio|hung:seconds|ranks_missing:sum)"
     "|job_kind:rankskew_gpus_lost:sum|job_reason:rankskew_not_judgeable:bool"
     "|node:rankskew_exporter_down:group|rank_stage:rankskew_hang_suspect:group"
+    "|job_severity:rankskew_told:max5m"
 )
 # Each has series for late ranks only.
 LATE_SERIES: Final = (
-    "rank:rankskew_(late:ratio|gpus_lost:sum)|rankskew_late_since_timestamp_seconds"
+    "rank:rankskew_(late:ratio|gpus_lost:sum|told_gpus_lost:sum)|rankskew_late_since_timestamp_seconds"
     f"|{causes.SERIES}"
 )
 # Why a job cannot be judged, as coverage.yaml records it: several hold at once, and each explains
@@ -184,6 +185,9 @@ def _late(found: Found, now: float) -> list[LateView]:
         for each in found.samples["rankskew_late_since_timestamp_seconds"]
     }
     why = causes.from_series(found.samples)
+    told = set(found.labels("rank:rankskew_told_gpus_lost:sum", "rank"))
+    # Those that are worth it cost enough together, or nobody is told.
+    told = told if "job_severity:rankskew_told:max5m" in found.samples else set()
     late = [
         LateView(
             rank=int(each["rank"]),
@@ -194,6 +198,7 @@ def _late(found: Found, now: float) -> list[LateView]:
             gpus_lost=lost.get(each["rank"], 0.0),
             late_for_seconds=since.get(each["rank"], 0.0),
             is_here=True,  # One Prometheus sees all nodes.
+            is_told=each["rank"] in told,
             cause=why.get(each["rank"]),
         )
         for each in found.samples["rank:rankskew_late:ratio"]

@@ -95,6 +95,8 @@ def late(job_id: str = "llama", rank: int = 6, **more: str) -> list[Series]:
     return [
         series("rank:rankskew_late:ratio", 0.35, kind="persistent", stage="data", **who),
         series("rank:rankskew_gpus_lost:sum", 1.65, **who),
+        series("rank:rankskew_told_gpus_lost:sum", 1.65, **who),
+        series("job_severity:rankskew_told:max5m", 0.2, job_id=job_id, severity="critical"),
         series("rankskew_late_since_timestamp_seconds", NOW - 240, **who),
     ]
 

@@ -25,7 +25,7 @@ def test_late_job_has_cost_and_cause() -> None:
     assert job.cause == "input: workers"
     assert job.sentence == "Rank 6 is slow loading data; 1.65 of 8 GPUs wait for it."
     assert job.details == (
-        "Cause: 3 of its workers never wait, 0 of its peers'. It accounts for 97% of the delay.",
+        "Cause: 3 of its workers never wait, 0 of its peers' (97% of the delay).",
     )
     assert job.first_action == "`py-spy dump --pid 4006` on n2"
 
@@ -47,6 +47,17 @@ def test_rank_without_a_cause_yet_has_no_words_for_it() -> None:
     (hung,) = read(*fake.job(state="hung"), *fake.late(), *fake.cause(), suspect).jobs
 
     assert [(each.cause, each.first_action) for each in (young, hung)] == [(None, None)] * 2
+
+
+def test_rank_that_costs_too_little_is_late_but_not_told() -> None:
+    """The rules decide it, as the page does: one that costs little, or all of them together."""
+    series_of = fake.late()
+    little = [each for each in series_of if "told_gpus" not in each[0]["__name__"]]
+    cheap = [each for each in series_of if "severity" not in each[0]["__name__"]]
+    jobs = [read(*fake.job(), *samples).jobs[0] for samples in (series_of, little, cheap)]
+
+    assert [job.culprit for job in jobs] == [(6, "data"), None, None]
+    assert [late.wakes for job in jobs for late in job.late] == [True, False, False]
 
 
 def test_loss_is_known_by_kind() -> None:

@@ -1,11 +1,14 @@
 """The cause of a late rank as its exporter tells it: in its JSON, and as series of a Prometheus."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from exporter.causes.model import Cause, Guess
+from exporter.causes.model import UNKNOWN, Guess
 from exporter.client.fields import mapping, number, objects, text
 from exporter.client.prometheus import Sample
+from exporter.live.causes import CauseView, cause_sentence, unit_of
+from exporter.live.sentences import LateView
 
 # A late rank has one of the first two, and a figure of its own and one of its peers, or none.
 INFO: Final = "rankskew_late_cause_info"
@@ -14,22 +17,24 @@ FIGURE: Final = "rankskew_late_cause_figure"
 SERIES: Final = "rankskew_late_cause_(info|share_ratio|figure)"
 
 
-def from_json(said: Any) -> Cause | None:
+def from_json(said: Any) -> CauseView | None:
     """Return the cause of an entry of a verdict's late ranks, None if there is none yet."""
     fields = mapping(said)
     cause = text(fields.get("cause"))
     if not cause:
         return None
-    return Cause(
+    figure = text(fields.get("figure")) or ""
+    return CauseView(
         cause=cause,
         detail=text(fields.get("detail")) or "",
         share=number(fields.get("share")) or 0.0,
         sentence=text(fields.get("sentence")) or "",
         first_action=text(fields.get("first_action")) or "",
-        figure=text(fields.get("figure")) or "",
+        figure=figure,
         value=number(fields.get("value")),
         peers_value=number(fields.get("peers_value")),
-        others=tuple(map(_guess, objects(fields.get("others")))),
+        unit=unit_of(figure),
+        others=list(map(_guess, objects(fields.get("others")))),
     )
 
 
@@ -42,12 +47,12 @@ def _guess(said: Mapping[str, Any]) -> Guess:
     )
 
 
-def from_series(samples: Mapping[str, Sequence[Sample]]) -> dict[str, Cause]:
+def from_series(samples: Mapping[str, Sequence[Sample]]) -> dict[str, CauseView]:
     """Return the causes in the *samples* of a job, by rank."""
     shares = {each["rank"]: each.value for each in samples.get(SHARE, ())}
     figures = {(each["rank"], each["of"]): each.value for each in samples.get(FIGURE, ())}
     return {
-        each["rank"]: Cause(
+        each["rank"]: CauseView(
             cause=each["cause"],
             detail=each["detail"],
             share=shares.get(each["rank"], 0.0),
@@ -56,18 +61,31 @@ def from_series(samples: Mapping[str, Sequence[Sample]]) -> dict[str, Cause]:
             figure=each["figure"],
             value=figures.get((each["rank"], "rank")),
             peers_value=figures.get((each["rank"], "peers")),
+            unit=unit_of(each["figure"]),
+            others=[],
         )
         for each in samples.get(INFO, ())
     }
 
 
-def short(cause: Cause) -> str:
+def short(cause: CauseView) -> str:
     """Return its name for a cell: `input: slow reads`."""
     name = f"{cause.cause}: {cause.detail}" if cause.detail else cause.cause
     return name.replace("_", " ")
 
 
-def told(cause: Cause) -> str:
+def told(cause: CauseView) -> str:
     """Return it in a sentence, with the share of the delay that it accounts for."""
-    share = f" It accounts for {cause.share:.0%} of the delay." if cause.share else ""
-    return f"Cause: {cause.sentence.removesuffix('.')}.{share}"
+    said = cause_sentence(cause).removesuffix(".")
+    return f"{said}." if cause.cause == UNKNOWN else f"{said} ({cause.share:.0%} of the delay)."
+
+
+def of_node(late: Sequence[LateView]) -> CauseView | None:
+    """Return the cause that most of the *late* ranks of a node have, of these the costliest's.
+
+    As the alert on a slow node names it, in late.yaml.
+    """
+    known = sorted((each for each in late if each.cause), key=lambda each: -each.gpus_lost)
+    causes = [each.cause for each in known if each.cause is not None]
+    often = Counter(each.cause for each in causes)
+    return max(causes, key=lambda each: often[each.cause], default=None)

@@ -12,6 +12,7 @@ from typing import Final
 
 from exporter.accounting.step import SYNC, busy_seconds
 from exporter.errors import UsageError
+from exporter.ranks.jobs import JOIN
 from exporter.replay.judge import Judged
 from exporter.replay.stretches import Stretch
 from exporter.replay.times import Timeline
@@ -54,7 +55,8 @@ def input_series(
             samples = list(history.at(now))
             if (spoke := spoken[number]) and rank in spoke.stretch.ranks:
                 shown.put_all(number, _rank(run, len(spoke.stretch.ranks), now))
-                shown.put_all(number, [*samples, *spoke.on_rank(rank)])
+                nodename = instance(run.nodes[rank])
+                shown.put_all(number, [*samples, *spoke.on_rank(rank, nodename)])
         yield from shown.series(
             job_id=run.job_id,
             peer_group=run.peer_groups[rank],
@@ -107,14 +109,12 @@ class _Spoken:
         self._at = at
         self._verdict = verdict
 
-    def on_rank(self, rank: int) -> Iterator[Sample]:
-        """Yield the series of a late rank's exporter."""
+    def on_rank(self, rank: int, nodename: str) -> Iterator[Sample]:
+        """Yield the series of a late rank's exporter, which is on this node."""
         for late in self._verdict.late if self._verdict else ():
             if late.rank == rank:
-                yield (
-                    f"rankskew_late_ratio{{{_labels(kind=late.kind, stage=late.stage)}}}",
-                    late.ratio,
-                )
+                how = _labels(kind=late.kind, stage=late.stage, nodename=nodename)
+                yield f"rankskew_late_ratio{{{how}}}", late.ratio
                 yield "rankskew_late_since_timestamp_seconds", self._at - late.since_seconds
                 for stage, gpus in late.gpus.items() if late.kind != UNSYNCED else ():
                     yield f"rankskew_late_gpus{{{_labels(stage=stage)}}}", gpus
@@ -124,6 +124,7 @@ class _Spoken:
         verdict = self._verdict
         if verdict is None:
             return
+        yield f"rankskew_job_judge_info{{{_labels(judge=JOIN)}}}", 1
         for kind, gpus in verdict.gpus_lost.items():
             yield f"rankskew_job_gpus_lost{{{_labels(kind=kind)}}}", gpus
         for stage, gpus in verdict.rotating.items():

@@ -80,7 +80,7 @@ def test_late_rank_is_shown_by_its_own_node(tmp_path: Path) -> None:
     shown = series(tmp_path, STEPS, verdicts=[(4.0, VERDICT), (6.0, VERDICT), (11.0, over)])
     who = '{peer_group="b",rank="1",instance="node1"'
 
-    late = f'rankskew_late_ratio{who},kind="persistent",stage="data"}}'
+    late = f'rankskew_late_ratio{who},kind="persistent",stage="data",nodename="node1"}}'
     assert shown[late] == ["_", "0.5", "0.5", "stale"]
     assert shown[f'rankskew_late_gpus{who},stage="eval"}}'] == ["_", "0.1", "0.1", "stale"]
     assert shown[f"rankskew_late_since_timestamp_seconds{who}}}"] == ["_", "1", "3", "stale"]
@@ -95,6 +95,7 @@ def test_every_node_shows_the_job(tmp_path: Path) -> None:
         job = f'{{instance="{node}"'
         for kind, gpus in LOST.items():
             assert shown[f'rankskew_job_gpus_lost{job},kind="{kind}"}}'][1:] == [str(gpus)] * 3
+        assert shown[f'rankskew_job_judge_info{job},judge="join"}}'] == ["_", "1", "1", "1"]
         rotating = f'rankskew_job_stage_gpus_lost{job},stage="forward"}}'
         assert shown[rotating] == ["_", "0.2", "0.2", "0.2"]
         assert shown[f"rankskew_job_slowdown_ratio{job}}}"][-1] == "1.5"

@@ -81,12 +81,8 @@ TOUR: Final = {
     "down": Expected(FOUND, ("exporter_down",), first="systemctl status rankskew-exporter"),
 }
 
-# The cause that a stage of a trace points to; of the others a trace cannot tell the cause.
-OF_STAGE: Final = {
-    "data": ("input", "py-spy"),
-    "checkpoint": ("extra_duties", "py-spy"),
-    "other": ("extra_duties", "py-spy"),
-}
+# A trace tells that a rank has a duty of its own; of the other stages it cannot tell the cause.
+OF_STAGE: Final = {"checkpoint": ("extra_duties", "py-spy"), "eval": ("extra_duties", "py-spy")}
 
 
 def of_segment(segment: Segment) -> Expected:

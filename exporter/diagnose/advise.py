@@ -13,7 +13,7 @@ def advised(finding: Finding, job_id: str) -> Finding:
     steps = entry.steps(finding.detail, finding.stage)
     return replace(
         finding,
-        first=finding.first or _first(entry, finding, values),
+        first=filled(finding.first, values) if finding.first else _first(entry, finding, values),
         steps=tuple(Step(filled(step.do, values), step.disturbs) for step in steps),
         proof=filled(entry.proof, values),
         links=tuple(entry.links()),

@@ -76,13 +76,14 @@ class NodeJobs:
         self._verdicts = {job_id: each for job_id, each in verdicts.items() if each is not None}
 
     def _remembered(self, job: NodeJob) -> NodeJob:
-        if _is_starting(job):
+        is_starting = _is_starting(job)
+        if is_starting:
             self._starts[job.job_id] = Start(self._since(job), job.now)
         start = self._starts.get(job.job_id)
         return replace(
             job,
             own=self._own(job),
-            starting_seconds=job.now - start.since if start and start.seen == job.now else None,
+            starting_seconds=job.now - start.since if start and is_starting else None,
             has_just_started=start is not None,
         )
 

@@ -204,7 +204,8 @@ class SimulatedHost(HostWatch):
 
     def latest(self) -> Look:
         """Return what they have cost at the time *at* of the simulation."""
-        return Look({each.who: self._cost(int(each.who[2])) for each in self._to_show}, left_out=0)
+        costs = {each.who: self._cost(int(each.who[2])) for each in self._to_show}
+        return Look(costs, left_out=0, seconds=self.at)
 
     def _cost(self, rank: int) -> HostCost:
         seconds = self.at + RUN_SECONDS

@@ -1,4 +1,4 @@
-"""Page, top, diagnose and alert give one answer: in every state and for every fault, at any time."""
+"""Page, top, diagnose and alert give one answer: in every state, for every fault, at any time."""
 
 import re
 import time

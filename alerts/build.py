@@ -12,16 +12,17 @@ from exporter.vocabulary.thresholds import defaults
 
 FILE: Final = Path(__file__).parent / "rules" / "thresholds.yaml"
 HEAD: Final = """\
-# Thresholds are series, so that you need not edit an expression; `python -m alerts.build` writes this file.
+# Thresholds are series, so that you need not edit an expression. `make rules` writes this file.
 # Record your own as rankskew:threshold:override{name, job_id}, see ../README.md.
 groups:
   - name: rankskew_thresholds
     rules:
-      # All jobs, with or without the probe. GPUs without a rank have thresholds too; their job_id is empty.
+      # All jobs, with or without the probe; and GPUs without a rank, whose job_id is empty.
       - record: job:rankskew_job:group
         expr: |2
           group by (cluster, job_id) (
-            rankskew_node_ranks{state="beating"} or rankskew_gpu_rank_info{source="environ",local_rank=~"0|"} or rankskew_gpus_visible
+            rankskew_node_ranks{state="beating"} or rankskew_gpus_visible
+            or rankskew_gpu_rank_info{source="environ",local_rank=~"0|"}
           )
 """
 LINE: Final = (
@@ -33,8 +34,8 @@ TAIL: Final = """\
       - record: job:rankskew_threshold:value
         expr: |2
             max by (cluster, job_id, name) (rankskew:threshold:override{job_id!=""})
-          or 0 * rankskew:threshold:default
-            + on (cluster, name) group_left () max by (cluster, name) (rankskew:threshold:override{job_id=""})
+          or 0 * rankskew:threshold:default + on (cluster, name) group_left ()
+            max by (cluster, name) (rankskew:threshold:override{job_id=""})
           or rankskew:threshold:default
 """
 

@@ -55,7 +55,9 @@ def files_table() -> str:
 
 def thresholds_table() -> str:
     """Return one row per threshold."""
-    rows = [f"| `{each.name}` | {each.value:.12g} | {each.reason} |" for each in defaults().values()]
+    rows = [
+        f"| `{each.name}` | {each.value:.12g} | {each.reason} |" for each in defaults().values()
+    ]
     return _table("| threshold | default | reason |", rows)
 
 

@@ -146,8 +146,8 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
             promised("notifications", "RankskewSlowNode"),
             "chat: node gpu-7 slow in forward, steps 1.20× slower, $1.25/h lost",
             [
-                "Since 06:59 UTC. Node gpu-7, 2 ranks. 20 % slower than peers on other nodes, mostly "
-                "in forward. Cause at rank 2: it waits 34 % of the time for a CPU, its peers 1 %.",
+                "Since 06:59 UTC. Node gpu-7, 2 ranks. 20 % slower than peers on other nodes, "
+                "mostly in forward. Cause at rank 2: it waits 34 % of the time for a CPU, its peers 1 %.",
                 "First: see what else runs with `top` on gpu-7",
             ],
         ),
@@ -165,8 +165,8 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
             "west/one: rank 5 slow in data, steps 1.31× slower, $7.50/h lost",
             [
                 "Since 06:59 UTC. Node gpu-1, PID 411. 20 % slower than its peers, mostly in data. "
-                "71 % of that stage is in `Corpus.‹lambda› (corpus.py:41)`. Cause: it waits 61 % of "
-                "the time for /data (nfs), its peers 3 % (81 % of the delay).",
+                "71 % of that stage is in `Corpus.‹lambda› (corpus.py:41)`. Cause: it waits "
+                "61 % of the time for /data (nfs), its peers 3 % (81 % of the delay).",
                 "First: `nfsiostat 1 /data` on gpu-1",
             ],
         ),
@@ -174,8 +174,8 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
             elsewhere(NIGHTLY[1:], job_id="two"),
             "west/two: rank 19 slow in forward, steps 1.31× slower, $5.00/h lost",
             [
-                "Since 1969-12-31 22:00 UTC. Node gpu-3, GPU 1, PID 977. 10 % slower than its peers, "
-                "mostly in forward. "
+                "Since 1969-12-31 22:00 UTC. Node gpu-3, GPU 1, PID 977. 10 % slower than its "
+                "peers, mostly in forward. "
                 "Cause: nothing measured explains it (its SM clock 21 %, its CPU 8 %).",
                 "First: `nvidia-smi -q -i 1` (compare with a peer's) on gpu-3",
             ],

@@ -14,7 +14,7 @@ from tests.alerts.promtool import assert_rules as assert_all_rules
 Named = set[tuple[int, str]]
 
 # What it takes to name a rank; the others read from these, or have nothing to do with them.
-GROUPS = ("thresholds", "ranks", "fallback", "straggler", "hang", "cause", "coverage", "cost")
+GROUPS = ("thresholds", "ranks", "late", "hang", "coverage", "cost")
 assert_rules = functools.partial(assert_all_rules, groups=GROUPS)
 FIRING = 'ALERTS{alertstate="firing",severity!="info"}'
 
@@ -47,19 +47,17 @@ def assert_fired(folder: Path, job: Job, named: Named, *more: Expect) -> None:
     assert_rules(folder, series, [ever_fired(job, named), *more], job.scrape_seconds)
 
 
-@pytest.mark.parametrize("join", [True, False])
 @pytest.mark.parametrize(
     ("ranks", "stage", "ratio"),
     [(4, "data", 0.12), (4, "forward", 0.25), (2, "backward", 1.0), (16, "optimizer", 0.25)],
 )
 def test_late_rank_pages_with_stage_and_cost(
-    tmp_path: Path, ranks: int, stage: str, ratio: float, join: bool
+    tmp_path: Path, ranks: int, stage: str, ratio: float
 ) -> None:
-    """By the judge, or by the fallback where none speaks; who speaks is said."""
-    job = Job(ranks=ranks, seed=ranks, seconds=300, join=join, faults=(Fault(1, stage, ratio),))
+    """The page names it, and its cost is that of the accounting."""
+    job = Job(ranks=ranks, seed=ranks, seconds=300, faults=(Fault(1, stage, ratio),))
     end = last_scrape(job)
     truth = gpus_lost(simulate(job), end, 120)
-    source = "join" if join else "block"
 
     assert_fired(
         tmp_path,
@@ -74,24 +72,18 @@ def test_late_rank_pages_with_stage_and_cost(
             0.001,
             end,
         ),
-        Expect(
-            "group by (source) (job_source:rankskew_gpus_lost:info)",
-            end,
-            {f'{{source="{source}"}}': 1},
-        ),
     )
 
 
 @pytest.mark.parametrize(
-    ("join", "scrape_seconds", "quiet", "fired"),
-    [(True, 5, 25, 40), (True, 15, 30, 60), (False, 15, 150, 225)],
+    ("scrape_seconds", "quiet", "fired"),
+    [(5, 25, 40), (15, 30, 60)],
 )
 def test_page_comes_in_time_with_its_right_cost(
-    tmp_path: Path, join: bool, scrape_seconds: float, quiet: float, fired: float
+    tmp_path: Path, scrape_seconds: float, quiet: float, fired: float
 ) -> None:
-    """From the job's start, five seconds in: some tens of steps; the fallback takes two minutes."""
-    fault = Fault(2, "data", 0.5)
-    job = Job(seed=5, scrape_seconds=scrape_seconds, join=join, faults=(fault,))
+    """From the job's start, five seconds in: some tens of steps."""
+    job = Job(seed=5, scrape_seconds=scrape_seconds, faults=(Fault(2, "data", 0.5),))
     truth = gpus_lost(simulate(job), fired, 20)
     page = f"page:rankskew_gpus_lost:last1m and on (rank) {FIRING}"
 
@@ -124,11 +116,10 @@ def test_healthy_job_wakes_nobody(tmp_path: Path, name: str, join: bool) -> None
     assert_fired(tmp_path, replace(HEALTHY[name], seed=7, join=join), set())
 
 
-@pytest.mark.parametrize("join", [True, False])
-def test_slow_node_is_one_page(tmp_path: Path, join: bool) -> None:
+def test_slow_node_is_one_page(tmp_path: Path) -> None:
     """It names the node, and none of its ranks."""
     faults = tuple(Fault(rank, "forward", 0.25) for rank in range(8, 16))
-    job = Job(ranks=16, seed=5, join=join, faults=faults)
+    job = Job(ranks=16, seed=5, faults=faults)
     steps = simulate(job)
     end = last_scrape(job)
     fired = f"group by (alertname, instance, stage) (max_over_time({FIRING}[{end:g}s]))"
@@ -142,7 +133,7 @@ def test_slow_node_is_one_page(tmp_path: Path, join: bool) -> None:
             close_to(
                 "sum(node:rankskew_gpus_lost:sum)",
                 gpus_lost(steps, end, 120),
-                0.1 if join else 0.25,
+                0.1,
                 end,
             ),
         ],
@@ -181,21 +172,18 @@ def test_transient_straggler_clears(tmp_path: Path) -> None:
     assert_fired(tmp_path, job, {(1, "data")}, Expect("ALERTS", 300, {}))
 
 
-@pytest.mark.parametrize("join", [True, False])
-def test_unmeasured_wait_is_not_judgeable_and_wakes_nobody(tmp_path: Path, join: bool) -> None:
+def test_unmeasured_wait_is_not_judgeable_and_wakes_nobody(tmp_path: Path) -> None:
     """Without sync nobody knows whether anyone waits; a series says so."""
-    job = Job(sync_measured=False, join=join, faults=(Fault(1, "data", 0.5),))
+    job = Job(sync_measured=False, faults=(Fault(1, "data", 0.5),))
     reason = "group by (reason) (job_reason:rankskew_not_judgeable:bool)"
 
     assert_fired(tmp_path, job, set(), Expect(reason, last_scrape(job), {'{reason="no_sync"}': 1}))
 
 
-@pytest.mark.parametrize("join", [True, False])
-def test_missing_rank_lowers_coverage_and_hides_no_straggler(tmp_path: Path, join: bool) -> None:
+def test_missing_rank_lowers_coverage_and_hides_no_straggler(tmp_path: Path) -> None:
     """The ranks that are seen are judged; that one is not seen is said."""
-    job = Job(ranks=8, missing=1, join=join, faults=(Fault(2, "data", 0.25),))
+    job = Job(ranks=8, missing=1, faults=(Fault(2, "data", 0.25),))
     end = last_scrape(job)
-    coverage = 7 / 8 if join else (7 / 8) ** 2
     reason = 'job_reason:rankskew_not_judgeable:bool{job_id="j",reason="ranks_missing"}'
     fired = f"group by (alertname, rank) (max_over_time({FIRING}[{end:g}s]))"
 
@@ -211,16 +199,15 @@ def test_missing_rank_lowers_coverage_and_hides_no_straggler(tmp_path: Path, joi
                     '{alertname="RankskewRanksMissing"}': 1,
                 },
             ),
-            close_to("sum(job:rankskew_coverage:ratio)", coverage, 0.001, end),
+            close_to("sum(job:rankskew_coverage:ratio)", 7 / 8, 0.001, end),
             Expect("job_reason:rankskew_not_judgeable:bool", end, {reason: 1}),
         ],
     )
 
 
-@pytest.mark.parametrize("join", [True, False])
-def test_last_words_of_ranks_that_moved_disturb_nothing(tmp_path: Path, join: bool) -> None:
+def test_last_words_of_ranks_that_moved_disturb_nothing(tmp_path: Path) -> None:
     """The job was cancelled and started again on other nodes, whose exporters still hold copies."""
-    job = Job(ranks=8, seed=8, join=join, faults=(Fault(2, "data", 0.25),))
+    job = Job(ranks=8, seed=8, faults=(Fault(2, "data", 0.25),))
     series = input_series(job, simulate(job))
     end = int(last_scrape(job))
     silent = [

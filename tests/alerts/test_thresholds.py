@@ -41,7 +41,10 @@ def test_every_job_has_every_threshold(tmp_path: Path) -> None:
 
 def test_job_without_the_probe_has_every_threshold(tmp_path: Path) -> None:
     """A job that is known by its processes on the GPUs alone is judged too, and is listed once."""
-    alone = {"series": 'rankskew_gpu_rank_info{job_id="j",local_rank="0",source="environ"}', "values": "1x10"}
+    alone = {
+        "series": 'rankskew_gpu_rank_info{job_id="j",local_rank="0",source="environ"}',
+        "values": "1x10",
+    }
 
     assert_values(tmp_path, [alone], values(defaults()))
     assert_values(tmp_path, [alone, NODE], values(defaults()))

@@ -15,7 +15,7 @@ IDENTITY = ["job_id", "peer_group", "rank"]
 
 # Shorter stays are part of a normal step: nearly every scrape would create another stage's series.
 LONG_SECONDS: Final = 10.0
-# But while no rank of a job here finishes a step, the one that does not wait may hop between stages.
+# But while no rank of a job here finishes a step, the culprit may hop between stages.
 STANDING_SECONDS: Final = 30.0
 
 

@@ -33,7 +33,6 @@ from exporter.collectors.node.mounts import NodeMountsCollector
 from exporter.collectors.node.network import NodeNetworkCollector
 from exporter.collectors.node.pressure import NodePressureCollector
 from exporter.collectors.rank.audits import AuditsCollector
-from exporter.collectors.rank.blocks import RankBlocksCollector
 from exporter.collectors.rank.events import RankEventsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
@@ -52,6 +51,7 @@ from exporter.processes.host_watch import HostWatch
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.audits import Audits
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.settings import Settings
 
@@ -67,6 +67,8 @@ class Sources:
     expected_gpus: ExpectedGpus = field(default_factory=ExpectedGpus)
     # ProcessWatch.processes; by default there are none.
     processes: Callable[[], Mapping[int, Process]] = dict
+    # By default it knows no rank.
+    jobs: NodeJobs = field(default_factory=lambda: NodeJobs(RankStore()))
     audits: Audits = field(default_factory=Audits)
     # By default one that never looks.
     host: HostWatch = field(default_factory=lambda: HostWatch(Path("/proc"), Path("/sys")))
@@ -147,18 +149,17 @@ COLLECTORS: Final = (
     Entry(
         "jobs",
         "The verdict on each job, and its ranks on this node.",
-        lambda s: JobsCollector(s.ranks),
+        lambda s: JobsCollector(s.jobs),
     ),
-    Entry("late_ranks", "The late ranks and their cost.", lambda s: LateRanksCollector(s.ranks)),
+    Entry(
+        "late_ranks",
+        "The late ranks and their cost.",
+        lambda s: LateRanksCollector(s.jobs, s.node_name),
+    ),
     Entry(
         "late_lines",
         "The line of code in which the late ranks spend their time.",
         lambda s: LateLinesCollector(s.ranks),
-    ),
-    Entry(
-        "rank_blocks",
-        "Mean steps of ranks in jobs without a judge.",
-        lambda s: RankBlocksCollector(s.ranks),
     ),
     Entry(
         "audits",

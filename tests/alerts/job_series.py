@@ -9,6 +9,7 @@ from typing import Any, Final
 from exporter.collectors.rank.jobs import JobsCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.ranks import RanksCollector
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from rank_probe.snapshot import Snapshot
 from tests.alerts.jobs import RESTART_PAUSE_SECONDS, Job, Step
@@ -112,10 +113,11 @@ class Node:
         self._now = 0.0
         self._store = RankStore(clock=lambda: self._now)
         self._ranks = [Rank(job, job_id, rank) for rank in ranks if rank < job.ranks - job.missing]
+        jobs = NodeJobs(self._store)
         self._collectors = (
             RanksCollector(self._store),
-            JobsCollector(self._store),
-            LateRanksCollector(self._store, clock=lambda: self._now),
+            JobsCollector(jobs),
+            LateRanksCollector(jobs, clock=lambda: self._now),
         )
 
     def page(self, now: float) -> Samples:

@@ -41,6 +41,7 @@ from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
 from exporter.scrapers import Scrapers
 from exporter.settings import Settings
+from exporter.vocabulary.thresholds import Thresholds, read_overrides
 from exporter.web.app import web_app
 from exporter.web.health import GpusGone, Ready
 from exporter.web.protection import Protected
@@ -100,6 +101,7 @@ class Exporter:
             inspector=self._inspector,
             node_name=name,
             web_config=config,
+            thresholds=_thresholds(settings),
         )
         self._scrape = Scrape(makers=makers(sources))
         join = RankJoin(self._nvml, self._watch.processes, self._store)
@@ -186,6 +188,11 @@ class Exporter:
 def _token(settings: Settings) -> TokenFile | None:
     file = settings.ingest_token_file
     return TokenFile(Path(file), "--ingest.token-file") if file else None
+
+
+def _thresholds(settings: Settings) -> Thresholds:
+    file = settings.thresholds_file
+    return read_overrides(Path(file)) if file else Thresholds()
 
 
 def _inspector(settings: Settings) -> InspectorWatch | None:

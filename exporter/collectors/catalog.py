@@ -11,6 +11,7 @@ from exporter.collectors.gpu.activity import GpuActivityCollector
 from exporter.collectors.gpu.clocks import GpuClocksCollector
 from exporter.collectors.gpu.devices import GpuDevicesCollector
 from exporter.collectors.gpu.ecc import GpuEccCollector
+from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.collectors.gpu.memory import GpuMemoryCollector
 from exporter.collectors.gpu.mig import GpuMigCollector
 from exporter.collectors.gpu.nvlink import GpuNvlinkCollector
@@ -54,6 +55,7 @@ from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.audits import Audits
 from exporter.ranks.store import RankStore
 from exporter.settings import Settings
+from exporter.vocabulary.thresholds import Thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,7 @@ class Sources:
     inspector: InspectorWatch | None = None
     node_name: str = ""
     web_config: Reloads | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +115,17 @@ def _rank_host(sources: Sources) -> Collector:
 
 def _gpu_devices(sources: Sources) -> Collector:
     return GpuDevicesCollector(sources.nvml, sources.expected_gpus)
+
+
+def _gpu_faults(sources: Sources) -> Collector:
+    return GpuFaultsCollector(
+        _join(sources),
+        sources.ranks,
+        sources.nvml,
+        sources.expected_gpus,
+        sources.thresholds,
+        sources.node_name,
+    )
 
 
 def _node_network(sources: Sources) -> Collector:
@@ -183,6 +197,7 @@ COLLECTORS: Final = (
         _gpu_devices,
         needs_nvml=True,
     ),
+    Entry("gpu_faults", "What is wrong with the GPUs.", _gpu_faults, needs_nvml=True),
     _gpu("gpu_utilization", "How busy the GPUs and their memory are.", GpuUtilizationCollector),
     _gpu("gpu_memory", "Memory of the GPUs.", GpuMemoryCollector),
     _gpu(

@@ -44,6 +44,7 @@ from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.nccl import RankNcclCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
+from exporter.collectors.rank.work import RankWorkCollector
 from exporter.events.file import EventsFile
 from exporter.ingest.app import IngestCounts
 from exporter.nccl_inspector.watch import InspectorWatch
@@ -152,6 +153,11 @@ COLLECTORS: Final = (
         "rank_resources",
         "Samples, tokens, memory and pauses of the ranks.",
         lambda s: RankResourcesCollector(s.ranks),
+    ),
+    Entry(
+        "rank_work",
+        "Work, input, checkpoints and versions of the ranks, for the node as a whole.",
+        lambda s: RankWorkCollector(s.ranks, s.thresholds),
     ),
     Entry(
         "rank_events",

@@ -4,6 +4,8 @@ from dataclasses import dataclass
 from typing import Final
 
 LOST: Final = "lost"
+MISSING: Final = "missing"
+NVML: Final = "nvml"
 RECOVERY: Final = "recovery"
 MEMORY: Final = "memory"
 ROW_REMAP_PENDING: Final = "row_remap_pending"

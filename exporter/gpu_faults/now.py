@@ -3,7 +3,15 @@
 from collections.abc import Iterator
 from typing import Final
 
-from exporter.gpu_faults.fault import LOST, MEMORY, PCIE_LINK, RECOVERY, ROW_REMAP_PENDING, Fault
+from exporter.gpu_faults.fault import (
+    LOST,
+    MEMORY,
+    MISSING,
+    PCIE_LINK,
+    RECOVERY,
+    ROW_REMAP_PENDING,
+    Fault,
+)
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import GpuSample, NodeSample, Reason
 
@@ -34,12 +42,18 @@ def ups(sample: NodeSample | None, expected: ExpectedGpus) -> Iterator[tuple[str
 def lost(
     sample: NodeSample | None, expected: ExpectedGpus
 ) -> Iterator[tuple[tuple[str, str], Fault]]:
-    """Yield the GPUs that do not answer; none while no GPU at all can be read."""
+    """Yield the GPUs that do not answer, else how many are missing that were never seen.
+
+    None of them while no GPU at all can be read.
+    """
     if sample is None or sample.error_reason not in (None, Reason.NO_GPU):
         return
-    for index, uuid, up in ups(sample, expected):
-        if not up:
-            yield (index, uuid), Fault(LOST)
+    gone = [(index, uuid) for index, uuid, up in ups(sample, expected) if not up]
+    for gpu in gone:
+        yield gpu, Fault(LOST)
+    there, wanted = sample.gpus_visible, expected.number
+    if not gone and there is not None and wanted is not None and there < wanted:
+        yield ("", ""), Fault(MISSING, f"{there} of {wanted}")
 
 
 def standing(gpu: GpuSample) -> Iterator[Fault]:

@@ -11,6 +11,7 @@ from exporter.gpu_faults.fault import MEMORY, ROW_REMAP_PENDING, Fault
 from exporter.gpu_faults.now import lost, standing
 from exporter.gpu_faults.over_time import GpuMemory
 from exporter.gpu_faults.tenants import Tenants, Who, of_all_ranks, of_one_rank, who
+from exporter.gpu_faults.unreadable import Reading
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import GpuSample, NvmlSource
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu
@@ -52,6 +53,7 @@ class GpuFaultsCollector:
         self._node_name = node_name
         self._memory = GpuMemory()
         self._tenants = Tenants()
+        self._reading = Reading(nvml, expected)
 
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(
@@ -60,7 +62,8 @@ class GpuFaultsCollector:
             "else without a rank; only while there is a fault. Always 1, but for throttled the "
             "share of the last five minutes, and for pcie_saturated that of the link's bandwidth. "
             "detail is the number of an XID, the reason for throttling, the links that are down, "
-            "or what the driver advises (NVML, /proc).",
+            "what the driver advises, how many GPUs there are where some are missing, or why none "
+            "can be read (NVML, /proc).",
             labels=["gpu", "gpu_uuid", "fault", "detail", "nodename", *IDENTITY],
         )
         for gpu, rank, fault in self._told():
@@ -75,6 +78,9 @@ class GpuFaultsCollector:
         self._tenants.see(ranks, now)
         gpus = {} if sample is None else {gpu.uuid or str(gpu.index): gpu for gpu in sample.gpus}
         self._memory.see(gpus, now)
+        self._reading.see(now)
+        if (unread := self._reading.fault()) is not None:
+            yield ("", ""), NOBODY, unread
         for gpu, fault in lost(sample, self._expected):
             yield from self._to_ranks(gpu, [fault])
         for key, reading in gpus.items():

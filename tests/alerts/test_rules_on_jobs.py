@@ -47,15 +47,16 @@ def assert_fired(folder: Path, job: Job, named: Named, *more: Expect) -> None:
     assert_rules(folder, series, [ever_fired(job, named), *more], job.scrape_seconds)
 
 
+@pytest.mark.parametrize("join", [True, False])
 @pytest.mark.parametrize(
     ("ranks", "stage", "ratio"),
     [(4, "data", 0.12), (4, "forward", 0.25), (2, "backward", 1.0), (16, "optimizer", 0.25)],
 )
 def test_late_rank_pages_with_stage_and_cost(
-    tmp_path: Path, ranks: int, stage: str, ratio: float
+    tmp_path: Path, ranks: int, stage: str, ratio: float, join: bool
 ) -> None:
-    """The page names it, and its cost is that of the accounting."""
-    job = Job(ranks=ranks, seed=ranks, seconds=300, faults=(Fault(1, stage, ratio),))
+    """By the join, or by the judge of its node; who judges is said."""
+    job = Job(ranks=ranks, seed=ranks, seconds=300, join=join, faults=(Fault(1, stage, ratio),))
     end = last_scrape(job)
     truth = gpus_lost(simulate(job), end, 120)
 
@@ -72,18 +73,24 @@ def test_late_rank_pages_with_stage_and_cost(
             0.001,
             end,
         ),
+        Expect(
+            "group by (judge) (rankskew_job_judge_info)",
+            end,
+            {f'{{judge="{"join" if join else "node"}"}}': 1},
+        ),
     )
 
 
 @pytest.mark.parametrize(
-    ("scrape_seconds", "quiet", "fired"),
-    [(5, 25, 40), (15, 30, 60)],
+    ("join", "scrape_seconds", "quiet", "fired"),
+    [(True, 5, 25, 40), (True, 15, 30, 60), (False, 15, 150, 225)],
 )
 def test_page_comes_in_time_with_its_right_cost(
-    tmp_path: Path, scrape_seconds: float, quiet: float, fired: float
+    tmp_path: Path, join: bool, scrape_seconds: float, quiet: float, fired: float
 ) -> None:
-    """From the job's start, five seconds in: some tens of steps."""
-    job = Job(seed=5, scrape_seconds=scrape_seconds, faults=(Fault(2, "data", 0.5),))
+    """From the job's start, five seconds in: some tens of steps; a node takes two minutes."""
+    fault = Fault(2, "data", 0.5)
+    job = Job(seed=5, scrape_seconds=scrape_seconds, join=join, faults=(fault,))
     truth = gpus_lost(simulate(job), fired, 20)
     page = f"page:rankskew_gpus_lost:last1m and on (rank) {FIRING}"
 
@@ -172,9 +179,10 @@ def test_transient_straggler_clears(tmp_path: Path) -> None:
     assert_fired(tmp_path, job, {(1, "data")}, Expect("ALERTS", 300, {}))
 
 
-def test_unmeasured_wait_is_not_judgeable_and_wakes_nobody(tmp_path: Path) -> None:
+@pytest.mark.parametrize("join", [True, False])
+def test_unmeasured_wait_is_not_judgeable_and_wakes_nobody(tmp_path: Path, join: bool) -> None:
     """Without sync nobody knows whether anyone waits; a series says so."""
-    job = Job(sync_measured=False, faults=(Fault(1, "data", 0.5),))
+    job = Job(sync_measured=False, join=join, faults=(Fault(1, "data", 0.5),))
     reason = "group by (reason) (job_reason:rankskew_not_judgeable:bool)"
 
     assert_fired(tmp_path, job, set(), Expect(reason, last_scrape(job), {'{reason="no_sync"}': 1}))

@@ -110,6 +110,7 @@ class Exporter:
             inspector=self._inspector,
             node_name=name,
             web_config=config,
+            thresholds=_thresholds(settings),
         )
         self._scrape = Scrape(makers=makers(sources))
         join = RankJoin(self._nvml, self._watch.processes, self._store)

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from exporter.scrape.exposition import headers, wanted
 from exporter.simulate.copies import Copies, copied
 from exporter.simulate.faults import EARLIER_SECONDS
+from exporter.simulate.joined import JoinedFigures
 from exporter.simulate.judged import Judged
 from exporter.simulate.node import SimulatedNode
 from exporter.simulate.plan import JobPlan
@@ -59,9 +60,9 @@ class Fleet:
 
     def _of(self, plan: JobPlan, directory: Path, past: list[float]) -> list[SimulatedNode]:
         training = Training(plan)
-        judged = Judged(training)
+        said = Judged(training), JoinedFigures()
         return [
-            SimulatedNode(training, judged, number, directory / str(number), self._began, past)
+            SimulatedNode(training, *said, number, directory / str(number), self._began, past)
             for number in range(plan.first_node, plan.first_node + plan.nodes)
         ]
 

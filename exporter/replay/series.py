@@ -11,6 +11,7 @@ from math import ceil
 from typing import Final
 
 from exporter.accounting.step import SYNC, busy_seconds
+from exporter.causes.model import UNKNOWN
 from exporter.errors import UsageError
 from exporter.ranks.jobs import JOIN
 from exporter.replay.judge import Judged
@@ -24,6 +25,7 @@ from rank_probe.verdict import UNSYNCED, Verdict
 # Five weeks at the usual interval. Every rank has tens of series with a value per scrape, in
 # memory.
 MOST_SCRAPES: Final = 200_000
+NO_EVIDENCE: Final = "a trace has no data on GPUs, nodes and processes"
 
 Sample = tuple[str, float]
 
@@ -115,6 +117,9 @@ class _Spoken:
             if late.rank == rank:
                 how = _labels(kind=late.kind, stage=late.stage, nodename=nodename)
                 yield f"rankskew_late_ratio{{{how}}}", late.ratio
+                # Alerts wait for the cause, and a trace has no evidence for one.
+                why = _labels(cause=UNKNOWN, nodename=nodename, sentence=NO_EVIDENCE)
+                yield f"rankskew_late_cause_info{{{why}}}", 1
                 yield "rankskew_late_since_timestamp_seconds", self._at - late.since_seconds
                 for stage, gpus in late.gpus.items() if late.kind != UNSYNCED else ():
                     yield f"rankskew_late_gpus{{{_labels(stage=stage)}}}", gpus

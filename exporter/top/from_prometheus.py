@@ -14,6 +14,7 @@ from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, in_order, n
 from exporter.top.prometheus_ranks import with_ranks
 from exporter.top.ranks import MOST_RANKS
 from exporter.top.told import told
+from exporter.vocabulary.words import REASONS
 
 # Each has a few series per job, however many ranks that has.
 JOB_SERIES: Final = (
@@ -25,23 +26,6 @@ JOB_SERIES: Final = (
 # Each has series for late ranks only.
 LATE_SERIES: Final = (
     "rank:rankskew_(late:ratio|gpus_lost:sum|cause:info)|rankskew_late_since_timestamp_seconds"
-)
-# Why a job cannot be judged, as coverage.yaml records it: several hold at once, and each explains
-# some of those after it.
-REASONS: Final = (
-    "no_probe",
-    "off",
-    "single_rank",
-    "ranks_silent",
-    "ranks_without_probe",
-    "ranks_missing",
-    "no_join",
-    "no_peers",
-    "no_sync",
-    "no_busy_time",
-    "join_incomplete",
-    "no_steps",
-    "warming_up",
 )
 NO_RULES: Final = (
     "This Prometheus scrapes exporters of Rankskew, but does not evaluate its rules; "

@@ -187,6 +187,12 @@ class Settings:
         "File to which the events of the ranks' lives are appended, a JSON object per line; it is "
         "opened again when it was moved. '' turns it off.",
     )
+    thresholds_file: str = _flag(
+        "--thresholds.file",
+        "",
+        "Rule file with your overrides of thresholds (rankskew:threshold:override), the same that "
+        "Prometheus loads, so that the live page has them too. '' means none.",
+    )
     path_procfs: str = _flag("--path.procfs", "/proc", "Mount point of the node's procfs.")
     path_sysfs: str = _flag("--path.sysfs", "/sys", "Mount point of the node's sysfs.")
     node_network_device_exclude: str = _flag(

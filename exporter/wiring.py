@@ -36,11 +36,13 @@ from exporter.processes.rank_gpus import RankJoin
 from exporter.processes.watch import ProcessWatch
 from exporter.ranks.audits import Audits
 from exporter.ranks.limits import RankLimits
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
 from exporter.scrapers import Scrapers
 from exporter.settings import Settings
+from exporter.vocabulary.thresholds import Thresholds, read_overrides
 from exporter.web.app import web_app
 from exporter.web.health import GpusGone, Ready
 from exporter.web.protection import Protected
@@ -87,12 +89,14 @@ class Exporter:
         name = settings.node_name or socket.gethostname()
         self._journal = None if self._events is None else _journal(self._events, name)
         self._inspector = _inspector(settings)
+        self._jobs = NodeJobs(self._store, _thresholds(settings))
         sources = Sources(
             settings,
             self._store,
             self._counts,
             self._nvml,
             expected,
+            jobs=self._jobs,
             audits=self._audits,
             processes=self._watch.processes,
             host=self._host,
@@ -100,11 +104,12 @@ class Exporter:
             inspector=self._inspector,
             node_name=name,
             web_config=config,
+            thresholds=_thresholds(settings),
         )
         self._scrape = Scrape(makers=makers(sources))
         join = RankJoin(self._nvml, self._watch.processes, self._store)
         node = Node(name, settings.grafana_url or None, join)
-        self.live = LiveView(self._store, self._gpus_visible, node)
+        self.live = LiveView(self._jobs, self._gpus_visible, node)
         nvml = self._nvml if self._needs_nvml else None
         self._ready = Ready(self._scrape.is_ready, nvml)
         self._gpus_gone = GpusGone(nvml)
@@ -162,6 +167,7 @@ class Exporter:
             self._scrapers,
             self._audits,
             self._journal,
+            self._jobs,
         )
         wanted = self._settings.ingest_connections_per_rank * self._settings.ranks_max
         bounds = Bounds(
@@ -186,6 +192,11 @@ class Exporter:
 def _token(settings: Settings) -> TokenFile | None:
     file = settings.ingest_token_file
     return TokenFile(Path(file), "--ingest.token-file") if file else None
+
+
+def _thresholds(settings: Settings) -> Thresholds:
+    file = settings.thresholds_file
+    return read_overrides(Path(file)) if file else Thresholds()
 
 
 def _inspector(settings: Settings) -> InspectorWatch | None:

@@ -11,6 +11,7 @@ from exporter.collectors.gpu.activity import GpuActivityCollector
 from exporter.collectors.gpu.clocks import GpuClocksCollector
 from exporter.collectors.gpu.devices import GpuDevicesCollector
 from exporter.collectors.gpu.ecc import GpuEccCollector
+from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.collectors.gpu.memory import GpuMemoryCollector
 from exporter.collectors.gpu.mig import GpuMigCollector
 from exporter.collectors.gpu.nvlink import GpuNvlinkCollector
@@ -33,7 +34,6 @@ from exporter.collectors.node.mounts import NodeMountsCollector
 from exporter.collectors.node.network import NodeNetworkCollector
 from exporter.collectors.node.pressure import NodePressureCollector
 from exporter.collectors.rank.audits import AuditsCollector
-from exporter.collectors.rank.blocks import RankBlocksCollector
 from exporter.collectors.rank.events import RankEventsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
@@ -43,6 +43,7 @@ from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.nccl import RankNcclCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
+from exporter.collectors.rank.work import RankWorkCollector
 from exporter.events.file import EventsFile
 from exporter.ingest.app import IngestCounts
 from exporter.nccl_inspector.watch import InspectorWatch
@@ -52,8 +53,10 @@ from exporter.processes.host_watch import HostWatch
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.audits import Audits
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.settings import Settings
+from exporter.vocabulary.thresholds import Thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ class Sources:
     expected_gpus: ExpectedGpus = field(default_factory=ExpectedGpus)
     # ProcessWatch.processes; by default there are none.
     processes: Callable[[], Mapping[int, Process]] = dict
+    # By default it knows no rank.
+    jobs: NodeJobs = field(default_factory=lambda: NodeJobs(RankStore()))
     audits: Audits = field(default_factory=Audits)
     # By default one that never looks.
     host: HostWatch = field(default_factory=lambda: HostWatch(Path("/proc"), Path("/sys")))
@@ -74,6 +79,7 @@ class Sources:
     inspector: InspectorWatch | None = None
     node_name: str = ""
     web_config: Reloads | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,17 @@ def _gpu_devices(sources: Sources) -> Collector:
     return GpuDevicesCollector(sources.nvml, sources.expected_gpus)
 
 
+def _gpu_faults(sources: Sources) -> Collector:
+    return GpuFaultsCollector(
+        _join(sources),
+        sources.ranks,
+        sources.nvml,
+        sources.expected_gpus,
+        sources.thresholds,
+        sources.node_name,
+    )
+
+
 def _node_network(sources: Sources) -> Collector:
     return NodeNetworkCollector(_mounts(sources), sources.settings.node_network_device_exclude)
 
@@ -140,6 +157,11 @@ COLLECTORS: Final = (
         lambda s: RankResourcesCollector(s.ranks),
     ),
     Entry(
+        "rank_work",
+        "Work, input, checkpoints and versions of the ranks, for the node as a whole.",
+        lambda s: RankWorkCollector(s.ranks, s.thresholds),
+    ),
+    Entry(
         "rank_events",
         "The last event in the life of each rank.",
         lambda s: RankEventsCollector(s.ranks),
@@ -147,18 +169,17 @@ COLLECTORS: Final = (
     Entry(
         "jobs",
         "The verdict on each job, and its ranks on this node.",
-        lambda s: JobsCollector(s.ranks),
+        lambda s: JobsCollector(s.jobs),
     ),
-    Entry("late_ranks", "The late ranks and their cost.", lambda s: LateRanksCollector(s.ranks)),
+    Entry(
+        "late_ranks",
+        "The late ranks and their cost.",
+        lambda s: LateRanksCollector(s.jobs, s.node_name),
+    ),
     Entry(
         "late_lines",
         "The line of code in which the late ranks spend their time.",
         lambda s: LateLinesCollector(s.ranks),
-    ),
-    Entry(
-        "rank_blocks",
-        "Mean steps of ranks in jobs without a judge.",
-        lambda s: RankBlocksCollector(s.ranks),
     ),
     Entry(
         "audits",
@@ -183,6 +204,7 @@ COLLECTORS: Final = (
         _gpu_devices,
         needs_nvml=True,
     ),
+    Entry("gpu_faults", "What is wrong with the GPUs.", _gpu_faults, needs_nvml=True),
     _gpu("gpu_utilization", "How busy the GPUs and their memory are.", GpuUtilizationCollector),
     _gpu("gpu_memory", "Memory of the GPUs.", GpuMemoryCollector),
     _gpu(

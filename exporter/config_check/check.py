@@ -6,8 +6,10 @@ from pathlib import Path
 from exporter.config_check import places
 from exporter.config_check.findings import Findings
 from exporter.config_check.web import check_web_config
+from exporter.errors import UsageError
 from exporter.ingest import token_file
 from exporter.settings import Settings
+from exporter.vocabulary.thresholds import read_overrides
 
 TOKEN_FLAG = "--ingest.token-file"
 
@@ -23,6 +25,8 @@ def check(settings: Settings) -> Findings:
     if settings.events_file:
         file = Path(settings.events_file)
         findings.attempt(partial(places.check_appendable, file, "--events.file"))
+    if settings.thresholds_file:
+        findings.attempt(partial(_check_thresholds, Path(settings.thresholds_file)))
     for directory, file_name, flag in (
         (settings.path_procfs, "stat", "--path.procfs"),
         (settings.path_sysfs, "devices", "--path.sysfs"),
@@ -65,6 +69,13 @@ def _check_token(path: Path, findings: Findings) -> None:
     findings.attempt(partial(token_file.read, path, TOKEN_FLAG))
     if len(findings.problems) == before:
         findings.warnings.extend(token_file.exposures(path, TOKEN_FLAG))
+
+
+def _check_thresholds(path: Path) -> None:
+    try:
+        read_overrides(path)
+    except UsageError as error:
+        raise UsageError(f"--thresholds.file: {error}") from error
 
 
 def _check_gpus(settings: Settings, findings: Findings) -> None:

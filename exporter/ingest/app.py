@@ -20,8 +20,8 @@ from exporter.operator.levels import Orders, own
 from exporter.operator.orders import CONTROL_PATH, Order
 from exporter.operator.refusals import REFUSALS, Ordered, say_what_is_wrong
 from exporter.ranks.audits import Audits
-from exporter.ranks.late_blocks import LateBlocks
 from exporter.ranks.limits import NoRoom
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import Forbidden, RankStore, Superseded
 from exporter.scrapers import Scrapers
 from rank_probe.audit.names import AUDIT_PATH
@@ -54,7 +54,7 @@ class IngestApp:
 
     With a *token*, clients must send it over TCP; over the Unix socket the kernel identifies them.
     *scrapers* are named to those who ask for a dry run; *audits* keeps those of jobs. The *journal*
-    sees what is news.
+    sees what is news; *jobs* say which ranks are late where no join does.
 
     FastAPI serves everything but the push: docs/decisions/0002-libraries.md shows what a push
     through FastAPI would cost.
@@ -70,11 +70,12 @@ class IngestApp:
         scrapers: Scrapers | None = None,
         audits: Audits | None = None,
         journal: Journal | None = None,
+        jobs: NodeJobs | None = None,
     ) -> None:
         self._store = store
         self._counts = counts
         self._orders = orders
-        self._late_blocks = LateBlocks(store)
+        self._jobs = jobs or NodeJobs(store)
         self._max_body_bytes = max_body_bytes
         self._token = token
         self._api = _api(orders, DryRun(store, scrapers or Scrapers()), audits or Audits())
@@ -119,7 +120,7 @@ class IngestApp:
             self._journal.see(snapshot)
         said = {
             "level": self._orders.level_for(snapshot, peer),
-            "late": self._late_blocks.stage_of(snapshot),
+            "late": self._jobs.late_stage(snapshot),
         }
         answer = {name: value for name, value in said.items() if value is not None}
         return "accepted" if is_news else "ignored", answer

@@ -3,15 +3,12 @@
 from collections.abc import Sequence
 from typing import Final
 
+from exporter.causes.model import UNKNOWN
 from exporter.live import states
 from exporter.live.ranks import RankView
 from exporter.live.sentences import LateView
 from exporter.live.standstill import holding
 from rank_probe.verdict import PAUSES
-
-# Stages in which the GPU works: look at it before the code.
-ON_GPU: Final = ("forward", "backward", "compute")
-CLOCKS: Final = "CLOCK,PERFORMANCE,TEMPERATURE,POWER"
 
 # By the reason why a job cannot be judged, or not yet.
 NOT_JUDGEABLE: Final = {
@@ -64,16 +61,14 @@ def _about_late(
     mine = next((each for each in waking if each.rank in here), None)
     if mine is None:
         return _elsewhere(job_id, waking[0].rank) if waking else None
-    rank = here[mine.rank]
+    rank, cause = here[mine.rank], mine.cause
+    if cause is not None and cause.cause != UNKNOWN:
+        return cause.first_action
     if state == states.SLOW_NODE:
         return f"top -H{_on(rank)}: what runs there that does not belong to the job?"
     if mine.kind == PAUSES:
         return f"py-spy record --duration 60 --pid {rank.pid} -o pauses.svg{_on(rank)}"
-    if mine.stage == "h2d" and rank.gpu is not None:
-        return f"nvidia-smi -q -i {rank.gpu} | grep -A9 'Link Info'{_on(rank)}"
-    if mine.stage in ON_GPU and rank.gpu is not None:
-        return f"nvidia-smi -q -i {rank.gpu} -d {CLOCKS}{_on(rank)}"
-    return _stack(rank)
+    return _stack(rank) if cause is None else cause.first_action
 
 
 def _about_hung(job_id: str, running: Sequence[RankView]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from exporter.live import states
+from exporter.live.causes import Causes
 from exporter.live.first_actions import first_action
 from exporter.live.ranks import RankView, view_unprobed
 from exporter.live.summary import JobVerdict, job_verdict
@@ -29,7 +30,9 @@ class JobView:
     probed: bool = True
 
 
-def view_job(job: NodeJob, ranks: Sequence[RankView], unprobed: Sequence[RankView]) -> JobView:
+def view_job(
+    job: NodeJob, ranks: Sequence[RankView], unprobed: Sequence[RankView], causes: Causes
+) -> JobView:
     """Describe *job* with its *ranks* here that report and those here that run *unprobed*."""
     world_size = job.world_size or max(rank.snapshot.world_size for rank in job.ranks)
     steps = [rank.step_seconds for rank in ranks if rank.step_seconds is not None]
@@ -39,7 +42,7 @@ def view_job(job: NodeJob, ranks: Sequence[RankView], unprobed: Sequence[RankVie
         coverage=f"{len(ranks)} of {world_size} ranks",
         steps=max(rank.steps for rank in ranks),
         step_seconds=sum(steps) / len(steps) if steps else None,
-        verdict=job_verdict(job, ranks, len(unprobed)),
+        verdict=job_verdict(job, ranks, len(unprobed), causes),
         ranks=[*ranks, *unprobed],
     )
 

@@ -1,7 +1,7 @@
 """The live page's data: the judge's verdict on each job, and this node's ranks and GPUs.
 
 A first look that needs no Prometheus. The stages shown cover the last minute of the ranks that
-push to this exporter. The verdict covers the ranks of all nodes; this module only repeats it.
+push to this exporter. The verdict is that of NodeJobs, which everybody else gets too.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,6 +10,7 @@ from typing import Final
 
 from pydantic import TypeAdapter
 
+from exporter.live.causes import Causes
 from exporter.live.gpus import GpuView, view_gpus
 from exporter.live.history import RankHistory
 from exporter.live.jobs import JobView, view_job, view_unprobed_job
@@ -17,8 +18,9 @@ from exporter.live.node import Node
 from exporter.live.ranks import RankView, view_rank, view_unprobed
 from exporter.live.window import WINDOW_SECONDS, RankWindow
 from exporter.processes.rank_gpus import RankOnGpu
-from exporter.ranks.jobs import NodeJob, node_jobs
-from exporter.ranks.store import HeldRank, RankKey, RankStore
+from exporter.ranks.jobs import NodeJob
+from exporter.ranks.node_jobs import NodeJobs
+from exporter.ranks.store import HeldRank, RankKey
 from rank_probe.version import __version__
 
 
@@ -45,24 +47,26 @@ HISTORY: Final = {"jobs": {"__all__": {"ranks": {"__all__": {"history"}}}}}
 
 
 class LiveView:
-    """Watches the store and repeats which ranks are late. Call from the event loop only.
+    """Watches the ranks and repeats which are late. Call from the event loop only.
 
-    *gpus_visible* returns the number of GPUs that the driver lists, None if unknown.
+    *gpus_visible* returns the number of GPUs that the driver lists, None if unknown. *causes* knows
+    why ranks of this node are late.
     """
 
     def __init__(
         self,
-        store: RankStore,
+        jobs: NodeJobs,
         gpus_visible: Callable[[], int | None] = lambda: None,
         node: Node | None = None,
+        causes: Causes = lambda job_id, rank: None,
     ) -> None:
-        self._store = store
+        self._jobs_here = jobs
+        self._causes = causes
         self._gpus_visible = gpus_visible
         self._node = node or Node()
         self._windows: dict[RankKey, RankWindow] = {}
         self._histories: dict[RankKey, RankHistory] = {}
-        self._held: list[HeldRank] = []
-        self._sampled = 0.0
+        self._jobs: list[NodeJob] = []
         self._timestamp: float | None = None
         self._gpus_there: int | None = None
         self._summary: LiveSummary | None = None
@@ -74,14 +78,15 @@ class LiveView:
         *now* is the store's clock, which measures all ages; *timestamp* is the same moment in Unix
         seconds.
         """
-        held = self._store.ranks()
+        jobs = self._jobs_here.at(now)
+        held = [rank for job in jobs for rank in job.ranks]
         keys = [_key(rank) for rank in held]
         self._windows = {key: self._windows.get(key) or RankWindow() for key in keys}
         self._histories = {key: self._histories.get(key) or RankHistory() for key in keys}
         for key, rank in zip(keys, held, strict=True):
             self._windows[key].add(now, rank.snapshot)
             self._histories[key].add(now, rank.snapshot)
-        self._held, self._sampled, self._timestamp = held, now, timestamp
+        self._jobs, self._timestamp = jobs, timestamp
         self._gpus_there = self._gpus_visible()
         self._summary = None
         self._json.clear()
@@ -104,9 +109,8 @@ class LiveView:
 
     def _make(self) -> LiveSummary:
         seen = self._node.look()
-        jobs = node_jobs(self._held, self._sampled)
         found = _by_job(seen.ranks)
-        reporting = [self._job(job, found.pop(job.job_id, [])) for job in jobs]
+        reporting = [self._job(job, found.pop(job.job_id, [])) for job in self._jobs]
         host = self._node.host
         others = [view_unprobed_job(job_id, found[job_id], host) for job_id in sorted(found)]
         return LiveSummary(
@@ -126,7 +130,7 @@ class LiveView:
         held = sorted(job.ranks, key=_key)
         ranks = [self._rank(rank, job.now, places.pop(rank.snapshot.rank, None)) for rank in held]
         unprobed = [view_unprobed(rank, self._node.host) for rank in places.values()]
-        return view_job(job, ranks, unprobed)
+        return view_job(job, ranks, unprobed, self._causes)
 
     def _rank(self, rank: HeldRank, now: float, place: RankOnGpu | None) -> RankView:
         window, history = self._windows[_key(rank)], self._histories[_key(rank)]

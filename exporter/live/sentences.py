@@ -1,10 +1,13 @@
 """A job's verdict in words: which ranks are late and how, at what cost, and what changed."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Final
 
+from exporter.live.causes import CauseView, cause_sentence
+from exporter.ranks.jobs import NODE as BY_NODE
+from exporter.ranks.jobs import Spoken
 from exporter.vocabulary import words
 from rank_probe.verdict import MILD, NODE, PAUSES, UNSYNCED, Change, Late, Verdict
 
@@ -20,13 +23,18 @@ LOST_TO: Final = {name: kind.to for name, kind in words.KINDS.items() if name !=
 # "is slow ...", as in the alerts.
 DOING: Final = {name: stage.slow for name, stage in words.STAGES.items()}
 ELSEWHERE: Final = " (not on this node)"
+OWN_VERDICT: Final = (
+    "The job does not compare the steps of its ranks, so this exporter compares those on its own "
+    "node: a delay of less than 8% is not seen."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class LateView:
     """A late rank of the job, *is_here* on this node or not; *kind* is one of LATE_KINDS.
 
-    *ratio* is its own time over its peers', less 1; *gpus_lost* wait for it.
+    *ratio* is its own time over its peers', less 1; *gpus_lost* wait for it. It *is_told* if it
+    costs enough, see exporter.ranks.told. Its *cause* is known on its own node only.
     """
 
     rank: int
@@ -37,11 +45,13 @@ class LateView:
     gpus_lost: float
     late_for_seconds: float
     is_here: bool
+    is_told: bool = True
+    cause: CauseView | None = None
 
     @property
     def wakes(self) -> bool:
         """Say whether it is late enough, and known well enough, to be called late."""
-        return self.kind not in (MILD, UNSYNCED)
+        return self.is_told and self.kind not in (MILD, UNSYNCED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +63,14 @@ class LineView:
     share: float
 
 
-def view_late(late: Late, age_seconds: float, here: set[int]) -> LateView:
+def view_late(
+    late: Late,
+    age_seconds: float,
+    here: Collection[int],
+    *,
+    is_told: bool = True,
+    cause: CauseView | None = None,
+) -> LateView:
     """Describe *late* of a verdict of *age_seconds*, on a node with the ranks *here*."""
     return LateView(
         rank=late.rank,
@@ -64,6 +81,8 @@ def view_late(late: Late, age_seconds: float, here: set[int]) -> LateView:
         gpus_lost=late.gpus_lost,
         late_for_seconds=late.since_seconds + age_seconds,
         is_here=late.rank in here,
+        is_told=is_told,
+        cause=cause,
     )
 
 
@@ -78,12 +97,15 @@ def late_sentence(late: Sequence[LateView], world_size: int) -> str:
     return sentence(f"{listed(phrases)}; {cost} for {_them(late)}.")
 
 
-def even_sentence(verdict: Verdict, late: Sequence[LateView]) -> str:
-    """Say that no rank is late, or only ranks that raise no page."""
+def even_sentence(spoken: Spoken, late: Sequence[LateView]) -> str:
+    """Say that no rank is late, or only ranks that raise no alert."""
+    verdict = spoken.verdict
     if any(each.kind == UNSYNCED for each in late):
         return f"It is not known whether a rank is late: {_longer(late)}, but no wait was measured."
     if late:
         return f"No rank is late enough for an alert: {_longer(late)}."
+    if spoken.judge == BY_NODE:
+        return "No rank on this node is late."
     judged = sum(verdict.ranks.values())
     even = f"No rank is late: the {judged} ranks of the job need the same time for their work."
     common = verdict.gpus_lost.get("common", 0.0) / max(judged, 1)
@@ -100,19 +122,16 @@ def rotating_sentence(verdict: Verdict) -> str:
     return f"Another rank is slow in each step{where}; {cost} for whichever it is."
 
 
-def details(
-    verdict: Verdict, late: Sequence[LateView], age_seconds: float, joined: float | None
-) -> list[str]:
-    """Return further sentences about a *verdict* that is *age_seconds* old.
-
-    *joined* is the share of the steps that it is based on.
-    """
+def details(spoken: Spoken, late: Sequence[LateView], joined: float | None) -> list[str]:
+    """Return further sentences about a verdict; *joined* is the share of steps that it is on."""
+    verdict = spoken.verdict
     return [
-        *(_lateness(each) for each in late[:MOST_NAMES]),
+        *(said for each in late[:MOST_NAMES] for said in _lateness(each)),
         *_slowdown(verdict, [each for each in late if each.wakes]),
         *_lost(verdict),
-        *map(change_sentence, changed(verdict, age_seconds)),
+        *map(change_sentence, changed(verdict, spoken.age_seconds)),
         *_covered(verdict, joined),
+        *([OWN_VERDICT] if spoken.judge == BY_NODE else []),
     ]
 
 
@@ -174,12 +193,14 @@ def _longer(late: Sequence[LateView]) -> str:
     return f"{_ranks(late)} {needs} {ratio:.0%} more time than {_their(late)} peers"
 
 
-def _lateness(late: LateView) -> str:
+def _lateness(late: LateView) -> Iterator[str]:
     cost = f"; {_few(late.gpus_lost)} GPUs wait for it" if late.kind != UNSYNCED else ""
-    return (
+    yield (
         f"Rank {late.rank} has needed {late.ratio:.0%} more time than its peers for "
         f"{duration(late.late_for_seconds)}, mostly in {late.stage}{cost}."
     )
+    if late.cause is not None:
+        yield cause_sentence(late.cause)
 
 
 def is_slower(slowdown: float | None) -> bool:

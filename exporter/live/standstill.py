@@ -5,40 +5,99 @@ from typing import Final
 
 from exporter.live.ranks import EventView, RankView
 from exporter.live.sentences import MOST_NAMES, duration, listed, sentence
+from exporter.ranks.jobs import NodeJob
 
-# A job hangs if no rank has finished a step for this long and for the time of this many steps.
-HUNG_SECONDS: Final = 30.0
+# A job does not hang before this many of its steps would have passed.
 HUNG_STEPS: Final = 10.0
+# Stages that may take long while all other ranks wait.
+LONG_STAGES: Final = ("checkpoint", "eval")
+# Without a step for so long, and for so many steps, a job is not judged any more.
+STANDING_SECONDS: Final = 60.0
+STANDING_STEPS: Final = 4.0
 
 
 def holding(running: Sequence[RankView]) -> list[RankView]:
-    """Return the ranks that have stepped and do not wait for others now."""
+    """Return the ranks that have stepped and do not wait for others now.
+
+    The first is the one that left when the others began to wait.
+    """
+    waited = max((rank.stage_elapsed_seconds for rank in waiting(running)), default=0.0)
+
+    def distance(rank: RankView) -> float:
+        since = rank.heartbeat_age_seconds if rank.silent else rank.stage_elapsed_seconds
+        return abs(since - waited)
+
     # A rank that has never stepped may not train at all: an evaluator, a rollout server.
-    return [
-        rank
-        for rank in running
-        if rank.last_step_age_seconds is not None and (rank.stage != "sync" or rank.silent)
-    ]
+    stepped = [rank for rank in running if rank.last_step_age_seconds is not None]
+    return sorted((rank for rank in stepped if not _waits(rank)), key=distance)
 
 
-def hung_sentence(running: Sequence[RankView], world_size: int) -> str | None:
-    """Say which ranks hold the job up, if no rank has finished a step for a long time."""
-    stepping = [rank for rank in running if rank.last_step_age_seconds is not None]
-    ages = [rank.last_step_age_seconds or 0.0 for rank in stepping]
-    steps = [rank.step_seconds for rank in running if rank.step_seconds]
-    limit = max(HUNG_SECONDS, HUNG_STEPS * max(steps, default=0.0))
-    if not ages or min(ages) < limit:
+def waiting(running: Sequence[RankView]) -> list[RankView]:
+    """Return the ranks that wait for others now."""
+    return [rank for rank in running if _waits(rank)]
+
+
+def hung_sentence(job: NodeJob, running: Sequence[RankView], world_size: int) -> str | None:
+    """Say which ranks hold *job* up if it hangs; None if it does not.
+
+    It hangs once a rank has waited for others for longer than the limit, and no rank has finished a
+    step for as long. The rules have the same definition, in hang.yaml.
+    """
+    limit = _limit_seconds(job, running)
+    age = standing_seconds(running)
+    waited = max((rank.stage_elapsed_seconds for rank in waiting(running)), default=0.0)
+    if waited <= limit or (age is not None and age <= limit):
         return None
     gpus = "its GPU waits" if world_size == 1 else f"{world_size} of {world_size} GPUs wait"
-    since = f"No step for {duration(min(ages))}, {gpus}"
+    since = f"No step for {duration(waited if age is None else age)}, {gpus}"
     those = holding(running)
     if not those:
-        return f"{since}: {_nobody_here_holds(running, stepping)}."
-    names = listed([_whereabouts(rank) for rank in those[:MOST_NAMES]])
-    more = f" and {len(those) - MOST_NAMES} more" if len(those) > MOST_NAMES else ""
-    waiting = len(stepping) - len(those)
-    others = f"; {waiting} of {len(running)} ranks wait in sync" if waiting else ""
-    return f"{since}: {names}{more}{others}."
+        return f"{since}: {_nobody_here_holds(running)}."
+    others = f"; {len(waiting(running))} of {len(running)} ranks wait in sync"
+    return f"{since}: {_all_whereabouts(those)}{others}."
+
+
+def standing_sentence(job: NodeJob, running: Sequence[RankView]) -> str | None:
+    """Say where the ranks are if none has finished a step for long, though the job does not hang.
+
+    None if the job steps.
+    """
+    age = standing_seconds(running)
+    step_seconds = _step_seconds(job, running)
+    if age is None or age <= max(STANDING_SECONDS, STANDING_STEPS * step_seconds):
+        return None
+    those = holding(running) or waiting(running)
+    return f"No rank on this node has finished a step for {duration(age)}: " + (
+        f"{_all_whereabouts(those)}."
+    )
+
+
+def standing_seconds(running: Sequence[RankView]) -> float | None:
+    """Return how long ago any rank finished a step; None before the first."""
+    ages = (rank.last_step_age_seconds for rank in running)
+    return min((age for age in ages if age is not None), default=None)
+
+
+def _limit_seconds(job: NodeJob, running: Sequence[RankView]) -> float:
+    """Return how long a wait is no hang."""
+    limits = [job.threshold("hang_seconds"), HUNG_STEPS * _step_seconds(job, running)]
+    is_long = any(rank.stage in LONG_STAGES and not rank.silent for rank in running)
+    if is_long or not any(rank.steps for rank in running):
+        limits.append(job.threshold("hang_long_stage_seconds"))
+    silent = max((rank.heartbeat_age_seconds for rank in running if rank.silent), default=0.0)
+    enough = job.threshold("silent_seconds")
+    return min(max(limits), enough) if silent > enough else max(limits)
+
+
+def _step_seconds(job: NodeJob, running: Sequence[RankView]) -> float:
+    spoken = job.verdict()
+    if spoken is not None and spoken.verdict.step_seconds is not None:
+        return spoken.verdict.step_seconds
+    return max((rank.step_seconds for rank in running if rank.step_seconds), default=0.0)
+
+
+def _waits(rank: RankView) -> bool:
+    return rank.stage == "sync" and not rank.silent
 
 
 def dumps_sentences(running: Sequence[RankView]) -> list[str]:
@@ -99,14 +158,19 @@ def _ago(last: EventView) -> str:
     return f"{last.event} {last.state} {duration(last.age_seconds)} ago"
 
 
-def _nobody_here_holds(running: Sequence[RankView], stepping: Sequence[RankView]) -> str:
-    if len(stepping) == len(running):
+def _nobody_here_holds(running: Sequence[RankView]) -> str:
+    never = [rank for rank in running if rank.last_step_age_seconds is None and not _waits(rank)]
+    if not never:
         return "every rank on this node waits in sync, so the cause is not on this node"
-    never = [_whereabouts(rank) for rank in running if rank not in stepping]
     return (
         "every rank on this node that has finished a step waits in sync; of those that have not, "
-        f"{listed(never[:MOST_NAMES])}"
+        f"{listed([_whereabouts(rank) for rank in never[:MOST_NAMES]])}"
     )
+
+
+def _all_whereabouts(those: Sequence[RankView]) -> str:
+    more = f" and {len(those) - MOST_NAMES} more" if len(those) > MOST_NAMES else ""
+    return f"{listed([_whereabouts(rank) for rank in those[:MOST_NAMES]])}{more}"
 
 
 def _whereabouts(rank: RankView) -> str:

@@ -1,7 +1,6 @@
 """The live page's summary of a job: one state, one sentence, and the figures behind it.
 
-The job's own judge decides which ranks are late (rank_probe.verdict); this module only puts its
-verdict into sentences.
+A judge decides which ranks are late (see NodeJob.verdict); this module puts that into sentences.
 """
 
 from collections.abc import Sequence
@@ -9,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from exporter.live import states
+from exporter.live.causes import Causes, CauseView, view_cause
 from exporter.live.first_actions import first_action
 from exporter.live.ranks import RankView
 from exporter.live.sentences import (
@@ -28,41 +28,39 @@ from exporter.live.standstill import (
     hung_sentence,
     last_events,
     silent_sentence,
+    standing_sentence,
     unseen_sentence,
 )
-from exporter.ranks.jobs import NodeJob, Spoken
+from exporter.ranks.jobs import JOIN, NodeJob, Spoken
+from exporter.ranks.told import told
 from exporter.vocabulary import words
 from rank_probe.snapshot import LEVEL_OFF
 from rank_probe.verdict import NO_PEERS, NODE, WARMING_UP, Change
 
 # The join begins with the first step: a rank with more steps and no join will not get one.
 BEGUN_STEPS: Final = 5
-# Until then a job may be starting, and from then on RankskewSlowStart fires if no rank has finished
-# a step. tests/repo/test_parts_agree.py compares the three figures below with the rules.
-START_SECONDS: Final = 900.0
 # As long as RankskewRanksMissing waits for ranks that were never seen: nodes of a large job start
 # minutes apart.
 UNSEEN_SECONDS: Final = 120.0
-# The share of the GPUs that ranks which are late in turn must cost to be worth a state.
-ROTATING_RATIO: Final = 0.1
 
-OFF, NO_JOIN = "off", "no_join"
+OFF, NO_JOIN, NO_STEPS = "off", "no_join", "no_steps"
 
 
 @dataclass(frozen=True, slots=True)
 class JobVerdict:
     """*state* is one of states.STATES. *sentence* is for people, and *details* are more of them.
 
-    *gpus_lost* by kind, *slowdown*, the *coverage* of the job's ranks and steps, and *changes*
-    (peer groups that became slower) come from the judge and are empty without one; while the job
-    hangs, all its GPUs are lost. *first_action* is what to do first, None if nothing. *runbook* is
-    the one for the state, *alert* the alert that Prometheus raises if the state lasts, None if
-    there is none.
+    *judge* says who judges the job: the join, or this node. *gpus_lost* by kind, *slowdown*, the
+    *coverage* of the job's ranks and steps, and *changes* (peer groups that became slower) come
+    from it and are empty without one; while the job hangs, all its GPUs are lost. *first_action* is
+    what to do first, None if nothing. *runbook* is the one for the state, *alert* the alert that
+    Prometheus raises if the state lasts, None if there is none.
     """
 
     state: str
     sentence: str
     reason: str | None = None
+    judge: str | None = None
     late: list[LateView] = field(default_factory=list)
     details: list[str] = field(default_factory=list)
     gpus_lost: dict[str, float] = field(default_factory=dict)
@@ -74,28 +72,33 @@ class JobVerdict:
     alert: str | None = None
 
 
-def job_verdict(job: NodeJob, ranks: Sequence[RankView], unprobed: int = 0) -> JobVerdict:
+def job_verdict(
+    job: NodeJob, ranks: Sequence[RankView], unprobed: int, causes: Causes
+) -> JobVerdict:
     """Return the most urgent statement about *job*; *ranks* are its ranks on this node.
 
-    *unprobed* of its ranks on this node run without the probe.
+    *unprobed* of its ranks on this node run without the probe. *causes* knows why ranks are late.
     """
-    said = _said(job, ranks, unprobed)
-    alert = _alert(said, job.run_seconds or 0.0)
+    said = _said(job, ranks, unprobed, causes)
+    alert = _alert(said, job)
+    spoken = job.verdict()
     return replace(
         said,
+        judge=None if spoken is None else spoken.judge,
         first_action=first_action(job.job_id, said.state, said.reason, said.late, ranks, alert),
         runbook=states.RUNBOOKS.get(said.state),
         alert=alert,
     )
 
 
-def _alert(said: JobVerdict, age_seconds: float) -> str | None:
-    if said.state == states.STARTING and age_seconds >= START_SECONDS:
+def _alert(said: JobVerdict, job: NodeJob) -> str | None:
+    is_slow = (job.starting_seconds or 0.0) > job.threshold("start_seconds")
+    if said.state == states.STARTING and is_slow:
         return states.RUNBOOKS[states.STARTING]
     return None if said.reason == NO_PEERS else states.alert_of(said.state)
 
 
-def _said(job: NodeJob, ranks: Sequence[RankView], unprobed: int) -> JobVerdict:
+def _said(job: NodeJob, ranks: Sequence[RankView], unprobed: int, causes: Causes) -> JobVerdict:
     running = [rank for rank in ranks if not rank.finished]
     if not running:
         steps = max(rank.steps for rank in ranks)
@@ -107,25 +110,32 @@ def _said(job: NodeJob, ranks: Sequence[RankView], unprobed: int) -> JobVerdict:
     if any(rank.level == LEVEL_OFF for rank in running):  # It counts no steps, so it cannot hang.
         return _not_judgeable(OFF)
     size = job.world_size or len(running)
-    hung = hung_sentence(running, size)
+    hung = hung_sentence(job, running, size)
     if hung:
         lost = {"hung": float(size)}
         said = JobVerdict(states.HUNG, hung, gpus_lost=lost, details=dumps_sentences(running))
     else:
-        said = _with_missing(_progressing(job, running), job, running, size, unprobed)
+        said = _with_missing(_progressing(job, running, causes), job, running, size, unprobed)
     return replace(said, details=[*said.details, *_lines(running)])
 
 
-def _progressing(job: NodeJob, running: Sequence[RankView]) -> JobVerdict:
+def _progressing(job: NodeJob, running: Sequence[RankView], causes: Causes) -> JobVerdict:
     """Describe a job that does not hang."""
-    age = job.run_seconds or 0.0
-    if all(rank.steps == 0 for rank in running):
-        started = f"Starting for {duration(age)}: no rank on this node has finished a step yet."
+    if job.starting_seconds is not None:
+        age = duration(job.starting_seconds)
+        started = f"Starting for {age}: no rank on this node has finished a step yet."
         return JobVerdict(states.STARTING, started, WARMING_UP, details=last_events(running))
-    spoken = job.spoken()
-    said = _not_judgeable(_why_no_verdict(job)) if spoken is None else _judged(job, spoken)
-    if said.reason in (WARMING_UP, NO_JOIN) and age < START_SECONDS:
-        return replace(said, state=states.STARTING)  # As in the rules, where a verdict comes later.
+    standing = standing_sentence(job, running)
+    if standing:
+        return JobVerdict(states.NOT_JUDGEABLE, standing, NO_STEPS)
+    spoken = job.verdict()
+    if spoken is None:
+        said = _not_judgeable(_why_no_verdict(job))
+    else:
+        said = _judged(job, spoken, running, causes)
+    is_young = (job.run_seconds or 0.0) < job.threshold("start_seconds")
+    if said.reason in (WARMING_UP, NO_JOIN) and (is_young or job.has_just_started):
+        return replace(said, state=states.STARTING)
     return said
 
 
@@ -153,7 +163,7 @@ def _with_missing(
 
 def _unseen(job: NodeJob, running: Sequence[RankView]) -> int:
     """Return how many ranks of other nodes are in no step that the judge has seen."""
-    spoken = job.spoken()
+    spoken = job.verdict()
     if spoken is None or spoken.verdict.reason is not None:
         return 0
     if (job.run_seconds or 0.0) < UNSEEN_SECONDS:
@@ -185,30 +195,59 @@ def _why_no_verdict(job: NodeJob) -> str:
     return WARMING_UP if is_young and not has_begun else NO_JOIN
 
 
-def _judged(job: NodeJob, spoken: Spoken) -> JobVerdict:
+def _judged(
+    job: NodeJob, spoken: Spoken, running: Sequence[RankView], causes: Causes
+) -> JobVerdict:
     """Repeat the verdict of the job's judge."""
     verdict = spoken.verdict
-    here = {rank.snapshot.rank for rank in job.ranks}
-    late = [view_late(each, spoken.age_seconds, here) for each in verdict.late]
-    late.sort(key=lambda each: not each.wakes)  # The costliest come first in each part.
+    size = job.world_size or len(running)
+    late = _late(job, spoken, running, size, causes)
     waking = [each for each in late if each.wakes]
-    judged = max(sum(verdict.ranks.values()), 1)
     if verdict.reason is not None:
         said = _not_judgeable(verdict.reason)
     elif waking:
         is_node = any(each.kind == NODE for each in waking)
         state = states.SLOW_NODE if is_node else states.STRAGGLER
-        said = JobVerdict(state, late_sentence(waking, job.world_size or len(here)))
-    elif verdict.gpus_lost.get("rotating", 0.0) / judged > ROTATING_RATIO:
+        said = JobVerdict(state, late_sentence(waking, size))
+    elif verdict.gpus_lost.get("rotating", 0.0) > job.threshold("rotating_lost_ratio") * size:
         said = JobVerdict(states.ROTATING, rotating_sentence(verdict))
     else:
-        said = JobVerdict(states.HEALTHY, even_sentence(verdict, late))
+        said = JobVerdict(states.HEALTHY, even_sentence(spoken, late))
     return replace(
         said,
         late=late,
-        details=details(verdict, late, spoken.age_seconds, job.join_coverage),
+        details=details(spoken, late, job.join_coverage if spoken.judge == JOIN else None),
         gpus_lost=dict(verdict.gpus_lost),
         slowdown=verdict.slowdown,
-        coverage=job.coverage(verdict),
+        coverage=job.coverage,
         changes=changed(verdict, spoken.age_seconds),
     )
+
+
+def _late(
+    job: NodeJob, spoken: Spoken, running: Sequence[RankView], size: int, causes: Causes
+) -> list[LateView]:
+    """Return the late ranks, those that are told first, the costliest first in each part."""
+    here = {rank.rank: rank for rank in running}
+    are_told = told(spoken.verdict.late, size, job.threshold)
+
+    def cause_of(rank: RankView | None) -> CauseView | None:
+        cause = None if rank is None else causes(job.job_id, rank.rank)
+        return None if cause is None or rank is None else view_cause(cause, _place(rank))
+
+    late = [
+        view_late(
+            each,
+            spoken.age_seconds,
+            here,
+            is_told=each.rank in are_told,
+            cause=cause_of(here.get(each.rank)),
+        )
+        for each in spoken.verdict.late
+    ]
+    return sorted(late, key=lambda each: not each.wakes)
+
+
+def _place(rank: RankView) -> dict[str, object]:
+    known = {"PID": rank.pid, "GPU": rank.gpu, "UUID": rank.gpu_uuid, "NODE": rank.host or None}
+    return {name: each for name, each in known.items() if each is not None}

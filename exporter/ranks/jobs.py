@@ -1,20 +1,24 @@
 """What one node knows about each job: its reporting ranks, the age of their reports, the verdict.
 
+NodeJob.verdict() is the only answer to the question who is late: exporter.ranks.node_jobs puts the
+node's own into it where no join speaks.
+
 Ages are differences on one clock, the exporter's or the rank's own, so a wrong wall clock does no
 harm.
 """
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import groupby
-from typing import Any, Final
+from typing import Final
 
 from exporter.ranks.store import HeldRank
-from rank_probe.snapshot import LEVEL_OFF, Snapshot
+from exporter.vocabulary.thresholds import Thresholds
+from rank_probe.snapshot import LEVEL_OFF
 from rank_probe.verdict import Late, Verdict, from_json
 
-# Share of the offered steps that must have been joined for the verdict to cover the job.
-COVERED_RATIO: Final = 0.9
+# Who judges a job: rank 0, which compares all ranks through the join, or the exporter of each node.
+JOIN, NODE = "join", "node"
 # A verdict expires after this long and this many steps; slow steps give few verdicts.
 STALE_SECONDS: Final = 60.0
 STALE_STEPS: Final = 4.0
@@ -22,21 +26,35 @@ STALE_STEPS: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Spoken:
-    """A verdict and how long ago the rank that repeats it read it."""
+    """A verdict, how long ago it was made or read, and by which *judge*, JOIN or NODE."""
 
     verdict: Verdict
     age_seconds: float
+    judge: str = JOIN
 
 
 @dataclass(frozen=True, slots=True)
 class NodeJob:
-    """The ranks of one job on this node at *now*, in seconds of the store's clock."""
+    """The ranks of one job on this node at *now*, in seconds of the store's clock.
+
+    *own* is the verdict of this node's judge, made only where the join's does not cover the job.
+    *starting_seconds* is for how long no rank here has finished a step; None once one has.
+    *has_just_started* says that this was so within the last minutes.
+    """
 
     job_id: str
     now: float
     beating: Sequence[HeldRank]
     silent: Sequence[HeldRank]
     finished: Sequence[HeldRank]
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    own: Spoken | None = None
+    starting_seconds: float | None = None
+    has_just_started: bool = False
+
+    def threshold(self, name: str) -> float:
+        """Return the threshold of this *name* for the job."""
+        return self.thresholds.value(name, self.job_id)
 
     @property
     def ranks(self) -> list[HeldRank]:
@@ -71,14 +89,41 @@ class NodeJob:
         told = [rank.snapshot.join_coverage for rank in self.beating]
         return min((ratio for ratio in told if ratio is not None), default=None)
 
-    def coverage(self, verdict: Verdict) -> float | None:
-        """Return the share of the job's ranks that *verdict* is on, times that of joined steps."""
-        judged, joined = sum(verdict.ranks.values()), self.join_coverage
-        if joined is None or judged + verdict.absent == 0:
+    @property
+    def coverage(self) -> float | None:
+        """Return the share of the job's ranks that the join judged, times that of joined steps."""
+        spoken, joined = self.verdict(), self.join_coverage
+        if spoken is None or spoken.judge == NODE or joined is None:
             return None
-        return judged / (judged + verdict.absent) * joined
+        judged = sum(spoken.verdict.ranks.values())
+        whole = judged + spoken.verdict.absent
+        return judged / whole * joined if whole else None
 
-    def spoken(self) -> Spoken | None:
+    def verdict(self) -> Spoken | None:
+        """Return who is late: the join's verdict if it covers the job, else the node's own.
+
+        Where the node has none, the join's on a part of the job is better than nothing.
+        """
+        join = self._join_verdict()
+        return join if self._covers(join) else self.own or join
+
+    def late(self) -> Iterator[tuple[HeldRank, Late]]:
+        """Yield the ranks on this node that verdict() names, and how late they are by now."""
+        spoken = self.verdict()
+        if spoken is None:
+            return
+        here = {rank.snapshot.rank: rank for rank in self.beating}
+        for each in spoken.verdict.late:
+            if each.rank in here:
+                since = each.since_seconds + spoken.age_seconds
+                yield here[each.rank], replace(each, since_seconds=since)
+
+    def needs_own_verdict(self) -> bool:
+        """Whether this node must judge the job: its ranks report blocks, and no join covers it."""
+        has_blocks = any(rank.snapshot.block_steps for rank in self.beating)
+        return has_blocks and not self._covers(self._join_verdict())
+
+    def _join_verdict(self) -> Spoken | None:
         """Return the newest verdict that a rank which beats here repeats, None where none does."""
         speakers = [rank for rank in self.beating if rank.snapshot.verdict is not None]
         if not speakers:
@@ -90,16 +135,15 @@ class NodeJob:
         verdict, age = max(said, key=lambda each: (each[0]["step"], -each[1]))
         return Spoken(from_json(verdict), age)
 
-    def is_judged(self) -> bool:
-        """Whether the verdict covers the job; if not, the fallback's series are exposed."""
-        spoken = self.spoken()
+    def _covers(self, join: Spoken | None) -> bool:
+        """Whether *join* is on enough of the job's steps, and new."""
         coverage = self.join_coverage
-        if spoken is None or (coverage is not None and coverage < COVERED_RATIO):
+        if join is None or (coverage is not None and coverage < self.threshold("join_coverage")):
             return False
-        step = spoken.verdict.step_seconds
+        step = join.verdict.step_seconds
         if step is None:  # Unknown during warm-up, which takes long with long steps.
             step = max(sum(rank.snapshot.block_seconds.values()) for rank in self.beating)
-        return spoken.age_seconds <= STALE_SECONDS + STALE_STEPS * step
+        return join.age_seconds <= STALE_SECONDS + STALE_STEPS * step
 
 
 def _of_one_owner(ranks: Sequence[HeldRank]) -> list[HeldRank]:
@@ -112,28 +156,27 @@ def _of_one_owner(ranks: Sequence[HeldRank]) -> list[HeldRank]:
     return [rank for rank in ranks if rank.owner == first]
 
 
-def node_jobs(held: Iterable[HeldRank], now: float) -> list[NodeJob]:
+def node_jobs(
+    held: Iterable[HeldRank], now: float, thresholds: Thresholds | None = None
+) -> list[NodeJob]:
     """Return the jobs of the *held* ranks, which are ordered by job, at *now*."""
     return [
-        _node_job(job_id, list(ranks), now)
+        _node_job(job_id, list(ranks), now, thresholds or Thresholds())
         for job_id, ranks in groupby(held, key=lambda rank: rank.snapshot.job_id)
     ]
 
 
-def _node_job(job_id: str, ranks: Sequence[HeldRank], now: float) -> NodeJob:
+def _node_job(
+    job_id: str, ranks: Sequence[HeldRank], now: float, thresholds: Thresholds
+) -> NodeJob:
     return NodeJob(
         job_id,
         now,
         beating=[rank for rank in ranks if rank.is_beating(now)],
         silent=[rank for rank in ranks if rank.is_silent(now)],
         finished=[rank for rank in ranks if rank.snapshot.finished],
+        thresholds=thresholds,
     )
-
-
-def own_lateness(snapshot: Snapshot) -> Late | None:
-    """Return what the verdict in *snapshot* says of its own rank, None where that is not late."""
-    late: Iterable[dict[str, Any]] = (snapshot.verdict or {}).get("late", ())
-    return next((Late(**each) for each in late if each["rank"] == snapshot.rank), None)
 
 
 def verdict_age_seconds(rank: HeldRank, now: float) -> float:

@@ -16,6 +16,7 @@ from exporter.live.node import Node
 from exporter.live.page import LiveView
 from exporter.nvml.expected import ExpectedGpus
 from exporter.processes.rank_gpus import RankJoin
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
@@ -56,6 +57,7 @@ class SimulatedNode:
         self._files = HostFiles(directory, training, node)
         self._counts = IngestCounts()
         self._store = RankStore(clock=lambda: self._at)
+        self._jobs = NodeJobs(self._store)
         plan = training.plan
         first = (node - plan.first_node) * plan.gpus
         self._ranks = {
@@ -67,7 +69,7 @@ class SimulatedNode:
         self._host = SimulatedHost(training, node)
         self.exposition = Exposition(_Scrape(makers(self._sources()), self._reading_here))
         join = RankJoin(self._nvml, lambda: self._found, self._store)
-        self._live = LiveView(self._store, lambda: plan.gpus, Node(self.name, join=join))
+        self._live = LiveView(self._jobs, lambda: plan.gpus, Node(self.name, join=join))
         for at in past:
             self.advance(at)
 
@@ -135,6 +137,7 @@ class SimulatedNode:
             self._counts,
             self._nvml,
             ExpectedGpus(number=self._training.plan.gpus),
+            jobs=self._jobs,
             processes=lambda: self._found,
             host=self._host,
             node_name=self.name,

@@ -3,6 +3,7 @@
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from exporter.web.protection import Protected
 from exporter.web.reload import WatchedConfig
 from exporter.wiring import Exporter, affordable
 from tests.exporter.asgi import ask
+from tests.exporter.snapshots import snapshot
 
 ALL_OFF = frozenset(entry.name for entry in COLLECTORS)
 
@@ -36,6 +38,22 @@ def test_node_has_the_name_that_it_was_given() -> None:
     assert exporter.live.summary().host == "gpu-12"
     assert metrics is not None
     assert 'rankskew_exporter_build_info{nodename="gpu-12",' in metrics.text
+
+
+def test_thresholds_of_the_rules_are_those_of_the_page(tmp_path: Path) -> None:
+    """The operator writes an override once, for Prometheus and for the exporter."""
+    file = tmp_path / "overrides.yaml"
+    labels = "{name: start_seconds}"
+    file.write_text(
+        "groups: [{name: mine, rules: [{record: 'rankskew:threshold:override', "
+        f"labels: {labels}, expr: vector(5)}}]}}]"
+    )
+    exporter = Exporter(Settings(thresholds_file=str(file), collectors_off=ALL_OFF))
+    exporter._store.put(snapshot(steps=0))
+    exporter.live.sample(time.monotonic(), 0.0)
+    [job] = exporter.live.summary().jobs
+
+    assert (job.verdict.state, job.verdict.alert) == ("starting", "RankskewSlowStart")
 
 
 def limit_files(monkeypatch: pytest.MonkeyPatch, soft: int) -> None:
@@ -65,8 +83,8 @@ def test_bound_that_fits_is_taken_as_it_is(
 
 
 def test_exporter_leaves_out_what_it_does_not_need() -> None:
-    """Each takes memory on every node: pynvml is the worker's; yaml and bcrypt are for a file."""
-    names = "pynvml", "yaml", "bcrypt", "rank_probe.judge", "exporter.replay"
+    """Each takes memory on every node: pynvml is the worker's, bcrypt is for a file."""
+    names = "pynvml", "bcrypt", "rank_probe.judge", "exporter.replay"
     loaded = f"import sys, exporter.commands.exporter; print({names!r} & sys.modules.keys())"
     script = loaded.replace(repr(names), repr(set(names)))
     ended = subprocess.run(

@@ -1,14 +1,14 @@
-"""Jobs: the verdict on each, and the state of its ranks on this node, once per node."""
+"""Jobs: the verdict on each, by whom, and the state of its ranks on this node, once per node."""
 
 from collections.abc import Iterator, Sequence
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.ranks.jobs import NodeJob, node_jobs
-from exporter.ranks.store import RankStore
+from exporter.ranks.jobs import JOIN, NodeJob, Spoken
+from exporter.ranks.node_jobs import NodeJobs
 from rank_probe.stages import STAGES
-from rank_probe.verdict import LOST_KINDS, Verdict
+from rank_probe.verdict import LOST_KINDS
 
 
 class JobsCollector:
@@ -17,12 +17,12 @@ class JobsCollector:
     name = "jobs"
     interval_seconds = 0.0
 
-    def __init__(self, store: RankStore) -> None:
-        self._store = store
+    def __init__(self, jobs: NodeJobs) -> None:
+        self._jobs = jobs
 
     def collect(self) -> Iterator[Metric]:
-        jobs = node_jobs(self._store.ranks(), self._store.now())
-        said = [(job, spoken.verdict) for job in jobs if (spoken := job.spoken()) is not None]
+        jobs = self._jobs.now()
+        said = [(job, spoken) for job in jobs if (spoken := job.verdict()) is not None]
         yield from _lost(said)
         yield from _steps(said)
         yield from _judged(said)
@@ -31,7 +31,7 @@ class JobsCollector:
         yield from _ages(jobs)
 
 
-Said = Sequence[tuple[NodeJob, Verdict]]
+Said = Sequence[tuple[NodeJob, Spoken]]
 
 
 def _lost(said: Said) -> Iterator[Metric]:
@@ -48,7 +48,8 @@ def _lost(said: Said) -> Iterator[Metric]:
         "those are late; mean of the last minute (probe, judge of the job).",
         labels=["job_id", "stage"],
     )
-    for job, verdict in said:
+    for job, spoken in said:
+        verdict = spoken.verdict
         for kind in LOST_KINDS:
             if kind in verdict.gpus_lost:
                 lost.add_metric([job.job_id, kind], verdict.gpus_lost[kind])
@@ -71,31 +72,50 @@ def _steps(said: Said) -> Iterator[Metric]:
         "job).",
         labels=["job_id"],
     )
-    for job, verdict in said:
-        for family, value in ((slowdown, verdict.slowdown), (step, verdict.step_seconds)):
+    for job, spoken in said:
+        for family, value in (
+            (slowdown, spoken.verdict.slowdown),
+            (step, spoken.verdict.step_seconds),
+        ):
             if value is not None:
                 family.add_metric([job.job_id], value)
     yield from (slowdown, step)
 
 
 def _judged(said: Said) -> Iterator[Metric]:
+    judge = GaugeMetricFamily(
+        "rankskew_job_judge_info",
+        "Who says which ranks of the job are late: the join, which compares all of them, or this "
+        "node, which compares its own because no join speaks; always 1 (exporter).",
+        labels=["job_id", "judge"],
+    )
     ranks = GaugeMetricFamily(
         "rankskew_job_ranks",
-        "Judged ranks in each peer group of the job, on all nodes (probe, judge of the job).",
+        "Judged ranks in each peer group of the job, on all nodes; if this node judges, their "
+        "number if all nodes are like it (probe, judge of the job).",
         labels=["job_id", "peer_group"],
+    )
+    absent = GaugeMetricFamily(
+        "rankskew_job_absent_ranks",
+        "Ranks of the job that have never finished a step that all others have; only with the "
+        "join (probe, judge of the job).",
+        labels=["job_id"],
     )
     coverage = GaugeMetricFamily(
         "rankskew_job_coverage_ratio",
         "Share of the job's ranks that are judged, times the share of their steps that were "
-        "joined in the last minute (probe, judge of the job).",
+        "joined in the last minute; only with the join (probe, judge of the job).",
         labels=["job_id"],
     )
-    for job, verdict in said:
-        for peer_group in sorted(verdict.ranks):
-            ranks.add_metric([job.job_id, peer_group], verdict.ranks[peer_group])
-        if (share := job.coverage(verdict)) is not None:
+    for job, spoken in said:
+        judge.add_metric([job.job_id, spoken.judge], 1)
+        for peer_group, count in sorted(spoken.verdict.ranks.items()):
+            ranks.add_metric([job.job_id, peer_group], count)
+        if spoken.judge == JOIN:
+            absent.add_metric([job.job_id], spoken.verdict.absent)
+        if (share := job.coverage) is not None:
             coverage.add_metric([job.job_id], share)
-    yield from (ranks, coverage)
+    yield from (judge, ranks, absent, coverage)
 
 
 def _reasons(said: Said) -> Metric:
@@ -105,9 +125,9 @@ def _reasons(said: Said) -> Metric:
         "judge of the job).",
         labels=["job_id", "reason"],
     )
-    for job, verdict in said:
-        if verdict.reason is not None:
-            reasons.add_metric([job.job_id, verdict.reason], 1)
+    for job, spoken in said:
+        if spoken.verdict.reason is not None:
+            reasons.add_metric([job.job_id, spoken.verdict.reason], 1)
     return reasons
 
 
@@ -144,6 +164,12 @@ def _ages(jobs: Sequence[NodeJob]) -> Iterator[Metric]:
         "Age of the oldest reporting process of the job on this node, in seconds (probe).",
         labels=["job_id"],
     )
+    starting = GaugeMetricFamily(
+        "rankskew_node_starting_seconds",
+        "How long the job has been starting, in seconds: no rank of it on this node has finished a "
+        "step; a start that is repeated within five minutes is the same (exporter).",
+        labels=["job_id"],
+    )
     last_step = GaugeMetricFamily(
         "rankskew_node_last_step_age_seconds",
         "Time since any reporting rank of the job on this node last finished a step, in seconds; "
@@ -151,7 +177,11 @@ def _ages(jobs: Sequence[NodeJob]) -> Iterator[Metric]:
         labels=["job_id"],
     )
     for job in jobs:
-        for family, age in ((run, job.run_seconds), (last_step, job.last_step_age_seconds)):
+        for family, age in (
+            (run, job.run_seconds),
+            (starting, job.starting_seconds),
+            (last_step, job.last_step_age_seconds),
+        ):
             if age is not None:
                 family.add_metric([job.job_id], age)
-    yield from (run, last_step)
+    yield from (run, starting, last_step)

@@ -69,6 +69,7 @@ def test_all_problems_are_said_at_once(
         "--ingest.listen-address": "0.0.0.0:9918",
         "--ingest.token-file": "",
         "--events.file": f"{tmp_path}/absent/events",
+        "--thresholds.file": f"{tmp_path}/absent.yaml",
         "--path.procfs": str(tmp_path),
     }
 
@@ -85,6 +86,7 @@ def test_all_problems_are_said_at_once(
             "--ingest.socket",
             "--ingest.listen-address",
             "--events.file",
+            "--thresholds.file",
             "--path.procfs",
         )
     ]

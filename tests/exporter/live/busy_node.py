@@ -8,6 +8,7 @@ from exporter.live.node import Node
 from exporter.live.page import LiveView
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.rank_gpus import RankJoin
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.nvml.fixed import node
@@ -58,7 +59,7 @@ class BusyNode:
             pid: process(pid, torchrun(rank, WORLD_SIZE=str(RANKS))) for rank, pid in pids.items()
         }
         join = RankJoin(node(*gpus), lambda: processes, self.store)
-        self.view = LiveView(self.store, lambda: GPUS, Node("gpu-12", None, join))
+        self.view = LiveView(NodeJobs(self.store), lambda: GPUS, Node("gpu-12", None, join))
         self._random = random.Random(1)
         self._ranks = [
             snapshot(

@@ -6,8 +6,11 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
+from exporter.causes.model import Cause
 from exporter.live.page import LiveSummary, LiveView
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
+from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.snapshot import Snapshot
 from tests.exporter.snapshots import verdict
 
@@ -26,20 +29,28 @@ def served(view: LiveView) -> dict[str, Any]:
 class Node:
     """A node whose ranks push once a second, on a clock that the test turns.
 
-    They repeat the verdict *said*, read at the moment of the push; *behind_seconds* is how wrong
-    the node's wall clock is.
+    They repeat the verdict *said*, read at the moment of the push; *cause* is why rank 2 is late.
+    *behind_seconds* is how wrong the node's wall clock is.
     """
 
     def __init__(
-        self, ranks: int = 4, world_size: int | None = None, behind_seconds: float = 0.0
+        self,
+        ranks: int = 4,
+        world_size: int | None = None,
+        behind_seconds: float = 0.0,
+        thresholds: Thresholds | None = None,
     ) -> None:
         self.now = START
         self.behind_seconds = behind_seconds
         self.said: dict[str, Any] | None = EVEN
+        self.cause: Cause | None = None
         self.store = RankStore(clock=lambda: self.now)
-        self.view = LiveView(self.store)
+        self.view = LiveView(NodeJobs(self.store, thresholds), causes=self._cause)
         self.world_size = world_size or ranks
         self.states = {rank: self.fresh(rank) for rank in range(ranks)}
+
+    def _cause(self, job_id: str, rank: int) -> Cause | None:
+        return self.cause if (job_id, rank) == ("demo", 2) else None
 
     def fresh(self, rank: int) -> Snapshot:
         return Snapshot(
@@ -68,6 +79,7 @@ class Node:
             self.states[rank] = replace(
                 state,
                 steps=state.steps + 1,
+                stage_elapsed_seconds=0.1,
                 stage_seconds={s: state.stage_seconds.get(s, 0.0) + spent[s] for s in spent},
                 busy_seconds=state.busy_seconds + busy,
                 busy_seconds_squared=state.busy_seconds_squared + busy**2,
@@ -76,20 +88,25 @@ class Node:
 
     def push(self, silent: tuple[int, ...] = ()) -> dict[str, Any]:
         """Let a second pass, every rank but the *silent* push, and return the job as served."""
+        self.pass_second(silent)
+        jobs: list[dict[str, Any]] = served(self.view)["jobs"]
+        return jobs[0]
+
+    def pass_second(self, silent: tuple[int, ...] = ()) -> None:
+        """Let a second pass in which nobody reads the page."""
         self.now += 1
         for rank, state in self.states.items():
             if rank not in silent:
                 self.states[rank] = replace(
                     state,
                     sequence=state.sequence + 1,
+                    stage_elapsed_seconds=state.stage_elapsed_seconds + 1.0,
                     heartbeat_timestamp_seconds=self.now - self.behind_seconds,
                     verdict=self.said,
                     verdict_age_seconds=None if self.said is None else 0.0,
                 )
                 self.store.put(self.states[rank])
         self.view.sample(self.now, self.now)
-        jobs: list[dict[str, Any]] = served(self.view)["jobs"]
-        return jobs[0]
 
     def run(self, seconds: int) -> dict[str, Any]:
         """Run two steps a second for *seconds* and return the job as served at the end."""

@@ -8,6 +8,7 @@ import httpx
 import pytest
 
 from exporter.live.page import LiveView
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
@@ -72,7 +73,7 @@ def test_open_page_takes_less_than_a_hundredth_of_a_core(busy: BusyNode) -> None
 
 def test_second_reader_costs_no_second_answer() -> None:
     """Two pages that ask within a second get the same bytes, made once."""
-    view = LiveView(RankStore())
+    view = LiveView(NodeJobs(RankStore()))
     view.sample(1.0, 1.0)
 
     assert view.json() is view.json()

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from exporter.live.causes import CauseView
 from exporter.live.first_actions import first_action
 from exporter.live.ranks import RankView, view_rank
 from exporter.live.sentences import view_late
@@ -29,11 +30,7 @@ def said(state: str, *named: dict[str, Any], ranks: tuple[RankView, ...] = ()) -
     [
         ({"stage": "data"}, "py-spy dump --pid 20772 on gpu-12"),
         ({"stage": "checkpoint"}, "py-spy dump --pid 20772 on gpu-12"),
-        (
-            {"stage": "backward"},
-            "nvidia-smi -q -i 2 -d CLOCK,PERFORMANCE,TEMPERATURE,POWER on gpu-12",
-        ),
-        ({"stage": "h2d"}, "nvidia-smi -q -i 2 | grep -A9 'Link Info' on gpu-12"),
+        ({"stage": "backward"}, "py-spy dump --pid 20772 on gpu-12"),
         (
             {"kind": "pauses"},
             "py-spy record --duration 60 --pid 20772 -o pauses.svg on gpu-12",
@@ -45,9 +42,27 @@ def said(state: str, *named: dict[str, Any], ranks: tuple[RankView, ...] = ()) -
         ),
     ],
 )
-def test_straggler_is_looked_at_by_its_stage(changes: dict[str, Any], action: str) -> None:
-    """Code is looked at with py-spy, a GPU with nvidia-smi, another node on its own page."""
+def test_straggler_without_a_cause_is_looked_at(changes: dict[str, Any], action: str) -> None:
+    """Its code is looked at with py-spy, another node on its own page."""
     assert said("straggler", changes) == action
+
+
+def test_cause_says_what_to_do() -> None:
+    """What the cause asks for comes first; a node without one is looked at as a whole."""
+    cause = CauseView("gc", "", 0.9, "", "freeze the heap", "", None, None, "", [])
+    here = [rank(number) for number in range(4)]
+
+    def about(state: str, cause: CauseView, **changes: Any) -> str | None:
+        view = view_late(late(**changes), 0.0, range(4), cause=cause)
+        return first_action("llama", state, None, [view], here)
+
+    unknown = replace(cause, cause="unknown", first_action="py-spy dump")
+    assert about("straggler", cause) == "freeze the heap"
+    assert about("straggler", unknown) == "py-spy dump"
+    assert about("slow_node", cause, kind="node") == "freeze the heap"
+    assert about("slow_node", unknown, kind="node") == (
+        "top -H on gpu-12: what runs there that does not belong to the job?"
+    )
 
 
 def test_rank_of_this_node_is_looked_at_first() -> None:

@@ -13,6 +13,7 @@ from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin
 from exporter.processes.watch import WatchHangs
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from rank_probe.snapshot import Snapshot
 from tests.exporter.fake_proc import process, torchrun
@@ -43,7 +44,7 @@ def shown(nvml: FixedNvml, *processes: Process, held: tuple[Snapshot, ...] = ())
     for each in held:
         store.put(each)
     join = RankJoin(nvml, lambda: {each.pid: each for each in processes}, store)
-    return served(LiveView(store, node=Node("gpu-12", "http://grafana", join)))
+    return served(LiveView(NodeJobs(store), node=Node("gpu-12", "http://grafana", join)))
 
 
 def served(view: LiveView) -> dict[str, Any]:
@@ -123,7 +124,7 @@ def stored(*held: Snapshot) -> LiveView:
     store = RankStore(clock=lambda: 2_000.0)
     for each in held:
         store.put(each)
-    return LiveView(store)
+    return LiveView(NodeJobs(store))
 
 
 def test_rank_beside_the_job_without_a_probe_is_missing() -> None:
@@ -154,7 +155,7 @@ def test_page_stands_while_a_process_cannot_be_read() -> None:
     """The GPUs are shown without their ranks, and what the probes report is shown as ever."""
     store = RankStore(clock=lambda: 2_000.0)
     store.put(snapshot())
-    live = served(LiveView(store, node=Node(join=Hanging())))
+    live = served(LiveView(NodeJobs(store), node=Node(join=Hanging())))
 
     assert [gpu["ranks"] for gpu in live["gpus"]] == [[]]
     assert [job["job_id"] for job in live["jobs"]] == ["llama"]
@@ -182,7 +183,13 @@ def test_node_without_ranks_lists_no_job(sample: FixedNvml) -> None:
 )
 def test_hang_points_to_the_dumps_that_torch_will_write(file: str, details: list[str]) -> None:
     """The process was started with their place; what a shell would read as more is not shown."""
-    hung = snapshot(rank=0, pid=10, stage="sync", last_step_timestamp_seconds=900.0)
+    hung = snapshot(
+        rank=0,
+        pid=10,
+        stage="sync",
+        stage_elapsed_seconds=160.0,
+        last_step_timestamp_seconds=900.0,
+    )
     rank = process(10, torchrun(0) | {"TORCH_FR_DUMP_TEMP_FILE": file})
     (job,) = shown(node(GPU), rank, held=(hung,))["jobs"]
 

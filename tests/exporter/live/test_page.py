@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.live.page import LiveView
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from rank_probe.version import __version__
 from tests.exporter.live.stepping import START, Node, served
@@ -14,7 +15,7 @@ from tests.exporter.snapshots import CHANGE, late, verdict
 
 def test_node_without_ranks_has_no_jobs() -> None:
     """Before any report, the page has an empty list and draws nothing."""
-    view = LiveView(RankStore())
+    view = LiveView(NodeJobs(RankStore()))
 
     assert view.summary().jobs == []
     view.sample(START, START)
@@ -33,7 +34,7 @@ def test_node_without_ranks_has_no_jobs() -> None:
 def test_gpus_are_counted_once_the_driver_was_asked() -> None:
     """Not known yet, none at all and some are three different things to say."""
     answers = iter([None, 0, 8])
-    view = LiveView(RankStore(), lambda: next(answers))
+    view = LiveView(NodeJobs(RankStore()), lambda: next(answers))
     said = [view.summary().gpus_visible]
     for _ in range(3):
         view.sample(START, START)

@@ -8,6 +8,7 @@ from alerts import build_index
 from exporter.live.node import Node
 from exporter.live.page import LiveSummary, LiveView
 from exporter.live.runbooks import PLACEHOLDERS, Runbooks, filled, known
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from tests.exporter.snapshots import snapshot
 
@@ -19,7 +20,7 @@ def live(job_id: str = "llama") -> LiveSummary:
     store = RankStore(clock=lambda: 2_000.0)
     info = {"gpu_uuid": "GPU-3", "local_rank": "2"}
     store.put(snapshot(job_id=job_id, rank=2, pid=20_775, rank_info=info))
-    view = LiveView(store, node=Node("gpu-12"))
+    view = LiveView(NodeJobs(store), node=Node("gpu-12"))
     view.sample(2_000.0, 2_000.0)
     return view.summary()
 

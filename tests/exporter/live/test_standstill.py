@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from exporter.vocabulary.thresholds import Thresholds
 from tests.exporter.live.stepping import EVEN, Node, served
 
 
@@ -49,13 +50,13 @@ def test_hung_job_names_the_rank_outside_sync() -> None:
     """When no rank steps any more, the rank that is not waiting is named with its stage."""
     node = Node()
     node.run(30)
-    node.states[2] = replace(node.states[2], stage="data", stage_elapsed_seconds=40.0)
-    for _ in range(40):
+    node.states[2] = replace(node.states[2], stage="data")
+    for _ in range(121):
         job = node.push()
 
     assert job["verdict"]["state"] == "hung"
     assert job["verdict"]["sentence"] == (
-        "No step for 41 s, 4 of 4 GPUs wait: rank 2 is in data; 3 of 4 ranks wait in sync."
+        "No step for 2 min, 4 of 4 GPUs wait: rank 2 is in data; 3 of 4 ranks wait in sync."
     )
     assert job["verdict"]["gpus_lost"] == {"hung": 4.0}
 
@@ -71,17 +72,18 @@ def test_hang_points_to_the_last_event_of_the_rank() -> None:
         "seconds": None,
     }
     node.states[2] = replace(node.states[2], stage="checkpoint", lifecycle_events=[saving])
-    for _ in range(40):
-        job = node.push()
+    for _ in range(1_801):
+        node.pass_second()
+    job = node.push()
 
     assert (
-        "rank 2 is in checkpoint (its last event: checkpoint began 2 min ago); 3 of 4"
+        "rank 2 is in checkpoint (its last event: checkpoint began 32 min ago); 3 of 4"
         in (job["verdict"]["sentence"])
     )
     assert job["ranks"][2]["last_event"] == {
         "event": "checkpoint",
         "state": "began",
-        "age_seconds": 130.0,
+        "age_seconds": 1_892.0,
         "seconds": None,
     }
     assert job["ranks"][1]["last_event"] is None
@@ -107,13 +109,13 @@ def test_rank_that_never_steps_hides_no_hang() -> None:
     """An evaluator is not part of the training: if that hangs, the page shows it."""
     node = Node()
     node.run(30)
-    node.states[3] = replace(node.fresh(3), pid=103, stage="eval")
-    for _ in range(40):
+    node.states[3] = replace(node.fresh(3), pid=103, stage="other")
+    for _ in range(121):
         job = node.push()
 
     assert job["verdict"]["sentence"] == (
-        "No step for 41 s, 4 of 4 GPUs wait: every rank on this node that has finished a step "
-        "waits in sync; of those that have not, rank 3 is in eval."
+        "No step for 2 min, 4 of 4 GPUs wait: every rank on this node that has finished a step "
+        "waits in sync; of those that have not, rank 3 is in other."
     )
 
 
@@ -132,14 +134,16 @@ def test_restart_with_fewer_ranks_shows_those() -> None:
 
 
 def test_stopped_process_is_named_by_its_silence() -> None:
-    """A stopped process cannot report where it is; its silence is enough."""
+    """A stopped process cannot report where it is; a minute of silence is enough."""
     node = Node()
     node.run(30)
-    for _ in range(40):
-        job = node.push(silent=(2,))
+    for _ in range(60):
+        early = node.push(silent=(2,))
+    job = node.push(silent=(2,))
 
+    assert early["verdict"]["state"] == "ranks_missing"
     assert (
-        "rank 2 has been silent for 40 s; 3 of 4 ranks wait in sync" in job["verdict"]["sentence"]
+        "rank 2 has been silent for 61 s; 3 of 4 ranks wait in sync" in job["verdict"]["sentence"]
     )
     assert [rank["silent"] for rank in job["ranks"]] == [False, False, True, False]
 
@@ -148,23 +152,63 @@ def test_hang_caused_elsewhere_blames_nobody_here() -> None:
     """If every rank of this node waits in sync, what holds the job up is not here."""
     node = Node(ranks=4, world_size=8)
     node.run(30)
-    for _ in range(40):
+    for _ in range(121):
         job = node.push()
 
     assert "is not on this node" in job["verdict"]["sentence"]
 
 
-def test_long_checkpoint_of_slow_steps_is_no_hang() -> None:
-    """Ten times the usual step must pass before a standstill is called one."""
+def test_wait_of_slow_steps_is_no_hang() -> None:
+    """Ten times the usual step must pass before a standstill is called a hang."""
     node = Node(ranks=2)
-    for _ in range(12):
-        node.step({"forward": 8.0, "sync": 2.0})
-        for _ in range(10):
-            node.push()
-    for _ in range(60):
+    node.said = EVEN | {"step_seconds": 20.0}
+    node.run(5)
+    for _ in range(199):
+        early = node.push()
+
+    assert early["verdict"]["state"] != "hung"
+    assert node.push()["verdict"]["state"] == "hung"
+
+
+@pytest.mark.parametrize("stage", ["eval", "checkpoint", "data"])
+def test_stage_that_all_ranks_are_in_is_no_hang(stage: str) -> None:
+    """No rank waits for another, so nothing is lost: after a minute nobody can be judged."""
+    node = Node()
+    node.run(30)
+    node.states = {rank: replace(each, stage=stage) for rank, each in node.states.items()}
+    for _ in range(40):
+        early = node.push()["verdict"]
+    for _ in range(110):
+        late = node.push()["verdict"]
+
+    assert (early["state"], early["gpus_lost"]) == ("healthy", {"common": 0.5})
+    assert (late["state"], late["reason"]) == ("not_judgeable", "no_steps")
+    assert late["sentence"] == (
+        f"No rank on this node has finished a step for 3 min: rank 0 is in {stage}, rank 1 is in "
+        f"{stage} and rank 2 is in {stage} and 1 more."
+    )
+
+
+def test_limit_is_the_operators() -> None:
+    """An override of the rules is one of the page."""
+    node = Node(thresholds=Thresholds({("demo", "hang_seconds"): 20.0}))
+    node.run(30)
+    for _ in range(21):
         job = node.push()
 
-    assert job["verdict"]["state"] == "healthy"
+    assert job["verdict"]["state"] == "hung"
+
+
+def test_rank_that_left_when_the_wait_began_is_named_first() -> None:
+    """A rank that has just moved on is not the one that the others wait for."""
+    node = Node()
+    node.run(30)
+    node.states[3] = replace(node.states[3], stage="data")
+    for _ in range(121):
+        node.states[1] = replace(node.states[1], stage="forward", stage_elapsed_seconds=1.0)
+        job = node.push()
+
+    assert "rank 3 is in data and rank 1 is in forward" in job["verdict"]["sentence"]
 
 
 def test_killed_job_is_silent() -> None:

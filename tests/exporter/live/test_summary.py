@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from exporter.causes.model import Cause, Guess
 from tests.exporter.live.stepping import EVEN, Node, served
 from tests.exporter.snapshots import CHANGE, late, verdict
 
@@ -36,8 +37,11 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
             "gpus_lost": 1.0,
             "late_for_seconds": 30.0,
             "is_here": True,
+            "is_told": True,
+            "cause": None,
         }
     ]
+    assert said["judge"] == "join"
     assert said["details"] == [
         "Rank 2 has needed 45% more time than its peers for 30 s, mostly in data; "
         "1.00 GPUs wait for it.",
@@ -115,6 +119,65 @@ def test_rank_that_wakes_nobody_is_listed_and_the_job_even(kind: str, sentence: 
     assert [each["rank"] for each in said["late"]] == [2]
 
 
+def test_rank_that_costs_too_little_is_no_straggler() -> None:
+    """Below a hundredth of the job's GPUs the job is healthy, and the rank is in a sentence."""
+    cheap = verdict(late=(late(gpus={"data": 0.63}),), ranks={"all": 64})
+    node = Node(world_size=64)
+    said = node.judged(cheap)
+
+    assert (said["state"], said["first_action"], said["alert"]) == ("healthy", None, None)
+    assert said["sentence"] == (
+        "No rank is late enough for an alert: rank 2 needs 45% more time than its peers."
+    )
+    assert said["details"][0].startswith("Rank 2 has needed 45% more time")
+    assert [each["is_told"] for each in said["late"]] == [False]
+
+    dearer = verdict(late=(late(gpus={"data": 0.64}),), ranks={"all": 64})
+    assert node.judged(dearer)["state"] == "straggler"
+
+
+CAUSE = Cause(
+    "slow_device",
+    "clocks",
+    0.875,
+    "its SM clock is 1.41 GHz, its peers' 1.95: too hot, 87 °C",
+    "nvidia-smi -q -i GPU -d CLOCK on NODE, PID has UUID",
+    "sm_clock_hertz",
+    1.41e9,
+    1.95e9,
+    (Guess("cpu", "steal", 0.125, "its node lacks half a CPU"),),
+)
+
+
+def test_cause_is_told_with_its_figures() -> None:
+    """The page repeats the one explanation, and its first action with the names filled in."""
+    node = Node()
+    node.cause = CAUSE
+    said = node.judged(verdict())
+
+    assert said["details"][1] == f"Cause: {CAUSE.sentence}."
+    assert said["first_action"] == "nvidia-smi -q -i GPU -d CLOCK on NODE, 102 has UUID"
+    assert said["late"][0]["cause"] == {
+        "cause": "slow_device",
+        "detail": "clocks",
+        "share": 0.875,
+        "sentence": CAUSE.sentence,
+        "first_action": said["first_action"],
+        "figure": "sm_clock_hertz",
+        "value": 1.41e9,
+        "peers_value": 1.95e9,
+        "unit": "hertz",
+        "others": [
+            {
+                "cause": "cpu",
+                "detail": "steal",
+                "share": 0.125,
+                "sentence": "its node lacks half a CPU",
+            }
+        ],
+    }
+
+
 def test_ranks_that_wake_come_first() -> None:
     """Who reads the first late rank has one that is late, though a mild one may cost more."""
     said = Node().judged(verdict(late=(late(rank=1, kind="mild"), late(gpus={"data": 0.5}))))
@@ -172,7 +235,10 @@ def test_evaluator_of_this_node_is_not_missing() -> None:
     node.said = EVEN | {"absent": 1}
     for _ in range(150):
         for rank in (0, 1, 2):
-            node.states[rank] = replace(node.states[rank], steps=node.states[rank].steps + 1)
+            state = node.states[rank]
+            node.states[rank] = replace(
+                state, steps=state.steps + 1, last_step_timestamp_seconds=node.now
+            )
         said = node.push()["verdict"]
 
     assert said["state"] == "healthy"

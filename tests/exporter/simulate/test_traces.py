@@ -217,7 +217,7 @@ def live(simulated: Fleet, node: str = NODE) -> dict[str, Any]:
         ("memory", "healthy"),
         ("missing", "ranks_missing"),
         ("nosync", "not_judgeable"),
-        ("nojoin", "not_judgeable"),
+        ("nojoin", "straggler"),
         ("off", "not_judgeable"),
         ("starting", "starting"),
         ("finished", "finished"),
@@ -235,9 +235,7 @@ def test_live_page_of_the_tour_shows_the_state(tmp_path: Path, job_id: str, stat
     assert (job["job_id"], job["verdict"]["state"]) == (job_id, state)
 
 
-@pytest.mark.parametrize(
-    ("job_id", "reason"), [("nosync", "no_sync"), ("nojoin", "no_join"), ("off", "off")]
-)
+@pytest.mark.parametrize(("job_id", "reason"), [("nosync", "no_sync"), ("off", "off")])
 def test_live_page_of_the_tour_shows_the_reason(tmp_path: Path, job_id: str, reason: str) -> None:
     """Jobs that cannot be judged are told apart by what is missing."""
     (plan,) = [plan for plan in tour() if plan.job_id == job_id]

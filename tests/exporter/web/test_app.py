@@ -16,6 +16,7 @@ from exporter.live.page import LiveSummary, LiveView
 from exporter.live.ranks import RankView
 from exporter.live.sentences import LateView
 from exporter.live.summary import JobVerdict
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
@@ -42,7 +43,7 @@ class Web:
     def __init__(self) -> None:
         self.store = RankStore()
         self.gpus_visible: int | None = None
-        self.live = LiveView(self.store, lambda: self.gpus_visible)
+        self.live = LiveView(NodeJobs(self.store), lambda: self.gpus_visible)
         self.live.sample(1_000.0, 1_000.0)
         self.why_not_ready: str | None = "The first readings are not available yet."
         self.why_not_healthy: str | None = None

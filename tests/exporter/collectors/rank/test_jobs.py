@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from exporter.collectors.rank.jobs import JobsCollector
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from tests.exporter.clock import Clock
 from tests.exporter.collectors.expose import expose, series
@@ -21,6 +22,7 @@ class Node:
     def __init__(self, behind_seconds: float = 0.0) -> None:
         self.clock = Clock()
         self.store = RankStore(clock=self.clock)
+        self.jobs = NodeJobs(self.store)
         self._zero = 1_000.0 - self.clock.seconds - behind_seconds
         self._sequence = 0
 
@@ -41,7 +43,7 @@ class Node:
 
     def shown(self, *names: str) -> dict[str, float]:
         """Return the values of the series of these names (all), by name and labels."""
-        lines = series(expose(JobsCollector(self.store)))
+        lines = series(expose(JobsCollector(self.jobs)))
         values = {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
         chosen = {f"rankskew_{name}" for name in names}
         return {
@@ -70,6 +72,8 @@ def test_verdict_is_exposed_once_a_job() -> None:
         "job_ranks",
         "job_coverage_ratio",
         "job_not_judgeable",
+        "job_judge_info",
+        "job_absent_ranks",
     ) == {
         'job_gpus_lost{job_id="llama",kind="group"}': 0.0,
         'job_gpus_lost{job_id="llama",kind="persistent"}': 1.0,
@@ -80,6 +84,28 @@ def test_verdict_is_exposed_once_a_job() -> None:
         'job_step_seconds{job_id="llama"}': 0.5,
         'job_ranks{job_id="llama",peer_group="all"}': 4.0,
         'job_coverage_ratio{job_id="llama"}': 0.8,
+        'job_judge_info{job_id="llama",judge="join"}': 1.0,
+        'job_absent_ranks{job_id="llama"}': 1.0,
+    }
+
+
+def test_verdict_of_the_node_is_exposed_like_that_of_the_join() -> None:
+    """What the join alone knows is absent: how many of the steps and ranks it is on."""
+    node = Node()
+    for _ in range(14):
+        for rank, data in enumerate((0.25, 0.125, 0.125, 0.125)):
+            block = {"data": data, "forward": 0.375, "sync": 0.5 - data}
+            told = {"block_steps": 64, "block_seconds": block, "join_coverage": 0.5}
+            node.push(rank, world_size=16, **told)
+        shown = node.shown()
+        node.clock.seconds += 10.0
+
+    assert {key: value for key, value in shown.items() if key.startswith("job_")} == {
+        'job_judge_info{job_id="llama",judge="node"}': 1.0,
+        'job_ranks{job_id="llama",peer_group="all"}': 16.0,
+        'job_gpus_lost{job_id="llama",kind="persistent"}': pytest.approx(2.1428571),
+        'job_step_seconds{job_id="llama"}': 0.875,
+        'job_slowdown_ratio{job_id="llama"}': pytest.approx(1.1666667),
     }
 
 
@@ -221,11 +247,22 @@ def test_restart_with_fewer_ranks_counts_no_dead_copies() -> None:
     }
 
 
+def test_start_is_told_with_its_age() -> None:
+    """Until a rank here has finished a step, the node says how long the job has been starting."""
+    node = Node()
+    node.push(steps=0)
+    node.clock.seconds += 5.0
+    assert node.shown("node_starting_seconds") == {'node_starting_seconds{job_id="llama"}': 65.0}
+
+    node.push(steps=1)
+    assert node.shown("node_starting_seconds") == {}
+
+
 def test_page_passes_promtool() -> None:
     """Names, types and help texts are as Prometheus wants them."""
     node = Node()
     reason = verdict(reason="no_sync")
     node.push(verdict=reason, join_coverage=1.0, last_step_timestamp_seconds=node.time(1.0))
-    checked = promtool_check_metrics(expose(JobsCollector(node.store)))
+    checked = promtool_check_metrics(expose(JobsCollector(node.jobs)))
 
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

@@ -3,6 +3,7 @@
 from typing import Any
 
 from exporter.collectors.rank.late_ranks import LateRanksCollector
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from tests.exporter.clock import Clock
 from tests.exporter.collectors.expose import expose, series
@@ -19,7 +20,7 @@ class Node:
     def __init__(self) -> None:
         self.clock, self.wall = Clock(), Clock(WALL)
         self.store = RankStore(clock=self.clock)
-        self.collector = LateRanksCollector(self.store, self.wall)
+        self.collector = LateRanksCollector(NodeJobs(self.store), "gpu-12", self.wall)
         self._sequence = 0
 
     def push(self, rank: int = 2, seconds: float = 0.0, **changes: Any) -> None:
@@ -50,8 +51,8 @@ def test_late_rank_is_told_with_its_cost() -> None:
     node.push(verdict_age_seconds=2.0)
 
     assert node.shown() == [
-        'rankskew_late_ratio{job_id="llama",kind="persistent",peer_group="all",rank="2",'
-        'stage="data"} 0.45',
+        'rankskew_late_ratio{job_id="llama",kind="persistent",nodename="gpu-12",peer_group="all",'
+        'rank="2",stage="data"} 0.45',
         'rankskew_late_gpus{job_id="llama",peer_group="all",rank="2",stage="data"} 0.75',
         'rankskew_late_gpus{job_id="llama",peer_group="all",rank="2",stage="forward"} 0.25',
         f"{SINCE} 1.699999968e+09",
@@ -122,6 +123,24 @@ def test_silence_is_part_of_the_age() -> None:
     node.wall.seconds += 5.0
 
     assert node.since() == -30.0
+
+
+def test_late_rank_of_the_nodes_own_verdict_is_told_alike() -> None:
+    """Where no join speaks, the rank that this exporter finds late has the same series."""
+    node = Node()
+    for _ in range(25):
+        for rank, data in ((2, 0.25), (3, 0.125)):
+            block = {"data": data, "forward": 0.375, "sync": 0.5 - data}
+            node.push(rank, 2.5, verdict=None, block_steps=64, block_seconds=block)
+        shown = node.shown()
+
+    assert shown == [
+        'rankskew_late_ratio{job_id="llama",kind="persistent",nodename="gpu-12",peer_group="all",'
+        'rank="2",stage="data"} 0.25',
+        'rankskew_late_gpus{job_id="llama",peer_group="all",rank="2",stage="data"} '
+        "0.42857142857142855",
+        f"{SINCE} 1.700000005e+09",
+    ]
 
 
 def test_page_passes_promtool() -> None:

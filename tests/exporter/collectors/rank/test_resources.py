@@ -10,7 +10,6 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 
 from exporter.cgroups import Cgroup
-from exporter.collectors.rank.blocks import RankBlocksCollector
 from exporter.collectors.rank.events import RankEventsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
@@ -23,6 +22,7 @@ from exporter.processes.cgroup_cost import RESOURCES, CgroupCost, Throttling
 from exporter.processes.host_watch import HostCost, HostWatch, Look, to_follow
 from exporter.processes.rank_cost import Cost
 from exporter.processes.rank_gpus import RankJoin
+from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from rank_probe.snapshot import LIFECYCLE, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 from rank_probe.stages import STAGES
@@ -112,9 +112,8 @@ class All:
             RankEventsCollector(held),
             RankGpusCollector(join),
             RankHostCollector(join, held, watch),
-            LateRanksCollector(held),
+            LateRanksCollector(NodeJobs(held)),
             LateLinesCollector(held),
-            RankBlocksCollector(held),
         )
 
     def collect(self) -> Iterator[Metric]:

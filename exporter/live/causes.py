@@ -1,0 +1,67 @@
+"""Why a rank of this node is late, as the page shows it; exporter.causes finds it out."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from exporter.causes.model import UNKNOWN, Cause, Guess
+
+# Returns the cause of a rank of a job, None if it is not known yet.
+Causes = Callable[[str, int], Cause | None]
+
+# The ends of the names in rank_probe.figures.FIGURES; a figure with no such end is a number.
+UNITS: Final = ("bytes_per_second", "per_second", "hertz", "watts", "celsius", "seconds", "ratio")
+PLACEHOLDER: Final = re.compile(r"\b(PID|GPU|UUID|NODE)\b")
+
+
+@dataclass(frozen=True, slots=True)
+class CauseView:
+    """A cause with the *figure* that shows it, *value* of the rank and *peers_value*, in *unit*.
+
+    *share* (0 to 1) is how much of the rank's excess it accounts for; *others* are the next best
+    guesses. Without a figure, *figure* and *unit* are empty.
+    """
+
+    cause: str
+    detail: str
+    share: float
+    sentence: str
+    first_action: str
+    figure: str
+    value: float | None
+    peers_value: float | None
+    unit: str
+    others: list[Guess]
+
+
+def view_cause(cause: Cause, place: Mapping[str, object]) -> CauseView:
+    """Describe *cause*; *place* has what is known of the rank's PID, GPU, UUID and NODE."""
+    return CauseView(
+        cause=cause.cause,
+        detail=cause.detail,
+        share=cause.share,
+        sentence=cause.sentence,
+        first_action=_filled(cause.first_action, place),
+        figure=cause.figure,
+        value=cause.value,
+        peers_value=cause.peers_value,
+        unit=unit_of(cause.figure),
+        others=list(cause.others),
+    )
+
+
+def cause_sentence(cause: CauseView) -> str:
+    """Say what it is, or that it is not known."""
+    if cause.cause == UNKNOWN:
+        return f"Cause unknown: {cause.sentence}." if cause.sentence else "Cause unknown."
+    return f"Cause: {cause.sentence}."
+
+
+def unit_of(figure: str) -> str:
+    """Return the base unit in the name of *figure*; empty if it counts something."""
+    return next((unit for unit in UNITS if figure.endswith(f"_{unit}")), "")
+
+
+def _filled(action: str, place: Mapping[str, object]) -> str:
+    return PLACEHOLDER.sub(lambda found: str(place.get(found[0], found[0])), action)

@@ -1,0 +1,230 @@
+"""The node's judge: which of its ranks are late, in jobs whose join does not speak.
+
+It compares the last block of steps of each rank with those of its peer group on this node. So it
+does not see a delay of less than 8 %, pauses, a whole node that is late, or a rank that has no peer
+here.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
+from statistics import fmean, median, quantiles
+from typing import Final, NamedTuple
+
+from exporter.ranks.jobs import NodeJob
+from rank_probe.snapshot import LEVEL_OFF, Snapshot
+from rank_probe.stages import STAGES, SYNC
+from rank_probe.verdict import MOST_LATE, NO_SYNC, PERSISTENT, Late, Verdict
+
+# An incident begins over its own group by so much, and by so many times the spread of the faster
+# ranks. It ends below half of that, so that a delay near the limit is one incident.
+LATE_RATIO: Final = 0.08
+SPREADS: Final = 5
+ENOUGH_FOR_A_SPREAD: Final = 5
+STAYS: Final = 0.5
+# It is told after this long: a single slow block names nobody.
+LATE_SECONDS: Final = 120.0
+# Of a step; it must not become a whole step through rounding.
+LARGEST_SHARE: Final = 0.999
+
+
+class Block(NamedTuple):
+    """A rank's mean step: its *own* stages in seconds, their sum *busy*, and the whole *step*."""
+
+    snapshot: Snapshot
+    own: Mapping[str, float]
+    busy: float
+    step: float
+
+    @property
+    def busy_ratio(self) -> float:
+        """The share of a step in which it does not wait."""
+        return self.busy / self.step
+
+
+class Found(NamedTuple):
+    """A rank that stands out now.
+
+    It needs so many *seconds* a step more than the heaviest peer group. *excess* is what it needs
+    over its own group, by stage, *ratio* the seconds over what that heaviest group needs.
+    *confidence* is its excess divided by the one with which an incident begins.
+    """
+
+    snapshot: Snapshot
+    seconds: float
+    ratio: float
+    excess: Mapping[str, float]
+    confidence: float
+
+
+class Incident(NamedTuple):
+    """A rank that is late since then; its *stage* is that of most excess at the beginning."""
+
+    since: float
+    stage: str
+
+    def is_told(self, now: float) -> bool:
+        """Say whether it has lasted long enough."""
+        return now - self.since >= LATE_SECONDS
+
+
+class NodeJudge:
+    """Keeps the incidents of the jobs that it judges, each with one onset, one stage, one end."""
+
+    def __init__(self) -> None:
+        self._incidents: dict[str, dict[int, Incident]] = {}
+
+    def forget_all_but(self, job_ids: set[str]) -> None:
+        """Drop the incidents of all other jobs: they are gone, or their join speaks."""
+        for job_id in self._incidents.keys() - job_ids:
+            del self._incidents[job_id]
+
+    def judge(self, job: NodeJob) -> Verdict | None:
+        """Return the verdict on *job* now; None if no two peers here can be compared."""
+        blocks = _blocks([rank.snapshot for rank in job.beating])
+        synced = [block for block in blocks if STAGES[SYNC] in block.snapshot.block_seconds]
+        if not synced:  # Without a measured wait, a late rank looks like its victims.
+            return _silence(job, blocks) if blocks else None
+        groups = _by_group(synced)
+        if all(len(group) == 1 for group in groups):
+            return None
+        before = self._incidents.get(job.job_id, {})
+        incidents: dict[int, Incident] = {}
+        told: list[Found] = []
+        for each in _found(groups):
+            rank = each.snapshot.rank
+            incident = before.get(rank) or Incident(job.now, _most(each.excess))
+            is_told = incident.is_told(job.now)
+            if each.confidence > (STAYS if is_told else 1.0):
+                incidents[rank] = incident
+                told += [each] if is_told else []
+        self._incidents[job.job_id] = incidents
+        return _verdict(job, synced, told, incidents)
+
+
+def _blocks(snapshots: Sequence[Snapshot]) -> list[Block]:
+    return [
+        Block(snapshot, own, sum(own.values()), step)
+        for snapshot in snapshots
+        if (step := sum(snapshot.block_seconds.values())) > 0
+        and snapshot.level != LEVEL_OFF
+        and (own := _own(snapshot))
+    ]
+
+
+def _own(snapshot: Snapshot) -> dict[str, float]:
+    return {stage: each for stage, each in snapshot.block_seconds.items() if stage != STAGES[SYNC]}
+
+
+def _by_group(blocks: Sequence[Block]) -> list[list[Block]]:
+    def name(block: Block) -> str:
+        return block.snapshot.peer_group
+
+    return [list(group) for _, group in groupby(sorted(blocks, key=name), key=name)]
+
+
+def _found(groups: Sequence[Sequence[Block]]) -> Iterator[Found]:
+    """Yield the ranks that exceed all groups and wait about as little as any."""
+    heaviest = max(_baseline(group) for group in groups)
+    ratios = [block.busy_ratio for group in groups for block in group]
+    least_ratio = (max(ratios) + median(ratios)) / 2
+    for group in groups:
+        baseline, limit = _baseline(group), _limit(group)
+        for block in group:
+            over = block.busy - heaviest
+            confidence = (block.busy - baseline) / limit
+            if over > 0 and confidence > STAYS and block.busy_ratio >= least_ratio:
+                excess = _excess(block, group)
+                yield Found(block.snapshot, over, over / heaviest, excess, confidence)
+
+
+def _baseline(group: Sequence[Block]) -> float:
+    """Return the usual busy time: it holds while most of the group is slow."""
+    return _twelfth(4, [block.busy for block in group])
+
+
+def _limit(group: Sequence[Block]) -> float:
+    """Return the excess over the baseline with which an incident begins."""
+    baseline = _baseline(group)
+    if len(group) < ENOUGH_FOR_A_SPREAD:
+        return LATE_RATIO * baseline
+    spread = baseline - _twelfth(1, [block.busy for block in group])
+    return max(LATE_RATIO * baseline, SPREADS * spread)
+
+
+def _excess(late: Block, group: Sequence[Block]) -> dict[str, float]:
+    """Return by stage what *late* needs over what most of its group need there."""
+
+    def usual(stage: str) -> float:
+        others = [block.own[stage] for block in group if stage in block.own]
+        return _twelfth(4, others) if len(others) > len(group) / 2 else 0.0
+
+    return {stage: max(seconds - usual(stage), 0.0) for stage, seconds in late.own.items()}
+
+
+def _most(excess: Mapping[str, float]) -> str:
+    return max(excess, key=lambda stage: excess[stage])
+
+
+def _twelfth(number: int, values: Sequence[float]) -> float:
+    """Return the quantile *number* / 12 as Prometheus does; of two values or one, the least."""
+    return (
+        min(values) if len(values) < 3 else quantiles(values, n=12, method="inclusive")[number - 1]
+    )
+
+
+def _silence(job: NodeJob, blocks: Sequence[Block]) -> Verdict:
+    return Verdict(_step(blocks), _ranks(job, blocks), reason=NO_SYNC)
+
+
+def _verdict(
+    job: NodeJob, blocks: Sequence[Block], told: Sequence[Found], incidents: Mapping[int, Incident]
+) -> Verdict:
+    step_seconds = fmean(block.step for block in blocks)
+    # All others wait for the late ranks, which are about equally late, or they would wait as well.
+    others = max(_world(job) / len(told) - 1, 0.0) if told else 0.0
+    late = [
+        _late(each, incidents[each.snapshot.rank], job.now, step_seconds, others) for each in told
+    ]
+    late.sort(key=lambda each: (-each.gpus_lost, each.rank))
+    longest = max((each.seconds for each in told), default=0.0) / step_seconds
+    return Verdict(
+        _step(blocks),
+        _ranks(job, blocks),
+        step_seconds=step_seconds,
+        slowdown=1 / (1 - min(longest, LARGEST_SHARE)),
+        gpus_lost={"persistent": sum(each.gpus_lost for each in late)},
+        late=tuple(late[:MOST_LATE]),
+    )
+
+
+def _late(found: Found, incident: Incident, now: float, step_seconds: float, others: float) -> Late:
+    since = now - incident.since
+    cost = found.seconds / step_seconds * others
+    whole = sum(found.excess.values())
+    return Late(
+        rank=found.snapshot.rank,
+        peer_group=found.snapshot.peer_group,
+        stage=incident.stage,
+        kind=PERSISTENT,
+        ratio=found.ratio,
+        gpus={stage: cost * each / whole for stage, each in found.excess.items() if each},
+        since_seconds=since,
+        steps=int(since / step_seconds),
+        confidence=found.confidence,
+    )
+
+
+def _step(blocks: Sequence[Block]) -> int:
+    return max(block.snapshot.steps for block in blocks)
+
+
+def _ranks(job: NodeJob, blocks: Sequence[Block]) -> dict[str, int]:
+    """Return how many ranks of the job each peer group has, if all nodes are like this one."""
+    return {
+        group[0].snapshot.peer_group: round(_world(job) * len(group) / len(blocks))
+        for group in _by_group(blocks)
+    }
+
+
+def _world(job: NodeJob) -> int:
+    return max(job.world_size or 0, len(job.beating))

@@ -1,0 +1,29 @@
+"""Which late ranks people are told about: the definition that the rules have too, in late.yaml."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from rank_probe.verdict import NODE, PAUSES, PERSISTENT, Late
+
+# A rank that costs this share of the costliest one, or less, is not told: fix that one first.
+LEAST_SHARE: Final = 0.1
+
+
+def told(
+    late: Sequence[Late], world_size: int, threshold: Callable[[str], float]
+) -> frozenset[int]:
+    """Return the ranks that are late enough, if together they cost enough of *world_size* GPUs."""
+    costliest = max((each.gpus_lost for each in late), default=0.0)
+    worth = [
+        each
+        for each in late
+        if each.gpus_lost > LEAST_SHARE * costliest and _is_late(each, threshold("skew_ratio"))
+    ]
+    if sum(each.gpus_lost for each in worth) < threshold("gpus_lost_ratio") * world_size:
+        return frozenset()
+    return frozenset(each.rank for each in worth)
+
+
+def _is_late(late: Late, skew_ratio: float) -> bool:
+    # The mean of a rank that pauses says little. Those of the other kinds may not be late at all.
+    return late.kind == PAUSES or (late.kind in (PERSISTENT, NODE) and late.ratio > skew_ratio)

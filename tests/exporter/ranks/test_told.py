@@ -1,0 +1,35 @@
+"""Who is told that a rank is late: nobody, unless it costs enough."""
+
+from typing import Any
+
+import pytest
+
+from exporter.ranks.told import told
+from exporter.vocabulary.thresholds import Thresholds
+from tests.exporter.snapshots import late
+
+
+@pytest.mark.parametrize(
+    ("ranks", "names"),
+    [
+        ([], []),
+        ([{}], [2]),
+        ([{"ratio": 0.03}], []),
+        ([{"ratio": 0.031}], [2]),
+        ([{"kind": "node", "ratio": 0.031}], [2]),
+        ([{"kind": "pauses", "ratio": 0.01}], [2]),
+        ([{"kind": "mild"}], []),
+        ([{"kind": "unsynced"}], []),
+        ([{"gpus": {"data": 0.63}}], []),
+        ([{"gpus": {"data": 0.64}}], [2]),
+        # Together they are worth a word; one that costs a tenth of the costliest is not.
+        ([{"rank": 1, "gpus": {"data": 0.4}}, {"gpus": {"data": 0.3}}], [1, 2]),
+        ([{"rank": 1}, {"gpus": {"data": 0.1}}], [1]),
+        ([{"rank": 1, "kind": "mild", "gpus": {"data": 10.0}}, {}], []),
+    ],
+)
+def test_rank_is_told_if_it_costs_enough(ranks: list[dict[str, Any]], names: list[int]) -> None:
+    """The excess, the share of the costliest and the share of the job's GPUs all count."""
+    found = told([late(**each) for each in ranks], 64, Thresholds().value)
+
+    assert sorted(found) == names

@@ -38,6 +38,7 @@ from exporter.ranks.audits import Audits
 from exporter.ranks.limits import RankLimits
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
+from exporter.scrape.levels import Shown
 from exporter.scrape.sampling import Scrape
 from exporter.scrapers import Scrapers
 from exporter.settings import Settings
@@ -103,7 +104,7 @@ class Exporter:
             web_config=config,
             thresholds=_thresholds(settings),
         )
-        self._scrape = Scrape(makers=makers(sources))
+        self._scrape = Scrape(makers=makers(sources), shown=Shown(settings.series_detail))
         join = RankJoin(self._nvml, self._watch.processes, self._store)
         node = Node(name, settings.grafana_url or None, join)
         self.live = LiveView(self._store, self._gpus_visible, node)

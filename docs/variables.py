@@ -40,7 +40,7 @@ VARIABLES: Final = (
         "`RANK_PROBE_JOIN`",
         "`1`",
         "`0` turns off the comparison of steps through the job's own store; the judge "
-        "then does not run, and only the fallback in the rules covers the job.",
+        "then does not run, and each exporter compares only the ranks of its node.",
     ),
     (
         "`RANK_PROBE_STACKS`",

@@ -5,14 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from exporter.diagnose.model import Part
-from exporter.live.sentences import LOST_TO
+from exporter.vocabulary.words import KINDS
 from rank_probe.verdict import MOST_LATE
 
-# In the order in which they are told.
-KINDS: Final = {
-    "hung": "to a job that stands still",
-    **{kind: LOST_TO[kind] for kind in ("persistent", "rotating", "group", "common")},
-}
 NOT_LISTED: Final = "ranks that are not listed"
 # Less than this is no part worth a line.
 SMALLEST_GPUS: Final = 0.005
@@ -30,10 +25,13 @@ def loss(kinds: Mapping[str, float], late: ByRank) -> Part:
     minute; so the ranks share what their kind costs in proportion to their own costs.
     """
     parts = [
-        Part(KINDS.get(kind, kind), kinds[kind], _ranks(kind, kinds[kind], late))
-        for kind in _in_order(kinds)
+        Part(_to(kind), kinds[kind], _ranks(kind, kinds[kind], late)) for kind in _in_order(kinds)
     ]
     return Part("lost", sum(kinds.values()), tuple(parts))
+
+
+def _to(kind: str) -> str:
+    return KINDS[kind].to if kind in KINDS else kind
 
 
 def _in_order(kinds: Mapping[str, float]) -> list[str]:

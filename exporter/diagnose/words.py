@@ -8,6 +8,7 @@ from exporter.diagnose.loss import hundredths
 from exporter.diagnose.model import BALANCED, CANNOT_TELL, Finding, Part, Report
 from exporter.live.sentences import duration, is_slower
 from exporter.top.model import STATE_WORDS
+from exporter.vocabulary.words import cause_in_short
 
 MOST_LINES: Final = 3
 OUTCOMES: Final = {
@@ -122,6 +123,6 @@ def _cost(finding: Finding) -> str:
 
 
 def _cause(finding: Finding) -> str:
-    detail = f" ({finding.detail.replace('_', ' ')})" if finding.detail else ""
     share = f" ({finding.explains:.0%} of the delay)" if finding.explains else ""
-    return f"{(finding.cause or '').replace('_', ' ')}{detail}: {finding.cause_text}{share}."
+    name = cause_in_short(finding.cause or "", finding.detail or "")
+    return f"{name}: {finding.cause_text}{share}."

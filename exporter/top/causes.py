@@ -68,12 +68,6 @@ def from_series(samples: Mapping[str, Sequence[Sample]]) -> dict[str, CauseView]
     }
 
 
-def short(cause: CauseView) -> str:
-    """Return its name for a cell: `input: slow reads`."""
-    name = f"{cause.cause}: {cause.detail}" if cause.detail else cause.cause
-    return name.replace("_", " ")
-
-
 def told(cause: CauseView) -> str:
     """Return it in a sentence, with the share of the delay that it accounts for."""
     said = cause_sentence(cause).removesuffix(".")

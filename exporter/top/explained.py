@@ -5,6 +5,7 @@ from dataclasses import replace
 from exporter.live.states import HUNG
 from exporter.top import causes
 from exporter.top.model import Job
+from exporter.vocabulary.words import cause_in_short
 from rank_probe.verdict import NODE
 
 
@@ -21,7 +22,7 @@ def explained(job: Job) -> Job:
     is_said = any(cause.sentence in said for said in job.details)
     return replace(
         job,
-        cause=causes.short(cause),
+        cause=cause_in_short(cause.cause, cause.detail),
         details=job.details if is_said else (causes.told(cause), *job.details),
         first_action=cause.first_action or job.first_action,
     )

@@ -16,6 +16,7 @@ from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, in_order, n
 from exporter.top.prometheus_ranks import with_ranks
 from exporter.top.ranks import MOST_RANKS
 from exporter.top.told import told
+from exporter.vocabulary.words import reasons_in_order
 
 # Each has a few series per job, however many ranks that has.
 JOB_SERIES: Final = (
@@ -29,23 +30,6 @@ JOB_SERIES: Final = (
 LATE_SERIES: Final = (
     "rank:rankskew_(late:ratio|gpus_lost:sum|told_gpus_lost:sum)|rankskew_late_since_timestamp_seconds"
     f"|{causes.SERIES}"
-)
-# Why a job cannot be judged, as coverage.yaml records it: several hold at once, and each explains
-# some of those after it.
-REASONS: Final = (
-    "no_probe",
-    "off",
-    "single_rank",
-    "ranks_silent",
-    "ranks_without_probe",
-    "ranks_missing",
-    "no_join",
-    "no_peers",
-    "no_sync",
-    "no_busy_time",
-    "join_incomplete",
-    "no_steps",
-    "warming_up",
 )
 NO_RULES: Final = (
     "This Prometheus scrapes exporters of Rankskew, but does not evaluate its rules; "
@@ -165,12 +149,6 @@ def _job(cluster: str, job_id: str, found: Found, now: float) -> Job:
 def _state(found: Found) -> str:
     states = [s for s in found.labels("job:rankskew_state:info", "state") if s in STATES]
     return min(states, key=STATES.index, default=UNKNOWN)
-
-
-def reasons_in_order(reasons: Iterable[str]) -> list[str]:
-    """Return *reasons*, each before those that it explains; what is not known comes last."""
-    there = sorted(set(reasons))
-    return [each for each in REASONS if each in there] + [e for e in there if e not in REASONS]
 
 
 def _reason(found: Found) -> str | None:

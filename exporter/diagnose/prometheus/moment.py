@@ -12,8 +12,8 @@ from exporter.diagnose.known import Known
 from exporter.diagnose.model import Place, host
 from exporter.live.sentences import LineView
 from exporter.live.states import RANKS_MISSING
-from exporter.top.from_prometheus import reasons_in_order
 from exporter.top.model import Job
+from exporter.vocabulary.words import reasons_in_order
 
 # A job has a few of each, however many ranks it has: they are about late and silent ranks only.
 SERIES: Final = (

@@ -23,7 +23,7 @@ def test_report_on_a_late_rank() -> None:
         "   Since       4 min (",
         "   Cost        1.65 GPUs; its own time is 35.0% longer than its peers'",
         "   Code        87% of its time in data is in Corpus.read (corpus.py:41)",
-        "   Cause       input (workers): 3 of its workers never wait, 0 of its peers' (97%",
+        "   Cause       loader (workers at their limit): 3 of its workers never wait, 0 of its",
         "   First       `py-spy dump --pid 4006` on n2",
         "   Proof       The rank's `data` time is that of its peers.",
         "main/docs/playbook/input.md",
@@ -73,7 +73,7 @@ def test_markdown_has_the_same_rows() -> None:
 
     assert said.startswith("# llama: straggler\n")
     assert "## 1. Rank &lt;b>6&lt;/b> is slow." in said
-    assert "- **Cause:** input (workers): 3 of its workers never wait" in said
+    assert "- **Cause:** loader (workers at their limit): 3 of its workers never wait" in said
     assert "    - 1.61 data" in said
     assert "1. `py-spy dump --pid 4006` on n2" in said
     assert "<https://github.com/rankskew/rankskew/blob/main/docs/playbook/input.md>" in said

@@ -16,4 +16,4 @@ def test_cause_that_is_not_known_accounts_for_nothing() -> None:
     """A share of 0% would be one more number to wonder about."""
     found = Finding("unknown", "It was.", cause="unknown", cause_text="nothing explains it")
 
-    assert dict(rows(found, None))["Cause"] == "unknown: nothing explains it."
+    assert dict(rows(found, None))["Cause"] == "not known: nothing explains it."

@@ -22,7 +22,7 @@ def test_late_job_has_cost_and_cause() -> None:
 
     assert (job.state, job.culprit, job.since_seconds) == ("straggler", (6, "data"), 240.0)
     assert (job.gpus_lost, job.world_size, job.cost_per_hour) == (0.3, 8, 0.75)
-    assert job.cause == "input: workers"
+    assert job.cause == "loader (workers at their limit)"
     assert job.sentence == "Rank 6 is slow loading data; 1.65 of 8 GPUs wait for it."
     assert job.details == (
         "Cause: 3 of its workers never wait, 0 of its peers' (97% of the delay).",

@@ -20,6 +20,12 @@ PATIENCE_SECONDS: Final = 300.0
 PLACES: Final = {plan.job_id: plan for plan in tour()}
 LATE_RANK: Final = "6"
 MISSING: Final = "job_reason:rankskew_not_judgeable:bool"
+# Money is told only where somebody has set a price.
+PRICE: Final = """\
+groups:
+  - name: price
+    rules: [{record: "rankskew:gpu_hour_price:override", expr: "vector(2.5)"}]
+"""
 
 
 def _late(scope: Scope) -> dict[str, tuple[str, str, str]]:
@@ -79,6 +85,7 @@ class Tour:
 def settled_tour(directory: Path, expected: Mapping[str, str]) -> Iterator[Tour]:
     """Run the tour; yields it once every job has its *expected* state."""
     rules = fast_rules(directory / "rules")
+    (rules / "price.yaml").write_text(PRICE)
     with (
         Simulation(directory / "simulation") as simulation,
         Prometheus(

@@ -19,6 +19,7 @@ check: ## lint, types, and whether generated files are up to date
 	$(PYTHON) -m ruff format --check .
 	$(PYTHON) -m ruff check .
 	$(PYTHON) -m mypy
+	$(PYTHON) -m alerts.build --check
 	$(PYTHON) -m dashboards.build --check
 	$(PYTHON) -m docs.build --check
 
@@ -106,6 +107,9 @@ image: ## build the exporter's image with docker, podman or buildah; IMAGE=ranks
 
 docs: ## regenerate what the documentation lists: metrics, flags, alerts, figures
 	$(PYTHON) -m docs.build
+
+rules: ## regenerate alerts/rules/thresholds.yaml
+	$(PYTHON) -m alerts.build
 
 dashboards: ## regenerate dashboards/json
 	$(PYTHON) -m dashboards.build

@@ -1,10 +1,12 @@
-"""Writes the tables of alerts/README.md: run `python alerts/build_index.py` after a change."""
+"""Writes the tables of alerts/README.md: run `python -m alerts.build_index` after a change."""
 
 import re
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from exporter.vocabulary.thresholds import defaults
 
 ALERTS = Path(__file__).parent
 README = ALERTS / "README.md"
@@ -51,16 +53,11 @@ def files_table() -> str:
     return _table("| file | rules | topic |", rows)
 
 
-def thresholds() -> list[tuple[str, str, str]]:
-    """Return the name, default and reason of each threshold; the reason is the comment above it."""
-    text = (ALERTS / "rules" / "thresholds.yaml").read_text()
-    line = re.compile(r'# (.+)\n.*threshold:default.*\{name: (\w+)\}, expr: "([\d.]+) \*')
-    return [(name, value, reason) for reason, name, value in line.findall(text)]
-
-
 def thresholds_table() -> str:
     """Return one row per threshold."""
-    rows = [f"| `{name}` | {value} | {reason} |" for name, value, reason in thresholds()]
+    rows = [
+        f"| `{each.name}` | {each.value:.12g} | {each.reason} |" for each in defaults().values()
+    ]
     return _table("| threshold | default | reason |", rows)
 
 

@@ -89,6 +89,9 @@ class Exporter(Process):
 class Simulation(Process):
     """`rankskew simulate` with *arguments*, and *environment* added to this process's own."""
 
+    # Each node of the tour looks back on minutes of evidence: half a minute of CPU.
+    ready_seconds = 120.0
+
     def __init__(
         self,
         directory: Path,

@@ -26,7 +26,6 @@ from docs import (
     playbook_table,
     robustness_table,
     scale_table,
-    shards_table,
 )
 from docs.markdown import fill, table
 from docs.variables import VARIABLES
@@ -116,9 +115,6 @@ PAGES: dict[str, Callable[[str], str]] = {
             "scale_rules": scale_table.rules(),
             "panels_outcome": scale_table.panels_outcome(),
             "panels": scale_table.panels(),
-            "travel": shards_table.travel(),
-            "sizing": shards_table.sizing(),
-            "plan": shards_table.plan(),
         },
     ),
     "docs/diagnose.md": lambda page: fill(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
@@ -13,9 +13,6 @@ from exporter.bundle import bundled
 # What an action disturbs, the least first.
 DISTURBS: Final = ("nothing", "neighbour", "rank", "restart", "node")
 PLACEHOLDERS: Final = ("JOB", "RANK", "NODE", "PID", "GPU", "UUID")
-# How a cause is known, see KNOWN_BY in alerts/advice.yaml.
-MEASURED, OWN, NODE, STAGE = "measured", "own", "node", "stage"
-KNOWN_BY: Final = (MEASURED, OWN, NODE, STAGE)
 DOCS: Final = "https://github.com/rankskew/rankskew/blob/main"
 # What is filled in may be copied into a shell: only this is.
 HARMLESS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+/-]*")
@@ -46,8 +43,8 @@ class Action:
 class Advice:
     """What a cause or a situation is, what to do about it, and what shows that it was this one.
 
-    *known_by* has one of KNOWN_BY for each detail of a cause, "" for none. *alerts* are those that
-    say it. A situation that is not *found* only says why nothing can be told of the job.
+    *alerts* are those that say it. A situation that is not *found* only says why nothing can be
+    told of the job.
     """
 
     cause: str
@@ -56,7 +53,6 @@ class Advice:
     first: str
     actions: tuple[Action, ...]
     proof: str
-    known_by: Mapping[str, str] = field(default_factory=dict)
     alerts: tuple[str, ...] = ()
     runbook: str = "RankskewStraggler"
     playbook: str | None = None

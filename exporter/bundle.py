@@ -4,10 +4,9 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from exporter.errors import StartError, UsageError, reason
-from exporter.shards import COPIES_FILE, Part, Plan, Ruler, for_ruler
 
 PACKAGE: Final = Path(__file__).parent
 # What is shipped, by its place in a wheel (exporter/bundled/...) and in a checkout.
@@ -24,7 +23,12 @@ PLACES: Final = {
     "deploy/systemd": "deploy/systemd",
 }
 RULES: Final = Path("alerts/rules")
+# Of earlier releases; Prometheus would load them beside the others.
+OLD_RULES: Final = ("cause.yaml", "copies.yaml", "fallback.yaml", "straggler.yaml")
 KEEP_FIRING_FOR: Final = re.compile(r"^ *keep_firing_for:.*\n", re.MULTILINE)
+GROUP: Final = re.compile(r"(?m)^(  - name: .*\n)")
+Ruler = Literal["thanos", "mimir"]
+RULERS: Final[tuple[Ruler, ...]] = ("thanos", "mimir")
 
 
 def bundled(name: str) -> Path:
@@ -40,13 +44,12 @@ def bundled(name: str) -> Path:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the rules are for: one Prometheus unless something else is said.
+    """What evaluates the rules: Prometheus, unless *ruler* says something else.
 
-    *vmalert* before 1.92 refuses `keep_firing_for`; *part* is of several Prometheus, see shards.py.
+    *vmalert* before 1.92 refuses `keep_firing_for`.
     """
 
     vmalert: bool = False
-    part: Part | None = None
     ruler: Ruler | None = None
 
 
@@ -54,13 +57,13 @@ def write_files(directory: Path, overwrite: bool = False, wanted: Wanted = Wante
     """Write everything bundled below *directory*, with the *wanted* rules; return the files.
 
     A file that is there already and differs is somebody's work: UsageError, unless *overwrite*;
-    nothing is written then. So is a rule file that is not wanted, because it would be loaded too.
+    nothing is written then. So is a rule file of an earlier release: it would be loaded too.
     """
     contents = {directory / target: content for target, content in _contents(wanted)}
     changed = [path for path, content in contents.items() if _differs(path, content)]
     if changed and not overwrite:
         raise UsageError(f"{changed[0]} was changed: choose another directory, or add --overwrite")
-    left = sorted(path for path in _rule_files(directory) if path not in contents)
+    left = [path for name in OLD_RULES if (path := directory / RULES / name).is_file()]
     if left:
         raise UsageError(f"{left[0]} does not belong to these rules: remove it")
     try:
@@ -74,26 +77,26 @@ def write_files(directory: Path, overwrite: bool = False, wanted: Wanted = Wante
     return list(contents)
 
 
-def _rule_files(directory: Path) -> Iterator[Path]:
-    """Yield those rule files of ours, of any part, that are below *directory*."""
-    for name in (COPIES_FILE, *(path.name for path in bundled("alerts/rules").iterdir())):
-        if (directory / RULES / name).is_file():
-            yield directory / RULES / name
-
-
 def _contents(wanted: Wanted) -> Iterator[tuple[Path, bytes]]:
     """Yield each file's place in the bundle, and what it holds."""
-    texts: dict[str, str] = {}
     for target, source in _files():
         if target.parent == RULES:
-            texts[target.name] = source.read_text()
+            text = source.read_text()
+            kept = KEEP_FIRING_FOR.sub("", text) if wanted.vmalert else text
+            yield (
+                target,
+                (for_ruler(wanted.ruler, target.stem, kept) if wanted.ruler else kept).encode(),
+            )
         else:
             yield target, source.read_bytes()
-    if wanted.part:
-        texts = Plan(texts).files(wanted.part)
-    for name, text in texts.items():
-        kept = KEEP_FIRING_FOR.sub("", text) if wanted.vmalert else text
-        yield RULES / name, (for_ruler(wanted.ruler, name, kept) if wanted.ruler else kept).encode()
+
+
+def for_ruler(ruler: Ruler, name: str, text: str) -> str:
+    """Return the rule file *text* in the form of a Thanos Ruler or of `mimirtool rules load`."""
+    if ruler == "mimir":
+        return f"namespace: rankskew_{name}\n{text}"
+    # Better no evaluation than one that lacks nodes, whose ranks would be called missing.
+    return GROUP.sub(r"\1    partial_response_strategy: abort\n", text)
 
 
 def _files() -> Iterator[tuple[Path, Path]]:

@@ -3,8 +3,6 @@
 from pathlib import Path
 from typing import Final
 
-from exporter.shards import Part
-
 SCRAPE: Final = """\
      scrape_configs:
        - job_name: rankskew
@@ -25,18 +23,14 @@ vmagent: scrape every 15s; vmalert: evaluate every 15s, and keep its -datasource
     "thanos": "Thanos Ruler: thanos rule --rule-file='{rules}' --eval-interval=15s",
     "mimir": "Mimir: mimirtool rules load {rules}",
 }
-EXAMPLE: Final = {"shard": "shard.yaml", "global": "federation.yaml"}
 
 
-def next_steps(directory: Path, rules: str, ruler: str, part: Part | None = None) -> str:
+def next_steps(directory: Path, rules: str, ruler: str) -> str:
     """Return the whole set-up in a few lines; *rules* is the pattern of the rule files.
 
     *ruler* evaluates them: a key of FIRST.
     """
     first = FIRST[ruler].format(rules=rules)
-    if part is not None:
-        example = directory / "deploy/prometheus" / EXAMPLE[part]
-        first = f"Prometheus, the {part} part: load {rules} and scrape as in\n   {example}."
     return f"""\
 1. {first}
 2. Alertmanager: add the inhibit_rules of {directory}/alerts/alertmanager.yaml,

@@ -11,6 +11,7 @@ from exporter.collectors.gpu.activity import GpuActivityCollector
 from exporter.collectors.gpu.clocks import GpuClocksCollector
 from exporter.collectors.gpu.devices import GpuDevicesCollector
 from exporter.collectors.gpu.ecc import GpuEccCollector
+from exporter.collectors.gpu.faults import GpuFaultsCollector
 from exporter.collectors.gpu.memory import GpuMemoryCollector
 from exporter.collectors.gpu.mig import GpuMigCollector
 from exporter.collectors.gpu.nvlink import GpuNvlinkCollector
@@ -43,6 +44,7 @@ from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.nccl import RankNcclCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
+from exporter.collectors.rank.work import RankWorkCollector
 from exporter.events.file import EventsFile
 from exporter.evidence.late_causes import LateCauses
 from exporter.ingest.app import IngestCounts
@@ -56,6 +58,7 @@ from exporter.ranks.audits import Audits
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.settings import Settings
+from exporter.vocabulary.thresholds import Thresholds
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,7 @@ class Sources:
     inspector: InspectorWatch | None = None
     node_name: str = ""
     web_config: Reloads | None = None
+    thresholds: Thresholds = field(default_factory=Thresholds)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +123,17 @@ def _gpu_devices(sources: Sources) -> Collector:
     return GpuDevicesCollector(sources.nvml, sources.expected_gpus)
 
 
+def _gpu_faults(sources: Sources) -> Collector:
+    return GpuFaultsCollector(
+        _join(sources),
+        sources.ranks,
+        sources.nvml,
+        sources.expected_gpus,
+        sources.thresholds,
+        sources.node_name,
+    )
+
+
 def _node_network(sources: Sources) -> Collector:
     return NodeNetworkCollector(_mounts(sources), sources.settings.node_network_device_exclude)
 
@@ -143,6 +158,11 @@ COLLECTORS: Final = (
         "rank_resources",
         "Samples, tokens, memory and pauses of the ranks.",
         lambda s: RankResourcesCollector(s.ranks),
+    ),
+    Entry(
+        "rank_work",
+        "Work, input, checkpoints and versions of the ranks, for the node as a whole.",
+        lambda s: RankWorkCollector(s.ranks, s.thresholds),
     ),
     Entry(
         "rank_events",
@@ -188,6 +208,7 @@ COLLECTORS: Final = (
         _gpu_devices,
         needs_nvml=True,
     ),
+    Entry("gpu_faults", "What is wrong with the GPUs.", _gpu_faults, needs_nvml=True),
     _gpu("gpu_utilization", "How busy the GPUs and their memory are.", GpuUtilizationCollector),
     _gpu("gpu_memory", "Memory of the GPUs.", GpuMemoryCollector),
     _gpu(

@@ -5,16 +5,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from exporter.bundle import Wanted, write_files
+from exporter.bundle import RULERS, Wanted, write_files
 from exporter.commands.arguments import Parser, add_json
 from exporter.next_steps import next_steps
-from exporter.shards import PARTS, RULERS
 
 EXAMPLES: Final = """\
 rankskew files /etc/prometheus/rankskew
 rankskew files /etc/prometheus/rankskew --overwrite    # after an upgrade
-rankskew files /etc/vmalert/rankskew --vmalert
-rankskew files /etc/prometheus/rankskew --part shard    # several Prometheus share the nodes"""
+rankskew files /etc/vmalert/rankskew --vmalert"""
 
 
 def parser() -> Parser:
@@ -35,12 +33,6 @@ def parser() -> Parser:
         help="write rules for vmalert before 1.92, which lacks keep_firing_for",
     )
     options.add_argument(
-        "--part",
-        choices=PARTS,
-        help="only the rules of a Prometheus that scrapes a part of the nodes (shard), or of the "
-        "one that decides about jobs (global); see docs/scale.md",
-    )
-    options.add_argument(
         "--ruler",
         choices=RULERS,
         help="write the rules in the form of a Thanos Ruler or of mimirtool",
@@ -52,7 +44,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Write what an operator needs in addition to the exporter: rules, runbooks, dashboards."""
     options = parser().parse_args(arguments)
-    wanted = Wanted(options.vmalert, options.part, options.ruler)
+    wanted = Wanted(options.vmalert, options.ruler)
     written = write_files(options.directory, options.overwrite, wanted)
     directory = options.directory.resolve()
     rules = f"{directory}/alerts/rules/*.yaml"
@@ -63,5 +55,5 @@ def run(arguments: Sequence[str]) -> int:
         return 0
     print(f"{len(written)} files written to {options.directory}")
     ruler = "vmalert" if options.vmalert else options.ruler or "prometheus"
-    print(next_steps(directory, rules, ruler, options.part))
+    print(next_steps(directory, rules, ruler))
     return 0

@@ -8,6 +8,7 @@ from typing import Final
 from exporter.live.causes import CauseView, cause_sentence
 from exporter.ranks.jobs import NODE as BY_NODE
 from exporter.ranks.jobs import Spoken
+from exporter.vocabulary import words
 from rank_probe.verdict import MILD, NODE, PAUSES, UNSYNCED, Change, Late, Verdict
 
 # Above this share of a step, the wait that all ranks have in common is mentioned.
@@ -17,25 +18,10 @@ WORTH_A_WORD: Final = 0.005
 # Length of each list, so that the page of a job with thousands of ranks stays readable.
 MOST_NAMES: Final = 3
 
-# The reason for a loss, to be put after "0.84 ".
-LOST_TO: Final = {
-    "persistent": "to late ranks",
-    "rotating": "to ranks that are late in turn",
-    "group": "to heavier peer groups",
-    "common": "to waits that all ranks have in common",
-}
-# "is slow ...", as in the alerts (rankskew:stage:text).
-DOING: Final = {
-    "data": "loading data",
-    "h2d": "copying its batches to the GPU",
-    "forward": "in the forward pass",
-    "backward": "in the backward pass",
-    "compute": "computing",
-    "optimizer": "in the optimizer step",
-    "checkpoint": "writing checkpoints",
-    "eval": "evaluating",
-    "other": "outside the timed stages",
-}
+# What GPUs are lost to, to be put after "0.84 "; of a hang more is said than that.
+LOST_TO: Final = {name: kind.to for name, kind in words.KINDS.items() if name != "hung"}
+# "is slow ...", as in the alerts.
+DOING: Final = {name: stage.slow for name, stage in words.STAGES.items()}
 ELSEWHERE: Final = " (not on this node)"
 OWN_VERDICT: Final = (
     "The job does not compare the steps of its ranks, so this exporter compares those on its own "
@@ -132,7 +118,7 @@ def rotating_sentence(verdict: Verdict) -> str:
     """Say that another rank is late in each step, and what that costs."""
     cost = f"{_few(verdict.gpus_lost['rotating'])} of {sum(verdict.ranks.values())} GPUs wait"
     stage = max(verdict.rotating, key=lambda stage: verdict.rotating[stage], default=None)
-    where = f", mostly {DOING.get(stage, f'in {stage}')}" if stage else ""
+    where = f", mostly {words.slow_at(stage)}" if stage else ""
     return f"Another rank is slow in each step{where}; {cost} for whichever it is."
 
 
@@ -183,7 +169,7 @@ def _alike(late: Sequence[LateView]) -> str:
     if kind == PAUSES:
         return f"{_ranks(late)} {'pauses' if len(late) == 1 else 'pause'} now and then in {stage}"
     node = f", like most ranks of {_their(late)} node," if kind == NODE else ""
-    doing = DOING.get(stage, f"in {stage}")
+    doing = words.slow_at(stage)
     if len(late) > 1:
         doing = doing.replace(" its ", " their ")
     return f"{_ranks(late)}{node} {_be(len(late))} slow {doing}"

@@ -33,8 +33,9 @@ from exporter.live.standstill import (
 )
 from exporter.ranks.jobs import JOIN, NodeJob, Spoken
 from exporter.ranks.told import told
+from exporter.vocabulary import words
 from rank_probe.snapshot import LEVEL_OFF
-from rank_probe.verdict import NO_BUSY_TIME, NO_PEERS, NO_SYNC, NODE, WARMING_UP, Change
+from rank_probe.verdict import NO_PEERS, NODE, WARMING_UP, Change
 
 # The join begins with the first step: a rank with more steps and no join will not get one.
 BEGUN_STEPS: Final = 5
@@ -43,16 +44,6 @@ BEGUN_STEPS: Final = 5
 UNSEEN_SECONDS: Final = 120.0
 
 OFF, NO_JOIN, JOIN_INCOMPLETE, NO_STEPS = "off", "no_join", "join_incomplete", "no_steps"
-REASONS: Final = {
-    OFF: "the probe of a rank on this node is off; rankskew control JOB_ID stages turns it on",
-    NO_JOIN: "the ranks do not compare their steps, and no two peers on this node report a block "
-    "of steps that this exporter could compare",
-    JOIN_INCOMPLETE: "the ranks do not compare all of their steps",
-    WARMING_UP: "the ranks must first finish a few dozen steps that can be compared",
-    NO_PEERS: "no rank has a peer to compare with",
-    NO_SYNC: "no wait in collectives was measured, so a rank that waits looks like a late one",
-    NO_BUSY_TIME: "the ranks report steps that contain nothing but waiting",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +180,7 @@ def _lines(running: Sequence[RankView]) -> list[str]:
 
 def _not_judgeable(reason: str) -> JobVerdict:
     yet = " yet" if reason == WARMING_UP else ""
-    sentence = f"Cannot judge this job{yet}: {REASONS[reason]}."
+    sentence = f"Cannot judge this job{yet}: {words.REASONS[reason].text}."
     return JobVerdict(states.NOT_JUDGEABLE, sentence, reason)
 
 

@@ -5,10 +5,11 @@ from datetime import timedelta
 from typing import Final
 
 from exporter.accounting.run import Account, Kinds
-from exporter.live.sentences import DOING, is_slower, listed
+from exporter.live.sentences import is_slower, listed
 from exporter.replay.alerts import Alert
 from exporter.replay.findings import Finding
 from exporter.replay.replay import Replay
+from exporter.vocabulary.words import slow_at
 
 # Below this share of the whole loss, the loss that a rank causes in a stage is noise.
 SMALLEST_PART: Final = 0.01
@@ -76,7 +77,7 @@ def _finding(finding: Finding) -> str:
 
 
 def _words(finding: Finding) -> str:
-    doing = DOING.get(finding.stage or "", "")
+    doing = slow_at(finding.stage) if finding.stage else ""
     more = f"{finding.ratio:.0%}" if finding.ratio is not None else ""
     who = f"rank {finding.rank} of peer group {finding.peer_group} on {finding.instance}"
     match finding.kind:

@@ -22,6 +22,7 @@ from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
+from exporter.scrape.levels import Shown
 from exporter.scrape.sampling import Sample, Scrape
 from exporter.settings import Settings
 from exporter.simulate.faults import Scope, Silence
@@ -48,7 +49,7 @@ class SimulatedNode:
     """Node *node* of a fleet, with the ranks of *training*. Call from the event loop only.
 
     Its ranks have reported at each time in *past*, so that the page has a history. *unix_start* is
-    the start of the simulation.
+    the start of the simulation. *detail* is that of --series.detail.
     """
 
     def __init__(
@@ -60,6 +61,7 @@ class SimulatedNode:
         directory: Path,
         unix_start: float,
         past: Iterable[float],
+        detail: frozenset[str] = frozenset(),
     ) -> None:
         self.name = f"sim-{node:02}"
         self._training = training
@@ -83,7 +85,7 @@ class SimulatedNode:
         self._host = SimulatedHost(training, node)
         self._workers = SimulatedWorkers(training, node)
         self._causes = LateCauses()
-        scrape = _Scrape(makers(self._sources()), self._reading_here, self._now)
+        scrape = _Scrape(makers(self._sources()), self._reading_here, self._now, Shown(detail))
         self.exposition = Exposition(scrape)
         join = RankJoin(self._nvml, lambda: self._found, self._store)
         page = Node(self.name, join=join)
@@ -219,8 +221,9 @@ class _Scrape(Scrape):
         makers: Mapping[str, Callable[[], Collector]],
         around: Callable[[], AbstractContextManager[None]],
         clock: Callable[[], float],
+        shown: Shown,
     ) -> None:
-        super().__init__(makers=makers, clock=clock)
+        super().__init__(makers=makers, clock=clock, shown=shown)
         self._around = around
         self._known: dict[str, Sample] = {}
 

@@ -5,41 +5,16 @@ from typing import Final
 from exporter.live import states
 from exporter.live.sentences import duration, is_slower
 from exporter.top.model import STATE_WORDS, UNKNOWN, Job, Rank
-from rank_probe.verdict import MILD, UNSYNCED
+from exporter.vocabulary import words
 
 NOTHING: Final = "–"
 
 STATE_STYLES: Final = {
-    states.HUNG: "bold red",
-    states.EXPORTER_DOWN: "dark_orange",
-    states.RANKS_MISSING: "dark_orange",
-    states.STARTING: "blue",
-    states.NOT_JUDGEABLE: "dark_orange",
-    states.SLOW_NODE: "bold red",
-    states.STRAGGLER: "bold red",
-    states.ROTATING: "dark_orange",
-    states.HEALTHY: "green",
-    states.FINISHED: "bright_black",
-    states.NO_PROBE: "bright_black",
-    UNKNOWN: "bright_black",
-}
+    name: words.COLOURS[state.colour].terminal for name, state in words.STATES.items()
+} | {UNKNOWN: words.COLOURS["grey"].terminal}
 # There is nothing that they could lose.
 ENDED: Final = (states.FINISHED, states.NO_PROBE)
-# As on the live page and on the dashboards.
-STAGE_STYLES: Final = {
-    "optimizer": "#cc79a7",
-    "other": "#8a8f98",
-    "checkpoint": "#a0522d",
-    "eval": "#7a9a2f",
-    "data": "#e69f00",
-    "h2d": "#b8860b",
-    "forward": "#009e73",
-    "backward": "#7b68c8",
-    "compute": "#2a8c82",
-    "sync": "#5794f2",
-}
-# Too little for an alert, or it is not known whether any rank waits.
-LATE_LITTLE: Final = {MILD: "a little", UNSYNCED: "stands out"}
+STAGE_STYLES: Final = {name: stage.colour for name, stage in words.STAGES.items()}
 
 
 def state(job: Job) -> str:
@@ -105,8 +80,8 @@ def late_in(rank: Rank) -> str:
     """Return the stage in which *rank* is late, and by how much."""
     if rank.late is None:
         return ""
-    little = LATE_LITTLE.get(rank.late.kind)
-    return f"{rank.late.stage} +{rank.late.ratio:.0%}" + (f" ({little})" if little else "")
+    mark = words.late_mark(rank.late.kind)
+    return f"{rank.late.stage} +{rank.late.ratio:.0%}" + (f" ({mark})" if mark else "")
 
 
 def rank_lost(rank: Rank) -> str:

@@ -8,6 +8,8 @@ from typing import Final
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from exporter.web.vocabulary import script, style
+
 TYPES: Final = {
     "html": "text/html",
     "css": "text/css",
@@ -16,16 +18,23 @@ TYPES: Final = {
 }
 
 
+def page_files() -> Mapping[str, bytes]:
+    """Return the files of exporter/live/static, and what is made from the vocabulary, by name."""
+    directory = files("exporter") / "live" / "static"
+    there = {
+        path.name: path.read_bytes()
+        for path in directory.iterdir()
+        if path.name.rpartition(".")[2] in TYPES
+    }
+    made = {"vocabulary.js": script().encode(), "vocabulary.css": style().encode()}
+    return there | made
+
+
 class StaticFiles:
-    """The files of exporter/live/static, read once; nothing else is ever served."""
+    """The page's files, read and made once; nothing else is ever served."""
 
     def __init__(self) -> None:
-        directory = files("exporter") / "live" / "static"
-        self._files: Mapping[str, bytes] = {
-            path.name: path.read_bytes()
-            for path in directory.iterdir()
-            if path.name.rpartition(".")[2] in TYPES
-        }
+        self._files = page_files()
 
     def answer(self, name: str, request: Request) -> Response:
         """Return file *name*, 304 if the browser has it, or 404."""

@@ -2,7 +2,7 @@
 
 import random
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -25,7 +25,8 @@ FEWEST_STEPS: Final = 16
 # Of what a page shows, no rule reads these.
 UNREAD: Final = ("rankskew_runtime_info", "rankskew_probe_")
 
-Samples = Mapping[tuple[str, tuple[tuple[str, str], ...]], float]
+Series = tuple[str, tuple[tuple[str, str], ...]]
+Samples = Mapping[Series, float]
 
 
 def input_series(job: Job, steps: list[Step], job_id: str = "j") -> list[dict[str, str]]:
@@ -56,6 +57,14 @@ def _note(shown: dict[str, list[str]], page: Samples, scrape: int, instance: str
 def _text(name: str, labels: tuple[tuple[str, str], ...], instance: str) -> str:
     both = ",".join(f'{key}="{value}"' for key, value in (*labels, ("instance", instance)))
     return f"{name}{{{both}}}"
+
+
+def _explained(page: Samples) -> Iterator[tuple[Series, float]]:
+    """Yield the cause of each late rank, as the exporter explains it where nothing is measured."""
+    for name, labels in page:
+        if name == "rankskew_late_ratio":
+            who = tuple(each for each in labels if each[0] in ("job_id", "peer_group", "rank"))
+            yield ("rankskew_late_cause_info", (*who, ("cause", "unknown"))), 1.0
 
 
 @dataclass
@@ -116,13 +125,14 @@ class Node:
         for rank in self._ranks:
             self._push(rank, now - self._draw.random())
         self._now = now
-        return {
+        page = {
             (sample.name, tuple(sample.labels.items())): sample.value
             for collector in self._collectors
             for metric in collector.collect()
             if not metric.name.startswith(UNREAD)
             for sample in metric.samples
         }
+        return page | dict(_explained(page))
 
     def _push(self, rank: "Rank", now: float) -> None:
         """Push for *rank*; a process that has ended since the last scrape pushed at its end."""

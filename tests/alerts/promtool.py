@@ -13,11 +13,9 @@ RULES = sorted((Path(__file__).parents[2] / "alerts" / "rules").glob("*.yaml"))
 GROUPS = [
     "thresholds",
     "ranks",
-    "fallback",
-    "straggler",
+    "late",
     "hang",
     "hardware",
-    "cause",
     "coverage",
     "cost",
     "exporter",

@@ -27,9 +27,11 @@ RUNBOOKS = "https://github.com/rankskew/rankskew/blob/main/alerts/runbooks"
 DASHBOARD = f"https://grafana.example.com/d/{uid('job')}?var-job_id={{}}&from=1704177030000&to=now"
 DEMO = promised("notifications", "RankskewStraggler", job_id="demo")
 FACTS = (
-    "Since 07:00 UTC. Node gpu-12, GPU 3, PID 20775. data 143 ms vs 42 ms; cause: loader (96 %)."
+    "Since 07:00 UTC. Node gpu-12, GPU 3, PID 20775. 44 % slower than its peers, mostly in data. "
+    "Cause: its loader has no batch ready in 93 % of its steps, its peers' in 4 %: "
+    "all workers decode (96 % of the delay)."
 )
-FIRST = "`py-spy dump --pid 20775`, then `iostat -x 1` on gpu-12"
+FIRST = "`py-spy dump --pid 20781` (a worker of its loader) on gpu-12"
 NIGHTLY = promised("notifications", "RankskewStraggler", job_id="nightly")
 
 
@@ -104,11 +106,10 @@ def test_several_alerts_are_a_headline_and_a_line_each(sender: Sender) -> None:
 
     assert message["title"] == ("west/nightly, 2 alerts: steps 1.31× slower, $12.50/h lost in all")
     assert lines(message) == [
-        "• Rank 5 of job nightly is slow loading data; 3.00 of 24 GPUs wait for it. "
-        "First: `py-spy dump --pid 411`, then `iostat -x 1` on gpu-1",
-        "• Rank 19 of job nightly is slow in the forward pass; 2.00 of 24 GPUs wait for it. "
-        "First: `py-spy dump --pid 977`, then `nvidia-smi -q -i 1` (compare with a peer's) "
-        "on gpu-3",
+        "• Rank 5 of job nightly is slow in data; 3.00 of 24 GPUs wait for it. "
+        "First: `nfsiostat 1 /data` on gpu-1",
+        "• Rank 19 of job nightly is slow in forward; 2.00 of 24 GPUs wait for it. "
+        "First: `nvidia-smi -q -i 1` (compare with a peer's) on gpu-3",
         diagnose("nightly", "west"),
     ]
     assert matchers(links(message)["Silence"]) == (
@@ -117,7 +118,7 @@ def test_several_alerts_are_a_headline_and_a_line_each(sender: Sender) -> None:
     ended = slack(sender.sends(ended=NIGHTLY))
     assert ended["title"] == "Resolved: west/nightly, 2 alerts"
     assert lines(ended)[0] == (
-        "• Resolved after 12m30s: Rank 5 of job nightly is slow loading data; "
+        "• Resolved after 12m30s: Rank 5 of job nightly is slow in data; "
         "3.00 of 24 GPUs wait for it."
     )
 
@@ -132,7 +133,7 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
     assert message["color"] == "danger"
     assert [line[:30] for line in lines(message)] == [
         "Since 07:00 UTC. Node gpu-12, ",
-        "First: `py-spy dump --pid 2077",
+        "First: `py-spy dump --pid 2078",
         "• Resolved after 12m30s: Rank ",
         "Diagnose: `rankskew diagnose -",
     ]
@@ -145,7 +146,8 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
             promised("notifications", "RankskewSlowNode"),
             "chat: node gpu-7 slow in forward, steps 1.20× slower, $1.25/h lost",
             [
-                "Since 06:59 UTC. Node gpu-7, 2 ranks. forward 90 ms vs 60 ms; cause: CPU (100 %).",
+                "Since 06:59 UTC. Node gpu-7, 2 ranks. 20 % slower than peers on other nodes, "
+                "mostly in forward. Cause at rank 2: it waits 34 % of the time for a CPU, its peers 1 %.",
                 "First: see what else runs with `top` on gpu-7",
             ],
         ),
@@ -162,18 +164,20 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
             elsewhere(NIGHTLY[:1], job_id="one"),
             "west/one: rank 5 slow in data, steps 1.31× slower, $7.50/h lost",
             [
-                "Since 06:59 UTC. Node gpu-1, PID 411. Slow in data, 71 % of it in "
-                "`Corpus.‹lambda› (corpus.py:41)`; cause: loader (100 %).",
-                "First: `py-spy dump --pid 411`, then `iostat -x 1` on gpu-1",
+                "Since 06:59 UTC. Node gpu-1, PID 411. 20 % slower than its peers, mostly in data. "
+                "71 % of that stage is in `Corpus.‹lambda› (corpus.py:41)`. Cause: it waits "
+                "61 % of the time for /data (nfs), its peers 3 % (81 % of the delay).",
+                "First: `nfsiostat 1 /data` on gpu-1",
             ],
         ),
         (
             elsewhere(NIGHTLY[1:], job_id="two"),
             "west/two: rank 19 slow in forward, steps 1.31× slower, $5.00/h lost",
             [
-                "Since 1969-12-31 22:00 UTC. Node gpu-3, GPU 1, PID 977. Slow in forward.",
-                "First: `py-spy dump --pid 977`, then `nvidia-smi -q -i 1` (compare with a peer's) "
-                "on gpu-3",
+                "Since 1969-12-31 22:00 UTC. Node gpu-3, GPU 1, PID 977. 10 % slower than its "
+                "peers, mostly in forward. "
+                "Cause: nothing measured explains it (its SM clock 21 %, its CPU 8 %).",
+                "First: `nvidia-smi -q -i 1` (compare with a peer's) on gpu-3",
             ],
         ),
         (
@@ -193,12 +197,6 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
                 "Since 07:00 UTC. Nothing is known about its node, the GPUs and the ranks there. "
                 "Training is not affected."
             ],
-        ),
-        (
-            # Of a node whose instance is an address: the name in the summary is enough.
-            elsewhere(promised("names", "RankskewGpuLost"), cluster="vpc"),
-            "vpc: GPUs missing on gpu-12: 1.",
-            ["Since 07:00 UTC. The driver lists fewer GPUs than --gpus.expected specifies."],
         ),
         (
             elsewhere(promised("RankskewRotatingImbalance"), cluster="info"),

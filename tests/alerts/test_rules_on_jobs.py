@@ -14,7 +14,7 @@ from tests.alerts.promtool import assert_rules as assert_all_rules
 Named = set[tuple[int, str]]
 
 # What it takes to name a rank; the others read from these, or have nothing to do with them.
-GROUPS = ("thresholds", "ranks", "fallback", "straggler", "hang", "cause", "coverage", "cost")
+GROUPS = ("thresholds", "ranks", "late", "hang", "coverage", "cost")
 assert_rules = functools.partial(assert_all_rules, groups=GROUPS)
 FIRING = 'ALERTS{alertstate="firing",severity!="info"}'
 
@@ -55,11 +55,10 @@ def assert_fired(folder: Path, job: Job, named: Named, *more: Expect) -> None:
 def test_late_rank_pages_with_stage_and_cost(
     tmp_path: Path, ranks: int, stage: str, ratio: float, join: bool
 ) -> None:
-    """By the judge, or by the fallback where none speaks; who speaks is said."""
+    """By the join, or by the judge of its node; who judges is said."""
     job = Job(ranks=ranks, seed=ranks, seconds=300, join=join, faults=(Fault(1, stage, ratio),))
     end = last_scrape(job)
     truth = gpus_lost(simulate(job), end, 120)
-    source = "join" if join else "block"
 
     assert_fired(
         tmp_path,
@@ -75,9 +74,9 @@ def test_late_rank_pages_with_stage_and_cost(
             end,
         ),
         Expect(
-            "group by (source) (job_source:rankskew_gpus_lost:info)",
+            "group by (judge) (rankskew_job_judge_info)",
             end,
-            {f'{{source="{source}"}}': 1},
+            {f'{{judge="{"join" if join else "node"}"}}': 1},
         ),
     )
 
@@ -89,7 +88,7 @@ def test_late_rank_pages_with_stage_and_cost(
 def test_page_comes_in_time_with_its_right_cost(
     tmp_path: Path, join: bool, scrape_seconds: float, quiet: float, fired: float
 ) -> None:
-    """From the job's start, five seconds in: some tens of steps; the fallback takes two minutes."""
+    """From the job's start, five seconds in: some tens of steps; a node takes two minutes."""
     fault = Fault(2, "data", 0.5)
     job = Job(seed=5, scrape_seconds=scrape_seconds, join=join, faults=(fault,))
     truth = gpus_lost(simulate(job), fired, 20)
@@ -124,11 +123,10 @@ def test_healthy_job_wakes_nobody(tmp_path: Path, name: str, join: bool) -> None
     assert_fired(tmp_path, replace(HEALTHY[name], seed=7, join=join), set())
 
 
-@pytest.mark.parametrize("join", [True, False])
-def test_slow_node_is_one_page(tmp_path: Path, join: bool) -> None:
+def test_slow_node_is_one_page(tmp_path: Path) -> None:
     """It names the node, and none of its ranks."""
     faults = tuple(Fault(rank, "forward", 0.25) for rank in range(8, 16))
-    job = Job(ranks=16, seed=5, join=join, faults=faults)
+    job = Job(ranks=16, seed=5, faults=faults)
     steps = simulate(job)
     end = last_scrape(job)
     fired = f"group by (alertname, instance, stage) (max_over_time({FIRING}[{end:g}s]))"
@@ -142,7 +140,7 @@ def test_slow_node_is_one_page(tmp_path: Path, join: bool) -> None:
             close_to(
                 "sum(node:rankskew_gpus_lost:sum)",
                 gpus_lost(steps, end, 120),
-                0.1 if join else 0.25,
+                0.1,
                 end,
             ),
         ],
@@ -190,12 +188,10 @@ def test_unmeasured_wait_is_not_judgeable_and_wakes_nobody(tmp_path: Path, join:
     assert_fired(tmp_path, job, set(), Expect(reason, last_scrape(job), {'{reason="no_sync"}': 1}))
 
 
-@pytest.mark.parametrize("join", [True, False])
-def test_missing_rank_lowers_coverage_and_hides_no_straggler(tmp_path: Path, join: bool) -> None:
+def test_missing_rank_lowers_coverage_and_hides_no_straggler(tmp_path: Path) -> None:
     """The ranks that are seen are judged; that one is not seen is said."""
-    job = Job(ranks=8, missing=1, join=join, faults=(Fault(2, "data", 0.25),))
+    job = Job(ranks=8, missing=1, faults=(Fault(2, "data", 0.25),))
     end = last_scrape(job)
-    coverage = 7 / 8 if join else (7 / 8) ** 2
     reason = 'job_reason:rankskew_not_judgeable:bool{job_id="j",reason="ranks_missing"}'
     fired = f"group by (alertname, rank) (max_over_time({FIRING}[{end:g}s]))"
 
@@ -211,16 +207,15 @@ def test_missing_rank_lowers_coverage_and_hides_no_straggler(tmp_path: Path, joi
                     '{alertname="RankskewRanksMissing"}': 1,
                 },
             ),
-            close_to("sum(job:rankskew_coverage:ratio)", coverage, 0.001, end),
+            close_to("sum(job:rankskew_coverage:ratio)", 7 / 8, 0.001, end),
             Expect("job_reason:rankskew_not_judgeable:bool", end, {reason: 1}),
         ],
     )
 
 
-@pytest.mark.parametrize("join", [True, False])
-def test_last_words_of_ranks_that_moved_disturb_nothing(tmp_path: Path, join: bool) -> None:
+def test_last_words_of_ranks_that_moved_disturb_nothing(tmp_path: Path) -> None:
     """The job was cancelled and started again on other nodes, whose exporters still hold copies."""
-    job = Job(ranks=8, seed=8, join=join, faults=(Fault(2, "data", 0.25),))
+    job = Job(ranks=8, seed=8, faults=(Fault(2, "data", 0.25),))
     series = input_series(job, simulate(job))
     end = int(last_scrape(job))
     silent = [

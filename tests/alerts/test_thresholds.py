@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from alerts import build_index
+from alerts import build
+from exporter.vocabulary import thresholds
 from tests.alerts.promtool import Expect, assert_rules
 
 VALUE = "job:rankskew_threshold:value"
@@ -11,7 +12,12 @@ NODE = {"series": 'rankskew_node_ranks{job_id="j",instance="n",state="beating"}'
 
 def defaults() -> dict[str, float]:
     """Return the default of every threshold."""
-    return {name: float(value) for name, value, _ in build_index.thresholds()}
+    return {each.name: each.value for each in thresholds.defaults().values()}
+
+
+def test_rules_are_made_from_the_one_list() -> None:
+    """The exporter and Prometheus have the same thresholds."""
+    assert build.FILE.read_text() == build.text(), "run python -m alerts.build"
 
 
 def values(thresholds: dict[str, float], who: str = 'job_id="j",') -> dict[str, float]:
@@ -35,7 +41,10 @@ def test_every_job_has_every_threshold(tmp_path: Path) -> None:
 
 def test_job_without_the_probe_has_every_threshold(tmp_path: Path) -> None:
     """A job that is known by its processes on the GPUs alone is judged too, and is listed once."""
-    alone = {"series": 'rankskew_gpu_rank_info{job_id="j",local_rank="0"}', "values": "1x10"}
+    alone = {
+        "series": 'rankskew_gpu_rank_info{job_id="j",local_rank="0",source="environ"}',
+        "values": "1x10",
+    }
 
     assert_values(tmp_path, [alone], values(defaults()))
     assert_values(tmp_path, [alone, NODE], values(defaults()))

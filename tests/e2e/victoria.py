@@ -6,9 +6,9 @@ from typing import Final
 
 import yaml
 
-from alerts.build_shards import DEPLOY
 from demo.process import Process, free_port
 
+DEPLOY: Final = Path(__file__).parents[2] / "deploy" / "prometheus"
 INTERVAL: Final = "1s"
 
 

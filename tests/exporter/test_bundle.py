@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from exporter import bundle
 from exporter.__main__ import main
-from exporter.bundle import PLACES, bundled, write_files
+from exporter.bundle import PLACES, RULERS, Ruler, Wanted, bundled, write_files
 from exporter.errors import StartError, UsageError
 
 DIRECTORIES = (
@@ -132,3 +133,26 @@ def test_rules_for_vmalert_have_no_keep_firing_for(
 
     assert (out / "alerts/rules/own.yaml").read_text() == "a: 1\n"
     assert (out / "alerts/runbooks/own.yaml").read_text() == "a: 1\n  keep_firing_for: 1m\n"
+
+
+def test_rule_file_of_an_earlier_release_is_refused(installation: Path, tmp_path: Path) -> None:
+    """Prometheus would load it beside the others, and page twice."""
+    old = tmp_path / "out" / "alerts" / "rules" / "straggler.yaml"
+    old.parent.mkdir(parents=True)
+    old.write_text("groups: []")
+
+    with pytest.raises(UsageError, match=r"straggler.yaml does not belong to these rules"):
+        write_files(tmp_path / "out", overwrite=True)
+
+
+@pytest.mark.parametrize("ruler", RULERS)
+def test_rulers_get_the_form_that_they_know(tmp_path: Path, ruler: Ruler) -> None:
+    """Mimir wants a namespace for each file, Thanos no answer rather than half of one."""
+    written = write_files(tmp_path, wanted=Wanted(ruler=ruler))
+    files = [yaml.safe_load(path.read_text()) for path in written if path.parent.name == "rules"]
+    groups = [group for file in files for group in file["groups"]]
+
+    assert len({file.get("namespace") for file in files}) == (len(files) if ruler == "mimir" else 1)
+    assert {group.get("partial_response_strategy") for group in groups} == {
+        "abort" if ruler == "thanos" else None
+    }

@@ -65,14 +65,12 @@ def test_steps_are_short_and_name_files_that_are_there(
     [
         (["--ruler", "thanos"], "thanos rule --rule-file='{}/alerts/rules/*.yaml'"),
         (["--ruler", "mimir"], "mimirtool rules load {}/alerts/rules/*.yaml"),
-        (["--part", "shard"], "{}/deploy/prometheus/shard.yaml"),
-        (["--part", "global"], "{}/deploy/prometheus/federation.yaml"),
     ],
 )
 def test_first_step_is_that_of_what_evaluates_the_rules(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], first: str
 ) -> None:
-    """Thanos, Mimir and each part of several Prometheus have a first step of their own."""
+    """Thanos and Mimir have a first step of their own."""
     before_second = "\n".join(said(capsys, str(tmp_path), *more)).partition("\n2. ")[0]
 
     assert first.format(tmp_path) in before_second

@@ -32,16 +32,8 @@ CORE = {
 }
 # The parts of a notification, for alerts that know more than a sentence says.
 PARTS = {"headline", "facts", "first", "impact"}
-# Rules that take longer to read belong in the judge. It sees times only: what a rank's processes
-# wait for is on the host, and its seven causes and five thresholds took 68 lines beyond 1,200.
-# The state of a job took 50 more: it says in one place what every dashboard would work out itself.
-# A notification has only annotations to say what was measured: its parts took 40 lines more.
-# What makes a node, a network, a link or a GPU slow: thirteen details of causes, most with a
-# threshold.
-# What one of several Prometheus knows of a job is recorded first, so that a job may be on all of
-# them: 79 lines. Names of nodes took four.
-MOST_LINES = 1_612
-MOST_LINES_OF_STRAGGLER = 150
+# Rules say whom to wake. What takes longer to say belongs in the judge, or in exporter/causes/.
+MOST_LINES = 700
 
 
 ALERTS = build_index.alerts()
@@ -84,10 +76,9 @@ def test_core_alerts_are_a_dozen() -> None:
 
 def test_rules_stay_short() -> None:
     """All rules can be read in one sitting."""
-    lines = {path.stem: len(path.read_text().splitlines()) for path in build_index.rule_files()}
+    lines = [len(path.read_text().splitlines()) for path in build_index.rule_files()]
 
-    assert sum(lines.values()) < MOST_LINES
-    assert lines["straggler"] < MOST_LINES_OF_STRAGGLER
+    assert sum(lines) <= MOST_LINES
 
 
 @pytest.mark.parametrize("name", ALERTS)
@@ -108,17 +99,6 @@ def test_alert_says_what_is_needed_at_night(rule: dict[str, Any]) -> None:
     assert rule["labels"]["severity"] in build_index.SEVERITIES
     assert set(rule["annotations"]) - PARTS == {"summary", "description", "runbook_url"}
     assert rule["annotations"]["runbook_url"] == f"{RUNBOOK_URL}{rule['alert']}.md"
-
-
-@pytest.mark.parametrize("rule", RULES)
-def test_alert_calls_a_node_by_its_name(rule: dict[str, Any]) -> None:
-    """No text shows an instance, which may be an address, before it has looked for a name."""
-    for text in rule["annotations"].values():
-        shown = re.sub(r'label "nodename" }}{{ else }}{{[^{}]*}}', "", text)
-        assert not re.findall(
-            r'{{-? (?:stripPort )?(?:\$labels\.instance|\.Labels\.instance|.*label "instance") }}',
-            shown,
-        )
 
 
 @pytest.mark.parametrize("name", ALERTS)

@@ -2,20 +2,35 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from alerts import build_index
+from exporter.vocabulary.thresholds import defaults
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = sorted((ROOT / "alerts" / "runbooks").glob("*.md"))
-# Written by Prometheus itself, and by users who set other thresholds or know their price.
-GIVEN = {"up", "rankskew:threshold:override", "rankskew:gpu_hour_price:override"}
+# Written by Prometheus itself, and by users who set other thresholds, know their price, or have
+# several Prometheus.
+GIVEN = {
+    "up",
+    "rankskew:threshold:override",
+    "rankskew:gpu_hour_price:override",
+    "rankskew:part:info",
+}
 THRESHOLD = "job:rankskew_threshold:value"
 # What an operator may leave out.
 OPTIONAL = "info"
 # A query in a text, quotes and all.
 QUERY = re.compile(r'printf "((?:[^"\\]|\\.)*)"')
+# Of a node or of a job; of late ranks, at most 32 a job.
+OF_A_NODE = ("rankskew_node_", "rankskew_job_", "rankskew_late_", "rankskew_gpus_visible")
+# Of all ranks only those without the probe, with the probe off, or on CPUs.
+MATCHED = re.compile(
+    r'rankskew_gpu_rank_info\{[^}]*source="environ"|rankskew_rank_info\{\w+="(?:off)?"'
+)
 # The levels at which series are put together or matched.
 LEVELS = re.compile(r"\b(by|on) \(([^)]*)\)")
 # A series is one of ours if it has our prefix or is named like a recording rule.
@@ -87,12 +102,13 @@ def test_core_does_without_the_optional_file() -> None:
 
 
 def test_every_threshold_is_read() -> None:
-    """None is left over that changes nothing."""
-    named = set()
+    """None is left over that changes nothing, in a rule or in an exporter."""
+    sources = [path.read_text() for path in (ROOT / "exporter").rglob("*.py")]
+    named = {name for name in defaults() if any(f'"{name}"' in source for source in sources)}
     for rule in (rule for path in build_index.rule_files() for rule in build_index.rules(path)):
         named |= set(re.findall(rf'{THRESHOLD}\{{name="(\w+)"', rule["expr"]))
 
-    assert {name for name, _, _ in build_index.thresholds()} == named
+    assert set(defaults()) == named
 
 
 @pytest.mark.parametrize("path", build_index.rule_files(), ids=lambda path: path.stem)
@@ -113,3 +129,57 @@ def test_rules_keep_the_cluster(path: Path) -> None:
 
     assert [one for one in levels if one[1] and "cluster" not in one[1].split(", ")] == []
     assert [query for query in queries if "cluster=" not in query] == []
+
+
+def groups() -> list[dict[str, Any]]:
+    """Return the groups of all rule files."""
+    return [
+        group
+        for path in build_index.rule_files()
+        for group in yaml.safe_load(path.read_text())["groups"]
+    ]
+
+
+def test_no_rule_reads_itself() -> None:
+    """What has to be remembered is remembered by an exporter, not by a series that feeds itself."""
+    rules = [rule for group in groups() for rule in group["rules"] if "record" in rule]
+    reads = {rule["record"]: set[str]() for rule in rules}
+    for rule in rules:
+        reads[rule["record"]] |= set(SERIES.findall(rule["expr"]))
+
+    # One record may have several rules, of which the later read the earlier.
+    mine = {record for record, read in reads.items() if record in read}
+    assert mine <= {"job_reason:rankskew_not_judgeable:bool"}
+    for rule in rules:
+        if rule["record"] in mine:
+            others = re.sub(r'bool\{reason!="no_join"\}|bool\{reason="off"\}', "", rule["expr"])
+            assert rule["record"] not in SERIES.findall(others)
+
+
+def test_no_frequent_rule_reads_a_series_of_every_rank() -> None:
+    """Every 15 s only ranks that are late, silent, standing, starting or over are looked at."""
+    read = {
+        name
+        for group in groups()
+        if "interval" not in group
+        for rule in group["rules"]
+        for name in SERIES.findall(MATCHED.sub("", rule["expr"]))
+        if name in exposed()
+    }
+
+    assert {name for name in read if name.startswith(OF_A_NODE)} == {
+        "rankskew_node_last_step_age_seconds",
+        "rankskew_node_ranks",
+        "rankskew_node_starting_seconds",
+        "rankskew_node_stepping_ranks",
+        "rankskew_node_world_size",
+        "rankskew_node_run_seconds",
+        *(name for name in read if name.startswith(("rankskew_job_", "rankskew_late_"))),
+        "rankskew_gpus_visible",
+    }
+    assert {name for name in read if not name.startswith(OF_A_NODE)} == {
+        "rankskew_rank_finished",
+        "rankskew_rank_silent_seconds",
+        "rankskew_rank_starting_seconds",
+        "rankskew_stage_elapsed_seconds",
+    }

@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.gpu.families import GPU_LABELS
+from exporter.gpu_faults.now import ups
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import NodeSample, NvmlSource
 
@@ -88,15 +89,8 @@ def _up(sample: NodeSample | None, expected: ExpectedGpus) -> Metric:
         "empty gpu) is expected but no longer listed.",
         labels=GPU_LABELS,
     )
-    if sample is None or sample.gpus_visible is None:
-        return family
-    missing = iter(expected.missing(sample.gpus))
-    for gpu in sample.gpus:
-        # Lost before its UUID was read: most likely it is the missing one.
-        uuid = gpu.uuid or next(missing, "")
-        family.add_metric([str(gpu.index), uuid], float(gpu.up))
-    for uuid in missing:
-        family.add_metric(["", uuid], 0.0)
+    for index, uuid, up in ups(sample, expected):
+        family.add_metric([index, uuid], float(up))
     return family
 
 

@@ -6,6 +6,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from exporter.ranks.jobs import node_jobs
 from exporter.ranks.store import HeldRank, RankStore
 from rank_probe.snapshot import LEVEL_OFF, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 from rank_probe.stages import PHASE_OF, STAGES
@@ -14,6 +15,8 @@ IDENTITY = ["job_id", "peer_group", "rank"]
 
 # Shorter stays are part of a normal step: nearly every scrape would create another stage's series.
 LONG_SECONDS: Final = 10.0
+# But while no rank of a job here finishes a step, the culprit may hop between stages.
+STANDING_SECONDS: Final = 30.0
 
 
 class RanksCollector:
@@ -26,13 +29,14 @@ class RanksCollector:
         self._store = store
 
     def collect(self) -> Iterator[Metric]:
-        held = self._store.ranks()
+        held, now = self._store.ranks(), self._store.now()
         snapshots = [rank.snapshot for rank in held]
         yield from _steps(snapshots)
         yield from _times(snapshots)
         yield from _joined(snapshots)
-        yield from _now(snapshots)
-        yield _silent(held, self._store.now())
+        yield from _now(snapshots, _standing(held, now))
+        yield _silent(held, now)
+        yield _starting(held, now)
         yield from _process(snapshots)
         yield from _info(snapshots)
 
@@ -75,12 +79,6 @@ def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
         "sync (probe).",
         labels=IDENTITY,
     )
-    squared = CounterMetricFamily(
-        "rankskew_busy_seconds_squared_total",
-        "Sum over whole steps of the squared busy time, in seconds squared; it shows "
-        "step-to-step noise (probe).",
-        labels=IDENTITY,
-    )
     floor = GaugeMetricFamily(
         "rankskew_sync_floor_seconds",
         "2 % quantile of this rank's exposed waits over the last minute, in seconds: the cost of "
@@ -94,10 +92,9 @@ def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
                 labels = [*who, PHASE_OF[stage], stage]
                 stages.add_metric(labels, snapshot.stage_seconds[stage])
         busy.add_metric(who, snapshot.busy_seconds)
-        squared.add_metric(who, snapshot.busy_seconds_squared)
         if snapshot.sync_floor_seconds is not None:
             floor.add_metric(who, snapshot.sync_floor_seconds)
-    yield from (stages, busy, squared, floor)
+    yield from (stages, busy, floor)
 
 
 def _joined(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
@@ -149,7 +146,16 @@ def _joined(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     yield from (paced, caused, group_wait, joined, coverage)
 
 
-def _now(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
+def _standing(held: Sequence[HeldRank], now: float) -> frozenset[str]:
+    """Return the jobs of which no rank here has finished a step for a while."""
+    return frozenset(
+        job.job_id
+        for job in node_jobs(held, now)
+        if (job.last_step_age_seconds or 0.0) >= STANDING_SECONDS
+    )
+
+
+def _now(snapshots: Sequence[Snapshot], standing: frozenset[str]) -> Iterator[Metric]:
     heartbeat = GaugeMetricFamily(
         "rankskew_heartbeat_timestamp_seconds",
         "Time of the last report of this rank's probe, in Unix seconds of the node's clock; "
@@ -159,7 +165,8 @@ def _now(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     elapsed = GaugeMetricFamily(
         "rankskew_stage_elapsed_seconds",
         "How long this rank has been in its current stage, in seconds at the last heartbeat; "
-        "absent before 10 s, while its probe is off, and once it has ended cleanly (probe).",
+        "absent before 10 s (unless no rank of its job here has finished a step for 30 s), while "
+        "its probe is off, and once it has ended cleanly (probe).",
         labels=[*IDENTITY, "stage"],
     )
     finished = GaugeMetricFamily(
@@ -173,13 +180,10 @@ def _now(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
             finished.add_metric(who, 1.0)
         else:
             heartbeat.add_metric(who, snapshot.heartbeat_timestamp_seconds)
-        if not snapshot.finished and snapshot.level != LEVEL_OFF and _is_long(snapshot):
+        is_told = snapshot.stage_elapsed_seconds >= LONG_SECONDS or snapshot.job_id in standing
+        if is_told and not snapshot.finished and snapshot.level != LEVEL_OFF:
             elapsed.add_metric([*who, snapshot.stage], snapshot.stage_elapsed_seconds)
     yield from (heartbeat, elapsed, finished)
-
-
-def _is_long(snapshot: Snapshot) -> bool:
-    return snapshot.stage_elapsed_seconds >= LONG_SECONDS
 
 
 def _silent(held: Sequence[HeldRank], now: float) -> Metric:
@@ -195,12 +199,21 @@ def _silent(held: Sequence[HeldRank], now: float) -> Metric:
     return silent
 
 
-def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
-    world_size = GaugeMetricFamily(
-        "rankskew_world_size",
-        "Ranks in this rank's job, on all nodes (probe).",
+def _starting(held: Sequence[HeldRank], now: float) -> Metric:
+    starting = GaugeMetricFamily(
+        "rankskew_rank_starting_seconds",
+        "Time since this rank's process began, in seconds, while it has not finished a first "
+        "step; absent afterwards, while its probe is off, and once it has ended cleanly (probe).",
         labels=IDENTITY,
     )
+    for rank in held:
+        snapshot = rank.snapshot
+        if snapshot.steps == 0 and not snapshot.finished and snapshot.level != LEVEL_OFF:
+            starting.add_metric(identity(snapshot), now - rank.began_seconds)
+    return starting
+
+
+def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     errors = CounterMetricFamily(
         "rankskew_probe_errors_total",
         "Failures inside the probe that did not affect training (probe).",
@@ -220,11 +233,10 @@ def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     )
     for snapshot in snapshots:
         who = identity(snapshot)
-        world_size.add_metric(who, snapshot.world_size)
         errors.add_metric(who, snapshot.probe_errors)
         dropped.add_metric(who, snapshot.dropped_steps)
         failures.add_metric(who, snapshot.push_failures)
-    yield from (world_size, errors, dropped, failures)
+    yield from (errors, dropped, failures)
 
 
 def _info(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:

@@ -17,7 +17,7 @@ from exporter.diagnose.compare.comparison import (
 )
 from exporter.diagnose.compare.side import LateRank, Side
 from exporter.diagnose.compare.statistics import Interval
-from exporter.live.sentences import DOING
+from exporter.vocabulary.words import slow_at
 
 EXIT_STATUS: Final = {IMPROVED: 0, NO_WORSE: 0, WORSE: 1, CANNOT_TELL: 2}
 HEADINGS: Final = {
@@ -146,7 +146,7 @@ def _late(found: Comparison) -> Iterator[str]:
         yield "Late ranks cannot be compared: nobody judged the job on both sides."
         return
     for one in found.late:
-        yield f"Rank {one.rank}, slow {DOING.get(one.stage, f'in {one.stage}')}: {_fate(one)}."
+        yield f"Rank {one.rank}, slow {slow_at(one.stage)}: {_fate(one)}."
     if not found.late:
         yield "No rank was late on either side."
 

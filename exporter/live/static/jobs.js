@@ -1,32 +1,37 @@
 // A job: its state, what it costs, what to do first, and its ranks on this node.
 import { attribute, className, keyed, make, show, text, texts } from "./dom.js";
 import { rankTable } from "./ranks.js";
-import { MILD, STAGES, STATES, duration } from "./words.js";
+import { STAGES, STATES } from "./vocabulary.js";
+import { causeInShort, duration, mark, percent } from "./words.js";
 
 export function drawJobs(parent, live) {
   keyed(parent, live.jobs.map((job) => ({ job, live })), ({ job }) => job.job_id, jobSection);
 }
 
 function jobSection() {
-  const [title, badge, here, steps, pace] = [make("h2"), make("span", "badge"), ...["", "", ""].map(() => make("span", "faint"))];
+  const [title, badge] = [make("h2"), make("span", "badge")];
+  const [here, steps, pace, judge] = ["", "", "", ""].map(() => make("span", "faint"));
   const verdict = make("p", "verdict");
   const details = make("ul", "details");
   const facts = make("dl", "facts");
   const table = rankTable();
   const legend = make("ul", "legend faint timed");
   const fact = factRows(facts);
-  const node = make("section", "job", make("div", "head", title, badge, here, steps, pace), verdict, facts, details, table.node, legend);
+  const node = make("section", "job", make("div", "head", title, badge, here, steps, pace, judge), verdict, facts, details, table.node, legend);
   return {
     node,
     update({ job, live }) {
-      className(node, "job " + job.verdict.state);
+      const state = STATES[job.verdict.state];
+      className(node, ["job", job.verdict.state, state?.colour ?? "grey"].join(" "));
       text(title, "Job " + job.job_id);
-      text(badge, STATES[job.verdict.state] ?? job.verdict.state);
+      text(badge, state?.word ?? job.verdict.state);
       text(here, job.coverage + " here");
       text(steps, job.probed ? job.steps + " steps" : "");
       text(pace, job.step_seconds == null ? "" : duration(job.step_seconds) + " per step");
+      text(judge, job.verdict.judge === "node" ? "compared with the ranks of this node only" : "");
       text(verdict, job.verdict.sentence);
-      texts(details, "li", job.verdict.details);
+      const { sentence } = causeOf(job.verdict) ?? {};
+      texts(details, "li", job.verdict.details.filter((each) => !sentence || !each.includes(sentence)));
       fact(job, live);
       table.update(job);
       drawLegend(legend, job);
@@ -34,14 +39,16 @@ function jobSection() {
   };
 }
 
-// Cost, since when, what to do first, where to read on: each with its name, if there is one.
+// Cost, since when, why, what to do first, where to read on: each with its name, if there is one.
 function factRows(list) {
   const row = (name) => {
     const [dt, dd] = [make("dt", "", name), make("dd")];
     list.append(dt, dd);
     return (isShown) => { show(dt, isShown); show(dd, isShown); return dd; };
   };
-  const [cost, since, first, read] = ["Cost", "Since", "Do first", "Read on"].map(row);
+  const [cost, since, cause, first, read] = ["Cost", "Since", "Cause", "Do first", "Read on"].map(row);
+  const reasons = make("ul", "causes");
+  cause(false).append(reasons);
   const [command, words] = [make("code"), make("span")];
   first(false).append(command, words);
   cost(false).className = "cost";
@@ -53,6 +60,9 @@ function factRows(list) {
     text(cost(gpus >= 0.005), gpus.toFixed(gpus === job.world_size ? 0 : 2) + " of " + job.world_size + " GPUs lost");
     const began = sinceSeconds(job);
     text(since(began != null), duration(began) + " ago");
+    const why = causeOf(said);
+    cause(why != null);
+    texts(reasons, "li", why == null ? [] : causeTexts(why));
     first(said.first_action != null);
     const [what, where] = commandOf(said.first_action ?? "");
     text(command, what);
@@ -61,6 +71,27 @@ function factRows(list) {
     links(job, live, runbook, grafana, read);
   };
 }
+
+// Of the rank to look at: only its own node knows it. The sentence is in the verdict's details too.
+const causeOf = (said) => toLookAt(said)?.cause;
+
+const isLate = (each) => !mark(each);
+
+function toLookAt(said) {
+  const late = said.late.filter(isLate);
+  return late.find((each) => each.cause) ?? late.find((each) => each.is_here) ?? late[0];
+}
+
+function causeTexts(why) {
+  const what = why.cause === "unknown" ? "Not known" : capital(causeInShort(why));
+  const covered = why.cause === "unknown" ? "" : `; ${percent(why.share)} of its delay`;
+  return [
+    [what, why.sentence].filter(Boolean).join(": ") + covered + ".",
+    ...why.others.map((each) => `Or perhaps ${causeInShort(each)}: ${each.sentence}; ${percent(each.share)} of its delay.`),
+  ];
+}
+
+const capital = (words) => words[0].toUpperCase() + words.slice(1);
 
 // A command, and where to give it, so that it can be copied alone; a sentence has no command.
 function commandOf(action) {
@@ -72,8 +103,7 @@ function commandOf(action) {
 function links(job, live, runbook, grafana, read) {
   const said = job.verdict;
   if (said.runbook) {
-    const late = said.late.filter((each) => !MILD[each.kind]);
-    const rank = (late.find((each) => each.is_here) ?? late[0])?.rank; // Of one here more is known.
+    const rank = toLookAt(said)?.rank;
     const query = new URLSearchParams({ job: job.job_id, ...(rank == null ? {} : { rank }) });
     attribute(runbook, "href", "runbooks/" + said.runbook + "?" + query);
     text(runbook, "Runbook " + said.runbook);
@@ -86,11 +116,8 @@ function links(job, live, runbook, grafana, read) {
   read(Boolean(said.runbook || url));
 }
 
-function gpusLost(said) {
-  if (said.state === "hung") return said.gpus_lost.hung ?? 0;
-  if (said.state === "rotating") return said.gpus_lost.rotating ?? 0;
-  return said.late.filter((late) => !MILD[late.kind]).reduce((sum, late) => sum + late.gpus_lost, 0);
-}
+// The sum over all kinds; while the job hangs that is all of them.
+const gpusLost = (said) => Object.values(said.gpus_lost).reduce((sum, gpus) => sum + gpus, 0);
 
 function sinceSeconds(job) {
   const ages = (those) => those.filter((age) => age != null);
@@ -100,7 +127,7 @@ function sinceSeconds(job) {
     const silent = job.ranks.filter((rank) => rank.silent).map((rank) => rank.heartbeat_age_seconds);
     return silent.length ? Math.max(...silent) : null;
   }
-  const since = late.filter((each) => !MILD[each.kind]).map((each) => each.late_for_seconds);
+  const since = late.filter(isLate).map((each) => each.late_for_seconds);
   return since.length ? Math.max(...since) : null;
 }
 

@@ -2,7 +2,8 @@
 import { className, show, text } from "./dom.js";
 import { drawGpus } from "./gpus.js";
 import { drawJobs } from "./jobs.js";
-import { STATES, duration } from "./words.js";
+import { STATES } from "./vocabulary.js";
+import { duration } from "./words.js";
 
 const EVERY_MILLISECONDS = 1000;
 const PATIENCE_MILLISECONDS = 5000;
@@ -22,9 +23,9 @@ function draw(live) {
   drawGpus(byId("gpus"), gpus);
   show(byId("node-gpus"), gpus.length > 0);
   const [worst] = Object.keys(STATES).filter((state) => live.jobs.some((job) => job.verdict.state === state));
-  document.title = [worst ? STATES[worst] : null, live.host || location.host, "rankskew"].filter(Boolean).join(" · ");
+  document.title = [worst ? STATES[worst].word : null, live.host || location.host, "rankskew"].filter(Boolean).join(" · ");
   // Said aloud only when a state changes: figures do all the time.
-  text(byId("announcement"), live.jobs.map((job) => "Job " + job.job_id + ": " + (STATES[job.verdict.state] ?? "")).join(". "));
+  text(byId("announcement"), live.jobs.map((job) => "Job " + job.job_id + ": " + (STATES[job.verdict.state]?.word ?? "")).join(". "));
 }
 
 function about(live) {

@@ -1,7 +1,7 @@
 // The ranks of a job: one row for each, the late ones first.
 import { attribute, className, keyed, make, text, texts, width } from "./dom.js";
 import { strip } from "./strip.js";
-import { MILD, age, duration } from "./words.js";
+import { age, causeInShort, duration, figure, mark } from "./words.js";
 
 const HEADS = [["Rank", ""], ["One step, by stage", "step timed"], ["Last ten minutes", "strip timed"],
   ["Own work", "number timed"], ["Waits", "number timed"], ["Now in", "timed"], ["Where", ""], ["Last report", "timed"]];
@@ -30,7 +30,7 @@ function inOrder(job) {
   const rows = job.ranks.map((rank) => {
     const named = rank.finished ? null : late.get(rank.rank);
     const holdsUp = job.verdict.state === "hung" && !rank.finished && (rank.silent || rank.stage !== "sync");
-    const isLate = named && !MILD[named.kind];
+    const isLate = named && !mark(named);
     const urgency = holdsUp || isLate ? 3 + (named?.gpus_lost ?? 0) : rank.silent ? 2 : named ? 1 : 0;
     return { rank, named, holdsUp, isLate, urgency, longest, probed: job.probed };
   });
@@ -61,9 +61,9 @@ function rankRow() {
     node,
     update({ rank, named, holdsUp, isLate, longest }) {
       className(node, isLate || holdsUp ? "late" : "");
-      text(name, "rank " + rank.rank + mark(named, isLate));
+      text(name, "rank " + rank.rank + lateness(named));
       drawBar(bar, rank, longest, named?.stage);
-      texts(lines, "div", codeLines(rank));
+      texts(lines, "div", [...causeOf(named), ...codeLines(rank)]);
       history.update(rank.history ?? []); // Most polls leave it out.
       text(own, duration(rank.step_seconds == null ? null : rank.step_seconds - (rank.wait_seconds ?? 0)));
       className(own, isLate ? "number timed mark" : "number timed");
@@ -76,7 +76,14 @@ function rankRow() {
   };
 }
 
-const mark = (named, isLate) => !named ? "" : isLate ? " · late " + duration(named.late_for_seconds) : " · " + MILD[named.kind];
+const lateness = (named) => named ? " · " + (mark(named) || "late " + duration(named.late_for_seconds)) : "";
+
+function causeOf(named) {
+  if (!named?.cause) return [];
+  const { value, peers_value, unit } = named.cause;
+  const figures = value == null || peers_value == null ? "" : `: ${figure(value, unit)}, its peers ${figure(peers_value, unit)}`;
+  return ["cause: " + causeInShort(named.cause) + figures];
+}
 
 const doing = (rank) => rank.finished ? "finished" : rank.silent ? "silent"
   : rank.stage + (rank.stage_elapsed_seconds >= 2 ? " for " + duration(rank.stage_elapsed_seconds) : "");

@@ -1,6 +1,6 @@
 // Ten minutes of one rank: a column for each ten seconds, filled by the share of each stage.
 import { attribute, keyed } from "./dom.js";
-import { STAGES } from "./words.js";
+import { STAGES } from "./vocabulary.js";
 
 const COLUMNS = 60;
 const SVG = "http://www.w3.org/2000/svg";

@@ -1,4 +1,5 @@
-// Figures and states as people read them.
+// Figures and causes as people read them.
+import { CAUSES, MARKS } from "./vocabulary.js";
 
 export const duration = (s) => s == null ? "–" : s < 0.9995 ? (s * 1000).toPrecision(3).replace(/\.0+$/, "") + " ms"
   : s < 120 ? (s < 10 && !Number.isInteger(s) ? s.toPrecision(3) : Math.round(s)) + " s"
@@ -10,14 +11,23 @@ export const gigabytes = (bytes) => bytes == null ? "–" : (bytes / 2 ** 30).to
 
 export const percent = (ratio) => ratio == null ? "–" : Math.round(100 * ratio) + " %";
 
-export const STATES = {
-  hung: "Hung", exporter_down: "Exporter down", ranks_missing: "Ranks missing", starting: "Starting",
-  not_judgeable: "Not judgeable", slow_node: "Slow node", straggler: "Straggler", rotating: "Rotating",
-  healthy: "Healthy", finished: "Finished", no_probe: "No probe",
-};
+// A figure in its base unit, the last part of its name in rank_probe/figures.py.
+export const figure = (value, unit) => value == null ? "–"
+  : unit === "seconds" ? duration(value) : unit === "ratio" ? percent(value) : scaled(value) + (UNITS[unit] ?? "");
 
-// Too little for an alert, or it is not known whether any rank waits.
-export const MILD = { mild: "a little late", unsynced: "stands out" };
+const UNITS = { hertz: "Hz", watts: "W", celsius: "°C", bytes: "B", bytes_per_second: "B/s", per_second: "/s" };
 
-// In step order, as in rank_probe/stages.py.
-export const STAGES = ["optimizer", "other", "checkpoint", "eval", "data", "h2d", "forward", "backward", "compute", "sync"];
+function scaled(value) {
+  const [factor, prefix] = [[1e9, "G"], [1e6, "M"], [1e3, "k"]].find(([factor]) => Math.abs(value) >= factor) ?? [1, ""];
+  return Number((value / factor).toPrecision(3)) + " " + prefix;
+}
+
+// What to say of a late rank instead of calling it late, if it costs too little or perhaps nobody waits for it.
+export const mark = (late) => MARKS[late.kind] ?? (late.is_told === false ? MARKS.mild : "");
+
+const plain = (name) => name.replaceAll("_", " ");
+
+export function causeInShort({ cause, detail }) {
+  const known = CAUSES[cause];
+  return (known?.short ?? plain(cause)) + (detail ? ` (${known?.details[detail] ?? plain(detail)})` : "");
+}

@@ -11,16 +11,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
-import exporter
+from exporter.web.static import TYPES, page_files
 
-STATIC: Final = Path(exporter.__file__).parent / "live" / "static"
+FILES: Final = page_files()
 AXE: Final = Path(__file__).parents[3] / ".node" / "node_modules" / "axe-core" / "axe.min.js"
-TYPES: Final = {
-    "html": "text/html",
-    "css": "text/css",
-    "js": "text/javascript",
-    "svg": "image/svg+xml",
-}
 FLAGS: Final = (
     "--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync "
     "--disable-background-networking --disable-component-update"
@@ -68,10 +62,10 @@ class Served:
         name = bare.removeprefix("/node/a/")
         if name == "api/v1/live":
             return self._poll()
-        file = STATIC / (name.removeprefix("static/") or "index.html")
-        if not file.is_file():
+        file = name.removeprefix("static/") or "index.html"
+        if file not in FILES:
             return 404, "text/plain", b""
-        return 200, TYPES[file.suffix[1:]], file.read_bytes()
+        return 200, TYPES[file.rpartition(".")[2]], FILES[file]
 
     def _poll(self) -> tuple[int, str, bytes]:
         answer = self.answers[min(self.polls, len(self.answers) - 1)]

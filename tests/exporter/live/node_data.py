@@ -110,12 +110,36 @@ LATE = {
     "is_told": True,
     "cause": None,
 }
+HOT = {
+    "cause": "slow_device",
+    "detail": "clocks",
+    "share": 0.92,
+    "sentence": "its SM clock is 1.41 GHz, its peers' 1.95: too hot, 87 °C",
+    "first_action": "nvidia-smi -q -i 2 on gpu-12",
+    "figure": "sm_clock_hertz",
+    "value": 1.41e9,
+    "peers_value": 1.95e9,
+    "unit": "hertz",
+    "others": [
+        {
+            "cause": "cpu",
+            "detail": "run_queue",
+            "share": 0.2,
+            "sentence": "it waits for a CPU 9 % of the time, its peers 1 %",
+        }
+    ],
+}
 SENTENCE = "Rank 2 is slow loading data; 0.84 of 4 GPUs wait for it."
 DETAILS = ["Steps take 1.39 times as long as without it.", "GPUs lost: 0.84 to <late> ranks."]
 LINES = [{"stage": "data", "place": "Corpus.__next__ (corpus.py:41)", "share": 0.71}]
 
 
-def straggler(job_id: str = "demo", kind: str = "persistent", count: int = 4) -> dict[str, Any]:
+def straggler(
+    job_id: str = "demo",
+    kind: str = "persistent",
+    count: int = 4,
+    cause: dict[str, Any] | None = None,
+) -> dict[str, Any]:
     """A job whose rank 2 is late in this way, and rank 17 of another node too."""
     ranks = [rank(number) for number in range(count)]
     ranks[2] |= {
@@ -125,11 +149,15 @@ def straggler(job_id: str = "demo", kind: str = "persistent", count: int = 4) ->
         "late_lines": LINES,
         "history": [STAGES] * 30 + [None] * 2 + [SLOW] * 28,
     }
-    late = [LATE | {"rank": 170, "kind": kind, "is_here": False}, LATE | {"kind": kind}]
+    late = [
+        LATE | {"rank": 170, "kind": kind, "is_here": False},
+        LATE | {"kind": kind, "cause": cause},
+    ]
     is_late = kind not in ("mild", "unsynced")
     told = {
         "late": late,
-        "details": DETAILS,
+        "details": [*DETAILS, *([f"Cause: {cause['sentence']}."] if cause else [])],
+        "gpus_lost": {"persistent": 1.68, "common": 0.1} if is_late else {},
         "first_action": "py-spy dump --pid 20775 on gpu-12" if is_late else None,
     }
     return job("straggler" if is_late else "healthy", SENTENCE, ranks, **told) | {"job_id": job_id}

@@ -1,18 +1,15 @@
 """The live page contacts only its exporter, shows text as text, and says first what is wrong."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
-from exporter.live.states import STATES
 from rank_probe.stages import STAGES
-from tests.exporter.live.browser import STATIC, shown
-from tests.exporter.live.node_data import SENTENCE, healthy, hung, live, no_probe, straggler
+from tests.exporter.live.browser import FILES, shown
+from tests.exporter.live.node_data import HOT, SENTENCE, healthy, hung, live, no_probe, straggler
 
-FILES = sorted(STATIC.iterdir())
-TEXTS = {path.name: path.read_text(encoding="utf-8") for path in FILES}
+TEXTS = {name: content.decode() for name, content in FILES.items()}
 INDEX = TEXTS["index.html"]
 SCRIPTS = "".join(text for name, text in TEXTS.items() if name.endswith(".js"))
 
@@ -50,21 +47,13 @@ def test_policy_allows_the_exporters_own_files_only() -> None:
     assert 'rel="icon" type="image/svg+xml" href="static/icon.svg"' in INDEX
 
 
-def test_page_knows_every_stage() -> None:
-    """Every stage a rank can report has a colour and its place in the legend."""
-    (listed,) = re.findall(r"const STAGES = (\[.*?\]);", SCRIPTS)
+def test_every_stage_has_a_colour() -> None:
+    """In bars and in strips; the wait has stripes of its own."""
+    styles = TEXTS["vocabulary.css"] + TEXTS["live.css"]
 
-    assert json.loads(listed) == list(STAGES)
     for stage in STAGES:
-        assert re.search(rf"\.{stage} {{ background: ", TEXTS["live.css"])
-        assert re.search(rf"path\.{stage} {{ fill: ", TEXTS["live.css"])
-
-
-def test_page_has_words_for_every_state() -> None:
-    """Each state of the closed set has its words, in the same order of urgency."""
-    (listed,) = re.findall(r"STATES = {(.*?)};", SCRIPTS, re.DOTALL)
-
-    assert re.findall(r"(\w+): \"", listed) == list(STATES)
+        assert re.search(rf"\.{stage} {{ background: ", styles)
+        assert re.search(rf"path\.{stage} {{ fill: ", styles)
 
 
 def test_late_rank_is_what_the_page_says_first(tmp_path: Path) -> None:
@@ -72,7 +61,7 @@ def test_late_rank_is_what_the_page_says_first(tmp_path: Path) -> None:
     dom = shown(live(straggler(), grafana_url="http://grafana:3000"), tmp_path)
 
     assert f'<p class="verdict">{SENTENCE}</p>' in dom
-    assert "1.68 of 4 GPUs lost" in dom
+    assert "1.78 of 4 GPUs lost" in dom
     assert "<dt>Since</dt><dd>35 s ago</dd>" in dom
     assert "<code>py-spy dump --pid 20775</code><span> on gpu-12</span>" in dom
     assert 'href="runbooks/RankskewStraggler?job=demo&amp;rank=2"' in dom
@@ -85,6 +74,57 @@ def test_late_rank_is_what_the_page_says_first(tmp_path: Path) -> None:
     assert "gpu-12 · PID 20775 · GPU 2 · local rank 2" in dom
     assert "version 9.8.7" in dom
     assert "<title>Straggler · gpu-12 · rankskew</title>" in dom
+
+
+def test_cause_is_told_with_its_share_and_figures(tmp_path: Path) -> None:
+    """Why the rank is late, how much of its delay that is, and what else it might be; once."""
+    dom = shown(live(straggler(cause=HOT)), tmp_path)
+
+    assert (
+        '<dt>Cause</dt><dd><ul class="causes">'
+        "<li>Slow GPU (clock): its SM clock is 1.41 GHz, its peers' 1.95: too hot, 87 °C; "
+        "92 % of its delay.</li>"
+        "<li>Or perhaps CPU (waits for a CPU): it waits for a CPU 9 % of the time, its peers 1 %; "
+        "20 % of its delay.</li></ul>" in dom
+    )
+    assert "<div>cause: slow GPU (clock): 1.41 GHz, its peers 1.95 GHz</div>" in dom
+    assert dom.count("too hot, 87 °C") == 1
+
+
+def test_cause_that_is_not_known_has_no_share(tmp_path: Path) -> None:
+    """What was found is only a guess then."""
+    cause = HOT | {"cause": "unknown", "detail": "", "share": 0.3, "sentence": "", "value": None}
+    dom = shown(live(straggler(cause=cause)), tmp_path)
+
+    assert "<li>Not known.</li><li>Or perhaps CPU (waits for a CPU): " in dom
+    assert "<div>cause: not known</div>" in dom
+
+
+def test_job_without_a_known_cause_has_no_row_for_it(tmp_path: Path) -> None:
+    """A rank of another node may have one that only its own exporter knows."""
+    dom = shown(live(straggler()), tmp_path)
+
+    assert '<dt hidden="">Cause</dt>' in dom
+
+
+@pytest.mark.parametrize(("judge", "words"), [("node", True), ("join", False)])
+def test_page_says_whose_verdict_it_is(tmp_path: Path, judge: str, words: bool) -> None:
+    """A node that compares its own ranks does not see those of the others."""
+    job = straggler()
+    job["verdict"]["judge"] = judge
+    dom = shown(live(job), tmp_path)
+
+    assert ("compared with the ranks of this node only" in dom) == words
+
+
+def test_rank_that_costs_too_little_is_no_alarm(tmp_path: Path) -> None:
+    """What raises no alert is not drawn as if it did, however steadily it is late."""
+    job = straggler()
+    for late in job["verdict"]["late"]:
+        late["is_told"] = False
+    dom = shown(live(job), tmp_path)
+
+    assert '<tr class=""><th scope="row">rank 2 · a little late</th>' in dom
 
 
 def test_details_stand_below_the_verdict(tmp_path: Path) -> None:
@@ -106,14 +146,14 @@ def test_rank_that_wakes_nobody_is_marked_without_alarm(
 
     assert f'<tr class=""><th scope="row">rank 2 · {mark}</th>' in dom
     assert dom.count("culprit") == 1
-    assert '<dt hidden="">Cost</dt>' in dom
+    assert '<dt hidden="">Since</dt>' in dom
 
 
 def test_healthy_job_is_quiet(tmp_path: Path) -> None:
     """Nothing to do, no cost, nobody marked."""
     dom = shown(live(healthy(), gpus=4), tmp_path)
 
-    assert '<section class="job healthy">' in dom
+    assert '<section class="job healthy green">' in dom
     assert '<span class="badge">Healthy</span>' in dom
     assert 'class="late"' not in dom
     assert all(f'<dt hidden="">{name}</dt>' in dom for name in ("Cost", "Since", "Do first"))

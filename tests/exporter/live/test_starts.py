@@ -53,8 +53,8 @@ def test_job_without_a_join_says_so(seconds: int, state: str) -> None:
 
     assert (said["state"], said["reason"], said["late"]) == (state, "no_join", [])
     assert said["sentence"] == (
-        "Cannot judge this job: the ranks do not compare their steps, and no two peers on this "
-        "node report a block of steps that this exporter could compare."
+        "Cannot judge this job: the ranks do not compare their steps, and no two peers on one "
+        "node report a block of steps that its exporter could compare."
     )
     assert said["first_action"].startswith("Look into the log of rank 0")
 

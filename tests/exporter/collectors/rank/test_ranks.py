@@ -127,6 +127,30 @@ def test_short_stay_in_a_stage_is_no_series() -> None:
     )
 
 
+def test_rank_of_a_job_that_stands_shows_any_stage_that_it_is_in() -> None:
+    """The culprit of a hang may go from stage to stage, so that it is in none for 10 s."""
+    busy = snapshot(stage_elapsed_seconds=2.0, heartbeat_timestamp_seconds=1_060.0)
+    stepped, stood = (replace(busy, last_step_timestamp_seconds=t) for t in (1_031.0, 1_030.0))
+
+    assert "rankskew_stage_elapsed_seconds{" not in expose(collector(stepped))
+    assert 'rank="0",stage="forward"} 2.0' in expose(collector(stood))
+
+
+def test_rank_without_a_first_step_shows_how_long() -> None:
+    """Who waits for a job to start, or who never steps, is known without all ranks' counters."""
+    began = {"started_timestamp_seconds": 1_000.0, "heartbeat_timestamp_seconds": 1_060.0}
+    none = snapshot(steps=0, **began)
+    name = "rankskew_rank_starting_seconds{"
+
+    assert f'{name}job_id="llama",peer_group="all",rank="0"}} 60.0' in expose(collector(none))
+    for other in (
+        snapshot(steps=1, **began),
+        replace(none, finished=True),
+        replace(none, level="off"),
+    ):
+        assert name not in expose(collector(other))
+
+
 def test_silence_is_told_by_the_exporters_clock() -> None:
     """A rank that reports is not silent, however wrong its node's clock; one that stops is."""
     clock = Clock()

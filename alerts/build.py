@@ -1,0 +1,65 @@
+"""Generates alerts/rules/thresholds.yaml from exporter/vocabulary/thresholds.yaml.
+
+`python -m alerts.build` writes it; `--check` exits 1 if the committed one is stale.
+"""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Final
+
+from exporter.vocabulary.thresholds import defaults
+
+FILE: Final = Path(__file__).parent / "rules" / "thresholds.yaml"
+HEAD: Final = """\
+# Thresholds are series, so that you need not edit an expression. `make rules` writes this file.
+# Record your own as rankskew:threshold:override{name, job_id}, see ../README.md.
+groups:
+  - name: rankskew_thresholds
+    rules:
+      # All jobs, with or without the probe; and GPUs without a rank, whose job_id is empty.
+      - record: job:rankskew_job:group
+        expr: |2
+          group by (cluster, job_id) (
+            rankskew_node_ranks{state="beating"} or rankskew_gpus_visible
+            or rankskew_gpu_rank_info{source="environ",local_rank=~"0|"}
+          )
+"""
+LINE: Final = (
+    '      - {{record: "rankskew:threshold:default", labels: {{name: {name}}}, '
+    'expr: "{value} * job:rankskew_job:group"}} # {reason}\n'
+)
+TAIL: Final = """\
+      # The override for the job, else the override for all jobs (without job_id), else the default.
+      - record: job:rankskew_threshold:value
+        expr: |2
+            max by (cluster, job_id, name) (rankskew:threshold:override{job_id!=""})
+          or 0 * rankskew:threshold:default + on (cluster, name) group_left ()
+            max by (cluster, name) (rankskew:threshold:override{job_id=""})
+          or rankskew:threshold:default
+"""
+
+
+def text() -> str:
+    """Return the content of alerts/rules/thresholds.yaml."""
+    lines = [
+        LINE.format(name=each.name, value=f"{each.value:.12g}", reason=each.reason)
+        for each in defaults().values()
+    ]
+    return HEAD + "".join(lines) + TAIL
+
+
+def main() -> int:
+    """Write the file, or with --check say whether it is stale; return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if stale")
+    if not parser.parse_args().check:
+        FILE.write_text(text(), encoding="utf-8")
+        return 0
+    if stale := FILE.read_text(encoding="utf-8") != text():
+        print(f"stale: {FILE.name}; run python -m alerts.build", file=sys.stderr)
+    return int(stale)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""GPU faults: what is wrong with each GPU, told to each rank on it."""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.rank.ranks import IDENTITY
+from exporter.gpu_faults.fault import MEMORY, ROW_REMAP_PENDING, Fault
+from exporter.gpu_faults.now import lost, standing
+from exporter.gpu_faults.over_time import GpuMemory
+from exporter.gpu_faults.tenants import Tenants, Who, of_all_ranks, of_one_rank, who
+from exporter.gpu_faults.unreadable import Reading
+from exporter.nvml.expected import ExpectedGpus
+from exporter.nvml.sample import GpuSample, NvmlSource
+from exporter.processes.rank_gpus import RankJoin, RankOnGpu
+from exporter.ranks.store import RankStore
+from exporter.vocabulary.thresholds import Thresholds
+
+# A rank that died or moved away is silent on its old node; its GPU is no longer its own.
+GONE_SECONDS: Final = 60.0
+NOBODY: Final[Who] = ("", "", "")
+
+# The GPU, by index and UUID, with a rank on it, and what is wrong.
+Told = tuple[tuple[str, str], Who, Fault]
+
+
+class GpuFaultsCollector:
+    """Expose the faults as of now; call from the event loop, as RankJoin requires.
+
+    It remembers what it has seen, so it must be called about once a scrape. *node_name* is told
+    with each fault, for the texts of alerts.
+    """
+
+    name = "gpu_faults"
+    interval_seconds = 0.0
+
+    def __init__(
+        self,
+        join: RankJoin,
+        store: RankStore,
+        nvml: NvmlSource,
+        expected: ExpectedGpus,
+        thresholds: Thresholds,
+        node_name: str,
+    ) -> None:
+        self._join = join
+        self._store = store
+        self._nvml = nvml
+        self._expected = expected
+        self._thresholds = thresholds
+        self._node_name = node_name
+        self._memory = GpuMemory()
+        self._tenants = Tenants()
+        self._reading = Reading(nvml, expected)
+
+    def collect(self) -> Iterator[Metric]:
+        family = GaugeMetricFamily(
+            "rankskew_gpu_fault",
+            "What is wrong with the GPU, once for each rank on it now or in the last ten minutes, "
+            "else without a rank; only while there is a fault. Always 1, but for throttled the "
+            "share of the last five minutes, and for pcie_saturated that of the link's bandwidth. "
+            "detail is the number of an XID, the reason for throttling, the links that are down, "
+            "what the driver advises, how many GPUs there are where some are missing, or why none "
+            "can be read (NVML, /proc).",
+            labels=["gpu", "gpu_uuid", "fault", "detail", "nodename", *IDENTITY],
+        )
+        for gpu, rank, fault in self._told():
+            labels = [*gpu, fault.fault, fault.detail, self._node_name, *rank]
+            family.add_metric(labels, fault.share)
+        yield family
+
+    def _told(self) -> Iterator[Told]:
+        now = self._store.now()
+        sample = self._nvml.latest()
+        ranks = self._living(now)
+        self._tenants.see(ranks, now)
+        gpus = {} if sample is None else {gpu.uuid or str(gpu.index): gpu for gpu in sample.gpus}
+        self._memory.see(gpus, now)
+        self._reading.see(now)
+        if (unread := self._reading.fault()) is not None:
+            yield ("", ""), NOBODY, unread
+        for gpu, fault in lost(sample, self._expected):
+            yield from self._to_ranks(gpu, [fault])
+        for key, reading in gpus.items():
+            named = str(reading.index), reading.uuid
+            found = [*standing(reading), *self._memory.faults(key, gpus, now)]
+            yield from self._to_ranks(named, _once(found))
+            yield from self._of_use(reading, ranks)
+
+    def _living(self, now: float) -> list[RankOnGpu]:
+        gone = {
+            (held.snapshot.job_id, held.snapshot.rank)
+            for held in self._store.ranks()
+            if held.is_silent(now) and now - held.received_seconds > GONE_SECONDS
+        }
+        return [rank for rank in self._join.ranks() if (rank.job_id, rank.rank) not in gone]
+
+    def _to_ranks(self, gpu: tuple[str, str], faults: Iterable[Fault]) -> Iterator[Told]:
+        ranks = self._tenants.of(gpu[1]) or [NOBODY]
+        for fault in faults:
+            for rank in ranks:
+                if not fault.threshold or fault.figure > self._thresholds.value(
+                    fault.threshold, rank[0]
+                ):
+                    yield gpu, rank, fault
+
+    def _of_use(self, gpu: GpuSample, ranks: list[RankOnGpu]) -> Iterator[Told]:
+        """Yield the faults of how the ranks that are on *gpu* now use it."""
+        named = str(gpu.index), gpu.uuid
+        here = [rank for rank in ranks if rank.gpu_uuid == gpu.uuid]
+        shared = list(of_all_ranks(gpu, here, self._join.processes())) if here else []
+        for rank in here:
+            for fault in (*shared, *of_one_rank(rank, self._thresholds)):
+                yield named, who(rank), fault
+
+
+def _once(faults: list[Fault]) -> Iterator[Fault]:
+    """Yield one fault of the memory at most: a row that waits for a reset is the least of them."""
+    of_memory = [fault for fault in faults if fault.fault in (MEMORY, ROW_REMAP_PENDING)]
+    if of_memory:
+        yield min(of_memory, key=lambda fault: fault.fault == ROW_REMAP_PENDING)
+    yield from (fault for fault in faults if fault not in of_memory)

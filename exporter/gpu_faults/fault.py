@@ -1,0 +1,36 @@
+"""A fault of one GPU, as told to each rank that it concerns."""
+
+from dataclasses import dataclass
+from typing import Final
+
+LOST: Final = "lost"
+MISSING: Final = "missing"
+NVML: Final = "nvml"
+RECOVERY: Final = "recovery"
+MEMORY: Final = "memory"
+ROW_REMAP_PENDING: Final = "row_remap_pending"
+NVLINK: Final = "nvlink"
+NVLINK_ERRORS: Final = "nvlink_errors"
+PCIE_LINK: Final = "pcie_link"
+PCIE_ERRORS: Final = "pcie_errors"
+PCIE_SATURATED: Final = "pcie_saturated"
+PSTATE: Final = "pstate"
+XID: Final = "xid"
+THROTTLED: Final = "throttled"
+FOREIGN_PROCESS: Final = "foreign_process"
+SHARED: Final = "shared"
+NUMA: Final = "numa"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault; *share* is 1, or how much of the time or of the link it takes.
+
+    If *threshold* is the name of one, only jobs hear of it whose threshold *figure* exceeds.
+    """
+
+    fault: str
+    detail: str = ""
+    share: float = 1.0
+    threshold: str = ""
+    figure: float = 0.0

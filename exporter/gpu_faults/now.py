@@ -1,0 +1,80 @@
+"""Faults that one sample of a node's GPUs shows."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from exporter.gpu_faults.fault import (
+    LOST,
+    MEMORY,
+    MISSING,
+    PCIE_LINK,
+    RECOVERY,
+    ROW_REMAP_PENDING,
+    Fault,
+)
+from exporter.nvml.expected import ExpectedGpus
+from exporter.nvml.sample import GpuSample, NodeSample, Reason
+
+# What the driver advises, by NVML's number (field 230).
+RECOVERY_ACTIONS: Final = {
+    1: "reset",
+    2: "reboot",
+    3: "drain",
+    4: "drain and reset",
+    5: "recover the IMEX domain",
+    6: "reset the bus",
+    7: "reboot the system",
+}
+
+
+def ups(sample: NodeSample | None, expected: ExpectedGpus) -> Iterator[tuple[str, str, bool]]:
+    """Yield the index and UUID of each GPU that is listed or expected, and whether it answers."""
+    if sample is None or sample.gpus_visible is None:
+        return
+    missing = iter(expected.missing(sample.gpus))
+    for gpu in sample.gpus:
+        # Lost before its UUID was read: most likely it is the missing one.
+        yield str(gpu.index), gpu.uuid or next(missing, ""), gpu.up
+    for uuid in missing:
+        yield "", uuid, False
+
+
+def lost(
+    sample: NodeSample | None, expected: ExpectedGpus
+) -> Iterator[tuple[tuple[str, str], Fault]]:
+    """Yield the GPUs that do not answer, else how many are missing that were never seen.
+
+    None of them while no GPU at all can be read.
+    """
+    if sample is None or sample.error_reason not in (None, Reason.NO_GPU):
+        return
+    gone = [(index, uuid) for index, uuid, up in ups(sample, expected) if not up]
+    for gpu in gone:
+        yield gpu, Fault(LOST)
+    there, wanted = sample.gpus_visible, expected.number
+    if not gone and there is not None and wanted is not None and there < wanted:
+        yield ("", ""), Fault(MISSING, f"{there} of {wanted}")
+
+
+def standing(gpu: GpuSample) -> Iterator[Fault]:
+    """Yield the faults that the readings of *gpu* show by themselves."""
+    if gpu.recovery_action:
+        action = gpu.recovery_action
+        yield Fault(RECOVERY, RECOVERY_ACTIONS.get(action, str(action)))
+    if gpu.row_remap_failed:
+        yield Fault(MEMORY, "row_remap_failed")
+    if gpu.row_remap_pending:
+        yield Fault(ROW_REMAP_PENDING)
+    if link := _link(gpu):
+        yield Fault(PCIE_LINK, link)
+
+
+def _link(gpu: GpuSample) -> str:
+    """Return what the PCIe link lacks, "" if nothing."""
+    width, widest = gpu.pcie_link_width, gpu.pcie_link_width_max
+    if width is not None and widest is not None and width < widest:
+        return f"x{width} of x{widest}"
+    generation, best = gpu.pcie_link_generation, gpu.pcie_link_generation_max
+    if generation is not None and best is not None and generation < best:
+        return f"generation {generation} of {best}"
+    return ""

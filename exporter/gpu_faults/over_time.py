@@ -1,0 +1,192 @@
+"""Faults that only a comparison with some time ago, or with the node's other GPUs, shows."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from exporter.gpu_faults.fault import (
+    MEMORY,
+    NVLINK,
+    NVLINK_ERRORS,
+    PCIE_ERRORS,
+    PCIE_SATURATED,
+    PSTATE,
+    THROTTLED,
+    XID,
+    Fault,
+)
+from exporter.nvml.sample import GpuSample
+from exporter.past import LOOK_SECONDS, Past
+
+HOUR: Final = 3600.0
+TEN_MINUTES: Final = 600.0
+FIVE_MINUTES: Final = 300.0
+# A slow state for this long is no change of state any more.
+PSTATE_SECONDS: Final = 120.0
+# P3 and slower save power, whatever the neighbours do.
+SLOWEST_AT_WORK: Final = 2
+# Nobody waits for a GPU that is idle for nine tenths of the time.
+BUSY_PERCENT: Final = 10.0
+# It waits for its link if it computes for less than half of the time.
+COMPUTES_PERCENT: Final = 50.0
+# hw_slowdown covers every hw_ reason.
+THROTTLE_REASONS: Final = ("hw_slowdown", "sw_thermal_slowdown")
+LANE_BYTES_PER_SECOND: Final = 125e6  # Of the first generation; each doubles it.
+LINK_ERRORS: Final = "link_errors_per_second"
+
+Gpus = Mapping[str, GpuSample]
+
+
+class GpuMemory:
+    """What the node's GPUs, by their key, showed up to an hour ago.
+
+    A memory younger than a window compares with the first reading that it has.
+    """
+
+    def __init__(self) -> None:
+        self._hour = Past(HOUR)
+        self._ten_minutes = Past(TEN_MINUTES)
+        self._five_minutes = Past(FIVE_MINUTES)
+        self._slow_since: dict[str, float] = {}
+        self._carried: dict[tuple[str, str], tuple[float, float, float]] = {}
+        self._seen_seconds: float | None = None
+
+    def see(self, gpus: Gpus, now: float) -> None:
+        """Remember the readings of *gpus*."""
+        if self._seen_seconds is not None and now - self._seen_seconds < LOOK_SECONDS:
+            return
+        self._seen_seconds = now
+        fastest = _fastest_state(gpus)
+        for key, gpu in gpus.items():
+            for figure, lasting in (
+                ("ecc", gpu.ecc_uncorrected_errors),
+                ("nvlink", gpu.nvlink_links_up),
+            ):
+                if lasting is not None:
+                    self._hour.see((key, figure), lasting, now)
+            # The first error of a kind is an error too. Counts begin with the worker.
+            for xid, count in (gpu.xid_errors or {}).items():
+                self._ten_minutes.see((key, xid), count, now, before=0.0)
+            for figure, total in _counters(gpu):
+                self._five_minutes.see((key, figure), total, now)
+            self._see_traffic(key, gpu, now)
+            if gpu.performance_state is None or gpu.performance_state <= fastest:
+                self._slow_since.pop(key, None)
+            else:
+                self._slow_since.setdefault(key, now)
+
+    def faults(self, key: str, gpus: Gpus, now: float) -> Iterator[Fault]:
+        """Yield the faults of the GPU *key* among *gpus*, which see() has seen."""
+        gpu = gpus[key]
+        errors = gpu.ecc_uncorrected_errors
+        if errors and self._hour.increase((key, "ecc"), errors) > 0:
+            yield Fault(MEMORY, "uncorrected")
+        yield from self._nvlink(key, gpu, gpus)
+        for xid, count in (gpu.xid_errors or {}).items():
+            if count and self._ten_minutes.increase((key, xid), count) != 0:
+                yield Fault(XID, xid)
+        yield from self._errors_of_links(key, gpu)
+        if now - self._slow_since.get(key, now) >= PSTATE_SECONDS and _is_busy(gpu):
+            yield Fault(PSTATE, f"P{gpu.performance_state}")
+        yield from self._throttled(key, gpu)
+        yield from self._saturated(key, gpu, now)
+
+    def _nvlink(self, key: str, gpu: GpuSample, gpus: Gpus) -> Iterator[Fault]:
+        """Fewer links up than an hour ago, or than its neighbours.
+
+        Not fewer than exist: bridges may leave some unused, and a card without a bridge has none
+        up. MIG takes links down on purpose.
+        """
+        up = gpu.nvlink_links_up
+        if up is None or gpu.mig_devices is not None:
+            return
+        most = max(each.nvlink_links_up or 0 for each in gpus.values())
+        if self._hour.increase((key, "nvlink"), up) < 0 or 0 < up < most:
+            yield Fault(NVLINK, ",".join(sorted(gpu.nvlink_link_states or {}, key=int)))
+
+    def _errors_of_links(self, key: str, gpu: GpuSample) -> Iterator[Fault]:
+        """Yield links that send damaged packets again, with their errors per second."""
+        per_second = {
+            figure: self._five_minutes.increase((key, figure), count) / FIVE_MINUTES
+            for figure, count in _counters(gpu)
+            if figure not in THROTTLE_REASONS
+        }
+        pcie = max(per_second.pop("pcie_errors", 0.0), per_second.pop("pcie_replays", 0.0))
+        yield Fault(PCIE_ERRORS, threshold=LINK_ERRORS, figure=pcie)
+        if per_second:
+            worst = max(per_second, key=lambda link: per_second[link])
+            yield Fault(NVLINK_ERRORS, worst, threshold=LINK_ERRORS, figure=per_second[worst])
+
+    def _throttled(self, key: str, gpu: GpuSample) -> Iterator[Fault]:
+        if not _is_busy(gpu):
+            return
+        for reason in THROTTLE_REASONS:
+            seconds = (gpu.throttle_seconds or {}).get(reason, 0.0)
+            share = self._five_minutes.increase((key, reason), seconds) / FIVE_MINUTES
+            if share > 0:
+                yield Fault(THROTTLED, reason, share, "throttle_ratio", share)
+
+    def _see_traffic(self, key: str, gpu: GpuSample, now: float) -> None:
+        """Add up what both directions of the PCIe link carry, for their means."""
+        for direction, rate in (
+            ("transmit", gpu.pcie_transmit_bytes_per_second),
+            ("receive", gpu.pcie_receive_bytes_per_second),
+        ):
+            which = key, direction
+            if rate is None:
+                self._carried.pop(which, None)
+                self._five_minutes.drop(which)
+                continue
+            since, total, before = self._carried.get(which, (now, 0.0, rate))
+            total += (now - since) * (before + rate) / 2
+            self._carried[which] = now, total, rate
+            self._five_minutes.see(which, total, now)
+
+    def _saturated(self, key: str, gpu: GpuSample, now: float) -> Iterator[Fault]:
+        """The mean of the busier direction over what the link can carry.
+
+        Only of a GPU that hardly computes, by SM activity if known: a waiting kernel counts as
+        utilisation too.
+        """
+        computes = gpu.sm_active_percent
+        computes = gpu.gpu_busy_percent if computes is None else computes
+        if computes is None or computes >= COMPUTES_PERCENT:
+            return
+        if not gpu.pcie_link_width or not gpu.pcie_link_generation_max:
+            return
+        rated = LANE_BYTES_PER_SECOND * gpu.pcie_link_width * 2**gpu.pcie_link_generation_max
+        rates = {way: self._mean_rate(key, way) for way in ("transmit", "receive")}
+        way = max(rates, key=lambda each: rates[each])
+        share = rates[way] / rated
+        if share > 0:
+            yield Fault(PCIE_SATURATED, way, share, "pcie_ratio", share)
+
+    def _mean_rate(self, key: str, direction: str) -> float:
+        """Return the mean bytes per second of the last five minutes up to the last look."""
+        then = self._five_minutes.then((key, direction))
+        last = self._carried.get((key, direction))
+        if then is None or last is None or last[0] <= then[0]:
+            return 0.0
+        return (last[1] - then[1]) / (last[0] - then[0])
+
+
+def _counters(gpu: GpuSample) -> Iterator[tuple[str, float]]:
+    """Yield what is compared with five minutes ago; an NVLink is called by its number."""
+    for figure, count in (("pcie_errors", gpu.pcie_errors), ("pcie_replays", gpu.pcie_replays)):
+        if count is not None:
+            yield figure, count
+    yield from (gpu.nvlink_link_errors or {}).items()
+    for reason in THROTTLE_REASONS:
+        if gpu.throttle_seconds is not None and reason in gpu.throttle_seconds:
+            yield reason, gpu.throttle_seconds[reason]
+
+
+def _fastest_state(gpus: Gpus) -> int:
+    """Return the state that none should be slower than: of the fastest GPU, at most P2."""
+    known = (each.performance_state for each in gpus.values())
+    return min((*(state for state in known if state is not None), SLOWEST_AT_WORK))
+
+
+def _is_busy(gpu: GpuSample) -> bool:
+    if gpu.gpu_busy_percent is not None:
+        return gpu.gpu_busy_percent > BUSY_PERCENT
+    return any((part.sm_active_percent or 0) > BUSY_PERCENT for part in gpu.mig_devices or ())

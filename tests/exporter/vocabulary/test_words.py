@@ -1,0 +1,95 @@
+"""The vocabulary covers every name that the probe and the judge can say, and no other."""
+
+import re
+
+import pytest
+
+from alerts import build_index
+from exporter.vocabulary.words import (
+    CAUSES,
+    COLOURS,
+    KINDS,
+    LATE_KINDS,
+    REASONS,
+    STAGES,
+    STATES,
+    cause_in_short,
+    reasons_in_order,
+    slow_at,
+)
+from rank_probe import stages, verdict
+
+SHADE = re.compile("#[0-9A-Fa-f]{6}")
+
+
+def test_stages_are_those_of_the_probe() -> None:
+    """In step order: legends and bars follow it."""
+    assert tuple(STAGES) == stages.STAGES
+
+
+def test_kinds_are_those_of_the_judge() -> None:
+    """A hang is none of the judge's kinds, because nothing is judged then."""
+    assert set(KINDS) == {"hung", *verdict.LOST_KINDS}
+    assert tuple(LATE_KINDS) == verdict.LATE_KINDS
+    assert {name for name, kind in LATE_KINDS.items() if kind.mark} == {
+        verdict.MILD,
+        verdict.UNSYNCED,
+    }
+
+
+def test_reasons_of_the_judge_have_words() -> None:
+    """The rules know more reasons than the judge does."""
+    assert set(verdict.REASONS) <= set(REASONS)
+
+
+def test_states_have_colours_and_runbooks_that_exist() -> None:
+    """Every state but the quiet ones leads to the runbook of an alert."""
+    assert {state.colour for state in STATES.values()} == set(COLOURS)
+    assert {name for name, state in STATES.items() if state.runbook is None} == {
+        "healthy",
+        "finished",
+    }
+    runbooks = {state.runbook for state in STATES.values()} - {None}
+    assert runbooks <= set(build_index.alerts())
+    assert all(state.runbook for state in STATES.values() if state.alerts)
+
+
+def test_no_two_stages_have_one_colour() -> None:
+    """A stage is told by its colour."""
+    colours = [stage.colour for stage in STAGES.values()]
+
+    assert all(SHADE.fullmatch(each) for each in colours)
+    assert len(set(colours)) == len(STAGES)
+
+
+def test_no_two_causes_are_called_the_same() -> None:
+    """In a column of short names, each is one cause."""
+    assert len({cause.short for cause in CAUSES.values()}) == len(CAUSES)
+
+
+def test_first_reason_is_the_one_that_explains_the_others() -> None:
+    """Not the alphabetically first one; what an older version does not know comes last."""
+    found = reasons_in_order({"warming_up", "a_new_one", "no_join", "off"})
+
+    assert found == ["off", "no_join", "warming_up", "a_new_one"]
+
+
+@pytest.mark.parametrize(
+    ("cause", "detail", "words"),
+    [
+        ("slow_device", "clocks", "slow GPU (clock)"),
+        ("gc", "", "garbage collection"),
+        ("cpu", "a_new_one", "CPU (a new one)"),
+        ("a_new_one", "of_some_kind", "a new one (of some kind)"),
+        ("a_new_one", "", "a new one"),
+    ],
+)
+def test_cause_in_short(cause: str, detail: str, words: str) -> None:
+    """An exporter of a newer version may say what this one has no words for."""
+    assert cause_in_short(cause, detail) == words
+
+
+def test_a_stage_that_is_not_known_has_words_too() -> None:
+    """The name of a stage travels from the probe, which may be newer."""
+    assert slow_at("data") == "loading data"
+    assert slow_at("new") == "in new"

@@ -8,7 +8,7 @@ from dashboards.job_drift import drift_panels
 from dashboards.job_figures import figures
 from dashboards.job_gpus import gpu_panels, symmetry_panels
 from dashboards.job_input import input_panels
-from dashboards.job_losses import late_ranks, lost_by_kind, lost_by_rank_and_stage
+from dashboards.job_losses import late_ranks, lost_by_kind, lost_by_rank_and_stage, why_late
 from dashboards.job_over_time import (
     late_over_time,
     run_panels,
@@ -38,6 +38,7 @@ def job_dashboard() -> dashboard.Dashboard:
         lost_by_kind(),
         lost_by_rank_and_stage(),
         late_ranks(),
+        why_late(),
     ):
         job.with_panel(panel)
     for title, panels in (

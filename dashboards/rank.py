@@ -6,6 +6,7 @@ from dashboards.board import board, events, lifecycle, restarts
 from dashboards.rank_figures import figures
 from dashboards.rank_panels import (
     by_stage,
+    cause,
     identity,
     lines,
     node_pressure,
@@ -27,7 +28,7 @@ def rank_dashboard() -> dashboard.Dashboard:
         .with_variable(job_variable())
         .with_variable(rank_variable())
     )
-    for panel in (*figures(), stages(), by_stage(), *beside(STEPS, 6), lines()):
+    for panel in (*figures(), stages(), by_stage(), *beside(STEPS, 6), lines(), cause()):
         rank.with_panel(panel)
     for title, panels in (
         ("Its GPU", (*beside(GPU, 6), throttled(), node_pressure())),

@@ -26,7 +26,6 @@ from dashboards.job_series import (
 from dashboards.links import CELL, FIELD, LABEL, to_node, to_rank
 from dashboards.panels import (
     LATE_COLOUR,
-    PEERS_COLOUR,
     STAGE_COLOURS,
     Override,
     column,
@@ -40,7 +39,6 @@ from dashboards.variables import JOB
 from exporter.vocabulary.words import KINDS
 
 _WHY: Final = explained(CAUSE)
-NOT_TOLD_APART: Final = "any other wait"
 
 
 def lost_by_kind() -> timeseries.Panel:
@@ -53,15 +51,11 @@ def lost_by_kind() -> timeseries.Panel:
         "all its GPUs are lost. The kinds are only known if the ranks compare their steps.",
         "none",
         span=12,
-        colours={kind.name: kind.colour for kind in KINDS.values()}
-        | {NOT_TOLD_APART: PEERS_COLOUR},
+        colours={kind.name: kind.colour for kind in KINDS.values()},
     )
     for ref, (name, kind) in zip("ABCDE", KINDS.items(), strict=True):
         series = f'job_kind:rankskew_gpus_lost:sum{{kind="{name}",{JOB}}}'
         panel.with_target(query(series, kind.name, ref))
-    lost = f"job:rankskew_gpus_lost:sum{{{JOB}}}"
-    by_kind = f"sum by (cluster, job_id) (job_kind:rankskew_gpus_lost:sum{{{JOB}}}) or 0 * {lost}"
-    panel.with_target(query(f"{lost} - ({by_kind}) > 0.01", NOT_TOLD_APART, "F"))
     return panel.no_value("No rank of this job can be judged")
 
 

@@ -110,8 +110,7 @@ def _since() -> stat.Panel:
     return (
         stat_panel(
             "Late since",
-            "When the rank became late, by its node's clock; only known if the ranks compare "
-            "their steps. Nothing while it is not late.",
+            "When the rank became late, by its node's clock. Nothing while it is not late.",
             "dateTimeFromNow",
             span=2,
         )

@@ -90,8 +90,6 @@ JOINED = {
     *(("GPUs lost, by kind", ref) for ref in "CDE"),
     ("GPUs lost, by rank and stage", "B"),
     ("In its code", "A"),
-    ("Late ranks", "G"),
-    ("Late since", "A"),
     ("Lines of code", "A"),
 }
 
@@ -204,9 +202,7 @@ def test_jobs_of_one_name_in_two_clusters_do_not_meet(tmp_path: Path) -> None:
     series = series_of("loader", "a") + series_of("loader", "b")
     one = [replace(t, expr=t.expr.replace("$cluster", "a")) for t in TARGETS]
     in_b = [replace(t, expr=f"({t.expr}) and on (cluster) {_IN_B}") for t in one]
-    expected = dict(
-        zip(one, all_but(STUCK, SILENT, RARE, WELL).values(), strict=True)
-    )
+    expected = dict(zip(one, all_but(STUCK, SILENT, RARE, WELL).values(), strict=True))
     expected |= dict.fromkeys(in_b, False)
     # And with all clusters at once no query fails.
     expected |= all_but(STUCK, SILENT, RARE, WELL)

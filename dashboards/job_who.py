@@ -93,9 +93,9 @@ def who() -> stat.Panel:
     panel = sentence_panel(
         "Who",
         "Whom the job waits for. Late ranks: the two costliest with the stage in which they "
-        "fell behind and the cause. A slow node: its name instead. In a hang: the rank that "
-        "is not in the collective, where it is, and a fault of its GPU. Grey: nobody can know. "
-        "Click for more.",
+        "fell behind and the cause, as their exporters found it. A slow node: its name instead. "
+        "In a hang: the rank that is not in the collective, where it is, and a fault of its GPU. "
+        "Grey: nobody can know. Click for more.",
         span=6,
         size=20,
     ).thresholds(steps((LATE_COLOUR, None)))
@@ -137,8 +137,8 @@ def since() -> stat.Panel:
     panel = (
         stat_panel(
             "Since",
-            "When the ranks became late, by their nodes' clocks (only known if the ranks compare "
-            "their steps), when the hang or the silence began, or else when the job started.",
+            "When the ranks became late, by their nodes' clocks, when the hang or the silence "
+            "began, or else when the job started.",
             "dateTimeFromNow",
             span=2,
         )

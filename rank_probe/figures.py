@@ -54,4 +54,6 @@ FIGURES: Final = (
     "node_tcp_retransmitted_ratio",
     # Its own time in a step, by stage.
     *(f"{stage}_seconds" for stage in STAGES if stage != STAGES[SYNC]),
+    # How long a step takes it, with its wait for others.
+    "step_seconds",
 )

@@ -46,13 +46,15 @@ class ThreadState:
 class Lateness:
     """A late rank, as the judge describes it: see rank_probe.verdict.Late.
 
-    *gpus* is its cost by stage: how much each stage contributes to the excess.
+    *gpus* is its cost by stage: how much each stage contributes to the excess. *is_alone*: no other
+    rank of its job is on its node, so whatever that node suffers from may delay this rank only.
     """
 
     stage: str
     kind: str
     ratio: float
     gpus: Mapping[str, float]
+    is_alone: bool = False
 
 
 @dataclass(frozen=True, slots=True)

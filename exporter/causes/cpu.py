@@ -1,0 +1,168 @@
+"""Causes: too little CPU for the rank or its node, or the wrong CPUs."""
+
+from typing import Final
+
+from exporter.causes.case import Case
+from exporter.causes.model import CPU_QUEUE, GPU, PIPE, RUNNING
+from exporter.causes.row import EVERY, LOADING, ON_GPU, Kind, Row
+from exporter.causes.shares import has_less, has_more, slower, waits
+from exporter.causes.tokens import ON_CPU, worker
+
+CPU: Final = "cpu"
+# Where everybody waits for a CPU, ranks differ by a tenth or two; half as much again is more.
+CLEARLY: Final = 1.5
+# On a healthy node threads wait for a CPU for a hundredth of the time.
+LEAST_QUEUE: Final = 0.02
+# A quota that is used up now and then, in a burst of the loader, ends with it.
+LEAST_THROTTLED: Final = 0.05
+# A rank that is not bound at all has 0.06 of its CPUs near its GPU even with 16 NUMA nodes.
+FAR: Final = 0.05
+# With all cores busy a CPU's clock is 0.8 of that with a few: less is no boost that is missing.
+LOWER_CLOCK: Final = 0.3
+# Busy loaders keep some task of a node waiting for a CPU for under a quarter of the time.
+PRESSURE: Final = 0.25
+# What a hypervisor takes now and then is less than half a CPU.
+STOLEN_CPUS: Final = 0.5
+# Heat that throttles a package for less than a tenth of the time costs less than a twentieth.
+HEAT: Final = 0.1
+# Ten thousand pages a second are 40 MB/s; a healthy node has none.
+NUMA_MISSES: Final = 10_000.0
+
+
+def _run_queue(row: Row, case: Case) -> float:
+    """Return what its main thread waits for a CPU more than its peers'.
+
+    Where CPUs are short for all, who runs more also waits more: that is not why it is late.
+    """
+    own, peers = case.own(row.figure), case.lower(row.figure)
+    if own is None or peers is None or own - peers < LEAST_QUEUE or own < CLEARLY * peers:
+        return 0.0
+    running, usual = case.own("main_running_ratio"), case.lower("main_running_ratio")
+    if running is not None and usual:
+        peers = max(peers, running * peers / usual)
+    room = case.room(row.stages, row.states)
+    return case.share(min(room, (own - peers) * case.excess.step))
+
+
+def _workers_run_queue(row: Row, case: Case) -> float:
+    """Return how much less its workers' batches would delay it with the CPUs of its peers'.
+
+    The figure is the share of the time that they want a CPU in which they have none.
+    """
+    own, peers = min(case.own(row.figure) or 0.0, 1.0), case.lower(row.figure)
+    if peers is None or own - peers < LEAST_QUEUE or own < CLEARLY * peers:
+        return 0.0
+    room = case.room(row.stages, row.states)
+    return case.share(min(room, (1 - (1 - own) / (1 - peers)) * case.excess.step))
+
+
+ROWS: Final = (
+    Row(
+        cause=CPU,
+        detail="throttled",
+        kind=Kind.REASON,
+        figure="cpu_quota_throttled_ratio",
+        states=ON_CPU,
+        share=waits(LEAST_THROTTLED),
+        healthy=0.0,
+        says="its CPU quota is used up in {own} of its periods[, its peers' in {peers}]",
+        first_action="raise the CPU limit of its pod or job: `cat /proc/PID/cgroup` on NODE",
+    ),
+    Row(
+        cause=CPU,
+        detail="run_queue",
+        kind=Kind.AMOUNT,
+        figure="main_run_queue_ratio",
+        states=frozenset({CPU_QUEUE}),
+        share=_run_queue,
+        says="its main thread waits for a CPU {own} of the time[, its peers' {peers}]",
+        first_action="see what else runs on NODE with `top -H`; `taskset -acp PID` says where",
+    ),
+    Row(
+        cause=CPU,
+        detail="workers_run_queue",
+        kind=Kind.AMOUNT,
+        figure="workers_run_queue_ratio",
+        stages=LOADING,
+        states=frozenset({PIPE, worker(CPU_QUEUE)}),
+        share=_workers_run_queue,
+        says="its loader's workers wait for a CPU {own} of the time that they want one"
+        "[, its peers' {peers}]",
+        first_action="see what else runs on NODE with `top -H`; `pgrep -P PID` lists the workers",
+    ),
+    Row(
+        cause=CPU,
+        detail="numa",
+        kind=Kind.FACT,
+        figure="cpus_near_gpu_ratio",
+        stages=ON_GPU,
+        states=frozenset({RUNNING, CPU_QUEUE, GPU}),
+        share=has_less(0.5, at_most=FAR),
+        lowers=True,
+        says="{own} of its CPUs are near its GPU, {peers} of its peers'",
+        first_action="compare `taskset -acp PID` with `nvidia-smi topo -m` on NODE",
+    ),
+)
+
+# Of its node: the more one of them explains the others, the earlier.
+OF_NODE: Final = (
+    Row(
+        cause=CPU,
+        detail="thermal",
+        kind=Kind.NODE,
+        figure="node_cpu_throttled_ratio",
+        stages=EVERY,
+        states=ON_CPU,
+        share=has_more(HEAT),
+        healthy=0.0,
+        says="heat throttles the CPUs of its node {own} of the time[, its peers' {peers}]",
+        first_action="`turbostat --quiet --show PkgTmp,Bzy_MHz,PkgWatt --interval 5` on NODE",
+    ),
+    Row(
+        cause=CPU,
+        detail="frequency",
+        kind=Kind.NODE,
+        figure="node_cpu_clock_hertz",
+        stages=EVERY,
+        states=ON_CPU,
+        share=slower(LOWER_CLOCK),
+        lowers=True,
+        says="the busy CPUs of its node have a clock of {own}, its peers' {peers}",
+        first_action="`grep . /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor` on NODE",
+    ),
+    Row(
+        cause=CPU,
+        detail="steal",
+        kind=Kind.NODE,
+        figure="node_steal_cpus",
+        stages=EVERY,
+        states=ON_CPU,
+        share=has_more(STOLEN_CPUS),
+        healthy=0.0,
+        says="the hypervisor takes {own} CPUs from its node[, {peers} from its peers']",
+        first_action="ask for dedicated CPUs: `vmstat 1` on NODE shows what is stolen (st)",
+    ),
+    Row(
+        cause=CPU,
+        detail="node",
+        kind=Kind.NODE,
+        figure="node_cpu_waiting_ratio",
+        stages=EVERY,
+        states=ON_CPU,
+        share=has_more(PRESSURE),
+        says="tasks of its node wait for a CPU {own} of the time[, its peers' {peers}]",
+        first_action="see what runs on NODE that does not belong to the job: `top -H`",
+    ),
+    Row(
+        cause=CPU,
+        detail="numa_miss",
+        kind=Kind.NODE,
+        figure="node_numa_misses_per_second",
+        stages=EVERY,
+        states=ON_CPU,
+        share=has_more(NUMA_MISSES),
+        healthy=0.0,
+        says="its node puts pages on the wrong NUMA node, {own}[, its peers' {peers}]",
+        first_action="`numastat -m` on NODE: which NUMA node is full, and of what?",
+    ),
+)

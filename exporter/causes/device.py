@@ -1,0 +1,133 @@
+"""Causes: a GPU that is slower than its peers', or that somebody else uses too."""
+
+from typing import Final
+
+from exporter.causes.model import BLOCKED, GPU, RUNNING
+from exporter.causes.row import ON_GPU, Kind, Row
+from exporter.causes.shares import has_less, has_more, slower, unless
+
+SLOW_DEVICE: Final = "slow_device"
+# What a thread does that waits for a GPU: torch spins, or the driver blocks it.
+WAITS_FOR_GPU: Final = frozenset({RUNNING, GPU, BLOCKED})
+# Clocks of equal GPUs under equal load differ by less.
+LOWER_CLOCK: Final = 0.02
+# Throttled for a tenth of the time at half the clock, a GPU loses a twentieth.
+THROTTLED: Final = 0.1
+# A healthy link has a few errors a day.
+ERRORS_PER_SECOND: Final = 1.0
+# Lanes and generations halve: there is nothing between.
+SLOWER_LINK: Final = 0.9
+# One NVLink of 18 is a twentieth.
+FEWER_LINKS: Final = 0.99
+
+ROWS: Final = (
+    Row(
+        cause=SLOW_DEVICE,
+        detail="pstate",
+        kind=Kind.REASON,
+        figure="memory_clock_hertz",
+        stages=ON_GPU,
+        states=WAITS_FOR_GPU,
+        share=slower(LOWER_CLOCK),
+        lowers=True,
+        says="its GPU's memory clock is {own}, its peers' {peers}[: {fact}]",
+        first_action="`nvidia-smi -q -i UUID -d PERFORMANCE,CLOCK` on NODE, under load",
+    ),
+    Row(
+        cause=SLOW_DEVICE,
+        detail="clocks",
+        kind=Kind.AMOUNT,
+        figure="sm_clock_hertz",
+        stages=ON_GPU,
+        states=WAITS_FOR_GPU,
+        share=slower(LOWER_CLOCK),
+        lowers=True,
+        says="its SM clock is {own}, its peers' {peers}[: {fact}[, {temperature}]]",
+        first_action="`nvidia-smi -q -i UUID -d CLOCK,PERFORMANCE,TEMPERATURE,POWER` on NODE",
+    ),
+    Row(
+        cause="foreign_process",
+        kind=Kind.FACT,
+        figure="gpu_foreign_processes",
+        stages=ON_GPU,
+        states=WAITS_FOR_GPU,
+        share=has_more(0.5),
+        healthy=0.0,
+        says="it shares its GPU with {own} foreign process{es}[, its peers with {peers}][: {fact}]",
+        first_action="find its owner with `nvidia-smi -i UUID` on NODE",
+    ),
+    Row(
+        cause=SLOW_DEVICE,
+        detail="memory",
+        kind=Kind.FACT,
+        figure="gpu_memory_faults",
+        stages=ON_GPU,
+        states=WAITS_FOR_GPU,
+        share=has_more(0.5),
+        healthy=0.0,
+        says="its GPU's memory has faults: {own}[, its peers' {peers}][ ({fact})]",
+        first_action="`nvidia-smi -q -i UUID -d ECC,ROW_REMAPPER` on NODE: which errors grow?",
+    ),
+    Row(
+        cause=SLOW_DEVICE,
+        detail="pcie_link",
+        kind=Kind.FACT,
+        figure="pcie_link_bytes_per_second",
+        stages=ON_GPU,
+        states=WAITS_FOR_GPU,
+        share=has_less(SLOWER_LINK),
+        lowers=True,
+        says="its GPU's PCIe link carries {own}, its peers' {peers}[: {fact}]",
+        first_action="`nvidia-smi -q -i UUID | grep -A9 'Link Info'` on NODE, under load",
+    ),
+    Row(
+        cause=SLOW_DEVICE,
+        detail="pcie_errors",
+        kind=Kind.FACT,
+        figure="pcie_errors_per_second",
+        stages=ON_GPU,
+        states=WAITS_FOR_GPU,
+        share=has_more(ERRORS_PER_SECOND),
+        healthy=0.0,
+        says="its GPU's PCIe link counts errors, {own}[, its peers' {peers}][: {fact}]",
+        first_action="`nvidia-smi -q -i UUID | grep -i replay` on NODE, twice: does it grow?",
+    ),
+    Row(
+        cause=SLOW_DEVICE,
+        detail="nvlink",
+        kind=Kind.FACT,
+        figure="nvlink_links_up",
+        stages=ON_GPU,
+        states=WAITS_FOR_GPU,
+        share=has_less(FEWER_LINKS),
+        lowers=True,
+        says="{own} of its GPU's NVLinks are up, {peers} of its peers'[: {fact}]",
+        first_action="`nvidia-smi nvlink -s -i UUID` on NODE: which link is down?",
+    ),
+    Row(
+        cause=SLOW_DEVICE,
+        detail="nvlink_errors",
+        kind=Kind.FACT,
+        figure="nvlink_errors_per_second",
+        stages=ON_GPU,
+        states=WAITS_FOR_GPU,
+        share=has_more(ERRORS_PER_SECOND),
+        healthy=0.0,
+        says="its GPU's NVLinks count errors, {own}[, its peers' {peers}][: {fact}]",
+        first_action="`nvidia-smi nvlink -e -i UUID` on NODE: which link counts errors?",
+    ),
+    # Where clocks cannot be read. A throttled GPU with the clock of its peers is not slow.
+    Row(
+        cause=SLOW_DEVICE,
+        detail="clocks",
+        kind=Kind.FACT,
+        figure="gpu_throttled_ratio",
+        stages=ON_GPU,
+        states=WAITS_FOR_GPU,
+        share=unless("sm_clock_hertz", has_more(THROTTLED)),
+        healthy=0.0,
+        says="its GPU is throttled {own} of the time[, its peers' {peers}]"
+        "[: {fact}[, {temperature}]]",
+        first_action="`nvidia-smi -q -i UUID -d CLOCK,PERFORMANCE,TEMPERATURE,POWER` on NODE",
+    ),
+)

@@ -1,0 +1,116 @@
+"""Decides why a rank is late: the cause that accounts for its excess over its peers."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from exporter.causes import cpu, device, input, network, units, work
+from exporter.causes.case import Case, case_of
+from exporter.causes.model import UNKNOWN, Cause, Evidence, Guess, Lateness, Peers
+from exporter.causes.row import Kind, Row
+from rank_probe.verdict import NODE
+
+# With less than half of the excess, the rest would be the cause.
+ENOUGH: Final = 0.5
+# Less is not worth a word.
+WORTH_A_WORD: Final = 0.1
+# Amounts are means of a noisy time: one that explains four fifths of what another does, explains
+# as much.
+AS_MUCH: Final = 0.8
+MOST_GUESSES: Final = 2
+
+# Those of the same kind that account for as much: the first is told.
+ROWS: Final = (
+    *work.MORE,
+    *device.ROWS,
+    *cpu.ROWS,
+    *input.ROWS,
+    *cpu.OF_NODE,
+    *network.ROWS,
+    *work.CODE_ROWS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A row that accounts for a *share* of the excess; *kind* is how it is known here."""
+
+    row: Row
+    kind: Kind
+    share: float
+
+    @property
+    def name(self) -> tuple[str, str]:
+        return self.row.cause, self.row.detail
+
+
+def explain(late: Lateness, evidence: Evidence, peers: Peers | None) -> Cause | None:
+    """Return why a rank is late: UNKNOWN if no cause accounts for half of its excess over *peers*.
+
+    None if there is no evidence at all.
+    """
+    case = case_of(late, evidence, peers)
+    if case is None:
+        return None
+    found = [each for row in ROWS if (each := _found(row, case)) is not None]
+    best = _best(found)
+    if best is None:
+        return _unknown(case, _guesses(found, case))
+    others = _guesses((each for each in found if each.name != best.name), case)
+    row, figure = best.row, best.row.about(case)
+    return Cause(
+        row.cause,
+        row.detail,
+        best.share,
+        row.sentence(case),
+        row.first_action,
+        figure,
+        case.own(figure),
+        row.peers_value(case),
+        others,
+    )
+
+
+def _found(row: Row, case: Case) -> _Found | None:
+    share = row.share(row, case)
+    if share <= 0:
+        return None
+    if row.proof:
+        proven = case.share(case.spent(row.stages, row.proof))
+        if proven >= ENOUGH:
+            return _Found(row, Kind.REASON, proven)
+    # Other ranks of the node have the same and are not late.
+    if row.kind is Kind.NODE and case.late.kind != NODE and not case.late.is_alone:
+        return None
+    return _Found(row, row.kind, share)
+
+
+def _best(found: Iterable[_Found]) -> _Found | None:
+    """Return the best of those that account for half: what was measured, then what may be."""
+    enough = [each for each in found if each.share >= ENOUGH]
+    measured = [each for each in enough if each.kind <= Kind.AMOUNT]
+    most = max((each.share for each in measured), default=0.0)
+    candidates = [each for each in measured if each.share >= AS_MUCH * most] or enough
+    return min(candidates, key=lambda each: (each.kind, -round(each.share, 2)), default=None)
+
+
+def _guesses(found: Iterable[_Found], case: Case) -> tuple[Guess, ...]:
+    told: dict[tuple[str, str], _Found] = {}
+    for each in sorted(found, key=lambda each: (-round(each.share, 2), each.kind)):
+        if each.share >= WORTH_A_WORD:
+            told.setdefault(each.name, each)
+    return tuple(
+        Guess(*each.name, each.share, each.row.sentence(case))
+        for each in list(told.values())[:MOST_GUESSES]
+    )
+
+
+def _unknown(case: Case, guesses: tuple[Guess, ...]) -> Cause:
+    sentence = "nothing that was measured accounts for half of it"
+    if guesses:
+        said = "; ".join(
+            f"{each.sentence} ({units.text('ratio', each.share)} of it)" for each in guesses
+        )
+        sentence = f"{sentence}: {said}"
+    first = "`py-spy dump --pid PID` on NODE, then `nvidia-smi -q -i UUID` (compare with a peer's)"
+    return Cause(UNKNOWN, "", 0.0, sentence, first, others=guesses)

@@ -1,0 +1,258 @@
+"""Causes: a loader or a storage that is slow; `input` for data, `storage` in other stages."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from exporter.causes.case import Case
+from exporter.causes.model import BLOCKED, CPU_QUEUE, GPU, LOCK, PIPE, RUNNING, SLEEP, SOCKET
+from exporter.causes.row import EVERY, LOADING, Kind, Row
+from exporter.causes.shares import Share, has_more, is_in_state, waits, work
+from exporter.causes.tokens import (
+    LOCAL,
+    LUSTRE,
+    NFS,
+    NOT_KNOWN,
+    ON_STORAGE,
+    OTHER_MOUNT,
+    STORAGES,
+    on,
+    storage_of,
+    worker,
+)
+
+INPUT: Final = "input"
+STORAGE: Final = "storage"
+# Without having seen its thread wait for a disk, only these are suspected to use one.
+ON_FILES: Final = ("other", "checkpoint", "eval")
+NOT_LOADING: Final = tuple(stage for stage in EVERY if stage not in LOADING)
+# Logs and checkpoints stay below a fifth of a slow disk's rate.
+READ_BYTES: Final = 20e6
+# A fault takes 0.1 to 1 ms: a hundred take a hundredth to a tenth of the time.
+MAJOR_FAULTS: Final = 100.0
+# Busy loaders wait for I/O for under a quarter of the time.
+PRESSURE: Final = 0.25
+# Beyond nine tenths, frames wait for the decoder.
+DECODER_BUSY: Final = 0.9
+# And its peers' is not as busy.
+DECODER_BUSIER: Final = 0.1
+# Batches are taken from all workers in turn: one that is too slow delays each. A mean over time.
+SATURATED: Final = 0.5
+# A disk with less work leaves who reads from it waiting for something else as well.
+DISK_BUSY: Final = 0.9
+# And its peers' disks are not as busy.
+DISK_BUSIER: Final = 0.25
+# Flash and file servers need less than 5 ms.
+OPERATION_SECONDS: Final = 0.02
+_WORKS: Final = frozenset({worker(RUNNING), worker(CPU_QUEUE)})
+
+
+def _for_storage(storage: str, share: Share) -> Share:
+    """As *share*, if what the figure is of is on that kind of *storage*."""
+
+    def on_it(row: Row, case: Case) -> float:
+        found = storage_of(case.facts.get(row.figure, ""))
+        found = OTHER_MOUNT if found == NOT_KNOWN else found
+        return share(row, case) if found == storage else 0.0
+
+    return on_it
+
+
+def _worked(row: Row, case: Case) -> float:
+    """Return the time for which it waits for workers that work."""
+    waits = min(max(case.lower("workers_run_queue_ratio") or 0.0, 0.0), 0.99)
+    part = work(case, row, worker(RUNNING), worker(CPU_QUEUE), waits / (1 - waits))
+    return part * is_in_state(row, case)
+
+
+LOADER: Final = (
+    Row(
+        cause=INPUT,
+        detail="decoder",
+        kind=Kind.FACT,
+        figure="gpu_decoder_ratio",
+        stages=LOADING,
+        states=frozenset({RUNNING, GPU, BLOCKED, LOCK}),
+        share=has_more(DECODER_BUSIER, at_least=DECODER_BUSY),
+        says="its GPU's decoder is busy {own} of the time[, its peers' {peers}]",
+        first_action="`nvidia-smi dmon -i UUID -s u -c 5` on NODE: are `dec` and `jpg` near 100?",
+    ),
+    Row(
+        cause=INPUT,
+        detail="reads",
+        kind=Kind.FACT,
+        figure="read_bytes_per_second",
+        stages=LOADING,
+        states=ON_STORAGE,
+        share=has_more(READ_BYTES),
+        says="it reads {own} from storage[, its peers {peers}]",
+        first_action="`iostat -x 1` on NODE; are its files in the page cache of its peers only?",
+    ),
+    Row(
+        cause=INPUT,
+        detail="reads",
+        kind=Kind.FACT,
+        figure="major_faults_per_second",
+        stages=LOADING,
+        states=ON_STORAGE,
+        share=has_more(MAJOR_FAULTS),
+        says="its page faults read from storage, {own}[, its peers' {peers}]",
+        first_action="`iostat -x 1` on NODE; has its cgroup too little memory for its files?",
+    ),
+    Row(
+        cause=INPUT,
+        detail="reads",
+        kind=Kind.AMOUNT,
+        figure="io_waiting_ratio",
+        stages=LOADING,
+        states=ON_STORAGE,
+        share=waits(PRESSURE),
+        says="its processes wait for storage {own} of the time[, its peers' {peers}]",
+        first_action="`iostat -x 1` on NODE shows a slow disk, `iotop` what uses it",
+    ),
+    Row(
+        cause=INPUT,
+        detail="workers",
+        kind=Kind.FACT,
+        figure="saturated_workers",
+        stages=LOADING,
+        states=frozenset({PIPE, BLOCKED, *_WORKS}),
+        share=has_more(SATURATED),
+        says="{own} of its loader's workers never wait[, {peers} of its peers']"
+        "[: they run `{fact}`]",
+        first_action="`py-spy dump --pid WORKER_PID` of a worker; `pgrep -P PID` lists them",
+    ),
+)
+
+
+def _worker(
+    detail: str,
+    states: frozenset[str],
+    does: str,
+    kind: Kind = Kind.AMOUNT,
+    share: Share = is_in_state,
+) -> Row:
+    return Row(
+        cause=INPUT,
+        detail=detail,
+        kind=kind,
+        stages=LOADING,
+        states=states,
+        share=share,
+        says=f"it waits for its loader's workers for {{time}}: they {does}",
+        first_action="`py-spy dump --pid WORKER_PID` of a worker; `pgrep -P PID` lists them",
+    )
+
+
+WORKERS: Final = (
+    _worker("worker_sleep", frozenset({worker(SLEEP)}), "sleep[ in `{place}`]"),
+    _worker("worker_lock", frozenset({worker(LOCK)}), "wait for a lock[ in `{place}`]"),
+    _worker("worker_socket", frozenset({worker(SOCKET)}), "wait for a socket[ in `{place}`]"),
+    _worker("worker_pipe", frozenset({worker(PIPE)}), "wait for a pipe[ in `{place}`]"),
+    _worker("worker_disk", frozenset({worker(on(NOT_KNOWN))}), "wait for storage[ in `{place}`]"),
+    _worker("worker_blocked", frozenset({worker(BLOCKED)}), "are blocked[ in `{place}`]"),
+    _worker("workers", _WORKS, "are busy[ in `{place}`]", Kind.GUESS, _worked),
+    # What they do is not known.
+    Row(
+        cause=INPUT,
+        detail="workers",
+        kind=Kind.GUESS,
+        stages=LOADING,
+        states=frozenset({PIPE}),
+        share=is_in_state,
+        says="it waits for its loader's workers for {time}",
+        first_action="`py-spy dump --pid WORKER_PID` of a worker; `pgrep -P PID` lists them",
+    ),
+)
+
+
+def _storages(cause: str, stages: tuple[str, ...], suspected: tuple[str, ...]) -> Iterator[Row]:
+    """Yield what a thread waits for in *stages*, and a slow storage of the node in *suspected*."""
+    look = {
+        NFS: "`nfsiostat 1` on NODE and on a node that is not late; `nfsstat -m` for its options",
+        LUSTRE: "`lctl get_param osc.*.stats mdc.*.stats` on NODE: which target is slow?",
+        OTHER_MOUNT: "`py-spy dump --pid PID` on NODE; look at what serves that mount",
+        LOCAL: "`iostat -x 1` on NODE: is a disk at 100 %util, its r_await above the others'?",
+        NOT_KNOWN: "`iostat -x 1` on NODE shows a slow disk, `iotop` what uses it",
+    }
+    for storage in (NFS, LUSTRE, OTHER_MOUNT):
+        yield Row(
+            cause=cause,
+            detail=storage,
+            kind=Kind.NODE,
+            figure="node_mount_operation_seconds",
+            stages=suspected,
+            states=_seen(storage) | _elsewhere_unknown(),
+            proof=_seen(storage),
+            share=_for_storage(storage, has_more(OPERATION_SECONDS)),
+            says="an operation on a file system[, `{fact}`,] takes {own}[, its peers' {peers}]",
+            first_action=look[storage],
+        )
+    for figure, share, says in (
+        (
+            "node_disk_busy_ratio",
+            has_more(DISK_BUSIER, at_least=DISK_BUSY),
+            "a disk of its node[, {fact},] is busy {own} of the time[, its peers' {peers}]",
+        ),
+        (
+            "node_disk_read_seconds",
+            has_more(OPERATION_SECONDS),
+            "a read from a disk of its node[, {fact},] takes {own}[, its peers' {peers}]",
+        ),
+    ):
+        yield Row(
+            cause=cause,
+            detail=LOCAL,
+            kind=Kind.NODE,
+            figure=figure,
+            stages=suspected,
+            states=_seen(LOCAL) | _elsewhere_unknown(),
+            proof=_seen(LOCAL),
+            share=share,
+            says=says,
+            first_action=look[LOCAL],
+        )
+    yield Row(
+        cause=cause,
+        detail=NOT_KNOWN,
+        kind=Kind.NODE,
+        figure="node_io_waiting_ratio",
+        stages=suspected,
+        states=ON_STORAGE,
+        share=has_more(PRESSURE),
+        says="tasks of its node wait for storage {own} of the time[, its peers' {peers}]",
+        first_action=look[NOT_KNOWN],
+    )
+    for storage in STORAGES:
+        known = storage != NOT_KNOWN
+        tokens = {on(storage)}
+        # Of a worker whose disk is not known, WORKERS says more.
+        tokens |= {worker(on(storage))} if known else set()
+        yield Row(
+            cause=cause,
+            detail=storage,
+            kind=Kind.AMOUNT,
+            stages=stages,
+            states=frozenset(tokens),
+            share=is_in_state,
+            says="it waits for the disk `{place}`, {time}"
+            if known
+            else "it waits for storage[ in `{place}`], {time}",
+            first_action=look[storage],
+        )
+
+
+def _seen(storage: str) -> frozenset[str]:
+    """Return a wait for this *storage*, or for one that is not known."""
+    tokens = (on(storage), on(NOT_KNOWN))
+    return frozenset({*tokens, *map(worker, tokens)})
+
+
+def _elsewhere_unknown() -> frozenset[str]:
+    return frozenset({BLOCKED, worker(BLOCKED), PIPE})
+
+
+STORAGE_ROWS: Final = (
+    *_storages(INPUT, LOADING, LOADING),
+    *_storages(STORAGE, NOT_LOADING, ON_FILES),
+)
+ROWS: Final = (*LOADER, *WORKERS, *STORAGE_ROWS)

@@ -1,0 +1,74 @@
+"""Causes: the network of the rank's node."""
+
+from typing import Final
+
+from exporter.causes.model import BLOCKED, GPU, SOCKET
+from exporter.causes.row import Kind, Row
+from exporter.causes.shares import Share, has_less, has_more
+from exporter.causes.tokens import LUSTRE, NFS, NOT_KNOWN, OTHER_MOUNT, both, on, worker
+
+NETWORK: Final = "network"
+# A port that falls back has half of its speed or less.
+SLOWER: Final = 0.9
+# A healthy fabric has a few errors an hour.
+ERRORS_PER_SECOND: Final = 1.0
+# A healthy network has 0.0001; from 0.01 on a stream is down to some 100 MB/s.
+RETRANSMITTED: Final = 0.01
+# A port that waits a tenth as long as it sends: one of eight has half its rate.
+WAITING: Final = 0.1
+# What a thread does that waits for the network, perhaps through its GPU or a file system.
+WAITS: Final = both(SOCKET, BLOCKED, GPU, on(NFS), on(LUSTRE), on(OTHER_MOUNT), on(NOT_KNOWN))
+
+
+def _row(detail: str, figure: str, share: Share, says: str, first: str, *, lowers: bool) -> Row:
+    return Row(
+        cause=NETWORK,
+        detail=detail,
+        kind=Kind.NODE,
+        figure=figure,
+        states=WAITS,
+        proof=frozenset({SOCKET, worker(SOCKET)}),
+        share=share,
+        says=says,
+        first_action=first,
+        healthy=None if lowers else 0.0,
+        lowers=lowers,
+    )
+
+
+# A slow port explains what is counted on it.
+ROWS: Final = (
+    _row(
+        "speed",
+        "node_network_link_bytes_per_second",
+        has_less(SLOWER),
+        "a network port of its node[, {fact},] carries {own}, its peers' {peers}",
+        "`ibstat` on NODE, and `ethtool DEVICE | grep -e Speed -e Link`",
+        lowers=True,
+    ),
+    _row(
+        "errors",
+        "node_network_errors_per_second",
+        has_more(ERRORS_PER_SECOND),
+        "the network of its node[, {fact},] counts errors, {own}[, its peers' {peers}]",
+        "`ibstat` and `ip -s link` on NODE: which port counts errors or drops?",
+        lowers=False,
+    ),
+    _row(
+        "retransmits",
+        "node_tcp_retransmitted_ratio",
+        has_more(RETRANSMITTED),
+        "TCP of its node sends {own} of its segments again[, its peers' {peers}]",
+        "`ss -tinp | grep -B1 retrans` on NODE: to all peers, or to one?",
+        lowers=False,
+    ),
+    _row(
+        "congestion",
+        "node_network_waiting_ratio",
+        has_more(WAITING),
+        "the network ports of its node[, {fact},] wait to send {own} of the time"
+        "[, its peers' {peers}]",
+        "`grep . /sys/class/infiniband/*/ports/*/counters/port_xmit_wait` on NODE, twice",
+        lowers=False,
+    ),
+)

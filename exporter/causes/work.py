@@ -1,0 +1,147 @@
+"""Causes: the rank's own work: more than its peers have, or code that waits or runs longer."""
+
+from typing import Final
+
+from exporter.causes.case import Case
+from exporter.causes.model import BLOCKED, CPU_QUEUE, GPU, LOCK, PIPE, RUNNING, SLEEP, SOCKET
+from exporter.causes.row import EVERY, LOADING, Kind, Row
+from exporter.causes.shares import (
+    has_stage_alone,
+    is_in_state,
+    is_in_state_like_peers,
+    more_work,
+    unless,
+    waits,
+    work,
+)
+
+CODE: Final = "code"
+EXTRA_DUTIES: Final = "extra_duties"
+# Each sample is computed on; the optimizer's work is that of the model.
+PER_SAMPLE: Final = ("h2d", "forward", "backward", "compute")
+# Even with equal shares, batches differ by a hundredth.
+MORE_WORK: Final = 0.02
+# Python collects garbage for less than a hundredth of the time unless something grows.
+LEAST_GC: Final = 0.01
+
+
+def _runs(row: Row, case: Case) -> float:
+    """Return how much longer its thread runs than its peers' threads, which run there too.
+
+    Known from the time for which they run in all, where a thread that waits for other ranks sleeps.
+    """
+    own, peers = case.own("main_running_ratio"), case.lower("main_running_ratio")
+    waits = case.lower("main_run_queue_ratio")
+    part = work(case, row, RUNNING, CPU_QUEUE, waits / peers if waits and peers else 0.0)
+    beyond = part * is_in_state_like_peers(row, case)
+    if own is None or peers is None:
+        return beyond
+    more = case.share((own - peers) * case.excess.step)
+    return max(beyond, min(more, part * is_in_state(row, case)))
+
+
+MORE: Final = (
+    Row(
+        cause=EXTRA_DUTIES,
+        detail="checkpoint",
+        kind=Kind.WORK,
+        stages=("checkpoint",),
+        share=has_stage_alone,
+        healthy=0.0,
+        says="it writes checkpoints for {own} a step, its peers write none",
+        first_action="`py-spy dump --pid PID` on NODE; then `df -h` and `iostat -x 1`",
+    ),
+    Row(
+        cause=EXTRA_DUTIES,
+        detail="eval",
+        kind=Kind.WORK,
+        stages=("eval",),
+        share=has_stage_alone,
+        healthy=0.0,
+        says="it evaluates for {own} a step, its peers do not",
+        first_action="`py-spy dump --pid PID` on NODE",
+    ),
+    Row(
+        cause="gc",
+        kind=Kind.WORK,
+        figure="gc_ratio",
+        share=waits(LEAST_GC),
+        healthy=0.0,
+        says="it collects garbage {own} of the time[, its peers {peers}]",
+        first_action="look for a growing cache with `py-spy dump --pid PID` on NODE",
+    ),
+    Row(
+        cause="uneven_batches",
+        kind=Kind.WORK,
+        figure="tokens_per_step",
+        stages=PER_SAMPLE,
+        share=more_work(MORE_WORK),
+        says="it gets {own} tokens a step, its peers {peers}",
+        first_action="print how long its samples are, and those of a peer",
+    ),
+    Row(
+        cause="uneven_batches",
+        kind=Kind.WORK,
+        figure="samples_per_step",
+        stages=PER_SAMPLE,
+        share=unless("tokens_per_step", more_work(MORE_WORK)),
+        says="it gets {own} samples a step, its peers {peers}",
+        first_action="print how large its batches are, and those of a peer",
+    ),
+)
+
+
+def _waits(detail: str, does: str, first: str, stages: tuple[str, ...] = EVERY) -> Row:
+    return Row(
+        cause=CODE,
+        detail=detail,
+        kind=Kind.AMOUNT,
+        stages=stages,
+        states=frozenset({detail}),
+        share=is_in_state,
+        says=f"it {does}[ in `{{place}}`] for {{time}}",
+        first_action=first,
+    )
+
+
+_DUMP: Final = "`py-spy dump --pid PID` on NODE, a few times"
+CODE_ROWS: Final = (
+    _waits(SLEEP, "sleeps", _DUMP),
+    _waits(LOCK, "waits for a lock", "`py-spy dump --pid PID` on NODE: which thread holds it?"),
+    _waits(SOCKET, "waits for a socket", "`ss -tinp | grep -A1 pid=PID` on NODE: for whom?"),
+    # While it waits for its loader's workers, see input.py.
+    _waits(
+        PIPE,
+        "waits for another process",
+        "`pstree -p PID` on NODE, then `py-spy dump` of its children",
+        tuple(stage for stage in EVERY if stage not in LOADING),
+    ),
+    Row(
+        cause=CODE,
+        detail=BLOCKED,
+        kind=Kind.GUESS,
+        states=frozenset({BLOCKED}),
+        share=is_in_state,
+        says="it is blocked[ in `{place}`] for {time}",
+        first_action="`cat /proc/PID/stack` and `py-spy dump --native --pid PID` on NODE",
+    ),
+    Row(
+        cause=CODE,
+        detail=RUNNING,
+        kind=Kind.GUESS,
+        states=frozenset({RUNNING, CPU_QUEUE}),
+        share=_runs,
+        says="it runs[ `{place}`] for {time}",
+        first_action=_DUMP,
+    ),
+    Row(
+        cause=CODE,
+        detail=GPU,
+        kind=Kind.GUESS,
+        states=frozenset({GPU}),
+        share=is_in_state_like_peers,
+        says="it waits for its GPU[ in `{place}`] for {time}",
+        first_action="`nvidia-smi -q -i UUID` on NODE (compare with a peer's)",
+    ),
+)
+ROWS: Final = (*MORE, *CODE_ROWS)

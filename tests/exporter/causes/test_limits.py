@@ -1,0 +1,185 @@
+"""What each figure can explain: how much of it, in which stages, and of what a thread does."""
+
+import pytest
+
+from exporter.causes.case import case_of
+from exporter.causes.explain import ROWS
+from tests.exporter.causes.planted import evidence, found, lateness, peers
+
+
+@pytest.mark.parametrize(
+    ("figure", "below", "over", "extra"),
+    [
+        ("cpu_quota_throttled_ratio", 0.05, 0.055, {"forward": 0.05}),
+        ("main_run_queue_ratio", 0.024, 0.026, {"forward": 0.02}),
+        ("workers_run_queue_ratio", 0.028, 0.032, {"data": 0.02}),
+        ("cpus_near_gpu_ratio", 0.06, 0.04, {"forward": 0.1}),
+        ("node_cpu_throttled_ratio", 0.09, 0.11, {"forward": 0.1}),
+        ("node_cpu_clock_hertz", 3.1e9 * 0.72, 3.1e9 * 0.69, {"forward": 0.1}),
+        ("node_steal_cpus", 0.4, 0.6, {"forward": 0.1}),
+        ("node_cpu_waiting_ratio", 0.24, 0.27, {"forward": 0.1}),
+        ("node_numa_misses_per_second", 9_000, 11_000, {"forward": 0.1}),
+        ("sm_clock_hertz", 1.95e9 * 0.99, 1.95e9 * 0.98, {"forward": 0.01}),
+        ("memory_clock_hertz", 2.619e9 * 0.99, 2.619e9 * 0.98, {"forward": 0.01}),
+        ("gpu_foreign_processes", 0.4, 0.6, {"forward": 0.1}),
+        ("gpu_memory_faults", 0.4, 0.6, {"forward": 0.1}),
+        ("pcie_link_bytes_per_second", 63e9 * 0.91, 63e9 * 0.89, {"h2d": 0.1}),
+        ("pcie_errors_per_second", 0.9, 1.1, {"h2d": 0.1}),
+        ("nvlink_links_up", 17.95, 17.0, {"forward": 0.1}),
+        ("nvlink_errors_per_second", 0.9, 1.1, {"forward": 0.1}),
+        ("gpu_decoder_ratio", 0.89, 0.91, {"data": 0.1}),
+        ("read_bytes_per_second", 20e6, 22e6, {"data": 0.1}),
+        ("major_faults_per_second", 99, 101, {"data": 0.1}),
+        ("io_waiting_ratio", 0.24, 0.27, {"data": 0.1}),
+        ("saturated_workers", 0.4, 0.6, {"data": 0.1}),
+        ("node_disk_busy_ratio", 0.89, 0.91, {"data": 0.1}),
+        ("node_disk_read_seconds", 0.02, 0.021, {"data": 0.1}),
+        ("node_mount_operation_seconds", 0.02, 0.021, {"data": 0.1}),
+        ("node_io_waiting_ratio", 0.24, 0.27, {"data": 0.1}),
+        ("node_network_link_bytes_per_second", 50e9 * 0.91, 50e9 * 0.89, {"data": 0.1}),
+        ("node_network_errors_per_second", 0.9, 1.1, {"data": 0.1}),
+        ("node_tcp_retransmitted_ratio", 0.009, 0.011, {"data": 0.1}),
+        ("node_network_waiting_ratio", 0.1, 0.12, {"data": 0.1}),
+        ("gc_ratio", 0.011, 0.013, {"other": 0.01}),
+        ("tokens_per_step", 8192 * 1.01, 8192 * 1.02, {"forward": 0.01}),
+    ],
+)
+def test_little_is_nothing(figure: str, below: float, over: float, extra: dict[str, float]) -> None:
+    """Each row has a least difference from the peers, which a healthy rank may have."""
+    assert found(extra, {figure: below}, of_node=True).figure != figure
+    assert found(extra, {figure: over}, of_node=True).figure == figure
+
+
+@pytest.mark.parametrize(
+    ("figure", "usual", "own", "extra"),
+    [
+        ("main_run_queue_ratio", 0.2, 0.29, {"forward": 0.1}),
+        ("workers_run_queue_ratio", 0.2, 0.29, {"data": 0.1}),
+        ("gpu_decoder_ratio", 0.85, 0.94, {"data": 0.1}),
+        ("node_disk_busy_ratio", 0.75, 0.99, {"data": 0.1}),
+    ],
+)
+def test_hardly_more_than_peers_have_is_nothing(
+    figure: str, usual: float, own: float, extra: dict[str, float]
+) -> None:
+    """Where all have much of it, they differ by as much."""
+    others = {"main_running_ratio": 0.9}
+    said = found(extra, {figure: own}, usual={figure: usual, **others}, of_node=True)
+    much = found(extra, {figure: own}, usual={figure: usual / 2, **others}, of_node=True)
+
+    assert said.figure != figure
+    assert much.figure == figure
+
+
+# Much more, or less, than healthy ranks have, by what that can delay.
+OF_GPU = {
+    "sm_clock_hertz": 1e9,
+    "memory_clock_hertz": 1e9,
+    "gpu_foreign_processes": 1.0,
+    "gpu_memory_faults": 1.0,
+    "pcie_link_bytes_per_second": 8e9,
+    "pcie_errors_per_second": 9.0,
+    "nvlink_links_up": 12.0,
+    "nvlink_errors_per_second": 9.0,
+    "cpus_near_gpu_ratio": 0.0,
+}
+OF_CPU = {
+    "cpu_quota_throttled_ratio": 0.9,
+    "node_cpu_throttled_ratio": 0.9,
+    "node_cpu_clock_hertz": 1e9,
+    "node_steal_cpus": 9.0,
+    "node_cpu_waiting_ratio": 0.9,
+    "node_numa_misses_per_second": 9e4,
+}
+OF_STORAGE = {
+    "read_bytes_per_second": 9e8,
+    "major_faults_per_second": 900.0,
+    "io_waiting_ratio": 0.9,
+    "node_disk_busy_ratio": 0.99,
+    "node_disk_read_seconds": 0.1,
+    "node_mount_operation_seconds": 0.1,
+    "node_io_waiting_ratio": 0.9,
+}
+OF_NETWORK = {
+    "node_network_link_bytes_per_second": 5e9,
+    "node_network_errors_per_second": 90.0,
+    "node_tcp_retransmitted_ratio": 0.1,
+    "node_network_waiting_ratio": 0.9,
+}
+
+
+@pytest.mark.parametrize(
+    ("figures", "stages", "not_in"),
+    [
+        (OF_GPU, ("h2d", "forward", "backward", "compute", "optimizer"), ("data", "other", "eval")),
+        (OF_CPU, ("data", "forward", "optimizer", "other", "eval"), ()),
+        (OF_NETWORK, ("data", "forward", "checkpoint", "other"), ()),
+        (OF_STORAGE, ("data",), ("forward", "backward", "optimizer")),
+        ({"gpu_decoder_ratio": 0.99}, ("data",), ("forward", "other")),
+        ({"saturated_workers": 2.0}, ("data",), ("forward", "other")),
+        ({"workers_run_queue_ratio": 0.9}, ("data",), ("forward", "other")),
+        ({"main_run_queue_ratio": 0.9}, ("data", "forward", "other"), ()),
+        ({"gc_ratio": 0.9}, ("data", "forward", "other"), ()),
+        ({"tokens_per_step": 3e5}, ("h2d", "forward", "backward", "compute"), ("data", "other")),
+        ({"samples_per_step": 900.0}, ("forward", "backward"), ("data", "optimizer", "other")),
+    ],
+)
+def test_figure_explains_the_stages_that_it_can_delay(
+    figures: dict[str, float], stages: tuple[str, ...], not_in: tuple[str, ...]
+) -> None:
+    """A GPU does not delay batches, a loader no backward pass."""
+    usual: dict[str, float | None] = {"eval_seconds": 0.1, "checkpoint_seconds": 0.1}
+    usual["compute_seconds"] = 0.1
+    usual |= {"tokens_per_step": None} if "samples_per_step" in figures else {}
+    for name, value in figures.items():
+        for stage in (*stages, *not_in):
+            said = found({stage: 0.5}, {name: value}, usual=usual, of_node=True)
+            assert (said.figure == name) == (stage in stages), (name, stage)
+
+
+WORKER_STATES = ("running", "cpu_queue", "sleep", "disk", "socket", "lock", "blocked", "gpu")
+
+
+@pytest.mark.parametrize(
+    ("figures", "stage", "states"),
+    [
+        (OF_GPU, "forward", {"running", "gpu", "blocked"}),
+        (OF_CPU, "forward", {"running", "cpu_queue"}),
+        (OF_CPU, "data", {"running", "cpu_queue", "worker_running", "worker_cpu_queue"}),
+        (OF_STORAGE, "data", {"disk", "blocked", "worker_disk", "worker_blocked"}),
+        (
+            OF_NETWORK,
+            "data",
+            {"socket", "blocked", "disk", "gpu"}
+            | {"worker_socket", "worker_blocked", "worker_disk", "worker_gpu"},
+        ),
+        ({"gpu_decoder_ratio": 0.99}, "data", {"running", "gpu", "blocked", "lock"}),
+        ({"saturated_workers": 2.0}, "data", {"blocked", "worker_running", "worker_cpu_queue"}),
+        ({"workers_run_queue_ratio": 0.9}, "data", {"worker_cpu_queue"}),
+        ({"main_run_queue_ratio": 0.9}, "data", {"cpu_queue"}),
+    ],
+)
+def test_figure_explains_what_a_thread_does_because_of_it(
+    figures: dict[str, float], stage: str, states: set[str]
+) -> None:
+    """A thread that sleeps, or waits for something else, is not delayed by it."""
+    every = {*WORKER_STATES, *(f"worker_{each}" for each in WORKER_STATES if stage == "data")}
+    for name, value in figures.items():
+        explained = {each for each in every if accounts(name, value, stage, each) > 0.5}
+        expected = states | ({"cpu_queue"} if name == "cpus_near_gpu_ratio" else set())
+        if name == "cpus_near_gpu_ratio":
+            expected -= {"blocked"}
+        assert explained == expected, name
+
+
+def accounts(figure: str, value: float, stage: str, state: str) -> float:
+    """Return the most that a row of *figure* accounts for if a thread is in *state*."""
+    is_worker = state.startswith("worker_")
+    does = state.removeprefix("worker_")
+    main = [(stage, "pipe" if is_worker else does, 1.0, "f (a.py:1)")]
+    workers = [(stage, does, 1.0, "f (a.py:1)")] if is_worker else []
+    case = case_of(
+        lateness({stage: 0.5}), evidence({stage: 0.5}, {figure: value}, main, workers), peers()
+    )
+    assert case is not None
+    return max(row.share(row, case) for row in ROWS if row.figure == figure)

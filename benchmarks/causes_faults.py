@@ -1,4 +1,4 @@
-"""What makes a rank late from outside: a process beside it, a quota, a slow disk, a slow link.
+"""What makes a rank late from outside: a process beside it, a quota, a slow disk, link or mount.
 
 Everything is undone at the end. All but the process need root.
 """
@@ -15,6 +15,7 @@ from typing import Final
 
 import psutil
 
+from benchmarks import slow_mount as slow_mount_server
 from benchmarks.causes_job import BLOCK_BYTES, SAMPLES_FILE
 
 CGROUP: Final = "rankskew-causes"
@@ -164,11 +165,47 @@ def slow_server() -> Iterator[str]:
         run("ip", "netns", "delete", NAMESPACE)
 
 
+@contextmanager
+def slow_mount(folder: Path, seconds: float) -> Iterator[None]:
+    """Put the job's samples on a file system on which a read takes *seconds*."""
+    mount = folder / "mount"
+    mount.mkdir()
+    command = [sys.executable, "-m", "benchmarks.slow_mount", str(mount), f"--seconds={seconds}"]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        if not server.stdout.readline():
+            raise OSError("the slow file system could not be mounted")
+        (folder / SAMPLES_FILE).symlink_to(mount / slow_mount_server.FILE.decode())
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(mount)], check=False, capture_output=True)
+        server.kill()
+        server.communicate()
+
+
+@contextmanager
+def busy_cpus() -> Iterator[None]:
+    """Let a process of its own keep each CPU busy."""
+    hogs = []
+    try:
+        for cpu in sorted(os.sched_getaffinity(0)):
+            hogs.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            os.sched_setaffinity(hogs[-1].pid, {cpu})
+        yield
+    finally:
+        for hog in hogs:
+            hog.kill()
+            hog.wait()
+
+
 def missing(cause: str) -> str | None:
     """Return why *cause* cannot be planted here, None if it can."""
     needs: dict[str, Callable[[], bool]] = {
         "quota": lambda: os.access("/sys/fs/cgroup", os.W_OK),
         "disk": lambda: os.geteuid() == 0 and shutil.which("losetup") is not None,
         "network": lambda: os.geteuid() == 0 and shutil.which("tc") is not None,
+        "slow_mount": lambda: os.geteuid() == 0 and os.access("/dev/fuse", os.W_OK),
     }
-    return None if cause not in needs or needs[cause]() else "it takes root, losetup and tc"
+    is_there = cause not in needs or needs[cause]()
+    return None if is_there else "it takes root, losetup, tc and /dev/fuse"

@@ -12,8 +12,10 @@ import gc
 import logging
 import mmap
 import os
+import threading
 import time
 import urllib.request
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 import rank_probe
 
@@ -36,11 +38,17 @@ CAUSES = (
     "gc",  # it collects garbage for a long time
     "checkpoint",  # it writes checkpoints to a slow file system
     "line",  # it logs to a slow file system in each step
+    "sleep",  # it sleeps for each sample, as a client that was told to come back later
+    "lock",  # another thread of its own has the lock of its cache of samples
+    "slow_worker",  # one of its loader's two workers sleeps
+    "slow_mount",  # it reads its samples from a slow file system
+    "decode",  # its samples are large, and decoded on its CPU
 )
 LATE_RANK = 2
 HEALTHY_STEPS = 150
 LATE_FILE, SAMPLES_FILE = "late", "samples"
 DATA, FORWARD, BACKWARD, OPTIMIZER = 0.015, 0.04, 0.03, 0.01
+STEP = DATA + FORWARD + BACKWARD + OPTIMIZER
 DELAY = 0.05
 FEATURES = 8
 TOKENS = 4096
@@ -48,6 +56,10 @@ MORE_TOKENS = 1.5
 BLOCK_BYTES = 1 << 20
 GC_EVERY, CHECKPOINT_EVERY = 4, 10
 MOST_CYCLES = 2_000_000
+# How many workers the late rank's loader has, by cause.
+WORKERS = {"workers": 1, "slow_worker": 2}
+READ_BYTES = 1 << 14
+ENCODED = zlib.compress(os.urandom(1 << 12) * 64)
 
 log = logging.getLogger("training")
 
@@ -103,6 +115,9 @@ class Corpus(Dataset[Tensor]):
     def __init__(self, fault: Fault, url: str) -> None:
         self._fault = fault
         self._url = url
+        self._cache = threading.Lock()
+        if fault.cause == "lock":
+            threading.Thread(target=self._keep_cache, daemon=True).start()
 
     def __len__(self) -> int:
         return 1_000_000
@@ -115,8 +130,48 @@ class Corpus(Dataset[Tensor]):
             with urllib.request.urlopen(self._url, timeout=60) as response:
                 response.read()
         if self._fault.has("workers", index):
-            spin(DATA + FORWARD + BACKWARD + OPTIMIZER + DELAY)
+            spin(STEP + DELAY)
+        if self._fault.has("slow_worker", index) and is_second_worker():
+            time.sleep(2 * (STEP + DELAY))
+        if self._fault.has("sleep", index):
+            time.sleep(DELAY)
+        if self._fault.has("lock", index):
+            self._cache.acquire()
+            self._cache.release()
+        if self._fault.has("slow_mount", index):
+            read(self._fault.folder / SAMPLES_FILE)
+        if self._fault.has("decode", index):
+            decode(DELAY)
         return torch.randn(FEATURES)
+
+    def _keep_cache(self) -> None:
+        """Hold the lock nearly always: who wants it waits for half of such a time."""
+        while True:
+            with self._cache:
+                time.sleep(2 * DELAY)
+            time.sleep(0.002)
+
+
+def is_second_worker() -> bool:
+    """Return whether this process is the second worker of a loader."""
+    worker = get_worker_info()
+    return worker is not None and worker.id == 1
+
+
+def read(path: Path) -> None:
+    """Read a sample from the file at *path*."""
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.pread(handle, READ_BYTES, 0)
+    finally:
+        os.close(handle)
+
+
+def decode(seconds: float) -> None:
+    """Decompress for *seconds* of CPU time."""
+    until = time.thread_time() + seconds
+    while time.thread_time() < until:
+        torch.frombuffer(bytearray(zlib.decompress(ENCODED)), dtype=torch.uint8).float().mean()
 
 
 def read_directly(path: Path, index: int) -> None:
@@ -183,7 +238,7 @@ def train(fault: Fault, steps: int, url: str) -> None:
     """Train for that many steps."""
     model = DistributedDataParallel(Model(fault))
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
-    workers = 1 if fault.cause == "workers" else 0
+    workers = WORKERS.get(fault.cause, 0)
     batches = DataLoader(Corpus(fault, url), 1, num_workers=workers)
     for _, batch in zip(range(steps), batches, strict=False):
         fault.next_step()

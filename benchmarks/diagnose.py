@@ -97,8 +97,8 @@ def fast_rules(directory: Path, rules: Path = RULES) -> Path:
 def _settled(url: str) -> list[Row]:
     """Ask until all answers of one round are right, or patience ends: the rules wait for minutes.
 
-    Between rounds only those that were wrong are asked again. A wrong cause with high confidence
-    counts whenever it was said.
+    Between rounds only those that were wrong are asked again. A wrong cause counts whenever it
+    was said.
     """
     rows: dict[str, Row] = {}
     ever_wrong: set[str] = set()
@@ -108,7 +108,7 @@ def _settled(url: str) -> list[Row]:
         for job_id in asked:
             document = ask("--prometheus", url, "--job", job_id)
             rows[job_id] = score("simulate", job_id, TOUR[job_id], document)
-            if rows[job_id]["wrong with high confidence"]:
+            if rows[job_id]["wrong cause"]:
                 ever_wrong.add(job_id)
         wrong = {job_id for job_id, row in rows.items() if not is_right(row)}
         print(f"not right yet: {', '.join(sorted(wrong)) or 'none'}", flush=True)
@@ -116,7 +116,7 @@ def _settled(url: str) -> list[Row]:
             break
         asked = wrong or set(TOUR)
         time.sleep(POLL_SECONDS if wrong else 0.0)
-    return [rows[job_id] | {"wrong with high confidence": job_id in ever_wrong} for job_id in TOUR]
+    return [rows[job_id] | {"wrong cause": job_id in ever_wrong} for job_id in TOUR]
 
 
 def _untold(url: str) -> list[Row]:

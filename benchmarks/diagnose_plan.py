@@ -38,29 +38,33 @@ def _slow_node(what: str, detail: str, stage: str, first: str) -> Expected:
 # By the job of the tour, which is named after its fault.
 TOUR: Final = {
     "healthy": Expected(BALANCED),
-    "loader": _late("input", "workers", "data", "py-spy dump --pid 20006"),
-    "storage": _late("input", "reads", "data", "iostat"),
-    "thermal": _late("slow_device", "clocks", "backward", "nvidia-smi -q -i 2"),
-    "pcie": _late("slow_device", "pcie_link", "h2d", "nvidia-smi -q -i 2"),
-    "aer": _late("slow_device", "pcie_errors", "h2d", "nvidia-smi -q -i 2"),
-    "weaklink": _late("slow_device", "nvlink_errors", "backward", "nvidia-smi -q -i 2"),
-    "pstate": _late("slow_device", "pstate", "backward", "nvidia-smi -q -i 2"),
-    "decoder": _late("input", "decoder", "data", "py-spy dump --pid 20006"),
-    "foreign": _late("foreign_process", "", "backward", "find its owner with `nvidia-smi -i 2`"),
-    "cpu": _late("cpu", "throttled", "forward", "top"),
+    "loader": _late("input", "workers", "data", "pgrep -P 20006"),
+    "storage": _late("input", "storage", "data", "iostat"),
+    "thermal": _late("slow_device", "clocks", "backward", "CLOCK,PERFORMANCE,TEMPERATURE"),
+    "pcie": _late("slow_device", "pcie_link", "h2d", "Link Info"),
+    "aer": _late("slow_device", "pcie_errors", "h2d", "grep -i replay"),
+    "weaklink": _late("slow_device", "nvlink_errors", "backward", "nvidia-smi nvlink -e"),
+    "pstate": _late("slow_device", "pstate", "backward", "PERFORMANCE,CLOCK"),
+    "decoder": _late("input", "decoder", "data", "nvidia-smi dmon"),
+    "foreign": _late("foreign_process", "", "backward", "find its owner with `nvidia-smi -i"),
+    "cpu": _late("cpu", "throttled", "forward", "raise the CPU limit"),
     "gc": _late("gc", "", "other", "py-spy dump --pid 20006"),
     "batches": _late("uneven_batches", "", "backward", "how long its samples are"),
     "checkpoint": _late("extra_duties", "checkpoint", "checkpoint", "py-spy dump --pid 20006"),
-    "node": _slow_node("cpu", "", "forward", "top"),
+    "sleep": _late("code", "sleep", "data", "py-spy dump --pid 20006"),
+    "lock": _late("code", "lock", "other", "py-spy dump --pid 20006"),
+    "worker": _late("input", "worker_socket", "data", "pgrep -P 20006"),
+    "mount": _late("input", "mount", "data", "py-spy dump --pid 20006"),
+    "node": _slow_node("cpu", "node", "forward", "top"),
     "network": _slow_node("network", "errors", "forward", "ip -s link"),
     "disk": _slow_node("input", "disk", "data", "iostat"),
-    "nfs": _slow_node("input", "nfs", "data", "py-spy dump"),
-    "lustre": _slow_node("input", "lustre", "data", "py-spy dump"),
-    "cpuheat": _slow_node("cpu", "thermal", "forward", "top"),
-    "cpuclock": _slow_node("cpu", "frequency", "forward", "top"),
-    "numa": _slow_node("cpu", "numa_miss", "forward", "top"),
-    "congestion": _slow_node("network", "congestion", "forward", "ibstat"),
-    "retransmits": _slow_node("network", "retransmits", "data", "ip -s link"),
+    "nfs": _slow_node("input", "nfs", "data", "nfsiostat"),
+    "lustre": _slow_node("input", "lustre", "data", "lctl get_param"),
+    "cpuheat": _slow_node("cpu", "thermal", "forward", "turbostat"),
+    "cpuclock": _slow_node("cpu", "frequency", "forward", "scaling_governor"),
+    "numa": _slow_node("cpu", "numa_miss", "forward", "numastat"),
+    "congestion": _slow_node("network", "congestion", "forward", "port_xmit_wait"),
+    "retransmits": _slow_node("network", "retransmits", "data", "ss -tinp"),
     "slowport": _slow_node("network", "speed", "forward", "ibstat"),
     "rotating": Expected(FOUND, ("rotating",), stage="backward", first="work of the ranks"),
     "hang": _late("hung", "", "data", "py-spy dump --pid 20006"),
@@ -73,7 +77,7 @@ TOUR: Final = {
     "nvlink": Expected(FOUND, ("nvlink_down",), ranks=(LATE_RANK,), first="nvlink -s"),
     "missing": Expected(FOUND, ("ranks_without_probe",), ranks=LATE_NODE, first="environ"),
     "nosync": Expected(CANNOT_TELL, ("no_sync",), first="mark the collective"),
-    "nojoin": _late("input", "workers", "data", "py-spy dump --pid 20006"),
+    "nojoin": _late("input", "workers", "data", "pgrep -P 20006"),
     "off": Expected(CANNOT_TELL, ("off",), first="rankskew control"),
     "starting": Expected(FOUND, ("slow_start",), first="py-spy dump"),
     "finished": Expected(CANNOT_TELL, ("finished",), first="--since"),
@@ -81,12 +85,8 @@ TOUR: Final = {
     "down": Expected(FOUND, ("exporter_down",), first="systemctl status rankskew-exporter"),
 }
 
-# The cause that a stage of a trace points to; of the others a trace cannot tell the cause.
-OF_STAGE: Final = {
-    "data": ("input", "py-spy"),
-    "checkpoint": ("extra_duties", "py-spy"),
-    "other": ("extra_duties", "py-spy"),
-}
+# A trace tells that a rank has a duty of its own; of the other stages it cannot tell the cause.
+OF_STAGE: Final = {"checkpoint": ("extra_duties", "py-spy"), "eval": ("extra_duties", "py-spy")}
 
 
 def of_segment(segment: Segment) -> Expected:

@@ -17,7 +17,7 @@ def score(source: str, fault: str, expected: Expected, document: Mapping[str, An
     findings: Sequence[Mapping[str, Any]] = document.get("findings", ())
     first = findings[0] if findings else {}
     cause = _cause(expected, first)
-    is_named = bool(first) and first["what"] != "unknown"
+    is_named = bool(first) and first.get("cause") not in (None, "unknown")
     return {
         "source": source,
         "fault": fault,
@@ -27,10 +27,8 @@ def score(source: str, fault: str, expected: Expected, document: Mapping[str, An
         "cause": cause,
         "first action": expected.first in (first.get("first") or "") if expected.first else None,
         "exit status": document["exit_status"] == expected.status,
-        "confidence": first.get("confidence"),
-        "wrong with high confidence": cause is False
-        and is_named
-        and first.get("confidence") == "high",
+        "explains": first.get("explains"),
+        "wrong cause": cause is False and is_named,
     }
 
 

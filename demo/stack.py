@@ -89,6 +89,9 @@ class Exporter(Process):
 class Simulation(Process):
     """`rankskew simulate` with *arguments*."""
 
+    # Each node of the tour looks back on minutes of evidence: half a minute of CPU.
+    ready_seconds = 120.0
+
     def __init__(self, directory: Path, arguments: Sequence[str] = ()) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.address = f"127.0.0.1:{free_port()}"

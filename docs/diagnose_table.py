@@ -50,13 +50,17 @@ def _named(row: dict[str, Any]) -> str:
 def _table(source: str, when: str) -> str:
     found = [row for row in rows("diagnose") if row["source"] == source]
     right = sum(map(is_right, found))
-    wrong = sum(row["wrong with high confidence"] for row in found)
+    wrong = sum(row["wrong cause"] for row in found)
     cells = [
-        (row["fault"], row["said"], *(_mark(row[part]) for part in PARTS), row["confidence"] or "")
+        (row["fault"], row["said"], *(_mark(row[part]) for part in PARTS), _share(row))
         for row in found
     ]
-    said = f"All right in {right} of {len(found)}; a wrong cause with high confidence in {wrong}"
-    return f"{said}{when}.\n\n{table(('fault', 'what it says', *PARTS, 'confidence'), cells)}"
+    said = f"All right in {right} of {len(found)}; a wrong cause in {wrong}"
+    return f"{said}{when}.\n\n{table(('fault', 'what it says', *PARTS, 'explains'), cells)}"
+
+
+def _share(row: dict[str, Any]) -> str:
+    return f"{row['explains']:.0%}" if row["explains"] else ""
 
 
 def _mark(value: Any) -> str:

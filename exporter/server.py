@@ -6,7 +6,7 @@ import logging
 import signal
 import socket
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
@@ -16,7 +16,6 @@ from exporter.listeners.handshakes import Handshakes, TlsListener
 from exporter.listeners.listener import Listener
 from exporter.listeners.renewal import Renewal, renew_for_ever
 from exporter.listeners.sockets import UnixListener, open_loopback, open_tcp
-from exporter.live.page import LiveView
 from exporter.log.configure import configure
 from exporter.settings import Settings
 from exporter.web.reload import WatchedConfig
@@ -25,7 +24,9 @@ from rank_probe.version import __version__
 
 logger = logging.getLogger(__name__)
 
-LIVE_INTERVAL_SECONDS: Final = 1.0
+# Takes the time by the monotonic and by the wall clock.
+Look = Callable[[float, float], None]
+LOOK_SECONDS: Final = 1.0
 OPERATOR_SOCKET_MODE: Final = 0o600
 
 
@@ -59,28 +60,29 @@ def serve(settings: Settings) -> None:
         # These objects live until the end. Without freeze(), a full collection would walk them all
         # in the middle of some scrape.
         gc.freeze()
-        asyncio.run(run_all(listeners, exporter.live, renewals))
+        asyncio.run(run_all(listeners, exporter.looks, renewals))
     logger.info("stopped")
 
 
 async def run_all(
-    listeners: Sequence[Listener], live: LiveView, renewals: Sequence[Renewal] = ()
+    listeners: Sequence[Listener], looks: Sequence[Look], renewals: Sequence[Renewal] = ()
 ) -> None:
-    """Serve every listener until SIGTERM or SIGINT."""
+    """Serve every listener, and take each of the *looks* once a second, until SIGTERM or SIGINT."""
     loop = asyncio.get_running_loop()
 
     def end() -> None:
         for listener in listeners:
             listener.end()
 
-    def sample_live() -> None:
-        # Scheduled first, so that sampling continues whatever the work does.
-        loop.call_later(LIVE_INTERVAL_SECONDS, sample_live)
-        live.sample(time.monotonic(), time.time())
+    def take(look: Look) -> None:
+        # Scheduled first, so that looking continues whatever the work does.
+        loop.call_later(LOOK_SECONDS, take, look)
+        look(time.monotonic(), time.time())
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end)
-    sample_live()
+    for look in looks:
+        take(look)
     renewing = asyncio.create_task(renew_for_ever(renewals))
     try:
         await asyncio.gather(*(listener.serve_until_told() for listener in listeners))

@@ -14,6 +14,9 @@ from starlette.types import ASGIApp
 from exporter.collectors.catalog import Sources, enabled, makers
 from exporter.events.file import EventsFile
 from exporter.events.journal import Journal
+from exporter.evidence.late_causes import LateCauses
+from exporter.evidence.sampler import Sampler
+from exporter.evidence.service import EvidenceService
 from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.ingest.token_file import TokenFile
 from exporter.listeners.connection import Bounds
@@ -34,6 +37,7 @@ from exporter.processes.host_watch import HostWatch
 from exporter.processes.process import Proc
 from exporter.processes.rank_gpus import RankJoin
 from exporter.processes.watch import ProcessWatch
+from exporter.processes.worker_states import WorkerStates
 from exporter.ranks.audits import Audits
 from exporter.ranks.limits import RankLimits
 from exporter.ranks.node_jobs import NodeJobs
@@ -91,6 +95,7 @@ class Exporter:
         self._journal = None if self._events is None else _journal(self._events, name)
         self._inspector = _inspector(settings)
         self._jobs = NodeJobs(self._store, _thresholds(settings))
+        causes = LateCauses()
         sources = Sources(
             settings,
             self._store,
@@ -98,6 +103,7 @@ class Exporter:
             self._nvml,
             expected,
             jobs=self._jobs,
+            causes=causes,
             audits=self._audits,
             processes=self._watch.processes,
             host=self._host,
@@ -110,7 +116,16 @@ class Exporter:
         self._scrape = Scrape(makers=makers(sources), shown=Shown(settings.series_detail))
         join = RankJoin(self._nvml, self._watch.processes, self._store)
         node = Node(name, settings.grafana_url or None, join)
-        self.live = LiveView(self._jobs, self._gpus_visible, node)
+        self.live = LiveView(self._jobs, self._gpus_visible, node, causes.of)
+        self._workers = WorkerStates(Path(settings.path_procfs))
+        sampler = Sampler(
+            self._store, self._nvml, self._watch.processes, self._host, self._scrape.latest
+        )
+        self.evidence = EvidenceService(
+            self._store, self._jobs, sampler, self._host, causes, self._workers, name
+        )
+        # What is to be done once a second, in the event loop; the page shows what was found before.
+        self.looks = (lambda now, _: self.evidence.look(now), self.live.sample)
         nvml = self._nvml if self._needs_nvml else None
         self._ready = Ready(self._scrape.is_ready, nvml)
         self._gpus_gone = GpusGone(nvml)
@@ -123,7 +138,8 @@ class Exporter:
         if self._inspector is not None:
             self._inspector.start()
         self._scrape.start()
-        self._host.start()  # It reads nothing until its collector names ranks.
+        self._host.start()
+        self._workers.start()
         if self._needs_nvml:
             self._nvml.start()
             self._watch.start()
@@ -132,6 +148,7 @@ class Exporter:
         """End what start() began, the NVML worker included."""
         self._scrape.stop()
         self._host.stop()
+        self._workers.stop()
         if self._events is not None:
             self._events.stop()
         if self._inspector is not None:
@@ -169,6 +186,7 @@ class Exporter:
             self._audits,
             self._journal,
             self._jobs,
+            self.evidence.figures_for,
         )
         wanted = self._settings.ingest_connections_per_rank * self._settings.ranks_max
         bounds = Bounds(

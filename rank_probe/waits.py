@@ -20,13 +20,20 @@ MOST_SELECTED: Final = 1024
 # struct pollfd: the descriptor, and what it waits for.
 POLLED: Final = struct.Struct("<ihh")
 DEVICES: Final = ("/dev/nvidia", "/dev/kfd", "/dev/dri")
+# What glibc and Python give a futex that is only one process's.
+FUTEX_PRIVATE: Final = 128
+SHARED: Final = "shared"
 
 
 class Wait(NamedTuple):
-    """What a thread is blocked in: one of THREAD_STATES, and for *disk* the mount if known."""
+    """What a thread is blocked in: one of THREAD_STATES, and for *disk* the mount if known.
+
+    *link* says which pipe or socket (`pipe:[4711]`), or SHARED for a lock that processes share.
+    """
 
     state: str
     mount: str = ""
+    link: str = ""
 
 
 class Calls(NamedTuple):
@@ -36,6 +43,7 @@ class Calls(NamedTuple):
     """
 
     sleep: frozenset[int]
+    futex: int
     lock: frozenset[int]
     socket: frozenset[int]
     of_file: frozenset[int]
@@ -48,7 +56,8 @@ class Calls(NamedTuple):
 
 _X86_64: Final = Calls(
     sleep=frozenset({34, 35, 230}),  # pause, nanosleep, clock_nanosleep
-    lock=frozenset({72, 73, 202, 449, 455}),  # fcntl, flock, futex, futex_waitv, futex_wait
+    futex=202,
+    lock=frozenset({72, 73, 449, 455}),  # fcntl, flock, futex_waitv, futex_wait
     socket=frozenset({42, 43, 44, 45, 46, 47, 288, 299, 307}),  # connect to sendmmsg
     # read, write, fstat, lseek, ioctl, pread64, pwrite64, readv, writev, fsync, fdatasync,
     # ftruncate, getdents, readahead, getdents64, fadvise64, sync_file_range, fallocate, preadv,
@@ -66,7 +75,8 @@ _X86_64: Final = Calls(
 )
 _AARCH64: Final = Calls(
     sleep=frozenset({101, 115}),
-    lock=frozenset({25, 32, 98, 449, 455}),
+    futex=98,
+    lock=frozenset({25, 32, 449, 455}),
     socket=frozenset({202, 203, 206, 207, 211, 212, 242, 243, 269}),
     of_file=frozenset({29, 46, 47, 61, 62, 63, 64, 65, 66, 67, 68, 69, 70, 80, 82, 83, 84, 213})
     | frozenset({223, 267, 285, 286, 287}),
@@ -98,7 +108,10 @@ _CHANNELS: Final = (
 
 
 class Reader:
-    """Names waits; for one thread. *is_in_disk_sleep* asks whether the thread is in state D."""
+    """Names waits of the threads of the process *task*; for use by one thread.
+
+    *is_in_disk_sleep* asks whether the thread is in state D.
+    """
 
     def __init__(self, task: str = "/proc/self") -> None:
         self._task = task
@@ -119,6 +132,8 @@ class Reader:
     def _found(self, number: int, arguments: Sequence[int]) -> Wait:
         if _CALLS is None or number < 0:
             return Wait(BLOCKED)
+        if number == _CALLS.futex:
+            return Wait(LOCK, link="" if arguments[1] & FUTEX_PRIVATE else SHARED)
         if number in _CALLS.lock:
             return Wait(LOCK)
         if number in _CALLS.sleep:
@@ -156,9 +171,9 @@ class Reader:
         except OSError:
             return Wait(BLOCKED)
         if link.startswith("socket:"):
-            return Wait(SOCKET)
+            return Wait(SOCKET, link=link)
         if link.startswith("pipe:"):
-            return Wait(PIPE)
+            return Wait(PIPE, link=link)
         if link.startswith(DEVICES):
             return Wait(GPU)
         if link.startswith("/") and not link.startswith("/dev/"):
@@ -189,10 +204,14 @@ class Reader:
     def _path(self, pointer: int) -> str:
         # Not beyond its page: the next one may not be there.
         found = self._memory(pointer, LONGEST_PATH - pointer % LONGEST_PATH)
-        return os.path.abspath(os.fsdecode(found.partition(b"\0")[0])) if found else ""
+        path = os.fsdecode(found.partition(b"\0")[0])
+        try:
+            return path and os.path.normpath(os.path.join(os.readlink(f"{self._task}/cwd"), path))
+        except OSError:
+            return ""
 
     def _memory(self, pointer: int, size: int) -> bytes:
-        """Return this process's own memory at *pointer*; empty if there is none."""
+        """Return the process's memory at *pointer*; empty if there is none."""
         try:
             descriptor = os.open(f"{self._task}/mem", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:

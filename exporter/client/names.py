@@ -1,4 +1,4 @@
-"""The names of nodes that a Prometheus knows by their addresses, as the rules record them."""
+"""The names of nodes that a Prometheus knows by their addresses, as their exporters tell them."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,8 +9,9 @@ from exporter.client.prometheus import Prometheus, Sample, selector
 
 # By cluster and instance.
 Names = Mapping[tuple[str, str], str]
-NAME: Final = "node:rankskew_name:info"
-# As in alerts/rules/exporter.yaml.
+NAME: Final = "rankskew_exporter_build_info"
+# The name of a node whose exporter has just gone is what one looks for.
+BACK: Final = "1h"
 ADDRESS: Final = re.compile(r"[0-9.]+(:[0-9]+)?|.*:.*:.*")
 
 
@@ -43,5 +44,10 @@ def of_addresses(instances: Iterable[str]) -> str | None:
 
 
 def _names(prometheus: Prometheus, where: str) -> Names:
-    found = prometheus.query(f"{NAME}{{{where}}}")
-    return {(each["cluster"], each["instance"]): each["nodename"] for each in found}
+    named = ",".join(filter(None, (where, 'nodename!=""')))
+    found = prometheus.query(f"last_over_time({NAME}{{{named}}}[{BACK}])")
+    return {
+        (each["cluster"], each["instance"]): each["nodename"]
+        for each in found
+        if ADDRESS.fullmatch(each["instance"])
+    }

@@ -38,6 +38,7 @@ from exporter.collectors.rank.events import RankEventsCollector
 from exporter.collectors.rank.gpus import RankGpusCollector
 from exporter.collectors.rank.host import RankHostCollector
 from exporter.collectors.rank.jobs import JobsCollector
+from exporter.collectors.rank.late_causes import LateCausesCollector
 from exporter.collectors.rank.late_lines import LateLinesCollector
 from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.nccl import RankNcclCollector
@@ -45,6 +46,7 @@ from exporter.collectors.rank.ranks import RanksCollector
 from exporter.collectors.rank.resources import RankResourcesCollector
 from exporter.collectors.rank.work import RankWorkCollector
 from exporter.events.file import EventsFile
+from exporter.evidence.late_causes import LateCauses
 from exporter.ingest.app import IngestCounts
 from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.expected import ExpectedGpus
@@ -72,6 +74,7 @@ class Sources:
     processes: Callable[[], Mapping[int, Process]] = dict
     # By default it knows no rank.
     jobs: NodeJobs = field(default_factory=lambda: NodeJobs(RankStore()))
+    causes: LateCauses = field(default_factory=LateCauses)
     audits: Audits = field(default_factory=Audits)
     # By default one that never looks.
     host: HostWatch = field(default_factory=lambda: HostWatch(Path("/proc"), Path("/sys")))
@@ -176,6 +179,7 @@ COLLECTORS: Final = (
         "The late ranks and their cost.",
         lambda s: LateRanksCollector(s.jobs, s.node_name),
     ),
+    Entry("late_causes", "Why the late ranks are late.", lambda s: LateCausesCollector(s.causes)),
     Entry(
         "late_lines",
         "The line of code in which the late ranks spend their time.",

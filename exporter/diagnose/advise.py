@@ -13,18 +13,12 @@ def advised(finding: Finding, job_id: str) -> Finding:
     steps = entry.steps(finding.detail, finding.stage)
     return replace(
         finding,
-        first=_first(entry, finding, values),
+        first=filled(finding.first, values) if finding.first else _first(entry, finding, values),
         steps=tuple(Step(filled(step.do, values), step.disturbs) for step in steps),
         proof=filled(entry.proof, values),
         links=tuple(entry.links()),
         tells=entry.found,
     )
-
-
-def host(instance: str | None) -> str | None:
-    """Return the host in the address of an exporter: without the port."""
-    name, colon, port = (instance or "").rpartition(":")
-    return (name if colon and port.isdecimal() else instance) or None
 
 
 def _entry(finding: Finding) -> Advice:

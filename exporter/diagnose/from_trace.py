@@ -1,15 +1,18 @@
 """The report on a recorded trace: the judge's findings, the accounting, and the stages."""
 
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import fmean
+from typing import Final
 
+from exporter.accounting.step import quantile
 from exporter.advice import advice, situations
-from exporter.diagnose import by_stage
+from exporter.causes.explain import explain
+from exporter.causes.model import UNKNOWN, Evidence, Lateness, Quantiles
 from exporter.diagnose.advise import advised
-from exporter.diagnose.confidence import confidence
+from exporter.diagnose.late import explained
 from exporter.diagnose.loss import loss
 from exporter.diagnose.model import CannotTell, Event, Finding, Place, Report, ordered
 from exporter.errors import UsageError
@@ -19,11 +22,12 @@ from exporter.replay.findings import CHANGE, OF_THE_JOB
 from exporter.replay.findings import Finding as Found
 from exporter.replay.replay import Replay, replay
 from exporter.replay.traces import Run, read_traces, run_of
+from rank_probe.stages import STAGES, SYNC
 from rank_probe.verdict import MILD, NODE, PAUSES, UNSYNCED
 
-NO_HARDWARE = (
-    "A trace has no data on GPUs, nodes and processes: a cause beyond the stage is not in it."
-)
+NO_HARDWARE = "A trace has no data on GPUs, nodes and processes, in which most causes show."
+
+SYNC_STAGE: Final = STAGES[SYNC]
 
 
 def read_trace(path: Path, job_id: str | None, scale: float = 1.0) -> Report:
@@ -99,12 +103,8 @@ def _findings(one: Replay, found: Found) -> Iterator[Finding]:
             until_seconds=until,
         )
         return
-    costs = _costs(one, found)
-    suspects = by_stage.suspects(costs)
-    chosen = by_stage.chosen(suspects)
-    sure, why = confidence(chosen, suspects)
-    yield Finding(
-        what="unsynced" if found.kind == UNSYNCED else chosen.cause,
+    finding = Finding(
+        what=UNKNOWN,
         sentence=_late(found),
         rank=found.rank,
         ranks=found.ranks,
@@ -116,14 +116,14 @@ def _findings(one: Replay, found: Found) -> Iterator[Finding]:
         gpus_lost=found.gpus_lost,
         since_seconds=since,
         until_seconds=until,
-        cause=chosen.cause,
-        cause_text=advice()[chosen.cause].text,
-        detail=chosen.detail or None,
-        confidence=sure,
-        why=why,
-        explains=chosen.share if suspects else None,
-        figures=by_stage.stage_figures(*_stages(one, found)),
+        cause=UNKNOWN,
+        cause_text=advice()[UNKNOWN].text,
     )
+    late = Lateness(found.stage or "", found.kind, found.ratio or 0.0, _costs(one, found))
+    own, peers = _stages(one, found)
+    cause = explain(late, Evidence(_figures(own)), _quantiles(peers))
+    finding = finding if cause is None else explained(finding, cause)
+    yield replace(finding, what="unsynced") if found.kind == UNSYNCED else finding
 
 
 def _late(found: Found) -> str:
@@ -180,6 +180,21 @@ def _stages(one: Replay, found: Found) -> tuple[dict[str, float], list[dict[str,
         stage: fmean(each.get(stage, 0.0) for each in own) for stage in {s for e in own for s in e}
     }
     return mine, [mean for rank, mean in means.items() if rank not in found.ranks and mean]
+
+
+def _figures(stages: Mapping[str, float]) -> dict[str, float]:
+    """Return the mean time in each of *stages* as the figures that a probe reports."""
+    return {f"{stage}_seconds": seconds for stage, seconds in stages.items() if stage != SYNC_STAGE}
+
+
+def _quantiles(peers: Sequence[Mapping[str, float]]) -> dict[str, Quantiles]:
+    """Return the figures of the *peers*; who has no such stage spends no time in it."""
+    found = {}
+    for stage in sorted({stage for each in peers for stage in each} - {SYNC_STAGE}):
+        times = [each.get(stage, 0.0) for each in peers]
+        lower, middle, upper = (quantile(share, times) for share in (1 / 3, 1 / 2, 2 / 3))
+        found[f"{stage}_seconds"] = Quantiles(lower, middle, upper)
+    return found
 
 
 def _mean(run: Run, rank: int, begin: float, end: float) -> dict[str, float]:

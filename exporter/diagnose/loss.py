@@ -8,8 +8,6 @@ from exporter.diagnose.model import Part
 from exporter.vocabulary.words import KINDS
 from rank_probe.verdict import MOST_LATE
 
-# What a fallback without a judge knows only as a sum.
-NOT_SPLIT: Final = "to reasons that are not known: no judge covers the job"
 NOT_LISTED: Final = "ranks that are not listed"
 # Less than this is no part worth a line.
 SMALLEST_GPUS: Final = 0.005
@@ -20,21 +18,16 @@ MOST_RANKS: Final = 10
 ByRank = Mapping[int, Mapping[str, float]]
 
 
-def loss(kinds: Mapping[str, float], late: ByRank, total: float | None = None) -> Part:
-    """Return all that is lost, by *kinds* and by the *late* ranks; *total* is theirs if None.
+def loss(kinds: Mapping[str, float], late: ByRank) -> Part:
+    """Return all that is lost, by *kinds* and by the *late* ranks.
 
     The cost of a late rank is a mean since it became late, that of its kind a mean of the last
     minute; so the ranks share what their kind costs in proportion to their own costs.
     """
-    known = sum(kinds.values())
     parts = [
         Part(_to(kind), kinds[kind], _ranks(kind, kinds[kind], late)) for kind in _in_order(kinds)
     ]
-    rest = 0.0 if total is None else total - known
-    if rest >= SMALLEST_GPUS:
-        parts.append(Part(NOT_SPLIT, rest))
-        known += rest
-    return Part("lost", known, tuple(parts))
+    return Part("lost", sum(kinds.values()), tuple(parts))
 
 
 def _to(kind: str) -> str:

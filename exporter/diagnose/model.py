@@ -7,10 +7,6 @@ from typing import Final
 from exporter.live.sentences import LineView
 from exporter.live.states import HEALTHY
 
-# How sure the cause of a finding is.
-HIGH, MEDIUM, LOW = "high", "medium", "low"
-CONFIDENCES: Final = (HIGH, MEDIUM, LOW)
-
 # What the whole report comes to, and the exit status of each.
 BALANCED, FOUND, CANNOT_TELL = "balanced", "found", "cannot_tell"
 EXIT_STATUS: Final = {BALANCED: 0, FOUND: 1, CANNOT_TELL: 2}
@@ -27,20 +23,6 @@ class Part:
     name: str
     gpus: float
     parts: tuple["Part", ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """What was measured of the finding's subject, and of *beside* ("its peers"), in *unit*.
-
-    *unit* is one of figures.UNITS. None: no reading.
-    """
-
-    name: str
-    unit: str
-    value: float
-    peers: float | None = None
-    beside: str = "its peers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +43,17 @@ class Place:
     gpu_uuid: str | None = None
     pid: int | None = None
 
+    @property
+    def is_named(self) -> bool:
+        """Say whether *node* is a name that says more than the address."""
+        return self.instance is None or self.node != host(self.instance)
+
+
+def host(instance: str | None) -> str | None:
+    """Return the host in the address of an exporter: without the port."""
+    name, colon, port = (instance or "").rpartition(":")
+    return (name if colon and port.isdecimal() else instance) or None
+
 
 @dataclass(frozen=True, slots=True)
 class Finding:
@@ -68,9 +61,9 @@ class Finding:
 
     *sentence* says it. *rank* is None for a node or the job, and *ranks* are all that it is about.
     *ratio* is the own time of a late rank over its peers', less 1, *kind* one of LATE_KINDS.
-    *why* says why the *confidence* in the cause is what it is; a situation is a fact, and has none.
-    *explains* is the share of the lateness that the cause accounts for, None if that is not known.
-    *others* are further causes for which there is evidence.
+    A late rank has a *cause*, as its exporter tells it: *cause_text* says it, *explains* is the
+    share of the delay that it accounts for, *figure* one of FIGURES, with its *value* and that of
+    the peers, and *others* are the next best guesses. What is not known is None or empty.
     """
 
     what: str
@@ -89,11 +82,11 @@ class Finding:
     cause: str | None = None
     cause_text: str = ""
     detail: str | None = None
-    confidence: str | None = None
-    why: str = ""
     explains: float | None = None
     others: tuple[str, ...] = ()
-    figures: tuple[Figure, ...] = ()
+    figure: str = ""
+    value: float | None = None
+    peers_value: float | None = None
     facts: tuple[str, ...] = ()
     first: str | None = None
     steps: tuple[Step, ...] = ()

@@ -4,11 +4,11 @@ import time
 from collections.abc import Iterator
 from typing import Final
 
-from exporter.diagnose.advise import host
 from exporter.diagnose.loss import hundredths
-from exporter.diagnose.model import BALANCED, CANNOT_TELL, Figure, Finding, Part, Report
+from exporter.diagnose.model import BALANCED, CANNOT_TELL, Finding, Part, Report
 from exporter.live.sentences import duration, is_slower
 from exporter.top.model import STATE_WORDS
+from exporter.vocabulary.words import cause_in_short
 
 MOST_LINES: Final = 3
 OUTCOMES: Final = {
@@ -81,9 +81,7 @@ def _parts(part: Part, depth: int) -> Iterator[tuple[int, str, float]]:
 def rows(finding: Finding, at_seconds: float | None) -> Iterator[tuple[str, str]]:
     """Yield what is known of *finding*, as a label and a text each; what is not known has none."""
     place = finding.place
-    # A name that is not the address says more than it.
-    is_named = place.instance is None or place.node != host(place.instance)
-    where = [(place.node if is_named else place.instance) or ""]
+    where = [(place.node if place.is_named else place.instance) or ""]
     where += [f"GPU {place.gpu}"] if place.gpu is not None else []
     where += [place.gpu_uuid] if place.gpu_uuid else []
     where += [f"PID {place.pid}"] if place.pid is not None else []
@@ -98,12 +96,7 @@ def rows(finding: Finding, at_seconds: float | None) -> Iterator[tuple[str, str]
     for line in finding.lines[:MOST_LINES]:
         yield "Code", f"{line.share:.0%} of its time in {line.stage} is in {line.place}"
     if finding.cause is not None:
-        detail = f" ({finding.detail.replace('_', ' ')})" if finding.detail else ""
-        yield "Cause", f"{finding.cause.replace('_', ' ')}{detail}: {finding.cause_text}"
-    if finding.confidence is not None:
-        yield "Confidence", f"{finding.confidence}: {finding.why}"
-    for figure in finding.figures:
-        yield "Evidence", measured(figure)
+        yield "Cause", _cause(finding)
     for fact in finding.facts:
         yield "Fact", fact
     for other in finding.others:
@@ -129,26 +122,7 @@ def _cost(finding: Finding) -> str:
     return said
 
 
-def measured(figure: Figure) -> str:
-    """Return a figure in its unit, beside that of the peers."""
-    own = amount(figure.value, figure.unit)
-    if figure.peers is None:
-        return f"{figure.name}: {own}"
-    return f"{figure.name}: {own}; {figure.beside}: {amount(figure.peers, figure.unit)}"
-
-
-def amount(value: float, unit: str) -> str:
-    """Return *value* in *unit*, one of figures.UNITS, as people write it."""
-    if unit == "seconds":
-        return f"{value * 1000:.3g} ms" if abs(value) < 1 else f"{value:.3g} s"
-    if unit == "share":
-        return f"{value:.0%}" if value >= 0.1 or value == 0 else f"{value:.1%}"
-    if unit == "hertz":
-        return f"{value / 1e9:.2f} GHz"
-    if unit == "bytes_per_second":
-        return f"{value / 1e6:.3g} MB/s"
-    if unit == "per_second":
-        return f"{value:.3g} a second"
-    if unit == "celsius":
-        return f"{value:.0f} °C"
-    return f"{value:,.0f}" if value >= 100 or value == round(value) else f"{value:.2g}"
+def _cause(finding: Finding) -> str:
+    share = f" ({finding.explains:.0%} of the delay)" if finding.explains else ""
+    name = cause_in_short(finding.cause or "", finding.detail or "")
+    return f"{name}: {finding.cause_text}{share}."

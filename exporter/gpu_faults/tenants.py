@@ -3,12 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from exporter.collectors.rank.gpus import numa_local
 from exporter.gpu_faults.fault import FOREIGN_PROCESS, NUMA, SHARED, Fault
 from exporter.nvml.sample import GpuSample
 from exporter.processes.foreign import foreign_processes
 from exporter.processes.process import Process
-from exporter.processes.rank_gpus import RankOnGpu
+from exporter.processes.rank_gpus import RankOnGpu, numa_local
 from exporter.vocabulary.thresholds import Thresholds
 
 # A rank dies with its GPU: for so long it is still told of the GPU's faults.

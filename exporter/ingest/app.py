@@ -1,7 +1,7 @@
 """The ingest listener: takes snapshots from training processes, and orders from their owners."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -25,9 +25,11 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import Forbidden, RankStore, Superseded
 from exporter.scrapers import Scrapers
 from rank_probe.audit.names import AUDIT_PATH
-from rank_probe.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH
+from rank_probe.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH, Snapshot
 from rank_probe.version import __version__
 
+# Returns what to tell a rank of its own figures now; None most of the time.
+Figures = Callable[[Snapshot], Mapping[str, float] | None]
 ONLY_POST: Final = JSONResponse(
     {"error": f"Method Not Allowed: {SNAPSHOT_PATH} takes POST only."}, 405, {"Allow": "POST"}
 )
@@ -54,7 +56,8 @@ class IngestApp:
 
     With a *token*, clients must send it over TCP; over the Unix socket the kernel identifies them.
     *scrapers* are named to those who ask for a dry run; *audits* keeps those of jobs. The *journal*
-    sees what is news; *jobs* say which ranks are late where no join does.
+    sees what is news; *jobs* say which ranks are late where no join does; *figures* are told to a
+    rank, for its peers.
 
     FastAPI serves everything but the push: docs/decisions/0002-libraries.md shows what a push
     through FastAPI would cost.
@@ -71,6 +74,7 @@ class IngestApp:
         audits: Audits | None = None,
         journal: Journal | None = None,
         jobs: NodeJobs | None = None,
+        figures: Figures = lambda snapshot: None,
     ) -> None:
         self._store = store
         self._counts = counts
@@ -80,6 +84,7 @@ class IngestApp:
         self._token = token
         self._api = _api(orders, DryRun(store, scrapers or Scrapers()), audits or Audits())
         self._journal = journal
+        self._figures = figures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -121,6 +126,7 @@ class IngestApp:
         said = {
             "level": self._orders.level_for(snapshot, peer),
             "late": self._jobs.late_stage(snapshot),
+            "figures": self._figures(snapshot) if is_news else None,
         }
         answer = {name: value for name, value in said.items() if value is not None}
         return "accepted" if is_news else "ignored", answer

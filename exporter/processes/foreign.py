@@ -18,17 +18,25 @@ PART_OF_THE_NODE: Final = frozenset(
 def foreign_processes(
     gpu: GpuSample, ranks: Sequence[RankOnGpu], processes: Mapping[int, Process]
 ) -> int | None:
-    """Return how many processes on *gpu* do not belong to the job that owns it.
+    """Return how many foreign() processes there are; None if that is not known."""
+    found = foreign(gpu, ranks, processes)
+    return None if found is None else len(found)
+
+
+def foreign(
+    gpu: GpuSample, ranks: Sequence[RankOnGpu], processes: Mapping[int, Process]
+) -> list[Process] | None:
+    """Return the processes on *gpu* that do not belong to the job that owns it.
 
     None if no rank is on the GPU, because it then has no owner, or if none of its processes is
     visible. If several jobs share it, the job that started first owns it, and the others' ranks
-    are foreign. Processes that have ended since NVML listed them are not counted.
+    are foreign. Processes that have ended since NVML listed them are left out.
     """
     owners = _owners(gpu, ranks)
     seen = [processes[each.pid] for each in gpu.processes or () if each.pid in processes]
     if not owners or gpu.processes is None or (gpu.processes and not seen):
         return None
-    return sum(not _belongs(process, owners) for process in seen)
+    return [process for process in seen if not _belongs(process, owners)]
 
 
 def _owners(gpu: GpuSample, ranks: Sequence[RankOnGpu]) -> list[RankOnGpu]:

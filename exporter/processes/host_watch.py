@@ -15,8 +15,9 @@ from exporter.processes.rank_gpus import RankOnGpu, may_be, started_as
 from exporter.processes.watch import WatchHangs
 from exporter.ranks.store import HeldRank
 
-# Eight ranks with eight workers each take 5 ms, 0.03 % of a core.
-INTERVAL_SECONDS: Final = 15.0
+INTERVAL_SECONDS: Final = 5.0
+# While a rank is late, so that the first page has figures of its lateness.
+HURRIED_SECONDS: Final = 1.5
 STALE_SECONDS: Final = 60.0
 # At 50 µs each, a user with thousands of processes takes a twentieth of a second at most.
 MOST_PROCESSES: Final = 1024
@@ -36,18 +37,23 @@ class Followed:
 
 @dataclass(frozen=True, slots=True)
 class HostCost:
-    """What a rank's processes have used, and how its cgroup was held back."""
+    """What a rank's processes have used, and how its cgroup was held back; *pid* is its own."""
 
     used: Cost
     cgroup: CgroupCost
+    pid: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What one look found. *left_out* processes of ranks were not read, because of the limit."""
+    """What a look at the time *seconds* found, by the watch's clock.
+
+    *left_out* processes of ranks were not read, because of the limit.
+    """
 
     costs: Mapping[Who, HostCost]
     left_out: int
+    seconds: float = 0.0
 
 
 def to_follow(joined: Iterable[RankOnGpu], held: Iterable[HeldRank]) -> list[Followed]:
@@ -88,6 +94,8 @@ class HostWatch:
         self._clock = clock
         self._most_processes = most_processes
         self._stopping = threading.Event()
+        self._hurries = False
+        self._changed = threading.Event()  # It stops, or begins to hurry.
         self._thread: threading.Thread | None = None
         self._ranks: dict[Who, RankCost] = {}
         self._reported: dict[Who, Process] = {}
@@ -107,8 +115,16 @@ class HostWatch:
     def stop(self) -> None:
         """Stop looking; a thread that hangs in /proc is left behind."""
         self._stopping.set()
+        self._changed.set()
         if self._thread is not None:
             self._thread.join(timeout=0.2)
+
+    def hurry(self, hurries: bool) -> None:
+        """Look every HURRIED_SECONDS, or again at the usual interval."""
+        begins = hurries and not self._hurries
+        self._hurries = hurries
+        if begins:
+            self._changed.set()
 
     def follow(self, ranks: Sequence[Followed]) -> None:
         """Look at these ranks from now on, and at no others."""
@@ -131,6 +147,7 @@ class HostWatch:
         self._looked_seconds = self._clock()
 
     def _look_at(self, ranks: Mapping[Who, RankCost]) -> Look:
+        seconds = self._clock()
         children = self._children.look()
         everyone = frozenset(rank.pid for rank in ranks.values())
         share = max(1, self._most_processes // len(ranks))
@@ -143,9 +160,9 @@ class HostWatch:
                 path = self._cgroups.path(rank.pid)
                 if path not in cgroups:
                     cgroups[path] = self._cgroups.cost(path)
-                costs[who] = HostCost(replace(rank.cost), cgroups[path])
+                costs[who] = HostCost(replace(rank.cost), cgroups[path], rank.pid)
                 left_out += rank.left_out
-        return Look(costs, left_out)
+        return Look(costs, left_out, seconds)
 
     def _rank(self, who: Who, process: Process) -> RankCost:
         known = self._ranks.get(who)
@@ -163,9 +180,16 @@ class HostWatch:
         return process
 
     def _look_until_stopped(self) -> None:
-        while not self._stopping.is_set():
+        while True:
+            self._changed.clear()
+            if self._stopping.is_set():
+                return
             self.look()
-            self._stopping.wait(self._interval_seconds)
+            self._changed.wait(self._pause())
+
+    def _pause(self) -> float:
+        slowest = HURRIED_SECONDS if self._hurries else self._interval_seconds
+        return min(slowest, self._interval_seconds)
 
 
 def is_reporter(process: Process, held: HeldRank) -> bool:

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
@@ -14,6 +14,9 @@ TICKS_PER_SECOND: Final = os.sysconf("SC_CLK_TCK")
 NANOSECONDS: Final = 1_000_000_000
 # A worker that never waits for its queue or a file; the rest is preprocessing by other threads.
 SATURATED_SHARE: Final = 0.9
+# Over less, a worker that has filled its queue and then rests seems never to rest. As ticks of
+# 10 ms, it is also what makes the share exact to 0.002.
+SATURATED_SECONDS: Final = 4.9
 
 
 @dataclass(slots=True)
@@ -21,7 +24,7 @@ class Cost:
     """What a rank has used since its process started; none of it ever decreases.
 
     "workers" are all processes that the rank's process started, and theirs. None is "could not be
-    read"; *saturated_workers* is None until they were read twice.
+    read"; *saturated_workers* is None until they were measured.
     """
 
     cpu_ticks: int = 0
@@ -70,8 +73,19 @@ class _Member:
 
     parent_pid: int
     usage: Usage
-    read_seconds: float
+    since_ticks: int
+    since_seconds: float
+    is_saturated: bool | None = None
     debts: _Debts = field(default_factory=_Debts)
+
+    def judge(self, now_seconds: float) -> bool | None:
+        """Return whether it was saturated when it was last measured; None before that."""
+        took_seconds = now_seconds - self.since_seconds
+        if took_seconds >= SATURATED_SECONDS:
+            used = self.usage.own.cpu_ticks - self.since_ticks
+            self.is_saturated = used >= SATURATED_SHARE * took_seconds * TICKS_PER_SECOND
+            self.since_ticks, self.since_seconds = self.usage.own.cpu_ticks, now_seconds
+        return self.is_saturated
 
 
 class RankCost:
@@ -114,9 +128,10 @@ class RankCost:
         for pid in reversed(list(self._members)):  # Children first: they leave debts to parents.
             if pid not in found or self._is_another(pid, found[pid]):
                 self._bury(pid)
-        saturated = [self._count(pid, family.get(pid, 0), each) for pid, each in found.items()]
+        saturated = {pid: self._count(pid, family.get(pid, 0), each) for pid, each in found.items()}
+        del saturated[self.pid]
         self.cost.workers = sum(not each.is_zombie for each in found.values()) - 1 + self.left_out
-        self.cost.saturated_workers = None if is_first_look else sum(saturated)
+        self.cost.saturated_workers = None if is_first_look else _sum(saturated.values())
         return True
 
     def _read(self, family: Mapping[int, int], most: int) -> dict[int, Usage]:
@@ -155,26 +170,24 @@ class RankCost:
             used = zip(own, _inherited(ended.usage), ended.debts.sums(), strict=True)
             parent.debts.add([sum(each) for each in used])
 
-    def _count(self, pid: int, parent_pid: int, now: Usage) -> bool:
-        """Add what *pid* has used since it was last read; say whether it is a saturated worker."""
+    def _count(self, pid: int, parent_pid: int, now: Usage) -> bool | None:
+        """Add what *pid* has used since it was last read; say whether it is saturated."""
         at_seconds = self._clock()
-        is_new = pid not in self._members
-        if is_new:
+        if pid not in self._members:
             nothing = Usage(now.start_ticks, parent_pid, False, Work(), Work())
-            self._members[pid] = _Member(parent_pid, nothing, at_seconds)
+            self._members[pid] = _Member(parent_pid, nothing, now.own.cpu_ticks, at_seconds)
         member = self._members[pid]
-        last, took_seconds = member.usage, at_seconds - member.read_seconds
+        last = member.usage
         # A file that could be read before and now cannot is not a fall to zero.
         now = _with_last(now, last)
         cpu_ticks, faults = (max(0, b - a) for a, b in zip(last.own, now.own, strict=True))
         grown = [max(0, b - a) for a, b in zip(_inherited(last), _inherited(now), strict=True)]
         ended_ticks, ended_faults, read, written = member.debts.pay(grown)
-        member.usage, member.read_seconds = now, at_seconds
+        member.usage = now
         self._add_work(pid, cpu_ticks, ended_ticks, faults + ended_faults)
         self._add_io(now, read, written)
         self._add_waits(pid, last, now)
-        is_worker = pid != self.pid and not is_new
-        return is_worker and cpu_ticks >= SATURATED_SHARE * took_seconds * TICKS_PER_SECOND > 0
+        return member.judge(at_seconds)
 
     def _add_work(self, pid: int, own_ticks: int, ended_ticks: int, faults: int) -> None:
         cost = self.cost
@@ -200,6 +213,12 @@ class RankCost:
         if now.involuntary_switches is not None:
             switches = max(0, now.involuntary_switches - (last.involuntary_switches or 0))
             cost.involuntary_switches = (cost.involuntary_switches or 0) + switches
+
+
+def _sum(found: Collection[bool | None]) -> int | None:
+    """Return how many are; None if that is not known of any."""
+    known = [each for each in found if each is not None]
+    return sum(known) if known or not found else None
 
 
 def _inherited(used: Usage) -> list[int]:

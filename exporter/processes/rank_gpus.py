@@ -245,3 +245,12 @@ def _started(claim: _Claim) -> RankOnGpu:
         claim.gpu,
         claim.process,
     )
+
+
+def numa_local(gpu: GpuSample | None, process: Process | None) -> float | None:
+    """Return the share of the process's CPUs that are near the GPU; None if unknown."""
+    if gpu is None or gpu.numa_node is None or not gpu.cpu_affinity:
+        return None
+    if process is None or not process.cpus:
+        return None
+    return len(process.cpus.intersection(gpu.cpu_affinity)) / len(process.cpus)

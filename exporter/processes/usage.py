@@ -18,7 +18,8 @@ class Usage(NamedTuple):
     *ended* has only children that it waited for, and theirs. *io* is bytes read from and written to
     storage, those of ended children included: the kernel adds them up. *run_queue_nanoseconds*, the
     time for which it was ready but had no CPU, and *involuntary_switches* are the main thread's:
-    reading all threads would take a file for each. None is "could not be read".
+    reading all threads would take a file for each. So is *state*, a letter. None is "could not be
+    read".
     """
 
     start_ticks: int
@@ -29,6 +30,7 @@ class Usage(NamedTuple):
     io: tuple[int, int] | None = None
     run_queue_nanoseconds: int | None = None
     involuntary_switches: int | None = None
+    state: bytes = b""
 
 
 class Work(NamedTuple):
@@ -54,7 +56,7 @@ def usage(procfs: Path, pid: int) -> Usage | None:
 def stat(procfs: Path, pid: int) -> Usage | None:
     """Return what /proc/<pid>/stat has of a process; None if there is none."""
     # The name is in parentheses and may contain anything, even parentheses.
-    fields = (_beginning(f"{procfs}/{pid}/stat") or b"").rpartition(b")")[2].split()
+    fields = (beginning(f"{procfs}/{pid}/stat") or b"").rpartition(b")")[2].split()
     try:
         return Usage(
             start_ticks=int(fields[19]),
@@ -62,6 +64,7 @@ def stat(procfs: Path, pid: int) -> Usage | None:
             is_zombie=fields[0] in ZOMBIE,
             own=Work(int(fields[11]) + int(fields[12]), int(fields[9])),
             ended=Work(int(fields[13]) + int(fields[14]), int(fields[10])),
+            state=fields[0],
         )
     except (IndexError, ValueError):
         return None
@@ -69,7 +72,7 @@ def stat(procfs: Path, pid: int) -> Usage | None:
 
 def _io(folder: str) -> tuple[int, int] | None:
     # Of other users' processes only with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH.
-    words = (_beginning(f"{folder}/io") or b"").split()
+    words = (beginning(f"{folder}/io") or b"").split()
     try:
         read, written = (words.index(name) + 1 for name in (b"read_bytes:", b"write_bytes:"))
         return int(words[read]), int(words[written])
@@ -78,7 +81,7 @@ def _io(folder: str) -> tuple[int, int] | None:
 
 
 def _run_queue_nanoseconds(folder: str) -> int | None:
-    fields = (_beginning(f"{folder}/schedstat") or b"").split()
+    fields = (beginning(f"{folder}/schedstat") or b"").split()
     # A kernel that does not count says that the process never ran.
     if len(fields) != 3 or not all(map(bytes.isdigit, fields)) or fields[2] == b"0":
         return None
@@ -86,14 +89,14 @@ def _run_queue_nanoseconds(folder: str) -> int | None:
 
 
 def _involuntary_switches(folder: str) -> int | None:
-    _, name, rest = (_beginning(f"{folder}/status") or b"").rpartition(
+    _, name, rest = (beginning(f"{folder}/status") or b"").rpartition(
         b"nonvoluntary_ctxt_switches:"
     )
     value = rest.split(None, 1)[:1]
     return int(value[0]) if name and value and value[0].isdigit() else None
 
 
-def _beginning(path: str) -> bytes | None:
+def beginning(path: str) -> bytes | None:
     """Return the beginning of a file; None if it is gone or not readable."""
     # Plain calls take a third of the time of Path.open(), and this reads hundreds of files.
     try:

@@ -1,13 +1,12 @@
 """Turns the judge's verdicts on a run into findings: one per incident, from onset to end."""
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from exporter.bundle import bundled
+from exporter.ranks.told import told
 from exporter.replay.incidents import Incident, changes, incidents, late_ranks
 from exporter.replay.judge import Judged
 from rank_probe.verdict import MILD, NODE, PAUSES, PERSISTENT, UNSYNCED, WARMING_UP, Change, Late
@@ -25,15 +24,16 @@ OF_THE_JOB: Final = {
 TOLD_AFTER_SECONDS: Final = 240.0
 INFO: Final = "info"
 
-_THRESHOLD: Final = re.compile(r"\{name: (\w+)\}, expr: \"([\d.]+) \*")
+# Returns a threshold of the rules by its name.
+Threshold = Callable[[str], float]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
     """A rank, node, group or job that was slow; times are scaled seconds of the run.
 
-    *kind* is one of LATE_KINDS, CHANGE or one of OF_THE_JOB. *severity* is what the shipped rules
-    derive from its cost: critical, warning or info. *rank* is None for a node or the job; *ranks*
+    *kind* is one of LATE_KINDS, CHANGE or one of OF_THE_JOB. *severity* is the worst that the
+    shipped rules give it: critical, warning or info. *rank* is None for a node or the job; *ranks*
     are all named ranks. *ratio* is the mean of the judge's ratios: a rank's own time over its
     peers', minus 1; for a change, how many times as long *stage* takes. *gpus_lost* is a mean too,
     None if unknown. *cleared_s* is None if it lasted until the end.
@@ -54,24 +54,19 @@ class Finding:
 
 
 def findings(
-    judged: Sequence[Judged], instances: Mapping[int, str], limits: Mapping[str, float]
+    judged: Sequence[Judged], instances: Mapping[int, str], threshold: Threshold
 ) -> list[Finding]:
-    """Return the findings in the order of their onsets; *instances* [rank] are its node's.
-
-    *limits* are those of `thresholds`.
-    """
+    """Return the findings in the order of their onsets; *instances* [rank] are its node's."""
+    alarms = list(_alarms(judged, threshold))
     found = [
-        *_late(incidents(judged, late_ranks), instances, limits),
+        *(
+            _finding(those, instances, _severity(those, alarms, threshold))
+            for those in _together(incidents(judged, late_ranks), instances)
+        ),
         *(_change(incident) for incident in incidents(judged, changes)),
-        *(each for kind in OF_THE_JOB for each in _of_the_job(kind, judged, limits)),
+        *(each for kind in OF_THE_JOB for each in _of_the_job(kind, judged, threshold)),
     ]
     return sorted(found, key=lambda one: (one.onset_s, one.named_s, one.kind, one.ranks))
-
-
-def thresholds() -> dict[str, float]:
-    """Return the shipped rules' thresholds, by name."""
-    text = (bundled("alerts/rules") / "thresholds.yaml").read_text(encoding="utf-8")
-    return {name: float(value) for name, value in _THRESHOLD.findall(text)}
 
 
 def not_judgeable(judged: Sequence[Judged]) -> list[str]:
@@ -86,13 +81,50 @@ def not_judgeable(judged: Sequence[Judged]) -> list[str]:
 # ---- Ranks and nodes ---------------------------------------------------------------------------
 
 
-def _late(
-    found: Sequence[Incident[Late]], instances: Mapping[int, str], limits: Mapping[str, float]
-) -> Iterator[Finding]:
+@dataclass(frozen=True, slots=True)
+class _Alarm:
+    """The ranks that people are told about at a time, and the *share* of the GPUs that they cost.
+
+    It is what all of them cost together, because the severity is that of the job.
+    """
+
+    at: float
+    ranks: frozenset[int]
+    share: float
+
+
+def _alarms(judged: Sequence[Judged], threshold: Threshold) -> Iterator[_Alarm]:
+    for one in judged:
+        size = len(one.stretch.ranks)
+        for at, verdict in one.verdicts:
+            ranks = told(verdict.late, size, threshold)
+            gpus = sum(late.gpus_lost for late in verdict.late if late.rank in ranks)
+            yield _Alarm(at, ranks, gpus / size)
+
+
+def _severity(
+    those: Sequence[Incident[Late]], alarms: Sequence[_Alarm], threshold: Threshold
+) -> str:
+    """Return the worst severity that the job had while any of *those* was told."""
+    shares = [
+        alarm.share
+        for incident in those
+        for alarm in alarms
+        if incident.named <= alarm.at <= incident.last and incident.who in alarm.ranks
+    ]
+    if not shares:
+        return INFO
+    return "critical" if max(shares) >= threshold("gpus_lost_page_ratio") else "warning"
+
+
+def _together(
+    found: Sequence[Incident[Late]], instances: Mapping[int, str]
+) -> Iterator[list[Incident[Late]]]:
+    """Yield each incident alone, but those of a slow node together."""
     of_nodes: list[list[Incident[Late]]] = []
     for incident in found:
         if _kind(incident) != NODE:
-            yield _finding([incident], instances, limits)
+            yield [incident]
             continue
         node = instances[incident.said[0].rank]
         for those in of_nodes:
@@ -101,8 +133,7 @@ def _late(
                 break
         else:
             of_nodes.append([incident])
-    for those in of_nodes:
-        yield _finding(those, instances, limits)
+    yield from of_nodes
 
 
 def _kind(incident: Incident[Late]) -> str:
@@ -121,7 +152,7 @@ def _overlap(those: Sequence[Incident[Late]], other: Incident[Late]) -> bool:
 
 
 def _finding(
-    those: Sequence[Incident[Late]], instances: Mapping[int, str], limits: Mapping[str, float]
+    those: Sequence[Incident[Late]], instances: Mapping[int, str], severity: str
 ) -> Finding:
     """Return one finding for *those* incidents: of one rank, or of the ranks of one node."""
     said = [late for incident in those for late in incident.said]
@@ -131,7 +162,7 @@ def _finding(
     groups = {late.peer_group for late in said}
     return Finding(
         kind=kind,
-        severity=_severity(kind, gpus / those[0].ranks, limits),
+        severity=severity,
         rank=None if kind == NODE else first.rank,
         ranks=tuple(sorted({late.rank for late in said})),
         peer_group=first.peer_group if len(groups) == 1 else None,
@@ -143,13 +174,6 @@ def _finding(
         cleared_s=max(cleared) if len(cleared) == len(those) else None,
         gpus_lost=None if kind == UNSYNCED else gpus,
     )
-
-
-def _severity(kind: str, share: float, limits: Mapping[str, float]) -> str:
-    """Return the rules' severity for a rank or node that costs this *share* of the job's GPUs."""
-    if kind in (MILD, UNSYNCED) or share <= limits["gpus_lost_ratio"]:
-        return INFO
-    return "critical" if share > limits["gpus_lost_page_ratio"] else "warning"
 
 
 def _change(incident: Incident[Change]) -> Finding:
@@ -184,12 +208,10 @@ class _Lost:
     stages: Mapping[str, float]
 
 
-def _of_the_job(
-    kind: str, judged: Sequence[Judged], limits: Mapping[str, float]
-) -> Iterator[Finding]:
+def _of_the_job(kind: str, judged: Sequence[Judged], threshold: Threshold) -> Iterator[Finding]:
     """Yield a finding if the job lost more than the threshold to *kind* for long enough."""
     lost = list(_losses(kind, judged))
-    begin, end = _worst(lost, limits[OF_THE_JOB[kind]])
+    begin, end = _worst(lost, threshold(OF_THE_JOB[kind]))
     those = lost[begin:end]
     if not those:
         return

@@ -17,7 +17,7 @@ Who = int | str
 
 @dataclass(slots=True, eq=False)
 class Incident(Generic[Word]):
-    """What verdicts *said* of *who* since it was *named*, among that many judged *ranks*.
+    """What verdicts *said* of *who* since it was *named*.
 
     *last* is the time of the last verdict that named it, *cleared* that of the first one that did
     not, None if it lasted until the end. Times are in scaled seconds of the run.
@@ -26,7 +26,6 @@ class Incident(Generic[Word]):
     who: Who
     onset: float
     named: float
-    ranks: int
     last: float = 0.0
     cleared: float | None = None
     said: list[Word] = field(default_factory=list)
@@ -79,7 +78,7 @@ def _of_stretch(
             if known is None or abs(known[0] - onset) > SAME_ONSET_SECONDS:
                 if known is not None:
                     _clear(known[1], at)
-                latest[who] = onset, _begin(one, at, verdict, who, onset, before)
+                latest[who] = onset, _begin(one, at, who, onset, before)
                 found.append(latest[who][1])
             incident = latest[who][1]
             incident.last, incident.cleared = at, None
@@ -95,14 +94,9 @@ def _clear(incident: Incident[Word], at: float) -> None:
 
 
 def _begin(
-    one: Judged,
-    at: float,
-    verdict: Verdict,
-    who: Who,
-    onset: float,
-    before: dict[Who, Incident[Word]],
+    one: Judged, at: float, who: Who, onset: float, before: dict[Who, Incident[Word]]
 ) -> Incident[Word]:
     if onset > one.warm + SAME_ONSET_SECONDS:
-        return Incident(who, onset, at, sum(verdict.ranks.values()))
+        return Incident(who, onset, at)
     stood = before.pop(who, None)
-    return stood or Incident(who, one.stretch.begin, at, sum(verdict.ranks.values()))
+    return stood or Incident(who, one.stretch.begin, at)

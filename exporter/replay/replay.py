@@ -11,13 +11,14 @@ from typing import Final
 
 from exporter.accounting.run import Account, Kinds, account, kinds, slowdown
 from exporter.replay.alerts import EXPRESSION, Alert, alerts
-from exporter.replay.findings import NAMING, Finding, findings, not_judgeable, thresholds
+from exporter.replay.findings import NAMING, Finding, findings, not_judgeable
 from exporter.replay.judge import Judged, Progress, judge
 from exporter.replay.promtool import evaluate
 from exporter.replay.series import input_series, instance, scrape_times
 from exporter.replay.stretches import Stretch, left_out, stretches
 from exporter.replay.times import Timeline, has_sync, timeline
 from exporter.replay.traces import Run
+from exporter.vocabulary.thresholds import Thresholds
 
 # The rules' reason for ranks that share too few steps.
 NO_WHOLE_STEPS: Final = "join_incomplete"
@@ -66,7 +67,7 @@ def replay(
     parts = stretches(run, line)
     judged = judge(run, line, parts, progress)
     instances = {rank: instance(node) for rank, node in run.nodes.items()}
-    found = findings(judged, instances, thresholds())
+    found = findings(judged, instances, Thresholds().value)
     named = frozenset(rank for one in found if one.kind in NAMING for rank in one.ranks)
     whole = [
         {rank: run.steps[step][rank] for rank in part.ranks}

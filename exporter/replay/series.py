@@ -11,7 +11,9 @@ from math import ceil
 from typing import Final
 
 from exporter.accounting.step import SYNC, busy_seconds
+from exporter.causes.model import UNKNOWN
 from exporter.errors import UsageError
+from exporter.ranks.jobs import JOIN
 from exporter.replay.judge import Judged
 from exporter.replay.stretches import Stretch
 from exporter.replay.times import Timeline
@@ -23,6 +25,7 @@ from rank_probe.verdict import UNSYNCED, Verdict
 # Five weeks at the usual interval. Every rank has tens of series with a value per scrape, in
 # memory.
 MOST_SCRAPES: Final = 200_000
+NO_EVIDENCE: Final = "a trace has no data on GPUs, nodes and processes"
 
 Sample = tuple[str, float]
 
@@ -54,7 +57,8 @@ def input_series(
             samples = list(history.at(now))
             if (spoke := spoken[number]) and rank in spoke.stretch.ranks:
                 shown.put_all(number, _rank(run, len(spoke.stretch.ranks), now))
-                shown.put_all(number, [*samples, *spoke.on_rank(rank)])
+                nodename = instance(run.nodes[rank])
+                shown.put_all(number, [*samples, *spoke.on_rank(rank, nodename)])
         yield from shown.series(
             job_id=run.job_id,
             peer_group=run.peer_groups[rank],
@@ -107,14 +111,15 @@ class _Spoken:
         self._at = at
         self._verdict = verdict
 
-    def on_rank(self, rank: int) -> Iterator[Sample]:
-        """Yield the series of a late rank's exporter."""
+    def on_rank(self, rank: int, nodename: str) -> Iterator[Sample]:
+        """Yield the series of a late rank's exporter, which is on this node."""
         for late in self._verdict.late if self._verdict else ():
             if late.rank == rank:
-                yield (
-                    f"rankskew_late_ratio{{{_labels(kind=late.kind, stage=late.stage)}}}",
-                    late.ratio,
-                )
+                how = _labels(kind=late.kind, stage=late.stage, nodename=nodename)
+                yield f"rankskew_late_ratio{{{how}}}", late.ratio
+                # Alerts wait for the cause, and a trace has no evidence for one.
+                why = _labels(cause=UNKNOWN, nodename=nodename, sentence=NO_EVIDENCE)
+                yield f"rankskew_late_cause_info{{{why}}}", 1
                 yield "rankskew_late_since_timestamp_seconds", self._at - late.since_seconds
                 for stage, gpus in late.gpus.items() if late.kind != UNSYNCED else ():
                     yield f"rankskew_late_gpus{{{_labels(stage=stage)}}}", gpus
@@ -124,6 +129,7 @@ class _Spoken:
         verdict = self._verdict
         if verdict is None:
             return
+        yield f"rankskew_job_judge_info{{{_labels(judge=JOIN)}}}", 1
         for kind, gpus in verdict.gpus_lost.items():
             yield f"rankskew_job_gpus_lost{{{_labels(kind=kind)}}}", gpus
         for stage, gpus in verdict.rotating.items():

@@ -7,8 +7,8 @@ from typing import Final
 from exporter.report.history import Grid, History, grid
 from exporter.report.spans import Span, of_points, seconds, without
 
-# Recorded as 1 at each evaluation, in the group of the verdicts.
-RULES_RUN: Final = 'group(rankskew:stage:text{stage="data"})'
+# Recorded at each evaluation while any exporter shows a job or a GPU.
+RULES_RUN: Final = "group(job:rankskew_job:group)"
 SCRAPED: Final = "group(rankskew_exporter_build_info)"
 ANYTHING: Final = "group(up)"
 # Why nothing is known is told to the nearest ten minutes.

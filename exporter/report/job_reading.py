@@ -140,7 +140,7 @@ class _Reading:
             world_size=self._ranks,
             gpus=_points(self._gpus),
             lost=total,
-            losses=losses.worth(self._losses(caused, gauge)),
+            losses=losses.worth(self._losses(caused)),
             is_counted=bool(caused),
             gauge_seconds=gauge,
             states={state: each for (state,), each in states.items() if state},
@@ -157,8 +157,8 @@ class _Reading:
         """Return the integral of the series *name* by *labels*."""
         return losses.integral(self._lines(name), self._step, *labels)
 
-    def _losses(self, caused: dict[tuple[str, ...], float], gauge: float) -> list[Loss]:
-        """Return the parts of the loss; *gauge* is the sum that the rules record."""
+    def _losses(self, caused: dict[tuple[str, ...], float]) -> list[Loss]:
+        """Return the parts of the loss."""
         kinds = losses.integral(self._kinds, self._step, "kind")
         late = self._history.lines(self._series.while_alive(self._series.late), self._times)
         named = losses.integral(late, self._step, "rank", "stage", "cause")
@@ -171,9 +171,7 @@ class _Reading:
         suspects = self._sums("rank_stage:rankskew_hang_suspect:group", "rank", "stage")
         found += losses.hung(of_kind.pop(losses.HUNG, 0.0), suspects)
         found += [Loss(kind, of_kind.get(kind, 0.0)) for kind in (losses.GROUP, losses.COMMON)]
-        # Only the fallback knows a sum of which it does not know all parts.
-        rest = gauge - sum(kinds.values())
-        return [*found, Loss(losses.UNEXPLAINED, max(0.0, rest))]
+        return found
 
     def _caused(self) -> dict[tuple[str, ...], float]:
         """Return the GPU-seconds that ranks caused, by counters; none if these are not read."""

@@ -40,6 +40,6 @@ class JobSeries:
     def late(self) -> str:
         """Return the GPUs lost by rank, stage and cause; one cause, even if an old one lingers."""
         lost = self.of("rank_stage:rankskew_gpus_lost:sum")
-        cause = self.of("rank:rankskew_cause:info")
+        cause = self.of("rankskew_late_cause_info")
         one = f"topk by (cluster, job_id, rank, instance) (1, {cause})"
         return f"{lost} * {SAME_RANK} group_left (cause) {one} or {lost} unless {SAME_RANK} {cause}"

@@ -9,7 +9,6 @@ from exporter.report.history import Line
 from exporter.report.times import HOUR_SECONDS
 
 LATE, ROTATING, GROUP, COMMON, HUNG = "late", "rotating", "group", "common", "hung"
-UNEXPLAINED: Final = "unexplained"
 # What each kind is waited for.
 WORDS: Final = {
     LATE: "late rank",
@@ -17,7 +16,6 @@ WORDS: Final = {
     ROTATING: "ranks in turn, or not named yet",
     GROUP: "heavier peer groups",
     COMMON: "communication",
-    UNEXPLAINED: "not known (no join)",
 }
 # As the recording rules name them.
 KINDS: Final = {"persistent": LATE, "rotating": ROTATING, "group": GROUP, "common": COMMON}

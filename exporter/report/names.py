@@ -14,15 +14,19 @@ STEP_SECONDS: Final = 3600.0
 
 def with_names(history: History, times: Grid, fired: Sequence[Firing]) -> list[Firing]:
     """Return *fired* within *times*, with a label nodename where it is known; raises Trouble."""
-    those = of_addresses(each.labels.get("instance", "") for each in fired)
+    nameless = [each for each in fired if not each.labels.get("nodename")]
+    those = of_addresses(each.labels.get("instance", "") for each in nameless)
     if those is None:
         return list(fired)
-    recorded = f"last_over_time({NAME}{{{those}}}[{STEP_SECONDS * 1000:.0f}ms])"
+    recorded = f'last_over_time({NAME}{{{those},nodename!=""}}[{STEP_SECONDS * 1000:.0f}ms])'
     named: dict[tuple[str, str], list[Line]] = defaultdict(list)
     hours = Grid(times.begin, times.end + STEP_SECONDS, STEP_SECONDS)
     for line in history.lines(recorded, hours):
         named[line["cluster"], line["instance"]].append(line)
-    return [_named(each, named[_node(each)]) if _node(each) in named else each for each in fired]
+    return [
+        _named(each, named[_node(each)]) if each in nameless and _node(each) in named else each
+        for each in fired
+    ]
 
 
 def _node(firing: Firing) -> tuple[str, str]:

@@ -102,8 +102,9 @@ class Scrape(RegistryCollector):
     A collector with *interval_seconds* 0 is read at every scrape. Each of the others has its own
     background thread from start() to stop(), so one that hangs does not block the others; until
     start() is called they too are read at the scrape. *makers* construct, by name, the collectors
-    that this node may lack: one that raises NotAvailable is retried every minute and not listed.
-    *shown* decides which of their series are yielded.
+    that this node may lack: one that raises NotAvailable is retried every minute and not listed. As
+    constructors read files, the retries have a thread of their own from start() on. *shown* decides
+    which of their series are yielded.
     """
 
     def __init__(
@@ -112,12 +113,15 @@ class Scrape(RegistryCollector):
         makers: Mapping[str, Callable[[], Collector]] | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        retry_seconds: float = RETRY_SECONDS,
         shown: Shown = EVERYTHING,
     ) -> None:
         self._clock = clock
+        self._retry_seconds = retry_seconds
         self._shown = shown
         self.monotonic = monotonic
         self._sources = [Source(collector, clock) for collector in collectors]
+        # These three are replaced as a whole: a scrape may read them while a retry changes them.
         self._missing = dict(makers or {})
         self._broken: dict[str, str] = {}
         self._next_retry_seconds = float("-inf")
@@ -131,6 +135,7 @@ class Scrape(RegistryCollector):
         self._started = True
         for source in self._sources:
             self._start_thread(source)
+        self._run_in_background(self._retry_until_stopped, (), "rankskew-retry")
 
     def stop(self) -> None:
         """End the background sampling; a thread that hangs in its source is left behind."""
@@ -141,6 +146,14 @@ class Scrape(RegistryCollector):
     def is_ready(self) -> bool:
         """Whether every background collector has run once, or is known to hang."""
         return all(source.latest() is not None for source in self._sources if _is_slow(source))
+
+    def latest(self, name: str) -> Sample | None:
+        """Return the latest sample of the collector *name*: None before its first, or without it.
+
+        For what else needs the readings of a background collector; from any thread.
+        """
+        found = [source for source in self._sources if source.collector.name == name]
+        return found[0].latest() if found else None
 
     def names(self) -> list[str]:
         """Return the collectors that collect() takes, whether or not this node has them."""
@@ -155,7 +168,8 @@ class Scrape(RegistryCollector):
         If *names* is given, only those collectors. A collector that would start after *deadline*,
         in seconds of monotonic(), is left out and counts as failed.
         """
-        self._make_missing()
+        if not self._started:
+            self._make_missing()
         health = _Health()
         for source in self._sources:
             if names is not None and source.collector.name not in names:
@@ -174,31 +188,39 @@ class Scrape(RegistryCollector):
 
     def _make_missing(self) -> None:
         if self._missing and self._clock() >= self._next_retry_seconds:
-            self._next_retry_seconds = self._clock() + RETRY_SECONDS
-            self._missing = {
-                name: make for name, make in self._missing.items() if not self._made(name, make)
-            }
+            self._next_retry_seconds = self._clock() + self._retry_seconds
+            self._retry()
+
+    def _retry(self) -> None:
+        self._missing = {
+            name: make for name, make in self._missing.items() if not self._made(name, make)
+        }
+
+    def _retry_until_stopped(self) -> None:
+        while self._missing and not self._stopping.wait(self._retry_seconds):
+            self._retry()
 
     def _made(self, name: str, make: Callable[[], Collector]) -> bool:
-        previous_error = self._broken.pop(name, None)
+        previous_error = self._broken.get(name)
+        broken = {each: error for each, error in self._broken.items() if each != name}
         try:
             source = Source(make(), self._clock)
         except NotAvailable as reason:
             logger.debug(
                 "collector %s is not available: %s", name, reason, extra={"collector": name}
             )
+            self._broken = broken
             return False
         except Exception as error:  # noqa: BLE001 - one broken source must not hide the others
-            self._broken[name] = f"{type(error).__name__}: {error}"
-            if self._broken[name] != previous_error:
+            message = f"{type(error).__name__}: {error}"
+            self._broken = broken | {name: message}
+            if message != previous_error:
                 logger.error(
-                    "collector %s cannot start: %s",
-                    name,
-                    self._broken[name],
-                    extra={"collector": name},
+                    "collector %s cannot start: %s", name, message, extra={"collector": name}
                 )
             return False
-        self._sources.append(source)
+        self._broken = broken
+        self._sources = [*self._sources, source]
         if self._started:
             self._start_thread(source)
         return True
@@ -206,12 +228,13 @@ class Scrape(RegistryCollector):
     def _start_thread(self, source: Source) -> None:
         if not _is_slow(source):
             return
-        thread = threading.Thread(
-            target=self._sample_until_stopped,
-            args=(source,),
-            name=f"rankskew-{source.collector.name}",
-            daemon=True,
-        )
+        name = f"rankskew-{source.collector.name}"
+        self._run_in_background(self._sample_until_stopped, (source,), name)
+
+    def _run_in_background(
+        self, run: Callable[..., None], arguments: tuple[object, ...], name: str
+    ) -> None:
+        thread = threading.Thread(target=run, args=arguments, name=name, daemon=True)
         self._threads.append(thread)
         thread.start()
 

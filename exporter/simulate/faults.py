@@ -45,7 +45,9 @@ class Kind:
     *pressure* is the share of time in which tasks of the node wait for a resource, *port_waits* the
     time for which each of its ports waits to send, in relation to the time that it sends.
     *host_counts* adds to what HOST_COUNTS in host_files.py names, *cpu_clock* is the share that
-    CPUs keep of their clock, *oom_kills* is a number.
+    CPUs keep of their clock, *oom_kills* is a number. *state* is in what the main thread of a late
+    rank spends that further time, *worker_state* the same of its loader's workers: one of
+    THREAD_STATES, at *line*, or on the *mount* if it waits for a disk.
     """
 
     name: str
@@ -73,6 +75,9 @@ class Kind:
     port_waits: float = 0.0
     port_gigabits: int | None = None
     line: str = ""
+    state: str = "running"
+    worker_state: str = ""
+    mount: str = ""
     begins_seconds: float = -EARLIER_SECONDS
 
 

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from exporter.scrape.exposition import headers, wanted
 from exporter.simulate.copies import Copies, copied
 from exporter.simulate.faults import EARLIER_SECONDS
+from exporter.simulate.joined import JoinedFigures
 from exporter.simulate.judged import Judged
 from exporter.simulate.node import SimulatedNode
 from exporter.simulate.plan import JobPlan
@@ -64,10 +65,10 @@ class Fleet:
 
     def _of(self, plan: JobPlan, directory: Path, past: list[float]) -> list[SimulatedNode]:
         training = Training(plan)
-        judged = Judged(training)
+        said = Judged(training), JoinedFigures()
         return [
             SimulatedNode(
-                training, judged, number, directory / str(number), self._began, past, self._detail
+                training, *said, number, directory / str(number), self._began, past, self._detail
             )
             for number in range(plan.first_node, plan.first_node + plan.nodes)
         ]

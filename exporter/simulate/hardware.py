@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
+from exporter.causes.model import ThreadState
 from exporter.cgroups import Cgroup
 from exporter.nvml.sample import GpuProcess, GpuSample, NodeSample, StuckCall
 from exporter.nvml.throttle_reasons import REASON_BITS
@@ -12,6 +13,7 @@ from exporter.processes.cgroup_cost import CgroupCost, Throttling
 from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look
 from exporter.processes.process import Process
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND, Cost
+from exporter.processes.worker_states import LateRank
 from exporter.simulate.faults import Fault
 from exporter.simulate.plan import JobPlan
 from exporter.simulate.ranks import pid_of
@@ -204,7 +206,8 @@ class SimulatedHost(HostWatch):
 
     def latest(self) -> Look:
         """Return what they have cost at the time *at* of the simulation."""
-        return Look({each.who: self._cost(int(each.who[2])) for each in self._to_show}, left_out=0)
+        costs = {each.who: self._cost(int(each.who[2])) for each in self._to_show}
+        return Look(costs, left_out=0, seconds=self.at)
 
     def _cost(self, rank: int) -> HostCost:
         seconds = self.at + RUN_SECONDS
@@ -235,3 +238,24 @@ class SimulatedHost(HostWatch):
         )
         pressure = {"cpu": seconds / 50, "io": seconds / 100, "memory": seconds / 500}
         return HostCost(used, CgroupCost(quota, pressure))
+
+
+class SimulatedWorkers:
+    """What the loader's workers of late ranks on *node* do."""
+
+    def __init__(self, training: Training, node: int) -> None:
+        self._training = training
+        self._node = node
+        self.at = 0.0
+
+    def follow(self, ranks: Sequence[LateRank]) -> None:
+        """Look at nothing."""
+
+    def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:
+        """Return what the busiest of them does at the time *at* of the simulation."""
+        faults = _faults_at(self._training, *self._training.plan.place(rank), self.at)
+        return [
+            ThreadState("data", fault.kind.worker_state, 0.96, fault.kind.line)
+            for fault in faults
+            if fault.kind.worker_state
+        ]

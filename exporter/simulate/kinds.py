@@ -32,6 +32,8 @@ KINDS: Final = (
         gpu=IDLE,
         saturated_workers=2,
         line="TokenDataset.__getitem__ (corpus.py:41)",
+        state="pipe",
+        worker_state="running",
     ),
     Kind(
         "storage",
@@ -40,6 +42,7 @@ KINDS: Final = (
         gpu=IDLE,
         costs={"read_bytes": 240e6, "major_faults": 40.0},
         line="MemmapCorpus.read (corpus.py:88)",
+        state="disk",
     ),
     Kind(
         "thermal",
@@ -47,6 +50,7 @@ KINDS: Final = (
         extra={"forward": 0.1, "backward": 0.2, "optimizer": 0.02},
         gpu=HOT,
         throttled_for="sw_thermal_slowdown",
+        state="gpu",
     ),
     Kind(
         "pcie",
@@ -54,36 +58,42 @@ KINDS: Final = (
         extra={"h2d": 0.15},
         gpu={"pcie_link_width": 4, "pcie_receive_bytes_per_second": 0.9e9},
         gpu_counts={"pcie_replays": 2.0},
+        state="gpu",
     ),
     Kind(
         "aer",
         "packets on a GPU's PCIe link are damaged and sent again",
         extra={"h2d": 0.15},
         gpu_counts={"pcie_errors": 30.0, "pcie_replays": 30.0},
+        state="gpu",
     ),
     Kind(
         "weaklink",
         "an NVLink of a GPU retransmits packets",
         extra={"forward": 0.08, "backward": 0.16},
         gpu_counts={"nvlink_errors": 4.0, "nvlink_link_errors": 12.0},
+        state="gpu",
     ),
     Kind(
         "pstate",
         "a GPU stays in a performance state with a slower memory",
         extra={"forward": 0.08, "backward": 0.16, "optimizer": 0.03},
         gpu={"performance_state": 2, "memory_clock_megahertz": 1_593},
+        state="gpu",
     ),
     Kind(
         "decoder",
         "a rank decodes its images on the GPU, and the decoder is too slow",
         extra={"data": 0.3},
         gpu=MappingProxyType({**IDLE, "decoder_busy_percent": 98.0}),
+        state="gpu",
     ),
     Kind(
         "foreign",
         "a foreign process runs on a GPU",
         extra={"forward": 0.12, "backward": 0.18},
         foreign_process=True,
+        state="gpu",
     ),
     Kind(
         "cpu",
@@ -103,6 +113,7 @@ KINDS: Final = (
         "a rank gets longer samples than its peers",
         extra={"forward": 0.1, "backward": 0.2},
         more_tokens=0.3,
+        state="gpu",
     ),
     Kind(
         "checkpoint",
@@ -110,6 +121,41 @@ KINDS: Final = (
         extra={"checkpoint": 0.25},
         costs={"written_bytes": 300e6},
         line="save (checkpoint.py:112)",
+        state="disk",
+    ),
+    Kind(
+        "sleep",
+        "the dataset of a rank sleeps",
+        extra={"data": 0.3},
+        gpu=IDLE,
+        state="sleep",
+        line="Corpus.__getitem__ (corpus.py:41)",
+    ),
+    Kind(
+        "lock",
+        "a rank waits for a lock while it logs",
+        extra={"other": 0.25},
+        gpu=IDLE,
+        state="lock",
+        line="Metrics.flush (metrics.py:52)",
+    ),
+    Kind(
+        "worker",
+        "the DataLoader workers of a rank wait for a server",
+        extra={"data": 0.3},
+        gpu=IDLE,
+        state="pipe",
+        worker_state="socket",
+        line="RemoteCorpus.__getitem__ (remote.py:27)",
+    ),
+    Kind(
+        "mount",
+        "a rank reads its samples through a slow mount",
+        extra={"data": 0.3},
+        gpu=IDLE,
+        state="disk",
+        mount="/mnt/corpus (fuse.sshfs)",
+        line="MemmapCorpus.read (corpus.py:88)",
     ),
     Kind(
         "node",
@@ -124,6 +170,7 @@ KINDS: Final = (
         Scope.NODE,
         extra={"data": 0.05, "forward": 0.15},
         dropped_packets=40.0,
+        state="gpu",
     ),
     Kind(
         "disk",
@@ -131,6 +178,8 @@ KINDS: Final = (
         Scope.NODE,
         extra={"data": 0.25},
         host_counts={"disk_milliseconds": 700.0, "disk_busy_milliseconds": 850.0},
+        state="disk",
+        mount="/data (ext4)",
     ),
     Kind(
         "nfs",
@@ -138,6 +187,8 @@ KINDS: Final = (
         Scope.NODE,
         extra={"data": 0.25},
         host_counts={"nfs_milliseconds": 3_000.0},
+        state="disk",
+        mount="/data (nfs4)",
     ),
     Kind(
         "lustre",
@@ -145,6 +196,8 @@ KINDS: Final = (
         Scope.NODE,
         extra={"data": 0.25},
         host_counts={"lustre_milliseconds": 3_000.0},
+        state="disk",
+        mount="/scratch (lustre)",
     ),
     Kind(
         "cpuheat",
@@ -174,6 +227,7 @@ KINDS: Final = (
         Scope.NODE,
         extra={"data": 0.05, "forward": 0.15},
         port_waits=0.4,
+        state="gpu",
     ),
     Kind(
         "retransmits",
@@ -181,6 +235,7 @@ KINDS: Final = (
         Scope.NODE,
         extra={"data": 0.15, "forward": 0.05},
         resent_segments=60.0,
+        state="socket",
     ),
     Kind(
         "slowport",
@@ -188,6 +243,7 @@ KINDS: Final = (
         Scope.NODE,
         extra={"data": 0.05, "forward": 0.15},
         port_gigabits=100,
+        state="gpu",
     ),
     Kind(
         "rotating",

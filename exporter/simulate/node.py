@@ -11,6 +11,9 @@ from starlette.types import ASGIApp
 
 from exporter.collectors.base import Collector
 from exporter.collectors.catalog import Sources, makers
+from exporter.evidence.late_causes import LateCauses
+from exporter.evidence.sampler import Sampler
+from exporter.evidence.service import EvidenceService
 from exporter.ingest.app import IngestCounts
 from exporter.live.node import Node
 from exporter.live.page import LiveView
@@ -20,11 +23,18 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.levels import Shown
-from exporter.scrape.sampling import Scrape
+from exporter.scrape.sampling import Sample, Scrape
 from exporter.settings import Settings
 from exporter.simulate.faults import Scope, Silence
-from exporter.simulate.hardware import SimulatedHost, SimulatedNvml, gpu_uuid, processes
+from exporter.simulate.hardware import (
+    SimulatedHost,
+    SimulatedNvml,
+    SimulatedWorkers,
+    gpu_uuid,
+    processes,
+)
 from exporter.simulate.host_files import HostFiles
+from exporter.simulate.joined import JoinedFigures
 from exporter.simulate.judged import Judged
 from exporter.simulate.ranks import SimulatedRank
 from exporter.simulate.training import RUN_SECONDS, Training
@@ -44,6 +54,7 @@ class SimulatedNode:
         self,
         training: Training,
         judged: Judged,
+        joined: JoinedFigures,
         node: int,
         directory: Path,
         unix_start: float,
@@ -53,6 +64,7 @@ class SimulatedNode:
         self.name = f"sim-{node:02}"
         self._training = training
         self._judged = judged
+        self._joined = joined
         self._node = node
         self._unix_start = unix_start
         self._at = -RUN_SECONDS
@@ -69,11 +81,14 @@ class SimulatedNode:
         self._nvml = SimulatedNvml(training, node, unix_start)
         self._found = processes(plan, node)
         self._host = SimulatedHost(training, node)
-        self.exposition = Exposition(
-            _Scrape(makers(self._sources()), self._reading_here, Shown(detail))
-        )
+        self._workers = SimulatedWorkers(training, node)
+        self._causes = LateCauses()
+        scrape = _Scrape(makers(self._sources()), self._reading_here, self._now, Shown(detail))
+        self.exposition = Exposition(scrape)
         join = RankJoin(self._nvml, lambda: self._found, self._store)
-        self._live = LiveView(self._jobs, lambda: plan.gpus, Node(self.name, join=join))
+        page = Node(self.name, join=join)
+        self._live = LiveView(self._jobs, lambda: plan.gpus, page, self._causes.of)
+        self._evidence = self._service(scrape) if self._is_read else None
         for at in past:
             self.advance(at)
 
@@ -100,6 +115,11 @@ class SimulatedNode:
         return self._node != plan.first_node and self._node not in faulty
 
     @property
+    def _is_read(self) -> bool:
+        """Return whether its readings are kept: of usual nodes, one has the figures of all."""
+        return not self.is_usual or self._node == self._training.plan.first_node + 1
+
+    @property
     def about(self) -> str:
         """Return its job, and what is wrong here, in words."""
         plan = self._training.plan
@@ -118,15 +138,35 @@ class SimulatedNode:
         """Let the node reach the time *at* of the simulation: its ranks report, the page looks."""
         if at <= self._at:
             return
-        self._at = self._host.at = at
+        self._at = self._host.at = self._workers.at = at
         self._nvml.advance(at)
         if not (self._has(Silence.UNSEEN) or self._has(Silence.UNPROBED)):
-            said = self._judged.at(at)
-            for gpu, rank in self._ranks.items():
-                if not self._has(Silence.FROZEN, gpu):
-                    self._store.put(rank.snapshot(at, said))
-                    self._counts.results["accepted"] += 1
+            self._push(at)
+        if self._evidence is not None:
+            with self._reading_here():
+                self._evidence.look(at)
         self._live.sample(at, self._unix_start + at)
+
+    def _push(self, at: float) -> None:
+        said = self._judged.at(at)
+        late = [] if said is None else [each.rank for each in said.verdict.late]
+        for gpu, rank in self._ranks.items():
+            if not self._has(Silence.FROZEN, gpu):
+                snapshot = rank.snapshot(at, said, lambda: self._joined.of_peers(late))
+                self._store.put(snapshot)
+                self._counts.results["accepted"] += 1
+                told = None if self._evidence is None else self._evidence.figures_for(snapshot)
+                if told is not None:
+                    self._joined.post(snapshot.rank, told)
+
+    def _now(self) -> float:
+        return self._unix_start + self._at
+
+    def _service(self, scrape: Scrape) -> EvidenceService:
+        sampler = Sampler(self._store, self._nvml, lambda: self._found, self._host, scrape.latest)
+        return EvidenceService(
+            self._store, self._jobs, sampler, self._host, self._causes, self._workers, self.name
+        )
 
     def app(self) -> ASGIApp:
         """Return the web application of its exporter."""
@@ -142,6 +182,7 @@ class SimulatedNode:
             self._nvml,
             ExpectedGpus(number=self._training.plan.gpus),
             jobs=self._jobs,
+            causes=self._causes,
             processes=lambda: self._found,
             host=self._host,
             node_name=self.name,
@@ -168,15 +209,19 @@ class SimulatedNode:
 
 
 class _Scrape(Scrape):
-    """Collects while it is in the context that *around* returns."""
+    """Collects while it is in the context that *around* returns; *clock* is the simulation's.
+
+    It has no threads: whoever wants the latest sample is in that context and makes it.
+    """
 
     def __init__(
         self,
         makers: Mapping[str, Callable[[], Collector]],
         around: Callable[[], AbstractContextManager[None]],
+        clock: Callable[[], float],
         shown: Shown,
     ) -> None:
-        super().__init__(makers=makers, shown=shown)
+        super().__init__(makers=makers, clock=clock, shown=shown)
         self._around = around
 
     def collect(
@@ -185,3 +230,9 @@ class _Scrape(Scrape):
         """Yield what the collectors say."""
         with self._around():
             yield from super().collect(names, deadline)
+
+    def latest(self, name: str) -> Sample | None:
+        """Return a sample of the collector *name*, None without it."""
+        found = (source for source in self._sources if source.collector.name == name)
+        source = next(found, None)
+        return None if source is None else source.sample()

@@ -2,9 +2,11 @@
 
 import math
 import random
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from exporter.simulate.faults import Fault, Silence
+from exporter.causes.model import DISK, RUNNING
+from exporter.simulate.faults import Fault, Kind, Silence
 from exporter.simulate.judged import Said
 from exporter.simulate.training import (
     BUSY_SECONDS,
@@ -18,9 +20,11 @@ from exporter.simulate.training import (
     Phase,
     Training,
 )
-from rank_probe.snapshot import Snapshot
+from rank_probe.snapshot import MOST_THREAD_STATES, Snapshot
 from rank_probe.version import __version__
 
+# Of its peers, by figure: the lower third, the median and the upper third.
+PeerFigures = Mapping[str, list[float]]
 SAMPLES_A_STEP: Final = 8
 TOKENS_A_STEP: Final = 32_768
 FIRST_PID: Final = 20_000
@@ -72,8 +76,14 @@ class SimulatedRank:
             f'{name}="{value}"' for name, value in (named | {"gpu_uuid": self._gpu_uuid}).items()
         ]
 
-    def snapshot(self, at: float, said: Said | None) -> Snapshot:
-        """Return what the probe pushes at *at*; *said* is the judge's verdict, which it repeats."""
+    def snapshot(
+        self, at: float, said: Said | None, peers: Callable[[], PeerFigures] = dict
+    ) -> Snapshot:
+        """Return what the probe pushes at *at*.
+
+        *said* is the judge's verdict, which it repeats; *peers* returns the figures of its peers,
+        which it reads while it is late.
+        """
         self._advance(at)
         self._sequence += 1
         training = self._training
@@ -115,7 +125,7 @@ class SimulatedRank:
             level="off" if training.has(Silence.OFF, at) else "stages",
             block_steps=1 << self._block_bits if self._block_seconds else 0,
             block_seconds=dict(self._block_seconds),
-            late_lines=self._late_lines(at, said),
+            **self._while_late(at, said, peers),
             lifecycle_events=self._events(at, started),
             **self._join(at, said),
         )
@@ -163,15 +173,25 @@ class SimulatedRank:
             events.append(_event(len(events) + 1, "rendezvous", began, None))
         return events
 
-    def _late_lines(self, at: float, said: Said | None) -> list[dict[str, Any]]:
+    def _while_late(
+        self, at: float, said: Said | None, peers: Callable[[], PeerFigures]
+    ) -> dict[str, Any]:
+        """Return what it tells only while the verdict names it."""
         named = {late.rank: late for late in said.verdict.late} if said is not None else {}
         if self._rank not in named:
-            return []
-        return [
-            {"stage": named[self._rank].stage, "place": fault.kind.line, "share": 0.87}
-            for fault in self._faults(at)
-            if fault.kind.line
-        ]
+            return {}
+        stage = named[self._rank].stage
+        kinds = [fault.kind for fault in self._faults(at)]
+        states = [state for kind in kinds for state in thread_states(kind)]
+        # A sort keeps the order of equal ones.
+        states.sort(key=lambda state: state["stage"] != stage)
+        lines = [kind.line for kind in kinds if kind.line]
+        return {
+            "late_lines": [{"stage": stage, "place": line, "share": 0.87} for line in lines],
+            "thread_states": states[:MOST_THREAD_STATES],
+            "peer_figures": peers(),
+            "loader": next((kind.line for kind in kinds if kind.worker_state), ""),
+        }
 
     def _now(self, at: float) -> tuple[str, float]:
         """Return the stage that it is in, and for how long."""
@@ -252,3 +272,15 @@ def _event(number: int, name: str, began: float, seconds: float | None) -> dict[
         "began_timestamp_seconds": began,
         "seconds": seconds,
     }
+
+
+def thread_states(kind: Kind) -> list[dict[str, Any]]:
+    """Return in what the main thread spends its time in the stages that *kind* makes longer."""
+    found = []
+    for stage, extra in kind.extra.items():
+        share = extra / (extra + STAGE_SHARES.get(stage, 0.0))
+        place = kind.mount if kind.state == DISK else kind.line
+        found.append({"stage": stage, "state": kind.state, "share": share, "place": place})
+        if kind.state != RUNNING and share < 1:
+            found.append({"stage": stage, "state": RUNNING, "share": 1 - share, "place": ""})
+    return found

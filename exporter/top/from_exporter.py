@@ -12,6 +12,8 @@ from exporter.client.fetch import Trouble, get_json
 from exporter.client.fields import label, mapping, number, numbers, objects, text, texts, whole
 from exporter.live import states
 from exporter.live.sentences import LateView
+from exporter.top import causes
+from exporter.top.explained import explained
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, Rank, in_order, no_such_job
 from exporter.top.ranks import holds_up, worth_a_row
 from rank_probe.verdict import Change
@@ -21,6 +23,8 @@ Read = TypeVar("Read")
 # The history is most of the answer, and nothing here shows it.
 LIVE_PATH: Final = "/api/v1/live?history=false"
 MOST_TROUBLES: Final = 4
+# As the rules say where a rank is that has gone silent.
+FROZEN: Final = "frozen"
 # What one node says of a job that others see too: these say less than a verdict.
 SAYS_LITTLE: Final = (states.STARTING, states.FINISHED, states.NO_PROBE, UNKNOWN)
 
@@ -119,6 +123,7 @@ def _merge(seen: Sequence[Seen]) -> Job:
     The node with the late or stuck rank can say more about it than the others.
     """
     told = max(seen, key=lambda each: (_weight(each.job), _names_here(each.job), each.at)).job
+    told = _with_causes(told, [late for each in seen for late in each.job.late])
     late = {late.rank: late for late in told.late}
     newest: dict[int, Rank] = {}
     for rank in (rank for each in seen for rank in each.job.ranks):
@@ -128,6 +133,13 @@ def _merge(seen: Sequence[Seen]) -> Job:
     ranks = [newest[rank] for rank in sorted(newest)]
     steps = max((each.job.steps for each in seen if each.job.steps is not None), default=None)
     return replace(told, ranks=ranks, ranks_seen=len(ranks), steps=steps)
+
+
+def _with_causes(job: Job, late: Sequence[LateView]) -> Job:
+    """Return *job* with the causes of its late ranks, each of which only its own node knows."""
+    known = {each.rank: each.cause for each in late if each.cause is not None}
+    those = [replace(each, cause=known.get(each.rank)) for each in job.late]
+    return explained(replace(job, late=those))
 
 
 def _weight(job: Job) -> int:
@@ -158,6 +170,8 @@ def _job(said: Mapping[str, Any], node: str) -> Job | None:
     state = said_state if said_state in STATES else UNKNOWN
     world_size = whole(said.get("world_size"))
     lost = numbers(verdict.get("gpus_lost"))
+    if state == states.HUNG:
+        lost = {"hung": float(world_size or len(ranks))}
     changes = map(_change, objects(verdict.get("changes")))
     return Job(
         job_id=job_id,
@@ -166,7 +180,7 @@ def _job(said: Mapping[str, Any], node: str) -> Job | None:
         details=texts(verdict.get("details")),
         first_action=text(verdict.get("first_action")),
         world_size=world_size,
-        gpus_lost=world_size if state == states.HUNG else sum(lost.values()) if lost else None,
+        gpus_lost=sum(lost.values()) if lost else None,
         lost_by_kind=lost,
         late=late,
         culprit=_culprit(state, late, ranks),
@@ -184,8 +198,10 @@ def _job(said: Mapping[str, Any], node: str) -> Job | None:
 
 def _culprit(state: str, late: Sequence[LateView], ranks: Sequence[Rank]) -> tuple[int, str] | None:
     if state == states.HUNG:
-        holding = [rank for rank in ranks if holds_up(rank, state)]
-        return (holding[0].rank, holding[0].stage or "?") if len(holding) == 1 else None
+        holding = next((rank for rank in ranks if holds_up(rank, state)), None)
+        if holding is None:
+            return None
+        return holding.rank, FROZEN if holding.silent else holding.stage or UNKNOWN
     waking = [each for each in late if each.wakes]
     return (waking[0].rank, waking[0].stage) if waking else None
 
@@ -211,6 +227,8 @@ def _late(said: Mapping[str, Any]) -> LateView | None:
         gpus_lost=number(said.get("gpus_lost")) or 0.0,
         late_for_seconds=number(said.get("late_for_seconds")) or 0.0,
         is_here=said.get("is_here") is True,
+        is_told=said.get("is_told") is not False,
+        cause=causes.from_json(said.get("cause")),
     )
 
 

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final
 
 from exporter.client.access import ANYONE, Access
@@ -10,22 +10,26 @@ from exporter.client.fetch import Trouble
 from exporter.client.names import with_names
 from exporter.client.prometheus import Prometheus, Sample, selector
 from exporter.live.sentences import LateView
+from exporter.top import causes
+from exporter.top.explained import explained
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, in_order, no_such_job
 from exporter.top.prometheus_ranks import with_ranks
 from exporter.top.ranks import MOST_RANKS
 from exporter.top.told import told
-from exporter.vocabulary.words import REASONS
+from exporter.vocabulary.words import reasons_in_order
 
 # Each has a few series per job, however many ranks that has.
 JOB_SERIES: Final = (
     "job:rankskew_(state:info|job:group|world_size:max|gpus_lost:sum|lost_cost_per_hour:sum"
     "|slowdown:max|step_seconds:max|coverage:ratio|hung:seconds|ranks_missing:sum)"
-    "|job_reason:rankskew_not_judgeable:bool|node:rankskew_exporter_down:group"
-    "|rank_stage:rankskew_hang_suspect:group|rankskew:cause:text"
+    "|job_kind:rankskew_gpus_lost:sum|job_reason:rankskew_not_judgeable:bool"
+    "|node:rankskew_exporter_down:group|rank_stage:rankskew_hang_suspect:group"
+    "|job_severity:rankskew_told:max5m"
 )
 # Each has series for late ranks only.
 LATE_SERIES: Final = (
-    "rank:rankskew_(late:ratio|gpus_lost:sum|cause:info)|rankskew_late_since_timestamp_seconds"
+    "rank:rankskew_(late:ratio|gpus_lost:sum|told_gpus_lost:sum)|rankskew_late_since_timestamp_seconds"
+    f"|{causes.SERIES}"
 )
 NO_RULES: Final = (
     "This Prometheus scrapes exporters of Rankskew, but does not evaluate its rules; "
@@ -107,9 +111,8 @@ def _jobs(prometheus: Prometheus, cluster: str | None) -> list[Job]:
         f'{{__name__=~"{LATE_SERIES}",{where}}} '.replace(",}", "}")
         + f"and on (cluster, job_id, rank, instance) {costliest}"
     )
-    texts = {each["cause"]: each for each in own if each.name == "rankskew:cause:text"}
     found = _by_job(with_names(prometheus, [*own, *late]))
-    return [_job(*who, found[who], texts, prometheus.now) for who in found]
+    return [_job(*who, found[who], prometheus.now) for who in found]
 
 
 def _by_job(samples: Iterable[Sample]) -> dict[tuple[str, str], Found]:
@@ -120,7 +123,7 @@ def _by_job(samples: Iterable[Sample]) -> dict[tuple[str, str], Found]:
     return found
 
 
-def _job(cluster: str, job_id: str, found: Found, texts: dict[str, Sample], now: float) -> Job:
+def _job(cluster: str, job_id: str, found: Found, now: float) -> Job:
     late = _late(found, now)
     state = _state(found)
     world_size = found.value("job:rankskew_world_size:max")
@@ -130,6 +133,7 @@ def _job(cluster: str, job_id: str, found: Found, texts: dict[str, Sample], now:
         state=state,
         world_size=None if world_size is None else round(world_size),
         gpus_lost=found.value("job:rankskew_gpus_lost:sum"),
+        lost_by_kind={s["kind"]: s.value for s in found.samples["job_kind:rankskew_gpus_lost:sum"]},
         cost_per_hour=found.value("job:rankskew_lost_cost_per_hour:sum"),
         late=late,
         culprit=_culprit(found, late),
@@ -139,7 +143,7 @@ def _job(cluster: str, job_id: str, found: Found, texts: dict[str, Sample], now:
         coverage=found.value("job:rankskew_coverage:ratio"),
         reason=_reason(found),
     )
-    return told(_with_cause(job, found, texts), found.samples)
+    return told(explained(job), found.samples)
 
 
 def _state(found: Found) -> str:
@@ -148,9 +152,8 @@ def _state(found: Found) -> str:
 
 
 def _reason(found: Found) -> str | None:
-    reasons = sorted(found.labels("job_reason:rankskew_not_judgeable:bool", "reason"))
-    known = [each for each in REASONS if each in reasons]
-    return next(iter([*known, *reasons]), None)
+    reasons = reasons_in_order(found.labels("job_reason:rankskew_not_judgeable:bool", "reason"))
+    return next(iter(reasons), None)
 
 
 def _late(found: Found, now: float) -> list[LateView]:
@@ -159,6 +162,10 @@ def _late(found: Found, now: float) -> list[LateView]:
         each["rank"]: max(0.0, now - each.value)
         for each in found.samples["rankskew_late_since_timestamp_seconds"]
     }
+    why = causes.from_series(found.samples)
+    told = set(found.labels("rank:rankskew_told_gpus_lost:sum", "rank"))
+    # Those that are worth it cost enough together, or nobody is told.
+    told = told if "job_severity:rankskew_told:max5m" in found.samples else set()
     late = [
         LateView(
             rank=int(each["rank"]),
@@ -169,6 +176,8 @@ def _late(found: Found, now: float) -> list[LateView]:
             gpus_lost=lost.get(each["rank"], 0.0),
             late_for_seconds=since.get(each["rank"], 0.0),
             is_here=True,  # One Prometheus sees all nodes.
+            is_told=each["rank"] in told,
+            cause=why.get(each["rank"]),
         )
         for each in found.samples["rank:rankskew_late:ratio"]
         if each["rank"].isdecimal()
@@ -187,22 +196,4 @@ def _since(found: Found, late: Sequence[LateView]) -> float | None:
     hung = found.value("job:rankskew_hung:seconds")
     if hung is not None:
         return hung
-    # The fallback does not know since when a rank is late.
     return late[0].late_for_seconds or None if late and late[0].wakes else None
-
-
-def _with_cause(job: Job, found: Found, texts: dict[str, Sample]) -> Job:
-    """Add the cause of the costliest late rank, in words too."""
-    causes = {each["rank"]: each for each in found.samples["rank:rankskew_cause:info"]}
-    cause = causes.get(str(job.culprit[0])) if job.culprit else None
-    if cause is None:
-        return job
-    detail = cause["detail"].replace("_", " ")
-    short = cause["cause"].replace("_", " ") + (f": {detail}" if detail else "")
-    words = texts.get(cause["cause"])
-    if words is None:
-        return replace(job, cause=short)
-    # A cause that is not known has no text, and yet something to look at first.
-    said = (f"Cause: {words['text']}{f' ({detail})' if detail else ''}.",) if words["text"] else ()
-    node = cause["instance"].rpartition(":")[0] or cause["instance"]
-    return replace(job, cause=short, details=said, first_action=f"{words['first']} on {node}.")

@@ -80,7 +80,7 @@ class Job:
 
     *late* are the late ranks, the costliest first. *since_seconds* is how long the costliest has
     been late, or for how long the job hangs. *culprit* is the rank and stage to look at. *alert* is
-    raised if the state lasts; only exporters know it, *lost_by_kind* and *changes*. *ranks* are
+    raised if the state lasts; only exporters know it and *changes*. *ranks* are
     those that are worth a row, in that order, and *ranks_left_out* counts the others.
     """
 

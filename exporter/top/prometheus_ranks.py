@@ -1,6 +1,5 @@
 """The ranks of one job that are worth a row, from a Prometheus."""
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,8 +20,6 @@ RANK_SERIES: Final = (
     "|rank_silent_seconds|rank_finished|stage_elapsed_seconds|steps_total"
     "|rank_last_event_timestamp_seconds)"
 )
-# In the words of the rules, which fill them in alike.
-PID, GPU = re.compile(r"\bPID\b"), re.compile(r"\bGPU\b")
 SAME_RANK: Final = "or on (rank, instance)"
 
 
@@ -46,7 +43,6 @@ def with_ranks(prometheus: Prometheus, job: Job) -> Job:
         ranks_seen=seen,
         ranks_left_out=max(0, seen - len(shown)),
         steps=None if steps is None else round(steps),
-        first_action=_filled(job, ranks),
         details=(*job.details, *_last_events(job, ranks)),
     )
 
@@ -61,16 +57,6 @@ def _last_events(job: Job, ranks: Sequence[Rank]) -> list[str]:
         those = list(ranks) if job.state == states.STARTING else []
     told = [rank for rank in those if rank.last_event is not None]
     return [f"Last event of rank {rank.rank}: {rank.last_event}." for rank in told[:MOST_NAMES]]
-
-
-def _filled(job: Job, ranks: Sequence[Rank]) -> str | None:
-    """Return what to do first, with the process and the GPU of the rank to look at."""
-    culprit = None if job.culprit is None else job.culprit[0]
-    rank = next((each for each in ranks if each.rank == culprit), None)
-    if rank is None or job.first_action is None:
-        return job.first_action
-    filled = job.first_action if rank.pid is None else PID.sub(str(rank.pid), job.first_action)
-    return filled if rank.gpu is None else GPU.sub(rank.gpu, filled)
 
 
 def _chosen(prometheus: Prometheus, where: str) -> set[str]:

@@ -23,7 +23,7 @@ def finding(**changes: Any) -> dict[str, Any]:
         "place": {"node": "n2"},
         "stage": "data",
         "first": "`py-spy dump --pid 20006`",
-        "confidence": "high",
+        "explains": 0.97,
     } | changes
 
 
@@ -55,7 +55,7 @@ def test_right_answer_is_right() -> None:
 
     assert is_right(row)
     assert row["said"] == "rank 6 data input (workers)"
-    assert not row["wrong with high confidence"]
+    assert not row["wrong cause"]
 
 
 @pytest.mark.parametrize(
@@ -75,11 +75,11 @@ def test_each_part_can_be_wrong(part: str, wrong: dict[str, Any]) -> None:
     assert not is_right(row)
 
 
-def test_wrong_cause_with_high_confidence_is_counted() -> None:
-    """The worst that can be said; that nothing is known is not wrong with confidence."""
-    assert asked(finding(what="gc"))["wrong with high confidence"]
-    assert not asked(finding(what="gc", confidence="medium"))["wrong with high confidence"]
-    assert not asked(finding(what="unknown"))["wrong with high confidence"]
+def test_wrong_cause_is_counted() -> None:
+    """The worst that can be said; that nothing is known, or not yet, is not wrong."""
+    assert asked(finding(what="gc", cause="gc"))["wrong cause"]
+    assert not asked(finding(what="unknown", cause="unknown"))["wrong cause"]
+    assert not asked(finding(what="hung", cause=None))["wrong cause"]
 
 
 def test_late_ranks_of_all_findings_count() -> None:

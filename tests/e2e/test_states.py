@@ -8,42 +8,31 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
-from benchmarks.diagnose import ask, fast_rules
+from benchmarks.diagnose import ask
 from benchmarks.diagnose_plan import TOUR
 from benchmarks.diagnose_score import is_right, score
 from dashboards.states import STATES
-from demo.process import get, wait_for
-from demo.stack import ROOT, Prometheus, Simulation
-from exporter.simulate.faults import Scope
-from exporter.simulate.kinds import BY_NAME
-from exporter.simulate.plan import tour
+from demo.process import wait_for
+from demo.stack import ROOT, Prometheus
 from tests.dashboards.dashboard_files import JSON_FILES, Target, panels
 from tests.dashboards.shown import shown
+from tests.e2e.tour import (
+    FOUND,
+    FOUND_ON_NODE,
+    LATE_RANK,
+    PATIENCE_SECONDS,
+    PLACES,
+    Tour,
+    settled_tour,
+)
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
 
-INTERVAL_SECONDS: Final = 4.0
-PATIENCE_SECONDS: Final = 300.0
 FIRST_ROW: Final = ("State", "GPUs lost", "Who", "Judged")
-PLACES: Final = {plan.job_id: plan for plan in tour()}
-LATE_RANK: Final = "6"
-MISSING: Final = "job_reason:rankskew_not_judgeable:bool"
-
-
-def _late(scope: Scope) -> dict[str, tuple[str, str, str]]:
-    """Return stage, cause and detail that have to be found, by fault of that *scope*."""
-    late = [kind.name for kind in BY_NAME.values() if kind.extra and kind.scope is scope]
-    right = ((name, TOUR[name]) for name in late)
-    return {name: (each.stage or "", each.what[0], each.detail or "") for name, each in right}
-
-
-FOUND: Final = _late(Scope.GPU)
-FOUND_ON_NODE: Final = _late(Scope.NODE)
-CAUSES: Final = {name: found[1:] for name, found in (FOUND | FOUND_ON_NODE).items()}
 
 
 @dataclass(frozen=True)
@@ -56,24 +45,6 @@ class Row:
     page: str
     top: str
     alert: str
-
-
-@dataclass(frozen=True)
-class Tour:
-    """The simulated fleet, and the Prometheus that scrapes it."""
-
-    simulation: Simulation
-    prometheus: Prometheus
-
-    def live(self, job_id: str) -> dict[str, Any]:
-        """Return what the page of a node says of its job: of the node with the fault, if it can."""
-        plan = PLACES[job_id]
-        is_silent = job_id in ("missing", "down")
-        node = plan.first_node if is_silent else plan.first_node + plan.nodes - 1
-        url = f"{self.simulation.url}/node/sim-{node:02}/api/v1/live?history=false"
-        (job,) = json.loads(get(url))["jobs"]
-        verdict: dict[str, Any] = job["verdict"]
-        return verdict
 
 
 def documented() -> list[Row]:
@@ -91,50 +62,15 @@ def matches(promised: str, said: str) -> bool:
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
     """The tour, once every job has its state."""
-    directory = tmp_path_factory.mktemp("states")
-    rules = fast_rules(directory / "rules")
-    with (
-        Simulation(directory / "simulation") as simulation,
-        Prometheus(
-            directory,
-            discovery=simulation.discovery,
-            rules=rules,
-            interval_seconds=INTERVAL_SECONDS,
-            scrapes_itself=True,
-        ) as prometheus,
-    ):
-        expected = {row.job_id: row.state for row in documented()}
-        settled = wait_for(
-            lambda: True if _is_settled(prometheus, expected) else None, PATIENCE_SECONDS, 2.0
-        )
-        assert settled, (_states(prometheus), _causes(prometheus))
-        yield Tour(simulation, prometheus)
-
-
-def _is_settled(prometheus: Prometheus, expected: dict[str, str]) -> bool:
-    states = _states(prometheus)
-    right = expected.items() <= states.items() and CAUSES.items() <= _causes(prometheus).items()
-    # The last to be known: ranks whose exporter is down are missing from the judged ones.
-    return right and bool(prometheus.query(f"{MISSING}{{job_id='down'}}"))
-
-
-def _states(prometheus: Prometheus) -> dict[str, str]:
-    found = prometheus.query("job:rankskew_state:info")
-    return {series.labels["job_id"]: series.labels["state"] for series in found}
-
-
-def _causes(prometheus: Prometheus) -> dict[str, tuple[str, str]]:
-    found = prometheus.query(f'rank:rankskew_cause:info{{rank="{LATE_RANK}"}}')
-    return {
-        series.labels["job_id"]: (series.labels["cause"], series.labels.get("detail", ""))
-        for series in found
-    }
+    expected = {row.job_id: row.state for row in documented()}
+    with settled_tour(tmp_path_factory.mktemp("states"), expected) as found:
+        yield found
 
 
 def _wait_for_rare_faults(prometheus: Prometheus) -> None:
     """Wait for a GPU read twice, an exporter that has just gone, and the cost of a minute."""
     for rare in (
-        'gpu_fault:rankskew_gpu:max{fault="nvlink"}',
+        'rankskew_gpu_fault{fault="nvlink"}',
         "up == 0",
         "sum_over_time(sum(job:rankskew_lost_cost_per_hour:sum)[30m:1m])",
     ):
@@ -245,7 +181,7 @@ def test_diagnose_covers_a_stretch_of_time(fleet: Tour) -> None:
 @pytest.mark.parametrize("fault", FOUND_ON_NODE)
 def test_slow_node_has_the_cause_that_all_of_its_ranks_have(fleet: Tour, fault: str) -> None:
     """The node is named once, in the state and in the alert."""
-    assert _states(fleet.prometheus)[fault] == "slow_node"
+    assert fleet.states()[fault] == "slow_node"
     assert {
         alert["labels"]["cause"]
         for alert in fleet.prometheus.active_alerts()
@@ -257,7 +193,7 @@ def test_fleet_shows_the_most_urgent_job_first(fleet: Tour) -> None:
     """The figures add up over the jobs, and the hung jobs are the dearest."""
     (lost, *_) = shown(fleet.prometheus, "fleet", "GPUs lost now", "")
     by_job = fleet.prometheus.query("job:rankskew_gpus_lost:sum")
-    hung = {job_id for job_id, state in _states(fleet.prometheus).items() if state == "hung"}
+    hung = {job_id for job_id, state in fleet.states().items() if state == "hung"}
     dearest = sorted(by_job, key=lambda series: -series.value)[: len(hung)]
 
     assert lost.value == pytest.approx(sum(series.value for series in by_job), rel=0.05)

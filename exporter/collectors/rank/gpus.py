@@ -11,7 +11,7 @@ from prometheus_client.metrics_core import Metric
 from exporter.collectors.rank.ranks import IDENTITY
 from exporter.nvml.sample import GpuSample
 from exporter.processes.process import Process, as_label
-from exporter.processes.rank_gpus import RankJoin, RankOnGpu
+from exporter.processes.rank_gpus import RankJoin, RankOnGpu, numa_local
 
 # NVML's levels: one GPU board, one PCIe switch, several, one host bridge, one NUMA node, across.
 LEVELS: Final = ("internal", "single", "multiple", "hostbridge", "node", "system")
@@ -89,15 +89,6 @@ def _numa_local(ranks: Sequence[RankOnGpu]) -> Metric:
         if share is not None:
             family.add_metric(_identity(rank), share)
     return family
-
-
-def numa_local(gpu: GpuSample | None, process: Process | None) -> float | None:
-    """Return the share of the process's CPUs that are near the GPU; None if unknown."""
-    if gpu is None or gpu.numa_node is None or not gpu.cpu_affinity:
-        return None
-    if process is None or not process.cpus:
-        return None
-    return len(process.cpus.intersection(gpu.cpu_affinity)) / len(process.cpus)
 
 
 def _workload(ranks: Sequence[RankOnGpu]) -> Iterator[Metric]:

@@ -29,26 +29,26 @@ COUNTERS: Final[tuple[tuple[str, str, Read], ...]] = (
     (
         "rankskew_rank_involuntary_switches_total",
         "Times that the main threads of the rank's process and its workers lost their CPU to "
-        "another task (/proc/<pid>/status, read every 15 s).",
+        "another task (/proc/<pid>/status, read every 5 s).",
         lambda used: used.involuntary_switches,
     ),
     (
         "rankskew_rank_major_faults_total",
         "Page faults of the rank's process and its workers for which a page had to be read from "
-        "storage (/proc/<pid>/stat, read every 15 s).",
+        "storage (/proc/<pid>/stat, read every 5 s).",
         lambda used: used.major_faults,
     ),
     (
         "rankskew_rank_read_bytes_total",
         "Bytes that the rank's process and its workers caused to be read from storage; what was "
-        "in the page cache does not count (/proc/<pid>/io, read every 15 s; needs "
+        "in the page cache does not count (/proc/<pid>/io, read every 5 s; needs "
         "CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for other users' processes).",
         lambda used: used.read_bytes,
     ),
     (
         "rankskew_rank_written_bytes_total",
         "Bytes that the rank's process and its workers caused to be written to storage "
-        "(/proc/<pid>/io, read every 15 s; needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for other "
+        "(/proc/<pid>/io, read every 5 s; needs CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH for other "
         "users' processes).",
         lambda used: used.written_bytes,
     ),
@@ -57,13 +57,13 @@ GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
     (
         "rankskew_rank_workers",
         "Living processes that the rank's process started, directly or through others, such as "
-        "the workers of its DataLoader (/proc, read every 15 s).",
+        "the workers of its DataLoader (/proc, read every 5 s).",
         lambda used: used.workers,
     ),
     (
         "rankskew_rank_saturated_workers",
-        "Workers that used at least 0.9 of a CPU between the last two readings, so that they "
-        "hardly waited for anything else (/proc/<pid>/stat, read every 15 s).",
+        "Workers that used at least 0.9 of a CPU for the last five seconds, so that they hardly "
+        "waited for anything else (/proc/<pid>/stat, read every 5 s).",
         lambda used: used.saturated_workers,
     ),
 )
@@ -71,19 +71,19 @@ THROTTLING: Final[tuple[tuple[str, str, Callable[[Throttling], float]], ...]] = 
     (
         "rankskew_rank_cgroup_periods_total",
         "Periods of the CPU quota of the rank's cgroup in which tasks ran; absent if neither it "
-        "nor one around it has a quota (cpu.stat, read every 15 s).",
+        "nor one around it has a quota (cpu.stat, read every 5 s).",
         lambda found: found.periods,
     ),
     (
         "rankskew_rank_cgroup_throttled_periods_total",
         "Periods in which the CPU quota of the rank's cgroup was used up (cpu.stat, read every "
-        "15 s).",
+        "5 s).",
         lambda found: found.throttled_periods,
     ),
     (
         "rankskew_rank_cgroup_throttled_seconds_total",
         "Time for which tasks of the rank's cgroup were kept from running because its CPU quota "
-        "was used up, in seconds summed over CPUs (cpu.stat, read every 15 s).",
+        "was used up, in seconds summed over CPUs (cpu.stat, read every 5 s).",
         lambda found: found.seconds,
     ),
 )
@@ -128,14 +128,14 @@ def _by_process(costs: Costs) -> Iterator[Metric]:
     cpu = CounterMetricFamily(
         "rankskew_rank_cpu_seconds_total",
         "CPU time of the rank's process (main) and of all that it started (workers), living or "
-        "ended, in seconds in user and kernel mode (/proc/<pid>/stat, read every 15 s).",
+        "ended, in seconds in user and kernel mode (/proc/<pid>/stat, read every 5 s).",
         labels=[*IDENTITY, "process"],
     )
     run_queue = CounterMetricFamily(
         "rankskew_rank_run_queue_seconds_total",
         "Time for which the main thread of the rank's process (main) and those of its workers "
         "(workers) were ready to run but had no CPU, in seconds (/proc/<pid>/schedstat, read "
-        "every 15 s).",
+        "every 5 s).",
         labels=[*IDENTITY, "process"],
     )
     for family, readings in ((cpu, CPU_SECONDS), (run_queue, RUN_QUEUE_SECONDS)):
@@ -168,7 +168,7 @@ def _pressure(costs: Costs) -> Metric:
     family = CounterMetricFamily(
         "rankskew_rank_cgroup_pressure_seconds_total",
         "Time in which at least one task of the rank's cgroup waited for the resource, in seconds "
-        "(some in cpu.pressure, io.pressure and memory.pressure, cgroup v2, read every 15 s).",
+        "(some in cpu.pressure, io.pressure and memory.pressure, cgroup v2, read every 5 s).",
         labels=[*IDENTITY, "resource"],
     )
     for who, cost in costs.items():

@@ -14,12 +14,13 @@ from exporter.diagnose.compare.side import (
     in_blocks,
     pause_seconds,
 )
-from exporter.replay.findings import NAMING, Finding, findings, thresholds
+from exporter.replay.findings import NAMING, Finding, findings
 from exporter.replay.judge import judge
 from exporter.replay.series import instance
 from exporter.replay.stretches import stretches
 from exporter.replay.times import Timeline, has_sync, timeline
 from exporter.replay.traces import Run
+from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.stages import STAGES
 from rank_probe.windows import LEAST_STEPS
 
@@ -42,7 +43,7 @@ def trace_side(run: Run, what: str, numbers: Collection[int]) -> Side:
     judged = judge(part, line, parts, lambda share: None)
     is_judged = any(verdict.reason is None for one in judged for _, verdict in one.verdicts)
     nodes = {rank: instance(node) for rank, node in part.nodes.items()}
-    found = findings(judged, nodes, thresholds())
+    found = findings(judged, nodes, Thresholds().value)
     named = frozenset(rank for one in found if one.kind in NAMING for rank in one.ranks)
     synced = has_sync(part)
     paid = [account(those, part.peer_groups) for those in in_blocks(steps)]

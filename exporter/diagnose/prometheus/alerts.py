@@ -6,9 +6,10 @@ from dataclasses import replace
 from typing import Final
 
 from exporter.advice import for_alert
+from exporter.client.fields import label
 from exporter.client.prometheus import Sample, selector
 from exporter.diagnose.model import Finding, Place
-from exporter.diagnose.prometheus.moment import Moment
+from exporter.diagnose.prometheus.moment import Moment, instances
 
 # The state, the late ranks and the losses of the job say these, and more.
 KNOWN: Final = (
@@ -16,7 +17,7 @@ KNOWN: Final = (
     "|RotatingImbalance|StageImbalance|CommunicationBound|EfficiencyDrop"
 )
 MOST: Final = 5
-ON_NODES: Final = "and on (cluster, instance) node:rankskew_ranks:max"
+ON_NODES: Final = "and on (cluster, instance) rankskew_node_ranks"
 
 
 def alert_findings(moment: Moment) -> list[Finding]:
@@ -33,18 +34,9 @@ def alert_findings(moment: Moment) -> list[Finding]:
     found = moment.prometheus.query(f"{own} or {of_nodes}")
     urgent = [s for s in found if s["alertstate"] == "firing" or s["severity"] != "info"]
     once = {(s["alertname"], s["rank"], s["instance"], s["gpu_uuid"]): s for s in urgent}
-    placed = [_with_rank(moment, sample) for sample in sorted(once.values(), key=_order)]
-    places = moment.places((s["rank"], s["instance"]) for s in placed if s["rank"])
-    return [_finding(moment, sample, places) for sample in placed]
-
-
-def _with_rank(moment: Moment, sample: Sample) -> Sample:
-    """Return an alert about a GPU with the rank of the job on it, if there is one."""
-    if sample["rank"] or not sample["gpu_uuid"]:
-        return sample
-    gpu = selector(gpu_uuid=sample["gpu_uuid"], instance=sample["instance"])
-    found = moment.prometheus.query(f"rankskew_gpu_rank_info{{{moment.where},{gpu}}}")
-    return replace(sample, labels={**sample.labels, "rank": found[0]["rank"]}) if found else sample
+    told = sorted(once.values(), key=_order)
+    places = moment.places(instances(told))
+    return [_finding(moment, sample, places) for sample in told]
 
 
 def told_apart(
@@ -78,14 +70,16 @@ def _order(sample: Sample) -> tuple[bool, str, int]:
     return sample["severity"] == "info", sample["alertname"], int(rank) if rank.isdecimal() else -1
 
 
-def _finding(moment: Moment, sample: Sample, places: Mapping[tuple[str, str], Place]) -> Finding:
+def _finding(moment: Moment, sample: Sample, places: Mapping[int, Place]) -> Finding:
     entry = for_alert(sample["alertname"])
     rank = int(sample["rank"]) if sample["rank"].isdecimal() else None
-    place = places.get((sample["rank"], sample["instance"])) or Place(
-        node=moment.host(sample["instance"]), instance=sample["instance"] or None
+    place = moment.place(sample["instance"]) if rank is None else places[rank]
+    place = replace(
+        place,
+        node=sample["nodename"] or place.node,
+        gpu=place.gpu or label(sample["gpu"]),
+        gpu_uuid=label(sample["gpu_uuid"]) or place.gpu_uuid,
     )
-    if sample["gpu_uuid"] and place.gpu_uuid is None:
-        place = Place(place.node, place.instance, place.gpu, sample["gpu_uuid"], place.pid)
     what = entry.cause if entry is not None else "unknown"
     text = entry.text if entry is not None else " ".join(_words(sample["alertname"]))
     yet = "" if sample["alertstate"] == "firing" else " (not long enough for an alert yet)"

@@ -1,12 +1,10 @@
 """What changed: when the job as a whole became slower, and what began at about that time."""
 
 from collections.abc import Sequence
-from itertools import pairwise
 from statistics import median
 from typing import Final
 
-from exporter.client.prometheus import Series
-from exporter.diagnose.model import Event, Figure, Finding
+from exporter.diagnose.model import Event, Finding
 from exporter.diagnose.prometheus.moment import Moment
 from exporter.live.sentences import duration
 
@@ -35,15 +33,12 @@ def whole_job(moment: Moment) -> tuple[Finding | None, list[Event]]:
     told = Event(since, f"Steps take {after / before:.2f} times as long as before.")
     if after / before < UNEXPLAINED * (moment.job.slowdown or 1.0):
         return None, [*events, told]
-    figures = _stages(moment, now - since - 2 * 60)
     near = [each.sentence for each in events if abs(each.since_seconds - since) <= NEAR_SECONDS]
     finding = Finding(
         "slower",
         f"The whole job has become slower: for {duration(since)}, a step has taken "
         f"{_ms(after)}, before {_ms(before)}.",
-        stage=figures[0].name.partition(",")[0] if figures else None,
         since_seconds=since,
-        figures=tuple(figures),
         facts=tuple(f"At about that time: {each}" for each in near),
     )
     return finding, [*events, told]
@@ -79,27 +74,6 @@ def split(values: Sequence[float]) -> int | None:
     return min(places, key=misfit, default=None)
 
 
-def _stages(moment: Moment, before: float) -> list[Figure]:
-    """Return the stages that take longer than at *before*, the largest rise first."""
-    # In a large job a fifth of the ranks is enough.
-    some = f'{moment.where},rank=~"..?|.*[38]"'
-    expression = (
-        f"quantile by (stage) (0.5, rate(rankskew_stage_seconds_total{{{some}}}[2m])"
-        " / ignoring (phase, stage) group_left ()"
-        f" (rate(rankskew_steps_total{{{some}}}[2m]) > 0))"
-    )
-    then = {s["stage"]: s.value for s in moment.prometheus.query(expression, before)}
-    now = {s["stage"]: s.value for s in moment.prometheus.query(expression)}
-    grown = sorted(
-        (stage for stage in now if now[stage] > 1.05 * then.get(stage, 0.0)),
-        key=lambda stage: then.get(stage, 0.0) - now[stage],
-    )
-    return [
-        Figure(f"{stage}, a step", "seconds", now[stage], then.get(stage, 0.0), "before")
-        for stage in grown[:3]
-    ]
-
-
 def _late(moment: Moment) -> list[Event]:
     return [
         Event(late.late_for_seconds, f"Rank {late.rank} became slow in {late.stage}.")
@@ -120,25 +94,8 @@ def _alerts(moment: Moment) -> list[Event]:
 
 
 def _started(moment: Moment) -> list[Event]:
-    """Return when the job started, and when its kinds of ranks became more."""
     age = moment.value("job:rankskew_run_seconds:max")
-    events = [] if age is None else [Event(age, "The job started, or restarted.")]
-    now = moment.prometheus.now
-    drift = moment.prometheus.query_range(
-        f"count(job_runtime:rankskew_ranks:count{{{moment.where}}})",
-        now - BACK_SECONDS,
-        now,
-        max(LEAST_STEP_SECONDS, BACK_SECONDS / POINTS),
-    )
-    return [
-        *events,
-        *(Event(now - at, "Ranks began to differ in versions.") for at in _rises(drift)),
-    ]
-
-
-def _rises(found: Sequence[Series]) -> list[float]:
-    points = found[0].points if found else []
-    return [at for (_, old), (at, new) in pairwise(points) if new > old]
+    return [] if age is None else [Event(age, "The job started, or restarted.")]
 
 
 def _ms(seconds: float) -> str:

@@ -6,13 +6,14 @@ from typing import Final
 from exporter.client.access import ANYONE, Access
 from exporter.client.prometheus import Prometheus
 from exporter.diagnose.advise import advised
+from exporter.diagnose.known import Known
+from exporter.diagnose.late import late_findings
 from exporter.diagnose.loss import loss
 from exporter.diagnose.model import CannotTell, Finding, Report, ordered
 from exporter.diagnose.prometheus.alerts import alert_findings, told_apart
 from exporter.diagnose.prometheus.changed import whole_job
-from exporter.diagnose.prometheus.late import by_rank_and_stage, late_findings
 from exporter.diagnose.prometheus.moment import Moment, look
-from exporter.diagnose.prometheus.situations import situation_findings, unjudged
+from exporter.diagnose.situations import situation_findings, unjudged
 from exporter.diagnose.words import clock
 from exporter.top.from_prometheus import NO_EXPORTER, NO_RULES, ask
 from exporter.top.model import MOST_JOBS, NO_RANK, Fleet, Job
@@ -50,9 +51,8 @@ def one_job(fleet: Fleet, at: float | None = None) -> Job:
 
 def report(moment: Moment) -> Report:
     """Return the report on the job of *moment*; raises Trouble."""
-    job = moment.job
-    kinds = {s["kind"]: s.value for s in moment.all("job_kind:rankskew_gpus_lost:sum")}
-    findings, more = all_findings(moment)
+    job, known = moment.job, moment.known()
+    findings, more = all_findings(moment, known)
     slower, events = whole_job(moment)
     if slower is not None:
         findings.append(slower)
@@ -64,20 +64,20 @@ def report(moment: Moment) -> Report:
         sentence=job.sentence,
         at_seconds=moment.prometheus.now,
         world_size=job.world_size,
-        loss=loss(kinds, by_rank_and_stage(moment), job.gpus_lost) if kinds else None,
+        loss=loss(job.lost_by_kind, moment.by_rank_and_stage()) if job.lost_by_kind else None,
         slowdown=job.slowdown,
         gpu_hour_price=moment.value("job:rankskew_gpu_hour_price:value"),
         findings=tuple(advised(each, job.job_id) for each in findings),
         more=tuple(more),
         events=tuple(sorted(events, key=lambda event: event.since_seconds)),
-        unjudged=tuple(unjudged(moment)),
+        unjudged=tuple(unjudged(known)),
     )
 
 
-def all_findings(moment: Moment) -> tuple[list[Finding], list[str]]:
+def all_findings(moment: Moment, known: Known) -> tuple[list[Finding], list[str]]:
     """Return all that is wrong at *moment*, the costliest first, and who else is late."""
-    late, more = late_findings(moment)
-    found = ordered([*situation_findings(moment), *late])
+    late, more = late_findings(known)
+    found = ordered([*situation_findings(known), *late])
     alone, facts = told_apart(alert_findings(moment), found)
     told = [
         replace(each, facts=(*each.facts, *facts.get(place, ())))

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Final
 
 from exporter.advice import situations
@@ -15,7 +14,7 @@ from exporter.diagnose.model import CannotTell, Finding, Part, Report
 from exporter.diagnose.prometheus.changed import whole_job
 from exporter.diagnose.prometheus.moment import Moment, look
 from exporter.diagnose.prometheus.read import all_findings, one_job
-from exporter.diagnose.prometheus.situations import unjudged
+from exporter.diagnose.situations import unjudged
 from exporter.live.sentences import duration
 from exporter.live.states import FINISHED, HEALTHY, NO_PROBE, NOT_JUDGEABLE, STARTING
 from exporter.top.from_prometheus import ask
@@ -112,7 +111,7 @@ def _report(stretch: Stretch, cluster: str, job_id: str, states: Sequence[Series
         gpu_hour_price=moment.value("job:rankskew_gpu_hour_price:value"),
         findings=tuple(advised(each, job_id) for each in findings),
         events=tuple(sorted(told, key=lambda event: event.since_seconds)),
-        unjudged=tuple(unjudged(moment)),
+        unjudged=tuple(unjudged(moment.known())),
     )
 
 
@@ -149,7 +148,7 @@ def _moment(stretch: Stretch, cluster: str, job_id: str, at: float) -> Moment:
 
 def _at(moment: Moment, stretch: Stretch, known: Sequence[Finding]) -> list[Finding]:
     """Return what was wrong at that *moment*, and is not *known* of a later time."""
-    found, _ = all_findings(moment)
+    found, _ = all_findings(moment, moment.known())
     later = stretch.end - moment.prometheus.now
     same = {(each.what, each.ranks) for each in known}
     ranks = {rank for each in known if each.kind is not None for rank in each.ranks}
@@ -224,7 +223,4 @@ def _loss(stretch: Stretch) -> Part | None:
             stages = late[int(series["rank"])]
             gpus = sum(value for _, value in series.points) / len(times)
             stages[series["stage"]] = stages.get(series["stage"], 0.0) + gpus
-    totals = [
-        value for series in stretch.ask("job:rankskew_gpus_lost:sum") for _, value in series.points
-    ]
-    return loss(kinds, late, fmean(totals) if totals else None)
+    return loss(kinds, late)

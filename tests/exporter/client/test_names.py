@@ -1,4 +1,4 @@
-"""Addresses become names where the rules have recorded one."""
+"""Addresses become names where the exporter there has told one."""
 
 from exporter.client.names import names_of_nodes, with_names
 from exporter.client.prometheus import Prometheus, Sample
@@ -6,9 +6,8 @@ from tests.exporter.top.fake_prometheus import FakePrometheus, Series, series
 
 
 def named(instance: str, nodename: str, cluster: str = "eu") -> Series:
-    return series(
-        "node:rankskew_name:info", instance=instance, nodename=nodename, cluster=cluster, job_id=""
-    )
+    where = {"instance": instance, "cluster": cluster, "job_id": ""}
+    return series("rankskew_exporter_build_info", nodename=nodename, **where)
 
 
 def test_names_are_those_of_the_cluster() -> None:
@@ -35,5 +34,6 @@ def test_only_addresses_are_asked_for() -> None:
         "",
     ]
     (query,) = prometheus.asked
-    assert query.startswith('node:rankskew_name:info{instance=~"10\\\\.0\\\\.0\\\\.5:9917|')
+    assert query.startswith("last_over_time(rankskew_exporter_build_info{instance=~")
+    assert "5:9917|" in query
     assert "gpu-1" not in query

@@ -2,7 +2,7 @@
 
 from exporter.diagnose.advise import advised
 from exporter.diagnose.loss import loss
-from exporter.diagnose.model import Event, Figure, Finding, Place, Report
+from exporter.diagnose.model import Event, Finding, Place, Report
 from exporter.live.sentences import LineView
 
 PLACE = Place("n2", "n2:9917", "2", "GPU-6", 4006)
@@ -23,11 +23,10 @@ def late(**changes: object) -> Finding:
         "since_seconds": 240.0,
         "lines": (LineView("data", "Corpus.read (corpus.py:41)", 0.87),),
         "cause": "input",
-        "cause_text": "its batches arrive late",
+        "cause_text": "3 of its workers never wait, 0 of its peers'",
         "detail": "workers",
-        "confidence": "high",
-        "why": "a fact of its own explains 97% of its lateness",
-        "figures": (Figure("data, a step", "seconds", 0.28, 0.105),),
+        "explains": 0.97,
+        "first": "`py-spy dump --pid 4006` on n2",
     }
     return advised(Finding(**(known | changes)), "llama")  # type: ignore[arg-type]
 

@@ -38,46 +38,61 @@ def with_gpus(document: dict[str, Any], **of_rank_2: Any) -> dict[str, Any]:
     return document | {"gpus": [gpu(number, **each) for number, each in enumerate(changes)]}
 
 
-def test_late_rank_is_told_by_its_stage() -> None:
-    """Its time in each stage against its peers', and what to do with its process."""
-    said = ask(live(straggler()))
+CAUSE: dict[str, Any] = {
+    "cause": "input",
+    "detail": "reads",
+    "share": 0.83,
+    "sentence": "it reads 240 MB/s, its peers 2",
+    "first_action": "`iotop -p 4002` on node1",
+    "figure": "read_bytes_per_second",
+    "value": 240e6,
+    "peers_value": 2e6,
+    "unit": "bytes_per_second",
+    "others": [{"cause": "gc", "detail": "", "share": 0.1, "sentence": "garbage collection"}],
+}
+
+
+def test_late_rank_has_the_cause_that_its_exporter_tells() -> None:
+    """Nothing is derived here: sentence, share, figures and what to do first are repeated."""
+    said = ask(live(straggler(late=[late(2, cause=CAUSE)])))
     (finding,) = said.findings
 
     assert (said.outcome, said.state) == (FOUND, "straggler")
-    assert (finding.rank, finding.stage, finding.cause, finding.confidence) == (
-        2,
-        "data",
-        "input",
-        "low",
-    )
-    assert [(each.name, each.value, each.peers) for each in finding.figures] == [
-        ("data, a step", 0.18, 0.02)
-    ]
-    assert finding.first == "`py-spy dump --pid 4002`, then `iostat -x 1` on node1"
+    assert (finding.rank, finding.stage, finding.what) == (2, "data", "input")
+    assert (finding.cause, finding.detail, finding.explains) == ("input", "reads", 0.83)
+    assert finding.cause_text == "it reads 240 MB/s, its peers 2"
+    assert (finding.value, finding.peers_value) == (240e6, 2e6)
+    assert finding.others == ("garbage collection (10%)",)
+    assert finding.first == "`iotop -p 4002` on node1"
     assert said.loss is not None
     assert said.loss.gpus == pytest.approx(1.94)
 
 
-def late_on_gpu() -> dict[str, Any]:
-    return straggler(late=[late(2, stage="backward", ratio=0.4)])
+@pytest.mark.parametrize("cause", [None, {}, "input", {"cause": None}])
+def test_late_rank_without_a_cause(cause: Any) -> None:
+    """An exporter that does not know it yet, or is older."""
+    (finding,) = ask(live(straggler(late=[late(2, cause=cause)]))).findings
+
+    assert (finding.what, finding.cause, finding.explains) == ("unknown", "unknown", None)
+    assert finding.first is not None
+    assert "py-spy dump --pid 4002" in finding.first
 
 
-@pytest.mark.parametrize(
-    ("reading", "cause", "detail"),
-    [
-        ({"sm_clock_hertz": 1.41e9}, "slow_device", "clocks"),
-        ({"foreign_processes": 1}, "foreign_process", None),
-        ({"pcie_link_width": 4}, "slow_device", "pcie_link"),
-        ({"sm_clock_hertz": 1.8e9}, "unknown", None),
-        ({}, "unknown", None),
-    ],
-)
-def test_gpu_is_evidence(reading: dict[str, Any], cause: str, detail: str | None) -> None:
-    """A clock that is a tenth lower does not explain a rank that is two fifths slower."""
-    (finding,) = ask(with_gpus(live(late_on_gpu()), **reading)).findings
+def test_cause_is_known_on_the_node_of_the_rank() -> None:
+    """Each exporter explains its own late ranks, and all name both."""
+    first = [late(2, cause=CAUSE), late(6, gpus_lost=1.0, is_here=False)]
+    other = CAUSE | {"cause": "gc", "detail": "", "first_action": "look"}
+    second = [late(2, is_here=False), late(6, gpus_lost=1.0, cause=other)]
+    with (
+        exporter_of(live(straggler(late=first))) as one,
+        exporter_of(live(straggler(late=second, ranks=[rank(6, "node2")]), host="node2")) as two,
+    ):
+        found = read_exporters([one, two], None).findings
 
-    assert (finding.cause, finding.detail) == (cause, detail)
-    assert finding.confidence == ("low" if cause == "unknown" else "high")
+    assert [(each.rank, each.cause, each.place.node) for each in found] == [
+        (2, "input", "node1"),
+        (6, "gc", "node2"),
+    ]
 
 
 def test_lines_of_code_are_told() -> None:

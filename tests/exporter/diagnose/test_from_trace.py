@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from exporter.causes.model import Cause, Evidence, Lateness, Peers
+from exporter.diagnose import from_trace
 from exporter.diagnose.from_trace import read_trace
 from exporter.diagnose.model import BALANCED, CANNOT_TELL, FOUND, CannotTell, Report
 
@@ -31,21 +33,13 @@ def trace(
 
 
 def test_late_rank_is_named_with_its_stage_and_cost(tmp_path: Path) -> None:
-    """The stage points to the loader, with low confidence: a trace has nothing else."""
+    """No cause restates its stage, and a trace has nothing else."""
     said = trace(tmp_path / "t.csv", {2: {"data": 0.4}})
     (finding,) = said.findings
 
     assert (said.outcome, said.state) == (FOUND, "straggler")
     assert said.slowdown == pytest.approx(1.265, abs=0.01)
-    assert (finding.rank, finding.stage, finding.cause, finding.confidence) == (
-        2,
-        "data",
-        "input",
-        "low",
-    )
-    assert [(f.name, round(f.value, 3), f.peers) for f in finding.figures] == [
-        ("data, a step", 0.6, 0.2)
-    ]
+    assert (finding.rank, finding.stage, finding.cause) == (2, "data", "unknown")
     assert finding.place.node == "node1"
     assert said.unjudged[0].startswith("A trace has no data on GPUs")
 
@@ -60,19 +54,37 @@ def test_loss_of_a_trace_adds_up(tmp_path: Path) -> None:
     assert lost.parts[0].parts[0].name == "rank 2"
 
 
-def test_checkpoint_of_one_rank_is_sure(tmp_path: Path) -> None:
-    """Its time in that stage is a measured amount, and explains all of it."""
+def test_same_function_explains_a_rank_of_a_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets the time in each stage, the rank's and that of its peers, and what each costs."""
+    asked: list[tuple[Lateness, Evidence, Peers]] = []
+
+    def explain(late: Lateness, evidence: Evidence, peers: Peers) -> Cause:
+        asked.append((late, evidence, peers))
+        return Cause("gc", "", 0.7, "it collects", "look")
+
+    monkeypatch.setattr(from_trace, "explain", explain)
+    (finding,) = trace(tmp_path / "t.csv", {2: {"data": 0.4}}).findings
+    ((late, evidence, peers),) = asked
+
+    assert (finding.what, finding.cause_text, finding.explains) == ("gc", "it collects", 0.7)
+    assert finding.first == "look"
+    assert (late.stage, late.kind, list(late.gpus)) == ("data", "persistent", ["data"])
+    assert evidence.figures["data_seconds"] == pytest.approx(0.6)
+    assert peers["data_seconds"] == pytest.approx((0.2, 0.2, 0.2))
+    assert "sync_seconds" not in {*peers, *evidence.figures}
+
+
+def test_checkpoint_of_one_rank_is_an_extra_duty(tmp_path: Path) -> None:
+    """Its peers have no such stage at all."""
     STAGES["checkpoint"] = 0.0
     try:
         (finding,) = trace(tmp_path / "t.csv", {0: {"checkpoint": 0.5}}).findings
     finally:
         del STAGES["checkpoint"]
 
-    assert (finding.what, finding.detail, finding.confidence) == (
-        "extra_duties",
-        "checkpoint",
-        "high",
-    )
+    assert (finding.what, finding.detail) == ("extra_duties", "checkpoint")
 
 
 def test_slow_node_is_one_finding(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from exporter.diagnose.loss import NOT_LISTED, NOT_SPLIT, hundredths, loss, shared
+from exporter.diagnose.loss import NOT_LISTED, hundredths, loss, shared
 from exporter.diagnose.model import Part
 
 
@@ -42,15 +42,6 @@ def test_parts_that_would_print_as_nothing_are_left_out() -> None:
     found = hundredths(loss({"persistent": 1.0, "rotating": 0.001}, {}))
 
     assert [part.gpus for part in found.parts] == [1.0]
-
-
-def test_what_the_fallback_cannot_split_has_a_part() -> None:
-    """Without a judge the whole wait is known, and one of its kinds."""
-    found = loss({"persistent": 0.4}, {6: {"data": 0.4}}, total=1.0)
-
-    assert_adds_up(found)
-    assert found.parts[-1].name == NOT_SPLIT
-    assert found.parts[-1].gpus == pytest.approx(0.6)
 
 
 def test_more_late_ranks_than_are_listed_have_a_part() -> None:

@@ -72,10 +72,14 @@ def test_hang_points_to_the_last_event_of_the_rank() -> None:
         "seconds": None,
     }
     node.states[2] = replace(node.states[2], stage="checkpoint", lifecycle_events=[saving])
-    for _ in range(1_801):
+    for _ in range(1_700):
+        node.pass_second()
+    early = node.push()["verdict"]
+    for _ in range(100):
         node.pass_second()
     job = node.push()
 
+    assert (early["state"], early["reason"]) == ("not_judgeable", "no_steps")
     assert (
         "rank 2 is in checkpoint (its last event: checkpoint began 32 min ago); 3 of 4"
         in (job["verdict"]["sentence"])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from exporter.listeners.peer import Peer
-from exporter.processes.host_watch import Followed, HostWatch, to_follow
+from exporter.processes.host_watch import HURRIED_SECONDS, Followed, HostWatch, to_follow
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.processes.watch import WatchHangs
@@ -202,3 +202,24 @@ def test_watch_looks_by_itself_until_it_is_stopped(fake: FakeProc) -> None:
     thread = watch._thread
     assert thread is not None
     wait_for(lambda: not thread.is_alive())
+
+
+def test_watch_hurries_at_once_while_a_rank_is_late(fake: FakeProc) -> None:
+    """It does not wait for the end of its usual interval first."""
+    watch = watching(fake, on_gpu(0, 10), interval_seconds=600.0)
+    watch.start()
+    wait_for(lambda: watch.latest() is not None)  # It has found nobody.
+    fake.use(10)
+    try:
+        watch.hurry(True)
+        wait_for(lambda: pids(watch) == [10])
+        assert watch._pause() == HURRIED_SECONDS
+        watch.hurry(False)
+        assert watch._pause() == 600.0
+    finally:
+        watch.stop()
+
+
+def pids(watch: HostWatch) -> list[int]:
+    look = watch.latest()
+    return [] if look is None else [cost.pid for cost in look.costs.values()]

@@ -24,10 +24,11 @@ class Rank:
         self.fake = FakeProc(folder / "proc")
         self.fake.use(RANK, cpu=100, io=(0, 0), run_queue=0, switches=0)
         self._now = 0.0
+        self.seconds = 15.0
         self._cost = RankCost(self.fake.path, RANK, 1000, lambda: self._now)
 
     def look(self, most: int = MANY) -> Cost | None:
-        self._now += 15
+        self._now += self.seconds
         theirs = family(RANK, Children(self.fake.path).look(), frozenset())
         return self._cost.cost if self._cost.look(theirs, most) else None
 
@@ -213,7 +214,7 @@ def test_no_more_than_the_limit_is_read(rank: Rank) -> None:
 
 
 def test_saturated_workers_are_those_that_never_wait(rank: Rank) -> None:
-    """Nine tenths of a CPU since the last look; what it did before that does not matter."""
+    """Nine tenths of a CPU for five seconds; what it did before that does not matter."""
     rank.fake.use(WORKER, parent=RANK, cpu=10_000)
     rank.fake.use(OTHER_WORKER, parent=RANK, cpu=0)
     first = rank.look()
@@ -225,6 +226,19 @@ def test_saturated_workers_are_those_that_never_wait(rank: Rank) -> None:
     second = rank.look()
     assert second is not None
     assert second.saturated_workers == 1
+
+
+def test_saturated_worker_is_measured_for_five_seconds_also_in_a_hurry(rank: Rank) -> None:
+    """One that fills its queue in a second and then rests is not saturated."""
+    rank.seconds = 1.5
+    said = []
+    for busy_ticks in (0, 150, 300, 450, 450, 450, 450, 450, 450):
+        rank.fake.use(WORKER, parent=RANK, cpu=busy_ticks)
+        look = rank.look()
+        assert look is not None
+        said.append(look.saturated_workers)
+
+    assert said == [None, None, None, None, 0, 0, 0, 0, 0]
 
 
 # A rank whose two workers burn 0.5 s, wait to be told, burn 0.3 s more, and end.

@@ -5,19 +5,13 @@ from typing import Any
 
 import pytest
 
-from exporter.replay.findings import Finding, findings, not_judgeable, thresholds
+from exporter.replay.findings import Finding, findings, not_judgeable
 from exporter.replay.judge import Judged
 from exporter.replay.stretches import Stretch
+from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.verdict import WARMING_UP, Change, Late, Verdict
 
 INSTANCES = {rank: f"node{rank // 2}" for rank in range(8)}
-LIMITS = {
-    "gpus_lost_ratio": 0.01,
-    "gpus_lost_page_ratio": 0.05,
-    "rotating_lost_ratio": 0.1,
-    "group_lost_ratio": 0.1,
-    "wait_share": 0.25,
-}
 
 
 def late(since: float, rank: int = 3, kind: str = "persistent", gpus: float = 2.0) -> Late:
@@ -44,7 +38,7 @@ def judged(verdicts: Mapping[int, Verdict], begin: float = 0.0, warm: float = 5.
 
 def found(*stretches: Judged) -> list[Finding]:
     """Return what the verdicts on *stretches* come to."""
-    return findings(stretches, INSTANCES, LIMITS)
+    return findings(stretches, INSTANCES, Thresholds().value)
 
 
 def times(one: Finding) -> tuple[float, float, float | None]:
@@ -145,6 +139,25 @@ def test_severity_is_that_of_the_rules(gpus: float, severity: str) -> None:
     assert one.severity == severity
 
 
+def test_severity_is_that_of_the_job() -> None:
+    """Two ranks that cost a warning each are a page together, as in the rules."""
+    alone = {60: verdict(late(20, gpus=0.3))}
+    both = {60: verdict(late(20, gpus=0.3), late(20, rank=5, gpus=0.3))}
+
+    assert [one.severity for one in found(judged(alone))] == ["warning"]
+    assert [one.severity for one in found(judged(both))] == ["critical", "critical"]
+
+
+def test_rank_that_costs_a_tenth_of_another_is_information() -> None:
+    """Nobody is told of it before that one is mended."""
+    said = {60: verdict(late(20, gpus=2.0), late(20, rank=5, gpus=0.2))}
+
+    assert [(one.rank, one.severity) for one in found(judged(said))] == [
+        (3, "critical"),
+        (5, "info"),
+    ]
+
+
 def test_rank_whose_peers_nobody_knows_to_wait_has_no_cost() -> None:
     """Without a measured wait what it costs is unknown, which is not 0."""
     (one,) = found(judged({60: verdict(late(20, kind="unsynced", gpus=0.0), reason="no_sync")}))
@@ -211,8 +224,3 @@ def test_reason_is_told_if_it_stood_for_half_of_the_run() -> None:
     assert not_judgeable([judged(begin | {40: blind, 50: verdict()})]) == ["no_sync"]
     assert not_judgeable([judged(begin | {40: blind, 50: verdict(), 60: verdict()})]) == []
     assert not_judgeable([judged(begin)]) == ["warming_up"]
-
-
-def test_thresholds_are_those_of_the_shipped_rules() -> None:
-    """Nothing is written twice, so a change in the rules is one here."""
-    assert LIMITS.items() <= thresholds().items()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from exporter.collectors.rank import jobs, late_ranks, ranks
+from exporter.collectors.rank import jobs, late_causes, late_ranks, ranks
 from exporter.errors import UsageError
 from exporter.replay.judge import Judged
 from exporter.replay.series import input_series, scrape_times
@@ -79,11 +79,11 @@ def test_late_rank_is_shown_by_its_own_node(tmp_path: Path) -> None:
     shown = series(tmp_path, STEPS, verdicts=[(4.0, VERDICT), (6.0, VERDICT), (11.0, over)])
     who = '{peer_group="b",rank="1",instance="node1"'
 
-    late = f'rankskew_late_ratio{who},kind="persistent",stage="data"}}'
+    late = f'rankskew_late_ratio{who},kind="persistent",stage="data",nodename="node1"}}'
     assert shown[late] == ["_", "0.5", "0.5", "stale"]
     assert shown[f'rankskew_late_gpus{who},stage="eval"}}'] == ["_", "0.1", "0.1", "stale"]
     assert shown[f"rankskew_late_since_timestamp_seconds{who}}}"] == ["_", "1", "3", "stale"]
-    assert len([name for name in shown if name.startswith("rankskew_late")]) == 4
+    assert len([name for name in shown if name.startswith("rankskew_late")]) == 5
 
 
 def test_every_node_shows_the_job(tmp_path: Path) -> None:
@@ -94,6 +94,7 @@ def test_every_node_shows_the_job(tmp_path: Path) -> None:
         job = f'{{instance="{node}"'
         for kind, gpus in LOST.items():
             assert shown[f'rankskew_job_gpus_lost{job},kind="{kind}"}}'][1:] == [str(gpus)] * 3
+        assert shown[f'rankskew_job_judge_info{job},judge="join"}}'] == ["_", "1", "1", "1"]
         rotating = f'rankskew_job_stage_gpus_lost{job},stage="forward"}}'
         assert shown[rotating] == ["_", "0.2", "0.2", "0.2"]
         assert shown[f"rankskew_job_slowdown_ratio{job}}}"][-1] == "1.5"
@@ -122,7 +123,8 @@ def test_wait_that_was_not_measured_has_no_cost(tmp_path: Path) -> None:
 
 def test_nothing_is_shown_that_no_exporter_shows(tmp_path: Path) -> None:
     """Each series of a replay is one that a collector exposes, by the same name."""
-    source = "".join(Path(str(one.__file__)).read_text() for one in (ranks, jobs, late_ranks))
+    shown = (ranks, jobs, late_ranks, late_causes)
+    source = "".join(Path(str(one.__file__)).read_text() for one in shown)
     names = {name.partition("{")[0] for name in series(tmp_path, STEPS)}
 
     assert len(names) > 20

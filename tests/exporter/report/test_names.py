@@ -24,7 +24,7 @@ def places(known: Sequence[Written], *fired: tuple[str, float]) -> list[str]:
     firings = [
         Firing({**labels, "instance": instance}, [(T + at, T + at + 60)]) for instance, at in fired
     ]
-    with FakeHistory({"node:rankskew_name:info": known}).serve() as url:
+    with FakeHistory({"rankskew_exporter_build_info": known}).serve() as url:
         found = with_names(History(Prometheus(url)), DAY, firings)
     return [each.place for each in incidents(found, 60)]
 
@@ -47,6 +47,16 @@ def test_address_without_a_name_stays() -> None:
 def test_whoever_relabels_pays_no_query() -> None:
     history = FakeHistory({})
     firing = Firing({"alertname": "x", "instance": "gpu-5"}, [(T, T + 60)])
+    with history.serve() as url:
+        assert with_names(History(Prometheus(url)), DAY, [firing]) == [firing]
+    assert history.asked == []
+
+
+def test_name_that_the_alert_has_is_kept() -> None:
+    """Those of late ranks and faults have one."""
+    history = FakeHistory({})
+    labels = {"alertname": "x", "instance": ADDRESS, "nodename": "gpu-5"}
+    firing = Firing(labels, [(T, T + 60)])
     with history.serve() as url:
         assert with_names(History(Prometheus(url)), DAY, [firing]) == [firing]
     assert history.asked == []

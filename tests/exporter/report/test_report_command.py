@@ -21,7 +21,7 @@ LATE = [(AT - 7200, AT - 3600)]
 FIRES = {"alertname": "RankskewStraggler", "severity": "warning", "cause": "input"}
 # Those with a longer name come first: an expression may have both.
 ALERTS: Mapping[str, Sequence[Written]] = {
-    "stage:text": [({}, WEEK, 1.0)],
+    "job:rankskew_job:group": [({}, WEEK, 1.0)],
     "gpu_hour_price:value": [(RANK, LATE, 6.0)],
     "and on (cluster, job_id, rank, instance) ALERTS": [(RANK, LATE, 2.0)],
     "ALERTS": [({**FIRES, **RANK}, LATE, 1.0)],
@@ -29,7 +29,7 @@ ALERTS: Mapping[str, Sequence[Written]] = {
 }
 RUNS: Mapping[str, Sequence[Written]] = {
     "job:rankskew_world_size:max": [(JOB, LATE, 8.0)],
-    "rank:rankskew_cause:info": [({**RANK, "stage": "data", "cause": "input"}, LATE, 2.0)],
+    "rankskew_late_cause_info": [({**RANK, "stage": "data", "cause": "input"}, LATE, 2.0)],
     "job_kind:rankskew_gpus_lost:sum": [({**JOB, "kind": "persistent"}, LATE, 2.0)],
     "job_stage:rankskew": [],
     "job:rankskew_gpus_lost:sum": [(JOB, LATE, 2.0)],
@@ -93,7 +93,7 @@ def test_shadow_names_the_node(capsys: Captured) -> None:
     past = {
         **ALERTS,
         "ALERTS": [({**FIRES, **RANK, **node}, LATE, 1.0)],
-        "node:rankskew_name:info": [({**node, "nodename": "gpu-5"}, LATE, 1.0)],
+        "last_over_time(rankskew_exporter_build_info": [({**node, "nodename": "gpu-5"}, LATE, 1.0)],
     }
     assert "rank 3 on gpu-5" in printed(capsys, past, "--shadow", "--since", "7d")
 

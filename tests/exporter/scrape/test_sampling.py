@@ -227,7 +227,7 @@ def test_collector_this_node_lacks_is_tried_again_and_not_listed() -> None:
 
 def test_slow_collector_found_later_is_sampled_in_the_background() -> None:
     """A collector that becomes available after the start gets its thread like the others."""
-    clock, slow = Clock(), FakeCollector("slow", interval_seconds=3_600)
+    slow = FakeCollector("slow", interval_seconds=3_600)
     available = False
 
     def make() -> FakeCollector:
@@ -235,16 +235,54 @@ def test_slow_collector_found_later_is_sampled_in_the_background() -> None:
             raise NotAvailable("no driver")
         return slow
 
-    scrape = Scrape(makers={"slow": make}, clock=clock)
+    scrape = Scrape(makers={"slow": make}, retry_seconds=0.01)
     scrape.start()
     try:
         available = True
-        clock.seconds += RETRY_SECONDS
         wait_until(lambda: "rankskew_slow 1.0" in expose(scrape))
     finally:
         scrape.stop()
 
     assert slow.runs == 1
+
+
+def test_scrape_does_not_wait_for_constructors() -> None:
+    """Once it has started, what a missing collector reads is read in the background only."""
+    makers: list[str] = []
+
+    def make() -> FakeCollector:
+        makers.append(threading.current_thread().name)
+        raise NotAvailable("no driver")
+
+    clock = Clock()
+    scrape = Scrape(makers={"slow": make}, clock=clock, retry_seconds=0.01)
+    scrape.start()
+    try:
+        clock.seconds += 2 * RETRY_SECONDS
+        for _ in range(3):
+            expose(scrape)
+        wait_until(lambda: len(makers) > 3)
+    finally:
+        scrape.stop()
+
+    assert set(makers[1:]) == {"rankskew-retry"}
+
+
+def test_latest_sample_of_a_background_collector_is_there_for_others() -> None:
+    """What it read last, without reading again; nothing of a collector that is not there."""
+    slow = FakeCollector("slow", interval_seconds=3_600)
+    scrape = Scrape([slow])
+    assert scrape.latest("slow") is None
+    scrape.start()
+    try:
+        wait_until(lambda: scrape.latest("slow") is not None)
+        sample = scrape.latest("slow")
+    finally:
+        scrape.stop()
+
+    assert sample is not None
+    assert [family.name for family in sample.families] == ["rankskew_slow_half", "rankskew_slow"]
+    assert (slow.runs, scrape.latest("fast")) == (1, None)
 
 
 def test_collector_that_cannot_be_made_is_listed_as_failed(

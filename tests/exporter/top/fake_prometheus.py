@@ -95,16 +95,31 @@ def late(job_id: str = "llama", rank: int = 6, **more: str) -> list[Series]:
     return [
         series("rank:rankskew_late:ratio", 0.35, kind="persistent", stage="data", **who),
         series("rank:rankskew_gpus_lost:sum", 1.65, **who),
+        series("rank:rankskew_told_gpus_lost:sum", 1.65, **who),
+        series("job_severity:rankskew_told:max5m", 0.2, job_id=job_id, severity="critical"),
         series("rankskew_late_since_timestamp_seconds", NOW - 240, **who),
-        series("rank:rankskew_cause:info", cause="input", detail="workers", **who),
     ]
 
 
-def text() -> Series:
-    """Return the words for the cause of `late`."""
-    words = {"cause": "input", "text": "its batches arrive late"}
-    first = {"first": "`py-spy dump --pid PID`, then `nvidia-smi -q -i GPU`"}
-    return {"__name__": "rankskew:cause:text"} | words | first, 1.0
+def cause(rank: int = 6, cause: str = "input", share: float = 0.97, **more: str) -> list[Series]:
+    """Return what the exporter of a late rank says of its cause."""
+    who = {"rank": str(rank), "instance": "n2:9917", "peer_group": "all"}
+    info = {
+        "cause": cause,
+        "detail": "workers",
+        "figure": "saturated_workers",
+        "sentence": "3 of its workers never wait, 0 of its peers'",
+        "first_action": "`py-spy dump --pid 4006` on n2",
+    }
+    figures = [("rank", 3.0), ("peers", 0.0)]
+    return [
+        series("rankskew_late_cause_info", **(who | info | more)),
+        series("rankskew_late_cause_share_ratio", share, **who),
+        *(
+            series("rankskew_late_cause_figure", value, of=of, figure=info["figure"], **who)
+            for of, value in figures
+        ),
+    ]
 
 
 def rank(number: int, instance: str = "n1:9917", **changes: float) -> list[Series]:

@@ -28,6 +28,68 @@ def test_late_rank_is_shown_with_its_stage_and_cost() -> None:
     assert [each.rank for each in found.ranks if each.late] == [2]
 
 
+def cause(**changes: object) -> dict[str, object]:
+    return {
+        "cause": "slow_device",
+        "detail": "clocks",
+        "share": 0.92,
+        "sentence": "its SM clock is 1.41 GHz, its peers' 1.95",
+        "first_action": "`nvidia-smi -q -i 2` on node1",
+        "figure": "sm_clock_hertz",
+        "value": 1.41e9,
+        "peers_value": 1.95e9,
+        "unit": "hertz",
+        "others": [],
+    } | changes
+
+
+def test_cause_is_the_one_that_the_page_of_the_rank_shows() -> None:
+    """Each node knows only its own; what to do first goes with it."""
+    here = live(straggler(late=[late(2, cause=cause())]))
+    elsewhere = live(straggler(late=[late(2, is_here=False, cause=None)]), host="node2", at=2000.0)
+    found = only(elsewhere, here)
+
+    assert found.cause == "slow GPU (clock)"
+    assert found.details[0] == (
+        "Cause: its SM clock is 1.41 GHz, its peers' 1.95 (92% of the delay)."
+    )
+    assert found.first_action == "`nvidia-smi -q -i 2` on node1"
+    assert found.late[0].cause is not None
+    assert (found.late[0].cause.value, found.late[0].cause.unit) == (1.41e9, "hertz")
+
+
+def test_cause_that_the_page_says_in_its_details_is_not_said_twice() -> None:
+    """Its sentences come from the same exporter."""
+    said = ["Cause: its SM clock is 1.41 GHz, its peers' 1.95."]
+    found = only(live(straggler(late=[late(2, cause=cause())], details=said)))
+
+    assert found.details == said
+
+
+def test_unknown_cause_accounts_for_nothing() -> None:
+    """It is said, without a share."""
+    unknown = cause(cause="unknown", detail="", share=0.0, sentence="nothing explains it")
+    found = only(live(straggler(late=[late(2, cause=unknown)])))
+
+    assert found.details[0] == "Cause unknown: nothing explains it."
+
+
+def test_rank_that_is_not_told_is_nobody_to_look_at() -> None:
+    """It costs too little, by the definition of the rules."""
+    found = only(live(job("llama", late=[late(2, is_told=False)])))
+
+    assert (found.culprit, [each.rank for each in found.late]) == (None, [2])
+
+
+def test_silent_rank_that_a_job_waits_for_is_frozen() -> None:
+    """As the rules call the stage of a rank that reports no more."""
+    ranks = [
+        rank(each, stage="sync", silent=each == 3, last_step_age_seconds=190.0) for each in range(4)
+    ]
+
+    assert only(live(hung(ranks=ranks))).culprit == (3, "frozen")
+
+
 def test_hung_job_loses_all_gpus_to_the_rank_that_does_not_wait() -> None:
     """A hang costs the whole job, and the rank outside sync is the one to look at."""
     found = only(live(hung()))

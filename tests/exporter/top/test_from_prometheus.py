@@ -16,45 +16,66 @@ def read(*samples: Series, cluster: str | None = None, job_id: str | None = None
 
 
 def test_late_job_has_cost_and_cause() -> None:
-    """What only Prometheus knows is shown: the cost an hour and the cause."""
-    straggler = [*fake.job(state="straggler"), *fake.late(), fake.text()]
+    """The cause is the exporter's, word for word; only Prometheus knows the cost an hour."""
+    straggler = [*fake.job(state="straggler"), *fake.late(), *fake.cause()]
     (job,) = read(*straggler).jobs
 
     assert (job.state, job.culprit, job.since_seconds) == ("straggler", (6, "data"), 240.0)
     assert (job.gpus_lost, job.world_size, job.cost_per_hour) == (0.3, 8, 0.75)
-    assert job.cause == "input: workers"
+    assert job.cause == "loader (workers at their limit)"
     assert job.sentence == "Rank 6 is slow loading data; 1.65 of 8 GPUs wait for it."
-    assert job.details == ("Cause: its batches arrive late (workers).",)
-    assert job.first_action == "`py-spy dump --pid PID`, then `nvidia-smi -q -i GPU` on n2."
+    assert job.details == (
+        "Cause: 3 of its workers never wait, 0 of its peers' (97% of the delay).",
+    )
+    assert job.first_action == "`py-spy dump --pid 4006` on n2"
 
 
-def test_first_action_can_be_typed_as_it_is() -> None:
-    """As in the alert, the process and the GPU of the rank to look at are filled in."""
-    straggler = [*fake.job(state="straggler"), *fake.late(), fake.text()]
-    (job,) = read(*straggler, *fake.rank(6, "n2:9917")).jobs
+def test_late_rank_has_the_whole_cause() -> None:
+    """Its figure and that of its peers, too."""
+    (job,) = read(*fake.job(state="straggler"), *fake.late(), *fake.cause()).jobs
+    cause = job.late[0].cause
 
-    assert job.first_action == "`py-spy dump --pid 4006`, then `nvidia-smi -q -i 2` on n2."
+    assert cause is not None
+    assert (cause.figure, cause.value, cause.peers_value) == ("saturated_workers", 3.0, 0.0)
+    assert (cause.cause, cause.detail, cause.share) == ("input", "workers", 0.97)
+
+
+def test_rank_without_a_cause_yet_has_no_words_for_it() -> None:
+    """Nothing is derived here, and a hung job is not explained by what made a rank late before."""
+    (young,) = read(*fake.job(state="straggler"), *fake.late()).jobs
+    suspect = series("rank_stage:rankskew_hang_suspect:group", rank="6", stage="data")
+    (hung,) = read(*fake.job(state="hung"), *fake.late(), *fake.cause(), suspect).jobs
+
+    assert [(each.cause, each.first_action) for each in (young, hung)] == [(None, None)] * 2
+
+
+def test_rank_that_costs_too_little_is_late_but_not_told() -> None:
+    """The rules decide it, as the page does: one that costs little, or all of them together."""
+    series_of = fake.late()
+    little = [each for each in series_of if "told_gpus" not in each[0]["__name__"]]
+    cheap = [each for each in series_of if "severity" not in each[0]["__name__"]]
+    jobs = [read(*fake.job(), *samples).jobs[0] for samples in (series_of, little, cheap)]
+
+    assert [job.culprit for job in jobs] == [(6, "data"), None, None]
+    assert [late.wakes for job in jobs for late in job.late] == [True, False, False]
+
+
+def test_loss_is_known_by_kind() -> None:
+    """As exporters tell it."""
+    lost = [series("job_kind:rankskew_gpus_lost:sum", 0.15, kind=k) for k in ("common", "group")]
+    (job,) = read(*fake.job(), *lost).jobs
+
+    assert job.lost_by_kind == {"common": 0.15, "group": 0.15}
 
 
 def test_node_has_its_name_instead_of_its_address() -> None:
     """Discovery that knows addresses only does not make anyone look them up at night."""
     address = {"instance": "10.0.0.2:9917"}
     late = [(labels | address, value) for labels, value in [*fake.late(), *fake.rank(6)]]
-    name = series("node:rankskew_name:info", nodename="gpu-2", job_id="", **address)
-    (job,) = read(*fake.job(state="straggler"), *late, fake.text(), name).jobs
+    name = series("rankskew_exporter_build_info", nodename="gpu-2", job_id="", **address)
+    (job,) = read(*fake.job(state="straggler"), *late, name).jobs
 
-    assert job.first_action == "`py-spy dump --pid 4006`, then `nvidia-smi -q -i 2` on gpu-2."
     assert [rank.node for rank in job.ranks] == ["gpu-2"]
-
-
-def test_unknown_cause_is_given_no_words() -> None:
-    """As in the alert: what to do first is known without a cause, and no sentence names one."""
-    unknown = {"__name__": "rankskew:cause:text", "cause": "unknown", "first": "look"}, 1.0
-    cause = series("rank:rankskew_cause:info", cause="unknown", rank="6", instance="n2:9917")
-    late = [each for each in fake.late() if each[0]["__name__"] != "rank:rankskew_cause:info"]
-    (job,) = read(*fake.job(state="straggler"), *late, cause, unknown).jobs
-
-    assert (job.cause, job.details, job.first_action) == ("unknown", (), "look on n2.")
 
 
 @pytest.mark.parametrize(

@@ -80,10 +80,11 @@ def test_late_rank_is_found(tmp_path: Path) -> None:
     """Rank, stage, cause, cost and what the ranks do are those that were simulated."""
     job = read(tmp_path, "loader:node=1,gpu=2")
 
-    assert (job.state, job.culprit, job.cause) == ("straggler", (6, "data"), "input: workers")
+    assert (job.state, job.culprit) == ("straggler", (6, "data"))
+    assert job.cause == "loader (workers at their limit)"
     assert (job.world_size, job.ranks_seen, job.ranks_left_out) == (8, 8, 0)
     assert job.gpus_lost == pytest.approx(2, abs=0.3)
-    assert job.cost_per_hour == pytest.approx(5, abs=0.75)
+    assert job.cost_per_hour is None  # Nobody has set a price.
     assert job.sentence.startswith("Rank 6 is slow loading data; 1.6")
     assert [rank.rank for rank in job.ranks] == [6, 0, 1, 2, 3, 4, 5, 7]
     late, peer = job.ranks[:2]

@@ -5,6 +5,8 @@ import re
 import pytest
 
 from alerts import build_index
+from exporter.causes.explain import ROWS
+from exporter.causes.model import UNKNOWN
 from exporter.vocabulary.words import (
     CAUSES,
     COLOURS,
@@ -65,6 +67,16 @@ def test_no_two_stages_have_one_colour() -> None:
 
     assert all(SHADE.fullmatch(each) for each in colours)
     assert len(set(colours)) == len(STAGES)
+
+
+def test_every_cause_has_words() -> None:
+    """With the details that exporter/causes can find, and no others."""
+    found = {(row.cause, row.detail) for row in ROWS}
+    worded = {(cause, d) for cause, said in CAUSES.items() for d in (*said.details, "")}
+
+    assert found <= worded
+    assert {(cause, detail) for cause, detail in worded - found if detail} == set()
+    assert set(CAUSES) == {cause for cause, _ in found} | {UNKNOWN}
 
 
 def test_no_two_causes_are_called_the_same() -> None:

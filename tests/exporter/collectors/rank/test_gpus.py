@@ -5,11 +5,11 @@ from typing import Any
 import pytest
 
 from exporter.cgroups import Cgroup
-from exporter.collectors.rank.gpus import LEVELS, RankGpusCollector, longest_way, numa_local
+from exporter.collectors.rank.gpus import LEVELS, RankGpusCollector, longest_way
 from exporter.nvml.readings import placement
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.process import Process
-from exporter.processes.rank_gpus import RankJoin
+from exporter.processes.rank_gpus import RankJoin, numa_local
 from exporter.ranks.store import RankStore
 from tests.exporter.collectors.expose import expose, series
 from tests.exporter.fake_proc import process, torchrun

@@ -6,6 +6,7 @@ import pytest
 
 from exporter.collectors.rank.host import RankHostCollector
 from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes import rank_cost
 from exporter.processes.host_watch import HostWatch
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.store import RankStore
@@ -88,8 +89,9 @@ def complete(host: Host) -> None:
         write(cgroup / f"{resource}.pressure", f"some avg10=0.00 total={number}000000\n")
 
 
-def test_all_that_is_read_is_exposed(host: Host) -> None:
+def test_all_that_is_read_is_exposed(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
     """In base units; CPU and run queue of the workers apart, everything else as a sum."""
+    monkeypatch.setattr(rank_cost, "SATURATED_SECONDS", 0.0)
     complete(host)
     expose(host._collector)
     host.watch.look()

@@ -18,20 +18,16 @@ def losses(job_id: str = "llama", **kinds: float) -> list[Series]:
     ]
 
 
-def straggler(cause: str = "input", detail: str = "workers", share: float = 0.97) -> list[Series]:
-    """Return a job whose rank 6 is late loading data, with one *cause*."""
-    late = [
-        each for each in fake.late() if each[0]["__name__"] not in ("rank:rankskew_cause:info",)
-    ]
+def straggler() -> list[Series]:
+    """Return a job whose rank 6 is late loading data, and why."""
     return [
         *fake.job(state="straggler", gpus_lost=2.0),
-        *late,
+        *fake.late(),
+        *fake.cause(),
         *fake.rank(6, "n2:9917"),
         *losses(persistent=1.6, rotating=0.06, common=0.34),
         series("rank_stage:rankskew_gpus_lost:sum", 1.6, stage="data", **WHO),
         series("rank_stage:rankskew_gpus_lost:sum", 0.05, stage="forward", **WHO),
-        series("rank:rankskew_cause:info", cause=cause, detail=detail, **WHO),
-        series("rank_cause:rankskew_suspect:ratio", share, cause=cause, detail=detail, **WHO),
         series("rankskew_late_line_ratio", 0.87, stage="data", place="f (c.py:1)", **WHO),
         series("job:rankskew_gpu_hour_price:value", 2.5),
         series("job:rankskew_ranks:sum", 8.0),

@@ -1,0 +1,1 @@
+"""What is known of why ranks are late: figures of ranks, GPUs and the node over any window."""

@@ -1,0 +1,121 @@
+"""Figures of a GPU, from NVML's samples."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from exporter.evidence.growth import Growth
+from exporter.evidence.ring import Reading
+from exporter.nvml.sample import GpuSample
+
+HERTZ_PER_MEGAHERTZ: Final = 1e6
+# Bytes per second of a lane in one direction, by generation.
+LANE_BYTES: Final = {1: 0.25e9, 2: 0.5e9, 3: 0.985e9, 4: 1.969e9, 5: 3.938e9, 6: 7.563e9}
+THROTTLED: Final = "gpu_throttled_ratio"
+# Readings of a single reason, to tell which it was; the figure is that of all.
+FOR_REASON: Final = "throttled_for:"
+# In the order in which they explain: hw_slowdown covers those before it.
+REASONS: Final = {
+    "hw_thermal_slowdown": "too hot",
+    "sw_thermal_slowdown": "too hot",
+    "hw_power_brake_slowdown": "power brake",
+    "hw_slowdown": "slowed down by the hardware",
+    "sw_power_cap": "power cap",
+    "sync_boost": "sync boost",
+    "applications_clocks_setting": "clocks set by an administrator",
+}
+# A reason explains if it is there for at least this share of the time of the most frequent one.
+NEARLY: Final = 0.9
+
+
+class GpuReadings:
+    """Reads the samples of one GPU, one after another."""
+
+    def __init__(self) -> None:
+        self._grown = Growth()
+        self._errors_at_first: int | None = None
+
+    def read(self, gpu: GpuSample, seconds: float) -> Iterator[Reading]:
+        """Yield what *gpu* shows; the sample is of the time *seconds*, in Unix seconds."""
+        since = self._grown.of("time", seconds)
+        if not since or not gpu.up:
+            return
+        for figure, level in self._levels(gpu):
+            if level is not None:
+                yield Reading(figure, level * since, since)
+        for figure, grown in self._counts(gpu):
+            if grown is not None:
+                yield Reading(figure, grown, since)
+        yield from self._throttled(gpu, since)
+
+    def _levels(self, gpu: GpuSample) -> Iterator[tuple[str, float | None]]:
+        yield "sm_clock_hertz", _scaled(gpu.sm_clock_megahertz, HERTZ_PER_MEGAHERTZ)
+        yield "memory_clock_hertz", _scaled(gpu.memory_clock_megahertz, HERTZ_PER_MEGAHERTZ)
+        yield "gpu_power_watts", _scaled(gpu.power_milliwatts, 1e-3)
+        yield "gpu_temperature_celsius", gpu.gpu_temperature_celsius
+        yield "gpu_decoder_ratio", _scaled(gpu.decoder_busy_percent, 1e-2)
+        yield "gpu_memory_faults", self._memory_faults(gpu)
+        yield "pcie_link_bytes_per_second", _link(gpu)
+        # MIG takes links down on purpose; a card without a bridge has none up.
+        yield "nvlink_links_up", None if gpu.mig_devices is not None else gpu.nvlink_links_up
+
+    def _counts(self, gpu: GpuSample) -> Iterator[tuple[str, float | None]]:
+        # A damaged packet is an error and is replayed: one event, in one count or in both.
+        yield (
+            "pcie_errors_per_second",
+            _most(
+                self._grown.of("pcie_errors", gpu.pcie_errors),
+                self._grown.of("pcie_replays", gpu.pcie_replays),
+            ),
+        )
+        nvlink = self._grown.of_each("nvlink", gpu.nvlink_errors)
+        links = self._grown.of_each("link", gpu.nvlink_link_errors)
+        yield (
+            "nvlink_errors_per_second",
+            _most(sum(nvlink.values()) if nvlink else None, max(links.values(), default=None)),
+        )
+
+    def _memory_faults(self, gpu: GpuSample) -> float | None:
+        """Return the uncorrected errors since the first sample, and a row that stays faulty."""
+        errors = gpu.ecc_uncorrected_errors
+        if errors is None:
+            return gpu.row_remap_failed
+        if self._errors_at_first is None or errors < self._errors_at_first:
+            self._errors_at_first = errors
+        return errors - self._errors_at_first + (gpu.row_remap_failed or 0)
+
+    def _throttled(self, gpu: GpuSample, since: float) -> Iterator[Reading]:
+        grown = self._grown.of_each("throttled", gpu.throttle_seconds)
+        for reason, seconds in grown.items():
+            yield Reading(FOR_REASON + reason, seconds, since)
+        if grown:  # Reasons overlap: not their sum.
+            yield Reading(THROTTLED, min(max(grown.values()), since), since)
+
+
+def facts_of(gpu: GpuSample, means: Mapping[str, float]) -> dict[str, str]:
+    """Return for people what the figures of *gpu* are of, with its *means* since the onset."""
+    facts = {}
+    shares = {each: means.get(FOR_REASON + each, 0.0) for each in REASONS}
+    most = max(shares.values())
+    if most > 0:
+        reason = next(each for each, share in shares.items() if share >= NEARLY * most)
+        facts[THROTTLED] = REASONS[reason]
+    if gpu.performance_state:
+        facts["memory_clock_hertz"] = f"P{gpu.performance_state}"
+    if gpu.pcie_link_generation is not None and gpu.pcie_link_width is not None:
+        facts["pcie_link_bytes_per_second"] = (
+            f"generation {gpu.pcie_link_generation}, {gpu.pcie_link_width} lanes"
+        )
+    return facts
+
+
+def _scaled(value: float | None, by: float) -> float | None:
+    return None if value is None else value * by
+
+
+def _link(gpu: GpuSample) -> float | None:
+    lane = LANE_BYTES.get(gpu.pcie_link_generation or 0)
+    return None if lane is None or gpu.pcie_link_width is None else lane * gpu.pcie_link_width
+
+
+def _most(*grown: float | None) -> float | None:
+    return max((each for each in grown if each is not None), default=None)

@@ -1,0 +1,182 @@
+"""Figures of the node, from what its collectors have read last: nothing is read twice."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final
+
+from exporter.evidence.growth import Growth
+from exporter.evidence.ring import Reading
+from exporter.scrape.sampling import Sample
+
+# Returns the latest sample of the collector of that name; None if there is none.
+Latest = Callable[[str], Sample | None]
+
+# A value and its labels, by the name of the series.
+Series = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
+
+COLLECTORS: Final = (
+    "node_cpu",
+    "node_cpu_clock",
+    "node_pressure",
+    "node_memory",
+    "node_disk",
+    "node_mounts",
+    "node_network",
+    "node_infiniband",
+)
+# What counts up: a figure is its growth in a second.
+RATES: Final = {
+    "rankskew_node_pressure_waiting_seconds_total": {
+        "cpu": "node_cpu_waiting_ratio",
+        "io": "node_io_waiting_ratio",
+    },
+    "rankskew_node_cpu_seconds_total": {"steal": "node_steal_cpus"},
+    "rankskew_node_cpu_throttled_seconds_total": {"": "node_cpu_throttled_ratio"},
+    "rankskew_node_numa_misses_total": {"": "node_numa_misses_per_second"},
+    "rankskew_node_disk_busy_seconds_total": {"": "node_disk_busy_ratio"},
+}
+# The label by which these are told apart, where there is one.
+TOLD_BY: Final = ("resource", "mode")
+# The growth of the first for the growth of the second.
+QUOTIENTS: Final = {
+    "node_disk_read_seconds": (
+        "rankskew_node_disk_read_seconds_total",
+        "rankskew_node_disk_reads_total",
+    ),
+    "node_mount_operation_seconds": (
+        "rankskew_node_mount_operation_seconds_total",
+        "rankskew_node_mount_operations_total",
+    ),
+    "node_tcp_retransmitted_ratio": (
+        "rankskew_node_tcp_retransmitted_segments_total",
+        "rankskew_node_tcp_sent_segments_total",
+    ),
+}
+NETWORK_ERRORS: Final = "node_network_errors_per_second"
+DEVICE_ERRORS: Final = (
+    "rankskew_node_network_receive_drops_total",
+    "rankskew_node_network_transmit_drops_total",
+    "rankskew_node_network_errors_total",
+)
+PORT_ERRORS: Final = "rankskew_infiniband_errors_total"
+PORT_SENT: Final = "rankskew_infiniband_transmit_bytes_total"
+PORT_RATE: Final = "rankskew_infiniband_rate_bytes_per_second"
+# What a sign of congestion stands for, in bytes: a tick of an InfiniBand port, and ten packets.
+CONGESTION: Final = {
+    "rankskew_infiniband_transmit_wait_total": 8,
+    "rankskew_infiniband_congestion_events_total": 40_960,
+}
+LINK: Final = "node_network_link_bytes_per_second"
+
+
+class NodeReadings:
+    """Reads the *latest* samples of the node's collectors, those that are new."""
+
+    def __init__(self, latest: Latest) -> None:
+        self._latest = latest
+        self._grown = Growth()
+        self._active: set[str] = set()
+        self.facts: dict[str, str] = {}
+
+    def read(self) -> Iterator[Reading]:
+        """Yield what is new."""
+        for name in COLLECTORS:
+            sample = self._latest(name)
+            if sample is None or not sample.succeeded:
+                continue
+            since = self._grown.of(name, sample.timestamp_seconds)
+            if since == 0:
+                continue
+            series = _series(sample)
+            # Also if it is the first one, which is what the next one is held against.
+            found = list(self._read(name, series, since or 0.0))
+            if since:
+                self.facts |= _facts(series)
+                yield from found
+
+    def _read(self, name: str, series: Series, since: float) -> Iterator[Reading]:
+        yield from self._rates(series, since)
+        for figure, (amount, weight) in QUOTIENTS.items():
+            grown, per = self._growth(series, amount), self._growth(series, weight)
+            if grown is not None and per:
+                yield Reading(figure, grown, per)
+        for _, hertz in series.get("rankskew_node_cpu_clock_hertz", ()):
+            yield Reading("node_cpu_clock_hertz", hertz * since, since)
+        if name == "node_network":
+            yield from self._devices(series, since)
+        if name == "node_infiniband":
+            yield from self._ports(series, since)
+
+    def _rates(self, series: Series, since: float) -> Iterator[Reading]:
+        for metric, figures in RATES.items():
+            for value, figure in figures.items():
+                grown = self._growth(series, metric, value)
+                if grown is not None:
+                    yield Reading(figure, grown, since)
+
+    def _devices(self, series: Series, since: float) -> Iterator[Reading]:
+        grown = [self._growth(series, metric) for metric in DEVICE_ERRORS]
+        yield Reading(NETWORK_ERRORS, sum(each or 0.0 for each in grown), since)
+        if self._latest("node_infiniband") is None:
+            speed = self._speed(series)
+            if speed is not None:
+                yield Reading(LINK, speed * since, since)
+
+    def _speed(self, series: Series) -> float | None:
+        """Return the speed of the device that sends most: others are for administrators."""
+        speeds = {
+            labels["device"]: speed
+            for labels, speed in series.get("rankskew_node_network_speed_bytes_per_second", ())
+        }
+        sent = {
+            labels["device"]: total
+            for labels, total in series.get("rankskew_node_network_transmit_bytes_total", ())
+            if labels["device"] in speeds
+        }
+        return speeds[max(sent, key=lambda device: sent[device])] if sent else None
+
+    def _ports(self, series: Series, since: float) -> Iterator[Reading]:
+        errors = self._growth(series, PORT_ERRORS)
+        if errors is not None:  # Without weight: the time counts with the network devices.
+            yield Reading(NETWORK_ERRORS, errors, 0.0)
+        sent = self._growth(series, PORT_SENT)
+        waits = [
+            bytes_each * grown
+            for metric, bytes_each in CONGESTION.items()
+            if (grown := self._growth(series, metric)) is not None
+        ]
+        if sent and waits:
+            yield Reading("node_network_waiting_ratio", max(waits), sent)
+        rates = {str(labels): rate for labels, rate in series.get(PORT_RATE, ())}
+        # One that is not connected is not slow; one that was is.
+        self._active |= {port for port, rate in rates.items() if rate > 0}
+        used = [rate for port, rate in rates.items() if port in self._active]
+        if used:
+            yield Reading(LINK, min(used) * since, since)
+
+    def _growth(self, series: Series, metric: str, told: str = "") -> float | None:
+        """Return by how much *metric* has grown, summed over its series; None if unknown."""
+        grown = [
+            self._grown.of(f"{metric} {labels}", value)
+            for labels, value in series.get(metric, ())
+            if not told or told in [labels.get(name) for name in TOLD_BY]
+        ]
+        known = [each for each in grown if each is not None]
+        return sum(known) if known else None
+
+
+def _series(sample: Sample) -> Series:
+    found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
+    for family in sample.families:
+        for each in family.samples:
+            found.setdefault(each.name, []).append((each.labels, each.value))
+    return found
+
+
+def _facts(series: Series) -> dict[str, str]:
+    """Return for people which disk and which mount the figures are of."""
+    facts = {}
+    for labels, _ in series.get("rankskew_node_disk_busy_seconds_total", ()):
+        facts["node_disk_busy_ratio"] = facts["node_disk_read_seconds"] = labels["device"]
+    for labels, _ in series.get("rankskew_node_mount_operations_total", ()):
+        facts["node_mount_operation_seconds"] = f"{labels['export']} ({labels['fstype']})"
+    return facts

@@ -1,0 +1,134 @@
+"""The figures of ranks, GPUs and the node over the last half hour, as sums over any window.
+
+Nothing is averaged when it is read: a figure is a sum and a weight that only grow, so that its mean
+over a window is the growth of the one divided by that of the other.
+"""
+
+import math
+from array import array
+from bisect import bisect_left
+from collections.abc import Collection, Hashable, Iterable, Mapping
+from typing import Final, NamedTuple
+
+# Samples are kept at this distance, and one a minute of what is older than five minutes.
+KEPT_SECONDS: Final = 4.0
+FINE_SECONDS: Final = 300.0
+COARSE_SECONDS: Final = 60.0
+DEPTH_SECONDS: Final = 1800.0
+# No source has a third of them; whatever goes wrong, memory is bounded.
+MOST_FIGURES: Final = 128
+
+
+class Reading(NamedTuple):
+    """What a figure has grown by: an *amount*, for a *weight* of seconds, steps or whatever it is
+    a mean over.
+    """
+
+    figure: str
+    amount: float
+    weight: float
+
+
+class Ring:
+    """A track of samples for each subject: a rank, a GPU, or the node. *least* as in Track.means.
+
+    85 samples at most of a sum and a weight for each figure: a rank with 30 has 40 KB.
+    """
+
+    def __init__(self, least: Mapping[str, float] | None = None) -> None:
+        self._least = least or {}
+        self._tracks: dict[Hashable, Track] = {}
+
+    def add(self, subject: Hashable, now: float, readings: Iterable[Reading]) -> None:
+        """Add what was read of *subject* since the last time."""
+        track = self._tracks.get(subject)
+        if track is None:
+            track = self._tracks[subject] = Track()
+        track.add(now, readings)
+
+    def keep(self, subjects: Collection[Hashable]) -> None:
+        """Forget all others."""
+        for subject in self._tracks.keys() - subjects:
+            del self._tracks[subject]
+
+    def means(self, subject: Hashable, since: float) -> dict[str, float]:
+        """Return the mean of each figure of *subject* since then, where there is one."""
+        track = self._tracks.get(subject)
+        return {} if track is None else track.means(since, self._least)
+
+    def covered_seconds(self, subject: Hashable, since: float) -> float:
+        """Return how much of the time since then has been sampled."""
+        track = self._tracks.get(subject)
+        return 0.0 if track is None else track.covered_seconds(since)
+
+
+class Track:
+    """The samples of one subject, in order: each has the sums and weights of all figures so far."""
+
+    def __init__(self) -> None:
+        self._columns: dict[str, int] = {}
+        self._totals = array("d")
+        self._times: list[float] = []
+        self._samples: list[array[float]] = []
+        self._coarse = 0  # So many of the first are a minute apart.
+
+    def add(self, now: float, readings: Iterable[Reading]) -> None:
+        """Add *readings*; the newest sample replaces the one before it while that is too near."""
+        for figure, amount, weight in readings:
+            column = self._column(figure)
+            if column is not None and math.isfinite(amount) and math.isfinite(weight):
+                self._totals[column] += amount
+                self._totals[column + 1] += weight
+        if len(self._times) > 1 and now - self._times[-2] < KEPT_SECONDS:
+            self._times.pop()
+            self._samples.pop()
+        self._times.append(now)
+        self._samples.append(self._totals[:])
+        self._thin(now)
+
+    def means(self, since: float, least: Mapping[str, float]) -> dict[str, float]:
+        """Return the mean of each figure from the first sample since then to the newest.
+
+        Without a figure in *least*, or with at least so much weight a second.
+        """
+        first = bisect_left(self._times, since)
+        if first >= len(self._times) - 1:
+            return {}
+        began, ended = self._samples[first], self._samples[-1]
+        seconds = self._times[-1] - self._times[first]
+        found = {}
+        for figure, column in self._columns.items():
+            amount, weight = ended[column], ended[column + 1]
+            if column < len(began):
+                amount -= began[column]
+                weight -= began[column + 1]
+            if weight > 0 and weight >= least.get(figure, 0.0) * seconds:
+                found[figure] = amount / weight
+        return found
+
+    def covered_seconds(self, since: float) -> float:
+        """Return the time from the first sample since then to the newest."""
+        first = bisect_left(self._times, since)
+        return self._times[-1] - self._times[first] if first < len(self._times) else 0.0
+
+    def _column(self, figure: str) -> int | None:
+        column = self._columns.get(figure)
+        if column is None and len(self._columns) < MOST_FIGURES:
+            column = self._columns[figure] = len(self._totals)
+            self._totals.extend((0.0, 0.0))
+        return column
+
+    def _thin(self, now: float) -> None:
+        """Drop what is too old, and what is too near to the coarse sample before it."""
+        while self._times[0] < now - DEPTH_SECONDS:
+            self._drop(0)
+            self._coarse = max(self._coarse - 1, 0)
+        while self._coarse < len(self._times) and self._times[self._coarse] < now - FINE_SECONDS:
+            at = self._coarse
+            if at and self._times[at] - self._times[at - 1] < COARSE_SECONDS:
+                self._drop(at)
+            else:
+                self._coarse += 1
+
+    def _drop(self, at: int) -> None:
+        del self._times[at], self._samples[at]

@@ -1,0 +1,168 @@
+"""Keeps the evidence of this node's ranks, tells them their figures, and decides their causes."""
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final, Protocol
+
+from exporter.causes.explain import explain
+from exporter.causes.model import Cause, Evidence, Lateness, Peers, ThreadState
+from exporter.evidence.late_causes import LateCauses, Place
+from exporter.evidence.peers import peers_of
+from exporter.evidence.ring import DEPTH_SECONDS
+from exporter.evidence.sampler import Sampler
+from exporter.processes.host_watch import HostWatch
+from exporter.processes.worker_states import LateRank
+from exporter.ranks.node_jobs import NodeJobs
+from exporter.ranks.store import HeldRank, RankKey, RankStore
+from rank_probe.figures import FIGURES
+from rank_probe.lateness import NAMED
+from rank_probe.snapshot import Snapshot
+from rank_probe.verdict import Late
+
+SAMPLE_SECONDS: Final = 5.0
+# While a rank of this node is late: its first page is seconds away.
+HURRIED_SECONDS: Final = 2.0
+# The timer calls once a second, now and then a little early.
+EARLY_SECONDS: Final = 0.5
+# As often as a rank posts its figures to its peers: rank_probe.join_figures.POST_SECONDS.
+TELL_SECONDS: Final = 10.0
+TOLD_WINDOW_SECONDS: Final = 30.0
+TOLD: Final = frozenset(FIGURES)
+
+Explain = Callable[[Lateness, Evidence, Peers], Cause | None]
+
+
+class Workers(Protocol):
+    """What the loaders' workers of late ranks do."""
+
+    def follow(self, ranks: Sequence[LateRank]) -> None:
+        """Look at the workers of these ranks from now on."""
+        ...
+
+    def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:
+        """Return what the busiest worker of a followed rank does."""
+        ...
+
+
+class EvidenceService:
+    """Call look() once a second, and all else too, from the event loop, where the *store* is.
+
+    What it decides is in *causes*, for all who show them.
+    """
+
+    def __init__(
+        self,
+        store: RankStore,
+        jobs: NodeJobs,
+        sampler: Sampler,
+        host: HostWatch,
+        causes: LateCauses,
+        workers: Workers | None = None,
+        node_name: str = "",
+        explain: Explain = explain,
+    ) -> None:
+        self._store = store
+        self._sampler = sampler
+        self._host = host
+        self._jobs = jobs
+        self._causes = causes
+        self._explain = explain
+        self._workers = workers
+        self._node_name = node_name
+        self._sampled = float("-inf")
+        self._told: dict[RankKey, float] = {}
+
+    def look(self, now: float) -> None:
+        """Sample, if it is time, and say why the ranks are late that are; *now* as in the store."""
+        late = [(rank, each) for rank, each in late_here(self._jobs) if each.kind in NAMED]
+        self._host.hurry(bool(late))
+        self._causes.keep({_key(rank) for rank, _ in late})
+        interval = HURRIED_SECONDS if late else SAMPLE_SECONDS
+        if now - self._sampled < interval - EARLY_SECONDS:
+            return
+        self._sampled = now
+        self._sampler.sample(now)
+        if self._workers is not None:
+            self._workers.follow([each for rank, _ in late for each in self._process(rank)])
+        if late:
+            self._decide(late, now)
+
+    def figures_for(self, snapshot: Snapshot) -> dict[str, float] | None:
+        """Return what to tell the rank of *snapshot* in the answer to this push, if it is time."""
+        now, key = self._store.now(), (snapshot.job_id, snapshot.rank)
+        if now - self._told.get(key, float("-inf")) < TELL_SECONDS - EARLY_SECONDS:
+            return None
+        held = {_key(rank): rank for rank in self._store.ranks()}
+        self._told = {each: at for each, at in self._told.items() if each in held}
+        self._told[key] = now
+        if key not in held:
+            return None
+        means = self._sampler.figures(held[key], now - TOLD_WINDOW_SECONDS)
+        figures = {name: float(f"{each:.6g}") for name, each in means.items() if name in TOLD}
+        return figures or None
+
+    def _decide(self, late: Sequence[tuple[HeldRank, Late]], now: float) -> None:
+        keys = {_key(rank) for rank, _ in late}
+        held = self._store.ranks()
+        for rank, each in late:
+            since = now - min(each.since_seconds, DEPTH_SECONDS)
+            cause = self._explain(
+                Lateness(each.stage, each.kind, each.ratio, each.gpus),
+                self._evidence(rank, since),
+                peers_of(rank.snapshot, self._peers_here(rank, held, keys, since, now)),
+            )
+            known_seconds = self._sampler.covered_seconds(rank, since)
+            self._causes.take(_key(rank), cause, self._place(rank), now, known_seconds)
+
+    def _evidence(self, rank: HeldRank, since: float) -> Evidence:
+        snapshot = rank.snapshot
+        workers = self._workers
+        return Evidence(
+            self._sampler.figures(rank, since),
+            [ThreadState(**each) for each in snapshot.thread_states],
+            () if workers is None else workers.of(snapshot.job_id, snapshot.rank),
+            self._sampler.facts(rank, since),
+        )
+
+    def _peers_here(
+        self,
+        rank: HeldRank,
+        held: Iterable[HeldRank],
+        late: Collection[RankKey],
+        since: float,
+        now: float,
+    ) -> list[dict[str, float]]:
+        """Return the figures of those of its peer group on this node that are not late."""
+        mine = rank.snapshot
+        return [
+            self._sampler.figures(each, since)
+            for each in held
+            if (each.snapshot.job_id, each.snapshot.peer_group) == (mine.job_id, mine.peer_group)
+            and _key(each) not in late
+            and each.is_beating(now)
+        ]
+
+    def _place(self, rank: HeldRank) -> Place:
+        place = self._sampler.place(rank)
+        gpu = None if place is None else place.gpu
+        return Place(
+            peer_group=rank.snapshot.peer_group,
+            node=self._node_name,
+            gpu="" if gpu is None else str(gpu.index),
+            gpu_uuid="" if place is None else place.gpu_uuid,
+            pid=str(self._sampler.pid(rank) or rank.snapshot.pid),
+        )
+
+    def _process(self, rank: HeldRank) -> Iterable[LateRank]:
+        pid, snapshot = self._sampler.pid(rank), rank.snapshot
+        if pid is not None:
+            yield LateRank(snapshot.job_id, snapshot.rank, pid, snapshot.loader)
+
+
+def late_here(jobs: NodeJobs) -> Iterable[tuple[HeldRank, Late]]:
+    """Yield the ranks that beat here and that their job's verdict names."""
+    for job in jobs.now():
+        yield from job.late()
+
+
+def _key(rank: HeldRank) -> RankKey:
+    return rank.snapshot.job_id, rank.snapshot.rank

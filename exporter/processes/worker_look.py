@@ -1,0 +1,105 @@
+"""One look at a worker of a loader, from outside: its clocks, and what its main thread waits for.
+
+Nothing is stopped or traced. What a thread waits for is hidden from other users without
+CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH; then a worker that is blocked seems idle, and only running,
+waiting for a CPU and uninterruptible waits for a disk are told.
+"""
+
+import os
+import time
+from pathlib import Path
+from typing import Final
+
+from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND
+from exporter.processes.usage import Usage, beginning, stat
+from exporter.processes.worker_window import Look, WorkerWindow
+from rank_probe.waits import (
+    BLOCKED,
+    DISK,
+    PIPE,
+    SHARED,
+    SLEEP,
+    SOCKET,
+    Reader,
+    Wait,
+    wait_of_channel,
+)
+
+# A pipe that is not known may be new: the rank's are listed again, but not at each look.
+SECONDS_BEFORE_LISTED_AGAIN: Final = 5.0
+# What a kernel's function tells well enough.
+SURE_BY_CHANNEL: Final = (DISK, SLEEP, SOCKET)
+UNKNOWN: Final = Wait(BLOCKED, link=SHARED)
+
+
+class Pipes:
+    """The pipes that the rank *pid* has open, as links: its workers wait for work at theirs."""
+
+    def __init__(self, procfs: Path, pid: int) -> None:
+        self._folder = f"{procfs}/{pid}/fd"
+        self._known: frozenset[str] = frozenset()
+        self._listed_seconds = float("-inf")
+
+    def has(self, link: str, now: float) -> bool:
+        """Whether the rank has the pipe *link*."""
+        if link not in self._known and now - self._listed_seconds > SECONDS_BEFORE_LISTED_AGAIN:
+            self._listed_seconds = now
+            self._known = frozenset(self._links())
+        return link in self._known
+
+    def _links(self) -> list[str]:
+        found = []
+        try:
+            for name in os.listdir(self._folder):
+                found.append(os.readlink(f"{self._folder}/{name}"))
+        except OSError:  # One was closed meanwhile, or the rank has ended.
+            self._listed_seconds = float("-inf")
+        return [each for each in found if each.startswith("pipe:")]
+
+
+class WatchedWorker:
+    """The worker *pid* of a rank that has *pipes*."""
+
+    def __init__(self, procfs: Path, pid: int, pipes: Pipes) -> None:
+        self.pid = pid
+        self.window = WorkerWindow()
+        self._procfs = procfs
+        self._folder = f"{procfs}/{pid}"
+        self._pipes = pipes
+        self._reader = Reader(self._folder)
+        self._start_ticks: int | None = None
+
+    def look(self) -> bool:
+        """Look at it; False if it has ended."""
+        call = beginning(f"{self._folder}/syscall") or b""
+        found = stat(self._procfs, self.pid)
+        if found is None or found.is_zombie or found.start_ticks != self._started(found):
+            return False
+        clocks = (beginning(f"{self._folder}/schedstat") or b"").split()
+        if len(clocks) != 3:
+            return True  # This kernel does not count.
+        now = time.monotonic()
+        wait = self._wait(call, found)
+        idle = wait is not None and self._is_idle(wait, now)
+        cpu, queue = (int(each) / NANOSECONDS for each in clocks[:2])
+        ticks = found.own.cpu_ticks / TICKS_PER_SECOND
+        self.window.add(Look(now, cpu, queue, ticks, wait, idle))
+        return True
+
+    def _started(self, found: Usage) -> int:
+        self._start_ticks = self._start_ticks or found.start_ticks
+        return self._start_ticks
+
+    def _wait(self, call: bytes, found: Usage) -> Wait | None:
+        is_in_disk_sleep = found.state == b"D"
+        if call:
+            return self._reader.wait(call, lambda: is_in_disk_sleep)
+        channel = (beginning(f"{self._folder}/wchan") or b"").decode(errors="replace")
+        wait = wait_of_channel(channel, is_in_disk_sleep=is_in_disk_sleep)
+        if wait is not None and wait.state in SURE_BY_CHANNEL:
+            return wait
+        # Which pipe or lock it waits for is not known, so neither is whether it waits for work.
+        return None if found.state == b"R" else UNKNOWN
+
+    def _is_idle(self, wait: Wait, now: float) -> bool:
+        return wait.link == SHARED or (wait.state == PIPE and self._pipes.has(wait.link, now))

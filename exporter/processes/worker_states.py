@@ -1,0 +1,164 @@
+"""What the loader's workers of a late rank do: several looks a second, from outside."""
+
+import random
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from exporter.causes.model import ThreadState
+from exporter.processes.children import Children, family
+from exporter.processes.loader_workers import loader_workers
+from exporter.processes.worker_look import Pipes, WatchedWorker
+from rank_probe.stages import DATA, STAGES
+from rank_probe.waits import CPU_QUEUE, DISK, Wait
+
+# At first, so that the first page has an answer: LEAST_LOOKS of them take two seconds.
+FIRST_INTERVAL_SECONDS: Final = 0.2
+FIRST_LOOKS: Final = 40
+INTERVAL_SECONDS: Final = 1.0
+# Much, or the looks would fall on the same moments of equally long batches.
+JITTER: Final = 0.5
+# A loader without persistent workers starts new ones in each epoch.
+LOOKS_BEFORE_LISTED_AGAIN: Final = 5
+# A rank's: 100 µs each.
+MOST_WORKERS: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LateRank:
+    """A late rank, with its process as this exporter sees it, and what its loader's workers run."""
+
+    job_id: str
+    rank: int
+    pid: int
+    loader: str = ""
+
+
+class WorkerStates:
+    """Looks at the workers of the ranks that it was last told to follow, in a thread of its own.
+
+    It reads /proc between start() and stop(), and nothing while no rank is followed. *follow* and
+    *of* may be called from any thread.
+    """
+
+    def __init__(self, procfs: Path) -> None:
+        self._procfs = procfs
+        self._children = Children(procfs)
+        self._stopping = threading.Event()
+        self._followed_any = threading.Event()
+        self._thread: threading.Thread | None = None
+        # Both are replaced as a whole, so that another thread never sees a partial result.
+        self._followed: Sequence[LateRank] = ()
+        self._states: Mapping[tuple[str, int], Sequence[ThreadState]] = {}
+        self._ranks: dict[tuple[str, int, int], _Rank] = {}
+
+    def start(self) -> None:
+        """Start looking."""
+        self._thread = threading.Thread(
+            target=self._look_until_stopped, name="rankskew-worker-states", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop looking; a thread that hangs in /proc is left behind."""
+        self._stopping.set()
+        self._followed_any.set()
+        if self._thread is not None:
+            self._thread.join(timeout=0.2)
+
+    def follow(self, ranks: Sequence[LateRank]) -> None:
+        """Look at the workers of these ranks from now on, and forget those of others."""
+        self._followed = ranks
+        if ranks:
+            self._followed_any.set()
+
+    def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:
+        """Return in what the busiest worker of a followed rank spends its time, in stage `data`.
+
+        Largest first; what is missing to 1 is time in which it waited for work. Empty without
+        workers, and in the first seconds.
+        """
+        return self._states.get((job_id, rank), ())
+
+    def look(self) -> None:
+        """Look now."""
+        followed = self._followed
+        keys = {(each.job_id, each.rank, each.pid): each for each in followed}
+        self._ranks = {
+            key: self._ranks.get(key) or _Rank(self._procfs, each.pid) for key, each in keys.items()
+        }
+        listed: list[Mapping[int, Sequence[int]]] = []  # At most once a look, for all ranks.
+
+        def children() -> Mapping[int, Sequence[int]]:
+            if not listed:
+                listed.append(self._children.look())
+            return listed[0]
+
+        for rank in self._ranks.values():
+            rank.look(children)
+        self._states = {
+            (each.job_id, each.rank): self._ranks[key].states(each.loader)
+            for key, each in keys.items()
+        }
+
+    def _look_until_stopped(self) -> None:
+        own_random = random.Random()
+        while not self._stopping.is_set():
+            if not self._followed:
+                self._followed_any.clear()
+                self._ranks, self._states = {}, {}
+                if not self._followed:  # Nor since the event was cleared.
+                    self._followed_any.wait()
+                continue
+            self.look()
+            self._stopping.wait(self._interval() * own_random.uniform(1 - JITTER, 1 + JITTER))
+
+    def _interval(self) -> float:
+        is_first = any(rank.looks < FIRST_LOOKS for rank in self._ranks.values())
+        return FIRST_INTERVAL_SECONDS if is_first else INTERVAL_SECONDS
+
+
+class _Rank:
+    """The workers of the rank *pid*."""
+
+    def __init__(self, procfs: Path, pid: int) -> None:
+        self._procfs = procfs
+        self._pid = pid
+        self._pipes = Pipes(procfs, pid)
+        self._workers: dict[int, WatchedWorker] = {}
+        self.looks = 0
+
+    def look(self, children: Callable[[], Mapping[int, Sequence[int]]]) -> None:
+        """Look at each of them."""
+        if self.looks % LOOKS_BEFORE_LISTED_AGAIN == 0:
+            self._list(children())
+        self.looks += 1
+        self._workers = {pid: each for pid, each in self._workers.items() if each.look()}
+
+    def states(self, loader: str) -> Sequence[ThreadState]:
+        """Return the states of the worker that is busiest; *loader* is what it runs.
+
+        The loop takes batches from all workers in turn, so that it waits for the slowest one.
+        """
+        shares = [each.window.shares() for each in self._workers.values()]
+        busiest = max(shares, key=lambda each: sum(each.values()), default={})
+        return [
+            ThreadState(STAGES[DATA], what.state, share, _place(what, loader))
+            for what, share in busiest.items()
+        ]
+
+    def _list(self, children: Mapping[int, Sequence[int]]) -> None:
+        descendants = [pid for pid in family(self._pid, children, frozenset()) if pid != self._pid]
+        found = loader_workers(self._procfs, self._pid, descendants)[:MOST_WORKERS]
+        self._workers = {
+            pid: self._workers.get(pid) or WatchedWorker(self._procfs, pid, self._pipes)
+            for pid in found
+        }
+
+
+def _place(what: Wait, loader: str) -> str:
+    if what.state == DISK:
+        return what.mount
+    return "" if what.state == CPU_QUEUE else loader

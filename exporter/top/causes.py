@@ -1,0 +1,85 @@
+"""The cause of a late rank as its exporter tells it: in its JSON, and as series of a Prometheus."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from exporter.causes.model import UNKNOWN, Guess
+from exporter.client.fields import mapping, number, objects, text
+from exporter.client.prometheus import Sample
+from exporter.live.causes import CauseView, cause_sentence, unit_of
+from exporter.live.sentences import LateView
+
+# A late rank has one of the first two, and a figure of its own and one of its peers, or none.
+INFO: Final = "rankskew_late_cause_info"
+SHARE: Final = "rankskew_late_cause_share_ratio"
+FIGURE: Final = "rankskew_late_cause_figure"
+SERIES: Final = "rankskew_late_cause_(info|share_ratio|figure)"
+
+
+def from_json(said: Any) -> CauseView | None:
+    """Return the cause of an entry of a verdict's late ranks, None if there is none yet."""
+    fields = mapping(said)
+    cause = text(fields.get("cause"))
+    if not cause:
+        return None
+    figure = text(fields.get("figure")) or ""
+    return CauseView(
+        cause=cause,
+        detail=text(fields.get("detail")) or "",
+        share=number(fields.get("share")) or 0.0,
+        sentence=text(fields.get("sentence")) or "",
+        first_action=text(fields.get("first_action")) or "",
+        figure=figure,
+        value=number(fields.get("value")),
+        peers_value=number(fields.get("peers_value")),
+        unit=unit_of(figure),
+        others=list(map(_guess, objects(fields.get("others")))),
+    )
+
+
+def _guess(said: Mapping[str, Any]) -> Guess:
+    return Guess(
+        cause=text(said.get("cause")) or "",
+        detail=text(said.get("detail")) or "",
+        share=number(said.get("share")) or 0.0,
+        sentence=text(said.get("sentence")) or "",
+    )
+
+
+def from_series(samples: Mapping[str, Sequence[Sample]]) -> dict[str, CauseView]:
+    """Return the causes in the *samples* of a job, by rank."""
+    shares = {each["rank"]: each.value for each in samples.get(SHARE, ())}
+    figures = {(each["rank"], each["of"]): each.value for each in samples.get(FIGURE, ())}
+    return {
+        each["rank"]: CauseView(
+            cause=each["cause"],
+            detail=each["detail"],
+            share=shares.get(each["rank"], 0.0),
+            sentence=each["sentence"],
+            first_action=each["first_action"],
+            figure=each["figure"],
+            value=figures.get((each["rank"], "rank")),
+            peers_value=figures.get((each["rank"], "peers")),
+            unit=unit_of(each["figure"]),
+            others=[],
+        )
+        for each in samples.get(INFO, ())
+    }
+
+
+def told(cause: CauseView) -> str:
+    """Return it in a sentence, with the share of the delay that it accounts for."""
+    said = cause_sentence(cause).removesuffix(".")
+    return f"{said}." if cause.cause == UNKNOWN else f"{said} ({cause.share:.0%} of the delay)."
+
+
+def of_node(late: Sequence[LateView]) -> CauseView | None:
+    """Return the cause that most of the *late* ranks of a node have, of these the costliest's.
+
+    As the alert on a slow node names it, in late.yaml.
+    """
+    known = sorted((each for each in late if each.cause), key=lambda each: -each.gpus_lost)
+    causes = [each.cause for each in known if each.cause is not None]
+    often = Counter(each.cause for each in causes)
+    return max(causes, key=lambda each: often[each.cause], default=None)

@@ -1,0 +1,195 @@
+"""Page, top, diagnose and alert give one answer: in every state, for every fault, at any time."""
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pytest
+
+from exporter.diagnose.from_exporter import read_exporters as diagnose_exporters
+from exporter.diagnose.model import Report
+from exporter.diagnose.prometheus.read import read as diagnose_prometheus
+from exporter.live import states
+from exporter.top.from_exporter import read_exporters
+from exporter.top.from_prometheus import read_prometheus
+from exporter.top.model import Job
+from rank_probe.verdict import MILD, UNSYNCED
+from tests.e2e.test_states import documented
+from tests.e2e.tour import PLACES, Tour, settled_tour
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+MOMENTS: Final = 3
+BETWEEN_SECONDS: Final = 15.0
+# Views look at a job one after the other, and its figures are noisy: 2 % every five seconds.
+NEAR: Final = 0.1
+NEAR_GPUS: Final = 0.1
+PAGE, ALERT = "page", "alert"
+# An exporter cannot know that another one is down.
+BLIND: Final = {"down": ("page", "top of exporters", "diagnose of exporters")}
+# Which alert says what.
+STATE_OF: Final = {
+    "RankskewJobHung": states.HUNG,
+    "RankskewStraggler": states.STRAGGLER,
+    "RankskewSlowNode": states.SLOW_NODE,
+}
+HELD_UP_BY: Final = re.compile(r"GPUs wait: rank (\d+)")
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a view says: the *ranks* to look at, the cause with its detail, and the GPUs lost.
+
+    None is what it does not say at all.
+    """
+
+    state: str
+    ranks: frozenset[int] | None
+    cause: tuple[str, str] | None
+    gpus_lost: float | None
+
+
+# By view.
+Answers = Mapping[str, Answer]
+
+
+def page(fleet: Tour, job_id: str) -> Answer:
+    """Return what the page of the node with the late rank says."""
+    verdict = fleet.live(job_id)
+    late = [
+        each for each in verdict["late"] if each["is_told"] and each["kind"] not in (MILD, UNSYNCED)
+    ]
+    ranks = {int(each["rank"]) for each in late}
+    if verdict["state"] == states.HUNG:
+        held = HELD_UP_BY.search(verdict["sentence"])
+        ranks = {int(held[1])} if held else set()
+    cause = late[0]["cause"] if late else None
+    return Answer(
+        verdict["state"],
+        frozenset(ranks),
+        (cause["cause"], cause["detail"]) if cause else None,
+        sum(verdict["gpus_lost"].values()),
+    )
+
+
+def of_top(job: Job) -> Answer:
+    """Return what `rankskew top` shows of *job*."""
+    late = [each for each in job.late if each.wakes]
+    ranks = {each.rank for each in late}
+    if job.state == states.HUNG:
+        ranks = {job.culprit[0]} if job.culprit else set()
+    cause = late[0].cause if late and job.state != states.HUNG else None
+    return Answer(
+        job.state,
+        frozenset(ranks),
+        (cause.cause, cause.detail) if cause else None,
+        job.gpus_lost or 0.0,
+    )
+
+
+def of_report(report: Report) -> Answer:
+    """Return what `rankskew diagnose` says."""
+    first = next((each for each in report.findings if each.ranks), None)
+    is_about_ranks = first is not None and (first.cause or report.state == states.HUNG)
+    return Answer(
+        report.state,
+        frozenset(first.ranks) if first is not None and is_about_ranks else frozenset(),
+        (first.cause, first.detail or "") if first is not None and first.cause else None,
+        report.loss.gpus if report.loss is not None else 0.0,
+    )
+
+
+def of_alerts(fleet: Tour, job_id: str, alerts: list[dict[str, Any]]) -> Answer | None:
+    """Return what the alert on the ranks of the job says; None if there is none."""
+    for alert in alerts:
+        labels = alert["labels"]
+        state = STATE_OF.get(labels["alertname"])
+        if labels.get("job_id") == job_id and state is not None:
+            cause = labels.get("cause")
+            rank = labels.get("rank")
+            ranks = frozenset({int(rank)}) if rank else _of_node(job_id, labels["instance"])
+            return Answer(state, ranks, (cause, "") if cause else None, None)
+    return None
+
+
+def _of_node(job_id: str, instance: str) -> frozenset[int]:
+    plan = PLACES[job_id]
+    place = int(instance.removeprefix("sim-").partition(":")[0]) - plan.first_node
+    return frozenset(range(place * plan.gpus, (place + 1) * plan.gpus))
+
+
+def ask_all(fleet: Tour) -> dict[str, dict[str, Answer]]:
+    """Return what each view says of each job now."""
+    alerts = fleet.prometheus.active_alerts()
+    tops = {job.job_id: job for job in read_prometheus(fleet.prometheus.url).jobs}
+    found = {}
+    for job_id, plan in PLACES.items():
+        urls = [fleet.url(plan.first_node + node) for node in range(plan.nodes)]
+        (top,) = read_exporters(urls).jobs
+        said = {
+            PAGE: page(fleet, job_id),
+            "top of exporters": of_top(top),
+            "top of Prometheus": of_top(tops[job_id]),
+            "diagnose of exporters": of_report(diagnose_exporters(urls, job_id)),
+            "diagnose of Prometheus": of_report(
+                diagnose_prometheus(fleet.prometheus.url, None, job_id, None)
+            ),
+        }
+        told = of_alerts(fleet, job_id, alerts)
+        found[job_id] = said | ({ALERT: told} if told is not None else {})
+    return found
+
+
+@pytest.fixture(scope="module")
+def moments(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[dict[str, Answers]]]:
+    """What each view said of each job of the tour, at three moments."""
+    expected = {row.job_id: row.state for row in documented()}
+    with settled_tour(tmp_path_factory.mktemp("one_answer"), expected) as fleet:
+        asked: list[dict[str, Answers]] = []
+        for number in range(MOMENTS):
+            time.sleep(BETWEEN_SECONDS if number else 0.0)
+            asked.append(dict(ask_all(fleet)))
+        yield asked
+
+
+def sighted(job_id: str, answers: Answers) -> Answers:
+    """Return the answers of the views that can know the state of the job."""
+    blind = BLIND.get(job_id, ())
+    return {view: answer for view, answer in answers.items() if view not in blind}
+
+
+@pytest.mark.parametrize("job_id", PLACES)
+def test_every_view_gives_the_same_state(moments: list[dict[str, Answers]], job_id: str) -> None:
+    """One word for it, at each moment."""
+    for each in moments:
+        answers = sighted(job_id, each[job_id])
+        assert len({answer.state for answer in answers.values()}) == 1, answers
+
+
+@pytest.mark.parametrize("job_id", PLACES)
+def test_every_view_names_the_same_ranks(moments: list[dict[str, Answers]], job_id: str) -> None:
+    """Those that are late enough to be told, or that the others wait for."""
+    for each in moments:
+        answers = sighted(job_id, each[job_id])
+        assert len({answer.ranks for answer in answers.values()}) == 1, answers
+
+
+@pytest.mark.parametrize("job_id", PLACES)
+def test_every_view_gives_the_same_cause(moments: list[dict[str, Answers]], job_id: str) -> None:
+    """The exporter's, with its detail where the view has one; none for what is not a late rank."""
+    for each in moments:
+        answers = sighted(job_id, each[job_id])
+        causes = {answer.cause and answer.cause[0] for answer in answers.values()}
+        details = {answer.cause for view, answer in answers.items() if view != ALERT}
+        assert (len(causes), len(details)) == (1, 1), answers
+
+
+@pytest.mark.parametrize("job_id", PLACES)
+def test_every_view_counts_the_same_gpus(moments: list[dict[str, Answers]], job_id: str) -> None:
+    """All kinds of loss together, and the whole job while it hangs."""
+    for each in moments:
+        answers = sighted(job_id, each[job_id])
+        lost = [answer.gpus_lost for answer in answers.values() if answer.gpus_lost is not None]
+        assert max(lost) - min(lost) <= max(NEAR_GPUS, NEAR * max(lost)), answers

@@ -1,0 +1,108 @@
+"""The tour of `rankskew simulate`, scraped by a real Prometheus with the shipped rules."""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.diagnose import fast_rules
+from benchmarks.diagnose_plan import TOUR
+from demo.process import get, wait_for
+from demo.stack import Prometheus, Simulation
+from exporter.simulate.faults import Scope
+from exporter.simulate.kinds import BY_NAME
+from exporter.simulate.plan import tour
+
+INTERVAL_SECONDS: Final = 4.0
+PATIENCE_SECONDS: Final = 300.0
+PLACES: Final = {plan.job_id: plan for plan in tour()}
+LATE_RANK: Final = "6"
+MISSING: Final = "job_reason:rankskew_not_judgeable:bool"
+# Money is told only where somebody has set a price.
+PRICE: Final = """\
+groups:
+  - name: price
+    rules: [{record: "rankskew:gpu_hour_price:override", expr: "vector(2.5)"}]
+"""
+
+
+def _late(scope: Scope) -> dict[str, tuple[str, str, str]]:
+    """Return stage, cause and detail that have to be found, by fault of that *scope*."""
+    late = [kind.name for kind in BY_NAME.values() if kind.extra and kind.scope is scope]
+    right = ((name, TOUR[name]) for name in late)
+    return {name: (each.stage or "", each.what[0], each.detail or "") for name, each in right}
+
+
+FOUND: Final = _late(Scope.GPU)
+FOUND_ON_NODE: Final = _late(Scope.NODE)
+CAUSES: Final = {name: found[1:] for name, found in (FOUND | FOUND_ON_NODE).items()}
+
+
+@dataclass(frozen=True)
+class Tour:
+    """The simulated fleet, and the Prometheus that scrapes it."""
+
+    simulation: Simulation
+    prometheus: Prometheus
+
+    def url(self, node: int) -> str:
+        """Return where the exporter of that node of the fleet is."""
+        return f"{self.simulation.url}/node/sim-{node:02}"
+
+    def live(self, job_id: str) -> dict[str, Any]:
+        """Return what the page of a node says of its job: of the node with the fault, if it can."""
+        plan = PLACES[job_id]
+        is_silent = job_id in ("missing", "down")
+        node = plan.first_node if is_silent else plan.first_node + plan.nodes - 1
+        (job,) = json.loads(get(f"{self.url(node)}/api/v1/live?history=false"))["jobs"]
+        verdict: dict[str, Any] = job["verdict"]
+        return verdict
+
+    def states(self) -> dict[str, str]:
+        """Return the state that the rules record, by job."""
+        found = self.prometheus.query("job:rankskew_state:info")
+        return {series.labels["job_id"]: series.labels["state"] for series in found}
+
+    def causes(self) -> dict[str, tuple[str, str]]:
+        """Return cause and detail that the exporter tells of the late rank, by job."""
+        found = self.prometheus.query(f'rankskew_late_cause_info{{rank="{LATE_RANK}"}}')
+        return {
+            series.labels["job_id"]: (series.labels["cause"], series.labels.get("detail", ""))
+            for series in found
+        }
+
+    def is_settled(self, expected: Mapping[str, str]) -> bool:
+        """Say whether the jobs have the *expected* states, and the late ranks their causes."""
+        right = expected.items() <= self.states().items()
+        # The last to be known: ranks whose exporter is down are missing from the judged ones.
+        missing = bool(self.prometheus.query(f"{MISSING}{{job_id='down'}}"))
+        return right and missing and CAUSES.items() <= self.causes().items()
+
+
+@contextmanager
+def settled_tour(directory: Path, expected: Mapping[str, str]) -> Iterator[Tour]:
+    """Run the tour; yields it once every job has its *expected* state."""
+    rules = fast_rules(directory / "rules")
+    (rules / "price.yaml").write_text(PRICE)
+    with (
+        Simulation(directory / "simulation") as simulation,
+        Prometheus(
+            directory,
+            discovery=simulation.discovery,
+            rules=rules,
+            interval_seconds=INTERVAL_SECONDS,
+            scrapes_itself=True,
+        ) as prometheus,
+    ):
+        found = Tour(simulation, prometheus)
+        settled = wait_for(
+            lambda: True if found.is_settled(expected) else None, PATIENCE_SECONDS, 2.0
+        )
+        states, causes = found.states(), found.causes()
+        assert settled, (
+            {job: states.get(job) for job in expected if states.get(job) != expected[job]},
+            {job: causes.get(job) for job in CAUSES if causes.get(job) != CAUSES[job]},
+        )
+        yield found

@@ -2,7 +2,11 @@
 
 from typing import Final
 
-from dashboards.panels import Override
+from grafana_foundation_sdk.builders import table
+
+from dashboards.links import CELL, to_rank
+from dashboards.panels import Override, column, rows, table_panel
+from dashboards.tables import keyed_table
 from exporter.vocabulary import words
 
 # Joins the cause and the detail of a rank, as the label `why` of explained().
@@ -30,3 +34,42 @@ def in_short(series: str) -> str:
         if said.short != cause:
             series = f'label_replace({series}, "cause", "{said.short}", "cause", "{cause}")'
     return series
+
+
+def why_late(ranks: str, nothing: str) -> table.Panel:
+    """Return why each of *ranks*, a selector, is late; *nothing* is said where none is."""
+    why = explained(f"rankskew_late_cause_info{{{ranks}}}")
+    figure = f'max by (cluster, rank) (rankskew_late_cause_figure{{of="%s",{ranks}}})'
+    panel = (
+        table_panel(
+            "Why late",
+            "The cause of each late rank, as the exporter on its node found it: a sentence with "
+            "the figure of the rank and that of its peers, how much of its delay that explains, "
+            "and what to do first. Not known: nothing that was measured accounts for half of it.",
+            "none",
+            span=24,
+        )
+        .height(4)
+        .no_value(nothing)
+        .with_target(rows(f"max by (cluster, rank, why, sentence, first_action) ({why})", "A"))
+        .with_target(
+            rows(f"max by (cluster, rank) (rankskew_late_cause_share_ratio{{{ranks}}})", "B")
+        )
+        .with_target(rows(figure % "rank", "C"))
+        .with_target(rows(figure % "peers", "D"))
+        .with_target(rows(f"sum by (cluster, rank) (rank:rankskew_gpus_lost:sum{{{ranks}}})", "E"))
+    )
+    return keyed_table(
+        panel,
+        {
+            "rank": [*column("Rank", width=60), to_rank(CELL)],
+            "why": [*column("Cause", width=180), as_values()],
+            "sentence": column("Because"),
+            "Value #B": column("Explains", "percentunit", decimals=0, width=75),
+            "Value #C": column("Figure", "sishort", width=75),
+            "Value #D": column("Its peers'", "sishort", width=80),
+            "first_action": column("Do first", width=440),
+        },
+        order="Value #E",
+        key="rank",
+    )

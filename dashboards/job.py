@@ -3,18 +3,20 @@
 from grafana_foundation_sdk.builders import dashboard
 
 from dashboards.board import board, events, lifecycle, restarts
+from dashboards.causes import why_late
 from dashboards.job_details import difference_panels, hang_panels
 from dashboards.job_drift import drift_panels
 from dashboards.job_figures import figures
 from dashboards.job_gpus import gpu_panels, symmetry_panels
 from dashboards.job_input import input_panels
-from dashboards.job_losses import late_ranks, lost_by_kind, lost_by_rank_and_stage, why_late
+from dashboards.job_losses import late_ranks, lost_by_kind, lost_by_rank_and_stage
 from dashboards.job_over_time import (
     late_over_time,
     run_panels,
     state_over_time,
     wait_heatmap,
 )
+from dashboards.job_series import NOBODY
 from dashboards.variables import JOB, cluster_variable, job_variable
 
 
@@ -38,7 +40,7 @@ def job_dashboard() -> dashboard.Dashboard:
         lost_by_kind(),
         lost_by_rank_and_stage(),
         late_ranks(),
-        why_late(),
+        why_late(JOB, NOBODY),
     ):
         job.with_panel(panel)
     for title, panels in (

@@ -98,7 +98,7 @@ def _lost_cost() -> stat.Panel:
         stat_panel(
             "Cost / h",
             "US$ per hour for GPUs that do nothing but wait, for any reason: GPUs lost times the "
-            "price of a GPU hour, a default price until you record your own.",
+            "price of a GPU hour; nothing until you record one.",
             "currencyUSD",
             span=2,
         )

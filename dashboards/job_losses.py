@@ -1,15 +1,11 @@
 """The job's loss: by kind of waiting, by rank and stage, and for each late rank."""
 
-from typing import Final
-
 from grafana_foundation_sdk.builders import table, timeseries
 
 from dashboards.causes import as_values, explained
 from dashboards.job_series import (
     AT_END,
     CAUSE,
-    CAUSE_FIGURE,
-    CAUSE_SHARE,
     GPU_INDEX,
     LATE,
     LATE_SINCE,
@@ -37,8 +33,6 @@ from dashboards.panels import (
 from dashboards.tables import keyed_table
 from dashboards.variables import JOB
 from exporter.vocabulary.words import KINDS
-
-_WHY: Final = explained(CAUSE)
 
 
 def lost_by_kind() -> timeseries.Panel:
@@ -115,7 +109,7 @@ def late_ranks() -> table.Panel:
         .with_target(rows(beside_late(peers(wait())), "F"))
         .with_target(rows(f"min by (cluster, rank) ({late_now(LATE_SINCE)})", "G"))
         .with_target(rows(f"max by (cluster, rank, gpu) ({late_now(GPU_INDEX)})", "H"))
-        .with_target(rows(f"max by (cluster, rank, why) ({_WHY})", "I"))
+        .with_target(rows(f"max by (cluster, rank, why) ({explained(CAUSE)})", "I"))
     )
     return keyed_table(
         panel,
@@ -136,40 +130,5 @@ def late_ranks() -> table.Panel:
         },
         order="Value #B",
         hidden=("instance",),
-        key="rank",
-    )
-
-
-def why_late() -> table.Panel:
-    """Return why each late rank is late, in the words of its exporter."""
-    panel = (
-        table_panel(
-            "Why they are late",
-            "The cause of each late rank, as the exporter on its node found it: a sentence with "
-            "the figure of the rank and that of its peers, how much of its delay that explains, "
-            "and what to do first. Not known: nothing that is measured explains half of it.",
-            "none",
-            span=24,
-        )
-        .height(5)
-        .no_value(NOBODY)
-        .with_target(rows(f"max by (cluster, rank, why, sentence, first_action) ({_WHY})", "A"))
-        .with_target(rows(f"max by (cluster, rank) ({CAUSE_SHARE})", "B"))
-        .with_target(rows(f"max by (cluster, rank) ({CAUSE_FIGURE % 'rank'})", "C"))
-        .with_target(rows(f"max by (cluster, rank) ({CAUSE_FIGURE % 'peers'})", "D"))
-        .with_target(rows(f"sum by (cluster, rank) ({LOST})", "E"))
-    )
-    return keyed_table(
-        panel,
-        {
-            "rank": [*column("Rank", width=60), to_rank(CELL)],
-            "why": [*column("Cause", width=190), as_values()],
-            "sentence": column("Because"),
-            "Value #B": column("Explains", "percentunit", decimals=0, width=80),
-            "Value #C": column("Figure", "sishort", width=90),
-            "Value #D": column("Its peers'", "sishort", width=90),
-            "first_action": column("Do first", width=330),
-        },
-        order="Value #E",
         key="rank",
     )

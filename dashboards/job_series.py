@@ -26,10 +26,7 @@ ROTATING_BY_STAGE: Final = f"job_stage:rankskew_gpus_lost:sum{{{JOB}}}"
 _JUDGE: Final = "group by (cluster, job_id, judge) (rankskew_job_judge_info{%s})"
 _JOIN: Final = _JUDGE % f'judge="join",{JOB}'
 JUDGE: Final = f"({_JOIN} or {ON_JOB} {_JUDGE % JOB})"
-# Why each late rank is late, how much of its delay that is, and the figure that shows it.
 CAUSE: Final = f"rankskew_late_cause_info{{{JOB}}}"
-CAUSE_SHARE: Final = f"rankskew_late_cause_share_ratio{{{JOB}}}"
-CAUSE_FIGURE: Final = f'rankskew_late_cause_figure{{of="%s",{JOB}}}'
 # Each rank with the GPU it runs on now; recorded from rankskew_gpu_rank_info.
 RANK_GPU: Final = f"rank:rankskew_gpu:group{{{JOB}}}"
 # The same with the GPU's index on its node, as people call it.

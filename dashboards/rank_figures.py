@@ -94,7 +94,7 @@ def _lost() -> stat.Panel:
             "GPUs of the whole job that do nothing but wait for this rank, mean of the last "
             "minute. Nothing while it is not late.",
             "none",
-            span=2,
+            span=3,
         )
         .decimals(2)
         .no_value("–")
@@ -112,7 +112,7 @@ def _since() -> stat.Panel:
             "Late since",
             "When the rank became late, by its node's clock. Nothing while it is not late.",
             "dateTimeFromNow",
-            span=2,
+            span=3,
         )
         .no_value("–")
         .text(figure_size(16))
@@ -127,13 +127,13 @@ def _cause() -> stat.Panel:
     return (
         sentence_panel(
             "Cause",
-            "Why it is late, as the exporter on its node says, with its own figure and that of "
-            "its peers. Not known: nothing that is measured explains half of its delay.",
-            span=5,
-            size=13,
+            "Why it is late, as the exporter on its node says; the table below has its sentence. "
+            "Not known: nothing that was measured accounts for half of its delay.",
+            span=3,
+            size=14,
         )
         .thresholds(steps((LATE_COLOUR, None)))
-        .with_target(instant(cause, "{{cause}}: {{sentence}}", "A"))
+        .with_target(instant(cause, "{{cause}}", "A"))
         .with_target(instant(f"0 * {THIS} unless on (cluster, job_id, rank) {LATE}", "–", "B"))
         .override_by_query("B", [fixed(PEERS_COLOUR)])
     )

@@ -39,7 +39,7 @@ LATE = {
     ("Now", "A"),
     *(("Figure that explains it", ref) for ref in "ABC"),
     *(("Late ranks", ref) for ref in "ABCDEFGHI"),
-    *(("Why they are late", ref) for ref in "ABCDE"),
+    *(("Why late", ref) for ref in "ABCDE"),
     *(("The costliest late rank, by stage", ref) for ref in "ABC"),
 }
 # Lines of late ranks beside their peers, where the peers have lines too.

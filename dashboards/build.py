@@ -10,6 +10,7 @@ from typing import Final
 from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
+from dashboards.detail import say_what_it_needs
 from dashboards.fleet import fleet_dashboard
 from dashboards.job import job_dashboard
 from dashboards.node import node_dashboard
@@ -41,6 +42,7 @@ def rendered(builder: Dashboard) -> str:
     panels = [p for outer in dashboard["panels"] for p in (outer, *(outer.get("panels") or ()))]
     for number, panel in enumerate(panels, start=1):
         panel["id"] = number
+        say_what_it_needs(panel)
     return json.dumps(dashboard, indent=2, sort_keys=True) + "\n"
 
 

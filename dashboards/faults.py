@@ -1,17 +1,18 @@
 """What hardware says of a rank's GPU: the fault that explains why a job hangs."""
 
-from dashboards.variables import CLUSTER
+from typing import Final
 
-_FAULT = "gpu_fault:rankskew_gpu:max"
+# What may stop a rank. The other faults slow it down, or say how its GPU is used.
+STOPPING: Final = "lost|recovery|memory|nvlink|xid|pcie_link|pcie_errors|nvlink_errors|pstate"
 
 
-def faulty(ranks: str) -> str:
-    """Return those of *ranks* whose GPU is faulty, labelled with the fault.
+def faults_of(ranks: str, selector: str) -> str:
+    """Return the worst fault of the GPU of each of *ranks*, which have one; *selector* is theirs.
 
-    *ranks* are series of gpu:rankskew_rank:group.
+    A GPU that is lost often has an XID error too; the loss comes first.
     """
-    # A GPU that is lost often has an XID error too; the loss comes first.
-    lost = f'0 * {_FAULT}{{fault="lost",{CLUSTER}}} + 2'
-    faults = f"{lost} or 0 * {_FAULT}{{{CLUSTER}}} + 1"
-    worst = f"topk by (cluster, instance, gpu_uuid) (1, {faults})"
-    return f"({ranks}) * on (cluster, instance, gpu_uuid) group_left (fault) {worst}"
+    fault = f'rankskew_gpu_fault{{fault=~"{STOPPING}",{selector}}}'
+    lost = f'rankskew_gpu_fault{{fault="lost",{selector}}}'
+    each = "cluster, job_id, rank, fault"
+    worst = f"0 * group by ({each}) ({lost}) + 2 or group by ({each}) ({fault})"
+    return f"topk by (cluster, job_id, rank) (1, {worst}) and on (cluster, job_id, rank) {ranks}"

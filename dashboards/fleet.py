@@ -94,7 +94,7 @@ def _money() -> stat.Panel:
         stat_panel(
             "Money lost",
             "US$ for GPUs that do nothing but wait: per hour now, and over the time range above. "
-            "GPUs lost times the price of a GPU hour, a default price until you record your own.",
+            "GPUs lost times the price of a GPU hour; nothing until you record one.",
             "currencyUSD",
             span=6,
         )

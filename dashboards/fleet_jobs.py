@@ -4,7 +4,8 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import table
 
-from dashboards.faults import faulty
+from dashboards.causes import in_short
+from dashboards.faults import faults_of
 from dashboards.fleet_series import (
     ANY_STATE,
     CAUSE,
@@ -20,7 +21,7 @@ from dashboards.fleet_series import (
     UNPROBED,
     WORLD,
 )
-from dashboards.panels import column, rows, table_panel
+from dashboards.panels import Override, column, rows, table_panel
 from dashboards.states import STATES
 from dashboards.tables import (
     JOB_KEY,
@@ -31,7 +32,9 @@ from dashboards.tables import (
     marked,
     rank_link,
 )
+from dashboards.timelines import coded
 from dashboards.variables import CLUSTER
+from exporter.vocabulary.words import REASONS
 
 EACH: Final = "by (cluster, job_id)"
 UNKNOWN: Final = "exporter_down|ranks_missing|not_judgeable"
@@ -73,12 +76,17 @@ def jobs() -> table.Panel:
         "Value #C": column("Of", "none", decimals=0, width=70),
         "Value #D": column("Cost/h", "currencyUSD", decimals=0, width=85),
         "who": [*column("Waits for", width=200), rank_link()],
-        "cause": column("Cause or reason", width=230),
+        "cause": [*column("Cause or reason", width=330), _reasons_in_words()],
         "Value #G": column("Since", "dateTimeFromNow", width=130),
         "Value #H": column("Slowdown", "suffix:×", decimals=2, width=90),
         "Value #I": column("Judged", "percentunit", decimals=0, width=80),
     }
     return keyed_table(panel, fields, order="Value #A", hidden=("rank", "to_cluster"))
+
+
+def _reasons_in_words() -> Override:
+    words = {name: {"text": reason.short} for name, reason in REASONS.items()}
+    return Override(id_val="mappings", value=[{"type": "value", "options": words}])
 
 
 def _of_job(series: str) -> str:
@@ -97,8 +105,8 @@ def _who() -> str:
     suspect = _named("rank $1", "rank", SUSPECT)
     rotating = f"job_stage:rankskew_gpus_lost:sum{{{CLUSTER}}} and {JOB} {STATE % 'rotating'}"
     turns = _named("different ranks", "job_id", f"topk {EACH} (1, {rotating})")
-    kind = f'label_join({_named("rank $1", "rank", WORST_LATE)}, "where", "/", "kind", "instance")'
-    late = f'label_replace({kind}, "who", "node $1", "where", "node/(.*?)(:[0-9]+)?")'
+    kind = f'label_join({_named("rank $1", "rank", WORST_LATE)}, "where", "/", "kind", "nodename")'
+    late = f'label_replace({kind}, "who", "node $1", "where", "node/(.+)")'
     either = f"{suspect} or {JOB} {turns} or {JOB} {late}"
     return f'label_join(({either}), "who", " · ", "who", "stage")'
 
@@ -113,18 +121,24 @@ def _cause() -> str:
     silent = _counted(
         f"count {EACH} (rank:rankskew_silent_seconds:max{{{CLUSTER}}})", "gone silent"
     )
-    reason = f"topk {EACH} (1, job_reason:rankskew_not_judgeable:bool{{{CLUSTER}}})"
+    reasons = f"job_reason:rankskew_not_judgeable:bool{{{CLUSTER}}}"
+    reason = f"bottomk {EACH} (1, {coded(reasons, 'reason', REASONS)})"
     of_late = f"topk {EACH} (1, {CAUSE} and {RANK} {WORST_LATE})"
-    both = f'label_join({of_late}, "cause", ": ", "cause", "detail")'
-    gpu = faulty(f"topk {EACH} (1, gpu:rankskew_rank:group{{{CLUSTER}}} and {RANK} {SUSPECT})")
+    gpu = faults_of(SUSPECT, CLUSTER)
     parts = (
         _worded("GPU: $1", "fault", gpu),
         f"{_worded('no exporter on $1', 'instance', down)} and {JOB} {_in('exporter_down')}",
         f"({missing} or {JOB} {silent}) and {JOB} {_in('ranks_missing')}",
         f"{_worded('$1', 'reason', reason)} and {JOB} {_in('starting|not_judgeable')}",
-        f'label_replace({both}, "cause", "$1", "cause", "(.*): ")',
+        _because(of_late),
     )
     return "(" + f" or {JOB} ".join(f"({part})" for part in parts) + ")"
+
+
+def _because(of_late: str) -> str:
+    """Return the short name of the cause and the exporter's sentence, where there is one."""
+    both = f'label_join({in_short(of_late)}, "cause", ": ", "cause", "sentence")'
+    return f'label_replace({both}, "cause", "$1", "cause", "(.*): ")'
 
 
 def _counted(counts: str, words: str) -> str:
@@ -138,7 +152,7 @@ def _worded(words: str, label: str, series: str) -> str:
 
 def _since() -> str:
     late = f"rankskew_late_since_timestamp_seconds{{{CLUSTER}}} and {RANK} {WORST_LATE}"
-    starting = f"job:rankskew_starting:timestamp{{{CLUSTER}}}"
+    starting = f"time() - job:rankskew_starting_seconds:max{{{CLUSTER}}}"
     silent = f"time() - max {EACH} (rank:rankskew_silent_seconds:max{{{CLUSTER}}})"
     either = f" or {JOB} ".join((f"time() - {HUNG}", silent, f"min {EACH} ({late})", starting))
     return f"1000 * ({either})"

@@ -8,6 +8,7 @@ from dashboards.board import firing
 from dashboards.fleet_series import JOB, LATE, RANK_LOST, SUSPECT, WORLD
 from dashboards.links import FIELD, to_runbook
 from dashboards.panels import LATE_COLOUR, Override, column, rows, table_panel
+from dashboards.self_series import EXPORTERS
 from dashboards.tables import (
     NODE_KEY,
     SEVERITIES,
@@ -21,17 +22,14 @@ from dashboards.tables import (
 from dashboards.variables import CLUSTER
 
 NODE: Final = "by (cluster, instance)"
-DOWN: Final = (
-    f"count {NODE} (instance:rankskew_exporter:group{{{CLUSTER}}}"
-    " and on (cluster, job, instance) up == 0)"
-)
+DOWN: Final = f"count {NODE} ({EXPORTERS} and on (cluster, job, instance) up == 0)"
 # While a job hangs, all its GPUs wait for the rank that is suspected.
 HUNG: Final = f"max by (cluster, job_id, instance) ({SUSPECT}) * {JOB} group_left () {WORLD}"
 LOST: Final = f"sum {NODE} ({RANK_LOST} or {HUNG})"
 LATE_RANKS: Final = f"count {NODE} ({LATE})"
 GPU_DOWN: Final = 'fault="lost"'
 # Errors that programs cause, or that the GPU has repaired itself, are no trouble of a node.
-HARDWARE_XID: Final = 'xid!~"13|31|43|45|68|109|63|92"'
+HARDWARE_XID: Final = 'detail!~"13|31|43|45|68|109|63|92"'
 WITHOUT_GPU: Final = "memory|nvlink|nvlink_errors|recovery|pcie_link|pcie_errors|pstate"
 ALERT_KEY: Final = ("alertname", "severity", "cluster", "job_id", "rank", "instance")
 
@@ -81,7 +79,7 @@ def _of_node(series: str) -> str:
 
 
 def _faulty(selector: str) -> str:
-    faults = f"gpu_fault:rankskew_gpu:max{{{selector},{CLUSTER}}}"
+    faults = f"rankskew_gpu_fault{{{selector},{CLUSTER}}}"
     return f"count {NODE} (group by (cluster, instance, gpu_uuid) ({faults}))"
 
 
@@ -92,7 +90,7 @@ def _order() -> str:
         f"10 * {LOST}",
         LATE_RANKS,
         _faulty(f'fault="xid",{HARDWARE_XID}'),
-        _faulty('fault!~"lost|xid"'),
+        _faulty(f'fault=~"throttled|{WITHOUT_GPU}"'),
     )
     # Each with a label of its own: otherwise only the first of a node would count.
     own = (f'label_replace({part}, "part", "{n}", "", "")' for n, part in enumerate(parts))

@@ -22,6 +22,6 @@ UNPROBED: Final = (
 # Only late ranks have these: a few per job.
 LATE: Final = f"rank:rankskew_late:ratio{{{CLUSTER}}}"
 RANK_LOST: Final = f"rank:rankskew_gpus_lost:sum{{{CLUSTER}}}"
-CAUSE: Final = f"rank:rankskew_cause:info{{{CLUSTER}}}"
+CAUSE: Final = f"rankskew_late_cause_info{{{CLUSTER}}}"
 HUNG: Final = f"job:rankskew_hung:seconds{{{CLUSTER}}}"
 SUSPECT: Final = f"rank_stage:rankskew_hang_suspect:group{{{CLUSTER}}}"

@@ -3,6 +3,7 @@
 from grafana_foundation_sdk.builders import dashboard
 
 from dashboards.board import board, events, lifecycle, restarts
+from dashboards.causes import why_late
 from dashboards.job_details import difference_panels, hang_panels
 from dashboards.job_drift import drift_panels
 from dashboards.job_figures import figures
@@ -15,6 +16,7 @@ from dashboards.job_over_time import (
     state_over_time,
     wait_heatmap,
 )
+from dashboards.job_series import NOBODY
 from dashboards.variables import JOB, cluster_variable, job_variable
 
 
@@ -38,6 +40,7 @@ def job_dashboard() -> dashboard.Dashboard:
         lost_by_kind(),
         lost_by_rank_and_stage(),
         late_ranks(),
+        why_late(JOB, NOBODY),
     ):
         job.with_panel(panel)
     for title, panels in (

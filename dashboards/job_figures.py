@@ -1,7 +1,6 @@
 """The figures at the top of the job dashboard: its state, the loss, who, since when, the alerts."""
 
 from collections.abc import Sequence
-from typing import Final
 
 from grafana_foundation_sdk.builders import stat
 from grafana_foundation_sdk.models.common import BigValueTextMode
@@ -10,9 +9,9 @@ from dashboards.firing_alerts import alerts_panel
 from dashboards.job_series import (
     FIRING,
     HUNG,
+    JUDGE,
     ON_JOB,
     SINCE_LAST_STEP,
-    SOURCE,
     STATE,
     figure_as,
     words,
@@ -31,9 +30,9 @@ from dashboards.panels import (
     steps,
 )
 from dashboards.states import ORANGE, STATES, as_series
+from dashboards.timelines import coded
 from dashboards.variables import JOB
-
-_FIRST: Final = '{reason=~"ranks_.+|off|no_probe",'
+from exporter.vocabulary.words import REASONS
 
 
 def figures() -> Sequence[stat.Panel]:
@@ -99,7 +98,7 @@ def _lost_cost() -> stat.Panel:
         stat_panel(
             "Cost / h",
             "US$ per hour for GPUs that do nothing but wait, for any reason: GPUs lost times the "
-            "price of a GPU hour, a default price until you record your own.",
+            "price of a GPU hour; nothing until you record one.",
             "currencyUSD",
             span=2,
         )
@@ -142,17 +141,18 @@ def _step_time() -> stat.Panel:
 def _judged() -> stat.Panel:
     judged = f"job:rankskew_coverage:ratio{{{JOB}}}"
     reasons = f"job_reason:rankskew_not_judgeable:bool{{{JOB}}}"
-    # The first of several: one that explains the others, if there is one.
-    reason = f"topk(1, 2 * {reasons.replace('{', _FIRST, 1)} or {reasons})"
-    sourced = f"{judged} * {ON_JOB} group_left (source) {SOURCE} or {ON_JOB} {judged}"
+    # The first of several explains the others.
+    reason = f"bottomk(1, {coded(reasons, 'reason', REASONS)})"
+    sourced = f"{judged} * {ON_JOB} group_left (judge) {JUDGE} or {ON_JOB} {judged}"
     valid = f"({sourced}) unless {ON_JOB} ({HUNG} or {reasons})"
     return (
         stat_panel(
             "Judged",
             "Share of the job's ranks that are judged, 0 if it hangs or cannot be judged, and "
-            "the reason. By join: the ranks compare their steps one by one. By block: means over "
-            "half a minute or more are compared, which shows little except a rank that is late "
-            "all the time. Without either, the absence of alerts says nothing.",
+            "the reason. By join: the ranks compare their steps one by one. By node: each exporter "
+            "compares means over half a minute of the ranks on its own node, which shows little "
+            "except a rank that is late all the time. Without either, the absence of alerts says "
+            "nothing.",
             "percentunit",
             span=2,
         )
@@ -160,7 +160,7 @@ def _judged() -> stat.Panel:
         .text(figure_size(18))
         .no_value("–")
         .with_target(
-            instant(f'label_replace({valid}, "by", "by $1", "source", "(.+)")', "{{by}}", "A")
+            instant(f'label_replace({valid}, "by", "by $1", "judge", "(.+)")', "{{by}}", "A")
         )
         .with_target(instant(f"0 * {words(reason, 'reason')}", "{{reason}}", "B"))
         .with_target(instant(f"0 * {HUNG} unless {ON_JOB} {reasons}", "it hangs", "C"))

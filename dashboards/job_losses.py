@@ -1,9 +1,8 @@
 """The job's loss: by kind of waiting, by rank and stage, and for each late rank."""
 
-from typing import Final
-
 from grafana_foundation_sdk.builders import table, timeseries
 
+from dashboards.causes import as_values, explained
 from dashboards.job_series import (
     AT_END,
     CAUSE,
@@ -20,12 +19,10 @@ from dashboards.job_series import (
     peers,
     wait,
 )
-from dashboards.links import CELL, LABEL, to_node, to_rank
+from dashboards.links import CELL, FIELD, LABEL, to_node, to_rank
 from dashboards.panels import (
     LATE_COLOUR,
-    PEERS_COLOUR,
     STAGE_COLOURS,
-    WAIT_COLOUR,
     Override,
     column,
     query,
@@ -35,16 +32,7 @@ from dashboards.panels import (
 )
 from dashboards.tables import keyed_table
 from dashboards.variables import JOB
-
-# By kind: its name on the panel, and its colour.
-KINDS: Final = {
-    "hung": ("job hangs", "#8F1D2C"),
-    "persistent": ("late ranks", LATE_COLOUR),
-    "rotating": ("no stable leader", "#FF9830"),
-    "group": ("unequal peer groups", "#B877D9"),
-    "common": ("communication", WAIT_COLOUR),
-}
-NOT_TOLD_APART: Final = "any other wait"
+from exporter.vocabulary.words import KINDS
 
 
 def lost_by_kind() -> timeseries.Panel:
@@ -57,14 +45,11 @@ def lost_by_kind() -> timeseries.Panel:
         "all its GPUs are lost. The kinds are only known if the ranks compare their steps.",
         "none",
         span=12,
-        colours=dict(KINDS.values()) | {NOT_TOLD_APART: PEERS_COLOUR},
+        colours={kind.name: kind.colour for kind in KINDS.values()},
     )
-    for ref, (kind, (legend, _)) in zip("ABCDE", KINDS.items(), strict=True):
-        series = f'job_kind:rankskew_gpus_lost:sum{{kind="{kind}",{JOB}}}'
-        panel.with_target(query(series, legend, ref))
-    lost = f"job:rankskew_gpus_lost:sum{{{JOB}}}"
-    by_kind = f"sum by (cluster, job_id) (job_kind:rankskew_gpus_lost:sum{{{JOB}}}) or 0 * {lost}"
-    panel.with_target(query(f"{lost} - ({by_kind}) > 0.01", NOT_TOLD_APART, "F"))
+    for ref, (name, kind) in zip("ABCDE", KINDS.items(), strict=True):
+        series = f'job_kind:rankskew_gpus_lost:sum{{kind="{name}",{JOB}}}'
+        panel.with_target(query(series, kind.name, ref))
     return panel.no_value("No rank of this job can be judged")
 
 
@@ -104,8 +89,6 @@ def lost_by_rank_and_stage() -> timeseries.Panel:
 
 def late_ranks() -> table.Panel:
     """Return one row for each rank that is late now."""
-    both = f'label_join({CAUSE}, "cause", ": ", "cause", "detail")'
-    cause = f'label_replace({both}, "cause", "$1", "cause", "(.*): ")'
     panel = (
         table_panel(
             "Late ranks",
@@ -126,19 +109,19 @@ def late_ranks() -> table.Panel:
         .with_target(rows(beside_late(peers(wait())), "F"))
         .with_target(rows(f"min by (cluster, rank) ({late_now(LATE_SINCE)})", "G"))
         .with_target(rows(f"max by (cluster, rank, gpu) ({late_now(GPU_INDEX)})", "H"))
-        .with_target(rows(f"max by (cluster, rank, cause) ({cause})", "I"))
+        .with_target(rows(f"max by (cluster, rank, why) ({explained(CAUSE)})", "I"))
     )
     return keyed_table(
         panel,
         {
             "rank": [*column("Rank", width=60), to_rank(CELL)],
-            "instance": [*column("Node", width=150), to_node(CELL)],
+            "nodename": [*column("Node", width=150), to_node(FIELD % "instance")],
             "stage": column("Late in", width=90),
             "kind": column("How", width=90),
             "Value #A": column("Slower by", "percentunit", decimals=0, width=85),
             "Value #B": column("GPUs lost", "none", decimals=2, colour=LATE_COLOUR, width=85),
             "Value #G": column("Late since", "dateTimeFromNow", width=125),
-            "cause": column("Cause"),
+            "why": [*column("Cause"), as_values()],
             "Value #C": column("Own work", "s", decimals=1, width=85),
             "Value #D": column("Peers' work", "s", decimals=1, width=95),
             "Value #E": column("Wait", "s", decimals=1, width=85),
@@ -146,5 +129,6 @@ def late_ranks() -> table.Panel:
             "gpu": column("GPU", width=55),
         },
         order="Value #B",
+        hidden=("instance",),
         key="rank",
     )

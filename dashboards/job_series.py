@@ -22,9 +22,11 @@ LOST: Final = f"rank:rankskew_gpus_lost:sum{{{JOB}}}"
 LOST_BY_STAGE: Final = f"rank_stage:rankskew_gpus_lost:sum{{{JOB}}}"
 # The loss while a different rank is late in each step, by the stage in which that rank is late.
 ROTATING_BY_STAGE: Final = f"job_stage:rankskew_gpus_lost:sum{{{JOB}}}"
-# Whether the ranks compare their steps one by one (join), or means over many steps (block).
-SOURCE: Final = f"job_source:rankskew_gpus_lost:info{{{JOB}}}"
-CAUSE: Final = f"rank:rankskew_cause:info{{{JOB}}}"
+# Who judges: the job's own join, or each node its own ranks. Where the join speaks, it is right.
+_JUDGE: Final = "group by (cluster, job_id, judge) (rankskew_job_judge_info{%s})"
+_JOIN: Final = _JUDGE % f'judge="join",{JOB}'
+JUDGE: Final = f"({_JOIN} or {ON_JOB} {_JUDGE % JOB})"
+CAUSE: Final = f"rankskew_late_cause_info{{{JOB}}}"
 # Each rank with the GPU it runs on now; recorded from rankskew_gpu_rank_info.
 RANK_GPU: Final = f"rank:rankskew_gpu:group{{{JOB}}}"
 # The same with the GPU's index on its node, as people call it.

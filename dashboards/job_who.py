@@ -4,7 +4,8 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import stat
 
-from dashboards.faults import faulty
+from dashboards.causes import in_short
+from dashboards.faults import faults_of
 from dashboards.job_series import (
     HUNG,
     LATE_SINCE,
@@ -45,15 +46,14 @@ def in_state(series: str, states: str) -> str:
 
 def who() -> stat.Panel:
     """Return whom the job waits for, whatever its state."""
-    ranks, nodes = (words(TOLD % each, "cause") for each in (RANKS, NODES))
+    ranks, nodes = (in_short(TOLD % each) for each in (RANKS, NODES))
     silent = f"topk by (cluster, job_id) ({NAMED}, {SILENT})"
     down = f"topk by (cluster, job_id) ({NAMED}, node:rankskew_exporter_down:group{{{JOB}}})"
     missing = figure_as("ranks", f"job:rankskew_ranks_missing:sum{{{JOB}}}")
     count = f"count by (cluster, job_id) ({TOLD % RANKS}) - {NAMED} > 0"
     stuck = f"{HUNG} unless {ON_JOB} {SUSPECT}"
     on_rank = "on (cluster, job_id, rank)"
-    suspected = f"gpu:rankskew_rank:group{{{JOB}}} and {on_rank} {SUSPECT}"
-    gpu = faulty(f"topk by (cluster, job_id) (1, {suspected})")
+    gpu = faults_of(SUSPECT, JOB)
     broken = f'label_replace({gpu}, "cause", " · GPU $1", "fault", "(.+)")'
     explained = f"{SUSPECT} * {on_rank} group_left (cause) {words(broken, 'cause')}"
     named = {
@@ -69,7 +69,7 @@ def who() -> stat.Panel:
     }
     legends = {
         "A": "rank {{rank}} · {{stage}} · {{cause}}",
-        "B": "node {{instance}} · {{stage}} · {{cause}}",
+        "B": "node {{nodename}} · {{stage}} · {{cause}}",
         "C": "and {{more}} more",
         "D": "rank {{rank}} · {{stage}}{{cause}}",
         "E": "all wait in a collective",
@@ -93,9 +93,9 @@ def who() -> stat.Panel:
     panel = sentence_panel(
         "Who",
         "Whom the job waits for. Late ranks: the two costliest with the stage in which they "
-        "fell behind and the cause. A slow node: its name instead. In a hang: the rank that "
-        "is not in the collective, where it is, and a fault of its GPU. Grey: nobody can know. "
-        "Click for more.",
+        "fell behind and the cause, as their exporters found it. A slow node: its name instead. "
+        "In a hang: the rank that is not in the collective, where it is, and a fault of its GPU. "
+        "Grey: nobody can know. Click for more.",
         span=6,
         size=20,
     ).thresholds(steps((LATE_COLOUR, None)))
@@ -115,9 +115,9 @@ def who() -> stat.Panel:
 
 def _all_silent() -> str:
     """Return how many ranks a job had of which none reports any more."""
-    ranks = 'sum by (cluster, job_id) (shard_job:rankskew_ranks:sum{state="%s",%s})'
+    ranks = 'sum by (cluster, job_id) (rankskew_node_ranks{state="%s",%s})'
     silent, beating = (ranks % (state, JOB) for state in ("silent", "beating"))
-    return figure_as("ranks", f"({silent} unless {ON_JOB} {beating} > 0)")
+    return figure_as("ranks", f"({silent} > 0 unless {ON_JOB} {beating} > 0)")
 
 
 def since() -> stat.Panel:
@@ -127,7 +127,7 @@ def since() -> stat.Panel:
         "A": (f"min by (cluster, job_id) ({late})", "straggler|slow_node", "late"),
         "B": (_ago(HUNG), "hung", "hung"),
         "C": (_ago(f"max by (cluster, job_id) ({SILENT})"), "ranks_missing", "silent"),
-        "D": (f"job:rankskew_starting:timestamp{{{JOB}}} * 1000", "starting", "began"),
+        "D": (_ago(f"job:rankskew_starting_seconds:max{{{JOB}}}"), "starting", "began"),
         "E": (
             _ago(f"job:rankskew_run_seconds:max{{{JOB}}}"),
             "healthy|rotating|not_judgeable",
@@ -137,8 +137,8 @@ def since() -> stat.Panel:
     panel = (
         stat_panel(
             "Since",
-            "When the ranks became late, by their nodes' clocks (only known if the ranks compare "
-            "their steps), when the hang or the silence began, or else when the job started.",
+            "When the ranks became late, by their nodes' clocks, when the hang or the silence "
+            "began, or else when the job started.",
             "dateTimeFromNow",
             span=2,
         )

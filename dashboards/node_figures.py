@@ -17,6 +17,7 @@ from dashboards.panels import (
     stat_panel,
     table_panel,
 )
+from dashboards.self_series import seen
 from dashboards.states import GREEN, ORANGE
 from dashboards.tables import RANK_KEY, job_link, keyed, keyed_table, linked, marked, rank_link
 from dashboards.variables import NODE
@@ -61,9 +62,9 @@ def _faults() -> stat.Panel:
     return (
         stat_panel(
             "GPUs with faults",
-            "GPUs with each kind of fault: lost, recovery advised, memory, nvlink, xid in the "
-            "last ten minutes, pcie_link below its maximum, errors of either link, a slow pstate "
-            "at work, throttled.",
+            "GPUs with each kind of fault, as the exporter of the node finds them: lost, memory, "
+            "xid in the last ten minutes, a link that is narrow, down or has errors, throttled, a "
+            "foreign process, several ranks on one GPU, and so on.",
             "none",
             span=5,
         )
@@ -113,7 +114,7 @@ def _lost() -> stat.Panel:
 
 
 def _exporter() -> stat.Panel:
-    exporters = f"instance:rankskew_exporter:group{{{NODE}}}"
+    exporters = seen(NODE)
     return (
         stat_panel(
             "Exporter",

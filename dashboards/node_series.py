@@ -19,7 +19,7 @@ HUNG: Final = (
     f"max by (cluster, job_id, instance) ({SUSPECT})"
     " * on (cluster, job_id) group_left () job:rankskew_world_size:max"
 )
-FAULT: Final = f"gpu_fault:rankskew_gpu:max{{{NODE}}}"
+FAULT: Final = f"rankskew_gpu_fault{{{NODE}}}"
 RANK_GPU: Final = f"rank:rankskew_gpu:group{{{NODE}}}"
 # GPUs with a fault, and those of late ranks.
 TROUBLED: Final = f"({FAULT} or {RANK_GPU} and {OF_RANK} {LATE})"

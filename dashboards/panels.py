@@ -18,24 +18,15 @@ from grafana_foundation_sdk.models import common as common_models
 from grafana_foundation_sdk.models import dashboard as models
 from grafana_foundation_sdk.models.prometheus import PromQueryFormat
 
+from exporter.vocabulary import words
+
 RUNBOOKS_URL: Final = "https://github.com/rankskew/rankskew/blob/main/alerts/runbooks"
 DATASOURCE: Final = common_models.DataSourceRef(type_val="prometheus", uid="${datasource}")
 
-LATE_COLOUR: Final = "#E02F44"
-WAIT_COLOUR: Final = "#5794F2"
-PEERS_COLOUR: Final = "#8E99A8"
-STAGE_COLOURS: Final = {
-    "optimizer": "#CC79A7",
-    "other": "#8A8F98",
-    "checkpoint": "#A0522D",
-    "eval": "#7A9A2F",
-    "data": "#E69F00",
-    "h2d": "#B8860B",
-    "forward": "#009E73",
-    "backward": "#7B68C8",
-    "compute": "#2A8C82",
-    "sync": WAIT_COLOUR,
-}
+LATE_COLOUR: Final = words.COLOURS["red"].dashboard
+WAIT_COLOUR: Final = words.COLOURS["blue"].dashboard
+PEERS_COLOUR: Final = words.COLOURS["grey"].dashboard
+STAGE_COLOURS: Final = {name: stage.colour.upper() for name, stage in words.STAGES.items()}
 
 # Points of a panel that reads every rank or GPU of a job at each of them.
 POINTS_OF_ALL: Final = 60

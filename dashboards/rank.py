@@ -3,9 +3,11 @@
 from grafana_foundation_sdk.builders import dashboard
 
 from dashboards.board import board, events, lifecycle, restarts
+from dashboards.causes import why_late
 from dashboards.rank_figures import figures
 from dashboards.rank_panels import (
     by_stage,
+    cause,
     identity,
     lines,
     node_pressure,
@@ -27,7 +29,15 @@ def rank_dashboard() -> dashboard.Dashboard:
         .with_variable(job_variable())
         .with_variable(rank_variable())
     )
-    for panel in (*figures(), stages(), by_stage(), *beside(STEPS, 6), lines()):
+    for panel in (
+        *figures(),
+        why_late(ONE_RANK, "It is not late"),
+        stages(),
+        by_stage(),
+        *beside(STEPS, 6),
+        lines(),
+        cause(),
+    ):
         rank.with_panel(panel)
     for title, panels in (
         ("Its GPU", (*beside(GPU, 6), throttled(), node_pressure())),

@@ -7,8 +7,8 @@ from grafana_foundation_sdk.builders import stat
 from grafana_foundation_sdk.models.common import BigValueTextMode
 
 from dashboards.board import firing
+from dashboards.causes import in_short
 from dashboards.firing_alerts import alerts_panel
-from dashboards.job_series import words
 from dashboards.links import LABEL, to_node
 from dashboards.panels import (
     LATE_COLOUR,
@@ -110,8 +110,7 @@ def _since() -> stat.Panel:
     return (
         stat_panel(
             "Late since",
-            "When the rank became late, by its node's clock; only known if the ranks compare "
-            "their steps. Nothing while it is not late.",
+            "When the rank became late, by its node's clock. Nothing while it is not late.",
             "dateTimeFromNow",
             span=3,
         )
@@ -124,17 +123,17 @@ def _since() -> stat.Panel:
 
 
 def _cause() -> stat.Panel:
-    cause = words(f"rank:rankskew_cause:info{{{ONE_RANK}}}", "cause")
+    cause = in_short(f"rankskew_late_cause_info{{{ONE_RANK}}}")
     return (
         sentence_panel(
             "Cause",
-            "Why it is late: the first cause that a measurement on its node explains, and what "
-            "exactly was measured. Unknown: nothing that is measured explains it.",
+            "Why it is late, as the exporter on its node says; the table below has its sentence. "
+            "Not known: nothing that was measured accounts for half of its delay.",
             span=3,
             size=14,
         )
         .thresholds(steps((LATE_COLOUR, None)))
-        .with_target(instant(cause, "{{cause}} {{detail}}", "A"))
+        .with_target(instant(cause, "{{cause}}", "A"))
         .with_target(instant(f"0 * {THIS} unless on (cluster, job_id, rank) {LATE}", "–", "B"))
         .override_by_query("B", [fixed(PEERS_COLOUR)])
     )

@@ -6,8 +6,13 @@ from grafana_foundation_sdk.builders import table, timeseries
 
 from dashboards.panels import (
     LATE_COLOUR,
+    PEERS_COLOUR,
     STAGE_COLOURS,
+    WAIT_COLOUR,
+    Override,
     column,
+    fixed,
+    line,
     query,
     rows,
     stacked_panel,
@@ -94,6 +99,38 @@ def lines() -> timeseries.Panel:
         .max(1)
         .no_value("No line of code is known")
         .with_target(query(f"rankskew_late_line_ratio{{{ONE_RANK}}}", "{{stage}}: {{place}}"))
+    )
+
+
+def cause() -> timeseries.Panel:
+    """Return the figure by which the rank's exporter explains why it is late, and its share."""
+    figure = f'rankskew_late_cause_figure{{of="%s",{ONE_RANK}}}'
+    share = f"rankskew_late_cause_share_ratio{{{ONE_RANK}}}"
+    return (
+        time_panel(
+            "Figure that explains it",
+            "While it is late: the figure of this rank by which its exporter explains that, in "
+            "base units, that of its peers, and (on the right) how much of its delay it explains. "
+            "Another figure begins where another cause explains more.",
+            "sishort",
+            span=24,
+        )
+        .height(6)
+        .no_value("Not late, or no figure explains it")
+        .with_target(query(figure % "rank", "{{figure}} of this rank", "A"))
+        .with_target(query(figure % "peers", "{{figure}} of its peers", "B"))
+        .with_target(query(share, "explained", "C"))
+        .override_by_query("A", [fixed(LATE_COLOUR), *line(3)])
+        .override_by_query("B", [fixed(PEERS_COLOUR), *line(2, dashed=True)])
+        .override_by_query(
+            "C",
+            [
+                fixed(WAIT_COLOUR),
+                Override(id_val="custom.axisPlacement", value="right"),
+                Override(id_val="unit", value="percentunit"),
+                Override(id_val="max", value=1),
+            ],
+        )
     )
 
 

@@ -8,12 +8,23 @@ from dashboards.panels import PEERS_COLOUR, WAIT_COLOUR, fixed, query, time_pane
 from dashboards.variables import CLUSTER
 
 TARGET: Final = "on (cluster, job, instance)"
-EXPORTERS: Final = f"instance:rankskew_exporter:group{{{CLUSTER}}}"
+_BUILDS: Final = "rankskew_exporter_build_info"
+# Exporters that answer, and all that did in the last six hours, as for RankskewExporterDown.
+ANSWERING: Final = f"{_BUILDS}{{{CLUSTER}}}"
+
+
+def seen(selector: str) -> str:
+    """Return a series for each exporter that answered in the last six hours."""
+    lately = f"last_over_time({_BUILDS}{{{selector}}}[6h])"
+    return f"group by (cluster, job, instance) ({lately})"
+
+
+EXPORTERS: Final = seen(CLUSTER)
 
 
 def of_exporters(series: str) -> str:
     """Return *series*, which any target may have, of the targets that are exporters."""
-    return f"{series} and {TARGET} {EXPORTERS}"
+    return f"{series} and {TARGET} {ANSWERING}"
 
 
 def spread(title: str, description: str, unit: str, series: str, span: int) -> timeseries.Panel:

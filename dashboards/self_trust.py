@@ -32,9 +32,10 @@ COLLECTOR: Final = ("cluster", "instance", "collector")
 FAILED: Final = f"rankskew_collector_success{{{CLUSTER}}} == 0"
 SAMPLE_AGE: Final = f"time() - rankskew_nvml_sample_timestamp_seconds{{{CLUSTER}}}"
 JUDGED: Final = (
-    f'job_source:rankskew_gpus_lost:info{{source="%s",{CLUSTER}}}'
+    f'group by (cluster, job_id) (rankskew_job_judge_info{{judge="%s",{CLUSTER}}})'
     f" unless on (cluster, job_id) job_reason:rankskew_not_judgeable:bool{{{CLUSTER}}}"
 )
+BY_NODE: Final = f"({JUDGED % 'node'}) unless on (cluster, job_id) ({JUDGED % 'join'})"
 UNJUDGED: Final = (
     f"group by (cluster, job_id) (job_reason:rankskew_not_judgeable:bool{{{CLUSTER}}})"
 )
@@ -146,14 +147,14 @@ def _jobs() -> stat.Panel:
     return (
         stat_panel(
             "Jobs judged",
-            "Jobs that are judged step by step (join), by means over many steps (block), and not "
-            "at all.",
+            "Jobs that are judged step by step (join), by each node for itself (node), and not at "
+            "all.",
             "none",
             span=5,
         )
         .no_value("No job")
         .with_target(instant(f"count({JUDGED % 'join'})", "by join"))
-        .with_target(instant(f"count({JUDGED % 'block'})", "by block", "B"))
+        .with_target(instant(f"count({BY_NODE})", "by node", "B"))
         .with_target(instant(f"count({UNJUDGED})", "not judged", "C"))
         .override_by_query("C", [fixed(ORANGE)])
     )
@@ -202,16 +203,16 @@ def _jobs_by_verdict() -> timeseries.Panel:
     return (
         stacked_panel(
             "Jobs by verdict",
-            "Jobs that are judged step by step (join), by means over half a minute or more "
-            "(block), or not at all.",
+            "Jobs that are judged step by step (join), by means over half a minute or more of the "
+            "ranks on each node (node), or not at all.",
             "none",
             span=8,
-            colours={"^join$": GREEN, "^block$": WAIT_COLOUR, "^not judged$": ORANGE},
+            colours={"^join$": GREEN, "^node$": WAIT_COLOUR, "^not judged$": ORANGE},
         )
         .decimals(0)
         .no_value("No job")
         .with_target(query(f"count({JUDGED % 'join'})", "join"))
-        .with_target(query(f"count({JUDGED % 'block'})", "block", "B"))
+        .with_target(query(f"count({BY_NODE})", "node", "B"))
         .with_target(query(f"count({UNJUDGED})", "not judged", "C"))
     )
 

@@ -2,26 +2,17 @@
 
 from typing import Final
 
-from dashboards.panels import LATE_COLOUR, Override, fixed
-from dashboards.panels import PEERS_COLOUR as GREY
+from dashboards.panels import Override, fixed
+from exporter.vocabulary import words
 
-ORANGE: Final = "#FF9830"
-GREEN: Final = "#37872D"
-BLUE: Final = "#5794F2"
+ORANGE: Final = words.COLOURS["orange"].dashboard
+GREEN: Final = words.COLOURS["green"].dashboard
+BLUE: Final = words.COLOURS["blue"].dashboard
 
 # Most urgent first, as job:rankskew_state:info names them: the word for people, and its colour.
 STATES: Final = {
-    "hung": ("Hung", LATE_COLOUR),
-    "exporter_down": ("Exporter down", ORANGE),
-    "ranks_missing": ("Ranks missing", ORANGE),
-    "starting": ("Starting", BLUE),
-    "not_judgeable": ("Not judgeable", ORANGE),
-    "slow_node": ("Slow node", LATE_COLOUR),
-    "straggler": ("Straggler", LATE_COLOUR),
-    "rotating": ("Rotating", ORANGE),
-    "healthy": ("Healthy", GREEN),
-    "finished": ("Finished", GREY),
-    "no_probe": ("No probe", GREY),
+    name: (state.word, words.COLOURS[state.colour].dashboard)
+    for name, state in words.STATES.items()
 }
 
 

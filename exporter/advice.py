@@ -9,7 +9,9 @@ from typing import Any, Final
 import yaml
 
 from exporter.bundle import bundled
+from exporter.vocabulary.words import CAUSES, REASONS, CauseWords, Reason
 
+Words = CauseWords | Reason
 # What an action disturbs, the least first.
 DISTURBS: Final = ("nothing", "neighbour", "rank", "restart", "node")
 PLACEHOLDERS: Final = ("JOB", "RANK", "NODE", "PID", "GPU", "UUID")
@@ -91,7 +93,7 @@ def _fill(text: str, values: Mapping[str, str]) -> str:
 def advice() -> Mapping[str, Advice]:
     """Return the advice for each cause. Raises ValueError for an entry that makes no sense."""
     return {
-        cause: _advice(cause, {"playbook": cause, **entry})
+        cause: _advice(cause, {"playbook": cause, **entry}, CAUSES)
         for cause, entry in _said()["causes"].items()
     }
 
@@ -100,7 +102,7 @@ def advice() -> Mapping[str, Advice]:
 def situations() -> Mapping[str, Advice]:
     """Return the advice for what is not a late rank; raises ValueError as advice() does."""
     return {
-        name: _advice(name, {"runbook": entry.get("alerts", [""])[0], **entry})
+        name: _advice(name, {"runbook": entry.get("alerts", [""])[0], **entry}, REASONS)
         for name, entry in _said()["situations"].items()
     }
 
@@ -119,11 +121,16 @@ def _said() -> Mapping[str, Any]:
     return said
 
 
-def _advice(cause: str, entry: Mapping[str, Any]) -> Advice:
+def _advice(cause: str, entry: Mapping[str, Any], words: Mapping[str, Words]) -> Advice:
+    """Return the advice in *entry*; what is in *words* has its own from there, and only there."""
+    known = words.get(cause)
+    called: dict[str, Any] = {}
+    if known is not None:
+        called = {"short": known.short, "text": known.text}
     try:
         actions = tuple(_action(each) for each in entry["actions"])
         alerts = tuple(entry.get("alerts", ()))
-        return Advice(cause, **{**entry, "actions": actions, "alerts": alerts})
+        return Advice(cause, **called, **{**entry, "actions": actions, "alerts": alerts})
     except (KeyError, TypeError) as error:
         raise ValueError(f"alerts/advice.yaml: {cause}: {error}") from error
 

@@ -7,6 +7,7 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from exporter.scrape.levels import ALL
 from exporter.simulate.fleet import Fleet, fleet_app
 from exporter.simulate.plan import tour
 from tests.exporter.asgi import ask
@@ -17,13 +18,13 @@ MINUTES: Final = 8
 
 
 def input_series(job_ids: Sequence[str], **labels: str) -> list[dict[str, str]]:
-    """Return what the nodes of jobs of the tour expose over MINUTES, with further *labels*."""
+    """Return all that the nodes of jobs of the tour expose over MINUTES, with further *labels*."""
     clock = Clock(0.0)  # As that of promtool.
     plans = [plan for plan in tour() if plan.job_id in job_ids]
     samples = MINUTES * 60 // SCRAPE_SECONDS + 1
     values: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as directory:
-        fleet = Fleet(plans, Path(directory), clock)
+        fleet = Fleet(plans, Path(directory), clock, detail=frozenset({ALL}))
         app = fleet_app(fleet, "")
         for index in range(samples):
             for node in fleet.nodes.values():

@@ -19,11 +19,10 @@ GOT = re.compile(r'expr: "(.*)", time: \S+,\n +exp: ?.*\n +got: ?(.*)')
 SAMPLE = re.compile(r'\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\} ([^ ,]+)')
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
 
-RANKS = 'shard_job:rankskew_ranks:sum{job_id="j",state="%s"} 8'
 OF_NODE = 'rankskew_node_ranks{job_id="j",instance="n",job="r",state="%s"} 8'
 RUNS = [
-    RANKS % "beating",
     OF_NODE % "beating",
+    'job:rankskew_ranks_beating:sum{job_id="j"} 8',
     'job:rankskew_world_size:max{job_id="j"} 8',
     'job:rankskew_run_seconds:max{job_id="j"} 3600',
     'job:rankskew_step_seconds:max{job_id="j"} 0.5',
@@ -33,11 +32,15 @@ JUDGED = [
     'job:rankskew_ranks:sum{job_id="j"} 8',
     'job:rankskew_slowdown:max{job_id="j"} 1.25',
     'job:rankskew_coverage:ratio{job_id="j"} 1',
-    'job_source:rankskew_gpus_lost:info{job_id="j",source="join"} 1',
+    'rankskew_job_judge_info{job_id="j",judge="join",instance="n"} 1',
+    'rankskew_job_judge_info{job_id="j",judge="join",instance="m"} 1',
     'job:rankskew_gpus_lost:sum{job_id="j"} 1.23',
     'job:rankskew_lost_cost_per_hour:sum{job_id="j"} 3.08',
 ]
-TOLD = 'page:rankskew_gpus_lost:last1m{job_id="j",instance="n",severity="warning",stage="data",%s}'
+TOLD = (
+    'page:rankskew_gpus_lost:last1m{job_id="j",instance="n:9917",nodename="n",severity="warning",'
+    'stage="data",%s}'
+)
 HUNG = [
     *JUDGED[:-2],
     'job:rankskew_hung:seconds{job_id="j"} 150',
@@ -88,7 +91,7 @@ CASES = {
         {
             "State": {"Straggler": 1},
             "GPUs lost": {"1.2 of 8": 1.23 / 8},
-            "Who": {"rank 5 · data · slow device": 1.1},
+            "Who": {"rank 5 · data · slow GPU": 1.1},
             "Since": {"late": 120_000},
             "Alerts": {"Straggler": 1},
         },
@@ -96,12 +99,18 @@ CASES = {
     "many stragglers": Case(
         "straggler",
         [*JUDGED, *(TOLD % f'rank="{rank}",cause="gc"' + f" {rank}" for rank in range(1, 6))],
-        {"Who": {"rank 5 · data · gc": 5, "rank 4 · data · gc": 4, "and 3 more": 1}},
+        {
+            "Who": {
+                "rank 5 · data · garbage collection": 5,
+                "rank 4 · data · garbage collection": 4,
+                "and 3 more": 1,
+            }
+        },
     ),
     "slow node": Case(
         "slow_node",
         [*JUDGED, TOLD % 'cause="cpu"' + " 1.1"],
-        {"State": {"Slow node": 1}, "Who": {"node n · data · cpu": 1.1}},
+        {"State": {"Slow node": 1}, "Who": {"node n · data · CPU": 1.1}},
     ),
     "hung": Case(
         "hung",
@@ -125,13 +134,23 @@ CASES = {
         [
             *HUNG,
             'rank_stage:rankskew_hang_suspect:group{job_id="j",rank="5",stage="forward"} 1',
-            'gpu:rankskew_rank:group{job_id="j",instance="n",rank="5",gpu_uuid="u"} 1',
-            'gpu_fault:rankskew_gpu:max{instance="n",gpu_uuid="u",fault="lost"} 0',
-            'gpu_fault:rankskew_gpu:max{instance="n",gpu_uuid="u",fault="xid",xid="79"} 1',
+            *(
+                f'rankskew_gpu_fault{{job_id="j",instance="n",rank="{rank}",gpu="0",{fault}}} 1'
+                for rank in (4, 5)
+                for fault in ('fault="lost"', 'fault="xid",detail="79"', 'fault="numa"')
+            ),
         ],
         {"Who": {"rank 5 · forward · GPU lost": 2}},
     ),
     "hung without a suspect": Case("hung", HUNG, {"Who": {"all wait in a collective": 150}}),
+    "judged by its node": Case(
+        "healthy",
+        [
+            *(each for each in JUDGED if "judge_info" not in each),
+            'rankskew_job_judge_info{job_id="j",judge="node",instance="n"} 1',
+        ],
+        {"Judged": {"by node": 1}},
+    ),
     "rotating": Case(
         "rotating",
         [
@@ -158,7 +177,7 @@ CASES = {
     ),
     "all silent": Case(
         "ranks_missing",
-        [RANKS % "silent", OF_NODE % "silent"],
+        [OF_NODE % "silent", 'job_state:rankskew_ranks:sum{job_id="j",state="silent"} 8'],
         {"State": {"Ranks missing": 1}, "Who": {"all 8 ranks are silent": 1}},
     ),
     "unseen": Case(
@@ -166,19 +185,23 @@ CASES = {
         [
             *JUDGED,
             'job:rankskew_ranks_missing:sum{job_id="j"} 4',
-            REASON % "ranks_missing",
             REASON % "join_incomplete",
+            REASON % "ranks_missing",
         ],
         {"Who": {"4 ranks not seen": 1}, "Judged": {"ranks missing": 0}},
     ),
     "exporter down": Case(
         "exporter_down",
-        [*JUDGED, 'up{job="r",instance="n"} 0'],
+        [
+            *(each for each in JUDGED if "ranks_beating" not in each),
+            'job:rankskew_ranks_beating:sum{job_id="j"} 4',
+            'up{job="r",instance="n"} 0',
+        ],
         {"State": {"Exporter down": 1}, "Who": {"exporter of n": 1}, "Since": {}},
     ),
     "starting": Case(
         "starting",
-        [*RUNS[:3], 'job:rankskew_starting:timestamp{job_id="j"} 60', REASON % "no_steps"],
+        [*RUNS[:3], 'job:rankskew_starting_seconds:max{job_id="j"} 240', REASON % "no_steps"],
         {
             "State": {"Starting": 1},
             "GPUs lost": {"–": 0},
@@ -200,7 +223,7 @@ CASES = {
     ),
     "finished": Case(
         "finished",
-        [RANKS % "finished"],
+        ['job_state:rankskew_ranks:sum{job_id="j",state="finished"} 8'],
         {
             "State": {"Finished": 1},
             "GPUs lost": {"–": 0},

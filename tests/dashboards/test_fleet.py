@@ -29,14 +29,20 @@ RECORDED: Final = [
         '{cluster="b",job_id="big",rank="7",stage="frozen",instance="n1:9917"}',
         1,
     ),
-    # Its GPU is lost, which is reported with 0 and along with an XID error.
-    (f'gpu:rankskew_rank:group{{cluster="b",job_id="big",rank="7",{GPU}}}', 1),
-    (f'gpu_fault:rankskew_gpu:max{{cluster="b",fault="lost",{GPU}}}', 0),
-    (f'gpu_fault:rankskew_gpu:max{{cluster="b",fault="xid",xid="79",{GPU}}}', 1),
+    # Its GPU is lost, which is reported along with an XID error.
+    (f'rankskew_gpu_fault{{cluster="b",job_id="big",rank="7",fault="lost",{GPU}}}', 1),
+    (f'rankskew_gpu_fault{{cluster="b",job_id="big",rank="7",fault="xid",detail="79",{GPU}}}', 1),
     (
         "rank:rankskew_late:ratio{"
-        'cluster="a",job_id="big",rank="2",instance="n2:9917",kind="node",stage="data"}',
+        'cluster="a",job_id="big",rank="2",instance="n2:9917",nodename="n2",kind="node",'
+        'stage="data"}',
         0.3,
+    ),
+    (
+        "rankskew_late_cause_info{"
+        'cluster="a",job_id="big",rank="2",instance="n2:9917",cause="input",detail="nfs",'
+        'sentence="an operation on /data (nfs) takes 90 ms, its peers\' 3"}',
+        1,
     ),
     ('rank:rankskew_gpus_lost:sum{cluster="a",job_id="big",rank="2",instance="n2:9917"}', 3),
     # Late, but not worth anybody's time.
@@ -46,6 +52,11 @@ RECORDED: Final = [
         0.03,
     ),
     ('job_reason:rankskew_not_judgeable:bool{cluster="b",job_id="dark",reason="no_sync"}', 1),
+    # The other reason explains this one, whatever their names.
+    (
+        'job_reason:rankskew_not_judgeable:bool{cluster="b",job_id="dark",reason="join_incomplete"}',
+        1,
+    ),
 ]
 ORDER: Final = {
     '{key="b/big", cluster="b", to_cluster="b", job_id="big", state="hung"}': 1e9 + 8,
@@ -61,6 +72,7 @@ WAITS_FOR: Final = {
 REASONS: Final = {
     '{key="b/big", cause="GPU: lost"}': 1,
     '{key="b/dark", cause="no_sync"}': 1,
+    '{key="a/big", cause="loader: an operation on /data (nfs) takes 90 ms, its peers\' 3"}': 1,
 }
 
 

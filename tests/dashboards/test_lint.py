@@ -9,8 +9,7 @@ import pytest
 import yaml
 
 from dashboards.board import BOARDS, uid
-from dashboards.panels import RUNBOOKS_URL, STAGE_COLOURS
-from rank_probe.stages import STAGES
+from dashboards.panels import RUNBOOKS_URL
 from tests.dashboards.dashboard_files import JSON_FILES, RULES, everything, load, panels, targets
 
 every_dashboard = pytest.mark.parametrize("path", JSON_FILES, ids=lambda path: path.stem)
@@ -193,12 +192,6 @@ def test_every_selector_of_a_job_names_its_cluster() -> None:
     alone = [s for s in selectors if 'job_id="$job_id"' in s and 'cluster=~"$cluster"' not in s]
 
     assert alone == []
-
-
-def test_stages_have_one_colour_each() -> None:
-    """Every stage has a colour and no two share one."""
-    assert set(STAGE_COLOURS) == set(STAGES)
-    assert len(set(STAGE_COLOURS.values())) == len(STAGES)
 
 
 def test_runbook_link_is_where_the_alerts_point() -> None:

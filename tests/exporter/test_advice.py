@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from alerts import build_index
 from exporter.advice import (
@@ -15,6 +16,8 @@ from exporter.advice import (
     situations,
 )
 from exporter.live.states import STATES
+from exporter.vocabulary import words
+from exporter.vocabulary.words import CAUSES
 from rank_probe.stages import STAGES
 from rank_probe.verdict import REASONS
 from tests.alerts.receivers import promised
@@ -34,6 +37,17 @@ def test_least_disturbing_action_is_first(cause: str) -> None:
     for detail in [None, *details]:
         for stage in STAGES:
             assert len(advice()[cause].steps(detail, stage)) >= 2
+
+
+def test_causes_and_reasons_are_called_as_everywhere() -> None:
+    """Their words are those of the vocabulary; the advice has none of its own for them."""
+    said = yaml.safe_load((ALERTS / "advice.yaml").read_text())
+
+    assert advice()["slow_device"].short == CAUSES["slow_device"].short
+    assert situations()["no_sync"].text == words.REASONS["no_sync"].text
+    assert set(said["causes"]) == set(CAUSES)
+    assert not any("text" in entry for entry in said["causes"].values())
+    assert not any("text" in said["situations"].get(name, {}) for name in words.REASONS)
 
 
 def test_every_alert_has_advice_and_a_runbook() -> None:

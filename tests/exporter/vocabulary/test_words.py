@@ -5,6 +5,8 @@ import re
 import pytest
 
 from alerts import build_index
+from exporter.causes.explain import ROWS
+from exporter.causes.model import UNKNOWN
 from exporter.vocabulary.words import (
     CAUSES,
     COLOURS,
@@ -37,9 +39,14 @@ def test_kinds_are_those_of_the_judge() -> None:
     }
 
 
-def test_reasons_of_the_judge_have_words() -> None:
+def test_every_reason_has_words() -> None:
     """The rules know more reasons than the judge does."""
-    assert set(verdict.REASONS) <= set(REASONS)
+    rules = "".join(path.read_text() for path in build_index.rule_files())
+    recorded = re.findall(r'"reason", "(\w+)", ""|{reason: (\w+)}', rules)
+
+    names = {one or other for one, other in recorded} - {"spread", "padding"}  # Of batches.
+    assert len(names) > 5
+    assert names | set(verdict.REASONS) == set(REASONS)
 
 
 def test_states_have_colours_and_runbooks_that_exist() -> None:
@@ -60,6 +67,16 @@ def test_no_two_stages_have_one_colour() -> None:
 
     assert all(SHADE.fullmatch(each) for each in colours)
     assert len(set(colours)) == len(STAGES)
+
+
+def test_every_cause_has_words() -> None:
+    """With the details that exporter/causes can find, and no others."""
+    found = {(row.cause, row.detail) for row in ROWS}
+    worded = {(cause, d) for cause, said in CAUSES.items() for d in (*said.details, "")}
+
+    assert found <= worded
+    assert {(cause, detail) for cause, detail in worded - found if detail} == set()
+    assert set(CAUSES) == {cause for cause, _ in found} | {UNKNOWN}
 
 
 def test_no_two_causes_are_called_the_same() -> None:

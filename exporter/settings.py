@@ -53,6 +53,11 @@ def log_format(text: str) -> str:
     return text
 
 
+def collector_names(text: str) -> frozenset[str]:
+    """Return the names in a list with commas."""
+    return frozenset(name for part in text.split(",") if (name := part.strip()))
+
+
 def web_address(text: str) -> str:
     """Return a URL that a browser can open, without a slash at its end; '' stays ''."""
     if text and not re.fullmatch(r"https?://[^\s\"'<>]+", text):
@@ -186,6 +191,14 @@ class Settings:
         "",
         "File to which the events of the ranks' lives are appended, a JSON object per line; it is "
         "opened again when it was moved. '' turns it off.",
+    )
+    series_detail: frozenset[str] = _flag(
+        "--series.detail",
+        frozenset(),
+        "Collectors of which all series are shown, not only the core that alerts and first rows "
+        "of dashboards read: names with commas between them, or 'all'. '' means none.",
+        collector_names,
+        lambda names: ",".join(sorted(names)),
     )
     thresholds_file: str = _flag(
         "--thresholds.file",

@@ -39,6 +39,7 @@ from exporter.ranks.limits import RankLimits
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
+from exporter.scrape.levels import Shown
 from exporter.scrape.sampling import Scrape
 from exporter.scrapers import Scrapers
 from exporter.settings import Settings
@@ -106,7 +107,7 @@ class Exporter:
             web_config=config,
             thresholds=_thresholds(settings),
         )
-        self._scrape = Scrape(makers=makers(sources))
+        self._scrape = Scrape(makers=makers(sources), shown=Shown(settings.series_detail))
         join = RankJoin(self._nvml, self._watch.processes, self._store)
         node = Node(name, settings.grafana_url or None, join)
         self.live = LiveView(self._jobs, self._gpus_visible, node)

@@ -10,6 +10,7 @@ from exporter.collectors.catalog import COLLECTORS
 from exporter.commands.arguments import Parser, add_json
 from exporter.errors import StartError, UsageError
 from exporter.log.configure import PLAIN
+from exporter.scrape.levels import ALL
 from exporter.server import serve
 from exporter.settings import Settings, flags
 
@@ -110,6 +111,9 @@ def _values(options: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
                 values[setting.name] = flag.parse(text)
             except ValueError as error:
                 problems.append(f"{flag.name}: {error}")
+    known = {ALL, *(entry.name for entry in COLLECTORS)}
+    for name in sorted(values.get("series_detail", frozenset()) - known):
+        problems.append(f"--series.detail: no collector is called {name!r}; --help lists them")
     return values, problems
 
 

@@ -152,7 +152,6 @@ def _spoken_at(judged: Sequence[Judged], now: float) -> _Spoken | None:
 def _rank(run: Run, world_size: int, now: float) -> Iterator[Sample]:
     info = _labels(world_size=str(world_size), attempt=str(run.attempt), level=DEFAULT_LEVEL)
     yield f"rankskew_rank_info{{{info}}}", 1
-    yield "rankskew_world_size", world_size
     yield "rankskew_heartbeat_timestamp_seconds", now
 
 

@@ -12,6 +12,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector as RegistryCollector
 
 from exporter.collectors.base import Collector, NotAvailable
+from exporter.scrape.levels import EVERYTHING, Shown
 
 logger = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class Scrape(RegistryCollector):
     background thread from start() to stop(), so one that hangs does not block the others; until
     start() is called they too are read at the scrape. *makers* construct, by name, the collectors
     that this node may lack: one that raises NotAvailable is retried every minute and not listed.
+    *shown* decides which of their series are yielded.
     """
 
     def __init__(
@@ -110,8 +112,10 @@ class Scrape(RegistryCollector):
         makers: Mapping[str, Callable[[], Collector]] | None = None,
         clock: Callable[[], float] = time.time,
         monotonic: Callable[[], float] = time.monotonic,
+        shown: Shown = EVERYTHING,
     ) -> None:
         self._clock = clock
+        self._shown = shown
         self.monotonic = monotonic
         self._sources = [Source(collector, clock) for collector in collectors]
         self._missing = dict(makers or {})
@@ -162,11 +166,11 @@ class Scrape(RegistryCollector):
             else:
                 sample = source.latest() if in_background else source.sample()
             if sample is not None:
-                yield from sample.families
+                yield from self._shown.of(source.collector.name, sample.families)
                 health.add(source, sample)
         for name in self._broken.keys() if names is None else self._broken.keys() & names:
             health.add_broken(name)
-        yield from health.families()
+        yield from self._shown.of("", health.families())
 
     def _make_missing(self) -> None:
         if self._missing and self._clock() >= self._next_retry_seconds:

@@ -36,15 +36,20 @@ LOOKED_AT_SECONDS: Final = 10.0
 
 
 class Fleet:
-    """The nodes of the jobs in *plans*, with their files below *directory*."""
+    """The nodes of the jobs in *plans*, with their files below *directory*.
+
+    *detail* is that of --series.detail, of each node.
+    """
 
     def __init__(
         self,
         plans: Sequence[JobPlan],
         directory: Path,
         clock: Callable[[], float] = time.time,
+        detail: frozenset[str] = frozenset(),
     ) -> None:
         self._clock = clock
+        self._detail = detail
         self._began = clock()
         number = sum(plan.nodes for plan in plans)
         self.nodes: dict[str, SimulatedNode] = {}
@@ -61,7 +66,9 @@ class Fleet:
         training = Training(plan)
         judged = Judged(training)
         return [
-            SimulatedNode(training, judged, number, directory / str(number), self._began, past)
+            SimulatedNode(
+                training, judged, number, directory / str(number), self._began, past, self._detail
+            )
             for number in range(plan.first_node, plan.first_node + plan.nodes)
         ]
 

@@ -19,6 +19,7 @@ from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
+from exporter.scrape.levels import Shown
 from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
 from exporter.simulate.faults import Scope, Silence
@@ -36,7 +37,7 @@ class SimulatedNode:
     """Node *node* of a fleet, with the ranks of *training*. Call from the event loop only.
 
     Its ranks have reported at each time in *past*, so that the page has a history. *unix_start* is
-    the start of the simulation.
+    the start of the simulation. *detail* is that of --series.detail.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class SimulatedNode:
         directory: Path,
         unix_start: float,
         past: Iterable[float],
+        detail: frozenset[str] = frozenset(),
     ) -> None:
         self.name = f"sim-{node:02}"
         self._training = training
@@ -67,7 +69,9 @@ class SimulatedNode:
         self._nvml = SimulatedNvml(training, node, unix_start)
         self._found = processes(plan, node)
         self._host = SimulatedHost(training, node)
-        self.exposition = Exposition(_Scrape(makers(self._sources()), self._reading_here))
+        self.exposition = Exposition(
+            _Scrape(makers(self._sources()), self._reading_here, Shown(detail))
+        )
         join = RankJoin(self._nvml, lambda: self._found, self._store)
         self._live = LiveView(self._jobs, lambda: plan.gpus, Node(self.name, join=join))
         for at in past:
@@ -170,8 +174,9 @@ class _Scrape(Scrape):
         self,
         makers: Mapping[str, Callable[[], Collector]],
         around: Callable[[], AbstractContextManager[None]],
+        shown: Shown,
     ) -> None:
-        super().__init__(makers=makers)
+        super().__init__(makers=makers, shown=shown)
         self._around = around
 
     def collect(

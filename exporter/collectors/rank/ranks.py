@@ -79,12 +79,6 @@ def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
         "sync (probe).",
         labels=IDENTITY,
     )
-    squared = CounterMetricFamily(
-        "rankskew_busy_seconds_squared_total",
-        "Sum over whole steps of the squared busy time, in seconds squared; it shows "
-        "step-to-step noise (probe).",
-        labels=IDENTITY,
-    )
     floor = GaugeMetricFamily(
         "rankskew_sync_floor_seconds",
         "2 % quantile of this rank's exposed waits over the last minute, in seconds: the cost of "
@@ -98,10 +92,9 @@ def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
                 labels = [*who, PHASE_OF[stage], stage]
                 stages.add_metric(labels, snapshot.stage_seconds[stage])
         busy.add_metric(who, snapshot.busy_seconds)
-        squared.add_metric(who, snapshot.busy_seconds_squared)
         if snapshot.sync_floor_seconds is not None:
             floor.add_metric(who, snapshot.sync_floor_seconds)
-    yield from (stages, busy, squared, floor)
+    yield from (stages, busy, floor)
 
 
 def _joined(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
@@ -221,11 +214,6 @@ def _starting(held: Sequence[HeldRank], now: float) -> Metric:
 
 
 def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
-    world_size = GaugeMetricFamily(
-        "rankskew_world_size",
-        "Ranks in this rank's job, on all nodes (probe).",
-        labels=IDENTITY,
-    )
     errors = CounterMetricFamily(
         "rankskew_probe_errors_total",
         "Failures inside the probe that did not affect training (probe).",
@@ -245,11 +233,10 @@ def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
     )
     for snapshot in snapshots:
         who = identity(snapshot)
-        world_size.add_metric(who, snapshot.world_size)
         errors.add_metric(who, snapshot.probe_errors)
         dropped.add_metric(who, snapshot.dropped_steps)
         failures.add_metric(who, snapshot.push_failures)
-    yield from (world_size, errors, dropped, failures)
+    yield from (errors, dropped, failures)
 
 
 def _info(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:

@@ -69,7 +69,6 @@ def test_counters_are_committed_when_a_step_ends(tmp_path: Path) -> None:
     )
     assert shown[f"rankskew_busy_seconds_total{who}}}"] == ["_", "0.5", "0.5", "1.5"]
     assert shown[f"rankskew_last_step_timestamp_seconds{who}}}"] == ["_", "2", "2", "12"]
-    assert shown[f"rankskew_world_size{who}}}"] == ["2"] * 4
     info = f'rankskew_rank_info{who},world_size="2",attempt="0",level="stages"}}'
     assert shown[info] == ["1"] * 4
 

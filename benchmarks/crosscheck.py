@@ -38,14 +38,15 @@ WINDOW_SECONDS: Final = (90.0, 15.0)
 # of the late rank from that of everyone's noise.
 TOLERANCE: Final = {"join": 0.1, "block": 0.15}
 SMALL: Final = 0.01
-# The fallback reports only these.
-KINDS: Final = ("all", "persistent")
-JUDGED_KINDS: Final = (*KINDS, "rotating", "group", "common")
+SOURCE_OF: Final = {"join": "join", "node": "block"}
+# A node that judges its own ranks knows only what the late ones cost.
+KINDS: Final = ("persistent",)
+JUDGED_KINDS: Final = ("all", *KINDS, "rotating", "group", "common")
 ASK: Final = {
     "named": 'ALERTS{alertname="RankskewStraggler",alertstate="firing"}',
     "all": 'label_replace(job:rankskew_gpus_lost:sum, "kind", "all", "", "")',
     "kinds": "job_kind:rankskew_gpus_lost:sum",
-    "source": "job_source:rankskew_gpus_lost:info",
+    "judge": "rankskew_job_judge_info",
 }
 
 
@@ -147,7 +148,7 @@ def compare(
             for what, found in answer.items()
         }
         named |= {(int(labels["rank"]), labels["stage"]) for labels, _ in mine["named"]}
-        sources |= {labels["source"] for labels, _ in mine["source"]}
+        sources |= {SOURCE_OF[labels["judge"]] for labels, _ in mine["judge"]}
         true = reference(case, steps, asked)
         right = kinds(true, {case.late[0]} if case.late else ())
         values = {labels["kind"]: value for labels, value in mine["all"] + mine["kinds"]}

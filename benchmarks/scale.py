@@ -33,7 +33,8 @@ from demo.stack import RULES
 SIZES: Final = (1_024, 4_096, 16_384)
 SOURCES: Final = ("join", "block")
 # CPU seconds of 15 that the rules of a source may take at the largest size.
-LIMITS: Final = {"join": 3.0, "block": 6.0}
+LIMITS: Final = {"join": 1.5, "block": 1.5}
+SOURCE_OF: Final = {"join": "join", "node": "block"}
 SLOWEST: Final = 10
 # Without rules there is nothing to fill: every series has been created and scraped again.
 BARE_WARMUP_SECONDS: Final = 45.0
@@ -194,9 +195,9 @@ def _who(labels: dict[str, str]) -> tuple[str | None, str | None]:
 
 
 def source_that_spoke(prometheus: ScalePrometheus) -> str:
-    """Return the rules' sources: join, block, or both for different jobs."""
-    found = prometheus.query("job_source:rankskew_gpus_lost:info")
-    return " ".join(sorted({series.labels["source"] for series in found}))
+    """Return who judged: the join, nodes by blocks of steps, or both for different jobs."""
+    found = prometheus.query("group by (judge) (rankskew_job_judge_info)")
+    return " ".join(sorted(SOURCE_OF[series.labels["judge"]] for series in found))
 
 
 def failures(row: dict[str, Any]) -> list[str]:

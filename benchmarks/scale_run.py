@@ -20,7 +20,7 @@ RANKS_PER_NODE: Final = 8
 # The fault of the late rank, and the stage in which it is late.
 FAULT, FAULT_STAGE = "thermal", "backward"
 INTERVAL_SECONDS: Final = 15.0
-# Fills the windows of a minute, and the two minutes for which an alert of the fallback waits.
+# Fills the windows of a minute, and the two minutes after which a node judges its own ranks.
 WARMUP_SECONDS: Final = 120.0
 # Whole periods of the groups that run every minute or two.
 EVALUATIONS: Final = 8

@@ -40,7 +40,7 @@ VARIABLES: Final = (
         "`RANK_PROBE_JOIN`",
         "`1`",
         "`0` turns off the comparison of steps through the job's own store; the judge "
-        "then does not run, and each exporter compares only the ranks of its node.",
+        "then does not run, and each node compares its own ranks only.",
     ),
     (
         "`RANK_PROBE_STACKS`",

@@ -1,7 +1,6 @@
 """Why a rank of this node is late, as the page shows it; exporter.causes finds it out."""
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,7 +11,6 @@ Causes = Callable[[str, int], Cause | None]
 
 # The ends of the names in rank_probe.figures.FIGURES; a figure with no such end is a number.
 UNITS: Final = ("bytes_per_second", "per_second", "hertz", "watts", "celsius", "seconds", "ratio")
-PLACEHOLDER: Final = re.compile(r"\b(PID|GPU|UUID|NODE)\b")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +33,14 @@ class CauseView:
     others: list[Guess]
 
 
-def view_cause(cause: Cause, place: Mapping[str, object]) -> CauseView:
-    """Describe *cause*; *place* has what is known of the rank's PID, GPU, UUID and NODE."""
+def view_cause(cause: Cause) -> CauseView:
+    """Describe *cause*."""
     return CauseView(
         cause=cause.cause,
         detail=cause.detail,
         share=cause.share,
         sentence=cause.sentence,
-        first_action=_filled(cause.first_action, place),
+        first_action=cause.first_action,
         figure=cause.figure,
         value=cause.value,
         peers_value=cause.peers_value,
@@ -61,7 +59,3 @@ def cause_sentence(cause: CauseView) -> str:
 def unit_of(figure: str) -> str:
     """Return the base unit in the name of *figure*; empty if it counts something."""
     return next((unit for unit in UNITS if figure.endswith(f"_{unit}")), "")
-
-
-def _filled(action: str, place: Mapping[str, object]) -> str:
-    return PLACEHOLDER.sub(lambda found: str(place.get(found[0], found[0])), action)

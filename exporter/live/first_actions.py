@@ -41,7 +41,7 @@ def first_action(
     if state in (states.STRAGGLER, states.SLOW_NODE):
         return _about_late(job_id, state, late, ranks)
     if state == states.HUNG:
-        return _about_hung(job_id, running)
+        return _about_hung(job_id, ranks)
     if state == states.RANKS_MISSING:
         return _about_missing(job_id, running)
     if state == states.STARTING and alert is not None and running:
@@ -71,13 +71,15 @@ def _about_late(
     return _stack(rank) if cause is None else cause.first_action
 
 
-def _about_hung(job_id: str, running: Sequence[RankView]) -> str:
-    those = holding(running)
+def _about_hung(job_id: str, ranks: Sequence[RankView]) -> str:
+    those = holding(ranks)
     if not those:
         return (
             "Look at the live pages of the job's other nodes: "
             f'rankskew_node_ranks{{job_id="{job_id}"}} has them all.'
         )
+    if those[0].finished:
+        return f"Read the log of rank {those[0].rank}{_on(those[0])}: it has finished."
     silent = next((rank for rank in those if rank.silent), None)
     return _stack(those[0]) if silent is None else _status(silent)
 

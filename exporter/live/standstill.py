@@ -16,33 +16,34 @@ STANDING_SECONDS: Final = 60.0
 STANDING_STEPS: Final = 4.0
 
 
-def holding(running: Sequence[RankView]) -> list[RankView]:
+def holding(ranks: Sequence[RankView]) -> list[RankView]:
     """Return the ranks that have stepped and do not wait for others now.
 
-    The first is the one that left when the others began to wait.
+    The first is the one that left when the others began to wait; those that have ended are last.
     """
-    waited = max((rank.stage_elapsed_seconds for rank in waiting(running)), default=0.0)
+    waited = max((rank.stage_elapsed_seconds for rank in waiting(ranks)), default=0.0)
 
-    def distance(rank: RankView) -> float:
+    def order(rank: RankView) -> tuple[bool, float]:
         since = rank.heartbeat_age_seconds if rank.silent else rank.stage_elapsed_seconds
-        return abs(since - waited)
+        return rank.finished, abs(since - waited)
 
     # A rank that has never stepped may not train at all: an evaluator, a rollout server.
-    stepped = [rank for rank in running if rank.last_step_age_seconds is not None]
-    return sorted((rank for rank in stepped if not _waits(rank)), key=distance)
+    stepped = [rank for rank in ranks if rank.last_step_age_seconds is not None]
+    return sorted((rank for rank in stepped if not _waits(rank)), key=order)
 
 
-def waiting(running: Sequence[RankView]) -> list[RankView]:
+def waiting(ranks: Sequence[RankView]) -> list[RankView]:
     """Return the ranks that wait for others now."""
-    return [rank for rank in running if _waits(rank)]
+    return [rank for rank in ranks if _waits(rank)]
 
 
-def hung_sentence(job: NodeJob, running: Sequence[RankView], world_size: int) -> str | None:
-    """Say which ranks hold *job* up if it hangs; None if it does not.
+def hung_sentence(job: NodeJob, ranks: Sequence[RankView], world_size: int) -> str | None:
+    """Say which of the *ranks* here hold *job* up if it hangs; None if it does not.
 
     It hangs once a rank has waited for others for longer than the limit, and no rank has finished a
     step for as long. The rules have the same definition, in hang.yaml.
     """
+    running = [rank for rank in ranks if not rank.finished]
     limit = _limit_seconds(job, running)
     age = standing_seconds(running)
     waited = max((rank.stage_elapsed_seconds for rank in waiting(running)), default=0.0)
@@ -50,7 +51,7 @@ def hung_sentence(job: NodeJob, running: Sequence[RankView], world_size: int) ->
         return None
     gpus = "its GPU waits" if world_size == 1 else f"{world_size} of {world_size} GPUs wait"
     since = f"No step for {duration(waited if age is None else age)}, {gpus}"
-    those = holding(running)
+    those = holding(ranks)
     if not those:
         return f"{since}: {_nobody_here_holds(running)}."
     others = f"; {len(waiting(running))} of {len(running)} ranks wait in sync"
@@ -97,7 +98,7 @@ def _step_seconds(job: NodeJob, running: Sequence[RankView]) -> float:
 
 
 def _waits(rank: RankView) -> bool:
-    return rank.stage == "sync" and not rank.silent
+    return rank.stage == "sync" and not rank.silent and not rank.finished
 
 
 def dumps_sentences(running: Sequence[RankView]) -> list[str]:
@@ -175,6 +176,8 @@ def _all_whereabouts(those: Sequence[RankView]) -> str:
 
 def _whereabouts(rank: RankView) -> str:
     last = "" if rank.last_event is None else f" (its last event: {_ago(rank.last_event)})"
+    if rank.finished:
+        return f"rank {rank.rank} has finished"
     if rank.silent:
         return f"rank {rank.rank} has been silent for {duration(rank.heartbeat_age_seconds)}{last}"
     return f"rank {rank.rank} is in {rank.stage}{last}"

@@ -42,11 +42,12 @@ BEGUN_STEPS: Final = 5
 # minutes apart.
 UNSEEN_SECONDS: Final = 120.0
 
-OFF, NO_JOIN, NO_STEPS = "off", "no_join", "no_steps"
+OFF, NO_JOIN, JOIN_INCOMPLETE, NO_STEPS = "off", "no_join", "join_incomplete", "no_steps"
 REASONS: Final = {
     OFF: "the probe of a rank on this node is off; rankskew control JOB_ID stages turns it on",
     NO_JOIN: "the ranks do not compare their steps, and no two peers on this node report a block "
     "of steps that this exporter could compare",
+    JOIN_INCOMPLETE: "the ranks do not compare all of their steps",
     WARMING_UP: "the ranks must first finish a few dozen steps that can be compared",
     NO_PEERS: "no rank has a peer to compare with",
     NO_SYNC: "no wait in collectives was measured, so a rank that waits looks like a late one",
@@ -118,7 +119,7 @@ def _said(job: NodeJob, ranks: Sequence[RankView], unprobed: int, causes: Causes
     if any(rank.level == LEVEL_OFF for rank in running):  # It counts no steps, so it cannot hang.
         return _not_judgeable(OFF)
     size = job.world_size or len(running)
-    hung = hung_sentence(job, running, size)
+    hung = hung_sentence(job, ranks, size)
     if hung:
         lost = {"hung": float(size)}
         said = JobVerdict(states.HUNG, hung, gpus_lost=lost, details=dumps_sentences(running))
@@ -142,7 +143,7 @@ def _progressing(job: NodeJob, running: Sequence[RankView], causes: Causes) -> J
     else:
         said = _judged(job, spoken, running, causes)
     is_young = (job.run_seconds or 0.0) < job.threshold("start_seconds")
-    if said.reason in (WARMING_UP, NO_JOIN) and (is_young or job.has_just_started):
+    if said.reason in (WARMING_UP, NO_JOIN, JOIN_INCOMPLETE) and (is_young or job.has_just_started):
         return replace(said, state=states.STARTING)
     return said
 
@@ -209,15 +210,18 @@ def _judged(
     """Repeat the verdict of the job's judge."""
     verdict = spoken.verdict
     size = job.world_size or len(running)
+    judged = max(sum(verdict.ranks.values()), 1)
     late = _late(job, spoken, running, size, causes)
     waking = [each for each in late if each.wakes]
     if verdict.reason is not None:
         said = _not_judgeable(verdict.reason)
+    elif job.is_partly_judged():
+        said = _not_judgeable(JOIN_INCOMPLETE)
     elif waking:
         is_node = any(each.kind == NODE for each in waking)
         state = states.SLOW_NODE if is_node else states.STRAGGLER
         said = JobVerdict(state, late_sentence(waking, size))
-    elif verdict.gpus_lost.get("rotating", 0.0) > job.threshold("rotating_lost_ratio") * size:
+    elif verdict.gpus_lost.get("rotating", 0.0) > job.threshold("rotating_lost_ratio") * judged:
         said = JobVerdict(states.ROTATING, rotating_sentence(verdict))
     else:
         said = JobVerdict(states.HEALTHY, even_sentence(spoken, late))
@@ -236,12 +240,12 @@ def _late(
     job: NodeJob, spoken: Spoken, running: Sequence[RankView], size: int, causes: Causes
 ) -> list[LateView]:
     """Return the late ranks, those that are told first, the costliest first in each part."""
-    here = {rank.rank: rank for rank in running}
+    here = {rank.rank for rank in running}
     are_told = told(spoken.verdict.late, size, job.threshold)
 
-    def cause_of(rank: RankView | None) -> CauseView | None:
-        cause = None if rank is None else causes(job.job_id, rank.rank)
-        return None if cause is None or rank is None else view_cause(cause, _place(rank))
+    def cause_of(rank: int) -> CauseView | None:
+        cause = causes(job.job_id, rank) if rank in here else None
+        return None if cause is None else view_cause(cause)
 
     late = [
         view_late(
@@ -249,13 +253,8 @@ def _late(
             spoken.age_seconds,
             here,
             is_told=each.rank in are_told,
-            cause=cause_of(here.get(each.rank)),
+            cause=cause_of(each.rank),
         )
         for each in spoken.verdict.late
     ]
     return sorted(late, key=lambda each: not each.wakes)
-
-
-def _place(rank: RankView) -> dict[str, object]:
-    known = {"PID": rank.pid, "GPU": rank.gpu, "UUID": rank.gpu_uuid, "NODE": rank.host or None}
-    return {name: each for name, each in known.items() if each is not None}

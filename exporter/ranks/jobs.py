@@ -107,6 +107,13 @@ class NodeJob:
         join = self._join_verdict()
         return join if self._covers(join) else self.own or join
 
+    def is_partly_judged(self) -> bool:
+        """Whether the join has compared too few of the steps, or of the ranks that train."""
+        training = sum(rank.snapshot.steps > 0 for rank in self.beating)
+        if self.coverage is None or not training:
+            return False
+        return self.coverage * len(self.beating) / training < self.threshold("join_coverage")
+
     def late(self) -> Iterator[tuple[HeldRank, Late]]:
         """Yield the ranks on this node that verdict() names, and how late they are by now."""
         spoken = self.verdict()

@@ -18,10 +18,11 @@ RESTART_SECONDS: Final = 300.0
 
 
 class Start(NamedTuple):
-    """A job without a step: since when, and when it was last seen without one."""
+    """A job without a step: since when, when it was last *seen* so, and whether it *is_over*."""
 
     since: float
     seen: float
+    is_over: bool = False
 
 
 class NodeJobs:
@@ -76,26 +77,34 @@ class NodeJobs:
         self._verdicts = {job_id: each for job_id, each in verdicts.items() if each is not None}
 
     def _remembered(self, job: NodeJob) -> NodeJob:
-        is_starting = _is_starting(job)
-        if is_starting:
-            self._starts[job.job_id] = Start(self._since(job), job.now)
-        start = self._starts.get(job.job_id)
+        start = self._start(job)
+        if start is None:
+            return replace(job, own=self._own(job))
+        self._starts[job.job_id] = start
+        is_on = job.beating and not start.is_over
         return replace(
             job,
             own=self._own(job),
-            starting_seconds=job.now - start.since if start and is_starting else None,
-            has_just_started=start is not None,
+            starting_seconds=job.now - start.since if is_on else None,
+            has_just_started=True,
         )
+
+    def _start(self, job: NodeJob) -> Start | None:
+        """Return the start of *job*, if that is now or was within the last minutes."""
+        before = self._starts.get(job.job_id)
+        if _is_starting(job):
+            is_repeated = before is not None and not before.is_over
+            run_seconds = job.run_seconds or 0.0
+            since = before.since if before and is_repeated else job.now - run_seconds
+            return Start(since, job.now)
+        is_over = bool(job.beating)  # Else it may have died, and be back soon.
+        return before and (before._replace(is_over=True) if is_over else before)
 
     def _own(self, job: NodeJob) -> Spoken | None:
         verdict = self._verdicts.get(job.job_id)
         if verdict is None or self._looked is None:
             return None
         return Spoken(verdict, max(job.now - self._looked, 0.0), NODE)
-
-    def _since(self, job: NodeJob) -> float:
-        before = self._starts.get(job.job_id)
-        return job.now - (job.run_seconds or 0.0) if before is None else before.since
 
 
 def _is_starting(job: NodeJob) -> bool:

@@ -5,6 +5,7 @@ does not see a delay of less than 8 %, pauses, a whole node that is late, or a r
 here.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from statistics import fmean, median, quantiles
@@ -83,7 +84,7 @@ class NodeJudge:
         blocks = _blocks([rank.snapshot for rank in job.beating])
         synced = [block for block in blocks if STAGES[SYNC] in block.snapshot.block_seconds]
         if not synced:  # Without a measured wait, a late rank looks like its victims.
-            return _silence(job, blocks) if blocks else None
+            return Verdict(_step(blocks), _ranks(blocks), reason=NO_SYNC) if blocks else None
         groups = _by_group(synced)
         if all(len(group) == 1 for group in groups):
             return None
@@ -172,16 +173,13 @@ def _twelfth(number: int, values: Sequence[float]) -> float:
     )
 
 
-def _silence(job: NodeJob, blocks: Sequence[Block]) -> Verdict:
-    return Verdict(_step(blocks), _ranks(job, blocks), reason=NO_SYNC)
-
-
 def _verdict(
     job: NodeJob, blocks: Sequence[Block], told: Sequence[Found], incidents: Mapping[int, Incident]
 ) -> Verdict:
     step_seconds = fmean(block.step for block in blocks)
     # All others wait for the late ranks, which are about equally late, or they would wait as well.
-    others = max(_world(job) / len(told) - 1, 0.0) if told else 0.0
+    world = max(job.world_size or 0, len(job.beating))
+    others = max(world / len(told) - 1, 0.0) if told else 0.0
     late = [
         _late(each, incidents[each.snapshot.rank], job.now, step_seconds, others) for each in told
     ]
@@ -189,7 +187,7 @@ def _verdict(
     longest = max((each.seconds for each in told), default=0.0) / step_seconds
     return Verdict(
         _step(blocks),
-        _ranks(job, blocks),
+        _ranks(blocks),
         step_seconds=step_seconds,
         slowdown=1 / (1 - min(longest, LARGEST_SHARE)),
         gpus_lost={"persistent": sum(each.gpus_lost for each in late)},
@@ -218,13 +216,5 @@ def _step(blocks: Sequence[Block]) -> int:
     return max(block.snapshot.steps for block in blocks)
 
 
-def _ranks(job: NodeJob, blocks: Sequence[Block]) -> dict[str, int]:
-    """Return how many ranks of the job each peer group has, if all nodes are like this one."""
-    return {
-        group[0].snapshot.peer_group: round(_world(job) * len(group) / len(blocks))
-        for group in _by_group(blocks)
-    }
-
-
-def _world(job: NodeJob) -> int:
-    return max(job.world_size or 0, len(job.beating))
+def _ranks(blocks: Sequence[Block]) -> dict[str, int]:
+    return dict(Counter(block.snapshot.peer_group for block in blocks))

@@ -91,8 +91,8 @@ def _judged(said: Said) -> Iterator[Metric]:
     )
     ranks = GaugeMetricFamily(
         "rankskew_job_ranks",
-        "Judged ranks in each peer group of the job, on all nodes; if this node judges, their "
-        "number if all nodes are like it (probe, judge of the job).",
+        "Judged ranks in each peer group of the job, on all nodes; if this node is the judge, on "
+        "this one (probe, judge of the job).",
         labels=["job_id", "peer_group"],
     )
     absent = GaugeMetricFamily(

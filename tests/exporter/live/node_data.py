@@ -62,6 +62,7 @@ def job(state: str, sentence: str, ranks: list[dict[str, Any]], **said: Any) -> 
         "state": state,
         "sentence": sentence,
         "reason": None,
+        "judge": "join",
         "late": [],
         "details": [],
         "gpus_lost": {},
@@ -106,6 +107,8 @@ LATE = {
     "gpus_lost": 0.84,
     "late_for_seconds": 35.0,
     "is_here": True,
+    "is_told": True,
+    "cause": None,
 }
 SENTENCE = "Rank 2 is slow loading data; 0.84 of 4 GPUs wait for it."
 DETAILS = ["Steps take 1.39 times as long as without it.", "GPUs lost: 0.84 to <late> ranks."]

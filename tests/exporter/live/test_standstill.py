@@ -72,10 +72,14 @@ def test_hang_points_to_the_last_event_of_the_rank() -> None:
         "seconds": None,
     }
     node.states[2] = replace(node.states[2], stage="checkpoint", lifecycle_events=[saving])
-    for _ in range(1_801):
+    for _ in range(1_700):
+        node.pass_second()
+    early = node.push()["verdict"]
+    for _ in range(100):
         node.pass_second()
     job = node.push()
 
+    assert (early["state"], early["reason"]) == ("not_judgeable", "no_steps")
     assert (
         "rank 2 is in checkpoint (its last event: checkpoint began 32 min ago); 3 of 4"
         in (job["verdict"]["sentence"])
@@ -197,6 +201,19 @@ def test_limit_is_the_operators() -> None:
         job = node.push()
 
     assert job["verdict"]["state"] == "hung"
+
+
+def test_rank_that_has_ended_is_waited_for() -> None:
+    """Where one rank ends before the others, these wait for it in vain, and its log says why."""
+    node = Node()
+    node.run(30)
+    node.states[1] = replace(node.states[1], finished=True)
+    node.push()
+    for _ in range(121):
+        said = node.push(silent=(1,))["verdict"]
+
+    assert "wait: rank 1 has finished; 3 of 3 ranks wait in sync" in said["sentence"]
+    assert said["first_action"] == "Read the log of rank 1: it has finished."
 
 
 def test_rank_that_left_when_the_wait_began_is_named_first() -> None:

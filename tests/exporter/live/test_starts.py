@@ -88,3 +88,55 @@ def test_job_that_is_turned_off_does_not_hang() -> None:
     assert (job["verdict"]["state"], job["verdict"]["reason"]) == ("not_judgeable", "off")
     assert "rankskew control JOB_ID stages turns it on" in job["verdict"]["sentence"]
     assert [rank["level"] for rank in job["ranks"]] == ["stages", "stages", "off", "stages"]
+
+
+@pytest.mark.parametrize(("seconds", "state"), [(30, "starting"), (901, "not_judgeable")])
+def test_join_on_a_part_of_the_steps_is_no_good_news(seconds: int, state: str) -> None:
+    """A verdict on half of the steps may miss a late rank; a young join may still catch up."""
+    node = Node()
+    node.states = {rank: replace(each, join_coverage=0.5) for rank, each in node.states.items()}
+    for _ in range(seconds - 1):
+        node.step()
+        node.pass_second()
+    node.step()
+    said = node.push()["verdict"]
+
+    assert (said["state"], said["reason"]) == (state, "join_incomplete")
+
+
+def test_start_that_took_long_may_warm_up() -> None:
+    """A job that has just finished its first step is not to be judged yet, however old it is."""
+    node = Node()
+    for _ in range(1_000):
+        node.pass_second()
+    node.said = verdict(reason="warming_up", late=())
+    assert node.run(5)["verdict"]["state"] == "starting"
+
+    for _ in range(300):
+        node.step()
+        node.pass_second()
+    assert node.run(1)["verdict"]["state"] == "not_judgeable"
+
+
+def test_node_names_the_late_rank_where_no_join_speaks() -> None:
+    """The page says whose verdict it shows, and what that cannot see."""
+    node = Node(world_size=16)
+    node.said = None
+    for rank, each in node.states.items():
+        data = 0.2 if rank == 2 else 0.1
+        block = {"data": data, "forward": 0.4, "sync": 0.5 - data}
+        node.states[rank] = replace(each, block_steps=64, block_seconds=block)
+    for _ in range(100):
+        node.step()
+        node.pass_second()
+    early = node.push()["verdict"]
+    for _ in range(30):
+        node.step()
+        node.pass_second()
+    said = node.push()["verdict"]
+
+    assert (early["state"], early["sentence"]) == ("healthy", "No rank on this node is late.")
+    assert (said["state"], said["judge"]) == ("straggler", "node")
+    assert said["sentence"] == "Rank 2 is slow loading data; 1.67 of 16 GPUs wait for it."
+    assert said["coverage"] is None
+    assert said["details"][-1].startswith("The job does not compare the steps of its ranks, so")

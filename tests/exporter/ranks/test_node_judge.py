@@ -90,7 +90,7 @@ def test_whole_job_waits_for_the_late_rank() -> None:
     found = judged(rank(0, data=0.15, forward=0.45, steps=700), *peers(3))
     [late] = found.late
 
-    assert (found.step, found.ranks, found.absent, found.reason) == (700, {"all": 16}, 0, None)
+    assert (found.step, found.ranks, found.absent, found.reason) == (700, {"all": 4}, 0, None)
     assert (found.step_seconds, found.slowdown) == pytest.approx((1.0, 1 / 0.9))
     assert found.gpus_lost == {"persistent": pytest.approx(1.5)}
     assert late.gpus == {"data": pytest.approx(0.75), "forward": pytest.approx(0.75)}
@@ -106,11 +106,11 @@ def test_late_ranks_share_the_cost() -> None:
     assert found.gpus_lost == {"persistent": pytest.approx(0.1 * 14)}
 
 
-def test_peer_groups_are_those_of_the_job_if_all_nodes_are_alike() -> None:
-    """A node knows the size of the job, and of its groups only their part in it here."""
+def test_ranks_are_those_that_were_compared() -> None:
+    """Every node counts its own, so that the sum over nodes is on the job."""
     found = judged(rank(0, peer_group="pp1"), rank(1, peer_group="pp1"), *peers(7)[1:])
 
-    assert found.ranks == {"all": 12, "pp1": 4}
+    assert found.ranks == {"all": 6, "pp1": 2}
 
 
 def test_rank_of_a_lighter_group_is_not_late() -> None:
@@ -162,7 +162,7 @@ def test_block_without_a_measured_wait_says_nothing() -> None:
     unsynced = [rank(number, block_seconds={"data": 0.2, "forward": 0.4}) for number in range(4)]
     found = judged(*unsynced)
 
-    assert (found.reason, found.late, found.ranks) == ("no_sync", (), {"all": 16})
+    assert (found.reason, found.late, found.ranks) == ("no_sync", (), {"all": 4})
 
 
 @pytest.mark.parametrize("ranks", [[rank(0)], [rank(0), rank(1, peer_group="pp1")], [snapshot()]])

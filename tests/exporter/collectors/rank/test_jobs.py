@@ -102,7 +102,7 @@ def test_verdict_of_the_node_is_exposed_like_that_of_the_join() -> None:
 
     assert {key: value for key, value in shown.items() if key.startswith("job_")} == {
         'job_judge_info{job_id="llama",judge="node"}': 1.0,
-        'job_ranks{job_id="llama",peer_group="all"}': 16.0,
+        'job_ranks{job_id="llama",peer_group="all"}': 4.0,
         'job_gpus_lost{job_id="llama",kind="persistent"}': pytest.approx(2.1428571),
         'job_step_seconds{job_id="llama"}': 0.875,
         'job_slowdown_ratio{job_id="llama"}': pytest.approx(1.1666667),

@@ -60,7 +60,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "jobs": 1,
         "missed": 0,
         "nodes down": 0,
-        "rules CPU s of 15": 2.9,
+        "rules CPU s of 15": 1.4,
         "spoke": "join",
         "straggler named": True,
         "others accused": 0,
@@ -72,7 +72,7 @@ def row(**changes: Any) -> dict[str, Any]:
     [
         ({"missed": 1}, "1 evaluations missed"),
         ({"nodes down": 2}, "2 nodes were not scraped"),
-        ({"rules CPU s of 15": 3.1}, "rules take 3.1 CPU s of 15"),
+        ({"rules CPU s of 15": 1.6}, "rules take 1.6 CPU s of 15"),
         ({"spoke": ""}, "the rules went by nothing"),
         ({"straggler named": False}, "the straggler is not the one and only that is paged"),
         ({"others accused": 3}, "3 others are accused"),

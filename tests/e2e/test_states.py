@@ -124,7 +124,7 @@ def _states(prometheus: Prometheus) -> dict[str, str]:
 
 
 def _causes(prometheus: Prometheus) -> dict[str, tuple[str, str]]:
-    found = prometheus.query(f'rank:rankskew_cause:info{{rank="{LATE_RANK}"}}')
+    found = prometheus.query(f'rankskew_late_cause_info{{rank="{LATE_RANK}"}}')
     return {
         series.labels["job_id"]: (series.labels["cause"], series.labels.get("detail", ""))
         for series in found
@@ -132,11 +132,10 @@ def _causes(prometheus: Prometheus) -> dict[str, tuple[str, str]]:
 
 
 def _wait_for_rare_faults(prometheus: Prometheus) -> None:
-    """Wait for a GPU read twice, an exporter that has just gone, and the cost of a minute."""
+    """Wait for a GPU that is read twice, and an exporter that has just gone."""
     for rare in (
-        'gpu_fault:rankskew_gpu:max{fault="nvlink"}',
+        'rankskew_gpu_fault{fault="nvlink"}',
         "up == 0",
-        "sum_over_time(sum(job:rankskew_lost_cost_per_hour:sum)[30m:1m])",
     ):
         found = wait_for(partial(_some, prometheus, rare), PATIENCE_SECONDS, 2.0)
         assert found, f"{rare} is empty"

@@ -28,7 +28,7 @@ STAGE_OF = {
     "backward": "backward",
     "after_optimizer": "other",
 }
-# Each delay is a sleep of the main thread, whose line is seen in seconds; before that it is unknown.
+# Each delay is a sleep of the main thread: its line is seen in seconds, and is unknown until then.
 CAUSES = {"code", "unknown"}
 HEALTHY = "none"
 PATIENCE_SECONDS = 240.0

@@ -2,8 +2,8 @@
 
 python -m benchmarks.crosscheck
 
-Simulated jobs of 2 to 64 ranks, with the judge's verdict (join) or with only blocks of steps (the
-fallback), are scraped while they run: from the exporter of each node, each at its own moment.
+Simulated jobs of 2 to 64 ranks, with the judge's verdict (join) or with only blocks of steps, which
+each node judges, are scraped while they run: from the exporter of each node, at its own moment.
 For four minutes, Prometheus is asked several times who is late, in which stage and at what cost;
 exporter/accounting/run.py has the right answers.
 """
@@ -38,14 +38,15 @@ WINDOW_SECONDS: Final = (90.0, 15.0)
 # of the late rank from that of everyone's noise.
 TOLERANCE: Final = {"join": 0.1, "block": 0.15}
 SMALL: Final = 0.01
-# The fallback reports only these.
+SOURCE_OF: Final = {"join": "join", "node": "block"}
+# All that is lost, and what late ranks cost, which is all that a node without a join knows.
 KINDS: Final = ("all", "persistent")
 JUDGED_KINDS: Final = (*KINDS, "rotating", "group", "common")
 ASK: Final = {
     "named": 'ALERTS{alertname="RankskewStraggler",alertstate="firing"}',
     "all": 'label_replace(job:rankskew_gpus_lost:sum, "kind", "all", "", "")',
     "kinds": "job_kind:rankskew_gpus_lost:sum",
-    "source": "job_source:rankskew_gpus_lost:info",
+    "judge": "rankskew_job_judge_info",
 }
 
 
@@ -147,7 +148,7 @@ def compare(
             for what, found in answer.items()
         }
         named |= {(int(labels["rank"]), labels["stage"]) for labels, _ in mine["named"]}
-        sources |= {labels["source"] for labels, _ in mine["source"]}
+        sources |= {SOURCE_OF[labels["judge"]] for labels, _ in mine["judge"]}
         true = reference(case, steps, asked)
         right = kinds(true, {case.late[0]} if case.late else ())
         values = {labels["kind"]: value for labels, value in mine["all"] + mine["kinds"]}
@@ -159,7 +160,8 @@ def compare(
     medians = {kind: statistics.median(errors) for kind, errors in differ.items()}
     who = " ".join(f"{rank}:{stage}" for rank, stage in sorted(named))
     is_right = named == ({case.late} if case.late else set())
-    wrong = [kind for kind in medians if medians[kind] > TOLERANCE[case.source]]
+    known = JUDGED_KINDS if case.source == "join" else ("persistent",)
+    wrong = [kind for kind in known if medians[kind] > TOLERANCE[case.source]]
     wrong += [] if is_right else [f"named {who or 'nobody'}"]
     wrong += [] if sources == {case.source} else [f"{' '.join(sources) or 'nobody'} spoke"]
     return {

@@ -28,13 +28,8 @@ STAGE_OF = {
     "backward": "backward",
     "after_optimizer": "other",
 }
-# What a stage says by itself; nothing is wrong with this machine that the rules could find.
-CAUSE_OF = {
-    "data": "input",
-    "forward": "unknown",
-    "backward": "unknown",
-    "after_optimizer": "extra_duties",
-}
+# Each delay is a sleep of the main thread: its line is seen in seconds, and is unknown until then.
+CAUSES = {"code", "unknown"}
 HEALTHY = "none"
 PATIENCE_SECONDS = 240.0
 
@@ -137,23 +132,21 @@ def test_first_page_has_the_cost_and_the_cause(outcome: Outcome, fault: str) -> 
 
     assert cost is not None
     assert float(cost[1]) == pytest.approx(outcome.planted_gpus(fault), rel=0.15)
-    assert first.labels["cause"] == CAUSE_OF[fault]
-    known = CAUSE_OF[fault] != "unknown"
-    assert ("Cause: " in first.annotations["description"]) is known
-    assert ("; cause: " in first.annotations["facts"]) is known
+    assert first.labels["cause"] in CAUSES
+    assert " Cause: " in first.annotations["facts"]
 
 
 @pytest.mark.parametrize("fault", STAGE_OF)
 def test_first_page_has_the_facts(outcome: Outcome, fault: str) -> None:
-    """The process to look at, and how much longer it needs than its peers: what was planted."""
+    """The process to look at, and how much slower than its peers it is: what was planted."""
     said = outcome.pages[fault][0].annotations
-    facts = re.search(r" PID (\d+)\. (\w+) (\d+) ms vs (\d+) ms", said["facts"])
+    facts = re.search(r" PID (\d+)\. (\d+) % slower than its peers, mostly in (\w+)", said["facts"])
 
     assert said["headline"].startswith(f"rank {LATE} slow in {STAGE_OF[fault]}, steps 1.")
     assert facts is not None, said["facts"]
-    assert f"`py-spy dump --pid {facts[1]}`" in said["first"]
-    assert facts[2] == STAGE_OF[fault]
-    assert (int(facts[3]) - int(facts[4])) / 1000 == pytest.approx(DELAY_SECONDS, rel=0.3)
+    assert facts[1] in said["first"]
+    assert facts[3] == STAGE_OF[fault]
+    assert int(facts[2]) / 100 == pytest.approx(DELAY_SECONDS / STEP_SECONDS, rel=0.3)
 
 
 @pytest.mark.parametrize("fault", STAGE_OF)
@@ -171,10 +164,10 @@ def test_live_page_says_the_same_as_the_alert(outcome: Outcome, fault: str) -> N
 def test_page_can_be_read_at_night(outcome: Outcome, fault: str) -> None:
     """The text names job, rank, stage and GPUs; the link leads to a runbook."""
     page = outcome.pages[fault][0]
-    text = page.annotations["description"]
+    text = page.annotations["summary"]
 
     assert f"{outcome.variant}-{fault}" in text
-    assert f"rank {LATE}" in text
+    assert f"Rank {LATE}" in text
     assert STAGE_OF[fault] in text
     assert f"of {RANKS} GPUs" in text
     assert page.annotations["runbook_url"].endswith("RankskewStraggler.md")

@@ -7,6 +7,7 @@ from typing import Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
+from exporter.scrape.levels import ALL
 from exporter.simulate.fleet import Fleet, fleet_app
 from exporter.simulate.plan import tour
 from tests.exporter.asgi import ask
@@ -23,7 +24,7 @@ def input_series(job_ids: Sequence[str], **labels: str) -> list[dict[str, str]]:
     samples = MINUTES * 60 // SCRAPE_SECONDS + 1
     values: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as directory:
-        fleet = Fleet(plans, Path(directory), clock)
+        fleet = Fleet(plans, Path(directory), clock, frozenset({ALL}))
         app = fleet_app(fleet, "")
         for index in range(samples):
             for node in fleet.nodes.values():

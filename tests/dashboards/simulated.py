@@ -24,7 +24,7 @@ def input_series(job_ids: Sequence[str], **labels: str) -> list[dict[str, str]]:
     samples = MINUTES * 60 // SCRAPE_SECONDS + 1
     values: dict[str, list[str]] = {}
     with tempfile.TemporaryDirectory() as directory:
-        fleet = Fleet(plans, Path(directory), clock, detail=frozenset({ALL}))
+        fleet = Fleet(plans, Path(directory), clock, frozenset({ALL}))
         app = fleet_app(fleet, "")
         for index in range(samples):
             for node in fleet.nodes.values():

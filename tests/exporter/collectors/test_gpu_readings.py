@@ -134,8 +134,8 @@ each_collector = pytest.mark.parametrize(("make", "readings"), READINGS, ids=NAM
 
 
 def test_every_collector_of_readings_is_held_to_the_promises() -> None:
-    """All that need NVML are here, but for those that tell of the GPUs there are and of ranks."""
-    assert {*NAMES, "gpu_devices", "rank_gpus", "rank_host"} == {
+    """All that need NVML are here, but for those of devices, of faults and of ranks."""
+    assert {*NAMES, "gpu_devices", "gpu_faults", "rank_gpus", "rank_host"} == {
         entry.name for entry in COLLECTORS if entry.needs_nvml
     }
 

@@ -9,6 +9,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs.metrics_table import exposed_name, families_by_collector
+from exporter.scrape.levels import ALL
 from exporter.simulate.asked import parse
 from exporter.simulate.fleet import LOOKED_AT_SECONDS, Fleet, fleet_app
 from exporter.simulate.host_files import MEMORY_KIB
@@ -17,6 +18,7 @@ from exporter.simulate.plan import equal_jobs, tour
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.clock import Clock
 
+EVERYTHING = frozenset({ALL})
 # Divided GPUs, pods, audits, a driver and collectors that fail are not simulated.
 NOT_SIMULATED = {
     "rankskew_audit_age_seconds",
@@ -33,6 +35,7 @@ NOT_SIMULATED = {
     "rankskew_infiniband_congestion_events_total",
     "rankskew_nccl_bus_bandwidth_bytes_per_second",
     "rankskew_nvml_call_stuck_seconds",
+    "rankskew_node_starved_ranks",
     "rankskew_nvml_error_info",
     "rankskew_rank_pod_info",
 }
@@ -40,7 +43,7 @@ NOT_SIMULATED = {
 
 def fleet(directory: Path, *faults: str, clock: Clock | None = None) -> Fleet:
     plans = equal_jobs(2, 4, 1, [parse(fault) for fault in faults])
-    return Fleet(plans, directory, clock or Clock())
+    return Fleet(plans, directory, clock or Clock(), EVERYTHING)
 
 
 def get(fleet: Fleet, path: str) -> Answer:
@@ -75,7 +78,11 @@ def test_discovery_lists_each_node_with_its_own_page(tmp_path: Path) -> None:
 
 def test_tour_exposes_what_real_exporters_do(tmp_path: Path) -> None:
     """Some node of the tour has each series that documentation lists, except a few."""
-    simulated = Fleet(tour(), tmp_path, Clock())
+    clock = Clock()
+    simulated = Fleet(tour(), tmp_path, clock, EVERYTHING)
+    for node in simulated.nodes:
+        samples(simulated, node)  # Work, and faults that last, are told from two scrapes on.
+    clock.seconds += 50  # An exporter of the tour goes down after a minute.
     seen = {name for node in simulated.nodes for name in samples(simulated, node)}
     real = {exposed_name(f) for _, _, found in families_by_collector() for f in found}
 

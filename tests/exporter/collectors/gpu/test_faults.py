@@ -1,0 +1,345 @@
+"""A GPU's faults are told to each rank on it, by its node's name, only while they last."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Final
+
+import pytest
+
+from exporter.collectors.gpu.faults import GpuFaultsCollector
+from exporter.nvml.expected import ExpectedGpus
+from exporter.nvml.sample import (
+    GpuProcess,
+    GpuSample,
+    MigDevice,
+    NodeSample,
+    NvmlSource,
+    Reason,
+    StuckCall,
+)
+from exporter.processes.process import Process
+from exporter.processes.rank_gpus import RankJoin
+from exporter.ranks.store import RankStore
+from exporter.vocabulary.thresholds import Thresholds
+from tests.exporter.clock import Clock
+from tests.exporter.collectors.expose import expose, series
+from tests.exporter.fake_proc import process, torchrun
+from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml
+from tests.exporter.snapshots import snapshot
+
+MINUTE: Final = 60.0
+ON_GPU: Final = (GpuProcess(10),)
+FINE: Final = GpuSample(0, up=True, uuid="GPU-a", gpu_busy_percent=90.0, processes=ON_GPU)
+NEXT: Final = replace(FINE, index=1, uuid="GPU-b", processes=())
+
+
+@dataclass
+class Node:
+    """A node whose GPUs change; rank 0 runs on GPU-a as process 10."""
+
+    gpus: tuple[GpuSample, ...] = (FINE, NEXT)
+    expected: ExpectedGpus = field(default_factory=ExpectedGpus)
+    thresholds: Thresholds = field(default_factory=Thresholds)
+    error_reason: str | None = None
+    worker_up: bool = True
+    worker_restarts: int = 0
+    stuck_call: StuckCall | None = None
+    released: bool = False
+    processes: Mapping[int, Process] = field(
+        default_factory=lambda: {10: process(10, torchrun(0)), 20: process(20, {})}
+    )
+
+    def __post_init__(self) -> None:
+        self.clock = Clock()
+        self.store = RankStore(clock=self.clock)
+        self.collector = GpuFaultsCollector(
+            RankJoin(self, lambda: self.processes, self.store),
+            self.store,
+            self,
+            self.expected,
+            self.thresholds,
+            "node-1",
+        )
+
+    def latest(self) -> NodeSample | None:
+        return NodeSample(1.0, len(self.gpus), "1", "1", self.gpus, error_reason=self.error_reason)
+
+    def lines(self) -> list[str]:
+        """What is exposed now."""
+        return series(expose(self.collector))
+
+    def faults(self) -> dict[str, float]:
+        """Return the value of each "fault detail gpu rank" that is exposed now."""
+        found = {}
+        for line in self.lines():
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+            words = (labels[name] for name in ("fault", "detail", "gpu", "rank"))
+            found[" ".join(filter(None, words))] = float(line.rpartition(" ")[2])
+        return found
+
+    def after(self, seconds: float, **readings: Any) -> dict[str, float]:
+        """Return the faults *seconds* later, when GPU-a has these *readings*."""
+        self.clock.seconds += seconds
+        self.gpus = (replace(self.gpus[0], **readings), *self.gpus[1:])
+        return self.faults()
+
+
+@pytest.mark.parametrize("nvml", [NO_DRIVER, NO_SAMPLE], ids=["no driver", "no sample"])
+def test_node_without_gpu_or_sample_has_no_fault(nvml: FixedNvml) -> None:
+    """A node without GPUs is healthy."""
+    store = RankStore()
+    join = RankJoin(nvml, dict, store)
+    made = GpuFaultsCollector(join, store, nvml, ExpectedGpus(), Thresholds(), "node-1")
+
+    assert series(expose(made)) == []
+
+
+def test_healthy_gpu_has_no_series() -> None:
+    """A fault costs nothing while there is none."""
+    assert Node().faults() == {}
+
+
+def test_fault_has_all_names() -> None:
+    """An alert needs no look-up to say where it is and whom it concerns."""
+    node = Node((replace(FINE, row_remap_pending=1), replace(NEXT, recovery_action=4)))
+
+    assert node.lines() == [
+        'rankskew_gpu_fault{detail="",fault="row_remap_pending",gpu="0",gpu_uuid="GPU-a",'
+        'job_id="llama",nodename="node-1",peer_group="all",rank="0"} 1.0',
+        'rankskew_gpu_fault{detail="drain and reset",fault="recovery",gpu="1",gpu_uuid="GPU-b",'
+        'job_id="",nodename="node-1",peer_group="",rank=""} 1.0',
+    ]
+
+
+def test_rank_is_told_of_its_lost_gpu_for_ten_minutes() -> None:
+    """It dies with its GPU, which lists no process any more."""
+    node = Node()
+    node.faults()
+    gone = GpuSample(0, up=False, uuid="GPU-a", xid_errors={"79": 1})
+    node.gpus = (gone, NEXT)
+
+    assert node.after(MINUTE) == {"lost 0 0": 1.0, "xid 79 0 0": 1.0}
+    assert node.after(9 * MINUTE) == {"lost 0 0": 1.0, "xid 79 0 0": 1.0}
+    assert node.after(2 * MINUTE) == {"lost 0": 1.0}
+
+
+def test_gpu_that_is_no_longer_listed_is_lost_and_one_never_seen_is_missing() -> None:
+    """What is missing by name is not missing by number as well."""
+    expected = ExpectedGpus(number=3)
+    node = Node(expected=expected)
+    assert node.faults() == {"missing 2 of 3": 1.0}
+
+    expected.see(NodeSample(1.0, 2, "1", "1", (FINE, NEXT)))
+    node.gpus = (FINE,)
+    assert node.faults() == {"lost": 1.0}
+
+
+def test_no_gpu_is_lost_while_none_can_be_read() -> None:
+    """An upgrade of the driver loses no GPU; what is wrong then is told once."""
+    expected = ExpectedGpus()
+    expected.see(NodeSample(1.0, 2, "1", "1", (FINE, NEXT)))
+    node = Node((), expected, error_reason=Reason.VERSION_MISMATCH)
+    assert node.faults() == {"nvml version_mismatch": 1.0}
+
+    node.error_reason = Reason.NO_GPU
+    assert node.faults() == {"lost": 1.0}
+
+
+@pytest.mark.parametrize("reason", [Reason.NO_LIBRARY, Reason.DRIVER_NOT_LOADED])
+def test_node_that_never_had_a_gpu_needs_no_driver(reason: Reason) -> None:
+    """Only one that had GPUs misses it."""
+    assert Node((), error_reason=reason).faults() == {}
+    assert Node((), ExpectedGpus(number=8), error_reason=reason).faults() == {f"nvml {reason}": 1.0}
+
+
+def test_call_that_hangs_on_the_node_is_told_after_a_minute() -> None:
+    """One on a single GPU makes that GPU lost instead."""
+    node = Node(stuck_call=StuckCall("nvmlInit", None, 61.0, 1))
+    assert node.faults() == {"nvml call_stuck": 1.0}
+
+    node.stuck_call = StuckCall("nvmlInit", None, 60.0, 1)
+    assert node.faults() == {}
+    node.stuck_call = StuckCall("nvmlDeviceGetMemoryInfo", 0, 61.0, 1)
+    assert node.faults() == {}
+
+
+def test_worker_that_is_down_for_half_of_five_minutes_is_told() -> None:
+    """It is replaced within seconds; on a release it is down on purpose."""
+    node = Node(worker_up=False)
+    node.faults()
+    assert node.after(150.0) == {}
+    assert node.after(1.0) == {"nvml worker_down": 1.0}
+    node.released = True
+    assert node.faults() == {}
+
+
+def test_errors_of_the_memory_are_told_for_an_hour() -> None:
+    """A GPU counts over its life; a row that could not be replaced, or is to be, stays."""
+    node = Node((replace(FINE, ecc_uncorrected_errors=7), NEXT))
+    assert node.faults() == {}
+    assert node.after(30 * MINUTE, ecc_uncorrected_errors=8, row_remap_pending=1) == {
+        "memory uncorrected 0 0": 1.0
+    }
+    assert node.after(59 * MINUTE) == {"memory uncorrected 0 0": 1.0}
+    assert node.after(2 * MINUTE) == {"row_remap_pending 0 0": 1.0}
+    assert node.after(0.0, row_remap_failed=1) == {"memory row_remap_failed 0 0": 1.0}
+
+
+def test_xid_errors_are_told_for_ten_minutes() -> None:
+    """The first error of a kind is one, and so is what a new process of the exporter counts."""
+    node = Node((replace(FINE, xid_errors={"31": 3}), NEXT))
+    assert node.faults() == {"xid 31 0 0": 1.0}
+    assert node.after(11 * MINUTE) == {}
+    assert node.after(MINUTE, xid_errors={"31": 3, "79": 1}) == {"xid 79 0 0": 1.0}
+    assert node.after(11 * MINUTE) == {}
+    assert node.after(MINUTE, xid_errors={"31": 1}) == {"xid 31 0 0": 1.0}
+
+
+def test_nvlinks_are_fewer_than_an_hour_ago_or_than_the_neighbours() -> None:
+    """A GPU alone is held against its past; beside others, for as long as they have more."""
+    node = Node((replace(FINE, nvlink_links_up=18), replace(NEXT, nvlink_links_up=18)))
+    assert node.faults() == {}
+    down = {"nvlink_links_up": 16, "nvlink_link_states": {"10": 0, "7": 0}}
+    assert node.after(MINUTE, **down) == {"nvlink 7,10 0 0": 1.0}
+    assert node.after(90 * MINUTE) == {"nvlink 7,10 0 0": 1.0}
+    node.gpus = (node.gpus[0], replace(NEXT, nvlink_links_up=None))
+    assert node.faults() == {}
+    assert node.after(MINUTE, nvlink_links_up=0) == {"nvlink 7,10 0 0": 1.0}
+
+
+def test_missing_bridge_and_mig_are_no_fault_of_nvlinks() -> None:
+    """A card without a bridge has none up, and MIG takes links down on purpose."""
+    node = Node((replace(FINE, nvlink_links_up=0), replace(NEXT, nvlink_links_up=4)))
+    assert node.faults() == {}
+
+    node.gpus = (replace(FINE, nvlink_links_up=2, mig_devices=()), NEXT)
+    node.faults()
+    assert node.after(MINUTE, nvlink_links_up=1) == {}
+
+
+@pytest.mark.parametrize(
+    ("errors", "fault"),
+    [
+        ("pcie_errors", "pcie_errors 0 0"),
+        ("pcie_replays", "pcie_errors 0 0"),
+        ("nvlink_link_errors", "nvlink_errors 7 0 0"),
+    ],
+)
+def test_errors_of_links_are_told_beyond_one_a_second(errors: str, fault: str) -> None:
+    """Mean of five minutes; what was there before does not count."""
+
+    def reading(count: int) -> Any:
+        return {"3": 1, "7": count} if errors.startswith("nvlink") else count
+
+    node = Node()
+    assert node.after(0.0, **{errors: reading(1000)}) == {}
+    assert node.after(5 * MINUTE, **{errors: reading(1300)}) == {}
+    assert node.after(5 * MINUTE, **{errors: reading(1601)}) == {fault: 1.0}
+    assert node.after(5 * MINUTE, **{errors: reading(1601)}) == {}
+
+
+def test_slow_state_is_told_after_two_minutes_at_work() -> None:
+    """Slower than a neighbour, or than P2 whatever the neighbours do."""
+    node = Node((replace(FINE, performance_state=2), replace(NEXT, performance_state=0)))
+    assert node.faults() == {}
+    assert node.after(119.0) == {}
+    assert node.after(1.0) == {"pstate P2 0 0": 1.0}
+    assert node.after(1.0, gpu_busy_percent=10.0) == {}
+    node.gpus = (replace(FINE, performance_state=2), replace(NEXT, performance_state=2))
+    assert node.after(300.0) == {}
+    node.gpus = (replace(FINE, performance_state=3), replace(NEXT, performance_state=3))
+    node.after(10.0)
+    assert set(node.after(120.0)) == {"pstate P3 0 0", "pstate P3 1"}
+
+
+def test_narrow_or_slow_pcie_link_is_told_with_what_it_lacks() -> None:
+    """At rest only the lanes are known."""
+    node = Node((replace(FINE, pcie_link_width=4, pcie_link_width_max=16), NEXT))
+    assert node.faults() == {"pcie_link x4 of x16 0 0": 1.0}
+    slow = {"pcie_link_generation": 4, "pcie_link_generation_max": 5}
+    assert node.after(MINUTE, pcie_link_width=16, **slow) == {
+        "pcie_link generation 4 of 5 0 0": 1.0
+    }
+    assert node.after(MINUTE, pcie_link_generation=None) == {}
+
+
+def test_throttled_share_is_of_five_minutes_and_over_the_jobs_own_threshold() -> None:
+    """A tenth, unless the job allows for more; an idle GPU holds up nobody."""
+    seconds = {"hw_slowdown": 1000.0, "sw_thermal_slowdown": 0.0, "sw_power_cap": 0.0}
+    later = {"hw_slowdown": 1060.0, "sw_thermal_slowdown": 30.0, "sw_power_cap": 300.0}
+    node = Node((replace(FINE, throttle_seconds=seconds), NEXT))
+    assert node.faults() == {}
+    assert node.after(5 * MINUTE, throttle_seconds=later) == {"throttled hw_slowdown 0 0": 0.2}
+    assert node.after(0.0, gpu_busy_percent=10.0) == {}
+    divided = (MigDevice("MIG-a", 1, 0, "1g", sm_active_percent=50.0),)
+    assert "throttled hw_slowdown 0 0" in node.after(
+        0.0, gpu_busy_percent=None, mig_devices=divided
+    )
+
+    patient = Node(thresholds=Thresholds({("llama", "throttle_ratio"): 0.5}))
+    patient.after(0.0, throttle_seconds=seconds)
+    assert patient.after(5 * MINUTE, throttle_seconds=later) == {}
+
+
+def test_full_pcie_link_of_a_gpu_that_hardly_computes_is_told() -> None:
+    """16 lanes of generation 4 carry 32 GB/s; SM activity counts where it is known."""
+    full = replace(
+        FINE,
+        pcie_link_width=16,
+        pcie_link_generation_max=4,
+        pcie_transmit_bytes_per_second=2e9,
+        pcie_receive_bytes_per_second=24e9,
+        sm_active_percent=30.0,
+    )
+    node = Node((full, NEXT))
+    node.faults()
+    assert node.after(MINUTE) == {"pcie_saturated receive 0 0": 0.75}
+    assert node.after(0.0, sm_active_percent=50.0) == {}
+    assert node.after(0.0, sm_active_percent=None) == {}
+    assert node.after(0.0, gpu_busy_percent=40.0) == {"pcie_saturated receive 0 0": 0.75}
+    assert node.after(5 * MINUTE, pcie_receive_bytes_per_second=1e9) == {}
+
+
+def test_foreign_process_and_ranks_that_share_a_gpu_are_told_apart() -> None:
+    """Another job's rank is foreign as well, but that is told as sharing."""
+    node = Node()
+    assert node.after(0.0, processes=(GpuProcess(10), GpuProcess(20))) == {
+        "foreign_process 0 0": 1.0
+    }
+    node.processes = {10: process(10, torchrun(0)), 20: process(20, torchrun(1))}
+    assert node.faults() == {"shared 0 0": 1.0, "shared 0 1": 1.0}
+    divided = (MigDevice("MIG-a", 1, 0, "1g"), MigDevice("MIG-b", 2, 0, "1g"))
+    assert node.after(0.0, mig_devices=divided) == {}
+
+
+def test_rank_bound_far_from_its_gpu_is_told() -> None:
+    """One of 20 near CPUs is the default; a rank that is not bound has more."""
+    near = replace(FINE, numa_node=0, cpu_affinity=(0, 1))
+    node = Node((near, NEXT))
+    node.processes = {10: process(10, torchrun(0), cpus=frozenset(range(2, 50)))}
+    assert node.faults() == {"numa 0 0": 1.0}
+    node.processes = {10: process(10, torchrun(0), cpus=frozenset(range(1, 17)))}
+    assert node.faults() == {}
+
+
+def test_rank_that_fell_silent_is_no_longer_on_its_gpu() -> None:
+    """It died or moved away; what it left on the GPU concerns it for ten minutes more."""
+    node = Node((replace(FINE, processes=()), NEXT))
+    node.processes = {}
+    told = snapshot(rank=3, rank_info={"gpu_uuid": "GPU-a"})
+    node.store.put(told)
+    assert node.after(0.0, row_remap_failed=1) == {"memory row_remap_failed 0 3": 1.0}
+    assert node.after(61.0) == {"memory row_remap_failed 0 3": 1.0}
+    assert node.after(10 * MINUTE) == {"memory row_remap_failed 0": 1.0}
+
+
+def test_looks_in_quick_succession_leave_the_memory_alone() -> None:
+    """Who scrapes twenty times a second does not fill it."""
+    node = Node((replace(FINE, pcie_errors=0), NEXT))
+    node.faults()
+    for count in range(1000, 1004):
+        assert node.after(1.0, pcie_errors=count) == {"pcie_errors 0 0": 1.0}
+
+
+SOURCE: NvmlSource = Node()  # mypy holds the stand-in to the protocol.

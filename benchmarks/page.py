@@ -26,7 +26,7 @@ from demo.stack import Exporter
 from rank_probe.push import Pusher
 from rank_probe.snapshot import Snapshot
 from tests import nvmlstub
-from tests.exporter.live.browser import FLAGS, STATIC, Served, serving
+from tests.exporter.live.browser import FILES, FLAGS, Served, serving
 from tests.exporter.live.busy_node import GPUS, RANKS, STAGES, BusyNode
 
 HISTORY_EVERY: Final = 10
@@ -114,7 +114,7 @@ def measure(directory: Path, warm_seconds: float, seconds: float, rounds: int) -
             closed.append(share(family, seconds))
             page = Page(exporter.address)  # The exporter has closed the idle connection.
             opened.append(share(family, seconds, page))
-        files = sum(path.stat().st_size for path in STATIC.iterdir())
+        files = sum(map(len, FILES.values()))
         return {
             "ranks": RANKS,
             "GPUs": GPUS,

@@ -55,7 +55,7 @@ MOUNTS = {"nfs": "/data (nfs4)", "lustre": "/scratch (lustre)"}
 
 @pytest.mark.parametrize(
     "kind",
-    [kind for kind in KINDS if kind.extra and not kind.rotates and not kind.state],
+    [kind for kind in KINDS if kind.name in SIMULATED],
     ids=lambda kind: kind.name,
 )
 @pytest.mark.parametrize("have_times", [True, False], ids=["times", "no times"])

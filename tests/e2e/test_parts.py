@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,7 @@ DEPLOY: Final = Path(__file__).parents[2] / "deploy" / "prometheus"
 NODES, GPUS = 6, 2
 LATE_RANK, STUCK_RANK = "3", "8"
 PARTS: Final = 2
+COVERAGE: Final = 'sum(job:rankskew_coverage:ratio{cluster="east"})'
 # Without a cause, which simulated nodes may not have, a page waits for a minute.
 PATIENCE_SECONDS: Final = 150.0
 
@@ -107,5 +109,5 @@ def test_no_part_misses_the_ranks_of_the_other(parts: list[Prometheus]) -> None:
         seen = each.value('sum(rankskew_node_ranks{cluster="east",state="beating"})')
         assert seen is not None
         assert 0 < seen < NODES * GPUS
-        assert each.value('sum(job:rankskew_coverage:ratio{cluster="east"})') == 1
+        assert wait_for(partial(each.value, COVERAGE), PATIENCE_SECONDS) == 1
         assert each.query("job:rankskew_ranks_missing:sum") == []

@@ -1,8 +1,11 @@
 """docs/metrics.md: everything that the exporter exposes, read from its collectors."""
 
+import asyncio
 from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
 
 from prometheus_client.metrics_core import Metric
 
@@ -13,12 +16,17 @@ from exporter.ingest.app import IngestCounts
 from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.ranks.store import RankStore
+from exporter.scrape.exposition import Wanted
+from exporter.scrape.levels import ALL, LEVELS, PARTS, Level, exposed_name
 from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
+from exporter.simulate.fleet import Fleet
+from exporter.simulate.plan import equal_jobs
 from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "tests" / "fixtures"
+GPUS_A_NODE: Final = 8
 
 
 class EveryReading:
@@ -112,23 +120,90 @@ def page() -> str:
         "If there is no reading, the series is absent; it is never zero instead.",
         "Descriptive labels are on the `_info` series; join them with `* on (...) group_left`.",
         "",
-        "A rank has at most 48 series, a GPU [64](hardware.md#gpu) and the rest of a node "
-        "[120](hardware.md#host); tests check these limits.",
+        "## Core and detail",
+        "",
+        "**Core** is what the alerts, the verdict and the first rows of the dashboards read; every "
+        "exporter shows it.",
+        "**Detail** is shown by the collectors that `--series.detail` names "
+        "(`--series.detail=gpu_pcie,gpu_nvlink`, or `all`); panels that need it say so.",
+        "The exporter reads all of it either way: faults of GPUs and causes of late ranks do not "
+        "depend on what is shown.",
+        "",
+        "**Core once it is not zero** is for counts of what should not happen: such a series "
+        "begins with its first value that is not 0, and then stays, also if it goes back to 0.",
+        "`rate()` and `increase()` do not see the step from nothing to that first value, so an "
+        "alert of your own on the first error should ask for the value (`> 0`) or for "
+        "`x unless x offset 5m`; for later errors they work as usual.",
+        "Absence means 0 while the exporter is up and the GPU answers (`rankskew_gpu_up`).",
+        "After a restart of the exporter, a count that the driver keeps is there at once; one that "
+        "the exporter keeps itself begins again with its next first value.",
+        "With `--series.detail` for their collector they are there from the start, as 0.",
+        "",
+        *_what_they_cost(),
+        "## All of them",
+        "",
+        "With all detail, a rank has at most 48 series, a GPU [64](hardware.md#gpu), the rest of "
+        "a node [120](hardware.md#host); tests check these limits.",
         "Where the exporter sees a rank's process, [up to 16 more](#rank_host) say what that costs "
         "its host.",
-        "A late rank has up to 11 more, and a rank whose join does not cover its job up to 10.",
+        "A late rank has up to 11 more.",
         figures.series(),
     ]
     for name, purpose, families in families_by_collector():
         lines += ["", f"## {name}", "", purpose, ""]
-        rows = [(f"`{exposed_name(f)}`", f.type, _labels(f), f.documentation) for f in families]
-        lines.append(table(("metric", "type", "labels", "meaning"), sorted(rows)))
+        rows = [
+            (f"`{exposed_name(f)}`", f.type, _level(f), _labels(f), f.documentation)
+            for f in families
+        ]
+        lines.append(table(("metric", "type", "shown", "labels", "meaning"), sorted(rows)))
     return "\n".join(lines) + "\n"
 
 
-def exposed_name(family: Metric) -> str:
-    """Return the name of *family*'s series on /metrics."""
-    return f"{family.name}_total" if family.type == "counter" else family.name
+def _level(family: Metric) -> str:
+    """Return when *family* is shown."""
+    name = exposed_name(family)
+    if name not in PARTS:
+        return LEVELS.get(name, Level.DETAIL).value
+    label, values, level = PARTS[name]
+    which = ", ".join(sorted(values))
+    return f"{level.value}: `{label}` {which}; else detail"
+
+
+def series_of_a_node(detail: str) -> int:
+    """Return how many series a simulated node of eight GPUs and ranks has, after five minutes."""
+    seconds = [1_000.0]
+    with TemporaryDirectory() as directory:
+        plans = equal_jobs(2, GPUS_A_NODE, 1, [])
+        fleet = Fleet(plans, Path(directory), lambda: seconds[0], frozenset({detail}))
+        seconds[0] += 300
+        node = list(fleet.nodes.values())[-1]
+        node.advance(fleet.now())
+        asyncio.run(node.exposition.page(Wanted()))
+        page, _ = asyncio.run(node.exposition.page(Wanted()))
+    return sum(1 for line in page.splitlines() if line and not line.startswith(b"#"))
+
+
+def _what_they_cost() -> list[str]:
+    """Return what 1,000 GPUs cost in series."""
+    nodes = 1_000 // GPUS_A_NODE
+    core, everything = series_of_a_node(""), series_of_a_node(ALL)
+    rows = [
+        (what, f"{series:,}", f"{nodes * series:,}")
+        for what, series in (("core", core), ("with `--series.detail=all`", everything))
+    ]
+    return [
+        "## What 1,000 GPUs cost in series",
+        "",
+        f"Of simulated healthy nodes with {GPUS_A_NODE} GPUs and ranks each.",
+        "A test holds core to 400 series a node: 20 a rank, 20 a GPU, 80 for the rest.",
+        "",
+        table(("shown", "series of a node", f"of {nodes} nodes"), rows),
+        "",
+        "Each series takes about 4 kB of Prometheus' memory (see [scale](scale.md)), and is read, "
+        "stored and kept whether or not anybody looks at it.",
+        "A fault of a GPU, or a late rank, adds series only while it lasts.",
+        "",
+    ]
 
 
 def _labels(family: Metric) -> str:

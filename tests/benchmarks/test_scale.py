@@ -10,8 +10,9 @@ import pytest
 from benchmarks.scale import SIZES, Seen, cpu_seconds, failures, merged, plans
 from benchmarks.scale_run import FAULT_STAGE
 from demo.stack import ROOT, RULES
-from docs.metrics_table import exposed_name, families_by_collector
+from docs.metrics_table import families_by_collector
 from exporter.commands.simulate import fleet_plans, parser
+from exporter.scrape.levels import exposed_name
 from exporter.simulate.training import Training
 
 PAGE = ROOT / "docs" / "scale.md"

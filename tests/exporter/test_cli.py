@@ -30,6 +30,7 @@ def test_flags_reach_their_settings() -> None:
             "--ingest.socket=",
             "--operator.socket=",
             "--no-collector.ranks",
+            "--series.detail=gpu_pcie, gpu_nvlink",
             "--log.level=warning",
         ]
     )
@@ -40,6 +41,7 @@ def test_flags_reach_their_settings() -> None:
         ingest_socket="",
         operator_socket="",
         log_level="warning",
+        series_detail=frozenset({"gpu_pcie", "gpu_nvlink"}),
         collectors_off=frozenset({"ranks"}),
     )
 
@@ -57,6 +59,10 @@ def test_collector_can_be_switched_on_again() -> None:
         (["exprter"], "there is no command 'exprter'; did you mean 'exporter'?"),
         (["--verison"], "the following arguments are required: COMMAND"),
         (["xyz"], "there is no command 'xyz'; see rankskew --help"),
+        (
+            ["exporter", "--series.detail=gpu_pcie,gpus"],
+            "--series.detail: no collector is called 'gpus'",
+        ),
         (["exporter", "--log.level=loud"], "'loud' is not one of debug, info, warning, error"),
         (["exporter", "--rank.max=8"], "unrecognized arguments: --rank.max=8"),
         (["exporter", "--ranks.ma=8"], "unrecognized arguments: --ranks.ma=8"),

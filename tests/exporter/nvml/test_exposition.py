@@ -62,8 +62,10 @@ WRAPPING = (
 def exposition(nvml: NvmlSource) -> str:
     """Return all GPU metrics, with what the clock decides replaced by TIME."""
     sources = Sources(Settings(), RankStore(), IngestCounts(), nvml)
-    # rank_host takes the ids of processes from NVML, and shows nothing of a GPU.
-    entries = (each for each in COLLECTORS if each.needs_nvml and each.name != "rank_host")
+    # rank_host takes the ids of processes from NVML, and shows nothing of a GPU; gpu_faults shows
+    # no reading, and has a memory.
+    others = ("rank_host", "gpu_faults")
+    entries = (each for each in COLLECTORS if each.needs_nvml and each.name not in others)
     text = expose(*(entry.make(sources) for entry in entries))
     # A rate between two readings of a counter is as exact as the clock: it has many digits.
     timed = rf"^((?:{'|'.join(TIMED)})\S*) (?!0\.0$)\S+$|^(\S+pcie\S+_per_second\S+) \S{{13,}}$"

@@ -8,8 +8,8 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from docs.metrics_table import exposed_name, families_by_collector
-from exporter.scrape.levels import ALL
+from docs.metrics_table import families_by_collector
+from exporter.scrape.levels import ALL, exposed_name
 from exporter.simulate.asked import parse
 from exporter.simulate.fleet import LOOKED_AT_SECONDS, Fleet, fleet_app
 from exporter.simulate.host_files import MEMORY_KIB

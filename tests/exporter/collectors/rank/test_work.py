@@ -128,8 +128,13 @@ def test_checkpoints_are_a_share_of_the_last_hour_of_the_slowest_rank() -> None:
 
 def test_process_that_starts_again_counts_from_its_start() -> None:
     """Its counts go back to 0, also where a container gives it the same number."""
-    node = Node(lambda m: {"steps": int(60 * m) % 300, "tokens": int(60_000 * m) % 300_000})
-    node.at(7)
+    node = Node(
+        lambda m: {
+            "steps": int(60 * m + 100) % 300,
+            "tokens": int(60_000 * m + 100_000) % 300_000,
+        }
+    )
+    node.at(5)
 
     assert node.of("rankskew_node_work_per_step_mean") == {GROUP: 1000.0}
 

@@ -103,6 +103,13 @@ def test_two_half_causes_are_no_cause() -> None:
     assert "NODE" in cause.first_action
 
 
+def test_what_explains_a_twentieth_is_not_worth_a_word() -> None:
+    """A guess accounts for a tenth at least."""
+    for share, guesses in ((0.04, []), (0.12, ["code"])):
+        cause = found({"forward": 0.4}, states=[("forward", "sleep", share * 0.6, LINE)])
+        assert [each.cause for each in cause.others] == guesses
+
+
 def test_nothing_found_is_said_plainly() -> None:
     """There is something to look at in any case."""
     cause = found({"forward": 0.3})

@@ -41,7 +41,7 @@ from tests.exporter.causes.planted import evidence, found, lateness, peers
         ("node_tcp_retransmitted_ratio", 0.009, 0.011, {"data": 0.1}),
         ("node_network_waiting_ratio", 0.1, 0.12, {"data": 0.1}),
         ("gc_ratio", 0.011, 0.013, {"other": 0.01}),
-        ("tokens_per_step", 8192 * 1.01, 8192 * 1.02, {"forward": 0.01}),
+        ("tokens_per_step", 8192 * 1.014, 8192 * 1.016, {"forward": 0.002}),
     ],
 )
 def test_little_is_nothing(figure: str, below: float, over: float, extra: dict[str, float]) -> None:

@@ -17,6 +17,12 @@ def test_names_are_those_of_the_cluster() -> None:
         assert names_of_nodes(Prometheus(url), "us") == {("us", "10.0.0.5:9917"): "other"}
 
 
+def test_instance_that_is_a_name_keeps_it() -> None:
+    """Whoever has relabelled it knows better."""
+    with FakePrometheus([named("gpu-5:9917", "ip-10-0-0-5")]).serve() as url:
+        assert names_of_nodes(Prometheus(url)) == {}
+
+
 def test_only_addresses_are_asked_for() -> None:
     """Whoever relabels instance pays no query, and an address without a name stays."""
     prometheus = FakePrometheus([named("10.0.0.5:9917", "gpu-5"), named("[fd00::6]:9917", "gpu-6")])

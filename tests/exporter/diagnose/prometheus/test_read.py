@@ -105,16 +105,41 @@ def test_slow_node_is_one_finding() -> None:
     assert finding.cause_text == "71 % of the time tasks wait"
 
 
-def test_slow_node_has_the_cause_of_most_of_its_ranks() -> None:
-    """One of them may have another one besides; where they are as many, the costliest's counts."""
-    samples = [
-        (labels, 0.9 if labels.get("rank") == "5" and "lost" in labels["__name__"] else value)
-        for labels, value in node()
-        if not ("cause" in labels["__name__"] and labels.get("rank") == "5")
-    ]
-    (finding,) = ask([*samples, *fake.cause(5, "network", 0.8, detail="errors")]).findings
+def late_of_node(gpus: dict[int, float], why: dict[int, str]) -> list[Series]:
+    """Return a slow node with late ranks, what each costs and why."""
+    found = fake.job(state="slow_node")
+    for rank, lost in gpus.items():
+        who = {"rank": str(rank), "instance": "n2:9917", "peer_group": "all"}
+        found += [
+            series("rank:rankskew_late:ratio", 0.2, kind="node", stage="forward", **who),
+            series("rank:rankskew_gpus_lost:sum", lost, **who),
+            series("rank:rankskew_told_gpus_lost:sum", lost, **who),
+            *fake.cause(rank, why[rank], 0.8, detail=""),
+        ]
+    return [*found, series("job_severity:rankskew_told:max5m", 0.05, severity="critical")]
 
-    assert (finding.cause, finding.gpus_lost) == ("network", 1.1)
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        ({4: "cpu", 5: "network", 6: "cpu"}, "cpu"),
+        ({4: "cpu", 5: "network"}, "network"),
+    ],
+)
+def test_slow_node_has_the_cause_of_most_of_its_ranks(why: dict[int, str], told: str) -> None:
+    """One of them may have another one besides; where they are as many, the costliest's counts."""
+    gpus = {rank: 0.9 if rank == 5 else 0.2 for rank in why}
+    (finding,) = ask(late_of_node(gpus, why)).findings
+
+    assert finding.cause == told
+
+
+def test_cause_that_is_not_known_explains_nothing() -> None:
+    """The exporter has looked, and says what comes next."""
+    samples = [each for each in straggler() if "cause" not in each[0]["__name__"]]
+    (finding,) = ask([*samples, *fake.cause(cause="unknown", share=0.0, detail="")]).findings
+
+    assert (finding.what, finding.cause, finding.explains) == ("unknown", "unknown", None)
 
 
 def test_judge_of_each_node_alone_is_told() -> None:
@@ -177,7 +202,7 @@ SILENT = series("rank:rankskew_silent_seconds:max", 75.0, **WHO)
 DOWN = series("node:rankskew_exporter_down:group", instance="n2:9917")
 UNPROBED = series("rankskew_gpu_rank_info", source="environ", **WHO)
 STARTED = series("job:rankskew_run_seconds:max", 60.0)
-LONG_AGO = series("job:rankskew_run_seconds:max", 1000.0)
+LONG_AGO = series("job:rankskew_starting_seconds:max", 1000.0)
 
 
 @pytest.mark.parametrize(

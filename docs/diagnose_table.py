@@ -60,7 +60,7 @@ def _named(row: dict[str, Any]) -> str:
 def _table(source: str, when: str) -> str:
     found = [row for row in rows("diagnose") if row["source"] == source]
     right = sum(map(is_right, found))
-    wrong = sum(row["wrong cause"] for row in found)
+    wrong = sum(row.get("wrong cause", False) for row in found)
     cells = [
         (row["fault"], row["said"], *(_mark(row[part]) for part in PARTS), _share(row))
         for row in found
@@ -70,7 +70,8 @@ def _table(source: str, when: str) -> str:
 
 
 def _share(row: dict[str, Any]) -> str:
-    return f"{row['explains']:.0%}" if row["explains"] else ""
+    # Rows that were measured before this was told have none.
+    return f"{row['explains']:.0%}" if row.get("explains") else ""
 
 
 def _mark(value: Any) -> str:

@@ -20,7 +20,7 @@ SERIES: Final = (
     "job_stage:rankskew_gpus_lost:sum|rank_stage:rankskew_(gpus_lost:sum|hang_suspect:group)"
     "|rank:rankskew_(late:ratio|silent_seconds:max)|rankskew_late_line_ratio"
     "|job_reason:rankskew_not_judgeable:bool|node:rankskew_exporter_down:group"
-    "|job:rankskew_(threshold:value|gpu_hour_price:value|ranks:sum|run_seconds:max)"
+    "|job:rankskew_(threshold:value|gpu_hour_price:value|ranks:sum|run_seconds:max|starting_seconds:max)"
 )
 REASON: Final = "job_reason:rankskew_not_judgeable:bool"
 DOWN: Final = "node:rankskew_exporter_down:group"
@@ -93,7 +93,8 @@ class Moment:
             down=[self.place(each) for each in self._labels(DOWN, "instance")],
             rotating={s["stage"]: s.value for s in self.all("job_stage:rankskew_gpus_lost:sum")},
             reasons=reasons_in_order(self._labels(REASON, "reason")),
-            age_seconds=self.value("job:rankskew_run_seconds:max"),
+            age_seconds=self.value("job:rankskew_starting_seconds:max")
+            or self.value("job:rankskew_run_seconds:max"),
             judge=judges[0]["judge"] if len(judges) == 1 else None,
             judged_ranks=self.value("job:rankskew_ranks:sum"),
             thresholds={s["name"]: s.value for s in self.all("job:rankskew_threshold:value")},

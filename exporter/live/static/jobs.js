@@ -62,7 +62,7 @@ function factRows(list) {
     text(since(began != null), duration(began) + " ago");
     const why = causeOf(said);
     cause(why != null);
-    texts(reasons, "li", why == null ? [] : causeTexts(why));
+    texts(reasons, "li", why == null ? [] : causeTexts(why, ofWhich(said)));
     first(said.first_action != null);
     const [what, where] = commandOf(said.first_action ?? "");
     text(command, what);
@@ -82,8 +82,11 @@ function toLookAt(said) {
   return late.find((each) => each.cause) ?? late.find((each) => each.is_here) ?? late[0];
 }
 
-function causeTexts(why) {
-  const what = why.cause === "unknown" ? "Not known" : capital(causeInShort(why));
+// Which of several late ranks it is about.
+const ofWhich = (said) => said.late.filter(isLate).length > 1 ? "rank " + toLookAt(said).rank + ": " : "";
+
+function causeTexts(why, which) {
+  const what = capital(which + (why.cause === "unknown" ? "not known" : causeInShort(why)));
   const covered = why.cause === "unknown" ? "" : `; ${percent(why.share)} of its delay`;
   return [
     [what, why.sentence].filter(Boolean).join(": ") + covered + ".",

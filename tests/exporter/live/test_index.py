@@ -82,7 +82,7 @@ def test_cause_is_told_with_its_share_and_figures(tmp_path: Path) -> None:
 
     assert (
         '<dt>Cause</dt><dd><ul class="causes">'
-        "<li>Slow GPU (clock): its SM clock is 1.41 GHz, its peers' 1.95: too hot, 87 °C; "
+        "<li>Rank 2: slow GPU (clock): its SM clock is 1.41 GHz, its peers' 1.95: too hot, 87 °C; "
         "92 % of its delay.</li>"
         "<li>Or perhaps CPU (waits for a CPU): it waits for a CPU 9 % of the time, its peers 1 %; "
         "20 % of its delay.</li></ul>" in dom
@@ -96,7 +96,7 @@ def test_cause_that_is_not_known_has_no_share(tmp_path: Path) -> None:
     cause = HOT | {"cause": "unknown", "detail": "", "share": 0.3, "sentence": "", "value": None}
     dom = shown(live(straggler(cause=cause)), tmp_path)
 
-    assert "<li>Not known.</li><li>Or perhaps CPU (waits for a CPU): " in dom
+    assert "<li>Rank 2: not known.</li><li>Or perhaps CPU (waits for a CPU): " in dom
     assert "<div>cause: not known</div>" in dom
 
 

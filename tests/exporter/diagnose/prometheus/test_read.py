@@ -202,7 +202,7 @@ SILENT = series("rank:rankskew_silent_seconds:max", 75.0, **WHO)
 DOWN = series("node:rankskew_exporter_down:group", instance="n2:9917")
 UNPROBED = series("rankskew_gpu_rank_info", source="environ", **WHO)
 STARTED = series("job:rankskew_run_seconds:max", 60.0)
-LONG_AGO = series("job:rankskew_run_seconds:max", 1000.0)
+LONG_AGO = series("job:rankskew_starting_seconds:max", 1000.0)
 
 
 @pytest.mark.parametrize(

@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 4 -m rank_probe benchmarks/causes_job.py CAUSE FOLDER --steps 900
 
-CAUSE is one of CAUSES. A step takes about 100 ms. Ranks sleep in place of a device, and
-compute on their CPUs where the cause needs that. It becomes late after HEALTHY_STEPS steps, and then
-writes its process ID to the file FOLDER/late: what comes from outside begins there.
+CAUSE is one of CAUSES. A step takes about 100 ms. Ranks sleep in place of a device, and compute on
+their CPUs where the cause needs that. The late rank becomes late after HEALTHY_STEPS steps, and
+then writes its process ID to the file FOLDER/late: what comes from outside begins there.
 """
 
 import argparse

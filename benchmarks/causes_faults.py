@@ -8,8 +8,8 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +19,10 @@ from benchmarks import slow_mount as slow_mount_server
 from benchmarks.causes_job import BLOCK_BYTES, SAMPLES_FILE
 
 CGROUP: Final = "rankskew-causes"
-# Of a CPU. The rank needs 0.7 of one.
-QUOTA: Final = 0.4
+# Of a CPU. The rank needs 0.2 of one.
+QUOTA: Final = 0.14
+# Beside it on its CPU.
+HOGS: Final = 2
 PERIOD_MICROSECONDS: Final = 100_000
 # A block in each step is then more than the disk gives.
 DISK_BYTES_PER_SECOND: Final = 6 * BLOCK_BYTES
@@ -53,17 +55,12 @@ def run(*command: str) -> str:
 
 @contextmanager
 def beside(pid: int) -> Iterator[None]:
-    """Share one CPU between the process *pid* and another that never sleeps."""
+    """Share one CPU between the process *pid* and HOGS others that never sleep."""
     core = {min(os.sched_getaffinity(0))}
     for thread in psutil.Process(pid).threads():
         os.sched_setaffinity(thread.id, core)
-    hog = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-    os.sched_setaffinity(hog.pid, core)
-    try:
+    with busy([core] * HOGS):
         yield
-    finally:
-        hog.kill()
-        hog.wait()
 
 
 @contextmanager
@@ -184,14 +181,19 @@ def slow_mount(folder: Path, seconds: float) -> Iterator[None]:
         server.communicate()
 
 
-@contextmanager
-def busy_cpus() -> Iterator[None]:
+def busy_cpus() -> AbstractContextManager[None]:
     """Let a process of its own keep each CPU busy."""
+    return busy([{cpu} for cpu in sorted(os.sched_getaffinity(0))])
+
+
+@contextmanager
+def busy(places: Sequence[set[int]]) -> Iterator[None]:
+    """Let a process that never sleeps run on each of these sets of CPUs."""
     hogs = []
     try:
-        for cpu in sorted(os.sched_getaffinity(0)):
+        for cpus in places:
             hogs.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
-            os.sched_setaffinity(hogs[-1].pid, {cpu})
+            os.sched_setaffinity(hogs[-1].pid, cpus)
         yield
     finally:
         for hog in hogs:

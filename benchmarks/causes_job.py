@@ -2,9 +2,9 @@
 
     torchrun --nproc-per-node 4 -m rank_probe benchmarks/causes_job.py CAUSE FOLDER --steps 900
 
-CAUSE is one of CAUSES. A step takes about 100 ms. Ranks sleep in place of a device; the late rank
-computes on its CPU where the cause needs that. It becomes late after HEALTHY_STEPS steps, and then
-writes its process ID to the file FOLDER/late: what comes from outside begins there.
+CAUSE is one of CAUSES. A step takes about 100 ms. Ranks sleep in place of a device, and compute on
+their CPUs where the cause needs that. The late rank becomes late after HEALTHY_STEPS steps, and
+then writes its process ID to the file FOLDER/late: what comes from outside begins there.
 """
 
 import argparse
@@ -29,8 +29,8 @@ import rank_probe
 
 CAUSES = (
     "none",
-    "hog",  # another process takes half of its CPU
-    "quota",  # its cgroup may use a fifth of a CPU
+    "hog",  # other processes take two thirds of its CPU
+    "quota",  # its cgroup may use a seventh of a CPU
     "disk",  # it reads its samples from a throttled disk
     "network",  # it fetches its samples over a slow link
     "workers",  # its loader's workers are too slow
@@ -53,6 +53,7 @@ DELAY = 0.05
 FEATURES = 8
 TOKENS = 4096
 MORE_TOKENS = 1.5
+CPU_SHARE = 0.3
 BLOCK_BYTES = 1 << 20
 GC_EVERY, CHECKPOINT_EVERY = 4, 10
 MOST_CYCLES = 2_000_000
@@ -77,6 +78,8 @@ class Fault:
     def __init__(self, cause: str, folder: Path) -> None:
         self.folder = folder
         self.cause = cause if int(os.environ["RANK"]) == LATE_RANK else "none"
+        # Of what takes the time of a device. Of all ranks, or the late one would have more work.
+        self._cpu_share = CPU_SHARE if cause in ("hog", "quota") else 0.0
         self.step = 0
         self._cycles: list[Any] = []
 
@@ -94,10 +97,9 @@ class Fault:
 
     def compute(self, seconds: float) -> None:
         """Take the time of a device; with a CPU that can be taken away, if that is the fault."""
-        if self.has("hog") or self.has("quota"):
-            spin(seconds)  # Not before, or whatever else runs on the machine would make it late.
-        else:
-            time.sleep(seconds * (MORE_TOKENS if self.has("tokens") else 1.0))
+        spin(self._cpu_share * seconds)
+        seconds *= MORE_TOKENS if self.has("tokens") else 1.0
+        time.sleep((1 - self._cpu_share) * seconds)
 
     def collect_garbage(self) -> None:
         """Collect again and again, as with a cache of small objects that grows."""

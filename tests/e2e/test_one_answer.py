@@ -109,7 +109,9 @@ def of_alerts(fleet: Tour, job_id: str, alerts: list[dict[str, Any]]) -> Answer 
         if labels.get("job_id") == job_id and state is not None:
             cause = labels.get("cause")
             rank = labels.get("rank")
-            ranks = frozenset({int(rank)}) if rank else _of_node(job_id, labels["instance"])
+            ranks = frozenset({int(rank)}) if rank else frozenset[int]()
+            if state == states.SLOW_NODE:
+                ranks = _of_node(job_id, labels["instance"])
             return Answer(state, ranks, (cause, "") if cause else None, None)
     return None
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from docs import build, metrics_table
+from exporter.scrape.levels import exposed_name
 from rank_probe.collectives.metrics import as_prometheus
 from tests.rank_probe.collectives.worlds import hosts, pair_times, result
 
@@ -31,7 +32,7 @@ def test_every_metric_of_a_collector_is_listed() -> None:
     families = [f for _, _, families in metrics_table.families_by_collector() for f in families]
 
     assert len(families) > 50
-    assert all(f"| `{metrics_table.exposed_name(family)}` |" in page for family in families)
+    assert all(f"| `{exposed_name(family)}` |" in page for family in families)
 
 
 def test_every_flag_of_the_help_is_listed() -> None:
@@ -79,7 +80,7 @@ def test_metrics_named_in_prose_exist(page: Path) -> None:
     exposed = {
         family
         for _, _, families in metrics_table.families_by_collector()
-        for family in (metrics_table.exposed_name(f) for f in families)
+        for family in (exposed_name(f) for f in families)
     }
     named = set(re.findall(r"`(rankskew_[a-z_]+)(?:\{[^}]*\})?(?: \d)?`", text_of(page)))
 

@@ -147,8 +147,8 @@ def test_alert_in_place_of_another_is_told_in_full(sender: Sender) -> None:
             "chat: node gpu-7 slow in forward, steps 1.20× slower, $1.25/h lost",
             [
                 "Since 06:59 UTC. Node gpu-7, 2 ranks. 20 % slower than peers on other nodes, "
-                "mostly in forward. Cause at rank 2: it waits 34 % of the time for a CPU, its peers "
-                "1 %.",
+                "mostly in forward. Cause at rank 2: it waits 34 % of the time for a CPU, "
+                "its peers 1 %.",
                 "First: see what else runs with `top` on gpu-7",
             ],
         ),

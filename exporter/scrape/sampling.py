@@ -174,17 +174,19 @@ class Scrape(RegistryCollector):
         for source in self._sources:
             if names is not None and source.collector.name not in names:
                 continue
-            in_background = self._started and _is_slow(source)
             if deadline is not None and self.monotonic() > deadline:
                 sample: Sample | None = source.too_late()
             else:
-                sample = source.latest() if in_background else source.sample()
+                sample = self._to_show(source)
             if sample is not None:
                 yield from self._shown.of(source.collector.name, sample.families)
                 health.add(source, sample)
         for name in self._broken.keys() if names is None else self._broken.keys() & names:
             health.add_broken(name)
         yield from self._shown.of("", health.families())
+
+    def _to_show(self, source: Source) -> Sample | None:
+        return source.latest() if self._started and _is_slow(source) else source.sample()
 
     def _make_missing(self) -> None:
         if self._missing and self._clock() >= self._next_retry_seconds:

@@ -23,7 +23,7 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.levels import Shown
-from exporter.scrape.sampling import Sample, Scrape
+from exporter.scrape.sampling import Sample, Scrape, Source
 from exporter.settings import Settings
 from exporter.simulate.faults import Scope, Silence
 from exporter.simulate.hardware import (
@@ -236,11 +236,13 @@ class _Scrape(Scrape):
 
     def latest(self, name: str) -> Sample | None:
         """Return a sample of the collector *name* as of now, None without it."""
-        known = self._known.get(name)
-        if known is not None and known.timestamp_seconds == self._clock():
-            return known
         found = [source for source in self._sources if source.collector.name == name]
-        if not found:
-            return None
-        self._known[name] = found[0].sample()
-        return self._known[name]
+        return self._to_show(found[0]) if found else None
+
+    def _to_show(self, source: Source) -> Sample | None:
+        # Once a moment, as in the background: some collectors say what has changed since.
+        name = source.collector.name
+        known = self._known.get(name) if source.collector.interval_seconds else None
+        if known is None or known.timestamp_seconds != self._clock():
+            known = self._known[name] = source.sample()
+        return known

@@ -29,7 +29,7 @@ import rank_probe
 
 CAUSES = (
     "none",
-    "hog",  # other processes take two thirds of its CPU
+    "hog",  # other processes take six sevenths of its CPU
     "quota",  # its cgroup may use a seventh of a CPU
     "disk",  # it reads its samples from a throttled disk
     "network",  # it fetches its samples over a slow link

@@ -22,6 +22,8 @@ FILE: Final = ROOT / "docs" / "public_names.txt"
 # A recorded series is public if one of these pages or a dashboard shows it, unless its name ends in
 # `:group`: it then only carries labels from one rule to the next.
 PAGES: Final = ("docs/*.md", "alerts/README.md", "deploy/prometheus/README.md")
+# A metric, its type, whether it is core, and its labels.
+ROW: Final = re.compile(r"^\| `(\w+)` \| \w+ \| [^|]* \| (.*?) \|", re.MULTILINE)
 LABEL: Final = re.compile(r"`(\w+)`")
 DASHBOARDS: Final = "dashboards/json/*.json"
 
@@ -40,7 +42,7 @@ def names() -> list[str]:
 def metrics() -> Iterator[str]:
     """Yield each metric and its labels, from the generated page."""
     page = metrics_table.page()
-    for name, labels in re.findall(r"^\| `(\w+)` \| \w+ \| (.*?) \|", page, re.MULTILINE):
+    for name, labels in re.findall(ROW, page):
         yield f"metric {name}{{{','.join(LABEL.findall(labels))}}}"
 
 

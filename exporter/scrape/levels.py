@@ -49,6 +49,7 @@ _CORE: Final = """
     rankskew_gpus_visible rankskew_gpus_expected rankskew_gpu_up rankskew_gpu_info
     rankskew_gpu_fault rankskew_gpu_utilization_ratio rankskew_gpu_sm_active_ratio
     rankskew_gpu_memory_total_bytes rankskew_gpu_memory_used_bytes rankskew_gpu_power_watts
+    rankskew_gpu_pcie_transmit_bytes_per_second rankskew_gpu_pcie_receive_bytes_per_second
     rankskew_gpu_throttle_active rankskew_gpu_nvlink_link_up rankskew_gpu_xid_errors_total
     rankskew_gpu_mig_info rankskew_gpu_mig_sm_active_ratio
     rankskew_nvml_info rankskew_nvml_error_info rankskew_nvml_sample_timestamp_seconds

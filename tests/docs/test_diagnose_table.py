@@ -17,8 +17,8 @@ def row(**changes: Any) -> dict[str, Any]:
         "cause": True,
         "first action": True,
         "exit status": True,
-        "confidence": "high",
-        "wrong with high confidence": False,
+        "explains": 0.93,
+        "wrong cause": False,
     } | changes
 
 
@@ -26,21 +26,19 @@ def test_each_fault_has_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
     """What does not apply is left empty, and what is wrong stands out."""
     found = [
         row(),
-        row(fault="gc", cause=False, **{"wrong with high confidence": True}),
+        row(fault="gc", cause=False, **{"wrong cause": True}),
         row(source="trace"),
-        row(fault="healthy", rank=None, confidence=None),
+        row(fault="healthy", rank=None, explains=None),
     ]
     monkeypatch.setattr(diagnose_table, "rows", lambda name: found)
     said = diagnose_table.faults()
 
-    assert said.startswith("All right in 2 of 3; a wrong cause with high confidence in 1, also ")
-    assert "| loader | rank 6 data input | right | right | right | right | right | high |" in said
+    assert said.startswith("All right in 2 of 3; a wrong cause in 1, also ")
+    assert "| loader | rank 6 data input | right | right | right | right | right | 93% |" in said
     assert "| gc | rank 6 data input | right | right | **wrong** |" in said
     assert "| healthy | rank 6 data input |  | right |" in said
     assert said.count("\n| ") == 5
-    assert diagnose_table.traces().startswith(
-        "All right in 1 of 1; a wrong cause with high confidence in 0.\n"
-    )
+    assert diagnose_table.traces().startswith("All right in 1 of 1; a wrong cause in 0.\n")
 
 
 def test_each_planted_cause_is_shown_with_what_was_told_first(

@@ -79,6 +79,12 @@ def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
         "sync (probe).",
         labels=IDENTITY,
     )
+    squared = CounterMetricFamily(
+        "rankskew_busy_seconds_squared_total",
+        "Sum over whole steps of the squared busy time, in seconds squared; it shows "
+        "step-to-step noise (probe).",
+        labels=IDENTITY,
+    )
     floor = GaugeMetricFamily(
         "rankskew_sync_floor_seconds",
         "2 % quantile of this rank's exposed waits over the last minute, in seconds: the cost of "
@@ -92,9 +98,10 @@ def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
                 labels = [*who, PHASE_OF[stage], stage]
                 stages.add_metric(labels, snapshot.stage_seconds[stage])
         busy.add_metric(who, snapshot.busy_seconds)
+        squared.add_metric(who, snapshot.busy_seconds_squared)
         if snapshot.sync_floor_seconds is not None:
             floor.add_metric(who, snapshot.sync_floor_seconds)
-    yield from (stages, busy, floor)
+    yield from (stages, busy, squared, floor)
 
 
 def _joined(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:

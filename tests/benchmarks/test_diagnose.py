@@ -22,7 +22,7 @@ def finding(**changes: Any) -> dict[str, Any]:
         "ranks": [6],
         "place": {"node": "n2"},
         "stage": "data",
-        "first": "`py-spy dump --pid 20006`",
+        "first": "`pgrep -P 20006`, then `py-spy dump` of one",
         "explains": 0.97,
     } | changes
 

@@ -83,7 +83,7 @@ def test_kinds_of_the_prometheus_operator() -> None:
     wrong = json.loads(json.dumps(next(d for d in ours if d["kind"] == "PodMonitor")))
     wrong["spec"]["podMetricsEndpoints"][0]["interval"] = "often"
 
-    assert len(ours) == 13
+    assert len(ours) == 11
     assert complaints(ours) == []
     assert "interval must match pattern" in complaints([wrong])[0]
 

@@ -21,8 +21,6 @@ from benchmarks.causes_job import BLOCK_BYTES, SAMPLES_FILE
 CGROUP: Final = "rankskew-causes"
 # Of a CPU. The rank needs 0.2 of one.
 QUOTA: Final = 0.14
-# Beside it on its CPU: its fair share must be less than it needs.
-HOGS: Final = 6
 PERIOD_MICROSECONDS: Final = 100_000
 # A block in each step is then more than the disk gives.
 DISK_BYTES_PER_SECOND: Final = 6 * BLOCK_BYTES
@@ -55,12 +53,18 @@ def run(*command: str) -> str:
 
 @contextmanager
 def beside(pid: int) -> Iterator[None]:
-    """Share one CPU between the process *pid* and HOGS others that never sleep."""
-    core = {min(os.sched_getaffinity(0))}
-    for thread in psutil.Process(pid).threads():
-        os.sched_setaffinity(thread.id, core)
-    with busy([core] * HOGS):
+    """Share one CPU between the process *pid* and one that never sleeps; its peers get the rest."""
+    own, *others = sorted(os.sched_getaffinity(0))
+    for rank in psutil.Process(psutil.Process(pid).ppid()).children():
+        pin(rank, {own} if rank.pid == pid else set(others))
+    with busy([{own}]):
         yield
+
+
+def pin(process: psutil.Process, cpus: set[int]) -> None:
+    """Let all threads of *process* run on these CPUs only."""
+    for thread in process.threads():
+        os.sched_setaffinity(thread.id, cpus)
 
 
 @contextmanager
@@ -204,10 +208,11 @@ def busy(places: Sequence[set[int]]) -> Iterator[None]:
 def missing(cause: str) -> str | None:
     """Return why *cause* cannot be planted here, None if it can."""
     needs: dict[str, Callable[[], bool]] = {
+        "hog": lambda: len(os.sched_getaffinity(0)) > 1,
         "quota": lambda: os.access("/sys/fs/cgroup", os.W_OK),
         "disk": lambda: os.geteuid() == 0 and shutil.which("losetup") is not None,
         "network": lambda: os.geteuid() == 0 and shutil.which("tc") is not None,
         "slow_mount": lambda: os.geteuid() == 0 and os.access("/dev/fuse", os.W_OK),
     }
     is_there = cause not in needs or needs[cause]()
-    return None if is_there else "it takes root, losetup, tc and /dev/fuse"
+    return None if is_there else "it takes two CPUs, root, losetup, tc and /dev/fuse"

@@ -5,6 +5,7 @@ from typing import Final
 from exporter.causes.case import Case
 from exporter.causes.model import BLOCKED, CPU_QUEUE, GPU, LOCK, PIPE, RUNNING, SLEEP, SOCKET
 from exporter.causes.row import EVERY, LOADING, Kind, Row
+from exporter.causes.run_queue import RUNS, lacks_cpu, usual_wait
 from exporter.causes.shares import (
     has_stage_alone,
     is_in_state,
@@ -23,21 +24,23 @@ PER_SAMPLE: Final = ("h2d", "forward", "backward", "compute")
 MORE_WORK: Final = 0.02
 # Python collects garbage for less than a hundredth of the time unless something grows.
 LEAST_GC: Final = 0.01
+# A wait for a CPU that was measured as two fifths of the excess may be half of it.
+SURE: Final = 0.8
 
 
 def _runs(row: Row, case: Case) -> float:
     """Return how much longer its thread runs than its peers' threads, which run there too.
 
     Known from the time for which they run in all, where a thread that waits for other ranks sleeps.
+    At most what it does not wait for a CPU: what runs longer may take the place of a sleep.
     """
-    own, peers = case.own("main_running_ratio"), case.lower("main_running_ratio")
-    waits = case.lower("main_run_queue_ratio")
-    part = work(case, row, RUNNING, CPU_QUEUE, waits / peers if waits and peers else 0.0)
-    beyond = part * is_in_state_like_peers(row, case)
-    if own is None or peers is None:
-        return beyond
-    more = case.share((own - peers) * case.excess.step)
-    return max(beyond, min(more, part * is_in_state(row, case)))
+    own, peers = case.own(RUNS), case.lower(RUNS)
+    part = work(case, row, RUNNING, CPU_QUEUE, usual_wait(case))
+    share = part * is_in_state_like_peers(row, case)
+    if own is not None and peers is not None:
+        more = case.share((own - peers) * case.excess.step)
+        share = max(share, min(more, part * is_in_state(row, case)))
+    return min(share, max(1 - lacks_cpu(row, case) / SURE, 0.0))
 
 
 MORE: Final = (

@@ -158,3 +158,28 @@ def test_waiting_for_a_cpu_is_work_as_far_as_all_wait(queued: float, share: floa
     told[named(cause)] = cause.share
 
     assert told["code", "running"] == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize(("wait", "told"), [(0.05, "code"), (0.15, "unknown"), (0.25, "cpu")])
+def test_thread_that_runs_more_and_waits_for_a_cpu_is_told_by_the_larger_part(
+    wait: float, told: str
+) -> None:
+    """Running may take the place of a sleep; that it has no CPU for half of it is no work."""
+    states = [("forward", "running", 0.6, LINE), ("forward", "cpu_queue", 0.4, LINE)]
+    usual: dict[str, float | None] = {"main_running_ratio": 0.05, "main_run_queue_ratio": 0.0}
+    changes = {"main_running_ratio": 0.4, "main_run_queue_ratio": wait}
+
+    cause = found({"forward": 0.5}, changes, usual=usual, states=states)
+    assert cause.cause == told
+    if told == "unknown":
+        assert {each.cause for each in cause.others} == {"cpu", "code"}
+
+
+def test_wait_of_peers_that_hardly_run_says_nothing_of_one_that_does() -> None:
+    """A moment's wait each time they wake is none that a thread must have that runs for long."""
+    states = [("forward", "running", 0.5, LINE), ("forward", "cpu_queue", 0.5, LINE)]
+    usual: dict[str, float | None] = {"main_running_ratio": 0.02, "main_run_queue_ratio": 0.015}
+    changes = {"main_running_ratio": 0.3, "main_run_queue_ratio": 0.3}
+
+    cause = found({"forward": 0.5}, changes, usual=usual, states=states)
+    assert named(cause) == ("cpu", "run_queue")

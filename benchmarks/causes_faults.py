@@ -21,6 +21,8 @@ from benchmarks.causes_job import BLOCK_BYTES, SAMPLES_FILE
 CGROUP: Final = "rankskew-causes"
 # Of a CPU. The rank needs 0.2 of one.
 QUOTA: Final = 0.14
+# Whenever it wants a CPU it has a quarter of one. Its peers, all on the other, wait too, but less.
+HOGS: Final = 3
 PERIOD_MICROSECONDS: Final = 100_000
 # A block in each step is then more than the disk gives.
 DISK_BYTES_PER_SECOND: Final = 6 * BLOCK_BYTES
@@ -53,11 +55,11 @@ def run(*command: str) -> str:
 
 @contextmanager
 def beside(pid: int) -> Iterator[None]:
-    """Share one CPU between the process *pid* and one that never sleeps; its peers get the rest."""
+    """Share one CPU between the process *pid* and HOGS that never sleep; its peers get the rest."""
     own, *others = sorted(os.sched_getaffinity(0))
     for rank in psutil.Process(psutil.Process(pid).ppid()).children():
         pin(rank, {own} if rank.pid == pid else set(others))
-    with busy([{own}]):
+    with busy([{own}] * HOGS):
         yield
 
 
@@ -196,7 +198,9 @@ def busy(places: Sequence[set[int]]) -> Iterator[None]:
     hogs = []
     try:
         for cpus in places:
-            hogs.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            command = [sys.executable, "-c", "while True: pass"]
+            # Linux shares a CPU between sessions: in ours it would take from the other ranks too.
+            hogs.append(subprocess.Popen(command, start_new_session=True))
             os.sched_setaffinity(hogs[-1].pid, cpus)
         yield
     finally:

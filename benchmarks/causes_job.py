@@ -29,7 +29,7 @@ import rank_probe
 
 CAUSES = (
     "none",
-    "hog",  # another process wants its CPU all the time
+    "hog",  # other processes want its CPU all the time
     "quota",  # its cgroup may use a seventh of a CPU
     "disk",  # it reads its samples from a throttled disk
     "network",  # it fetches its samples over a slow link

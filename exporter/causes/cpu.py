@@ -68,7 +68,7 @@ ROWS: Final = (
         stages=LOADING,
         states=frozenset({PIPE, worker(CPU_QUEUE)}),
         share=_workers_run_queue,
-        says="its loader's workers wait for a CPU {own} of the time that they want one"
+        says="its loader's workers wait for a CPU {own} of the time they need one"
         "[, its peers' {peers}]",
         first_action="see what else runs on NODE with `top -H`; `pgrep -P PID` lists the workers",
     ),
@@ -81,7 +81,7 @@ ROWS: Final = (
         states=frozenset({RUNNING, CPU_QUEUE, GPU}),
         share=has_less(0.5, at_most=FAR),
         lowers=True,
-        says="{own} of its CPUs are near its GPU, {peers} of its peers'",
+        says="{own} of its CPUs are on its GPU's NUMA node, {peers} of its peers'",
         first_action="compare `taskset -acp PID` with `nvidia-smi topo -m` on NODE",
     ),
 )
@@ -97,7 +97,7 @@ OF_NODE: Final = (
         states=ON_CPU,
         share=has_more(HEAT),
         healthy=0.0,
-        says="heat throttles the CPUs of its node {own} of the time[, its peers' {peers}]",
+        says="its node's CPUs are throttled by heat {own} of the time[, its peers' {peers}]",
         first_action="`turbostat --quiet --show PkgTmp,Bzy_MHz,PkgWatt --interval 5` on NODE",
     ),
     Row(
@@ -109,7 +109,7 @@ OF_NODE: Final = (
         states=ON_CPU,
         share=slower(LOWER_CLOCK),
         lowers=True,
-        says="the busy CPUs of its node have a clock of {own}, its peers' {peers}",
+        says="its node's busy CPUs run at {own}, its peers' at {peers}",
         first_action="`grep . /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor` on NODE",
     ),
     Row(
@@ -121,7 +121,7 @@ OF_NODE: Final = (
         states=ON_CPU,
         share=has_more(STOLEN_CPUS),
         healthy=0.0,
-        says="the hypervisor takes {own} CPUs from its node[, {peers} from its peers']",
+        says="the hypervisor steals {own} CPUs from its node[, {peers} from its peers']",
         first_action="ask for dedicated CPUs: `vmstat 1` on NODE shows what is stolen (st)",
     ),
     Row(
@@ -132,7 +132,7 @@ OF_NODE: Final = (
         stages=EVERY,
         states=ON_CPU,
         share=has_more(PRESSURE),
-        says="tasks of its node wait for a CPU {own} of the time[, its peers' {peers}]",
+        says="tasks on its node wait for a CPU {own} of the time[, its peers' {peers}]",
         first_action="see what runs on NODE that does not belong to the job: `top -H`",
     ),
     Row(
@@ -144,7 +144,7 @@ OF_NODE: Final = (
         states=ON_CPU,
         share=has_more(NUMA_MISSES),
         healthy=0.0,
-        says="its node puts pages on the wrong NUMA node, {own}[, its peers' {peers}]",
+        says="its node's NUMA miss rate is {own}[, its peers' {peers}]",
         first_action="`numastat -m` on NODE: which NUMA node is full, and of what?",
     ),
 )

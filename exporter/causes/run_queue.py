@@ -5,6 +5,7 @@ from typing import Final
 from exporter.causes.case import Case
 from exporter.causes.model import CPU_QUEUE
 from exporter.causes.row import EVERY, Row
+from exporter.causes.shares import Share
 
 RUNS: Final = "main_running_ratio"
 RUN_QUEUE: Final = "main_run_queue_ratio"
@@ -34,3 +35,12 @@ def lacks_cpu(_: Row, case: Case) -> float:
     peers = max(peers, (case.own(RUNS) or 0.0) * usual_wait(case))
     room = case.room(EVERY, frozenset({CPU_QUEUE}))
     return case.share(min(room, (own - peers) * case.excess.step))
+
+
+def besides(share: Share) -> Share:
+    """As *share*, which is of a state that peers may be in too: no wait for a CPU beyond theirs."""
+
+    def rest(row: Row, case: Case) -> float:
+        return min(share(row, case), 1 - lacks_cpu(row, case))
+
+    return rest

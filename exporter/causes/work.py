@@ -5,7 +5,7 @@ from typing import Final
 from exporter.causes.case import Case
 from exporter.causes.model import BLOCKED, CPU_QUEUE, GPU, LOCK, PIPE, RUNNING, SLEEP, SOCKET
 from exporter.causes.row import EVERY, LOADING, Kind, Row
-from exporter.causes.run_queue import RUNS, lacks_cpu, usual_wait
+from exporter.causes.run_queue import RUNS, besides, lacks_cpu, usual_wait
 from exporter.causes.shares import (
     has_stage_alone,
     is_in_state,
@@ -51,7 +51,7 @@ MORE: Final = (
         stages=("checkpoint",),
         share=has_stage_alone,
         healthy=0.0,
-        says="it writes checkpoints for {own} a step, its peers write none",
+        says="it spends {own} a step writing checkpoints, its peers none",
         first_action="`py-spy dump --pid PID` on NODE; then `df -h` and `iostat -x 1`",
     ),
     Row(
@@ -61,7 +61,7 @@ MORE: Final = (
         stages=("eval",),
         share=has_stage_alone,
         healthy=0.0,
-        says="it evaluates for {own} a step, its peers do not",
+        says="it spends {own} a step evaluating, its peers none",
         first_action="`py-spy dump --pid PID` on NODE",
     ),
     Row(
@@ -70,7 +70,7 @@ MORE: Final = (
         figure="gc_ratio",
         share=waits(LEAST_GC),
         healthy=0.0,
-        says="it collects garbage {own} of the time[, its peers {peers}]",
+        says="it spends {own} of the time collecting garbage[, its peers {peers}]",
         first_action="look for a growing cache with `py-spy dump --pid PID` on NODE",
     ),
     Row(
@@ -79,7 +79,7 @@ MORE: Final = (
         figure="tokens_per_step",
         stages=PER_SAMPLE,
         share=more_work(MORE_WORK),
-        says="it gets {own} tokens a step, its peers {peers}",
+        says="it processes {own} tokens a step, its peers {peers}",
         first_action="print how long its samples are, and those of a peer",
     ),
     Row(
@@ -88,7 +88,7 @@ MORE: Final = (
         figure="samples_per_step",
         stages=PER_SAMPLE,
         share=unless("tokens_per_step", more_work(MORE_WORK)),
-        says="it gets {own} samples a step, its peers {peers}",
+        says="it processes {own} samples a step, its peers {peers}",
         first_action="print how large its batches are, and those of a peer",
     ),
 )
@@ -101,7 +101,7 @@ def _waits(detail: str, does: str, first: str, stages: tuple[str, ...] = EVERY) 
         kind=Kind.AMOUNT,
         stages=stages,
         states=frozenset({detail}),
-        share=is_in_state,
+        share=besides(is_in_state),
         says=f"it {does}[ in `{{place}}`] for {{time}}",
         first_action=first,
     )

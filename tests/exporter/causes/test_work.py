@@ -15,7 +15,7 @@ def test_garbage_collection_is_found() -> None:
     cause = found({"other": 0.2}, {"gc_ratio": 0.2}, states=runs)
 
     assert named(cause) == ("gc", "")
-    assert cause.sentence == "it collects garbage 20 % of the time, its peers 0.2 %"
+    assert cause.sentence == "it spends 20 % of the time collecting garbage, its peers 0.2 %"
     alike = found({"other": 0.2}, {"gc_ratio": 0.2}, usual={"gc_ratio": 0.2})
     assert alike.cause == "unknown"
     assert named(found({"other": 0.2}, {"gc_ratio": 0.2}, usual={"gc_ratio": None})) == ("gc", "")
@@ -30,7 +30,7 @@ def test_more_tokens_are_found_before_what_they_do() -> None:
     for states in ((), asleep):
         cause = found(late, more, states=states)
         assert named(cause) == ("uneven_batches", "")
-        assert cause.sentence == "it gets 12,288 tokens a step, its peers 8,151"
+        assert cause.sentence == "it processes 12,288 tokens a step, its peers 8,151"
 
 
 def test_few_more_tokens_are_not_why_it_sleeps() -> None:
@@ -48,7 +48,7 @@ def test_samples_count_where_tokens_are_not_counted() -> None:
     more = {"samples_per_step": 24.0}
 
     cause = found(late, more, usual={"tokens_per_step": None})
-    assert cause.sentence == "it gets 24 samples a step, its peers 16"
+    assert cause.sentence == "it processes 24 samples a step, its peers 16"
     assert found(late, more).cause == "unknown"
 
 
@@ -58,7 +58,8 @@ def test_stage_that_no_peer_has_is_an_extra_duty(stage: str) -> None:
     cause = found({stage: 0.25}, states=[(stage, "sleep", 1.0, LINE)])
 
     assert named(cause) == ("extra_duties", stage)
-    assert "125 ms a step, its peers " in cause.sentence
+    assert "it spends 125 ms a step " in cause.sentence
+    assert cause.sentence.endswith(", its peers none")
     assert (cause.figure, cause.peers_value) == (f"{stage}_seconds", 0.0)
     usual = {f"{stage}_seconds": 0.1}
     assert named(found({stage: 0.4}, usual=usual, states=[(stage, "sleep", 1.0, LINE)])) == (

@@ -123,7 +123,9 @@ class EvidenceService:
             )
             if cause is not None and self._is_too_early(_key(rank), cause, now):
                 continue
-            known_seconds = self._sampler.covered_seconds(rank, since)
+            # What its threads do is looked at only since it is known to be late.
+            seen_seconds = now - self._followed[_key(rank)]
+            known_seconds = min(self._sampler.covered_seconds(rank, since), seen_seconds)
             self._causes.take(_key(rank), cause, self._place(rank), now, known_seconds)
 
     def _is_too_early(self, key: RankKey, cause: Cause, now: float) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from exporter.causes.model import Cause, Evidence, Lateness, Peers, ThreadState
+from exporter.causes.model import UNKNOWN, Cause, Evidence, Lateness, Peers, ThreadState
 from exporter.evidence.late_causes import LateCauses
 from exporter.evidence.sampler import Sampler
 from exporter.evidence.service import EvidenceService
@@ -135,6 +135,19 @@ def test_workers_that_were_seen_to_be_busy_are_told_at_once(tmp_path: Path) -> N
     told = node.look()
     assert told is not None
     assert told.first_action == "`py-spy dump --pid 88`; `pgrep -P 4711`"
+
+
+def test_unknown_is_told_once_its_threads_were_looked_at(tmp_path: Path) -> None:
+    """That begins when it is known to be late; its figures are kept since long before."""
+    node = Node(tmp_path, Cause(UNKNOWN, "", 0.0, "nothing", "look"))
+    node.push(LATE, verdict=verdict(late=[]))
+    for _ in range(8):
+        node.look(5.0)
+        node.push(LATE, verdict=verdict(late=[]))
+    node.push(LATE)
+
+    assert [node.look(2.0) for _ in range(5)] == [None] * 5
+    assert node.look(2.0) is not None
 
 
 def test_rank_that_is_late_again_waits_again(tmp_path: Path) -> None:

@@ -31,6 +31,8 @@ TOLD: Final = frozenset(FIGURES)
 WORKERS_KNOWN_SECONDS: Final = 3.0
 # Told without having seen what the workers do; it would be the first that a person reads.
 OF_WORKERS: Final = ("input", "workers")
+# The figure for which it matters what the workers run.
+SATURATED: Final = "saturated_workers"
 
 Explain = Callable[[Lateness, Evidence, Peers], Cause | None]
 
@@ -138,13 +140,13 @@ class EvidenceService:
         )
 
     def _evidence(self, rank: HeldRank, since: float) -> Evidence:
-        snapshot = rank.snapshot
+        snapshot, loader = rank.snapshot, rank.snapshot.loader
         workers = self._workers
         return Evidence(
             self._sampler.figures(rank, since),
             [ThreadState(**each) for each in snapshot.thread_states],
             () if workers is None else workers.of(snapshot.job_id, snapshot.rank),
-            self._sampler.facts(rank, since),
+            self._sampler.facts(rank, since) | ({SATURATED: loader} if loader else {}),
         )
 
     def _peers_here(

@@ -51,6 +51,7 @@ class Node:
         self.store = RankStore(clock=self.clock)
         self.causes, self.workers, self.says = LateCauses(), Workers(), says
         self.late: Lateness | None = None
+        self.evidence = Evidence({})
         self.peers: Peers = {}
         host = HostWatch(folder, folder)
         sampler = Sampler(self.store, FixedNvml(None), dict, host, lambda _: None)
@@ -78,8 +79,8 @@ class Node:
         self._service.look(self.clock.seconds)
         return self.causes.of("llama", LATE)
 
-    def _explain(self, found: Lateness, _: Evidence, peers: Peers) -> Cause | None:
-        self.late, self.peers = found, peers
+    def _explain(self, found: Lateness, evidence: Evidence, peers: Peers) -> Cause | None:
+        self.late, self.evidence, self.peers = found, evidence, peers
         return self.says
 
 
@@ -177,3 +178,15 @@ def test_duties_that_peers_lack_are_known_to_be_none(tmp_path: Path) -> None:
 
     assert node.peers["checkpoint_seconds"].upper_third == 0.0
     assert node.peers["data_seconds"].median == pytest.approx(0.1)
+
+
+@pytest.mark.parametrize(
+    ("loader", "facts"), [("", {}), ("f (a.py:1)", {"saturated_workers": "f (a.py:1)"})]
+)
+def test_what_the_workers_run_is_known(tmp_path: Path, loader: str, facts: dict[str, str]) -> None:
+    """From the rank itself, which knows its dataset."""
+    node = Node(tmp_path)
+    node.push(LATE, loader=loader)
+    node.look()
+
+    assert node.evidence.facts == facts

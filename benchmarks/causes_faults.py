@@ -21,8 +21,8 @@ from benchmarks.causes_job import BLOCK_BYTES, SAMPLES_FILE
 CGROUP: Final = "rankskew-causes"
 # Of a CPU. The rank needs 0.2 of one.
 QUOTA: Final = 0.14
-# Beside it on its CPU: its fair share must be less than it needs.
-HOGS: Final = 6
+# Whenever it wants a CPU it has a quarter of one. Its peers, all on the other, wait too, but less.
+HOGS: Final = 3
 PERIOD_MICROSECONDS: Final = 100_000
 # A block in each step is then more than the disk gives.
 DISK_BYTES_PER_SECOND: Final = 6 * BLOCK_BYTES
@@ -55,12 +55,18 @@ def run(*command: str) -> str:
 
 @contextmanager
 def beside(pid: int) -> Iterator[None]:
-    """Share one CPU between the process *pid* and HOGS others that never sleep."""
-    core = {min(os.sched_getaffinity(0))}
-    for thread in psutil.Process(pid).threads():
-        os.sched_setaffinity(thread.id, core)
-    with busy([core] * HOGS):
+    """Share one CPU between the process *pid* and HOGS that never sleep; its peers get the rest."""
+    own, *others = sorted(os.sched_getaffinity(0))
+    for rank in psutil.Process(psutil.Process(pid).ppid()).children():
+        pin(rank, {own} if rank.pid == pid else set(others))
+    with busy([{own}] * HOGS):
         yield
+
+
+def pin(process: psutil.Process, cpus: set[int]) -> None:
+    """Let all threads of *process* run on these CPUs only."""
+    for thread in process.threads():
+        os.sched_setaffinity(thread.id, cpus)
 
 
 @contextmanager
@@ -192,7 +198,9 @@ def busy(places: Sequence[set[int]]) -> Iterator[None]:
     hogs = []
     try:
         for cpus in places:
-            hogs.append(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
+            command = [sys.executable, "-c", "while True: pass"]
+            # Linux shares a CPU between sessions: in ours it would take from the other ranks too.
+            hogs.append(subprocess.Popen(command, start_new_session=True))
             os.sched_setaffinity(hogs[-1].pid, cpus)
         yield
     finally:
@@ -204,10 +212,11 @@ def busy(places: Sequence[set[int]]) -> Iterator[None]:
 def missing(cause: str) -> str | None:
     """Return why *cause* cannot be planted here, None if it can."""
     needs: dict[str, Callable[[], bool]] = {
+        "hog": lambda: len(os.sched_getaffinity(0)) > 1,
         "quota": lambda: os.access("/sys/fs/cgroup", os.W_OK),
         "disk": lambda: os.geteuid() == 0 and shutil.which("losetup") is not None,
         "network": lambda: os.geteuid() == 0 and shutil.which("tc") is not None,
         "slow_mount": lambda: os.geteuid() == 0 and os.access("/dev/fuse", os.W_OK),
     }
     is_there = cause not in needs or needs[cause]()
-    return None if is_there else "it takes root, losetup, tc and /dev/fuse"
+    return None if is_there else "it takes two CPUs, root, losetup, tc and /dev/fuse"

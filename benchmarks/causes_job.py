@@ -29,7 +29,7 @@ import rank_probe
 
 CAUSES = (
     "none",
-    "hog",  # other processes take six sevenths of its CPU
+    "hog",  # other processes want its CPU all the time
     "quota",  # its cgroup may use a seventh of a CPU
     "disk",  # it reads its samples from a throttled disk
     "network",  # it fetches its samples over a slow link
@@ -53,7 +53,9 @@ DELAY = 0.05
 FEATURES = 8
 TOKENS = 4096
 MORE_TOKENS = 1.5
-CPU_SHARE = 0.3
+RANKS = 4
+# Of a device's time. Ranks take it in turn, so that three of them share a CPU without waiting.
+CPU_SHARE = 1 / RANKS
 BLOCK_BYTES = 1 << 20
 GC_EVERY, CHECKPOINT_EVERY = 4, 10
 MOST_CYCLES = 2_000_000
@@ -78,8 +80,8 @@ class Fault:
     def __init__(self, cause: str, folder: Path) -> None:
         self.folder = folder
         self.cause = cause if int(os.environ["RANK"]) == LATE_RANK else "none"
-        # Of what takes the time of a device. Of all ranks, or the late one would have more work.
-        self._cpu_share = CPU_SHARE if cause in ("hog", "quota") else 0.0
+        # Of all ranks, or the late one would have more work.
+        self._needs_cpu = cause in ("hog", "quota")
         self.step = 0
         self._cycles: list[Any] = []
 
@@ -97,9 +99,14 @@ class Fault:
 
     def compute(self, seconds: float) -> None:
         """Take the time of a device; with a CPU that can be taken away, if that is the fault."""
-        spin(self._cpu_share * seconds)
         seconds *= MORE_TOKENS if self.has("tokens") else 1.0
-        time.sleep((1 - self._cpu_share) * seconds)
+        if not self._needs_cpu:
+            time.sleep(seconds)
+            return
+        before = CPU_SHARE * seconds * int(os.environ["RANK"])
+        time.sleep(before)
+        spin(CPU_SHARE * seconds)
+        time.sleep((1 - CPU_SHARE) * seconds - before)
 
     def collect_garbage(self) -> None:
         """Collect again and again, as with a cache of small objects that grows."""

@@ -13,7 +13,7 @@ UNKNOWN: Final = "unknown"
 SERIES: Final = "rankskew_late_cause_info"
 # The causes that are right; those with a slash have their detail too.
 RIGHT: Final[dict[str, Sequence[str]]] = {
-    "hog": ["cpu"],
+    "hog": ["cpu/run_queue"],
     "quota": ["cpu"],
     "disk": ["input"],
     "network": ["input", "code/socket"],

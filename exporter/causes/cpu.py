@@ -5,14 +5,11 @@ from typing import Final
 from exporter.causes.case import Case
 from exporter.causes.model import CPU_QUEUE, GPU, PIPE, RUNNING
 from exporter.causes.row import EVERY, LOADING, ON_GPU, Kind, Row
+from exporter.causes.run_queue import CLEARLY, LEAST_QUEUE, RUN_QUEUE, lacks_cpu
 from exporter.causes.shares import has_less, has_more, slower, waits
 from exporter.causes.tokens import ON_CPU, worker
 
 CPU: Final = "cpu"
-# Where everybody waits for a CPU, ranks differ by a tenth or two; half as much again is more.
-CLEARLY: Final = 1.5
-# On a healthy node threads wait for a CPU for a hundredth of the time.
-LEAST_QUEUE: Final = 0.02
 # A quota that is used up now and then, in a burst of the loader, ends with it.
 LEAST_THROTTLED: Final = 0.05
 # A rank that is not bound at all has 0.06 of its CPUs near its GPU even with 16 NUMA nodes.
@@ -27,21 +24,6 @@ STOLEN_CPUS: Final = 0.5
 HEAT: Final = 0.1
 # Ten thousand pages a second are 40 MB/s; a healthy node has none.
 NUMA_MISSES: Final = 10_000.0
-
-
-def _run_queue(row: Row, case: Case) -> float:
-    """Return what its main thread waits for a CPU more than its peers'.
-
-    Where CPUs are short for all, who runs more also waits more: that is not why it is late.
-    """
-    own, peers = case.own(row.figure), case.lower(row.figure)
-    if own is None or peers is None or own - peers < LEAST_QUEUE or own < CLEARLY * peers:
-        return 0.0
-    running, usual = case.own("main_running_ratio"), case.lower("main_running_ratio")
-    if running is not None and usual:
-        peers = max(peers, running * peers / usual)
-    room = case.room(row.stages, row.states)
-    return case.share(min(room, (own - peers) * case.excess.step))
 
 
 def _workers_run_queue(row: Row, case: Case) -> float:
@@ -72,9 +54,9 @@ ROWS: Final = (
         cause=CPU,
         detail="run_queue",
         kind=Kind.AMOUNT,
-        figure="main_run_queue_ratio",
+        figure=RUN_QUEUE,
         states=frozenset({CPU_QUEUE}),
-        share=_run_queue,
+        share=lacks_cpu,
         says="its main thread waits for a CPU {own} of the time[, its peers' {peers}]",
         first_action="see what else runs on NODE with `top -H`; `taskset -acp PID` says where",
     ),
@@ -86,7 +68,7 @@ ROWS: Final = (
         stages=LOADING,
         states=frozenset({PIPE, worker(CPU_QUEUE)}),
         share=_workers_run_queue,
-        says="its loader's workers wait for a CPU {own} of the time that they want one"
+        says="its loader's workers wait for a CPU {own} of the time they need one"
         "[, its peers' {peers}]",
         first_action="see what else runs on NODE with `top -H`; `pgrep -P PID` lists the workers",
     ),
@@ -99,7 +81,7 @@ ROWS: Final = (
         states=frozenset({RUNNING, CPU_QUEUE, GPU}),
         share=has_less(0.5, at_most=FAR),
         lowers=True,
-        says="{own} of its CPUs are near its GPU, {peers} of its peers'",
+        says="{own} of its CPUs are on its GPU's NUMA node, {peers} of its peers'",
         first_action="compare `taskset -acp PID` with `nvidia-smi topo -m` on NODE",
     ),
 )
@@ -115,7 +97,7 @@ OF_NODE: Final = (
         states=ON_CPU,
         share=has_more(HEAT),
         healthy=0.0,
-        says="heat throttles the CPUs of its node {own} of the time[, its peers' {peers}]",
+        says="its node's CPUs are throttled by heat {own} of the time[, its peers' {peers}]",
         first_action="`turbostat --quiet --show PkgTmp,Bzy_MHz,PkgWatt --interval 5` on NODE",
     ),
     Row(
@@ -127,7 +109,7 @@ OF_NODE: Final = (
         states=ON_CPU,
         share=slower(LOWER_CLOCK),
         lowers=True,
-        says="the busy CPUs of its node have a clock of {own}, its peers' {peers}",
+        says="its node's busy CPUs run at {own}, its peers' at {peers}",
         first_action="`grep . /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor` on NODE",
     ),
     Row(
@@ -139,7 +121,7 @@ OF_NODE: Final = (
         states=ON_CPU,
         share=has_more(STOLEN_CPUS),
         healthy=0.0,
-        says="the hypervisor takes {own} CPUs from its node[, {peers} from its peers']",
+        says="the hypervisor steals {own} CPUs from its node[, {peers} from its peers']",
         first_action="ask for dedicated CPUs: `vmstat 1` on NODE shows what is stolen (st)",
     ),
     Row(
@@ -150,7 +132,7 @@ OF_NODE: Final = (
         stages=EVERY,
         states=ON_CPU,
         share=has_more(PRESSURE),
-        says="tasks of its node wait for a CPU {own} of the time[, its peers' {peers}]",
+        says="tasks on its node wait for a CPU {own} of the time[, its peers' {peers}]",
         first_action="see what runs on NODE that does not belong to the job: `top -H`",
     ),
     Row(
@@ -162,7 +144,7 @@ OF_NODE: Final = (
         states=ON_CPU,
         share=has_more(NUMA_MISSES),
         healthy=0.0,
-        says="its node puts pages on the wrong NUMA node, {own}[, its peers' {peers}]",
+        says="its node's NUMA miss rate is {own}[, its peers' {peers}]",
         first_action="`numastat -m` on NODE: which NUMA node is full, and of what?",
     ),
 )

@@ -30,7 +30,7 @@ ROWS: Final = (
         states=WAITS_FOR_GPU,
         share=slower(LOWER_CLOCK),
         lowers=True,
-        says="its GPU's memory clock is {own}, its peers' {peers}[: {fact}]",
+        says="its GPU's memory clock is {own}, its peers' {peers}[ (performance state {fact})]",
         first_action="`nvidia-smi -q -i UUID -d PERFORMANCE,CLOCK` on NODE, under load",
     ),
     Row(
@@ -53,7 +53,8 @@ ROWS: Final = (
         states=WAITS_FOR_GPU,
         share=has_more(0.5),
         healthy=0.0,
-        says="it shares its GPU with {own} foreign process{es}[, its peers with {peers}][: {fact}]",
+        says="it shares its GPU with {own} foreign process{es}[ ({fact})]"
+        "[, its peers with {peers}]",
         first_action="find its owner with `nvidia-smi -i UUID` on NODE",
     ),
     Row(
@@ -65,7 +66,7 @@ ROWS: Final = (
         states=WAITS_FOR_GPU,
         share=has_more(0.5),
         healthy=0.0,
-        says="its GPU's memory has faults: {own}[, its peers' {peers}][ ({fact})]",
+        says="its GPU's count of memory faults is {own}[, its peers' {peers}]",
         first_action="`nvidia-smi -q -i UUID -d ECC,ROW_REMAPPER` on NODE: which errors grow?",
     ),
     Row(
@@ -77,7 +78,7 @@ ROWS: Final = (
         states=WAITS_FOR_GPU,
         share=has_less(SLOWER_LINK),
         lowers=True,
-        says="its GPU's PCIe link carries {own}, its peers' {peers}[: {fact}]",
+        says="its GPU's PCIe link runs at {own}[ ({fact})], its peers' at {peers}",
         first_action="`nvidia-smi -q -i UUID | grep -A9 'Link Info'` on NODE, under load",
     ),
     Row(
@@ -89,7 +90,7 @@ ROWS: Final = (
         states=WAITS_FOR_GPU,
         share=has_more(ERRORS_PER_SECOND),
         healthy=0.0,
-        says="its GPU's PCIe link counts errors, {own}[, its peers' {peers}][: {fact}]",
+        says="its GPU's PCIe link has an error rate of {own}[, its peers' {peers}]",
         first_action="`nvidia-smi -q -i UUID | grep -i replay` on NODE, twice: does it grow?",
     ),
     Row(
@@ -101,7 +102,7 @@ ROWS: Final = (
         states=WAITS_FOR_GPU,
         share=has_less(FEWER_LINKS),
         lowers=True,
-        says="{own} of its GPU's NVLinks are up, {peers} of its peers'[: {fact}]",
+        says="its GPU has {own} NVLinks up, its peers' {peers}",
         first_action="`nvidia-smi nvlink -s -i UUID` on NODE: which link is down?",
     ),
     Row(
@@ -113,7 +114,7 @@ ROWS: Final = (
         states=WAITS_FOR_GPU,
         share=has_more(ERRORS_PER_SECOND),
         healthy=0.0,
-        says="its GPU's NVLinks count errors, {own}[, its peers' {peers}][: {fact}]",
+        says="its GPU's NVLinks have an error rate of {own}[, its peers' {peers}]",
         first_action="`nvidia-smi nvlink -e -i UUID` on NODE: which link counts errors?",
     ),
     # Where clocks cannot be read. A throttled GPU with the clock of its peers is not slow.

@@ -95,7 +95,7 @@ LOADER: Final = (
         stages=LOADING,
         states=ON_STORAGE,
         share=has_more(MAJOR_FAULTS),
-        says="its page faults read from storage, {own}[, its peers' {peers}]",
+        says="its major page fault rate is {own}[, its peers' {peers}]",
         first_action="`iostat -x 1` on NODE; has its cgroup too little memory for its files?",
     ),
     Row(
@@ -117,8 +117,8 @@ LOADER: Final = (
         stages=LOADING,
         states=frozenset({PIPE, BLOCKED, *_WORKS}),
         share=has_more(SATURATED),
-        says="{own} of its loader's workers never wait[, {peers} of its peers']"
-        "[: they run `{fact}`]",
+        says="{own} of its loader's workers cannot keep up[ (running `{fact}`)]"
+        "[, {peers} of its peers']",
         first_action="`py-spy dump --pid WORKER_PID` of a worker; `pgrep -P PID` lists them",
     ),
 )
@@ -138,7 +138,7 @@ def _worker(
         stages=LOADING,
         states=states,
         share=share,
-        says=f"it waits for its loader's workers for {{time}}: they {does}",
+        says=f"it waits {{time}} for its loader's workers, which {does}",
         first_action="`py-spy dump --pid WORKER_PID` of a worker; `pgrep -P PID` lists them",
     )
 
@@ -159,7 +159,7 @@ WORKERS: Final = (
         stages=LOADING,
         states=frozenset({PIPE}),
         share=is_in_state,
-        says="it waits for its loader's workers for {time}",
+        says="it waits {time} for its loader's workers",
         first_action="`py-spy dump --pid WORKER_PID` of a worker; `pgrep -P PID` lists them",
     ),
 )
@@ -184,7 +184,8 @@ def _storages(cause: str, stages: tuple[str, ...], suspected: tuple[str, ...]) -
             states=_seen(storage) | _elsewhere_unknown(),
             proof=_seen(storage),
             share=_for_storage(storage, has_more(OPERATION_SECONDS)),
-            says="an operation on a file system[, `{fact}`,] takes {own}[, its peers' {peers}]",
+            says="an operation on a file system[, `{fact}`,] takes {own}"
+            "[, on its peers' nodes {peers}]",
             first_action=look[storage],
         )
     for figure, share, says in (
@@ -196,7 +197,7 @@ def _storages(cause: str, stages: tuple[str, ...], suspected: tuple[str, ...]) -
         (
             "node_disk_read_seconds",
             has_more(OPERATION_SECONDS),
-            "a read from a disk of its node[, {fact},] takes {own}[, its peers' {peers}]",
+            "a read from a disk of its node[, {fact},] takes {own}[, on its peers' nodes {peers}]",
         ),
     ):
         yield Row(
@@ -219,7 +220,7 @@ def _storages(cause: str, stages: tuple[str, ...], suspected: tuple[str, ...]) -
         stages=suspected,
         states=ON_STORAGE,
         share=has_more(PRESSURE),
-        says="tasks of its node wait for storage {own} of the time[, its peers' {peers}]",
+        says="tasks on its node wait for storage {own} of the time[, its peers' {peers}]",
         first_action=look[NOT_KNOWN],
     )
     for storage in STORAGES:
@@ -234,9 +235,9 @@ def _storages(cause: str, stages: tuple[str, ...], suspected: tuple[str, ...]) -
             stages=stages,
             states=frozenset(tokens),
             share=is_in_state,
-            says="it waits for the disk `{place}`, {time}"
+            says="it waits {time} for `{place}`"
             if known
-            else "it waits for storage[ in `{place}`], {time}",
+            else "it waits {time} for storage[ in `{place}`]",
             first_action=look[storage],
         )
 

@@ -5,6 +5,7 @@ from typing import Final
 from exporter.causes.case import Case
 from exporter.causes.model import BLOCKED, CPU_QUEUE, GPU, LOCK, PIPE, RUNNING, SLEEP, SOCKET
 from exporter.causes.row import EVERY, LOADING, Kind, Row
+from exporter.causes.run_queue import RUNS, besides, lacks_cpu, usual_wait
 from exporter.causes.shares import (
     has_stage_alone,
     is_in_state,
@@ -23,21 +24,23 @@ PER_SAMPLE: Final = ("h2d", "forward", "backward", "compute")
 MORE_WORK: Final = 0.02
 # Python collects garbage for less than a hundredth of the time unless something grows.
 LEAST_GC: Final = 0.01
+# A wait for a CPU that was measured as two fifths of the excess may be half of it.
+SURE: Final = 0.8
 
 
 def _runs(row: Row, case: Case) -> float:
     """Return how much longer its thread runs than its peers' threads, which run there too.
 
     Known from the time for which they run in all, where a thread that waits for other ranks sleeps.
+    At most what it does not wait for a CPU: what runs longer may take the place of a sleep.
     """
-    own, peers = case.own("main_running_ratio"), case.lower("main_running_ratio")
-    waits = case.lower("main_run_queue_ratio")
-    part = work(case, row, RUNNING, CPU_QUEUE, waits / peers if waits and peers else 0.0)
-    beyond = part * is_in_state_like_peers(row, case)
-    if own is None or peers is None:
-        return beyond
-    more = case.share((own - peers) * case.excess.step)
-    return max(beyond, min(more, part * is_in_state(row, case)))
+    own, peers = case.own(RUNS), case.lower(RUNS)
+    part = work(case, row, RUNNING, CPU_QUEUE, usual_wait(case))
+    share = part * is_in_state_like_peers(row, case)
+    if own is not None and peers is not None:
+        more = case.share((own - peers) * case.excess.step)
+        share = max(share, min(more, part * is_in_state(row, case)))
+    return min(share, max(1 - lacks_cpu(row, case) / SURE, 0.0))
 
 
 MORE: Final = (
@@ -48,7 +51,7 @@ MORE: Final = (
         stages=("checkpoint",),
         share=has_stage_alone,
         healthy=0.0,
-        says="it writes checkpoints for {own} a step, its peers write none",
+        says="it spends {own} a step writing checkpoints, its peers none",
         first_action="`py-spy dump --pid PID` on NODE; then `df -h` and `iostat -x 1`",
     ),
     Row(
@@ -58,7 +61,7 @@ MORE: Final = (
         stages=("eval",),
         share=has_stage_alone,
         healthy=0.0,
-        says="it evaluates for {own} a step, its peers do not",
+        says="it spends {own} a step evaluating, its peers none",
         first_action="`py-spy dump --pid PID` on NODE",
     ),
     Row(
@@ -67,7 +70,7 @@ MORE: Final = (
         figure="gc_ratio",
         share=waits(LEAST_GC),
         healthy=0.0,
-        says="it collects garbage {own} of the time[, its peers {peers}]",
+        says="it spends {own} of the time collecting garbage[, its peers {peers}]",
         first_action="look for a growing cache with `py-spy dump --pid PID` on NODE",
     ),
     Row(
@@ -76,7 +79,7 @@ MORE: Final = (
         figure="tokens_per_step",
         stages=PER_SAMPLE,
         share=more_work(MORE_WORK),
-        says="it gets {own} tokens a step, its peers {peers}",
+        says="it processes {own} tokens a step, its peers {peers}",
         first_action="print how long its samples are, and those of a peer",
     ),
     Row(
@@ -85,7 +88,7 @@ MORE: Final = (
         figure="samples_per_step",
         stages=PER_SAMPLE,
         share=unless("tokens_per_step", more_work(MORE_WORK)),
-        says="it gets {own} samples a step, its peers {peers}",
+        says="it processes {own} samples a step, its peers {peers}",
         first_action="print how large its batches are, and those of a peer",
     ),
 )
@@ -98,7 +101,7 @@ def _waits(detail: str, does: str, first: str, stages: tuple[str, ...] = EVERY) 
         kind=Kind.AMOUNT,
         stages=stages,
         states=frozenset({detail}),
-        share=is_in_state,
+        share=besides(is_in_state),
         says=f"it {does}[ in `{{place}}`] for {{time}}",
         first_action=first,
     )

@@ -14,18 +14,22 @@ STEADY_SECONDS: Final = 60.0
 HELD_SECONDS: Final = 15.0
 # Before, there is hardly any evidence, and the next second may bring a real cause.
 UNKNOWN_AFTER_SECONDS: Final = 10.0
-PLACEHOLDER: Final = re.compile(r"\b(PID|GPU|UUID|NODE)\b")
+PLACEHOLDER: Final = re.compile(r"\b(PID|WORKER_PID|GPU|UUID|NODE)\b")
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a late rank runs; what is not known is empty. *pid* is that of its process here."""
+    """Where a late rank runs; what is not known is empty.
+
+    *pid* is that of its process here, *worker_pid* that of its loader's busiest worker.
+    """
 
     peer_group: str = ""
     node: str = ""
     gpu: str = ""
     gpu_uuid: str = ""
     pid: str = ""
+    worker_pid: str = ""
 
 
 @dataclass(slots=True)
@@ -96,5 +100,11 @@ def _has_lasted(told: LateCause, found: Cause, now: float) -> bool:
 
 
 def _filled(action: str, place: Place) -> str:
-    known = {"PID": place.pid, "GPU": place.gpu, "UUID": place.gpu_uuid, "NODE": place.node}
+    known = {
+        "PID": place.pid,
+        "WORKER_PID": place.worker_pid,
+        "GPU": place.gpu,
+        "UUID": place.gpu_uuid,
+        "NODE": place.node,
+    }
     return PLACEHOLDER.sub(lambda found: known[found[0]] or found[0], action)

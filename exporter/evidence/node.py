@@ -117,22 +117,14 @@ class NodeReadings:
         grown = [self._growth(series, metric) for metric in DEVICE_ERRORS]
         yield Reading(NETWORK_ERRORS, sum(each or 0.0 for each in grown), since)
         if self._latest("node_infiniband") is None:
-            speed = self._speed(series)
-            if speed is not None:
-                yield Reading(LINK, speed * since, since)
+            yield from self._link(_most_used(series), since)
 
-    def _speed(self, series: Series) -> float | None:
-        """Return the speed of the device that sends most: others are for administrators."""
-        speeds = {
-            labels["device"]: speed
-            for labels, speed in series.get("rankskew_node_network_speed_bytes_per_second", ())
-        }
-        sent = {
-            labels["device"]: total
-            for labels, total in series.get("rankskew_node_network_transmit_bytes_total", ())
-            if labels["device"] in speeds
-        }
-        return speeds[max(sent, key=lambda device: sent[device])] if sent else None
+    def _link(self, speeds: Mapping[str, float], since: float) -> Iterator[Reading]:
+        """Yield the slowest of these."""
+        if speeds:
+            slowest = min(speeds, key=lambda device: speeds[device])
+            self.facts[LINK] = slowest
+            yield Reading(LINK, speeds[slowest] * since, since)
 
     def _ports(self, series: Series, since: float) -> Iterator[Reading]:
         errors = self._growth(series, PORT_ERRORS)
@@ -146,12 +138,14 @@ class NodeReadings:
         ]
         if sent and waits:
             yield Reading("node_network_waiting_ratio", max(waits), sent)
-        rates = {str(labels): rate for labels, rate in series.get(PORT_RATE, ())}
+        rates = {
+            f"{labels['device']} port {labels['port']}": rate
+            for labels, rate in series.get(PORT_RATE, ())
+        }
         # One that is not connected is not slow; one that was is.
         self._active |= {port for port, rate in rates.items() if rate > 0}
-        used = [rate for port, rate in rates.items() if port in self._active]
-        if used:
-            yield Reading(LINK, min(used) * since, since)
+        used = {port: rate for port, rate in rates.items() if port in self._active}
+        yield from self._link(used, since)
 
     def _growth(self, series: Series, metric: str, told: str = "") -> float | None:
         """Return by how much *metric* has grown, summed over its series; None if unknown."""
@@ -162,6 +156,21 @@ class NodeReadings:
         ]
         known = [each for each in grown if each is not None]
         return sum(known) if known else None
+
+
+def _most_used(series: Series) -> dict[str, float]:
+    """Return the speed of the device that sends most: others are for administrators."""
+    speeds = {
+        labels["device"]: speed
+        for labels, speed in series.get("rankskew_node_network_speed_bytes_per_second", ())
+    }
+    sent = {
+        labels["device"]: total
+        for labels, total in series.get("rankskew_node_network_transmit_bytes_total", ())
+        if labels["device"] in speeds
+    }
+    most = max(sent, key=lambda device: sent[device], default=None)
+    return {} if most is None else {most: speeds[most]}
 
 
 def _series(sample: Sample) -> Series:

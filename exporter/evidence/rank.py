@@ -12,7 +12,6 @@ from rank_probe.snapshot import Snapshot
 from rank_probe.stages import STAGES, SYNC
 
 OWN_STAGES: Final = tuple(stage for stage in STAGES if stage != STAGES[SYNC])
-# Not told to peers: a step takes all ranks as long.
 STEP: Final = "step_seconds"
 
 
@@ -79,9 +78,11 @@ def _of_steps(snapshot: Snapshot) -> Iterator[tuple[str, float | None]]:
     """Yield what counts up with the steps; None for what the rank does not have."""
     yield "tokens_per_step", snapshot.tokens
     yield "samples_per_step", snapshot.samples
-    yield STEP, sum(snapshot.stage_seconds.values())
+    yield STEP, sum(snapshot.stage_seconds.values()) if snapshot.stage_seconds else None
     for stage in OWN_STAGES:
-        yield f"{stage}_seconds", snapshot.stage_seconds.get(stage)
+        # Or quantiles would be those of the few peers that have it.
+        seconds = snapshot.stage_seconds.get(stage, 0.0) if snapshot.stage_seconds else None
+        yield f"{stage}_seconds", seconds
 
 
 def _seconds(nanoseconds: float | None) -> float | None:

@@ -6,7 +6,7 @@ from typing import Final
 from exporter.evidence import gpu as gpu_facts
 from exporter.evidence.gpu import GpuReadings
 from exporter.evidence.node import Latest, NodeReadings
-from exporter.evidence.rank import STEP, RankReadings
+from exporter.evidence.rank import RankReadings
 from exporter.evidence.ring import Reading, Ring
 from exporter.nvml.sample import GpuSample, NvmlSource
 from exporter.processes.foreign import foreign
@@ -25,7 +25,7 @@ LEAST: Final = {
     "workers_run_queue_ratio": 0.05,
     "node_network_waiting_ratio": 1e6,
 }
-KNOWN: Final = frozenset({*FIGURES, STEP})
+KNOWN: Final = frozenset(FIGURES)
 
 
 class Sampler:

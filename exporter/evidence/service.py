@@ -27,6 +27,12 @@ EARLY_SECONDS: Final = 0.5
 TELL_SECONDS: Final = 10.0
 TOLD_WINDOW_SECONDS: Final = 30.0
 TOLD: Final = frozenset(FIGURES)
+# Workers need eight looks, a tenth of a second apart, after a sample that tells where they are.
+WORKERS_KNOWN_SECONDS: Final = 3.0
+# Told without having seen what the workers do; it would be the first that a person reads.
+OF_WORKERS: Final = ("input", "workers")
+# The figure for which it matters what the workers run.
+SATURATED: Final = "saturated_workers"
 
 Explain = Callable[[Lateness, Evidence, Peers], Cause | None]
 
@@ -40,6 +46,10 @@ class Workers(Protocol):
 
     def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:
         """Return what the busiest worker of a followed rank does."""
+        ...
+
+    def pid(self, job_id: str, rank: int) -> int | None:
+        """Return the process id of that worker, as this exporter sees it."""
         ...
 
 
@@ -70,6 +80,7 @@ class EvidenceService:
         self._node_name = node_name
         self._sampled = float("-inf")
         self._told: dict[RankKey, float] = {}
+        self._followed: dict[RankKey, float] = {}  # Since when, the ranks that are late.
 
     def look(self, now: float) -> None:
         """Sample, if it is time, and say why the ranks are late that are; *now* as in the store."""
@@ -83,8 +94,7 @@ class EvidenceService:
         self._sampler.sample(now)
         if self._workers is not None:
             self._workers.follow([each for rank, _ in late for each in self._process(rank)])
-        if late:
-            self._decide(late, now)
+        self._decide(late, now)
 
     def figures_for(self, snapshot: Snapshot) -> dict[str, float] | None:
         """Return what to tell the rank of *snapshot* in the answer to this push, if it is time."""
@@ -102,25 +112,41 @@ class EvidenceService:
 
     def _decide(self, late: Sequence[tuple[HeldRank, Late]], now: float) -> None:
         keys = {_key(rank) for rank, _ in late}
+        self._followed = {key: self._followed.get(key, now) for key in keys}
         held = self._store.ranks()
         for rank, each in late:
             since = now - min(each.since_seconds, DEPTH_SECONDS)
             cause = self._explain(
-                Lateness(each.stage, each.kind, each.ratio, each.gpus),
+                Lateness(
+                    each.stage, each.kind, each.ratio, each.gpus, is_alone=_is_alone(rank, held)
+                ),
                 self._evidence(rank, since),
                 peers_of(rank.snapshot, self._peers_here(rank, held, keys, since, now)),
             )
-            known_seconds = self._sampler.covered_seconds(rank, since)
+            if cause is not None and self._is_too_early(_key(rank), cause, now):
+                continue
+            # What its threads do is looked at only since it is known to be late.
+            seen_seconds = now - self._followed[_key(rank)]
+            known_seconds = min(self._sampler.covered_seconds(rank, since), seen_seconds)
             self._causes.take(_key(rank), cause, self._place(rank), now, known_seconds)
 
+    def _is_too_early(self, key: RankKey, cause: Cause, now: float) -> bool:
+        """Say whether *cause* is that of a loader whose workers will soon have been seen."""
+        return (
+            (cause.cause, cause.detail) == OF_WORKERS
+            and self._workers is not None
+            and not self._workers.of(*key)
+            and now - self._followed[key] < WORKERS_KNOWN_SECONDS
+        )
+
     def _evidence(self, rank: HeldRank, since: float) -> Evidence:
-        snapshot = rank.snapshot
+        snapshot, loader = rank.snapshot, rank.snapshot.loader
         workers = self._workers
         return Evidence(
             self._sampler.figures(rank, since),
             [ThreadState(**each) for each in snapshot.thread_states],
             () if workers is None else workers.of(snapshot.job_id, snapshot.rank),
-            self._sampler.facts(rank, since),
+            self._sampler.facts(rank, since) | ({SATURATED: loader} if loader else {}),
         )
 
     def _peers_here(
@@ -150,6 +176,7 @@ class EvidenceService:
             gpu="" if gpu is None else str(gpu.index),
             gpu_uuid="" if place is None else place.gpu_uuid,
             pid=str(self._sampler.pid(rank) or rank.snapshot.pid),
+            worker_pid=str((self._workers and self._workers.pid(*_key(rank))) or ""),
         )
 
     def _process(self, rank: HeldRank) -> Iterable[LateRank]:
@@ -162,6 +189,12 @@ def late_here(jobs: NodeJobs) -> Iterable[tuple[HeldRank, Late]]:
     """Yield the ranks that beat here and that their job's verdict names."""
     for job in jobs.now():
         yield from job.late()
+
+
+def _is_alone(rank: HeldRank, held: Iterable[HeldRank]) -> bool:
+    """Say whether no other rank of its job runs, or ran, among those *held* here."""
+    job_id = rank.snapshot.job_id
+    return not any(each.snapshot.job_id == job_id and _key(each) != _key(rank) for each in held)
 
 
 def _key(rank: HeldRank) -> RankKey:

@@ -39,6 +39,17 @@ def test_rank_that_sleeps_is_not_short_of_cpu() -> None:
     assert named(cause) == ("code", "sleep")
 
 
+def test_sleep_that_peers_may_have_too_does_not_hide_a_wait_for_a_cpu() -> None:
+    """Nobody knows how long they sleep there; how long they wait for a CPU is known."""
+    states = [
+        ("forward", "sleep", 0.5, "rest (train.py:60)"),
+        ("forward", "cpu_queue", 0.3, "spin (train.py:58)"),
+    ]
+    cause = found({"forward": 0.2}, {"main_run_queue_ratio": 0.13}, states=states)
+
+    assert named(cause) == ("cpu", "run_queue")
+
+
 def test_who_runs_more_waits_more_where_all_wait() -> None:
     """A decoder in one rank, on a machine without a free CPU: the decoder is the cause."""
     states = [
@@ -92,7 +103,7 @@ def test_cpus_far_from_its_gpu_are_found() -> None:
     cause = found({"h2d": 0.1, "forward": 0.1}, {"cpus_near_gpu_ratio": 0.0})
 
     assert named(cause) == ("cpu", "numa")
-    assert cause.sentence == "0 % of its CPUs are near its GPU, 100 % of its peers'"
+    assert cause.sentence == "0 % of its CPUs are on its GPU's NUMA node, 100 % of its peers'"
     assert found(COMPUTE, {"cpus_near_gpu_ratio": 0.06}).cause == "unknown"
 
 
@@ -102,27 +113,27 @@ def test_cpus_far_from_its_gpu_are_found() -> None:
         (
             "thermal",
             {"node_cpu_throttled_ratio": 0.6, "node_cpu_clock_hertz": 1.86e9},
-            "heat throttles the CPUs of its node 60 % of the time, its peers' 0 %",
+            "its node's CPUs are throttled by heat 60 % of the time, its peers' 0 %",
         ),
         (
             "frequency",
             {"node_cpu_clock_hertz": 1.24e9},
-            "the busy CPUs of its node have a clock of 1.24 GHz, its peers' 3.12",
+            "its node's busy CPUs run at 1.24 GHz, its peers' at 3.12",
         ),
         (
             "steal",
             {"node_steal_cpus": 4.0},
-            "the hypervisor takes 4 CPUs from its node, 0 from its peers'",
+            "the hypervisor steals 4 CPUs from its node, 0 from its peers'",
         ),
         (
             "node",
             {"node_cpu_waiting_ratio": 0.61},
-            "tasks of its node wait for a CPU 61 % of the time, its peers' 1 %",
+            "tasks on its node wait for a CPU 61 % of the time, its peers' 1 %",
         ),
         (
             "numa_miss",
             {"node_numa_misses_per_second": 50_000.0},
-            "its node puts pages on the wrong NUMA node, 50,000 a second, its peers' 0",
+            "its node's NUMA miss rate is 50,000 a second, its peers' 0",
         ),
     ],
 )

@@ -19,32 +19,32 @@ FOREIGN = "python, PID 31337 of alice"
         (
             "pstate",
             {"memory_clock_hertz": 1.593e9},
-            "its GPU's memory clock is 1.59 GHz, its peers' 2.63: P2",
+            "its GPU's memory clock is 1.59 GHz, its peers' 2.63 (performance state P2)",
         ),
         (
             "memory",
             {"gpu_memory_faults": 2.0},
-            "its GPU's memory has faults: 2, its peers' 0",
+            "its GPU's count of memory faults is 2, its peers' 0",
         ),
         (
             "pcie_link",
             {"pcie_link_bytes_per_second": 15.8e9},
-            "its GPU's PCIe link carries 15.8 GB/s, its peers' 63.3",
+            "its GPU's PCIe link runs at 15.8 GB/s, its peers' at 63.3",
         ),
         (
             "pcie_errors",
             {"pcie_errors_per_second": 30.0},
-            "its GPU's PCIe link counts errors, 30 a second, its peers' 0",
+            "its GPU's PCIe link has an error rate of 30 a second, its peers' 0",
         ),
         (
             "nvlink",
             {"nvlink_links_up": 17.0},
-            "17 of its GPU's NVLinks are up, 18 of its peers'",
+            "its GPU has 17 NVLinks up, its peers' 18",
         ),
         (
             "nvlink_errors",
             {"nvlink_errors_per_second": 12.0},
-            "its GPU's NVLinks count errors, 12 a second, its peers' 0",
+            "its GPU's NVLinks have an error rate of 12 a second, its peers' 0",
         ),
     ],
 )
@@ -65,7 +65,7 @@ def test_foreign_process_is_found() -> None:
 
     assert named(cause) == ("foreign_process", "")
     assert (
-        cause.sentence == f"it shares its GPU with 1 foreign process, its peers with 0: {FOREIGN}"
+        cause.sentence == f"it shares its GPU with 1 foreign process ({FOREIGN}), its peers with 0"
     )
     assert (cause.figure, cause.value, cause.peers_value) == ("gpu_foreign_processes", 1.0, 0.0)
 

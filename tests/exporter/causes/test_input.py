@@ -20,7 +20,7 @@ WAITS = [("data", "pipe", 0.95, "train (train.py:9)"), ("data", "running", 0.05,
         (
             "reads",
             {"major_faults_per_second": 140.0},
-            "its page faults read from storage, 140 a second, its peers' 0.1",
+            "its major page fault rate is 140 a second, its peers' 0.1",
         ),
         (
             "reads",
@@ -35,7 +35,7 @@ WAITS = [("data", "pipe", 0.95, "train (train.py:9)"), ("data", "running", 0.05,
         (
             "workers",
             {"saturated_workers": 2.0},
-            f"2 of its loader's workers never wait, 0 of its peers': they run `{LINE}`",
+            f"2 of its loader's workers cannot keep up (running `{LINE}`), 0 of its peers'",
         ),
     ],
 )
@@ -57,13 +57,13 @@ def test_decoder_has_to_be_busy() -> None:
 @pytest.mark.parametrize(
     ("workers", "detail", "says"),
     [
-        ([("data", "sleep", 0.9, LINE)], "worker_sleep", f"they sleep in `{LINE}`"),
-        ([("data", "lock", 0.9, LINE)], "worker_lock", f"they wait for a lock in `{LINE}`"),
-        ([("data", "socket", 0.9, LINE)], "worker_socket", f"they wait for a socket in `{LINE}`"),
-        ([("data", "pipe", 0.9, "")], "worker_pipe", "they wait for a pipe"),
-        ([("data", "blocked", 0.9, "")], "worker_blocked", "they are blocked"),
-        ([("data", "disk", 0.9, LINE)], "worker_disk", f"they wait for storage in `{LINE}`"),
-        ([("data", "running", 1.0, LINE)], "workers", f"they are busy in `{LINE}`"),
+        ([("data", "sleep", 0.9, LINE)], "worker_sleep", f"sleep in `{LINE}`"),
+        ([("data", "lock", 0.9, LINE)], "worker_lock", f"wait for a lock in `{LINE}`"),
+        ([("data", "socket", 0.9, LINE)], "worker_socket", f"wait for a socket in `{LINE}`"),
+        ([("data", "pipe", 0.9, "")], "worker_pipe", "wait for a pipe"),
+        ([("data", "blocked", 0.9, "")], "worker_blocked", "are blocked"),
+        ([("data", "disk", 0.9, LINE)], "worker_disk", f"wait for storage in `{LINE}`"),
+        ([("data", "running", 1.0, LINE)], "workers", f"are busy in `{LINE}`"),
     ],
 )
 def test_what_workers_do_is_why_it_waits(workers: States, detail: str, says: str) -> None:
@@ -71,8 +71,8 @@ def test_what_workers_do_is_why_it_waits(workers: States, detail: str, says: str
     cause = found(LATE, states=WAITS, workers=workers)
 
     assert named(cause) == ("input", detail)
-    assert cause.sentence.startswith("it waits for its loader's workers for ")
-    assert cause.sentence.endswith(f" a step: {says}")
+    assert cause.sentence.startswith("it waits ")
+    assert cause.sentence.endswith(f" a step for its loader's workers, which {says}")
 
 
 def test_worker_that_waits_for_a_cpu_like_all_is_at_work() -> None:
@@ -94,7 +94,7 @@ def test_workers_that_nobody_sees_are_still_waited_for() -> None:
     cause = found(LATE, states=WAITS)
 
     assert named(cause) == ("input", "workers")
-    assert cause.sentence == "it waits for its loader's workers for 204 ms a step"
+    assert cause.sentence == "it waits 204 ms a step for its loader's workers"
     saturated = found(LATE, {"saturated_workers": 1.0}, states=WAITS)
     assert saturated.figure == "saturated_workers"
 
@@ -135,8 +135,8 @@ def test_wait_for_a_disk_is_named_by_its_mount(
     said = found({stage: 0.35}, usual=usual, states=[(stage, "disk", 0.9, place)])
 
     assert named(said) == (cause, detail)
-    where = f"the disk `{place}`" if detail != "storage" else f"storage in `{LINE}`"
-    assert said.sentence.startswith(f"it waits for {where}, ")
+    where = f"`{place}`" if detail != "storage" else f"storage in `{LINE}`"
+    assert said.sentence.endswith(f" a step for {where}")
     assert said.figure == f"{stage}_seconds"
 
 
@@ -154,19 +154,20 @@ def test_mount_of_a_worker_is_named_too() -> None:
             "nfs",
             {"node_mount_operation_seconds": 0.031},
             "/data (nfs4)",
-            "an operation on a file system, `/data (nfs4)`, takes 31 ms, its peers' 0.8",
+            "an operation on a file system, `/data (nfs4)`, takes 31 ms, on its peers' nodes 0.8",
         ),
         (
             "lustre",
             {"node_mount_operation_seconds": 0.031},
             "/scratch (lustre)",
-            "an operation on a file system, `/scratch (lustre)`, takes 31 ms, its peers' 0.8",
+            "an operation on a file system, `/scratch (lustre)`, takes 31 ms, "
+            "on its peers' nodes 0.8",
         ),
         (
             "mount",
             {"node_mount_operation_seconds": 0.031},
             "",
-            "an operation on a file system takes 31 ms, its peers' 0.8",
+            "an operation on a file system takes 31 ms, on its peers' nodes 0.8",
         ),
         (
             "disk",
@@ -178,13 +179,13 @@ def test_mount_of_a_worker_is_named_too() -> None:
             "disk",
             {"node_disk_read_seconds": 0.05},
             "nvme0n1",
-            "a read from a disk of its node, nvme0n1, takes 50 ms, its peers' 0.4",
+            "a read from a disk of its node, nvme0n1, takes 50 ms, on its peers' nodes 0.4",
         ),
         (
             "storage",
             {"node_io_waiting_ratio": 0.5},
             "",
-            "tasks of its node wait for storage 50 % of the time, its peers' 1 %",
+            "tasks on its node wait for storage 50 % of the time, its peers' 1 %",
         ),
     ],
 )

@@ -13,22 +13,22 @@ LATE = {"data": 0.05, "forward": 0.15}
         (
             "speed",
             {"node_network_link_bytes_per_second": 12.5e9},
-            "a network port of its node, mlx5_0, carries 12.5 GB/s, its peers' 50.2",
+            "a network port of its node, mlx5_0, runs at 12.5 GB/s, its peers' at 50.2",
         ),
         (
             "errors",
             {"node_network_errors_per_second": 40.0},
-            "the network of its node, mlx5_0, counts errors, 40 a second, its peers' 0",
+            "its node's network, mlx5_0, has an error rate of 40 a second, its peers' 0",
         ),
         (
             "retransmits",
             {"node_tcp_retransmitted_ratio": 0.029},
-            "TCP of its node sends 2.9 % of its segments again, its peers' 0.01 %",
+            "its node retransmits 2.9 % of its TCP segments, its peers' 0.01 %",
         ),
         (
             "congestion",
             {"node_network_waiting_ratio": 0.41},
-            "the network ports of its node, mlx5_0, wait to send 41 % of the time, its peers' 1 %",
+            "its node's network ports, mlx5_0, wait to send 41 % of the time, its peers' 1 %",
         ),
     ],
 )

@@ -15,7 +15,7 @@ def test_garbage_collection_is_found() -> None:
     cause = found({"other": 0.2}, {"gc_ratio": 0.2}, states=runs)
 
     assert named(cause) == ("gc", "")
-    assert cause.sentence == "it collects garbage 20 % of the time, its peers 0.2 %"
+    assert cause.sentence == "it spends 20 % of the time collecting garbage, its peers 0.2 %"
     alike = found({"other": 0.2}, {"gc_ratio": 0.2}, usual={"gc_ratio": 0.2})
     assert alike.cause == "unknown"
     assert named(found({"other": 0.2}, {"gc_ratio": 0.2}, usual={"gc_ratio": None})) == ("gc", "")
@@ -30,7 +30,7 @@ def test_more_tokens_are_found_before_what_they_do() -> None:
     for states in ((), asleep):
         cause = found(late, more, states=states)
         assert named(cause) == ("uneven_batches", "")
-        assert cause.sentence == "it gets 12,288 tokens a step, its peers 8,151"
+        assert cause.sentence == "it processes 12,288 tokens a step, its peers 8,151"
 
 
 def test_few_more_tokens_are_not_why_it_sleeps() -> None:
@@ -48,7 +48,7 @@ def test_samples_count_where_tokens_are_not_counted() -> None:
     more = {"samples_per_step": 24.0}
 
     cause = found(late, more, usual={"tokens_per_step": None})
-    assert cause.sentence == "it gets 24 samples a step, its peers 16"
+    assert cause.sentence == "it processes 24 samples a step, its peers 16"
     assert found(late, more).cause == "unknown"
 
 
@@ -58,7 +58,8 @@ def test_stage_that_no_peer_has_is_an_extra_duty(stage: str) -> None:
     cause = found({stage: 0.25}, states=[(stage, "sleep", 1.0, LINE)])
 
     assert named(cause) == ("extra_duties", stage)
-    assert "125 ms a step, its peers " in cause.sentence
+    assert "it spends 125 ms a step " in cause.sentence
+    assert cause.sentence.endswith(", its peers none")
     assert (cause.figure, cause.peers_value) == (f"{stage}_seconds", 0.0)
     usual = {f"{stage}_seconds": 0.1}
     assert named(found({stage: 0.4}, usual=usual, states=[(stage, "sleep", 1.0, LINE)])) == (
@@ -158,3 +159,28 @@ def test_waiting_for_a_cpu_is_work_as_far_as_all_wait(queued: float, share: floa
     told[named(cause)] = cause.share
 
     assert told["code", "running"] == pytest.approx(share, abs=0.02)
+
+
+@pytest.mark.parametrize(("wait", "told"), [(0.05, "code"), (0.15, "unknown"), (0.25, "cpu")])
+def test_thread_that_runs_more_and_waits_for_a_cpu_is_told_by_the_larger_part(
+    wait: float, told: str
+) -> None:
+    """Running may take the place of a sleep; that it has no CPU for half of it is no work."""
+    states = [("forward", "running", 0.6, LINE), ("forward", "cpu_queue", 0.4, LINE)]
+    usual: dict[str, float | None] = {"main_running_ratio": 0.05, "main_run_queue_ratio": 0.0}
+    changes = {"main_running_ratio": 0.4, "main_run_queue_ratio": wait}
+
+    cause = found({"forward": 0.5}, changes, usual=usual, states=states)
+    assert cause.cause == told
+    if told == "unknown":
+        assert {each.cause for each in cause.others} == {"cpu", "code"}
+
+
+def test_wait_of_peers_that_hardly_run_says_nothing_of_one_that_does() -> None:
+    """A moment's wait each time they wake is none that a thread must have that runs for long."""
+    states = [("forward", "running", 0.5, LINE), ("forward", "cpu_queue", 0.5, LINE)]
+    usual: dict[str, float | None] = {"main_running_ratio": 0.02, "main_run_queue_ratio": 0.015}
+    changes = {"main_running_ratio": 0.3, "main_run_queue_ratio": 0.3}
+
+    cause = found({"forward": 0.5}, changes, usual=usual, states=states)
+    assert named(cause) == ("cpu", "run_queue")

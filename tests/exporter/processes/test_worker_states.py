@@ -60,10 +60,13 @@ def states(work: str, step_seconds: float = 0.0) -> Iterator[WorkerStates]:
 
 
 def first(found: WorkerStates) -> ThreadState:
-    """Return what they do most, as soon as it is told."""
+    """Return what they do most, as soon as it is told.
+
+    Not a wait for a CPU: that is up to what else runs on this machine.
+    """
     wait_for(lambda: bool(found.of("llama", 3)), seconds=20)
     time.sleep(1.0)
-    return found.of("llama", 3)[0]
+    return next(each for each in found.of("llama", 3) if each.state != "cpu_queue")
 
 
 @pytest.mark.parametrize(
@@ -72,7 +75,7 @@ def first(found: WorkerStates) -> ThreadState:
         ("time.sleep(0.05)", "sleep"),
         # One of two: the loop waits for it all the same.
         ("time.sleep(0.1 * get_worker_info().id)", "sleep"),
-        ("sum(range(1_000_000))", "running"),
+        ("sum(range(1_000_000 * get_worker_info().id))", "running"),
         ("lock = threading.Lock(); lock.acquire(); lock.acquire(timeout=0.05)", "lock"),
     ],
 )
@@ -82,7 +85,7 @@ def test_busiest_worker_is_told_with_what_it_runs(work: str, state: str) -> None
         told = first(found)
 
     assert (told.stage, told.state, told.place) == ("data", state, LOADER)
-    assert told.share > 0.3
+    assert told.share > 0.2
 
 
 def test_slow_worker_is_told_by_its_id() -> None:

@@ -18,6 +18,7 @@ from benchmarks.diagnose_score import is_right, score
 from dashboards.states import STATES
 from demo.process import wait_for
 from demo.stack import ROOT, Prometheus
+from exporter.vocabulary.words import CAUSES
 from tests.dashboards.dashboard_files import JSON_FILES, Target, panels
 from tests.dashboards.shown import shown
 from tests.e2e.tour import (
@@ -148,7 +149,7 @@ def test_first_row_alone_names_rank_stage_loss_and_cause(fleet: Tour, fault: str
     (who,) = shown(fleet.prometheus, "job", "Who", fault)
     (lost,) = shown(fleet.prometheus, "job", "GPUs lost", fault)
 
-    assert who.name == f"rank {LATE_RANK} · {stage} · {cause.replace('_', ' ')}"
+    assert who.name == f"rank {LATE_RANK} · {stage} · {CAUSES[cause].short}"
     assert re.fullmatch(r"[12]\.\d of 8|[12] of 8", lost.name)
     assert lost.value > 0.05
 

@@ -20,11 +20,14 @@ PATIENCE_SECONDS: Final = 300.0
 PLACES: Final = {plan.job_id: plan for plan in tour()}
 LATE_RANK: Final = "6"
 MISSING: Final = "job_reason:rankskew_not_judgeable:bool"
-# Money is told only where somebody has set a price.
+# Money is told only where somebody has set a price, and that is for one cluster.
 PRICE: Final = """\
 groups:
   - name: price
-    rules: [{record: "rankskew:gpu_hour_price:override", expr: "vector(2.5)"}]
+    rules:
+      - record: rankskew:gpu_hour_price:override
+        labels: {cluster: simulated}
+        expr: vector(2.5)
 """
 
 

@@ -62,9 +62,10 @@ def matches(promised: str, said: str) -> bool:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
-    """The tour, once every job has its state."""
+    """The tour, once every job has its state, with all series that a dashboard shows."""
     expected = {row.job_id: row.state for row in documented()}
-    with settled_tour(tmp_path_factory.mktemp("states"), expected) as found:
+    directory = tmp_path_factory.mktemp("states")
+    with settled_tour(directory, expected, ["--series.detail", "all"]) as found:
         yield found
 
 

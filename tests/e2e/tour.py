@@ -1,7 +1,7 @@
 """The tour of `rankskew simulate`, scraped by a real Prometheus with the shipped rules."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,12 +85,14 @@ class Tour:
 
 
 @contextmanager
-def settled_tour(directory: Path, expected: Mapping[str, str]) -> Iterator[Tour]:
-    """Run the tour; yields it once every job has its *expected* state."""
+def settled_tour(
+    directory: Path, expected: Mapping[str, str], arguments: Sequence[str] = ()
+) -> Iterator[Tour]:
+    """Run the tour with *arguments*; yields it once every job has its *expected* state."""
     rules = fast_rules(directory / "rules")
     (rules / "price.yaml").write_text(PRICE)
     with (
-        Simulation(directory / "simulation") as simulation,
+        Simulation(directory / "simulation", arguments) as simulation,
         Prometheus(
             directory,
             discovery=simulation.discovery,

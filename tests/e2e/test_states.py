@@ -209,6 +209,8 @@ EMPTY: Final = {
     ("job", "Since", "C"),
     ("job", "Judged", "C"),
     ("rank", "Now", "C"),
+    # Alerts that only inform fire after minutes.
+    ("fleet", "Alerts firing now", "C"),
     # Throttling is told after five minutes of it.
     ("fleet", "Nodes with trouble", "F"),
     # No port is RoCE, and no packet arrives damaged.

@@ -8,9 +8,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from exporter.collectors.catalog import COLLECTORS
 from exporter.commands.arguments import Parser, whole_positive
 from exporter.errors import UsageError
 from exporter.listeners.sockets import open_tcp
+from exporter.scrape.levels import ALL
+from exporter.settings import collector_names
 from exporter.simulate.asked import parse
 from exporter.simulate.kinds import KINDS
 from exporter.simulate.plan import TOUR_GPUS, JobPlan, equal_jobs, tour
@@ -34,6 +37,15 @@ def parser() -> Parser:
     )
     found.add_argument(
         FLAG, default="127.0.0.1:9919", help="where to listen (default: %(default)s)"
+    )
+    found.add_argument(
+        "--series.detail",
+        dest="detail",
+        metavar="COLLECTOR,COLLECTOR",
+        type=_collectors,
+        default=frozenset(),
+        help="collectors of which all series are shown, or 'all', as the exporter's flag; the "
+        "lower rows of the dashboards need it (default: none)",
     )
     found.add_argument("--nodes", type=whole_positive, help="number of nodes in the fleet")
     found.add_argument(
@@ -67,7 +79,7 @@ def run(arguments: Sequence[str]) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.default_int_handler)
     with suppress(KeyboardInterrupt), TemporaryDirectory(prefix="rankskew-simulate-") as directory:
-        serve(plans, Path(directory), listening)
+        serve(plans, Path(directory), listening, options.detail)
     return 0
 
 
@@ -79,6 +91,13 @@ def fleet_plans(options: argparse.Namespace) -> list[JobPlan]:
         return tour(options.gpus or TOUR_GPUS)
     faults = [parse(fault) for fault in options.fault]
     return equal_jobs(options.nodes, options.gpus or GPUS, options.jobs, faults)
+
+
+def _collectors(text: str) -> frozenset[str]:
+    names = collector_names(text)
+    for name in sorted(names - {ALL, *(entry.name for entry in COLLECTORS)}):
+        raise argparse.ArgumentTypeError(f"no collector is called {name!r}")
+    return names
 
 
 def _kinds() -> str:

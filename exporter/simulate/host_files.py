@@ -1,5 +1,6 @@
 """The /proc and /sys of a simulated node, as small files for the exporter's own collectors."""
 
+import math
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -41,28 +42,39 @@ NFS_MOUNT: Final = (
 )
 SEGMENT_BYTES: Final = 1448
 TICK_BYTES: Final = 8
+# As often as the quickest collector reads them.
+SHOWN_SECONDS: Final = 5.0
 
 
 class HostFiles:
-    """The files of *node* below *directory*; those that change are written by show()."""
+    """The files of *node* below *directory*; those that change are written by show().
+
+    Small files are most of what a simulation costs, so they are no newer than they have to be.
+    """
 
     def __init__(self, directory: Path, training: Training, node: int) -> None:
         self.mounts = Mounts(directory / "proc", directory / "sys")
         self._training = training
         self._node = node
         self._shown: dict[Path, str] = {}
+        self._folders: set[Path] = set()
+        self._shown_seconds = -math.inf
         for path, text in self._lasting():
             self._write(path, text)
-        self.show(0.0)
+        self.show(-RUN_SECONDS)
 
     def show(self, at: float) -> None:
         """Write what the files contain at the time *at* of the simulation."""
+        if at - self._shown_seconds < SHOWN_SECONDS:
+            return
+        self._shown_seconds = at
         for path, text in self._changing(at):
             self._write(path, text)
 
     def _write(self, path: Path, text: str) -> None:
-        if path not in self._shown:
+        if path.parent not in self._folders:
             path.parent.mkdir(parents=True, exist_ok=True)
+            self._folders.add(path.parent)
         if self._shown.get(path) != text:
             path.write_text(text)
             self._shown[path] = text

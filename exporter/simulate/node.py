@@ -240,9 +240,9 @@ class _Scrape(Scrape):
         return self._to_show(found[0]) if found else None
 
     def _to_show(self, source: Source) -> Sample | None:
-        # Once a moment, as in the background: some collectors say what has changed since.
-        name = source.collector.name
-        known = self._known.get(name) if source.collector.interval_seconds else None
-        if known is None or known.timestamp_seconds != self._clock():
+        # As often as in the background: some collectors say what has changed since.
+        name, interval = source.collector.name, source.collector.interval_seconds
+        known = self._known.get(name)
+        if known is None or self._clock() - known.timestamp_seconds >= interval:
             known = self._known[name] = source.sample()
         return known

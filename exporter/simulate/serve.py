@@ -26,9 +26,17 @@ class _Server(uvicorn.Server):
         yield
 
 
-def serve(plans: Sequence[JobPlan], directory: Path, listening: socket.socket) -> None:
-    """Serve the jobs of *plans* on *listening* until SIGTERM or SIGINT."""
-    fleet = Fleet(plans, directory)
+def serve(
+    plans: Sequence[JobPlan],
+    directory: Path,
+    listening: socket.socket,
+    detail: frozenset[str] = frozenset(),
+) -> None:
+    """Serve the jobs of *plans* on *listening* until SIGTERM or SIGINT.
+
+    *detail* is that of --series.detail, of each node.
+    """
+    fleet = Fleet(plans, directory, detail=detail)
     title = described(plans)
     print(how_to_scrape(title, url_of(listening)), flush=True)
     config = uvicorn.Config(fleet_app(fleet, title), log_level="warning", access_log=False)

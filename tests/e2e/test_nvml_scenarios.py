@@ -56,8 +56,8 @@ class Page:
 
     @property
     def restarts(self) -> float:
-        """How often the NVML worker was replaced."""
-        return self.values["rankskew_nvml_worker_restarts_total", ""]
+        """How often the NVML worker was replaced: counts of trouble begin with the first one."""
+        return self.values.get(("rankskew_nvml_worker_restarts_total", ""), 0.0)
 
     @property
     def sampled_at(self) -> float:

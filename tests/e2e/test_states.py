@@ -18,6 +18,7 @@ from benchmarks.diagnose_score import is_right, score
 from dashboards.states import STATES
 from demo.process import wait_for
 from demo.stack import ROOT, Prometheus
+from exporter.vocabulary.words import CAUSES
 from tests.dashboards.dashboard_files import JSON_FILES, Target, panels
 from tests.dashboards.shown import shown
 from tests.e2e.tour import (
@@ -61,9 +62,10 @@ def matches(promised: str, said: str) -> bool:
 
 @pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
-    """The tour, once every job has its state."""
+    """The tour, once every job has its state, with all series that a dashboard shows."""
     expected = {row.job_id: row.state for row in documented()}
-    with settled_tour(tmp_path_factory.mktemp("states"), expected) as found:
+    directory = tmp_path_factory.mktemp("states")
+    with settled_tour(directory, expected, ["--series.detail", "all"]) as found:
         yield found
 
 
@@ -148,7 +150,7 @@ def test_first_row_alone_names_rank_stage_loss_and_cause(fleet: Tour, fault: str
     (who,) = shown(fleet.prometheus, "job", "Who", fault)
     (lost,) = shown(fleet.prometheus, "job", "GPUs lost", fault)
 
-    assert who.name == f"rank {LATE_RANK} · {stage} · {cause.replace('_', ' ')}"
+    assert who.name == f"rank {LATE_RANK} · {stage} · {CAUSES[cause].short}"
     assert re.fullmatch(r"[12]\.\d of 8|[12] of 8", lost.name)
     assert lost.value > 0.05
 
@@ -207,6 +209,8 @@ EMPTY: Final = {
     ("job", "Since", "C"),
     ("job", "Judged", "C"),
     ("rank", "Now", "C"),
+    # Alerts that only inform fire after minutes.
+    ("fleet", "Alerts firing now", "C"),
     # Throttling is told after five minutes of it.
     ("fleet", "Nodes with trouble", "F"),
     # No port is RoCE, and no packet arrives damaged.

@@ -1,7 +1,7 @@
 """The tour of `rankskew simulate`, scraped by a real Prometheus with the shipped rules."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,11 +20,14 @@ PATIENCE_SECONDS: Final = 300.0
 PLACES: Final = {plan.job_id: plan for plan in tour()}
 LATE_RANK: Final = "6"
 MISSING: Final = "job_reason:rankskew_not_judgeable:bool"
-# Money is told only where somebody has set a price.
+# Money is told only where somebody has set a price, and that is for one cluster.
 PRICE: Final = """\
 groups:
   - name: price
-    rules: [{record: "rankskew:gpu_hour_price:override", expr: "vector(2.5)"}]
+    rules:
+      - record: rankskew:gpu_hour_price:override
+        labels: {cluster: simulated}
+        expr: vector(2.5)
 """
 
 
@@ -82,12 +85,14 @@ class Tour:
 
 
 @contextmanager
-def settled_tour(directory: Path, expected: Mapping[str, str]) -> Iterator[Tour]:
-    """Run the tour; yields it once every job has its *expected* state."""
+def settled_tour(
+    directory: Path, expected: Mapping[str, str], arguments: Sequence[str] = ()
+) -> Iterator[Tour]:
+    """Run the tour with *arguments*; yields it once every job has its *expected* state."""
     rules = fast_rules(directory / "rules")
     (rules / "price.yaml").write_text(PRICE)
     with (
-        Simulation(directory / "simulation") as simulation,
+        Simulation(directory / "simulation", arguments) as simulation,
         Prometheus(
             directory,
             discovery=simulation.discovery,

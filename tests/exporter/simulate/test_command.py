@@ -33,6 +33,7 @@ Captured = pytest.CaptureFixture[str]
         (["--fault", "pcie"], "--fault and --jobs need --nodes"),
         (["--jobs", "2"], "--fault and --jobs need --nodes"),
         (["--listen-address", "nowhere"], "--listen-address"),
+        (["--series.detail", "gpu_heat"], "no collector is called 'gpu_heat'"),
     ],
 )
 def test_what_cannot_be_simulated_is_one_sentence(

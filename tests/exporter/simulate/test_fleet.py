@@ -111,6 +111,26 @@ def test_gpu_of_a_thermal_fault_is_hot_and_slow(tmp_path: Path) -> None:
     assert clocks["2"] < 0.8 * clocks["1"]
 
 
+def test_host_is_read_as_often_as_by_an_exporter(tmp_path: Path) -> None:
+    """A collector in the background has the same reading for five seconds; GPUs are read anew."""
+    clock = Clock()
+    simulated = fleet(tmp_path, clock=clock)
+    pages = []
+    for seconds in (5, 3, 3):
+        clock.seconds += seconds
+        pages.append(samples(simulated, "sim-00"))
+    disk, energy = (
+        [page[name][0][1] for page in pages]
+        for name in (
+            "rankskew_node_disk_busy_seconds_total",
+            "rankskew_gpu_energy_joules_total",
+        )
+    )
+
+    assert disk[0] == disk[1] < disk[2]
+    assert energy[0] < energy[1] < energy[2]
+
+
 def test_page_of_a_node_is_the_real_one(tmp_path: Path) -> None:
     """The live page of a simulated node says who is late."""
     live = get(fleet(tmp_path, "loader:node=1,gpu=2"), "/node/sim-01/api/v1/live").content

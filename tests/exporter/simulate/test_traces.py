@@ -165,7 +165,8 @@ def test_slow_file_system_is_the_one_that_is_shown(tmp_path: Path, fstype: str) 
     )
 
     assert labels["fstype"] == fstype
-    assert odd > usual + 800
+    # 2.66 s per second since the fault began, as of up to 15 s ago: mounts are not read more often.
+    assert odd > usual + 750
 
 
 @pytest.mark.parametrize(("kind", "share"), [("cpuheat", 0.6), ("cpuclock", 0.4)])

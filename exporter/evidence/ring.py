@@ -33,7 +33,7 @@ class Reading(NamedTuple):
 class Ring:
     """A track of samples for each subject: a rank, a GPU, or the node. *least* as in Track.means.
 
-    85 samples of a sum and a weight for each figure: a rank with 30 has 40 KB. 175 at most, while
+    90 samples of a sum and a weight for each figure: a rank with 30 has 43 KB. 180 at most, while
     a rank is late and there is one every two seconds.
     """
 

@@ -10,7 +10,7 @@ from exporter.nvml.sample import GpuSample, MigDevice
 
 
 def gpu(**readings: Any) -> GpuSample:
-    return GpuSample(0, **{"up": True, "uuid": "GPU-0"} | readings)
+    return GpuSample(0, up=True, uuid="GPU-0", **readings)
 
 
 def means(*samples: GpuSample) -> dict[str, float]:

@@ -12,7 +12,7 @@ from exporter.evidence.node import NodeReadings
 from exporter.evidence.ring import Ring
 from exporter.scrape.sampling import Sample
 
-# The series of a collector: a value, by its name and its labels, each with its value, if it has any.
+# The values of a collector, by the name of the series and, behind it, labels with their values.
 Values = Mapping[str | tuple[str, ...], float]
 ETH = ("device", "eth0")
 PORT = ("port", "mlx5_0:1")
@@ -165,9 +165,8 @@ def test_facts_name_the_disk_and_the_mount() -> None:
 
 def test_cpus_have_a_clock() -> None:
     """A level is a mean over the time that it was read."""
-    found = means(
-        "node_cpu_clock", *[{"rankskew_node_cpu_clock_hertz": each} for each in (9, 2, 4)]
-    )
+    looks: list[Values] = [{"rankskew_node_cpu_clock_hertz": each} for each in (9.0, 2.0, 4.0)]
+    found = means("node_cpu_clock", *looks)
 
     assert found == {"node_cpu_clock_hertz": 3.0}
 

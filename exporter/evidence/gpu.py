@@ -36,9 +36,10 @@ class GpuReadings:
 
     def read(self, gpu: GpuSample, seconds: float) -> list[Reading]:
         """Return what *gpu* shows; the sample is of the time *seconds*, in Unix seconds."""
-        since = self._grown.of("time", seconds) or 0.0
         if not gpu.up:
+            self._grown = Growth()  # What it counts until it is back is not of the time after that.
             return []
+        since = self._grown.of("time", seconds) or 0.0
         levels = list(self._levels(gpu))
         # Also at the first time: what is counted then is what the next reading is held against.
         counts = [*self._counts(gpu), *self._throttled(gpu, since)]

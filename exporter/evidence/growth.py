@@ -4,20 +4,26 @@ from collections.abc import Mapping
 
 
 class Growth:
-    """Remembers counters by name. A counter that falls, or is new, has not grown."""
+    """Remembers counters by name. A counter that falls, or is new, has not grown.
+
+    One that could not be read in between is new: how much it grew in that time would seem to be of
+    the time since the reading before.
+    """
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
+        self._each: dict[str, Mapping[str, float]] = {}
 
     def of(self, name: str, value: float | None) -> float | None:
         """Return by how much it has grown since it was last asked for; None if unknown."""
-        last = self._last.get(name)
+        last = self._last.pop(name, None)
         if value is None:
-            return None  # Once it can be read again, it goes on from where it was.
+            return None
         self._last[name] = value
         return None if last is None or value < last else value - last
 
     def of_each(self, name: str, values: Mapping[str, float] | None) -> dict[str, float]:
         """Return the same for each of several counters under one *name*, where known."""
-        grown = {key: self.of(f"{name}:{key}", each) for key, each in (values or {}).items()}
-        return {key: each for key, each in grown.items() if each is not None}
+        last, now = self._each.get(name, {}), dict(values or {})
+        self._each[name] = now
+        return {key: now[key] - last[key] for key in now if key in last and now[key] >= last[key]}

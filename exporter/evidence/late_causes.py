@@ -77,10 +77,10 @@ class LateCauses:
         if told is None:
             self._told[key] = LateCause(place, found, now)
             return
-        told.place = place
+        has_moved, told.place = told.place != place, place  # Its first action names the place.
         if is_same(told.cause, found):
             told.other = None
-            if now - told.told_seconds >= STEADY_SECONDS:
+            if has_moved or now - told.told_seconds >= STEADY_SECONDS:
                 told.cause, told.told_seconds = found, now
         elif told.cause.cause == UNKNOWN or _has_lasted(told, found, now):
             self._told[key] = LateCause(place, found, now)

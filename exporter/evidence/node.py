@@ -68,12 +68,30 @@ CONGESTION: Final = {
 LINK: Final = "node_network_link_bytes_per_second"
 
 
+class _Shown:
+    """What a collector shows now, and how much it has *grown* since it was read before."""
+
+    def __init__(self, sample: Sample, grown: Growth) -> None:
+        self.series = _series(sample)
+        self._grown = grown
+
+    def growth(self, metric: str, told: str = "") -> float | None:
+        """Return by how much *metric* has grown, summed over its series; None if unknown."""
+        values = {
+            str(labels): value
+            for labels, value in self.series.get(metric, ())
+            if not told or told in [labels.get(name) for name in TOLD_BY]
+        }
+        grown = self._grown.of_each(f"{metric} {told}", values)
+        return sum(grown.values()) if grown else None
+
+
 class NodeReadings:
     """Reads the *latest* samples of the node's collectors, those that are new."""
 
     def __init__(self, latest: Latest) -> None:
         self._latest = latest
-        self._grown = Growth()
+        self._grown = {name: Growth() for name in COLLECTORS}
         self._active: set[str] = set()
         self.facts: dict[str, str] = {}
 
@@ -83,41 +101,35 @@ class NodeReadings:
             sample = self._latest(name)
             if sample is None or not sample.succeeded:
                 continue
-            since = self._grown.of(name, sample.timestamp_seconds)
+            grown = self._grown[name]
+            since = grown.of("time", sample.timestamp_seconds)
             if since == 0:
                 continue
-            series = _series(sample)
+            shown = _Shown(sample, grown)
             # Also if it is the first one, which is what the next one is held against.
-            found = list(self._read(name, series, since or 0.0))
+            found = list(self._read(name, shown, since or 0.0))
             if since:
-                self.facts |= _facts(series)
+                self.facts |= _facts(shown.series)
                 yield from found
 
-    def _read(self, name: str, series: Series, since: float) -> Iterator[Reading]:
-        yield from self._rates(series, since)
+    def _read(self, name: str, shown: _Shown, since: float) -> Iterator[Reading]:
+        yield from _rates(shown, since)
         for figure, (amount, weight) in QUOTIENTS.items():
-            grown, per = self._growth(series, amount), self._growth(series, weight)
+            grown, per = shown.growth(amount), shown.growth(weight)
             if grown is not None and per:
                 yield Reading(figure, grown, per)
-        for _, hertz in series.get("rankskew_node_cpu_clock_hertz", ()):
+        for _, hertz in shown.series.get("rankskew_node_cpu_clock_hertz", ()):
             yield Reading("node_cpu_clock_hertz", hertz * since, since)
         if name == "node_network":
-            yield from self._devices(series, since)
+            yield from self._devices(shown, since)
         if name == "node_infiniband":
-            yield from self._ports(series, since)
+            yield from self._ports(shown, since)
 
-    def _rates(self, series: Series, since: float) -> Iterator[Reading]:
-        for metric, figures in RATES.items():
-            for value, figure in figures.items():
-                grown = self._growth(series, metric, value)
-                if grown is not None:
-                    yield Reading(figure, grown, since)
-
-    def _devices(self, series: Series, since: float) -> Iterator[Reading]:
-        grown = [self._growth(series, metric) for metric in DEVICE_ERRORS]
+    def _devices(self, shown: _Shown, since: float) -> Iterator[Reading]:
+        grown = [shown.growth(metric) for metric in DEVICE_ERRORS]
         yield Reading(NETWORK_ERRORS, sum(each or 0.0 for each in grown), since)
         if self._latest("node_infiniband") is None:
-            yield from self._link(_most_used(series), since)
+            yield from self._link(_most_used(shown.series), since)
 
     def _link(self, speeds: Mapping[str, float], since: float) -> Iterator[Reading]:
         """Yield the slowest of these."""
@@ -126,36 +138,34 @@ class NodeReadings:
             self.facts[LINK] = slowest
             yield Reading(LINK, speeds[slowest] * since, since)
 
-    def _ports(self, series: Series, since: float) -> Iterator[Reading]:
-        errors = self._growth(series, PORT_ERRORS)
+    def _ports(self, shown: _Shown, since: float) -> Iterator[Reading]:
+        errors = shown.growth(PORT_ERRORS)
         if errors is not None:  # Without weight: the time counts with the network devices.
             yield Reading(NETWORK_ERRORS, errors, 0.0)
-        sent = self._growth(series, PORT_SENT)
+        sent = shown.growth(PORT_SENT)
         waits = [
             bytes_each * grown
             for metric, bytes_each in CONGESTION.items()
-            if (grown := self._growth(series, metric)) is not None
+            if (grown := shown.growth(metric)) is not None
         ]
         if sent and waits:
             yield Reading("node_network_waiting_ratio", max(waits), sent)
         rates = {
             f"{labels['device']} port {labels['port']}": rate
-            for labels, rate in series.get(PORT_RATE, ())
+            for labels, rate in shown.series.get(PORT_RATE, ())
         }
         # One that is not connected is not slow; one that was is.
         self._active |= {port for port, rate in rates.items() if rate > 0}
         used = {port: rate for port, rate in rates.items() if port in self._active}
         yield from self._link(used, since)
 
-    def _growth(self, series: Series, metric: str, told: str = "") -> float | None:
-        """Return by how much *metric* has grown, summed over its series; None if unknown."""
-        grown = [
-            self._grown.of(f"{metric} {labels}", value)
-            for labels, value in series.get(metric, ())
-            if not told or told in [labels.get(name) for name in TOLD_BY]
-        ]
-        known = [each for each in grown if each is not None]
-        return sum(known) if known else None
+
+def _rates(shown: _Shown, since: float) -> Iterator[Reading]:
+    for metric, figures in RATES.items():
+        for value, figure in figures.items():
+            grown = shown.growth(metric, value)
+            if grown is not None:
+                yield Reading(figure, grown, since)
 
 
 def _most_used(series: Series) -> dict[str, float]:

@@ -10,7 +10,8 @@ from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-# Samples are kept at this distance, and one a minute of what is older than five minutes.
+# Of three samples, the first and the last are at least this far apart; of what is older than five
+# minutes, one a minute is kept.
 KEPT_SECONDS: Final = 4.0
 FINE_SECONDS: Final = 300.0
 COARSE_SECONDS: Final = 60.0
@@ -32,7 +33,8 @@ class Reading(NamedTuple):
 class Ring:
     """A track of samples for each subject: a rank, a GPU, or the node. *least* as in Track.means.
 
-    85 samples at most of a sum and a weight for each figure: a rank with 30 has 40 KB.
+    90 samples of a sum and a weight for each figure: a rank with 30 has 43 KB. 180 at most, while
+    a rank is late and there is one every two seconds.
     """
 
     def __init__(self, least: Mapping[str, float] | None = None) -> None:

@@ -1,73 +1,244 @@
-"""Figures of the node's network, from the samples of its collectors."""
+"""Figures of the node come from what its collectors have read, each look once."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
+from prometheus_client.samples import Sample as Line
 
 from exporter.evidence.node import NodeReadings
+from exporter.evidence.ring import Ring
 from exporter.scrape.sampling import Sample
 
-LINK = "node_network_link_bytes_per_second"
-Ports = Mapping[tuple[str, str], float]
+# The values of a collector, by the name of the series and, behind it, labels with their values.
+Values = Mapping[str | tuple[str, ...], float]
+ETH = ("device", "eth0")
+PORT = ("port", "mlx5_0:1")
 
 
-def ports(rates: Ports) -> Metric:
-    """Return the rates of InfiniBand ports, by device and port."""
-    family = GaugeMetricFamily(
-        "rankskew_infiniband_rate_bytes_per_second", "", labels=["device", "port"]
-    )
-    for port, rate in rates.items():
-        family.add_metric(list(port), rate)
+class FakeNode:
+    """Collectors that show what a test wants, and the figures that come of it."""
+
+    def __init__(self) -> None:
+        self.shown: dict[str, Sample] = {}
+        self.ring = Ring()
+        self.readings = NodeReadings(self.shown.get)
+        self.now = 0.0
+
+    def look(self, collector: str = "", values: Values | None = None, **changes: Any) -> None:
+        """Let *collector* show *values*, five seconds after the look before, and read them."""
+        self.now += 5.0
+        if values is not None:
+            families = (_family(values),)
+            known = {"succeeded": True, "duration_seconds": 0.0, "timestamp_seconds": self.now}
+            self.shown[collector] = Sample(families, **{**known, **changes})
+        self.ring.add("node", self.now, self.readings.read())
+
+    def means(self) -> dict[str, float]:
+        return self.ring.means("node", 0.0)
+
+
+def _family(values: Values) -> Metric:
+    family = GaugeMetricFamily("all", "Of any name.")
+    for key, value in values.items():
+        name, *pairs = (key,) if isinstance(key, str) else key
+        labels = dict(zip(pairs[::2], pairs[1::2], strict=True))
+        family.samples.append(Line(name, labels, value))
     return family
 
 
-def devices(speeds: Mapping[str, float], sent: Mapping[str, float]) -> list[Metric]:
-    """Return the speeds of network devices, and what they have sent."""
-    speed = GaugeMetricFamily("rankskew_node_network_speed_bytes_per_second", "", labels=["device"])
-    total = CounterMetricFamily("rankskew_node_network_transmit_bytes_total", "", labels=["device"])
-    for family, values in ((speed, speeds), (total, sent)):
-        for device, value in values.items():
-            family.add_metric([device], value)
-    return [speed, total]
+def disk(device: str, busy: float, reads: float = 0.0, seconds: float = 0.0) -> Values:
+    return {
+        ("rankskew_node_disk_busy_seconds_total", "device", device): busy,
+        ("rankskew_node_disk_reads_total", "device", device): reads,
+        ("rankskew_node_disk_read_seconds_total", "device", device): seconds,
+    }
 
 
-def read(collector: str, *moments: list[Metric]) -> tuple[float | None, str | None]:
-    """Return the speed and the name of the link after these samples, five seconds apart."""
-    latest: dict[str, Sample] = {}
-    node, link = NodeReadings(latest.get), None
-    for at, families in enumerate(moments):
-        latest[collector] = Sample(tuple(families), True, 0.0, 100.0 + 5 * at)
-        found = {name: (amount, weight) for name, amount, weight in node.read()}
-        if LINK in found:
-            link = found[LINK][0] / found[LINK][1]
-    return link, node.facts.get(LINK)
+def means(collector: str, *looks: Values) -> dict[str, float]:
+    """Return the figures after *looks* at one collector."""
+    node = FakeNode()
+    node.ring.add("node", 0.0, [])
+    for each in looks:
+        node.look(collector, each)
+    return node.means()
 
 
-def test_slowest_port_that_was_connected_is_the_link() -> None:
-    """With its name, for who has to look at it."""
-    before = {("mlx5_0", "1"): 50e9, ("mlx5_1", "1"): 50e9, ("mlx5_2", "1"): 0.0}
-    after = {**before, ("mlx5_1", "1"): 12.5e9}
+def test_node_without_collectors_has_no_figures() -> None:
+    """A node whose collectors are off, or have not read yet, is not known."""
+    node = FakeNode()
+    node.look()
+    node.look()
 
-    assert read("node_infiniband", [ports(before)], [ports(after)]) == (12.5e9, "mlx5_1 port 1")
+    assert node.means() == {}
+    assert node.readings.facts == {}
+
+
+def test_collector_that_fails_hides_nobody() -> None:
+    """It has no figures; those of the others stay."""
+    node = FakeNode()
+    for seconds in (1.0, 2.0, 3.0):
+        node.look("node_disk", {}, succeeded=False)
+        node.look("node_cpu", {("rankskew_node_cpu_seconds_total", "mode", "steal"): seconds})
+
+    assert node.means() == {"node_steal_cpus": pytest.approx(0.1)}
+
+
+def test_sample_counts_once() -> None:
+    """A collector that reads once in ten seconds is not read twice as if it had not grown."""
+    node = FakeNode()
+    waited = ("rankskew_node_pressure_waiting_seconds_total", "resource", "cpu")
+    node.look("node_pressure", {waited: 10.0})
+    node.look()
+    node.look("node_pressure", {waited: 12.0})
+    node.look()
+
+    assert node.means() == {"node_cpu_waiting_ratio": pytest.approx(0.2)}
 
 
 @pytest.mark.parametrize(
-    ("sent", "link"),
-    [({"eth0": 9.0, "eth1": 1.0}, (25e9, "eth0")), ({"eth0": 1.0, "eth1": 9.0}, (1e8, "eth1"))],
+    ("collector", "series", "figure"),
+    [
+        (
+            "node_pressure",
+            ("rankskew_node_pressure_waiting_seconds_total", "resource", "io"),
+            "node_io_waiting_ratio",
+        ),
+        ("node_cpu", ("rankskew_node_cpu_seconds_total", "mode", "steal"), "node_steal_cpus"),
+        ("node_cpu", "rankskew_node_cpu_throttled_seconds_total", "node_cpu_throttled_ratio"),
+        ("node_memory", "rankskew_node_numa_misses_total", "node_numa_misses_per_second"),
+    ],
 )
-def test_device_that_sends_most_is_the_link(
-    sent: dict[str, float], link: tuple[float, str]
+def test_counters_are_told_by_the_second(
+    collector: str, series: str | tuple[str, ...], figure: str
 ) -> None:
-    """Where there is no InfiniBand: a slow one for administrators says nothing of the job."""
-    moment = devices({"eth0": 25e9, "eth1": 1e8}, {**sent, "lo": 99.0})
+    """Each has its figure, and those of other resources and modes have none."""
+    others: Values = {
+        ("rankskew_node_cpu_seconds_total", "mode", "user"): 900.0,
+        ("rankskew_node_pressure_waiting_seconds_total", "resource", "memory"): 900.0,
+    }
+    found = means(collector, {**others, series: 10.0}, {**others, series: 12.0})
 
-    assert read("node_network", moment, moment) == link
+    assert found == {figure: pytest.approx(0.4)}
 
 
-def test_node_whose_speeds_are_not_known_has_no_link() -> None:
-    """A virtual device tells none."""
-    moment = devices({}, {"eth0": 1.0})
+def test_counter_that_begins_again_has_not_grown() -> None:
+    """A device that was plugged in again counts from zero."""
+    found = means("node_disk", disk("sda", 9.0), disk("sda", 10.0), disk("sda", 0.0))
 
-    assert read("node_network", moment, moment) == (None, None)
+    assert found == {"node_disk_busy_ratio": pytest.approx(0.2)}
+
+
+def test_disk_that_is_the_busiest_again_has_not_been_busy_all_the_time() -> None:
+    """While another one was shown, it was busy for longer than the time of this reading."""
+    looks = [disk("sda", 100.0), disk("sdb", 10.0), disk("sda", 400.0), disk("sda", 401.0)]
+
+    assert means("node_disk", *looks) == {"node_disk_busy_ratio": pytest.approx(0.2)}
+
+
+def test_time_of_a_read_is_the_mean_of_reads() -> None:
+    """Of those in the window; a disk that reads nothing has no time of a read."""
+    found = means(
+        "node_disk", disk("sda", 1.0, 10, 1.0), disk("sda", 2.0, 10, 1.0), disk("sda", 3.0, 14, 1.2)
+    )
+
+    assert found["node_disk_read_seconds"] == pytest.approx(0.05)
+    assert "node_disk_read_seconds" not in means("node_disk", *[disk("sda", 1.0)] * 3)
+
+
+def test_facts_name_the_disk_and_the_mount() -> None:
+    """What the figures are of is to be read in the sentence."""
+    node = FakeNode()
+    mount = ("rankskew_node_mount_operations_total", "export", "/data", "fstype", "nfs4")
+    for _ in range(2):
+        node.look("node_disk", disk("nvme0n1", 1.0))
+        node.look("node_mounts", {mount: 1.0})
+
+    assert node.readings.facts == {
+        "node_disk_busy_ratio": "nvme0n1",
+        "node_disk_read_seconds": "nvme0n1",
+        "node_mount_operation_seconds": "/data (nfs4)",
+    }
+
+
+def test_cpus_have_a_clock() -> None:
+    """A level is a mean over the time that it was read."""
+    looks: list[Values] = [{"rankskew_node_cpu_clock_hertz": each} for each in (9.0, 2.0, 4.0)]
+    found = means("node_cpu_clock", *looks)
+
+    assert found == {"node_cpu_clock_hertz": 3.0}
+
+
+def network(**values: float) -> Values:
+    """Return what two devices show: the one of the administrators is slow."""
+    return {
+        ("rankskew_node_network_speed_bytes_per_second", *ETH): 25e9,
+        ("rankskew_node_network_speed_bytes_per_second", "device", "mgmt0"): 1e8,
+        ("rankskew_node_network_transmit_bytes_total", *ETH): 1e12,
+        ("rankskew_node_network_transmit_bytes_total", "device", "mgmt0"): 1e6,
+        ("rankskew_node_network_transmit_bytes_total", "device", "veth0"): 1e13,
+        **{(f"rankskew_node_network_{name}_total", *ETH): each for name, each in values.items()},
+    }
+
+
+def test_link_is_that_of_the_device_that_sends_most() -> None:
+    """A slow device for administrators is not the network; a virtual one has no speed."""
+    found = means("node_network", *[network()] * 2)
+
+    assert found == {
+        "node_network_link_bytes_per_second": 25e9,
+        "node_network_errors_per_second": 0.0,
+    }
+
+
+def test_errors_are_of_all_kinds_together() -> None:
+    """Packets that are dropped on their way in or out are errors too."""
+    found = means(
+        "node_network",
+        network(receive_drops=1, transmit_drops=1, errors=1),
+        network(receive_drops=2, transmit_drops=3, errors=5),
+    )
+
+    assert found["node_network_errors_per_second"] == pytest.approx(7 / 5)
+
+
+def test_segments_that_were_sent_again_are_a_share() -> None:
+    """Of the segments that were sent."""
+    names = (
+        "rankskew_node_tcp_sent_segments_total",
+        "rankskew_node_tcp_retransmitted_segments_total",
+    )
+    found = means("node_network", dict.fromkeys(names, 5.0), {names[0]: 205.0, names[1]: 7.0})
+
+    assert found["node_tcp_retransmitted_ratio"] == pytest.approx(0.01)
+
+
+def ports(**values: float) -> Values:
+    return {(f"rankskew_infiniband_{name}", *PORT): each for name, each in values.items()}
+
+
+def test_errors_of_ports_count_with_those_of_devices() -> None:
+    """Their time counts once."""
+    node = FakeNode()
+    for count in (1.0, 6.0):
+        node.shown["node_infiniband"] = Sample(
+            (_family(ports(errors_total=count)),), True, 0.0, node.now + 5.0
+        )
+        node.look("node_network", network(errors=count))
+
+    assert node.means() == {"node_network_errors_per_second": pytest.approx(10 / 5)}
+
+
+def test_waiting_to_send_is_a_share_of_what_is_sent() -> None:
+    """By the sign that says most: ticks of waiting ports, or packets that announce congestion."""
+    found = means(
+        "node_infiniband",
+        ports(transmit_bytes_total=0, transmit_wait_total=0, congestion_events_total=0),
+        ports(transmit_bytes_total=8e6, transmit_wait_total=4e5, congestion_events_total=10),
+    )
+
+    assert found == {"node_network_waiting_ratio": pytest.approx(0.4)}
+    idle = ports(transmit_bytes_total=8e6, transmit_wait_total=4e5)
+    assert means("node_infiniband", idle, idle) == {}

@@ -1,192 +1,208 @@
-"""What the service hands to the explanation, and when it tells what that says."""
+"""Late ranks of this node are explained from what is known of them and of their peers."""
 
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from exporter.causes.model import UNKNOWN, Cause, Evidence, Lateness, Peers, ThreadState
-from exporter.evidence.late_causes import LateCauses
-from exporter.evidence.sampler import Sampler
-from exporter.evidence.service import EvidenceService
-from exporter.processes.host_watch import HostWatch
-from exporter.processes.worker_states import LateRank
-from exporter.ranks.node_jobs import NodeJobs
-from exporter.ranks.store import RankStore
-from tests.exporter.clock import Clock
-from tests.exporter.nvml.fixed import FixedNvml
-from tests.exporter.snapshots import late, snapshot, verdict
+from exporter.causes.model import UNKNOWN, Cause, ThreadState
+from exporter.evidence.late_causes import Place
+from tests.exporter.evidence.node import FIRST_PID, FakeExplain, FakeNode
+from tests.exporter.snapshots import late, verdict
 
-LATE = 2
-WORKERS = Cause(
-    "input", "workers", 0.9, "it waits", "`py-spy dump --pid WORKER_PID`; `pgrep -P PID`"
-)
-SLEEPS = Cause("input", "worker_sleep", 0.9, "it waits", "`py-spy dump --pid WORKER_PID`")
+HOT = Cause("slow_device", "clocks", 0.9, "hot", "`nvidia-smi -i UUID` on NODE")
+NOT_KNOWN = Cause(UNKNOWN, "", 0.0, "not known", "`py-spy dump --pid PID`")
 
 
-class Workers:
-    """Those of a late rank's loader: seen once *states* are set."""
-
-    def __init__(self) -> None:
-        self.states: Sequence[ThreadState] = ()
-
-    def follow(self, ranks: Sequence[LateRank]) -> None:
-        """Look at nothing."""
-
-    def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:
-        """Return what the busiest does."""
-        return self.states
-
-    def pid(self, job_id: str, rank: int) -> int | None:
-        """Return its process ID."""
-        return 88 if self.states else None
+def judged(*ranks: int, **changes: Any) -> dict[str, Any]:
+    """Return what ranks repeat while these are late."""
+    known = {"stage": "forward", "since_seconds": 20.0, "peer_group": "all", **changes}
+    found = tuple(late(rank=rank, **known) for rank in ranks)
+    return {"verdict": verdict(late=found), "verdict_age_seconds": 0.0}
 
 
-class Node:
-    """A node on which rank LATE is late, and *says* is why."""
-
-    def __init__(self, folder: Path, says: Cause | None = None) -> None:
-        self.clock = Clock()
-        self.store = RankStore(clock=self.clock)
-        self.causes, self.workers, self.says = LateCauses(), Workers(), says
-        self.late: Lateness | None = None
-        self.evidence = Evidence({})
-        self.peers: Peers = {}
-        host = HostWatch(folder, folder)
-        sampler = Sampler(self.store, FixedNvml(None), dict, host, lambda _: None)
-        self._service = EvidenceService(
-            self.store,
-            NodeJobs(self.store),
-            sampler,
-            host,
-            self.causes,
-            self.workers,
-            "gpu-1",
-            self._explain,
-        )
-        self._sequence = 0
-
-    def push(self, rank: int, job_id: str = "llama", **changes: Any) -> None:
-        """Let *rank* push."""
-        self._sequence += 1
-        said = {"verdict": verdict(late=[late(rank=LATE)]), "verdict_age_seconds": 1.0, **changes}
-        self.store.put(snapshot(rank=rank, job_id=job_id, sequence=self._sequence, **said))
-
-    def look(self, seconds: float = 0.0) -> Cause | None:
-        """Return what is told of the late rank after so many *seconds*."""
-        self.clock.seconds += seconds
-        self._service.look(self.clock.seconds)
-        return self.causes.of("llama", LATE)
-
-    def _explain(self, found: Lateness, evidence: Evidence, peers: Peers) -> Cause | None:
-        self.late, self.evidence, self.peers = found, evidence, peers
-        return self.says
+def node(ranks: int = 4, cause: Cause | None = HOT, gpus: int | None = None) -> FakeNode:
+    """Return a node that has run for a minute."""
+    found = FakeNode(ranks, ranks if gpus is None else gpus, FakeExplain(cause))
+    found.run(60)
+    return found
 
 
-@pytest.mark.parametrize(
-    ("others", "is_alone"),
-    [([], True), ([("llama", 1)], False), ([("other", 1)], True)],
-)
-def test_rank_is_alone_without_another_of_its_job(
-    tmp_path: Path, others: list[tuple[str, int]], is_alone: bool
-) -> None:
-    """Whatever its node suffers from may then delay only this rank."""
-    node = Node(tmp_path)
-    node.push(LATE)
-    for job_id, rank in others:
-        node.push(rank, job_id)
-    node.look()
+def test_node_without_ranks_explains_nothing() -> None:
+    """No rank, no late rank, no verdict: no cause, and no hurry."""
+    for ranks in (0, 4):
+        quiet = node(ranks)
 
-    assert node.late is not None
-    assert node.late.is_alone is is_alone
+        assert quiet.causes.all() == {}
+        assert quiet.explain.cases == []
+        assert not quiet.host.hurried
 
 
-def test_workers_are_told_once_they_were_seen(tmp_path: Path) -> None:
-    """For three seconds: the first that is told goes to the pager."""
-    node = Node(tmp_path, WORKERS)
-    node.push(LATE)
-    assert node.look() is None
-    assert node.look(2.0) is None
+def test_late_rank_is_explained_where_it_is() -> None:
+    """With its GPU, its process and its node; nobody else has a cause."""
+    found = node()
+    found.run(3, **judged(2, 9))
+    told = found.causes.all()
 
-    node.workers.states, node.says = [ThreadState("data", "sleep", 1.0)], SLEEPS
-    told = node.look(2.0)
-    assert told is not None
-    assert (told.detail, told.first_action) == ("worker_sleep", "`py-spy dump --pid 88`")
+    assert told.keys() == {("llama", 2)}
+    assert told["llama", 2].place == Place("all", "node-7", "2", "GPU-2", str(FIRST_PID + 2))
+    assert told["llama", 2].cause.first_action == "`nvidia-smi -i GPU-2` on node-7"
 
 
-def test_workers_that_nobody_sees_are_told_after_three_seconds(tmp_path: Path) -> None:
-    """They may be another user's; where none is known, its name stays."""
-    node = Node(tmp_path, WORKERS)
-    node.push(LATE, pid=77)
-    assert node.look() is None
-    assert node.look(2.0) is None
+def test_late_rank_without_a_gpu_is_explained_too() -> None:
+    """Its process is the one that it says itself, if this exporter does not see it."""
+    found = node(gpus=0)
+    found.host.hidden = {2}
+    found.ranks[2] = replace(found.ranks[2], pid=7, rank_info={})
+    found.run(3, **judged(2))
 
-    told = node.look(2.0)
-    assert told is not None
-    assert told.first_action == "`py-spy dump --pid WORKER_PID`; `pgrep -P 77`"
+    assert found.causes.all()["llama", 2].place == Place("all", "node-7", "", "", "7")
 
 
-def test_workers_that_were_seen_to_be_busy_are_told_at_once(tmp_path: Path) -> None:
-    """Nothing better will come."""
-    node = Node(tmp_path, WORKERS)
-    node.workers.states = [ThreadState("data", "running", 1.0)]
-    node.push(LATE)
+@pytest.mark.parametrize(("kind", "is_told"), [("pauses", True), ("node", True), ("mild", False)])
+def test_only_kinds_that_are_named_are_explained(kind: str, is_told: bool) -> None:
+    """A rank that is within the noise of a healthy job needs no cause."""
+    found = node()
+    found.run(3, **judged(2, kind=kind))
 
-    told = node.look()
-    assert told is not None
-    assert told.first_action == "`py-spy dump --pid 88`; `pgrep -P 4711`"
+    assert bool(found.causes.all()) is is_told
 
 
-def test_unknown_is_told_once_its_threads_were_looked_at(tmp_path: Path) -> None:
-    """That begins when it is known to be late; its figures are kept since long before."""
-    node = Node(tmp_path, Cause(UNKNOWN, "", 0.0, "nothing", "look"))
-    node.push(LATE, verdict=verdict(late=[]))
-    for _ in range(8):
-        node.look(5.0)
-        node.push(LATE, verdict=verdict(late=[]))
+def test_evidence_is_of_the_time_since_the_onset() -> None:
+    """What a GPU did before its rank was late does not count."""
+    found = node()
+    found.gpus[2] = replace(found.gpus[2], sm_clock_megahertz=1_400)
+    for second in range(20):
+        found.run(1, **judged(2, since_seconds=float(second)))
+    late, evidence, peers = found.explain.cases[-1]
 
-    told = []
-    for _ in range(6):
-        node.push(LATE)
-        told.append(node.look(2.0))
-    assert told[:5] == [None] * 5
-    assert told[5] is not None
+    assert (late.stage, late.kind, late.ratio) == ("forward", "persistent", 0.45)
+    assert evidence.figures["sm_clock_hertz"] == pytest.approx(1.4e9)
+    assert peers["sm_clock_hertz"].median == pytest.approx(1.9e9)
 
 
-def test_rank_that_is_late_again_waits_again(tmp_path: Path) -> None:
-    """Its workers are looked at anew."""
-    node = Node(tmp_path, WORKERS)
-    node.push(LATE)
-    for _ in range(3):
-        node.look(2.0)
-    node.push(LATE, verdict=verdict(late=[]))
-    assert node.look(6.0) is None
+def test_states_and_workers_come_along() -> None:
+    """What its main thread does, as the rank says."""
+    found = node()
+    state = {"stage": "forward", "state": "lock", "share": 0.5, "place": "f (a.py:1)"}
+    found.run(3, **judged(2), thread_states=[state])
+    _, evidence, _ = found.explain.cases[-1]
 
-    node.push(LATE)
-    assert node.look(6.0) is None
+    assert evidence.states == [ThreadState("forward", "lock", 0.5, "f (a.py:1)")]
+    assert evidence.worker_states == ()
 
 
-def test_duties_that_peers_lack_are_known_to_be_none(tmp_path: Path) -> None:
-    """Of the peers on this node; with the join it is the same figures."""
-    node = Node(tmp_path)
-    for steps in (100, 120):
-        for rank in (0, 1, 3):
-            node.push(rank, steps=steps, stage_seconds={"data": steps / 10, "sync": 1.0})
-        node.push(LATE, steps=steps, stage_seconds={"data": 1.0, "checkpoint": steps / 10})
-        node.look(5.0)
+def test_peers_of_the_join_come_before_those_of_the_node() -> None:
+    """A figure that the join does not carry is still held against the ranks here."""
+    found = node()
+    found.run(3, **judged(2), peer_figures={"sm_clock_hertz": [1.0, 2.0, 3.0]})
+    _, _, peers = found.explain.cases[-1]
 
-    assert node.peers["checkpoint_seconds"].upper_third == 0.0
-    assert node.peers["data_seconds"].median == pytest.approx(0.1)
+    assert peers["sm_clock_hertz"] == (1.0, 2.0, 3.0)
+    assert peers["main_running_ratio"].median == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize(
-    ("loader", "facts"), [("", {}), ("f (a.py:1)", {"saturated_workers": "f (a.py:1)"})]
-)
-def test_what_the_workers_run_is_known(tmp_path: Path, loader: str, facts: dict[str, str]) -> None:
-    """From the rank itself, which knows its dataset."""
-    node = Node(tmp_path)
-    node.push(LATE, loader=loader)
-    node.look()
+def test_late_rank_that_is_alone_has_no_peers() -> None:
+    """It is explained by what can be known without them."""
+    found = node(1)
+    found.run(3, **judged(0))
 
-    assert node.evidence.facts == facts
+    assert found.explain.cases[-1][2] == {}
+    assert found.causes.of("llama", 0) is not None
+
+
+@pytest.mark.parametrize("away", ["late", "other_group", "other_job", "silent", "finished"])
+def test_only_healthy_ranks_of_its_group_are_peers(away: str) -> None:
+    """Not late ones, those of another part of the model or another job, and those that ended."""
+    found = node(2)
+    changes: dict[str, dict[str, Any]] = {
+        "other_group": {"peer_group": "pp1"},
+        "other_job": {"job_id": "other"},
+        "finished": {"finished": True},
+    }
+    found.ranks[1] = replace(found.ranks[1], **changes.get(away, {}))
+    if away == "silent":
+        del found.ranks[1]
+    found.run(11)
+    found.run(3, **judged(*((0, 1) if away == "late" else (0,))))
+
+    of_rank_0 = [peers for late, _, peers in found.explain.cases]
+    assert of_rank_0
+    assert all(peers == {} for peers in of_rank_0)
+
+
+def test_rank_that_is_late_no_more_has_no_cause() -> None:
+    """As soon as the judge says so."""
+    found = node()
+    found.run(3, **judged(2))
+    assert found.host.hurried
+    found.run(1, **judged())
+
+    assert found.causes.all() == {}
+    assert not found.host.hurried
+
+
+def test_young_incident_is_not_unknown() -> None:
+    """There is evidence of a few seconds only; with ten it is unknown."""
+    found = node(cause=NOT_KNOWN)
+    said = []
+    for second in range(20):
+        found.run(1, **judged(2, since_seconds=float(second)))
+        said.append(found.causes.of("llama", 2) is not None)
+
+    assert said[:10] == [False] * 10
+    assert said[14:] == [True] * 6
+
+
+def test_rank_that_restarts_while_it_is_late_is_not_unknown_at_once() -> None:
+    """What its former process did is no evidence on this one."""
+    found = node(cause=NOT_KNOWN)
+    found.restart(2)
+    found.run(9, **judged(2, since_seconds=60.0))
+    assert found.causes.of("llama", 2) is None
+    found.run(5, **judged(2, since_seconds=60.0))
+
+    assert found.causes.of("llama", 2) is not None
+
+
+def test_late_rank_is_looked_at_more_often() -> None:
+    """Its first page is seconds away: every two seconds, else every five."""
+    quiet, hurried = node(), node()
+    looks = [0, 0]
+    for index, (each, said) in enumerate(((quiet, judged()), (hurried, judged(2)))):
+        each.run(1, **said)
+        before = len(each.sampler._ring._tracks["node"]._times)
+        each.run(20, **said)
+        looks[index] = len(each.sampler._ring._tracks["node"]._times) - before
+
+    assert looks == [4, 10]
+
+
+def test_rank_is_told_its_figures_every_ten_seconds() -> None:
+    """Those of the last half minute that have a place in the join, in six digits."""
+    found = FakeNode(2, 2)
+    found.run(8)
+    found.told[1].clear()
+    found.gpus[1] = replace(found.gpus[1], sm_clock_megahertz=1_400)
+    found.run(60)
+    figures = found.told[1]
+
+    assert len(figures) == 6
+    assert figures[-1]["sm_clock_hertz"] == 1.4e9
+    assert figures[-1]["data_seconds"] == 0.05
+
+
+def test_rank_that_is_new_is_told_nothing() -> None:
+    """There is nothing to tell yet."""
+    found = FakeNode(2, 2)
+    found.run(1)
+
+    assert found.told == {0: [], 1: []}
+
+
+def test_rank_that_the_store_does_not_hold_is_told_nothing() -> None:
+    """It came from a process that a newer one has replaced."""
+    found = node(1)
+    stray = replace(found.ranks[0], job_id="other")
+
+    assert found.service.figures_for(stray) is None

@@ -1,0 +1,114 @@
+"""A late rank's own exporter shows why it is late, in words and in figures."""
+
+from typing import Any
+
+from exporter.causes.model import UNKNOWN, Cause
+from exporter.collectors.rank.late_causes import SENTENCE_CHARACTERS, LateCausesCollector
+from exporter.evidence.late_causes import LateCauses, Place
+from tests.exporter.collectors.expose import expose, series
+from tests.exporter.running import promtool_check_metrics
+
+HERE = Place("all", "node-7", "3", "GPU-3f6d", "4711")
+HOT = Cause(
+    "slow_device",
+    "clocks",
+    0.9,
+    "its SM clock is 1.41 GHz, its peers' 1.95: too hot",
+    "`nvidia-smi -q -i UUID` on NODE",
+    "sm_clock_hertz",
+    1.41e9,
+    1.95e9,
+)
+WHO = 'job_id="llama",peer_group="all",rank="2"'
+
+
+def page(*causes: Cause, job_id: str = "llama", first: int = 2) -> str:
+    """Return the page of an exporter whose ranks are late for *causes*, by rank."""
+    found = LateCauses()
+    for rank, each in enumerate(causes, start=first):
+        found.take((job_id, rank), each, HERE, 0.0, 60.0)
+    return expose(LateCausesCollector(found))
+
+
+def lines(page: str, name: str) -> list[str]:
+    return [line for line in series(page) if line.startswith(name)]
+
+
+def cause(**changes: Any) -> Cause:
+    known: dict[str, Any] = {"cause": "gc", "detail": "", "share": 0.5}
+    return Cause(**{"sentence": "", "first_action": "", **known, **changes})
+
+
+def test_node_without_a_late_rank_shows_nothing() -> None:
+    """No series, and no error."""
+    assert series(page()) == []
+
+
+def test_cause_its_share_and_both_figures_are_shown() -> None:
+    """Words as labels of one series; what it accounts for and its figures as values."""
+    assert series(page(HOT)) == [
+        'rankskew_late_cause_info{cause="slow_device",detail="clocks",figure="sm_clock_hertz",'
+        'first_action="`nvidia-smi -q -i GPU-3f6d` on node-7",gpu="3",job_id="llama",'
+        'nodename="node-7",peer_group="all",pid="4711",rank="2",'
+        'sentence="its SM clock is 1.41 GHz, its peers\' 1.95: too hot"} 1.0',
+        f"rankskew_late_cause_share_ratio{{{WHO}}} 0.9",
+        'rankskew_late_cause_figure{figure="sm_clock_hertz",job_id="llama",of="rank",'
+        'peer_group="all",rank="2"} 1.41e+09',
+        'rankskew_late_cause_figure{figure="sm_clock_hertz",job_id="llama",of="peers",'
+        'peer_group="all",rank="2"} 1.95e+09',
+    ]
+
+
+def test_cause_without_a_figure_has_none() -> None:
+    """What a thread does has no number to be held against others."""
+    unknown = cause(cause=UNKNOWN, share=0.0, sentence="nothing", first_action="`py-spy`")
+
+    assert lines(page(unknown), "rankskew_late_cause_figure") == []
+    assert lines(page(unknown), "rankskew_late_cause_share") == [
+        f"rankskew_late_cause_share_ratio{{{WHO}}} 0.0"
+    ]
+
+
+def test_figure_that_the_peers_lack_is_shown_of_the_rank() -> None:
+    """A rank alone on its node, without a join, has nobody to be held against."""
+    alone = cause(figure="gc_ratio", value=0.2, sentence="gc", first_action="freeze")
+    found = lines(page(alone), "rankskew_late_cause_figure")
+
+    assert [line.rsplit(" ", 1)[1] for line in found] == ["0.2"]
+
+
+def test_at_most_32_ranks_of_a_job_are_shown() -> None:
+    """Whatever befalls a node with a thousand ranks, the page stays short."""
+    short = page(*[HOT] * 100, first=0)
+
+    assert len(lines(short, "rankskew_late_cause_info")) == 32
+    assert len(series(short)) == 4 * 32
+
+
+def test_each_job_has_its_own_32() -> None:
+    """A job with many late ranks hides none of another's."""
+    found = LateCauses()
+    for job_id, ranks in (("a", 40), ("b", 2)):
+        for rank in range(ranks):
+            found.take((job_id, rank), HOT, HERE, 0.0, 60.0)
+    infos = lines(expose(LateCausesCollector(found)), "rankskew_late_cause_info")
+
+    assert [sum(f'job_id="{job}"' in line for line in infos) for job in "ab"] == [32, 2]
+
+
+def test_long_texts_are_cut() -> None:
+    """At 256 characters, with a sign that something is missing; those as long as that are not."""
+    found = LateCauses()
+    texts = {"sentence": "s" * 256, "first_action": "a" * 257}
+    found.take(("llama", 2), cause(**texts), HERE, 0.0, 60.0)
+    (info,) = lines(expose(LateCausesCollector(found)), "rankskew_late_cause_info")
+
+    assert f'sentence="{"s" * SENTENCE_CHARACTERS}"' in info
+    assert f'first_action="{"a" * 255}…"' in info
+
+
+def test_page_passes_promtool() -> None:
+    """Names, types and help texts are as Prometheus wants them, whatever is in a sentence."""
+    quoted = cause(sentence='f"} 1\\', first_action="a\nb")
+
+    assert promtool_check_metrics(page(HOT, quoted)).returncode == 0

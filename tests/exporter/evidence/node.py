@@ -1,0 +1,190 @@
+"""A node of eight GPUs at most, with a rank of one job on each, and its evidence."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from exporter.causes.model import Cause, Evidence, Lateness, Peers
+from exporter.evidence.late_causes import LateCauses
+from exporter.evidence.sampler import Sampler
+from exporter.evidence.service import EvidenceService
+from exporter.listeners.peer import Peer
+from exporter.nvml.sample import GpuProcess, GpuSample, NodeSample, StuckCall
+from exporter.processes.cgroup_cost import CgroupCost
+from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look, Who
+from exporter.processes.process import Process
+from exporter.processes.rank_cost import NANOSECONDS, Cost
+from exporter.processes.watch import WatchHangs
+from exporter.ranks.node_jobs import NodeJobs
+from exporter.ranks.store import HeldRank, RankStore
+from exporter.scrape.sampling import Sample
+from rank_probe.snapshot import Snapshot
+from tests.exporter.clock import Clock
+from tests.exporter.fake_proc import process, torchrun
+from tests.exporter.snapshots import snapshot
+
+USER: Final = Peer(1000)
+FIRST_PID: Final = 100
+
+
+@dataclass
+class FakeNvml:
+    """Says what a test wants."""
+
+    sample: NodeSample | None = None
+    worker_up: bool = True
+    worker_restarts: int = 0
+    stuck_call: StuckCall | None = None
+    released: bool = False
+
+    def latest(self) -> NodeSample | None:
+        """Return the newest sample."""
+        return self.sample
+
+
+class FakeHost(HostWatch):
+    """Has looked at each rank that it was told to follow, but for those in *hidden*."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(Path("/nowhere"), Path("/nowhere"), clock=clock)
+        self.clock = clock
+        self.to_show: Sequence[Followed] = ()
+        self.hidden: set[int] = set()
+        self.hangs = False
+        self.hurried = False
+        self.running = 0.5
+
+    def follow(self, ranks: Sequence[Followed]) -> None:
+        """Look at these ranks."""
+        self.to_show = ranks
+
+    def hurry(self, hurries: bool) -> None:
+        """Note it."""
+        self.hurried = hurries
+
+    def latest(self) -> Look | None:
+        """Return what has been used up to now. Raises WatchHangs."""
+        if self.hangs:
+            raise WatchHangs("hangs")
+        costs = {each.who: self._cost(each.who) for each in self.to_show}
+        return Look({who: one for who, one in costs.items() if one}, 0, self.clock())
+
+    def _cost(self, who: Who) -> HostCost | None:
+        if int(who[2]) in self.hidden:
+            return None
+        used = Cost(running_nanoseconds=round(self.running * self.clock() * NANOSECONDS))
+        return HostCost(used, CgroupCost(), FIRST_PID + int(who[2]))
+
+
+class FakeNode:
+    """Ranks that step twice a second, GPUs whose clock is 1.9 GHz, and what is known of them.
+
+    *explain* is called in place of exporter.causes.explain; *clock* is everybody's.
+    """
+
+    def __init__(self, ranks: int = 0, gpus: int = 0, explain: "FakeExplain | None" = None) -> None:
+        self.clock = Clock()
+        self.store = RankStore(clock=self.clock)
+        self.nvml = FakeNvml()
+        self.host = FakeHost(self.clock)
+        self.processes: dict[int, Process] = {
+            FIRST_PID + rank: process(FIRST_PID + rank, torchrun(rank)) for rank in range(ranks)
+        }
+        self.processes_hang = False
+        self.shown: dict[str, Sample] = {}
+        self.causes = LateCauses()
+        self.ranks: dict[int, Snapshot] = {rank: self._rank(rank) for rank in range(ranks)}
+        self.gpus = [_gpu(index, index < ranks) for index in range(gpus)]
+        self.sampler = Sampler(self.store, self.nvml, self._seen, self.host, self.shown.get)
+        self.explain = explain or FakeExplain()
+        self.service = EvidenceService(
+            self.store,
+            NodeJobs(self.store),
+            self.sampler,
+            self.host,
+            self.causes,
+            node_name="node-7",
+            explain=self.explain,
+        )
+        self.told: dict[int, list[Mapping[str, float]]] = {rank: [] for rank in range(ranks)}
+
+    def _seen(self) -> Mapping[int, Process]:
+        if self.processes_hang:
+            raise WatchHangs("hangs")
+        return self.processes
+
+    def _rank(self, rank: int) -> Snapshot:
+        return snapshot(
+            rank=rank,
+            world_size=64,
+            pid=FIRST_PID + rank,
+            steps=0,
+            stage_seconds={},
+            rank_info={"gpu_uuid": f"GPU-{rank}", "local_rank": str(rank)},
+        )
+
+    def push(self, **changes: Any) -> None:
+        """Let every rank report its steps of the last second."""
+        for rank, before in self.ranks.items():
+            stages = {"data": 0.1, "forward": 0.3, "sync": 0.6}
+            total = {s: before.stage_seconds.get(s, 0.0) + each for s, each in stages.items()}
+            now = replace(
+                before,
+                sequence=before.sequence + 1,
+                heartbeat_timestamp_seconds=before.heartbeat_timestamp_seconds + 1.0,
+                steps=before.steps + 2,
+                stage_seconds=total,
+                **changes,
+            )
+            self.ranks[rank] = now
+            self.store.put(now, USER)
+            figures = self.service.figures_for(now)
+            if figures is not None:
+                self.told[rank].append(figures)
+
+    def run(self, seconds: int, **changes: Any) -> None:
+        """Let so much time pass; each second the ranks report and the exporter looks."""
+        for _ in range(seconds):
+            self.clock.seconds += 1.0
+            if self.gpus:
+                gpus = tuple(self.gpus)
+                self.nvml.sample = NodeSample(self.clock(), len(gpus), gpus=gpus)
+            self.push(**changes)
+            self.service.look(self.clock())
+
+    def restart(self, rank: int) -> None:
+        """Let a new process be that rank; it counts from zero."""
+        began = self.ranks[rank].started_timestamp_seconds + 1_000.0
+        self.ranks[rank] = replace(
+            self._rank(rank),
+            attempt=self.ranks[rank].attempt + 1,
+            started_timestamp_seconds=began,
+            heartbeat_timestamp_seconds=began,
+        )
+
+    def held(self, rank: int) -> HeldRank:
+        """Return a rank as the store has it."""
+        return next(each for each in self.store.ranks() if each.snapshot.rank == rank)
+
+    def figures(self, rank: int, seconds: float = 30.0) -> dict[str, float]:
+        """Return the figures of a rank over the last *seconds*."""
+        return self.sampler.figures(self.held(rank), self.clock() - seconds)
+
+
+def _gpu(index: int, is_used: bool) -> GpuSample:
+    listed = (GpuProcess(FIRST_PID + index, 10**9),) if is_used else ()
+    return GpuSample(index, True, f"GPU-{index}", sm_clock_megahertz=1_900, processes=listed)
+
+
+class FakeExplain:
+    """Finds the same *cause* for every late rank, and keeps what it was given."""
+
+    def __init__(self, cause: Cause | None = None) -> None:
+        self.cause = cause
+        self.cases: list[tuple[Lateness, Evidence, Peers]] = []
+
+    def __call__(self, late: Lateness, evidence: Evidence, peers: Peers) -> Cause | None:
+        """Return it."""
+        self.cases.append((late, evidence, peers))
+        return self.cause

@@ -100,7 +100,7 @@ def test_gpu_that_was_lost_does_not_catch_up() -> None:
     readings.read(gpu(pcie_errors=0), 0.0)
     readings.read(GpuSample(0, up=False), 5.0)
 
-    assert readings.read(gpu(pcie_errors=3_600), 3_600.0) == []
+    assert readings.read(gpu(pcie_errors=3_600, sm_clock_megahertz=1_980), 3_600.0) == []
     assert [each.amount for each in readings.read(gpu(pcie_errors=3_601), 3_605.0)] == [1.0]
 
 

@@ -119,11 +119,11 @@ def test_rank_that_is_not_late_any_more_is_forgotten() -> None:
 def test_first_action_is_ready_to_be_run() -> None:
     """Placeholders are filled in, and words that contain one are left alone."""
     teller = Teller()
-    teller.at(0.0, cause(first_action="`kill PID` on NODE: GPU (UUID) of its GPUs, PIDS"))
+    teller.at(0.0, cause(first_action="`kill PID` on NODE: GPU (UUID) of its GPUs, PPID"))
     told = teller.causes.of(*RANK)
 
     assert told is not None
-    assert told.first_action == "`kill 4711` on node-7: 3 (GPU-3f6d) of its GPUs, PIDS"
+    assert told.first_action == "`kill 4711` on node-7: 3 (GPU-3f6d) of its GPUs, PPID"
 
 
 def test_placeholder_of_what_is_not_known_stays() -> None:

@@ -86,6 +86,17 @@ def test_collector_that_fails_hides_nobody() -> None:
     assert node.means() == {"node_steal_cpus": pytest.approx(0.1)}
 
 
+def test_look_that_fails_costs_no_figure() -> None:
+    """What was counted meanwhile is of the whole time since the last good one."""
+    node = FakeNode()
+    steal = ("rankskew_node_cpu_seconds_total", "mode", "steal")
+    node.look("node_cpu", {steal: 10.0})
+    node.look("node_cpu", {}, succeeded=False)
+    node.look("node_cpu", {steal: 12.0})
+
+    assert node.means() == {"node_steal_cpus": pytest.approx(0.2)}
+
+
 def test_sample_counts_once() -> None:
     """A collector that reads once in ten seconds is not read twice as if it had not grown."""
     node = FakeNode()

@@ -116,6 +116,9 @@ def test_foreign_process_is_counted_and_named() -> None:
     assert node.sampler.facts(node.held(1), 0.0) == {
         "gpu_foreign_processes": "py?[1m, PID 7 of user 1001"
     }
+    node.gpus[1] = replace(node.gpus[1], processes=listed[:1])
+    node.run(5)
+    assert node.sampler.facts(node.held(1), 0.0) == {}
 
 
 def test_ranks_that_share_a_gpu_are_foreign_to_one_another() -> None:

@@ -85,9 +85,9 @@ class Case:
     def spent_alone(self, stages: Iterable[str], states: frozenset[str]) -> float:
         """Return the same as far as peers can hardly be in them too.
 
-        A rank that is in *states* for longer than its excess there did not begin with that when it
-        became late: its excess is then taken to be spent like the rest of the stage. But what no
-        other state has room for is certain.
+        A rank that is in *states* for longer than its excess there was so before it became late:
+        how much of the excess they are is not known, and is taken as less than half if they last
+        half as long again. What no other state has room for is certain.
         """
         return sum(self._spent_alone(stage, states) for stage in stages)
 
@@ -120,7 +120,8 @@ class Case:
         more, own = self.excess.more[stage], self.excess.own[stage]
         share = sum(each.share for each in self.doing[stage] if each.token in states)
         surely = more - (1 - share) * own
-        return max(surely, spent * min(more / (share * own), 1.0))
+        # Squared: little longer may be noise, half as long again is none.
+        return max(surely, spent * min(more / (share * own), 1.0) ** 2)
 
     def _otherwise(self, stage: str, states: frozenset[str]) -> float:
         found = self.doing.get(stage, ())

@@ -63,7 +63,7 @@ def test_who_sleeps_longer_than_its_excess_sleeps_where_peers_do(
 
     assert found.spent_alone(("data",), frozenset({SLEEP})) == pytest.approx(alone, rel=0.1)
     forward = case([("forward", SLEEP, 0.6, "")]).spent_alone(("forward",), frozenset({SLEEP}))
-    assert forward == pytest.approx(FORWARD * FORWARD / (0.6 * 0.18), rel=0.05)
+    assert forward == pytest.approx(FORWARD * (FORWARD / 0.108) ** 2, rel=0.05)
 
 
 def test_workers_tell_what_the_main_thread_waits_for() -> None:

@@ -21,8 +21,8 @@ from benchmarks.causes_job import BLOCK_BYTES, SAMPLES_FILE
 CGROUP: Final = "rankskew-causes"
 # Of a CPU. The rank needs 0.2 of one.
 QUOTA: Final = 0.14
-# Whenever it wants a CPU it has a quarter of one. Its peers, all on the other, wait too, but less.
-HOGS: Final = 3
+# Whenever it wants a CPU it has a fifth of one. Its peers, all on the other, wait too, but less.
+HOGS: Final = 4
 PERIOD_MICROSECONDS: Final = 100_000
 # A block in each step is then more than the disk gives.
 DISK_BYTES_PER_SECOND: Final = 6 * BLOCK_BYTES

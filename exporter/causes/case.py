@@ -82,6 +82,15 @@ class Case:
         more, own = self.excess.more, self.excess.own
         return sum(self._spent(s, states) * more[s] / own[s] for s in stages if s in more)
 
+    def spent_alone(self, stages: Iterable[str], states: frozenset[str]) -> float:
+        """Return the same as far as peers can hardly be in them too.
+
+        A rank that is in *states* for longer than its excess there was so before it became late:
+        how much of the excess they are is not known, and is taken as less than half if they last
+        half as long again. What no other state has room for is certain.
+        """
+        return sum(self._spent_alone(stage, states) for stage in stages)
+
     def where(self, stages: Iterable[str], states: frozenset[str]) -> tuple[str, str, float]:
         """Return the stage in which *states* cost most, their place there, and their seconds."""
         known = [stage for stage in stages if self._spent(stage, states) > 0]
@@ -103,6 +112,16 @@ class Case:
             return 0.0
         share = sum(each.share for each in self.doing.get(stage, ()) if each.token in states)
         return min(self.excess.more[stage], share * self.excess.own[stage])
+
+    def _spent_alone(self, stage: str, states: frozenset[str]) -> float:
+        spent = self._spent(stage, states)
+        if spent <= 0:
+            return 0.0
+        more, own = self.excess.more[stage], self.excess.own[stage]
+        share = sum(each.share for each in self.doing[stage] if each.token in states)
+        surely = more - (1 - share) * own
+        # Squared: little longer may be noise, half as long again is none.
+        return max(surely, spent * min(more / (share * own), 1.0) ** 2)
 
     def _otherwise(self, stage: str, states: frozenset[str]) -> float:
         found = self.doing.get(stage, ())

@@ -9,6 +9,7 @@ from exporter.causes.run_queue import RUNS, besides, lacks_cpu, usual_wait
 from exporter.causes.shares import (
     has_stage_alone,
     is_in_state,
+    is_in_state_alone,
     is_in_state_like_peers,
     more_work,
     unless,
@@ -101,7 +102,7 @@ def _waits(detail: str, does: str, first: str, stages: tuple[str, ...] = EVERY) 
         kind=Kind.AMOUNT,
         stages=stages,
         states=frozenset({detail}),
-        share=besides(is_in_state),
+        share=besides(is_in_state_alone),
         says=f"it {does}[ in `{{place}}`] for {{time}}",
         first_action=first,
     )

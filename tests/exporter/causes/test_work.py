@@ -184,3 +184,14 @@ def test_wait_of_peers_that_hardly_run_says_nothing_of_one_that_does() -> None:
 
     cause = found({"forward": 0.5}, changes, usual=usual, states=states)
     assert named(cause) == ("cpu", "run_queue")
+
+
+def test_sleep_in_a_stage_in_which_peers_sleep_as_well_is_not_told() -> None:
+    """Two thirds of 180 ms are more than the excess of 50: it slept before it was late."""
+    states = [
+        ("forward", "sleep", 0.66, LINE),
+        ("forward", "running", 0.17, LINE),
+        ("forward", "cpu_queue", 0.17, LINE),
+    ]
+
+    assert found({"forward": 0.1}, states=states).cause == "unknown"

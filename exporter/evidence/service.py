@@ -1,6 +1,6 @@
 """Keeps the evidence of this node's ranks, tells them their figures, and decides their causes."""
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from exporter.causes.explain import explain
@@ -34,6 +34,8 @@ OF_WORKERS: Final = ("input", "workers")
 # The figure for which it matters what the workers run.
 SATURATED: Final = "saturated_workers"
 
+# A job and a rank, and when its process started: the one before it has other figures.
+Incarnation = tuple[str, int, float]
 Explain = Callable[[Lateness, Evidence, Peers], Cause | None]
 
 
@@ -79,7 +81,8 @@ class EvidenceService:
         self._workers = workers
         self._node_name = node_name
         self._sampled = float("-inf")
-        self._told: dict[RankKey, float] = {}
+        self._told_at = float("-inf")
+        self._to_tell: dict[Incarnation, dict[str, float]] = {}
         self._followed: dict[RankKey, float] = {}  # Since when, the ranks that are late.
 
     def look(self, now: float) -> None:
@@ -95,20 +98,24 @@ class EvidenceService:
         if self._workers is not None:
             self._workers.follow([each for rank, _ in late for each in self._process(rank)])
         self._decide(late, now)
+        if now - self._told_at >= TELL_SECONDS - EARLY_SECONDS:
+            self._told_at = now
+            self._to_tell = dict(self._figures(now))
 
     def figures_for(self, snapshot: Snapshot) -> dict[str, float] | None:
-        """Return what to tell the rank of *snapshot* in the answer to this push, if it is time."""
-        now, key = self._store.now(), (snapshot.job_id, snapshot.rank)
-        if now - self._told.get(key, float("-inf")) < TELL_SECONDS - EARLY_SECONDS:
-            return None
-        held = {_key(rank): rank for rank in self._store.ranks()}
-        self._told = {each: at for each, at in self._told.items() if each in held}
-        self._told[key] = now
-        if key not in held:
-            return None
-        means = self._sampler.figures(held[key], now - TOLD_WINDOW_SECONDS)
-        figures = {name: float(f"{each:.6g}") for name, each in means.items() if name in TOLD}
-        return figures or None
+        """Return what to tell the rank of *snapshot* in the answer to this push.
+
+        None most of the time: it is new every ten seconds, and made beforehand, so that no push
+        waits for it.
+        """
+        return self._to_tell.pop(_incarnation(snapshot), None)
+
+    def _figures(self, now: float) -> Iterator[tuple[Incarnation, dict[str, float]]]:
+        for rank in self._store.ranks():
+            means = self._sampler.figures(rank, now - TOLD_WINDOW_SECONDS)
+            figures = {name: float(f"{each:.6g}") for name, each in means.items() if name in TOLD}
+            if figures:
+                yield _incarnation(rank.snapshot), figures
 
     def _decide(self, late: Sequence[tuple[HeldRank, Late]], now: float) -> None:
         keys = {_key(rank) for rank, _ in late}
@@ -199,3 +206,7 @@ def _is_alone(rank: HeldRank, held: Iterable[HeldRank]) -> bool:
 
 def _key(rank: HeldRank) -> RankKey:
     return rank.snapshot.job_id, rank.snapshot.rank
+
+
+def _incarnation(snapshot: Snapshot) -> Incarnation:
+    return snapshot.job_id, snapshot.rank, snapshot.started_timestamp_seconds

@@ -200,6 +200,19 @@ def test_rank_that_is_new_is_told_nothing() -> None:
     assert found.told == {0: [], 1: []}
 
 
+def test_rank_that_has_restarted_is_not_told_what_its_former_process_did() -> None:
+    """The figures were made before it came; it gets its own with the next."""
+    found = FakeNode(1, 1)
+    found.run(21)  # They are made after the push of this second.
+    before = len(found.told[0])
+    found.restart(0)
+    found.run(2)
+    assert len(found.told[0]) == before
+    found.run(10)
+
+    assert len(found.told[0]) == before + 1
+
+
 def test_rank_that_the_store_does_not_hold_is_told_nothing() -> None:
     """It came from a process that a newer one has replaced."""
     found = node(1)

@@ -77,7 +77,9 @@ class LateCauses:
         if told is None:
             self._told[key] = LateCause(place, found, now)
             return
-        has_moved, told.place = told.place != place, place  # Its first action names the place.
+        # Its first action names the place; which worker is the busiest changes all the time.
+        has_moved = replace(told.place, worker_pid="") != replace(place, worker_pid="")
+        told.place = place
         if is_same(told.cause, found):
             told.other = None
             if has_moved or now - told.told_seconds >= STEADY_SECONDS:

@@ -27,6 +27,8 @@ EARLY_SECONDS: Final = 0.5
 TELL_SECONDS: Final = 10.0
 TOLD_WINDOW_SECONDS: Final = 30.0
 TOLD: Final = frozenset(FIGURES)
+# Before, figures are still of the time before the onset, and only the threads have been looked at.
+FIGURES_KNOWN_SECONDS: Final = 3.0
 # Workers need eight looks, a tenth of a second apart, after a sample that tells where they are.
 WORKERS_KNOWN_SECONDS: Final = 3.0
 # Told without having seen what the workers do; it would be the first that a person reads.
@@ -123,6 +125,9 @@ class EvidenceService:
         held = self._store.ranks()
         for rank, each in late:
             since = now - min(each.since_seconds, DEPTH_SECONDS)
+            covered_seconds = self._sampler.covered_seconds(rank, since)
+            if covered_seconds < FIGURES_KNOWN_SECONDS:
+                continue
             cause = self._explain(
                 Lateness(
                     each.stage, each.kind, each.ratio, each.gpus, is_alone=_is_alone(rank, held)
@@ -134,7 +139,7 @@ class EvidenceService:
                 continue
             # What its threads do is looked at only since it is known to be late.
             seen_seconds = now - self._followed[_key(rank)]
-            known_seconds = min(self._sampler.covered_seconds(rank, since), seen_seconds)
+            known_seconds = min(covered_seconds, seen_seconds)
             self._causes.take(_key(rank), cause, self._place(rank), now, known_seconds)
 
     def _is_too_early(self, key: RankKey, cause: Cause, now: float) -> bool:

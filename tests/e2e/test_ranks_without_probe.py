@@ -73,7 +73,8 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samples]:
             for name, value in nvmlstub.environment(library, RANKS).items():
                 patch.setenv(name, value)
             patch.setenv("STUB_PROCESSES", str(processes))
-            exporter = Exporter(directory, flags=[f"--path.sysfs={sysfs(directory / 'sys')}"])
+            flags = [f"--path.sysfs={sysfs(directory / 'sys')}", "--series.detail=all"]
+            exporter = Exporter(directory, flags=flags)
         files = {rank: directory / f"rank{rank}" for rank in range(RANKS)}
         met = wait_for(lambda: all(file.exists() for file in files.values()) or None, 60)
         assert met, training.last_lines()

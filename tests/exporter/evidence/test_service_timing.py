@@ -79,6 +79,11 @@ class Node:
         self._service.look(self.clock.seconds)
         return self.causes.of("llama", LATE)
 
+    def known(self) -> Cause | None:
+        """Return what is told once there are figures since the onset."""
+        self.look()
+        return self.look(4.0)
+
     def _explain(self, found: Lateness, evidence: Evidence, peers: Peers) -> Cause | None:
         self.late, self.evidence, self.peers = found, evidence, peers
         return self.says
@@ -96,7 +101,7 @@ def test_rank_is_alone_without_another_of_its_job(
     node.push(LATE)
     for job_id, rank in others:
         node.push(rank, job_id)
-    node.look()
+    node.known()
 
     assert node.late is not None
     assert node.late.is_alone is is_alone
@@ -133,9 +138,19 @@ def test_workers_that_were_seen_to_be_busy_are_told_at_once(tmp_path: Path) -> N
     node.workers.states = [ThreadState("data", "running", 1.0)]
     node.push(LATE)
 
-    told = node.look()
+    told = node.known()
     assert told is not None
     assert told.first_action == "`py-spy dump --pid 88`; `pgrep -P 4711`"
+
+
+def test_no_cause_is_told_without_figures_since_the_onset(tmp_path: Path) -> None:
+    """What its threads do alone would be half of the story."""
+    node = Node(tmp_path, SLEEPS)
+    node.push(LATE)
+    told = [node.look(2.0) for _ in range(3)]
+
+    assert told[:2] == [None, None]
+    assert told[2] is not None
 
 
 def test_unknown_is_told_once_its_threads_were_looked_at(tmp_path: Path) -> None:
@@ -187,6 +202,6 @@ def test_what_the_workers_run_is_known(tmp_path: Path, loader: str, facts: dict[
     """From the rank itself, which knows its dataset."""
     node = Node(tmp_path)
     node.push(LATE, loader=loader)
-    node.look()
+    node.known()
 
     assert node.evidence.facts == facts

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from exporter.causes.model import UNKNOWN, Cause, Guess
+from exporter.causes.units import unit_of
 
 # Returns the cause of a rank of a job, None if it is not known yet.
 Causes = Callable[[str, int], Cause | None]
-
-# The ends of the names in rank_probe.figures.FIGURES; a figure with no such end is a number.
-UNITS: Final = ("bytes_per_second", "per_second", "hertz", "watts", "celsius", "seconds", "ratio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +51,3 @@ def cause_sentence(cause: CauseView) -> str:
     if cause.cause == UNKNOWN:
         return f"Cause unknown: {cause.sentence}." if cause.sentence else "Cause unknown."
     return f"Cause: {cause.sentence}."
-
-
-def unit_of(figure: str) -> str:
-    """Return the base unit in the name of *figure*; empty if it counts something."""
-    return next((unit for unit in UNITS if figure.endswith(f"_{unit}")), "")

@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from exporter.causes.model import UNKNOWN, Guess
+from exporter.causes.units import unit_of
 from exporter.client.fields import mapping, number, objects, text
 from exporter.client.prometheus import Sample
-from exporter.live.causes import CauseView, cause_sentence, unit_of
+from exporter.live.causes import CauseView, cause_sentence
 from exporter.live.sentences import LateView
 
 # A late rank has one of the first two, and a figure of its own and one of its peers, or none.

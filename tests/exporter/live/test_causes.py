@@ -3,7 +3,8 @@
 import pytest
 
 from exporter.causes.model import UNKNOWN
-from exporter.live.causes import CauseView, cause_sentence, unit_of
+from exporter.causes.units import unit_of
+from exporter.live.causes import CauseView, cause_sentence
 from rank_probe.figures import FIGURES
 
 

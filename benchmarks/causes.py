@@ -32,6 +32,8 @@ JOB: Final = Path(causes_job.__file__)
 INTERVAL_SECONDS: Final = 5.0
 # The judge needs a quarter of it; an alert as much again.
 LATE_SECONDS: Final = 90.0
+# After its alert a rank is listened to for a scrape or two: what is wrong may be said of others.
+LONGER_SECONDS: Final = 10.0
 START_SECONDS: Final = 180.0
 # As often as a page that watches: the first answer must not be missed.
 LISTEN_SECONDS: Final = 0.5
@@ -77,11 +79,14 @@ def planted(cause: str, pid: int, device: str) -> AbstractContextManager[None]:
 
 
 def listen(exporter: Exporter, prometheus: Prometheus, name: str) -> Heard:
-    """Return what is told of the job *name* in the next LATE_SECONDS."""
+    """Return what is told of the job *name* in the next LATE_SECONDS, or until its alert."""
     heard, began = Heard(), time.monotonic()
-    while (seconds := time.monotonic() - began) < LATE_SECONDS:
+    until = LATE_SECONDS
+    while (seconds := time.monotonic() - began) < until:
         heard.hear(said_in(get(f"{exporter.url}/metrics").decode(), name, seconds))
         heard.hear_alerts(said_by(prometheus.active_alerts(), name, seconds))
+        if heard.alerts:
+            until = min(until, heard.alerts[0].seconds + LONGER_SECONDS)
         time.sleep(LISTEN_SECONDS)
     return heard
 

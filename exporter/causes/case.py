@@ -83,12 +83,7 @@ class Case:
         return sum(self._spent(s, states) * more[s] / own[s] for s in stages if s in more)
 
     def spent_alone(self, stages: Iterable[str], states: frozenset[str]) -> float:
-        """Return the same as far as peers can hardly be in them too.
-
-        A rank that is in *states* for longer than its excess there was so before it became late:
-        how much of the excess they are is not known, and is taken as less than half if they last
-        half as long again. What no other state has room for is certain.
-        """
+        """Return the same, and at least what no other state has room for: that is certain."""
         return sum(self._spent_alone(stage, states) for stage in stages)
 
     def where(self, stages: Iterable[str], states: frozenset[str]) -> tuple[str, str, float]:
@@ -119,9 +114,7 @@ class Case:
             return 0.0
         more, own = self.excess.more[stage], self.excess.own[stage]
         share = sum(each.share for each in self.doing[stage] if each.token in states)
-        surely = more - (1 - share) * own
-        # Squared: little longer may be noise, half as long again is none.
-        return max(surely, spent * min(more / (share * own), 1.0) ** 2)
+        return max(spent * more / own, more - (1 - share) * own)
 
     def _otherwise(self, stage: str, states: frozenset[str]) -> float:
         found = self.doing.get(stage, ())

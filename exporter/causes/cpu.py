@@ -1,11 +1,12 @@
 """Causes: too little CPU for the rank or its node, or the wrong CPUs."""
 
+from functools import partial
 from typing import Final
 
 from exporter.causes.case import Case
+from exporter.causes.cpu_time import CLEARLY, LEAST_QUEUE, RUN_QUEUE, lacks_cpu
 from exporter.causes.model import CPU_QUEUE, GPU, PIPE, RUNNING
-from exporter.causes.row import EVERY, LOADING, ON_GPU, Kind, Row
-from exporter.causes.run_queue import CLEARLY, LEAST_QUEUE, RUN_QUEUE, lacks_cpu
+from exporter.causes.row import LOADING, ON_GPU, Kind, Row
 from exporter.causes.shares import has_less, has_more, slower, waits
 from exporter.causes.tokens import ON_CPU, worker
 
@@ -86,64 +87,43 @@ ROWS: Final = (
     ),
 )
 
+_of_node = partial(Row, cause=CPU, kind=Kind.NODE, states=ON_CPU, healthy=0.0)
 # Of its node: the more one of them explains the others, the earlier.
 OF_NODE: Final = (
-    Row(
-        cause=CPU,
+    _of_node(
         detail="thermal",
-        kind=Kind.NODE,
         figure="node_cpu_throttled_ratio",
-        stages=EVERY,
-        states=ON_CPU,
         share=has_more(HEAT),
-        healthy=0.0,
         says="its node's CPUs are throttled by heat {own} of the time[, its peers' {peers}]",
         first_action="`turbostat --quiet --show PkgTmp,Bzy_MHz,PkgWatt --interval 5` on NODE",
     ),
-    Row(
-        cause=CPU,
+    _of_node(
         detail="frequency",
-        kind=Kind.NODE,
         figure="node_cpu_clock_hertz",
-        stages=EVERY,
-        states=ON_CPU,
         share=slower(LOWER_CLOCK),
         lowers=True,
         says="its node's busy CPUs run at {own}, its peers' at {peers}",
         first_action="`grep . /sys/devices/system/cpu/cpu0/cpufreq/scaling_governor` on NODE",
     ),
-    Row(
-        cause=CPU,
+    _of_node(
         detail="steal",
-        kind=Kind.NODE,
         figure="node_steal_cpus",
-        stages=EVERY,
-        states=ON_CPU,
         share=has_more(STOLEN_CPUS),
-        healthy=0.0,
         says="the hypervisor steals {own} CPUs from its node[, {peers} from its peers']",
         first_action="ask for dedicated CPUs: `vmstat 1` on NODE shows what is stolen (st)",
     ),
-    Row(
-        cause=CPU,
+    _of_node(
         detail="node",
-        kind=Kind.NODE,
         figure="node_cpu_waiting_ratio",
-        stages=EVERY,
-        states=ON_CPU,
+        healthy=None,
         share=has_more(PRESSURE),
         says="tasks on its node wait for a CPU {own} of the time[, its peers' {peers}]",
         first_action="see what runs on NODE that does not belong to the job: `top -H`",
     ),
-    Row(
-        cause=CPU,
+    _of_node(
         detail="numa_miss",
-        kind=Kind.NODE,
         figure="node_numa_misses_per_second",
-        stages=EVERY,
-        states=ON_CPU,
         share=has_more(NUMA_MISSES),
-        healthy=0.0,
         says="its node's NUMA miss rate is {own}[, its peers' {peers}]",
         first_action="`numastat -m` on NODE: which NUMA node is full, and of what?",
     ),

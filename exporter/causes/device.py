@@ -1,5 +1,6 @@
 """Causes: a GPU that is slower than its peers', or that somebody else uses too."""
 
+from functools import partial
 from typing import Final
 
 from exporter.causes.model import BLOCKED, GPU, RUNNING
@@ -20,113 +21,83 @@ SLOWER_LINK: Final = 0.9
 # One NVLink of 18 is a twentieth.
 FEWER_LINKS: Final = 0.99
 
+_of_gpu = partial(
+    Row,
+    cause=SLOW_DEVICE,
+    kind=Kind.FACT,
+    stages=ON_GPU,
+    states=WAITS_FOR_GPU,
+    healthy=0.0,
+)
 ROWS: Final = (
-    Row(
-        cause=SLOW_DEVICE,
+    _of_gpu(
         detail="pstate",
         kind=Kind.REASON,
         figure="memory_clock_hertz",
-        stages=ON_GPU,
-        states=WAITS_FOR_GPU,
         share=slower(LOWER_CLOCK),
         lowers=True,
         says="its GPU's memory clock is {own}, its peers' {peers}[ (performance state {fact})]",
         first_action="`nvidia-smi -q -i UUID -d PERFORMANCE,CLOCK` on NODE, under load",
     ),
-    Row(
-        cause=SLOW_DEVICE,
+    _of_gpu(
         detail="clocks",
         kind=Kind.AMOUNT,
         figure="sm_clock_hertz",
-        stages=ON_GPU,
-        states=WAITS_FOR_GPU,
         share=slower(LOWER_CLOCK),
         lowers=True,
         says="its SM clock is {own}, its peers' {peers}[: {fact}[, {temperature}]]",
         first_action="`nvidia-smi -q -i UUID -d CLOCK,PERFORMANCE,TEMPERATURE,POWER` on NODE",
     ),
-    Row(
+    _of_gpu(
         cause="foreign_process",
-        kind=Kind.FACT,
         figure="gpu_foreign_processes",
-        stages=ON_GPU,
-        states=WAITS_FOR_GPU,
         share=has_more(0.5),
-        healthy=0.0,
         says="it shares its GPU with {own} foreign process{es}[ ({fact})]"
         "[, its peers with {peers}]",
         first_action="find its owner with `nvidia-smi -i UUID` on NODE",
     ),
-    Row(
-        cause=SLOW_DEVICE,
+    _of_gpu(
         detail="memory",
-        kind=Kind.FACT,
         figure="gpu_memory_faults",
-        stages=ON_GPU,
-        states=WAITS_FOR_GPU,
         share=has_more(0.5),
-        healthy=0.0,
         says="its GPU's count of memory faults is {own}[, its peers' {peers}]",
         first_action="`nvidia-smi -q -i UUID -d ECC,ROW_REMAPPER` on NODE: which errors grow?",
     ),
-    Row(
-        cause=SLOW_DEVICE,
+    _of_gpu(
         detail="pcie_link",
-        kind=Kind.FACT,
         figure="pcie_link_bytes_per_second",
-        stages=ON_GPU,
-        states=WAITS_FOR_GPU,
         share=has_less(SLOWER_LINK),
         lowers=True,
         says="its GPU's PCIe link runs at {own}[ ({fact})], its peers' at {peers}",
         first_action="`nvidia-smi -q -i UUID | grep -A9 'Link Info'` on NODE, under load",
     ),
-    Row(
-        cause=SLOW_DEVICE,
+    _of_gpu(
         detail="pcie_errors",
-        kind=Kind.FACT,
         figure="pcie_errors_per_second",
-        stages=ON_GPU,
-        states=WAITS_FOR_GPU,
         share=has_more(ERRORS_PER_SECOND),
-        healthy=0.0,
         says="its GPU's PCIe link has an error rate of {own}[, its peers' {peers}]",
         first_action="`nvidia-smi -q -i UUID | grep -i replay` on NODE, twice: does it grow?",
     ),
-    Row(
-        cause=SLOW_DEVICE,
+    _of_gpu(
         detail="nvlink",
-        kind=Kind.FACT,
         figure="nvlink_links_up",
-        stages=ON_GPU,
-        states=WAITS_FOR_GPU,
         share=has_less(FEWER_LINKS),
         lowers=True,
         says="its GPU has {own} NVLinks up, its peers' {peers}",
         first_action="`nvidia-smi nvlink -s -i UUID` on NODE: which link is down?",
     ),
-    Row(
-        cause=SLOW_DEVICE,
+    _of_gpu(
         detail="nvlink_errors",
-        kind=Kind.FACT,
         figure="nvlink_errors_per_second",
-        stages=ON_GPU,
-        states=WAITS_FOR_GPU,
         share=has_more(ERRORS_PER_SECOND),
-        healthy=0.0,
         says="its GPU's NVLinks have an error rate of {own}[, its peers' {peers}]",
         first_action="`nvidia-smi nvlink -e -i UUID` on NODE: which link counts errors?",
     ),
     # Where clocks cannot be read. A throttled GPU with the clock of its peers is not slow.
-    Row(
-        cause=SLOW_DEVICE,
+    _of_gpu(
         detail="clocks",
-        kind=Kind.FACT,
         figure="gpu_throttled_ratio",
-        stages=ON_GPU,
-        states=WAITS_FOR_GPU,
         share=unless("sm_clock_hertz", has_more(THROTTLED)),
-        healthy=0.0,
         says="its GPU is throttled {own} of the time[, its peers' {peers}]"
         "[: {fact}[, {temperature}]]",
         first_action="`nvidia-smi -q -i UUID -d CLOCK,PERFORMANCE,TEMPERATURE,POWER` on NODE",

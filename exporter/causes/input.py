@@ -44,6 +44,9 @@ DISK_BUSIER: Final = 0.25
 # Flash and file servers need less than 5 ms.
 OPERATION_SECONDS: Final = 0.02
 _WORKS: Final = frozenset({worker(RUNNING), worker(CPU_QUEUE)})
+_ON_DISK: Final = frozenset(map(on, STORAGES))
+# Who reads more than its peers and was seen to wait for it is late because of that.
+_READS: Final = _ON_DISK | frozenset(map(worker, _ON_DISK))
 
 
 def _for_storage(storage: str, share: Share) -> Share:
@@ -83,6 +86,7 @@ LOADER: Final = (
         figure="read_bytes_per_second",
         stages=LOADING,
         states=ON_STORAGE,
+        proof=_READS,
         share=has_more(READ_BYTES),
         says="it reads {own} from storage[, its peers {peers}]",
         first_action="`iostat -x 1` on NODE; are its files in the page cache of its peers only?",
@@ -94,6 +98,7 @@ LOADER: Final = (
         figure="major_faults_per_second",
         stages=LOADING,
         states=ON_STORAGE,
+        proof=_READS,
         share=has_more(MAJOR_FAULTS),
         says="its major page fault rate is {own}[, its peers' {peers}]",
         first_action="`iostat -x 1` on NODE; has its cgroup too little memory for its files?",

@@ -1,10 +1,11 @@
 """Causes: the network of the rank's node."""
 
+from functools import partial
 from typing import Final
 
 from exporter.causes.model import BLOCKED, GPU, SOCKET
 from exporter.causes.row import Kind, Row
-from exporter.causes.shares import Share, has_less, has_more
+from exporter.causes.shares import has_less, has_more
 from exporter.causes.tokens import LUSTRE, NFS, NOT_KNOWN, OTHER_MOUNT, both, on, worker
 
 NETWORK: Final = "network"
@@ -19,55 +20,45 @@ WAITING: Final = 0.1
 # What a thread does that waits for the network, perhaps through its GPU or a file system.
 WAITS: Final = both(SOCKET, BLOCKED, GPU, on(NFS), on(LUSTRE), on(OTHER_MOUNT), on(NOT_KNOWN))
 
-
-def _row(detail: str, figure: str, share: Share, says: str, first: str, *, lowers: bool) -> Row:
-    return Row(
-        cause=NETWORK,
-        detail=detail,
-        kind=Kind.NODE,
-        figure=figure,
-        states=WAITS,
-        proof=frozenset({SOCKET, worker(SOCKET)}),
-        share=share,
-        says=says,
-        first_action=first,
-        healthy=None if lowers else 0.0,
-        lowers=lowers,
-    )
-
-
+_of_node = partial(
+    Row,
+    cause=NETWORK,
+    kind=Kind.NODE,
+    states=WAITS,
+    proof=frozenset({SOCKET, worker(SOCKET)}),
+    healthy=0.0,
+)
 # A slow port explains what is counted on it.
 ROWS: Final = (
-    _row(
-        "speed",
-        "node_network_link_bytes_per_second",
-        has_less(SLOWER),
-        "a network port of its node[, {fact},] runs at {own}, its peers' at {peers}",
-        "`ibstat` on NODE, and `ethtool DEVICE | grep -e Speed -e Link`",
+    _of_node(
+        detail="speed",
+        figure="node_network_link_bytes_per_second",
+        share=has_less(SLOWER),
         lowers=True,
+        says="a network port of its node[, {fact},] runs at {own}, its peers' at {peers}",
+        first_action="`ibstat` on NODE, and `ethtool DEVICE | grep -e Speed -e Link`",
     ),
-    _row(
-        "errors",
-        "node_network_errors_per_second",
-        has_more(ERRORS_PER_SECOND),
-        "its node's network[, {fact},] has an error rate of {own}[, its peers' {peers}]",
-        "`ibstat` and `ip -s link` on NODE: which port counts errors or drops?",
-        lowers=False,
+    _of_node(
+        detail="errors",
+        figure="node_network_errors_per_second",
+        share=has_more(ERRORS_PER_SECOND),
+        says="its node's network[, {fact},] has an error rate of {own}[, its peers' {peers}]",
+        first_action="`ibstat` and `ip -s link` on NODE: which port counts errors or drops?",
     ),
-    _row(
-        "retransmits",
-        "node_tcp_retransmitted_ratio",
-        has_more(RETRANSMITTED),
-        "its node retransmits {own} of its TCP segments[, its peers' {peers}]",
-        "`ss -tinp | grep -B1 retrans` on NODE: to all peers, or to one?",
-        lowers=False,
+    _of_node(
+        detail="retransmits",
+        figure="node_tcp_retransmitted_ratio",
+        share=has_more(RETRANSMITTED),
+        says="its node retransmits {own} of its TCP segments[, its peers' {peers}]",
+        first_action="`ss -tinp | grep -B1 retrans` on NODE: to all peers, or to one?",
     ),
-    _row(
-        "congestion",
-        "node_network_waiting_ratio",
-        has_more(WAITING),
-        "its node's network ports[, {fact},] wait to send {own} of the time[, its peers' {peers}]",
-        "`grep . /sys/class/infiniband/*/ports/*/counters/port_xmit_wait` on NODE, twice",
-        lowers=False,
+    _of_node(
+        detail="congestion",
+        figure="node_network_waiting_ratio",
+        share=has_more(WAITING),
+        says="its node's network ports[, {fact},] wait to send {own} of the time"
+        "[, its peers' {peers}]",
+        first_action="`grep . /sys/class/infiniband/*/ports/*/counters/port_xmit_wait` on NODE, "
+        "twice",
     ),
 )

@@ -84,11 +84,6 @@ def is_in_state(row: Row, case: Case) -> float:
     return case.share(case.spent(row.stages, row.states))
 
 
-def is_in_state_alone(row: Row, case: Case) -> float:
-    """The row's states, as far as peers are not in them too."""
-    return case.share(case.spent_alone(row.stages, row.states))
-
-
 def is_in_state_like_peers(row: Row, case: Case) -> float:
     """The row's states, where peers spend their time in that stage in the same way."""
     return case.share(case.spent_beyond(row.stages, row.states))

@@ -2,19 +2,16 @@
 
 from typing import Final
 
-from exporter.causes.case import Case
+from exporter.causes.cpu_time import is_blocked, runs_longer
 from exporter.causes.model import BLOCKED, CPU_QUEUE, GPU, LOCK, PIPE, RUNNING, SLEEP, SOCKET
 from exporter.causes.row import EVERY, LOADING, Kind, Row
-from exporter.causes.run_queue import RUNS, besides, lacks_cpu, usual_wait
 from exporter.causes.shares import (
     has_stage_alone,
     is_in_state,
-    is_in_state_alone,
     is_in_state_like_peers,
     more_work,
     unless,
     waits,
-    work,
 )
 
 CODE: Final = "code"
@@ -25,24 +22,6 @@ PER_SAMPLE: Final = ("h2d", "forward", "backward", "compute")
 MORE_WORK: Final = 0.02
 # Python collects garbage for less than a hundredth of the time unless something grows.
 LEAST_GC: Final = 0.01
-# A wait for a CPU that was measured as two fifths of the excess may be half of it.
-SURE: Final = 0.8
-
-
-def _runs(row: Row, case: Case) -> float:
-    """Return how much longer its thread runs than its peers' threads, which run there too.
-
-    Known from the time for which they run in all, where a thread that waits for other ranks sleeps.
-    At most what it does not wait for a CPU: what runs longer may take the place of a sleep.
-    """
-    own, peers = case.own(RUNS), case.lower(RUNS)
-    part = work(case, row, RUNNING, CPU_QUEUE, usual_wait(case))
-    share = part * is_in_state_like_peers(row, case)
-    if own is not None and peers is not None:
-        more = case.share((own - peers) * case.excess.step)
-        share = max(share, min(more, part * is_in_state(row, case)))
-    return min(share, max(1 - lacks_cpu(row, case) / SURE, 0.0))
-
 
 MORE: Final = (
     Row(
@@ -102,7 +81,7 @@ def _waits(detail: str, does: str, first: str, stages: tuple[str, ...] = EVERY) 
         kind=Kind.AMOUNT,
         stages=stages,
         states=frozenset({detail}),
-        share=besides(is_in_state_alone),
+        share=is_blocked,
         says=f"it {does}[ in `{{place}}`] for {{time}}",
         first_action=first,
     )
@@ -134,7 +113,7 @@ CODE_ROWS: Final = (
         detail=RUNNING,
         kind=Kind.GUESS,
         states=frozenset({RUNNING, CPU_QUEUE}),
-        share=_runs,
+        share=runs_longer,
         says="it runs[ `{place}`] for {time}",
         first_action=_DUMP,
     ),

@@ -10,10 +10,10 @@ from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Final, NamedTuple
 
-# Of three samples, the first and the last are at least this far apart; of what is older than five
+# Of three samples, the first and the last are at least this far apart; of what is older than two
 # minutes, one a minute is kept.
-KEPT_SECONDS: Final = 4.0
-FINE_SECONDS: Final = 300.0
+KEPT_SECONDS: Final = 3.0
+FINE_SECONDS: Final = 120.0
 COARSE_SECONDS: Final = 60.0
 DEPTH_SECONDS: Final = 1800.0
 # No source has a third of them; whatever goes wrong, memory is bounded.
@@ -33,8 +33,8 @@ class Reading(NamedTuple):
 class Ring:
     """A track of samples for each subject: a rank, a GPU, or the node. *least* as in Track.means.
 
-    90 samples of a sum and a weight for each figure: a rank with 30 has 43 KB. 180 at most, while
-    a rank is late and there is one every two seconds.
+    90 samples of a sum and a weight for each figure: a rank with 30 has 43 KB. 110 at most, while
+    a rank is late and there is one every second.
     """
 
     def __init__(self, least: Mapping[str, float] | None = None) -> None:

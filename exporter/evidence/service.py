@@ -18,9 +18,10 @@ from rank_probe.lateness import NAMED
 from rank_probe.snapshot import Snapshot
 from rank_probe.verdict import Late
 
-SAMPLE_SECONDS: Final = 5.0
-# While a rank of this node is late: its first page is seconds away.
-HURRIED_SECONDS: Final = 2.0
+# A verdict comes five seconds after the onset: the figures must reach back to it.
+SAMPLE_SECONDS: Final = 2.0
+# While a rank of this node is late and has no cause: its first page is seconds away.
+HURRIED_SECONDS: Final = 1.0
 # The timer calls once a second, now and then a little early.
 EARLY_SECONDS: Final = 0.5
 # As often as a rank posts its figures to its peers: rank_probe.join_figures.POST_SECONDS.
@@ -92,7 +93,8 @@ class EvidenceService:
         late = [(rank, each) for rank, each in late_here(self._jobs) if each.kind in NAMED]
         self._host.hurry(bool(late))
         self._causes.keep({_key(rank) for rank, _ in late})
-        interval = HURRIED_SECONDS if late else SAMPLE_SECONDS
+        is_new = any(self._causes.of(*_key(rank)) is None for rank, _ in late)
+        interval = HURRIED_SECONDS if is_new else SAMPLE_SECONDS
         if now - self._sampled < interval - EARLY_SECONDS:
             return
         self._sampled = now

@@ -100,7 +100,7 @@ def test_two_half_causes_are_no_cause() -> None:
     assert cause.cause == "unknown"
     assert cause.share == 0
     assert [each.cause for each in cause.others] == ["foreign_process", "code"]
-    assert [each.share for each in cause.others] == pytest.approx([0.48, 0.26], abs=0.02)
+    assert [each.share for each in cause.others] == pytest.approx([0.48, 0.20], abs=0.02)
     assert cause.sentence.startswith("nothing that was measured accounts for half of it: it shares")
     assert " % of it)" in cause.sentence
     assert "NODE" in cause.first_action
@@ -109,7 +109,7 @@ def test_two_half_causes_are_no_cause() -> None:
 def test_what_explains_a_twentieth_is_not_worth_a_word() -> None:
     """A guess accounts for a tenth at least."""
     for share, guesses in ((0.04, []), (0.12, ["code"])):
-        cause = found({"forward": 0.4}, states=[("forward", "sleep", share * 0.6, LINE)])
+        cause = found({"forward": 0.4}, states=[("forward", "sleep", share, LINE)])
         assert [each.cause for each in cause.others] == guesses
 
 

@@ -50,7 +50,7 @@ def test_window_that_nothing_was_sampled_in_has_no_figures() -> None:
     assert ring.covered_seconds(RANK, 101.0) == 0.0
 
 
-@pytest.mark.parametrize("window", [10.0, 30.0, 95.0, 300.0])
+@pytest.mark.parametrize("window", [10.0, 30.0, 95.0])
 def test_mean_is_that_of_the_window(window: float) -> None:
     """Whatever the window, what was before it does not count."""
     ring = filled(every(5.0, 1_000.0))
@@ -60,7 +60,7 @@ def test_mean_is_that_of_the_window(window: float) -> None:
     assert ring.covered_seconds(RANK, 1_000.0 - window) == window
 
 
-@pytest.mark.parametrize("window", [360.0, 900.0, DEPTH_SECONDS])
+@pytest.mark.parametrize("window", [300.0, 900.0, DEPTH_SECONDS])
 def test_older_windows_are_right_to_a_minute(window: float) -> None:
     """Thinning loses no amount: only the beginning of the window is a minute late at most."""
     ring = filled(every(5.0, 7_200.0))
@@ -120,7 +120,7 @@ def test_subjects_that_are_gone_are_forgotten() -> None:
     assert ring.means(RANK, 0.0) == {}
 
 
-@pytest.mark.parametrize(("step", "samples"), [(5.0, 90), (2.0, 180), (0.5, 180)])
+@pytest.mark.parametrize(("step", "samples"), [(5.0, 55), (2.0, 90), (0.5, 110)])
 def test_memory_is_bounded(step: float, samples: int) -> None:
     """After 10,000 samples, at whatever distance, a track has as many as it says and no more."""
     full = filled(every(step, 10_000 * step))

@@ -68,7 +68,7 @@ def test_rank_that_restarts_has_its_own_figures_only() -> None:
     node = FakeNode(ranks=2, gpus=2)
     node.run(40)
     node.restart(1)
-    node.run(3)
+    node.run(1)
     young = node.figures(1, 600.0)
 
     assert "step_seconds" not in young

@@ -165,19 +165,6 @@ def test_rank_that_restarts_while_it_is_late_is_not_unknown_at_once() -> None:
     assert found.causes.of("llama", 2) is not None
 
 
-def test_late_rank_is_looked_at_more_often() -> None:
-    """Its first page is seconds away: every two seconds, else every five."""
-    quiet, hurried = node(), node()
-    looks = [0, 0]
-    for index, (each, said) in enumerate(((quiet, judged()), (hurried, judged(2)))):
-        each.run(1, **said)
-        before = len(each.sampler._ring._tracks["node"]._times)
-        each.run(20, **said)
-        looks[index] = len(each.sampler._ring._tracks["node"]._times) - before
-
-    assert looks == [4, 10]
-
-
 def test_rank_is_told_its_figures_every_ten_seconds() -> None:
     """Those of the last half minute that have a place in the join, in six digits."""
     found = FakeNode(2, 2)

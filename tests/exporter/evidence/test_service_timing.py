@@ -205,3 +205,17 @@ def test_what_the_workers_run_is_known(tmp_path: Path, loader: str, facts: dict[
     node.known()
 
     assert node.evidence.facts == facts
+
+
+def test_rank_without_a_cause_is_looked_at_each_second(tmp_path: Path) -> None:
+    """Its first page waits for it; once it has one, as often as all others."""
+    node = Node(tmp_path, SLEEPS)
+    node.push(LATE)
+    seen = []
+    for _ in range(8):
+        node.evidence = Evidence({})
+        node.look(1.0)
+        seen.append(node.late is not None)
+        node.late = None
+
+    assert seen == [False, False, False, True, False, True, False, True]

@@ -12,7 +12,7 @@ from tests.exporter.simulate.test_fleet import fleet, samples
 # Its cause and the detail of it, of each kind of fault that makes ranks late.
 CAUSES = {
     "loader": ("input", "workers"),
-    "storage": ("input", "storage"),
+    "storage": ("input", "reads"),
     "thermal": ("slow_device", "clocks"),
     "pcie": ("slow_device", "pcie_link"),
     "aer": ("slow_device", "pcie_errors"),

@@ -1,0 +1,92 @@
+"""How long a main thread runs, waits for a CPU, and does neither, beside what its peers do."""
+
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from exporter.causes.case import Case
+from exporter.causes.excess import STEP
+from exporter.causes.model import CPU_QUEUE, RUNNING
+from exporter.causes.row import EVERY, Row
+from exporter.causes.shares import work
+
+RUNS: Final = "main_running_ratio"
+RUN_QUEUE: Final = "main_run_queue_ratio"
+# Where everybody waits for a CPU, ranks differ by a tenth or two; half as much again is more.
+CLEARLY: Final = 1.5
+# On a healthy node threads wait for a CPU for a hundredth of the time.
+LEAST_QUEUE: Final = 0.02
+
+
+class Thread(NamedTuple):
+    """Seconds a step in which a main thread *runs*, and is *blocked* instead of working."""
+
+    runs: float
+    blocked: float
+
+
+def more_than_peers(case: Case) -> Thread | None:
+    """Return what the rank's thread does beyond its peers', 0 or more; None if that is not known.
+
+    It is counted by the kernel, not sampled, so it says what the excess is. Peers that run for
+    longer than they are busy do so while they wait for other ranks, as NCCL does, and then their
+    time on a CPU says nothing of their work.
+    """
+    own = _seconds(case.own, case.excess.own)
+    peers = _seconds(case.lower, case.excess.peers)
+    if own is None or peers is None or peers.blocked < 0:
+        return None
+    return Thread(max(own.runs - peers.runs, 0.0), max(own.blocked - peers.blocked, 0.0))
+
+
+def _seconds(figure: Callable[[str], float | None], stages: Mapping[str, float]) -> Thread | None:
+    """Return a thread's seconds a step, of those that it is busy in its *stages*."""
+    runs, waits, step = figure(RUNS), figure(RUN_QUEUE), figure(STEP)
+    if runs is None or waits is None or step is None:
+        return None
+    return Thread(runs * step, sum(stages.values()) - (runs + waits) * step)
+
+
+def is_blocked(row: Row, case: Case) -> float:
+    """Return how much of the excess the row's states are, in which a thread has no use for a CPU.
+
+    At most the time for which it is blocked longer than its peers.
+    """
+    more = more_than_peers(case)
+    if more is None:
+        return case.share(case.spent_alone(row.stages, row.states))
+    return case.share(min(case.spent(row.stages, row.states), more.blocked))
+
+
+def runs_longer(row: Row, case: Case) -> float:
+    """Return how much of the excess its thread runs beyond what its peers' threads run.
+
+    With the time that it then waits for a CPU, as far as they would wait as long.
+    """
+    part = work(case, row, RUNNING, CPU_QUEUE, usual_wait(case))
+    more = more_than_peers(case)
+    if more is None:
+        return part * case.share(case.spent_beyond(row.stages, row.states))
+    longer = more.runs * (1 + usual_wait(case))
+    return case.share(min(part * case.spent(row.stages, row.states), longer))
+
+
+def usual_wait(case: Case) -> float:
+    """Return how long its peers wait for a CPU for each second that they run.
+
+    Peers that run for moments only wait at random: their wait says nothing of who runs for long.
+    """
+    waits, runs = case.lower(RUN_QUEUE), case.lower(RUNS)
+    return waits / runs if waits and runs and waits >= LEAST_QUEUE else 0.0
+
+
+def lacks_cpu(_: Row, case: Case) -> float:
+    """Return the part of the excess in which it waits for a CPU and its peers would not.
+
+    Where CPUs are short for all, who runs more also waits more: that is not why it is late.
+    """
+    own, peers = case.own(RUN_QUEUE), case.lower(RUN_QUEUE)
+    if own is None or peers is None or own - peers < LEAST_QUEUE or own < CLEARLY * peers:
+        return 0.0
+    peers = max(peers, (case.own(RUNS) or 0.0) * usual_wait(case))
+    room = case.room(EVERY, frozenset({CPU_QUEUE}))
+    return case.share(min(room, (own - peers) * case.excess.step))

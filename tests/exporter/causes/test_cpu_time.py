@@ -1,0 +1,77 @@
+"""A thread's time on a CPU, waiting for one and blocked, beside that of its peers."""
+
+from collections.abc import Mapping
+from typing import Final
+
+import pytest
+
+from exporter.causes.case import case_of
+from exporter.causes.cpu_time import more_than_peers
+from exporter.causes.model import Evidence, Quantiles
+from tests.exporter.causes.planted import lateness
+
+# A rank of four on two CPUs, as measured: it works for 98 ms of a step of 103, 19 on a CPU.
+PEERS: Final = {
+    "step_seconds": 0.1033,
+    "data_seconds": 0.0154,
+    "forward_seconds": 0.0415,
+    "backward_seconds": 0.0310,
+    "other_seconds": 0.0102,
+    "main_running_ratio": 0.1840,
+    "main_run_queue_ratio": 0.0142,
+}
+# The same rank while four processes want its CPU.
+HOGGED: Final = {
+    "step_seconds": 0.1633,
+    "data_seconds": 0.0152,
+    "forward_seconds": 0.0633,
+    "backward_seconds": 0.0561,
+    "other_seconds": 0.0112,
+    "main_running_ratio": 0.1168,
+    "main_run_queue_ratio": 0.3392,
+}
+# It sleeps for 50 ms more, and it computes for as long.
+SLEEPS: Final = {**PEERS, "step_seconds": 0.1533, "data_seconds": 0.0654}
+SLEEPS |= {"main_running_ratio": 0.0190 / 0.1533, "main_run_queue_ratio": 0.0015 / 0.1533}
+DECODES: Final = {**SLEEPS, "main_running_ratio": 0.0690 / 0.1533}
+
+
+def more(own: Mapping[str, float], peers: Mapping[str, float]) -> tuple[float, float] | None:
+    """Return for how many milliseconds a step a thread runs, and is blocked, beyond its peers'."""
+    usual = {name: Quantiles(value, value, value) for name, value in peers.items()}
+    case = case_of(lateness({"data": 0.3}), Evidence(own), usual)
+    assert case is not None
+    found = more_than_peers(case)
+    return None if found is None else (1e3 * found.runs, 1e3 * found.blocked)
+
+
+@pytest.mark.parametrize(
+    ("own", "runs", "blocked"), [(HOGGED, 0.1, 0.0), (SLEEPS, 0.0, 50.0), (DECODES, 50.0, 0.0)]
+)
+def test_excess_is_what_the_kernel_counts_beyond_its_peers(
+    own: Mapping[str, float], runs: float, blocked: float
+) -> None:
+    """A hogged rank still sleeps for half of its longer stages, but no longer than before."""
+    assert more(own, PEERS) == pytest.approx((runs, blocked), abs=0.5)
+
+
+def test_peers_that_run_while_they_wait_for_others_say_nothing() -> None:
+    """NCCL spins: 100 ms on a CPU are more than the 98 in which they work."""
+    spinning = {**PEERS, "main_running_ratio": 0.1000 / 0.1033}
+
+    assert more(SLEEPS, spinning) is None
+
+
+@pytest.mark.parametrize("figure", ["main_running_ratio", "main_run_queue_ratio", "step_seconds"])
+def test_what_is_not_known_is_not_guessed(figure: str) -> None:
+    """An exporter that may not look at a process has no times of its thread."""
+    without = {name: value for name, value in PEERS.items() if name != figure}
+
+    assert more(SLEEPS, without) is None
+
+
+def test_time_of_an_unmeasured_rank_is_not_split() -> None:
+    """Its own time on a CPU is not known, so the verdict's stages are all there is."""
+    own = {name: value for name, value in SLEEPS.items() if not name.startswith("main")}
+
+    assert more(own, PEERS) is None

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import FrameType
 
 from demo import page_only, paged
-from demo.process import StackError
+from demo.process import StackError, missing_programs
 from demo.scenario import FAULTS, Scenario
-from demo.stack import ALERTMANAGER, PROMETHEUS, missing_programs
+from demo.stack import ALERTMANAGER, PROMETHEUS
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

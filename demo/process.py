@@ -1,4 +1,4 @@
-"""Starts a program, waits until it answers, and stops it with everything that it started."""
+"""Finds a program, starts it, waits until it answers, and stops it with all that it started."""
 
 import os
 import shutil
@@ -31,6 +31,24 @@ def wait_for(ask: Callable[[], Answer | None], seconds: float, every: float = 0.
     while (answer := ask()) is None and time.monotonic() < deadline:
         time.sleep(every)
     return answer
+
+
+def find_program(names: Sequence[str]) -> str | None:
+    """Return the path of the first of *names* that is installed."""
+    return next((path for name in names if (path := shutil.which(name))), None)
+
+
+def missing_programs(*programs: Sequence[str]) -> list[str]:
+    """Return the package names of those *programs* that are not installed."""
+    return [names[0] for names in programs if find_program(names) is None]
+
+
+def program(names: Sequence[str]) -> str:
+    """Return the path of the first of *names*; raises StackError if none is installed."""
+    path = find_program(names)
+    if path is None:
+        raise StackError(f"{names[0]} is not installed: apt-get install {names[0]}")
+    return path
 
 
 def free_port(preferred: int = 0) -> int:

@@ -4,7 +4,6 @@ Each is a context manager with its own directory; tests/e2e use them too.
 """
 
 import json
-import shutil
 import sys
 import urllib.parse
 from collections.abc import Mapping, Sequence
@@ -15,7 +14,7 @@ from typing import Any
 import psutil
 import yaml
 
-from demo.process import Process, StackError, free_port, get
+from demo.process import Process, StackError, free_port, get, program
 
 ROOT = Path(__file__).resolve().parents[1]
 RULES = ROOT / "alerts" / "rules"
@@ -24,23 +23,6 @@ ALERTMANAGER_CONFIG = ROOT / "alerts" / "alertmanager.yaml"
 # Debian's name for a program first, its own name second.
 PROMETHEUS = ("prometheus",)
 ALERTMANAGER = ("prometheus-alertmanager", "alertmanager")
-
-
-def find_program(names: Sequence[str]) -> str | None:
-    """Return the path of the first of *names* that is installed."""
-    return next((path for name in names if (path := shutil.which(name))), None)
-
-
-def missing_programs(*programs: Sequence[str]) -> list[str]:
-    """Return the package names of those *programs* that are not installed."""
-    return [names[0] for names in programs if find_program(names) is None]
-
-
-def _program(names: Sequence[str]) -> str:
-    path = find_program(names)
-    if path is None:
-        raise StackError(f"{names[0]} is not installed: apt-get install {names[0]}")
-    return path
 
 
 def _get_json(url: str) -> Any:
@@ -166,7 +148,7 @@ class Prometheus(Process):
             }
         config.write_text(yaml.safe_dump(settings))
         command = [
-            _program(PROMETHEUS),
+            program(PROMETHEUS),
             f"--config.file={config}",
             f"--storage.tsdb.path={directory / 'data'}",
             f"--web.listen-address={self.address}",
@@ -229,7 +211,7 @@ class Alertmanager(Process):
         settings = paging(yaml.safe_load(shipped.read_text()), webhook_url)
         config.write_text(yaml.safe_dump(settings))
         command = [
-            _program(ALERTMANAGER),
+            program(ALERTMANAGER),
             f"--config.file={config}",
             f"--storage.path={directory / 'data'}",
             f"--web.listen-address={self.address}",

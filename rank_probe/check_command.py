@@ -1,17 +1,14 @@
 """The grammar of `rank-probe check`, apart from that of `run`, which a training job waits for."""
 
-import argparse
 import os
-import re
 import sys
 from collections.abc import Sequence
-from typing import Final, NoReturn
+from typing import Final
 
 from rank_probe.check import check
 from rank_probe.check_report import as_json, as_text
-from rank_probe.command import WrongCommand
+from rank_probe.options import Parser, duration
 
-UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 DESCRIPTION: Final = """\
 Post a dry run of a snapshot to the exporter of this node, and say whether a rank
 that starts here could report, under which name, and who scrapes the exporter.
@@ -26,26 +23,13 @@ examples:
 """
 
 
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise WrongCommand(message, f"{self.prog} --help")
-
-
 def parser() -> Parser:
     """Return the parser of the command's options."""
-    options = Parser(
-        prog="rank-probe check",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    options = Parser("check", DESCRIPTION, EXAMPLES)
     options.add_argument(
         "--wait",
         metavar="DURATION",
-        type=_seconds,
+        type=duration,
         default=0,
         help="wait this long, such as 60s or 5m, until ranks can report (default: look once)",
     )
@@ -68,10 +52,3 @@ def run(arguments: Sequence[str]) -> int:
 
 def _say(sentence: str) -> None:
     print(f"rank-probe: {sentence}", file=sys.stderr, flush=True)
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d{1,6})(s|m|h)", text)
-    if match is None:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 30s or 5m")
-    return float(match[1]) * UNIT_SECONDS[match[2]]

@@ -11,7 +11,7 @@ from pydantic_core import ErrorDetails
 from urllib3.exceptions import InsecureRequestWarning
 
 from exporter.client.access import AUTHORIZATION, HttpConfig, basic, checked_header, one_line
-from exporter.errors import UsageError, reason
+from exporter.errors import UsageError, reason, text_of
 
 FLAG: Final = "--http.config.file"
 
@@ -76,7 +76,7 @@ def _parsed(path: Path) -> _File:
     import yaml  # Here: most commands run without such a file.
 
     try:
-        content = yaml.safe_load(_text(path))
+        content = yaml.safe_load(text_of(path))
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)  # Its text would show the line.
         where = "" if mark is None else f" in line {mark.line + 1}"
@@ -127,14 +127,14 @@ def _headers(said: dict[str, _Header], directory: Path) -> Iterator[tuple[str, s
         for value in (*header.values, *secrets):
             yield checked_header(name, value)
         for file in header.files:
-            yield checked_header(name, _text(directory / file).strip())
+            yield checked_header(name, text_of(directory / file).strip())
 
 
 def _secret(name: str, value: SecretStr | None, file: str | None, directory: Path) -> str:
     if value is not None and file is not None:
         raise UsageError(f"{name} and {name}_file exclude each other")
     if file is not None:
-        return _text(directory / file).strip()
+        return text_of(directory / file).strip()
     return "" if value is None else value.get_secret_value().strip()
 
 
@@ -162,12 +162,3 @@ def _why(error: OSError) -> str:
     if isinstance(error, ssl.SSLError):
         return (error.reason or "not a certificate or key").replace("_", " ").lower()
     return reason(error)
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {reason(error)}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text") from error

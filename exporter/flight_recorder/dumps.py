@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.errors import UsageError, reason
+from exporter.errors import UsageError, reading, reason
 
 # torch names a file by its rank: nccl_trace_rank_3, comm_lib_trace_rank_3; .json is our addition.
 NAME: Final = re.compile(r"(.*?)(\d+)(?:\.(?:json|pkl|pickle))?")
@@ -77,11 +77,8 @@ def read_directory(path: Path) -> list[Dump]:
 
 
 def _read(file: Path, rank: int) -> Dump:
-    try:
-        with file.open("rb") as opened:
-            data = opened.read(LARGEST_BYTES + 1)
-    except OSError as error:
-        raise UsageError(f"cannot read {file}: {reason(error)}") from error
+    with reading(file), file.open("rb") as opened:
+        data = opened.read(LARGEST_BYTES + 1)
     if not data:
         raise UsageError(f"{file} is empty: its process ended while it wrote; remove the file")
     if len(data) > LARGEST_BYTES:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter import durations
-from exporter.errors import UsageError, reason
+from exporter.errors import UsageError, reason, text_of
 
 # Evaluated last, and always answered: without this answer, promtool did not finish.
 SENTINEL: Final = "vector(42)"
@@ -142,7 +142,7 @@ def group_order(rules: Sequence[Path]) -> list[str]:
     """
     bodies: dict[str, str] = {}
     for path in rules:
-        _, *parts = _GROUP.split(_text(path))
+        _, *parts = _GROUP.split(text_of(path))
         for name, body in zip(parts[::2], parts[1::2], strict=True):
             bodies[name] = bodies.get(name, "") + body
     recorded = {name: set(_RECORD.findall(body)) for name, body in bodies.items()}
@@ -152,15 +152,6 @@ def group_order(rules: Sequence[Path]) -> list[str]:
     }
     # Groups that need fewer others come first; groups that read each other need equally many.
     return sorted(bodies, key=lambda name: (len(_needs(name, reads)), name))
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {reason(error)}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path} is not UTF-8 text") from error
 
 
 def _needs(name: str, reads: Mapping[str, set[str]]) -> set[str]:

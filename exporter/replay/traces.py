@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TextIO
 
-from exporter.errors import UsageError, reason
+from exporter.errors import UsageError, reading
 from rank_probe.stages import STAGES
 
 IDENTITY: Final = ("job_id", "rank", "peer_group", "step", "time_s")
@@ -61,13 +61,8 @@ def read_traces(paths: Iterable[Path]) -> list[Run]:
     """
     runs: dict[tuple[str, int], Run] = {}
     for path in [file for given in paths for file in _files(given)]:
-        try:
-            with path.open(newline="", encoding="utf-8-sig") as file:
-                _read(path, file, runs)
-        except OSError as error:
-            raise UsageError(f"cannot read {path}: {reason(error)}") from error
-        except UnicodeDecodeError as error:
-            raise UsageError(f"{path} is not UTF-8 text") from error
+        with reading(path), path.open(newline="", encoding="utf-8-sig") as file:
+            _read(path, file, runs)
     if not runs:
         raise UsageError("these files contain no step; RANK_PROBE_TRACE sets where ranks write")
     return [runs[key] for key in sorted(runs)]

@@ -80,7 +80,6 @@ LEVELS: Final[Mapping[str, Level]] = dict.fromkeys(_CORE.split(), Level.CORE) | 
 )
 # Families of which only the series with these values of a label are more than detail.
 PARTS: Final[Mapping[str, tuple[str, frozenset[str], Level]]] = {
-    "rankskew_lifecycle_seconds": ("event", frozenset({"init", "rendezvous"}), Level.CORE),
     "rankskew_gpu_clock_hertz": ("clock", frozenset({"sm"}), Level.CORE),
     "rankskew_gpu_temperature_celsius": ("sensor", frozenset({"gpu"}), Level.CORE),
     "rankskew_gpu_ecc_errors_total": ("type", frozenset({"uncorrected"}), Level.NOT_ZERO),

@@ -7,12 +7,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector as RegistryCollector
 
 from exporter.collectors.base import Collector, NotAvailable
 from exporter.scrape.levels import EVERYTHING, Shown
+from exporter.scrape.status import Status
 
 logger = logging.getLogger(__name__)
 
@@ -76,11 +76,7 @@ class Source:
             self._hang_is_logged = False
             return sample
         if not self._hang_is_logged:
-            logger.error(
-                "collector %s hangs: its series are dropped",
-                self.collector.name,
-                extra={"collector": self.collector.name},
-            )
+            _log(self.collector.name, "hangs: its series are dropped")
             self._hang_is_logged = True
         return Sample((), False, quiet_seconds, since_seconds)
 
@@ -88,12 +84,7 @@ class Source:
         message = f"{type(error).__name__}: {error}"
         if message not in self._logged_errors and len(self._logged_errors) < 100:
             self._logged_errors.add(message)
-            logger.error(
-                "collector %s failed: %s",
-                self.collector.name,
-                message,
-                extra={"collector": self.collector.name},
-            )
+            _log(self.collector.name, f"failed: {message}")
 
 
 class Scrape(RegistryCollector):
@@ -170,7 +161,7 @@ class Scrape(RegistryCollector):
         """
         if not self._started:
             self._make_missing()
-        health = _Health()
+        status = Status()
         for source in self._sources:
             if names is not None and source.collector.name not in names:
                 continue
@@ -180,10 +171,15 @@ class Scrape(RegistryCollector):
                 sample = self._to_show(source)
             if sample is not None:
                 yield from self._shown.of(source.collector.name, sample.families)
-                health.add(source, sample)
+                status.add(
+                    source.collector,
+                    sample.succeeded,
+                    sample.duration_seconds,
+                    source.last_success_timestamp_seconds,
+                )
         for name in self._broken.keys() if names is None else self._broken.keys() & names:
-            health.add_broken(name)
-        yield from self._shown.of("", health.families())
+            status.add_broken(name)
+        yield from self._shown.of("", status.families())
 
     def _to_show(self, source: Source) -> Sample | None:
         return source.latest() if self._started and _is_slow(source) else source.sample()
@@ -208,18 +204,14 @@ class Scrape(RegistryCollector):
         try:
             source = Source(make(), self._clock)
         except NotAvailable as reason:
-            logger.debug(
-                "collector %s is not available: %s", name, reason, extra={"collector": name}
-            )
+            _log(name, f"is not available: {reason}", logging.DEBUG)
             self._broken = broken
             return False
         except Exception as error:  # noqa: BLE001 - one broken source must not hide the others
             message = f"{type(error).__name__}: {error}"
             self._broken = broken | {name: message}
             if message != previous_error:
-                logger.error(
-                    "collector %s cannot start: %s", name, message, extra={"collector": name}
-                )
+                _log(name, f"cannot start: {message}")
             return False
         self._broken = broken
         self._sources = [*self._sources, source]
@@ -246,6 +238,10 @@ class Scrape(RegistryCollector):
             self._stopping.wait(source.collector.interval_seconds)
 
 
+def _log(name: str, what: str, level: int = logging.ERROR) -> None:
+    logger.log(level, "collector %s %s", name, what, extra={"collector": name})
+
+
 def _is_slow(source: Source) -> bool:
     return source.collector.interval_seconds > 0
 
@@ -259,48 +255,3 @@ def _renderable(family: Metric) -> Metric:
         except TypeError as error:
             raise TypeError(f"{sample.name} has a label value that is not a string") from error
     return family
-
-
-class _Health:
-    """Each collector's status, as metric families.
-
-    Collectors that only read memory have status series only while they fail: their data has its own
-    freshness, and three series for each would use up most of a node's budget. When a collector last
-    succeeded matters while it does not.
-    """
-
-    def __init__(self) -> None:
-        self._success = GaugeMetricFamily(
-            "rankskew_collector_success",
-            "1 if the collector's latest run succeeded, 0 if it failed and its series are "
-            "missing. A collector that only reads memory is listed only while it fails.",
-            labels=["collector"],
-        )
-        self._duration = GaugeMetricFamily(
-            "rankskew_collector_duration_seconds",
-            "Duration of the collector's latest run, in seconds; only for collectors that run in "
-            "the background.",
-            labels=["collector"],
-        )
-        self._last_success = GaugeMetricFamily(
-            "rankskew_collector_last_success_timestamp_seconds",
-            "Time at which the collector last succeeded, in Unix seconds; only while it fails, and "
-            "for collectors that run in the background.",
-            labels=["collector"],
-        )
-
-    def add(self, source: Source, sample: Sample) -> None:
-        labels = [source.collector.name]
-        if _is_slow(source) or not sample.succeeded:
-            self._success.add_metric(labels, float(sample.succeeded))
-        if _is_slow(source):
-            self._duration.add_metric(labels, sample.duration_seconds)
-            if not sample.succeeded and source.last_success_timestamp_seconds is not None:
-                self._last_success.add_metric(labels, source.last_success_timestamp_seconds)
-
-    def add_broken(self, name: str) -> None:
-        """Add a collector that cannot even be made."""
-        self._success.add_metric([name], 0.0)
-
-    def families(self) -> Iterator[Metric]:
-        yield from (self._success, self._duration, self._last_success)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import yaml
 
-from exporter.errors import UsageError, reason
+from exporter.errors import UsageError, text_of
 
 FILE: Final = Path(__file__).with_name("thresholds.yaml")
 # What an operator records to override one; its labels are *name* and, for one job, *job_id*.
@@ -55,9 +55,7 @@ def read_overrides(path: Path) -> Thresholds:
     its expression (`vector(0.02)` too). Raises UsageError, with one sentence.
     """
     try:
-        said = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except OSError as error:
-        raise UsageError(f"cannot read {path}: {reason(error)}") from error
+        said = yaml.safe_load(text_of(path)) or {}
     except yaml.YAMLError as error:
         raise UsageError(f"{path} is not YAML: {error}") from error
     overrides: dict[tuple[str, str], float] = {}

@@ -17,7 +17,7 @@ from rank_probe.audit.launch import Launch
 from rank_probe.audit.push import NotPushed, push
 from rank_probe.audit.report import as_json, as_metrics, as_text, failed
 from rank_probe.audit.session import Asked, look
-from rank_probe.check_command import Parser
+from rank_probe.options import Parser, duration
 
 DESCRIPTION: Final = """\
 Say whether this launch could be slow, or hang, because of how it is set up. Under
@@ -33,18 +33,11 @@ examples:
   rank-probe audit --ranks 8 --strict            # a node, in a prolog or an init container
   rank-probe audit --json | jq '.checks[] | select(.status == "fail")'
 """
-UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
 def parser() -> Parser:
     """Return the parser of the command's options."""
-    options = Parser(
-        prog="rank-probe audit",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    options = Parser("audit", DESCRIPTION, EXAMPLES)
     options.add_argument(
         "--workers",
         metavar="NUMBER",
@@ -166,10 +159,10 @@ def _ending_after(seconds: float) -> Iterator[Callable[[str], None]]:
 
 
 def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d{1,6})(s|m|h)", text)
-    if match is None or not int(match[1]):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 30s or 5m")
-    return float(match[1]) * UNIT_SECONDS[match[2]]
+    seconds = duration(text)
+    if not seconds:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration above 0")
+    return seconds
 
 
 def _count(text: str) -> int:

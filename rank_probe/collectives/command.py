@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, NoReturn, TextIO
+from typing import Final, TextIO
 
 from rank_probe.collectives import metrics, picture, report
 from rank_probe.collectives.ending import CANNOT_MEASURE, Watchdog
@@ -23,6 +23,7 @@ from rank_probe.collectives.plan import (
 from rank_probe.collectives.units import parse_bytes, show_bytes
 from rank_probe.collectives.world import connect, joined, place
 from rank_probe.command import WrongCommand
+from rank_probe.options import Parser
 
 HELP: Final = "rank-probe bench-collectives --help"
 DESCRIPTION: Final = """\
@@ -40,22 +41,9 @@ examples:
 """
 
 
-class Parser(argparse.ArgumentParser):
-    """An ArgumentParser whose errors are one line."""
-
-    def error(self, message: str) -> NoReturn:
-        raise WrongCommand(message, HELP)
-
-
 def parser() -> Parser:
     """Return the parser of the command's options."""
-    options = Parser(
-        prog="rank-probe bench-collectives",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+    options = Parser("bench-collectives", DESCRIPTION, EXAMPLES)
     add = options.add_argument
     add(
         "--backend",

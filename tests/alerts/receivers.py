@@ -13,8 +13,8 @@ from typing import Any
 import yaml
 
 from demo.post_server import PostServer
-from demo.process import Process, free_port
-from demo.stack import ALERTMANAGER, ALERTMANAGER_CONFIG, find_program
+from demo.process import Process, find_program, free_port
+from demo.stack import ALERTMANAGER, ALERTMANAGER_CONFIG
 
 BEGAN = "2024-01-02T07:00:30Z"
 ENDED = "2024-01-02T07:13:00Z"

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
-from demo.process import StackError
-from demo.stack import Alertmanager, Prometheus, Training, missing_programs, paging
+from demo.process import StackError, missing_programs
+from demo.stack import Alertmanager, Prometheus, Training, paging
 from demo.webhook import Webhook
 
 FIRING = """

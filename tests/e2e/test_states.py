@@ -31,7 +31,7 @@ from tests.e2e.tour import (
     settled_tour,
 )
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 FIRST_ROW: Final = ("State", "GPUs lost", "Who", "Judged")
 

@@ -15,8 +15,9 @@ from exporter.simulate.faults import Scope
 from exporter.simulate.kinds import BY_NAME
 from exporter.simulate.plan import tour
 
-INTERVAL_SECONDS: Final = 4.0
-PATIENCE_SECONDS: Final = 300.0
+# A scrape that is missed changes a state: on a busy machine a node's page takes seconds.
+INTERVAL_SECONDS: Final = 6.0
+PATIENCE_SECONDS: Final = 420.0
 PLACES: Final = {plan.job_id: plan for plan in tour()}
 LATE_RANK: Final = "6"
 MISSING: Final = "job_reason:rankskew_not_judgeable:bool"

@@ -92,7 +92,7 @@ THROTTLING: Final[tuple[tuple[str, str, Callable[[Throttling], float]], ...]] = 
 class RankHostCollector:
     """Expose what *watch* last found; call from the event loop, as RankJoin requires.
 
-    It tells *watch* which ranks there are: nothing is read in /proc until the first scrape.
+    It names the ranks to *watch*. The evidence does so too, but not every simulated node has it.
     """
 
     name = "rank_host"

@@ -13,7 +13,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from demo.stack import ALERTMANAGER, PROMETHEUS, find_program
+from demo.process import find_program
+from demo.stack import ALERTMANAGER, PROMETHEUS
 from tests.deploy.image.builder import ROOT, Builder
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]

@@ -59,3 +59,11 @@ def test_missing_file_is_said(tmp_path: Path) -> None:
     """The operator reads which file it is."""
     with pytest.raises(UsageError, match="cannot read"):
         read_overrides(tmp_path / "none.yaml")
+
+
+def test_file_that_is_no_text_is_said(tmp_path: Path) -> None:
+    """A compressed file, say; the operator reads which one it is."""
+    path = tmp_path / "rules.yaml"
+    path.write_bytes(b"\x1f\x8b\xff")
+    with pytest.raises(UsageError, match="is not UTF-8 text"):
+        read_overrides(path)

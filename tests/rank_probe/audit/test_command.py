@@ -174,7 +174,7 @@ def test_audit_of_a_node_does_not_import_torch(tmp_path: Path) -> None:
     ("arguments", "said"),
     [
         (["now"], "unrecognized arguments: now"),
-        (["--timeout", "0s"], "argument --timeout: '0s' is not a duration such as 30s or 5m"),
+        (["--timeout", "0s"], "argument --timeout: '0s' is not a duration above 0"),
         (["--workers", "-1"], "argument --workers: '-1' is not a number such as 8"),
         (["--workers", "many"], "argument --workers: 'many' is not a number such as 8"),
         (["--rank", "8"], "unrecognized arguments: --rank 8"),

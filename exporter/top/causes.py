@@ -7,7 +7,7 @@ from typing import Any, Final
 from exporter.causes.model import UNKNOWN, Guess
 from exporter.causes.units import unit_of
 from exporter.client.fields import mapping, number, objects, text
-from exporter.client.prometheus import Sample
+from exporter.client.prometheus import Prometheus, Sample, Series
 from exporter.live.causes import CauseView, cause_sentence
 from exporter.live.sentences import LateView
 
@@ -16,6 +16,9 @@ INFO: Final = "rankskew_late_cause_info"
 SHARE: Final = "rankskew_late_cause_share_ratio"
 FIGURE: Final = "rankskew_late_cause_figure"
 SERIES: Final = "rankskew_late_cause_(info|share_ratio|figure)"
+# As long as an alert keeps its cause, see late.yaml; a scrape may be missed.
+BACK_SECONDS: Final = 60.0
+STEP_SECONDS: Final = 5.0
 
 
 def from_json(said: Any) -> CauseView | None:
@@ -67,6 +70,27 @@ def from_series(samples: Mapping[str, Sequence[Sample]]) -> dict[str, CauseView]
         )
         for each in samples.get(INFO, ())
     }
+
+
+def of_last_minute(prometheus: Prometheus, expression: str) -> list[Sample]:
+    """Return of each rank in *expression* what was there last, within a minute; raises Trouble.
+
+    So of two causes, the newer one.
+    """
+    now = prometheus.now
+    found = prometheus.query_range(expression, now - BACK_SECONDS, now, STEP_SECONDS)
+    ends = [(each, each.points[-1]) for each in found if each.points]
+    last: dict[tuple[str, str, str], float] = {}
+    for each, (at, _) in ends:
+        last[who(each)] = max(at, last.get(who(each), at))
+    return [
+        Sample(each.name, each.labels, value) for each, (at, value) in ends if at == last[who(each)]
+    ]
+
+
+def who(each: Sample | Series) -> tuple[str, str, str]:
+    """Return cluster, job and number of the rank that a series is about."""
+    return each["cluster"], each["job_id"], each["rank"]
 
 
 def told(cause: CauseView) -> str:

@@ -106,13 +106,19 @@ def _why_none(prometheus: Prometheus, cluster: str | None) -> str:
 def _jobs(prometheus: Prometheus, cluster: str | None) -> list[Job]:
     where = selector(cluster=cluster)
     own = prometheus.query(f'{{__name__=~"{JOB_SERIES}",{where}}}'.replace(",}", "}"))
-    costliest = f"topk by (cluster, job_id) ({MOST_RANKS}, rank:rankskew_gpus_lost:sum{{{where}}})"
-    late = prometheus.query(
-        f'{{__name__=~"{LATE_SERIES}",{where}}} '.replace(",}", "}")
-        + f"and on (cluster, job_id, rank, instance) {costliest}"
-    )
+    late = prometheus.query(_of_costliest(LATE_SERIES, where))
+    known = {causes.who(each) for each in late if each.name == causes.INFO}
+    if any(causes.who(each) not in known for each in late):
+        kept = causes.of_last_minute(prometheus, _of_costliest(causes.SERIES, where))
+        late += [each for each in kept if causes.who(each) not in known]
     found = _by_job(with_names(prometheus, [*own, *late]))
     return [_job(*who, found[who], prometheus.now) for who in found]
+
+
+def _of_costliest(series: str, where: str) -> str:
+    costliest = f"topk by (cluster, job_id) ({MOST_RANKS}, rank:rankskew_gpus_lost:sum{{{where}}})"
+    own = f'{{__name__=~"{series}",{where}}}'.replace(",}", "}")
+    return f"{own} and on (cluster, job_id, rank, instance) {costliest}"
 
 
 def _by_job(samples: Iterable[Sample]) -> dict[tuple[str, str], Found]:

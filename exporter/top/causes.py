@@ -1,7 +1,8 @@
-"""The cause of a late rank as its exporter tells it: in its JSON, and as series of a Prometheus."""
+"""Why ranks are late, as their exporters tell it: in JSON, and as series of a Prometheus."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from exporter.causes.model import UNKNOWN, Guess
@@ -10,6 +11,10 @@ from exporter.client.fields import mapping, number, objects, text
 from exporter.client.prometheus import Prometheus, Sample, Series
 from exporter.live.causes import CauseView, cause_sentence
 from exporter.live.sentences import LateView
+from exporter.live.states import HUNG
+from exporter.top.model import Job
+from exporter.vocabulary.words import cause_in_short
+from rank_probe.verdict import NODE
 
 # A late rank has one of the first two, and a figure of its own and one of its peers, or none.
 INFO: Final = "rankskew_late_cause_info"
@@ -108,3 +113,22 @@ def of_node(late: Sequence[LateView]) -> CauseView | None:
     causes = [each.cause for each in known if each.cause is not None]
     often = Counter(each.cause for each in causes)
     return max(causes, key=lambda each: often[each.cause], default=None)
+
+
+def explained(job: Job) -> Job:
+    """Return *job* with the cause of its costliest late rank, and what to do about it first."""
+    rank = None if job.culprit is None or job.state == HUNG else job.culprit[0]
+    first = next((each for each in job.late if each.rank == rank), None)
+    if first is None:
+        return job
+    those = [each for each in job.late if each.wakes and each.kind == NODE]
+    cause = of_node(those) if first.kind == NODE else first.cause
+    if cause is None:
+        return job
+    is_said = any(cause.sentence in said for said in job.details)
+    return replace(
+        job,
+        cause=cause_in_short(cause.cause, cause.detail),
+        details=job.details if is_said else (told(cause), *job.details),
+        first_action=cause.first_action or job.first_action,
+    )

@@ -11,7 +11,6 @@ from exporter.client.names import with_names
 from exporter.client.prometheus import Prometheus, Sample, selector
 from exporter.live.sentences import LateView
 from exporter.top import causes
-from exporter.top.explained import explained
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, in_order, no_such_job
 from exporter.top.prometheus_ranks import with_ranks
 from exporter.top.ranks import MOST_RANKS
@@ -149,7 +148,7 @@ def _job(cluster: str, job_id: str, found: Found, now: float) -> Job:
         coverage=found.value("job:rankskew_coverage:ratio"),
         reason=_reason(found),
     )
-    return told(explained(job), found.samples)
+    return told(causes.explained(job), found.samples)
 
 
 def _state(found: Found) -> str:

@@ -21,11 +21,10 @@ from exporter.diagnose.compare.periods import (
 from exporter.errors import UsageError
 from exporter.replay.times import Timeline, timeline
 from exporter.replay.traces import Run, run_of
+from exporter.top.model import few
 from rank_probe.judge import WARMUP_STEPS
 
 SIDES: Final = ("Before", "After")
-# As many are named in a sentence.
-MOST_NAMES: Final = 20
 
 
 def compare_recorded(
@@ -104,8 +103,7 @@ def _job(
     if len(jobs) == 1:
         clusters = ", ".join(cluster for _, cluster in both)
         raise Trouble(f"Several clusters have a job {jobs[0]!r}; give --cluster: {clusters}.")
-    more = f" and {len(jobs) - MOST_NAMES} more" if len(jobs) > MOST_NAMES else ""
-    raise Trouble(f"Give --job; these ran in both periods: {', '.join(jobs[:MOST_NAMES])}{more}.")
+    raise Trouble(f"Give --job; these ran in both periods: {few(jobs)}.")
 
 
 def _steps(

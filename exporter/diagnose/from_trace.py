@@ -41,11 +41,15 @@ def read_trace(path: Path, job_id: str | None, scale: float = 1.0) -> Report:
         raise CannotTell(f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
     one = replay(run, scale)
     known = _known(one)
-    findings = ordered([_finding(known, one, found) for found in one.findings if _is_told(found)])
+    told = [found for found in one.findings if found.kind not in (MILD, CHANGE)]
+    findings = ordered([_finding(known, one, found) for found in told])
     findings += not_judgeable(known) if known.reasons else []
-    told = report(known, str(path), None, findings, mild(known.job), _changes(one))
     unjudged = [*([NO_HARDWARE] if findings else []), *_left_out(one)]
-    return replace(told, covers_seconds=one.seconds, unjudged=tuple(unjudged))
+    return replace(
+        report(known, str(path), None, findings, mild(known.job.late), _changes(one)),
+        covers_seconds=one.seconds,
+        unjudged=tuple(unjudged),
+    )
 
 
 def _known(one: Replay) -> Known:
@@ -85,10 +89,6 @@ def _state(one: Replay) -> str:
     return states.ROTATING if "rotating" in kinds else states.HEALTHY
 
 
-def _is_told(found: Found) -> bool:
-    return found.kind not in (MILD, CHANGE)
-
-
 def _finding(known: Known, one: Replay, found: Found) -> Finding:
     if found.kind in OF_THE_JOB:
         gpus = found.gpus_lost or 0.0
@@ -98,9 +98,7 @@ def _finding(known: Known, one: Replay, found: Found) -> Finding:
         late = _late(one, found)
         finding = replace(late_finding(known, late), gpus_lost=found.gpus_lost)
         if found.kind == UNSYNCED:
-            finding = replace(
-                finding, what="unsynced", sentence=next(mild(replace(known.job, late=late)))
-            )
+            finding = replace(finding, what="unsynced", sentence=next(mild(late)))
     until = None if found.cleared_s is None else one.seconds - found.cleared_s
     return replace(finding, since_seconds=one.seconds - found.onset_s, until_seconds=until)
 

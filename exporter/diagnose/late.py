@@ -35,16 +35,16 @@ def late_findings(known: Known) -> tuple[list[Finding], list[str]]:
     least = WORTH_MENDING * _cost(found[0][1]) if found else 0.0
     told = [those for _, those in found[:MOST_FINDINGS] if _cost(those) >= least]
     rest = [name for name, _ in found[len(told) :]]
-    more = [
-        f"Late as well: {few(rest)}. They cost less: mend the above first, and look again."
-        for _ in rest[:1]
-    ]
-    return [late_finding(known, those) for those in told], [*more, *mild(known.job)]
+    more = list(mild(known.job.late))
+    if rest:
+        less = "They cost less: mend the above first, and look again."
+        more.insert(0, f"Late as well: {few(rest)}. {less}")
+    return [late_finding(known, those) for those in told], more
 
 
-def mild(job: Job) -> Iterator[str]:
-    """Say which ranks are not late enough to be told, or not known well enough."""
-    for late in [late for late in job.late if not late.wakes][:MOST_MILD]:
+def mild(late_ranks: Sequence[LateView]) -> Iterator[str]:
+    """Say which of them are not late enough to be told, or not known well enough."""
+    for late in [late for late in late_ranks if not late.wakes][:MOST_MILD]:
         why = "but no wait was measured" if late.kind == UNSYNCED else "too little for an alert"
         yield sentence(f"rank {late.rank} needs {late.ratio:.1%} more time than its peers, {why}.")
 

@@ -127,12 +127,13 @@ def _unlike(sides: tuple[Side, Side]) -> str | None:
     before, after = sides
     if before.ranks != after.ranks:
         return f"The job had {before.ranks} ranks before and {after.ranks} after"
-    batches = [(each, each.ratio) for each in _changes(sides, RATES, STEPS) if each.ratio]
-    for batch, ratio in batches[:1]:
-        if ratio.excludes(1.0) and abs(ratio.value - 1) > SAME_BATCH_RATIO:
-            return (
-                f"A step had {batch.before:,.0f} {batch.name} before and {batch.after:,.0f} after"
-            )
+    for batch in _changes(sides, RATES, STEPS):
+        ratio = batch.ratio
+        if ratio is None:
+            continue
+        if not ratio.excludes(1.0) or abs(ratio.value - 1) <= SAME_BATCH_RATIO:
+            return None
+        return f"A step had {batch.before:,.0f} {batch.name} before and {batch.after:,.0f} after"
     return None
 
 

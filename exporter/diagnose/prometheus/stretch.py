@@ -81,7 +81,9 @@ def _together(
     events = [replace(each, since_seconds=each.since_seconds + shift) for each in latest.events]
     findings: list[Finding] = []
     for each in reports:
-        findings += _new(each, stretch, findings)
+        new = _new(each, stretch, findings)
+        # The whole job is compared with itself at the end only.
+        findings += [finding for finding in new if each is latest or finding.what != "slower"]
     told = [_over_time(each, late, stretch) for each in _telling(findings, states)]
     return replace(
         latest,

@@ -11,7 +11,7 @@ from exporter.client.fetch import Trouble, base_url
 from exporter.commands.arguments import Parser, add_json, interval, moment, positive
 from exporter.commands.compare import add_compare, run_compare
 from exporter.commands.servers import access, add_access
-from exporter.diagnose import document, markdown, text
+from exporter.diagnose.formats import as_json, as_markdown, as_text, trouble_as_json
 from exporter.diagnose.model import EXIT_STATUS, CannotTell, Report
 from exporter.errors import UsageError
 
@@ -102,13 +102,13 @@ def run(arguments: Sequence[str]) -> int:
         report = read()
     except (Trouble, CannotTell) as trouble:
         if options.json:
-            print(document.cannot_tell(str(trouble)))
+            print(trouble_as_json(str(trouble)))
         print(f"rankskew: {trouble}", file=sys.stderr)
         return CANNOT_TELL
     if options.json:
-        print(document.as_json(report))
+        print(as_json(report))
     else:
-        print(markdown.as_markdown(report) if options.markdown else text.as_text(report))
+        print(as_markdown(report) if options.markdown else as_text(report))
     return EXIT_STATUS[report.outcome]
 
 

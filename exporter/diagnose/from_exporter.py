@@ -7,22 +7,19 @@ from typing import Any, Final
 from exporter.client.access import ANYONE, Access
 from exporter.client.fetch import Trouble
 from exporter.client.fields import mapping, number, objects, text, whole
-from exporter.diagnose.advise import advised
 from exporter.diagnose.known import Known
-from exporter.diagnose.late import late_findings
-from exporter.diagnose.loss import loss
-from exporter.diagnose.model import CannotTell, Event, Finding, Place, Report, ordered
-from exporter.diagnose.situations import situation_findings, unjudged
+from exporter.diagnose.late import late_events
+from exporter.diagnose.model import CannotTell, Finding, Place, Report
+from exporter.diagnose.report import all_findings, report
 from exporter.live import states
 from exporter.live.sentences import LineView, change_sentence
 from exporter.top.from_exporter import Seen, ask_all, merged, read_document
-from exporter.top.model import NO_RANK, Job, Rank, no_such_job
+from exporter.top.model import NO_RANK, Job, no_such_job, several_jobs
 
 NO_HISTORY: Final = (
     "An exporter knows its own node, and nothing of earlier: a Prometheus with the rules has the "
     "past, costs, and alerts."
 )
-MOST_EVENTS: Final = 5
 
 Document = Mapping[str, Any]
 
@@ -37,18 +34,20 @@ class Answer:
 
 def read_exporters(urls: Sequence[str], job_id: str | None, access: Access = ANYONE) -> Report:
     """Return the report that the exporters at *urls* allow; raises Trouble and CannotTell."""
-    answers = ask_all(urls, _read, access)
+    answers = ask_all(urls, lambda said, url: Answer(read_document(said, url), said), access)
     troubles = [each for each in answers if isinstance(each, Trouble)]
     found = [each for each in answers if not isinstance(each, Trouble)]
     if not found:
         raise troubles[0]
     job = _one(merged(seen for each in found for seen in each.seen), job_id)
-    report = _report(job, found, ", ".join(urls))
-    return replace(report, unjudged=(*report.unjudged, *map(str, troubles)))
-
-
-def _read(document: Any, url: str) -> Answer:
-    return Answer(read_document(document, url), document)
+    known = _known(job, [each.document for each in found])
+    findings, more = all_findings(known)
+    findings += _lost_gpus(known, [each.document for each in found])
+    findings += [Finding("slower", change_sentence(change)) for change in job.changes]
+    at = max((each.at for answer in found for each in answer.seen), default=None)
+    told = report(known, ", ".join(urls), at, findings, more, late_events(job))
+    history = (NO_HISTORY,) if findings else ()
+    return replace(told, unjudged=(*history, *told.unjudged, *map(str, troubles)))
 
 
 def _one(jobs: Sequence[Job], job_id: str | None) -> Job:
@@ -58,57 +57,31 @@ def _one(jobs: Sequence[Job], job_id: str | None) -> Job:
     if not chosen:
         raise CannotTell(no_such_job(job_id or "", jobs))
     if len(chosen) > 1:
-        names = ", ".join(sorted(job.job_id for job in jobs))
-        raise CannotTell(f"There are {len(jobs)} jobs; name one with --job: {names}.")
+        raise CannotTell(several_jobs(sorted(job.job_id for job in jobs)))
     return chosen[0]
 
 
-def _report(job: Job, answers: Sequence[Answer], source: str) -> Report:
-    known = _known(job, answers)
-    late, more = late_findings(known)
-    found = ordered([*situation_findings(known), *late])
-    found += [*_lost_gpus(known, answers), *_slower(job)]
-    waking = [each for each in job.late if each.wakes]
-    ranks = {each.rank: {each.stage: each.gpus_lost} for each in waking if each.gpus_lost > 0}
-    return Report(
-        source=source,
-        job_id=job.job_id,
-        state=job.state,
-        sentence=job.sentence,
-        at_seconds=max((each.at for answer in answers for each in answer.seen), default=None),
-        world_size=job.world_size,
-        loss=loss(job.lost_by_kind, ranks) if job.lost_by_kind else None,
-        slowdown=job.slowdown,
-        findings=tuple(advised(each, job.job_id) for each in found),
-        more=tuple(more),
-        events=tuple(
-            Event(each.late_for_seconds, f"Rank {each.rank} became slow in {each.stage}.")
-            for each in waking[:MOST_EVENTS]
-        ),
-        unjudged=(*((NO_HISTORY,) if found else ()), *unjudged(known)),
-    )
-
-
-def _known(job: Job, answers: Sequence[Answer]) -> Known:
+def _known(job: Job, documents: Sequence[Document]) -> Known:
     said = [
         each
-        for answer in answers
-        for each in objects(answer.document.get("jobs"))
+        for document in documents
+        for each in objects(document.get("jobs"))
         if each.get("job_id") == job.job_id
     ]
     judges = {text(mapping(each.get("verdict")).get("judge")) for each in said}
+    waking = [each for each in job.late if each.wakes and each.gpus_lost > 0]
     return Known(
         job,
-        places={rank.rank: _place(rank) for rank in job.ranks},
+        places={
+            rank.rank: Place(rank.node, gpu=rank.gpu, gpu_uuid=rank.gpu_uuid, pid=rank.pid)
+            for rank in job.ranks
+        },
         lines=dict(_lines(said)),
+        late_gpus={each.rank: {each.stage: each.gpus_lost} for each in waking},
         silent={rank.rank: rank.report_age_seconds or 0.0 for rank in job.ranks if rank.silent},
         reasons=() if job.reason is None or job.state == states.STARTING else (job.reason,),
         judge="node" if judges == {"node"} else None,
     )
-
-
-def _place(rank: Rank) -> Place:
-    return Place(node=rank.node, gpu=rank.gpu, gpu_uuid=rank.gpu_uuid, pid=rank.pid)
 
 
 def _lines(said: Sequence[Document]) -> Iterator[tuple[int, list[LineView]]]:
@@ -120,17 +93,14 @@ def _lines(said: Sequence[Document]) -> Iterator[tuple[int, list[LineView]]]:
 
 
 def _line(said: Document) -> LineView | None:
-    stage, place, share = (
-        text(said.get("stage")),
-        text(said.get("place")),
-        number(said.get("share")),
-    )
+    stage, place = text(said.get("stage")), text(said.get("place"))
+    share = number(said.get("share"))
     return LineView(stage, place, share) if stage and place and share is not None else None
 
 
-def _lost_gpus(known: Known, answers: Sequence[Answer]) -> Iterator[Finding]:
+def _lost_gpus(known: Known, documents: Sequence[Document]) -> Iterator[Finding]:
     """Yield a finding for each GPU of the job that does not answer."""
-    for gpu in (each for answer in answers for each in objects(answer.document.get("gpus"))):
+    for gpu in (each for document in documents for each in objects(document.get("gpus"))):
         ranks = [
             rank
             for each in objects(gpu.get("ranks"))
@@ -146,8 +116,3 @@ def _lost_gpus(known: Known, answers: Sequence[Answer]) -> Iterator[Finding]:
                 ranks=tuple(ranks),
                 place=place,
             )
-
-
-def _slower(job: Job) -> Iterator[Finding]:
-    for change in job.changes:
-        yield Finding("slower", change_sentence(change))

@@ -8,20 +8,23 @@ from statistics import fmean
 from typing import Final
 
 from exporter.accounting.step import quantile
-from exporter.advice import advice, situations
 from exporter.causes.explain import explain
-from exporter.causes.model import UNKNOWN, Evidence, Lateness, Quantiles
-from exporter.diagnose.advise import advised
-from exporter.diagnose.late import explained
-from exporter.diagnose.loss import loss
+from exporter.causes.model import Evidence, Lateness, Quantiles
+from exporter.diagnose.known import Known
+from exporter.diagnose.late import late_finding, mild
 from exporter.diagnose.model import CannotTell, Event, Finding, Place, Report, ordered
+from exporter.diagnose.report import report
+from exporter.diagnose.situations import loss_finding, not_judgeable
 from exporter.errors import UsageError
 from exporter.live import states
-from exporter.live.sentences import DOING, duration, listed
+from exporter.live.causes import CauseView, view_cause
+from exporter.live.sentences import LateView, duration, listed
 from exporter.replay.findings import CHANGE, OF_THE_JOB
 from exporter.replay.findings import Finding as Found
 from exporter.replay.replay import Replay, replay
+from exporter.replay.series import instance
 from exporter.replay.traces import Run, read_traces, run_of
+from exporter.top.model import Job
 from rank_probe.stages import STAGES, SYNC
 from rank_probe.verdict import MILD, NODE, PAUSES, UNSYNCED
 
@@ -36,35 +39,43 @@ def read_trace(path: Path, job_id: str | None, scale: float = 1.0) -> Report:
         run = run_of(read_traces([path]), job_id)
     except UsageError as error:
         raise CannotTell(f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
-    return trace_report(replay(run, scale), str(path))
-
-
-def trace_report(one: Replay, source: str) -> Report:
-    """Return the report on a replayed run."""
-    kinds = asdict(one.kinds) if one.kinds and one.synced else {}
-    seconds = one.found.seconds if one.found else 0.0
-    lost = {kind: paid / seconds for kind, paid in kinds.items()} if seconds else {}
-    findings = ordered([each for found in one.findings for each in _findings(one, found)])
-    findings += [
-        Finding(reason, f"The job cannot be judged: {situations()[reason].text}.")
-        for reason in one.not_judgeable
-        if reason in situations()
-    ]
-    state = _state(one)
-    return Report(
-        source=source,
-        job_id=one.run.job_id,
-        state=state,
-        sentence=_sentence(one, state),
+    one = replay(run, scale)
+    known = _known(one)
+    told = [found for found in one.findings if found.kind not in (MILD, CHANGE)]
+    findings = ordered([_finding(known, one, found) for found in told])
+    findings += not_judgeable(known) if known.reasons else []
+    unjudged = [*([NO_HARDWARE] if findings else []), *_left_out(one)]
+    return replace(
+        report(known, str(path), None, findings, mild(known.job.late), _changes(one)),
         covers_seconds=one.seconds,
-        world_size=len(one.run.times),
-        loss=loss(lost, _by_rank(one)) if lost else None,
-        slowdown=one.slowdown if one.named else None,
-        findings=tuple(advised(each, one.run.job_id) for each in findings),
-        more=tuple(_mild(one)),
-        events=tuple(_changes(one)),
-        unjudged=(NO_HARDWARE, *_left_out(one)) if findings else tuple(_left_out(one)),
+        unjudged=tuple(unjudged),
     )
+
+
+def _known(one: Replay) -> Known:
+    seconds = one.found.seconds if one.found else 0.0
+    kinds = asdict(one.kinds) if one.kinds and one.synced and seconds else {}
+    late_gpus: dict[int, dict[str, float]] = defaultdict(dict)
+    for (rank, stage), caused in (one.found.caused if one.found and seconds else {}).items():
+        if rank in one.named:
+            late_gpus[rank][stage] = caused / seconds
+    state = _state(one)
+    steps = f"{one.whole_steps} steps of {len(one.run.times)} ranks in {duration(one.seconds)}"
+    is_even = state == states.HEALTHY and not one.findings
+    job = Job(
+        one.run.job_id,
+        state=state,
+        sentence=f"{steps}; no rank is late." if is_even else f"{steps}.",
+        world_size=len(one.run.times),
+        lost_by_kind={kind: paid / seconds for kind, paid in kinds.items()},
+        late=[each for found in one.findings if found.kind == MILD for each in _late(one, found)],
+        slowdown=one.slowdown if one.named else None,
+    )
+    places = {
+        rank: Place(node=instance(node).partition(":")[0] or None)
+        for rank, node in one.run.nodes.items()
+    }
+    return Known(job, places, late_gpus=late_gpus, reasons=one.not_judgeable)
 
 
 def _state(one: Replay) -> str:
@@ -78,138 +89,85 @@ def _state(one: Replay) -> str:
     return states.ROTATING if "rotating" in kinds else states.HEALTHY
 
 
-def _sentence(one: Replay, state: str) -> str:
-    steps = f"{one.whole_steps} steps of {len(one.run.times)} ranks in {duration(one.seconds)}"
-    if state == states.HEALTHY and not one.findings:
-        return f"{steps}; no rank is late."
-    return f"{steps}."
-
-
-def _findings(one: Replay, found: Found) -> Iterator[Finding]:
-    if found.kind in (MILD, CHANGE):
-        return
-    since, until = one.seconds - found.onset_s, None
-    if found.cleared_s is not None:
-        until = one.seconds - found.cleared_s
+def _finding(known: Known, one: Replay, found: Found) -> Finding:
     if found.kind in OF_THE_JOB:
-        yield Finding(
-            found.kind,
-            _of_the_job(found),
-            peer_group=found.peer_group,
-            stage=found.stage,
+        gpus = found.gpus_lost or 0.0
+        finding = loss_finding(found.kind, gpus, len(one.run.times), found.stage)
+        finding = replace(finding, peer_group=found.peer_group)
+    else:
+        late = _late(one, found)
+        finding = replace(late_finding(known, late), gpus_lost=found.gpus_lost)
+        if found.kind == UNSYNCED:
+            finding = replace(finding, what="unsynced", sentence=next(mild(late)))
+    until = None if found.cleared_s is None else one.seconds - found.cleared_s
+    return replace(finding, since_seconds=one.seconds - found.onset_s, until_seconds=until)
+
+
+def _late(one: Replay, found: Found) -> list[LateView]:
+    cause = _cause(one, found)
+    return [
+        LateView(
+            rank=rank,
+            peer_group=one.run.peer_groups[rank],
+            stage=found.stage or "",
             kind=found.kind,
-            gpus_lost=found.gpus_lost,
-            since_seconds=since,
-            until_seconds=until,
+            ratio=found.ratio or 0.0,
+            gpus_lost=(found.gpus_lost or 0.0) / len(found.ranks),
+            late_for_seconds=one.seconds - found.onset_s,
+            is_here=True,
+            cause=cause,
         )
-        return
-    finding = Finding(
-        what=UNKNOWN,
-        sentence=_late(found),
-        rank=found.rank,
-        ranks=found.ranks,
-        peer_group=found.peer_group,
-        place=Place(node=(found.instance or "").partition(":")[0] or None),
-        stage=found.stage,
-        kind=found.kind,
-        ratio=found.ratio,
-        gpus_lost=found.gpus_lost,
-        since_seconds=since,
-        until_seconds=until,
-        cause=UNKNOWN,
-        cause_text=advice()[UNKNOWN].text,
-    )
-    late = Lateness(found.stage or "", found.kind, found.ratio or 0.0, _costs(one, found))
-    own, peers = _stages(one, found)
-    cause = explain(late, Evidence(_figures(own)), _quantiles(peers))
-    finding = finding if cause is None else explained(finding, cause)
-    yield replace(finding, what="unsynced") if found.kind == UNSYNCED else finding
+        for rank in found.ranks
+    ]
 
 
-def _late(found: Found) -> str:
-    doing = DOING.get(found.stage or "", f"in {found.stage}")
-    many = f"{found.ratio or 0:.0%}"
-    if found.kind == NODE:
-        names = listed([str(rank) for rank in found.ranks])
-        return f"The ranks of {found.instance}, {names}, are slow {doing}, by {many}."
-    if found.kind == PAUSES:
-        return f"Rank {found.rank} pauses now and then {doing}, for {many} of its time."
-    if found.kind == UNSYNCED:
-        return f"Rank {found.rank} is slow {doing}, by {many}, but no wait was measured."
-    return f"Rank {found.rank} is slow {doing}, by {many}."
+# ---- The cause ---------------------------------------------------------------------------------
 
 
-def _of_the_job(found: Found) -> str:
-    if found.kind == "rotating":
-        return f"Another rank is slow {DOING.get(found.stage or '', '')} in each step."
-    if found.kind == "group":
-        return f"Peer group {found.peer_group} has more work than the others."
-    return "All ranks wait for communication."
-
-
-def _costs(one: Replay, found: Found) -> dict[str, float]:
-    """Return what the ranks of *found* cost, by stage; that of its stage alone if not known."""
-    costs: dict[str, float] = defaultdict(float)
-    for (rank, stage), seconds in (one.found.caused if one.found else {}).items():
-        if rank in found.ranks:
-            costs[stage] += seconds
-    return costs or {found.stage or "": 1.0}
-
-
-def _by_rank(one: Replay) -> dict[int, dict[str, float]]:
-    lost: dict[int, dict[str, float]] = defaultdict(dict)
-    if one.found is not None:
-        for (rank, stage), seconds in one.found.caused.items():
-            if rank in one.named:
-                lost[rank][stage] = seconds / one.found.seconds
-    return lost
-
-
-def _stages(one: Replay, found: Found) -> tuple[dict[str, float], list[dict[str, float]]]:
-    """Return the mean step while it lasted: of the ranks of *found*, and of each peer."""
+def _cause(one: Replay, found: Found) -> CauseView | None:
+    """Return what the mean step while it lasted says, compared with that of each peer."""
     begin = one.begin_s + found.onset_s / one.scale
     end = one.begin_s + (one.seconds if found.cleared_s is None else found.cleared_s) / one.scale
     groups = {one.run.peer_groups[rank] for rank in found.ranks}
+    costs: dict[str, float] = defaultdict(float)
+    for (rank, stage), seconds in (one.found.caused if one.found else {}).items():
+        costs[stage] += seconds if rank in found.ranks else 0.0
     means = {
-        rank: _mean(one.run, rank, begin, end)
+        rank: _figures(one.run, rank, begin, end)
         for rank in one.run.times
         if one.run.peer_groups[rank] in groups and (rank in found.ranks or rank not in one.named)
     }
-    own = [means[rank] for rank in found.ranks]
-    mine = {
-        stage: fmean(each.get(stage, 0.0) for each in own) for stage in {s for e in own for s in e}
-    }
-    return mine, [mean for rank, mean in means.items() if rank not in found.ranks and mean]
+    own = [means.pop(rank) for rank in found.ranks]
+    figures = {name: fmean(each.get(name, 0.0) for each in own) for name in _names(own)}
+    peers = [mean for mean in means.values() if mean]
+    late = Lateness(
+        found.stage or "", found.kind, found.ratio or 0.0, costs or {found.stage or "": 1.0}
+    )
+    cause = explain(late, Evidence(figures), _quantiles(peers))
+    return None if cause is None else view_cause(cause)
 
 
-def _figures(stages: Mapping[str, float]) -> dict[str, float]:
-    """Return the mean time in each of *stages* as the figures that a probe reports."""
-    return {f"{stage}_seconds": seconds for stage, seconds in stages.items() if stage != SYNC_STAGE}
+def _figures(run: Run, rank: int, begin: float, end: float) -> dict[str, float]:
+    """Return the mean time in each stage of the steps in between, as the probe's figures."""
+    steps = [run.steps[step][rank] for step, at in run.times[rank].items() if begin <= at <= end]
+    stages = {stage for step in steps for stage in step} - {SYNC_STAGE}
+    return {f"{stage}_seconds": fmean(step.get(stage, 0.0) for step in steps) for stage in stages}
 
 
 def _quantiles(peers: Sequence[Mapping[str, float]]) -> dict[str, Quantiles]:
     """Return the figures of the *peers*; who has no such stage spends no time in it."""
     found = {}
-    for stage in sorted({stage for each in peers for stage in each} - {SYNC_STAGE}):
-        times = [each.get(stage, 0.0) for each in peers]
-        lower, middle, upper = (quantile(share, times) for share in (1 / 3, 1 / 2, 2 / 3))
-        found[f"{stage}_seconds"] = Quantiles(lower, middle, upper)
+    for name in _names(peers):
+        times = [each.get(name, 0.0) for each in peers]
+        found[name] = Quantiles(*(quantile(share, times) for share in (1 / 3, 1 / 2, 2 / 3)))
     return found
 
 
-def _mean(run: Run, rank: int, begin: float, end: float) -> dict[str, float]:
-    steps = [run.steps[step][rank] for step, at in run.times[rank].items() if begin <= at <= end]
-    stages = {stage for step in steps for stage in step}
-    return {stage: fmean(step.get(stage, 0.0) for step in steps) for stage in stages}
+def _names(figures: Sequence[Mapping[str, float]]) -> list[str]:
+    return sorted({name for each in figures for name in each})
 
 
-def _mild(one: Replay) -> Iterator[str]:
-    for found in one.findings:
-        if found.kind == MILD and found.rank not in one.named - {found.rank}:
-            yield (
-                f"Rank {found.rank} is a little slow {DOING.get(found.stage or '', '')}, by "
-                f"{found.ratio or 0:.1%}, too little for an alert."
-            )
+# ---- Sentences ---------------------------------------------------------------------------------
 
 
 def _changes(one: Replay) -> Iterator[Event]:

@@ -1,8 +1,9 @@
-"""What exporters or a Prometheus know of one job, from which the findings are made."""
+"""What exporters, a Prometheus or a trace know of one job."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from exporter.diagnose.loss import ByRank
 from exporter.diagnose.model import Place
 from exporter.live.sentences import LineView
 from exporter.top.model import Job
@@ -13,15 +14,17 @@ from exporter.vocabulary.thresholds import defaults
 class Known:
     """A *job* with the *places* of the ranks that matter, and the *lines* of late ranks' code.
 
-    *silent* are ranks that have not reported for so many seconds, *unprobed* those without the
-    probe, *down* the places of exporters that do not answer. *rotating* is the loss of that kind by
-    stage. *reasons* say why the job cannot be judged, the first explains the others. *judge* is
-    `join` or `node`. *thresholds* are those of the job; the others are the defaults.
+    *late_gpus* are lost to late ranks. *silent* are ranks that have not reported for so many
+    seconds, *unprobed* those without the probe, *down* the places of exporters that do not answer.
+    *rotating* is the loss of that kind by stage. *reasons* say why the job cannot be judged, the
+    first explains the others. *judge* is `join` or `node`. *thresholds* are those of the job; the
+    others are the defaults.
     """
 
     job: Job
     places: Mapping[int, Place] = field(default_factory=dict)
     lines: Mapping[int, Sequence[LineView]] = field(default_factory=dict)
+    late_gpus: ByRank = field(default_factory=dict)
     silent: Mapping[int, float] = field(default_factory=dict)
     unprobed: Sequence[int] = ()
     down: Sequence[Place] = ()
@@ -31,6 +34,7 @@ class Known:
     judge: str | None = None
     judged_ranks: float | None = None
     thresholds: Mapping[str, float] = field(default_factory=dict)
+    gpu_hour_price: float | None = None
 
     @property
     def ranks(self) -> float:

@@ -7,17 +7,19 @@ from statistics import fmean
 from typing import Final
 
 from exporter.advice import advice
-from exporter.causes.model import UNKNOWN, Cause
+from exporter.causes.model import UNKNOWN
 from exporter.diagnose.known import Known
-from exporter.diagnose.model import Finding, Place
+from exporter.diagnose.model import Event, Finding, Place
 from exporter.live.causes import CauseView
-from exporter.live.sentences import LateView, LineView, late_sentence, listed, sentence
+from exporter.live.sentences import LateView, late_sentence, sentence
 from exporter.top import causes
+from exporter.top.model import Job, few
 from rank_probe.verdict import NODE, UNSYNCED
 
 # So many are told with all that is known of them.
 MOST_FINDINGS: Final = 5
-MOST_NAMES: Final = 20
+MOST_EVENTS: Final = 5
+MOST_MILD: Final = 3
 # What costs less than this share of the costliest waits until that one is mended.
 WORTH_MENDING: Final = 0.1
 
@@ -33,20 +35,35 @@ def late_findings(known: Known) -> tuple[list[Finding], list[str]]:
     least = WORTH_MENDING * _cost(found[0][1]) if found else 0.0
     told = [those for _, those in found[:MOST_FINDINGS] if _cost(those) >= least]
     rest = [name for name, _ in found[len(told) :]]
-    return [_finding(known, those) for those in told], [*_rest(rest), *_mild(known)]
+    more = list(mild(known.job.late))
+    if rest:
+        less = "They cost less: mend the above first, and look again."
+        more.insert(0, f"Late as well: {few(rest)}. {less}")
+    return [late_finding(known, those) for those in told], more
 
 
-def _cost(those: Sequence[LateView]) -> float:
-    return sum(late.gpus_lost for late in those)
+def mild(late_ranks: Sequence[LateView]) -> Iterator[str]:
+    """Say which of them are not late enough to be told, or not known well enough."""
+    for late in [late for late in late_ranks if not late.wakes][:MOST_MILD]:
+        why = "but no wait was measured" if late.kind == UNSYNCED else "too little for an alert"
+        yield sentence(f"rank {late.rank} needs {late.ratio:.1%} more time than its peers, {why}.")
 
 
-def _finding(known: Known, those: Sequence[LateView]) -> Finding:
+def late_events(job: Job) -> Iterator[Event]:
+    """Yield when the costliest ranks became slow, as far as that is known."""
+    began = [late for late in job.late if late.wakes and late.late_for_seconds]
+    for late in began[:MOST_EVENTS]:
+        yield Event(late.late_for_seconds, f"Rank {late.rank} became slow in {late.stage}.")
+
+
+def late_finding(known: Known, those: Sequence[LateView]) -> Finding:
     """Return what is known of a late rank, or of the late ranks of a node."""
     first = max(those, key=lambda late: late.gpus_lost)
     is_node = first.kind == NODE
     place = known.place(first.rank)
     stage = Counter(late.stage for late in those).most_common(1)[0][0]
     groups = {late.peer_group for late in those}
+    lines = [line for late in those for line in known.lines.get(late.rank, ())]
     finding = Finding(
         what=UNKNOWN,
         sentence=late_sentence(those, known.job.world_size or len(those)),
@@ -59,16 +76,19 @@ def _finding(known: Known, those: Sequence[LateView]) -> Finding:
         ratio=fmean(late.ratio for late in those),
         gpus_lost=_cost(those),
         since_seconds=max(late.late_for_seconds for late in those) or None,
-        lines=_lines(known, those, stage),
+        lines=tuple(sorted(lines, key=lambda line: (line.stage != stage, -line.share))),
         cause=UNKNOWN,
         cause_text=advice()[UNKNOWN].text,
     )
     cause = causes.of_node(those)
-    return finding if cause is None else explained(finding, cause)
+    return finding if cause is None else _explained(finding, cause)
 
 
-def explained(finding: Finding, cause: Cause | CauseView) -> Finding:
-    """Return *finding* with its *cause*."""
+def _cost(those: Sequence[LateView]) -> float:
+    return sum(late.gpus_lost for late in those)
+
+
+def _explained(finding: Finding, cause: CauseView) -> Finding:
     return replace(
         finding,
         what=cause.cause if cause.cause in advice() else UNKNOWN,
@@ -82,23 +102,3 @@ def explained(finding: Finding, cause: Cause | CauseView) -> Finding:
         peers_value=cause.peers_value,
         first=cause.first_action or None,
     )
-
-
-def _lines(known: Known, those: Sequence[LateView], stage: str) -> tuple[LineView, ...]:
-    found = [line for late in those for line in known.lines.get(late.rank, ())]
-    return tuple(sorted(found, key=lambda line: (line.stage != stage, -line.share)))
-
-
-def _rest(names: Sequence[str]) -> Iterator[str]:
-    if names:
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        yield (
-            f"Late as well: {listed(names[:MOST_NAMES])}{more}. They cost less: mend the above "
-            "first, and look again."
-        )
-
-
-def _mild(known: Known) -> Iterator[str]:
-    for late in [late for late in known.job.late if not late.wakes][:3]:
-        why = "but no wait was measured" if late.kind == UNSYNCED else "too little for an alert"
-        yield sentence(f"rank {late.rank} needs {late.ratio:.1%} more time than its peers, {why}.")

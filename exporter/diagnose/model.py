@@ -44,9 +44,10 @@ class Place:
     pid: int | None = None
 
     @property
-    def is_named(self) -> bool:
-        """Say whether *node* is a name that says more than the address."""
-        return self.instance is None or self.node != host(self.instance)
+    def shown(self) -> str | None:
+        """Return the node's name, or the address of its exporter if only that is known."""
+        is_named = self.instance is None or self.node != host(self.instance)
+        return self.node if is_named else self.instance
 
 
 def host(instance: str | None) -> str | None:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from exporter.diagnose.loss import hundredths
-from exporter.diagnose.model import BALANCED, CANNOT_TELL, Finding, Part, Report
+from exporter.diagnose.model import BALANCED, CANNOT_TELL, Event, Finding, Part, Report
 from exporter.live.sentences import duration, is_slower
 from exporter.top.model import STATE_WORDS
 from exporter.vocabulary.words import cause_in_short
@@ -81,48 +81,56 @@ def _parts(part: Part, depth: int) -> Iterator[tuple[int, str, float]]:
 def rows(finding: Finding, at_seconds: float | None) -> Iterator[tuple[str, str]]:
     """Yield what is known of *finding*, as a label and a text each; what is not known has none."""
     place = finding.place
-    where = [(place.node if place.is_named else place.instance) or ""]
-    where += [f"GPU {place.gpu}"] if place.gpu is not None else []
-    where += [place.gpu_uuid] if place.gpu_uuid else []
-    where += [f"PID {place.pid}"] if place.pid is not None else []
+    where = [
+        place.shown,
+        None if place.gpu is None else f"GPU {place.gpu}",
+        place.gpu_uuid,
+        None if place.pid is None else f"PID {place.pid}",
+    ]
     if any(where):
         yield "Where", ", ".join(each for each in where if each)
     if finding.since_seconds is not None:
         yield "Since", _since(finding, at_seconds)
     if finding.gpus_lost is not None:
-        yield "Cost", _cost(finding)
+        longer = finding.ratio is not None
+        more = f"; its own time is {finding.ratio:.1%} longer than its peers'" if longer else ""
+        yield "Cost", f"{finding.gpus_lost:.2f} GPUs{more}"
     if finding.stage is not None:
         yield "Stage", finding.stage
     for line in finding.lines[:MOST_LINES]:
         yield "Code", f"{line.share:.0%} of its time in {line.stage} is in {line.place}"
     if finding.cause is not None:
-        yield "Cause", _cause(finding)
-    for fact in finding.facts:
-        yield "Fact", fact
-    for other in finding.others:
-        yield "Or perhaps", other
+        share = f" ({finding.explains:.0%} of the delay)" if finding.explains else ""
+        name = cause_in_short(finding.cause, finding.detail or "")
+        yield "Cause", f"{name}: {finding.cause_text}{share}."
+    yield from (("Fact", fact) for fact in finding.facts)
+    yield from (("Or perhaps", other) for other in finding.others)
     if finding.first:
         yield "First", finding.first
 
 
+def sections(report: Report) -> Iterator[tuple[str, list[str]]]:
+    """Yield the lists at the end, each with its heading; none that is empty."""
+    began = [f"{_ago(each, report.at_seconds)}: {each.sentence}" for each in report.events]
+    lists = {
+        "Also": list(report.more),
+        "What began, the latest first": began,
+        "Not judged": list(report.unjudged),
+    }
+    yield from ((name, texts) for name, texts in lists.items() if texts)
+
+
+def _ago(event: Event, at_seconds: float | None) -> str:
+    ago = duration(event.since_seconds)
+    if at_seconds is None:
+        return f"{ago} before the end"
+    return f"{clock(at_seconds - event.since_seconds)} UTC, {ago} ago"
+
+
 def _since(finding: Finding, at_seconds: float | None) -> str:
-    since = finding.since_seconds or 0.0
-    until = finding.until_seconds
+    since, until = finding.since_seconds or 0.0, finding.until_seconds
     if at_seconds is None:
         end = f" until {duration(until)} before it" if until else ""
         return f"{duration(since)} before the end{end}"
     end = f" until {duration(until)} ago" if until else ""
     return f"{duration(since)} ({clock(at_seconds - since)} UTC){end}"
-
-
-def _cost(finding: Finding) -> str:
-    said = f"{finding.gpus_lost:.2f} GPUs"
-    if finding.ratio is not None:
-        said += f"; its own time is {finding.ratio:.1%} longer than its peers'"
-    return said
-
-
-def _cause(finding: Finding) -> str:
-    share = f" ({finding.explains:.0%} of the delay)" if finding.explains else ""
-    name = cause_in_short(finding.cause or "", finding.detail or "")
-    return f"{name}: {finding.cause_text}{share}."

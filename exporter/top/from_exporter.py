@@ -13,7 +13,6 @@ from exporter.client.fields import label, mapping, number, numbers, objects, tex
 from exporter.live import states
 from exporter.live.sentences import LateView
 from exporter.top import causes
-from exporter.top.explained import explained
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, Rank, in_order, no_such_job
 from exporter.top.ranks import holds_up, worth_a_row
 from rank_probe.verdict import Change
@@ -139,7 +138,7 @@ def _with_causes(job: Job, late: Sequence[LateView]) -> Job:
     """Return *job* with the causes of its late ranks, each of which only its own node knows."""
     known = {each.rank: each.cause for each in late if each.cause is not None}
     those = [replace(each, cause=known.get(each.rank)) for each in job.late]
-    return explained(replace(job, late=those))
+    return causes.explained(replace(job, late=those))
 
 
 def _weight(job: Job) -> int:

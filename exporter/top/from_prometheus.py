@@ -11,7 +11,6 @@ from exporter.client.names import with_names
 from exporter.client.prometheus import Prometheus, Sample, selector
 from exporter.live.sentences import LateView
 from exporter.top import causes
-from exporter.top.explained import explained
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, in_order, no_such_job
 from exporter.top.prometheus_ranks import with_ranks
 from exporter.top.ranks import MOST_RANKS
@@ -106,13 +105,19 @@ def _why_none(prometheus: Prometheus, cluster: str | None) -> str:
 def _jobs(prometheus: Prometheus, cluster: str | None) -> list[Job]:
     where = selector(cluster=cluster)
     own = prometheus.query(f'{{__name__=~"{JOB_SERIES}",{where}}}'.replace(",}", "}"))
-    costliest = f"topk by (cluster, job_id) ({MOST_RANKS}, rank:rankskew_gpus_lost:sum{{{where}}})"
-    late = prometheus.query(
-        f'{{__name__=~"{LATE_SERIES}",{where}}} '.replace(",}", "}")
-        + f"and on (cluster, job_id, rank, instance) {costliest}"
-    )
+    late = prometheus.query(_of_costliest(LATE_SERIES, where))
+    known = {causes.who(each) for each in late if each.name == causes.INFO}
+    if any(causes.who(each) not in known for each in late):
+        kept = causes.of_last_minute(prometheus, _of_costliest(causes.SERIES, where))
+        late += [each for each in kept if causes.who(each) not in known]
     found = _by_job(with_names(prometheus, [*own, *late]))
     return [_job(*who, found[who], prometheus.now) for who in found]
+
+
+def _of_costliest(series: str, where: str) -> str:
+    costliest = f"topk by (cluster, job_id) ({MOST_RANKS}, rank:rankskew_gpus_lost:sum{{{where}}})"
+    own = f'{{__name__=~"{series}",{where}}}'.replace(",}", "}")
+    return f"{own} and on (cluster, job_id, rank, instance) {costliest}"
 
 
 def _by_job(samples: Iterable[Sample]) -> dict[tuple[str, str], Found]:
@@ -143,7 +148,7 @@ def _job(cluster: str, job_id: str, found: Found, now: float) -> Job:
         coverage=found.value("job:rankskew_coverage:ratio"),
         reason=_reason(found),
     )
-    return told(explained(job), found.samples)
+    return told(causes.explained(job), found.samples)
 
 
 def _state(found: Found) -> str:

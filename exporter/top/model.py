@@ -15,7 +15,7 @@ STATE_WORDS: Final = states.WORDS | {UNKNOWN: UNKNOWN}
 STATES: Final = tuple(STATE_WORDS)
 
 # As many are named in a sentence.
-MOST_JOBS: Final = 20
+MOST_NAMES: Final = 20
 NO_RANK: Final = (
     "No rank has reported yet; start a job with: torchrun --nproc-per-node 8 -m rank_probe train.py"
 )
@@ -136,6 +136,15 @@ def _urgency(job: Job) -> tuple[int, float, int, str, str]:
 
 def no_such_job(job_id: str, jobs: Sequence[Job]) -> str:
     """Say that *job_id* is not among *jobs*, and which are."""
-    names = sorted({job.job_id for job in jobs})
-    more = f" and {len(names) - MOST_JOBS} more" if len(names) > MOST_JOBS else ""
-    return f"There is no job {job_id!r}; there are: {', '.join(names[:MOST_JOBS])}{more}."
+    return f"There is no job {job_id!r}; there are: {few(sorted({job.job_id for job in jobs}))}."
+
+
+def several_jobs(names: Sequence[str]) -> str:
+    """Say that one of several jobs must be named."""
+    return f"There are {len(names)} jobs; name one with --job: {few(names)}."
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first of *names*, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(names[:MOST_NAMES])}{more}"

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from typing import Final
 
 from exporter.client.fetch import Trouble
@@ -22,11 +21,10 @@ from exporter.diagnose.compare.periods import (
 from exporter.errors import UsageError
 from exporter.replay.times import Timeline, timeline
 from exporter.replay.traces import Run, run_of
+from exporter.top.model import few
 from rank_probe.judge import WARMUP_STEPS
 
 SIDES: Final = ("Before", "After")
-# As many are named in a sentence.
-MOST_NAMES: Final = 20
 
 
 def compare_recorded(
@@ -45,9 +43,8 @@ def compare_recorded(
     if jobs := _two_jobs(parts):
         those = [last_period(prometheus, job, cluster, window_seconds) for job in jobs]
     else:
-        those = list(periods(parts, window_seconds, now, partial(moment, now=now)))
-        job = _job(prometheus, job_id, cluster, those)
-        jobs = job, job
+        those = list(periods(parts, window_seconds, now, moment))
+        jobs = [_job(prometheus, job_id, cluster, those)] * 2
     before, after = (
         prometheus_side(prometheus, job, cluster, f"{word} ({_clock(period)})", period)
         for word, job, period in zip(SIDES, jobs, those, strict=True)
@@ -62,27 +59,23 @@ def compare_traces(
     parts = two_parts(asked)
     if jobs := _two_jobs(parts):
         chosen = [run_of(runs, job) for job in jobs]
-        before, after = (
-            trace_side(run, f"{word} (job {run.job_id})", sorted(run.steps)[WARMUP_STEPS:])
-            for word, run in zip(SIDES, chosen, strict=True)
-        )
-        return compare(before, after)
-    run = run_of(runs, job_id)
-    names, numbers = _steps(run, parts, window_seconds)
+        names = [f"job {run.job_id}" for run in chosen]
+        numbers = [sorted(run.steps)[WARMUP_STEPS:] for run in chosen]
+    else:
+        chosen = [run_of(runs, job_id)] * 2
+        names, numbers = _steps(chosen[0], parts, window_seconds)
     before, after = (
         trace_side(run, f"{word} ({name})", those)
-        for word, name, those in zip(SIDES, names, numbers, strict=True)
+        for run, word, name, those in zip(chosen, SIDES, names, numbers, strict=True)
     )
     return compare(before, after)
 
 
-def _two_jobs(parts: tuple[str, str]) -> tuple[str, str] | None:
+def _two_jobs(parts: tuple[str, str]) -> list[str]:
     jobs = [job for part in parts if (job := job_of(part)) is not None]
-    if not jobs:
-        return None
     if len(jobs) == 1:
         raise UsageError("--compare takes two jobs, job:OLD..job:NEW, or two times of one job")
-    return jobs[0], jobs[1]
+    return jobs
 
 
 def _job(
@@ -91,27 +84,26 @@ def _job(
     """Return the job *job_id*, or the only one that ran at the end of both periods."""
     where = selector(cluster=cluster, job_id=job_id, rank="0")
     query = f"group by (cluster, job_id) (rankskew_steps_total{{{where}}})"
-    found = [
+    first, last = (
         {(each["job_id"], each["cluster"]) for each in prometheus.query(query, period.end)}
         for period in those
-    ]
-    both = sorted(found[0] & found[1])
+    )
+    both = sorted(first & last)
+    jobs = sorted({job for job, _ in both})
     if len(both) == 1:
-        return both[0][0]
-    if not both and job_id is not None:
+        return jobs[0]
+    if not jobs and job_id is not None:
         raise Trouble(
             f"This Prometheus has no steps of a job {job_id!r} at the end of both periods."
         )
-    if not both:
+    if not jobs:
         raise Trouble(
             "No job ran at the end of both periods; --compare job:OLD..job:NEW takes two."
         )
-    jobs = sorted({job for job, _ in both})
     if len(jobs) == 1:
         clusters = ", ".join(cluster for _, cluster in both)
         raise Trouble(f"Several clusters have a job {jobs[0]!r}; give --cluster: {clusters}.")
-    more = f" and {len(jobs) - MOST_NAMES} more" if len(jobs) > MOST_NAMES else ""
-    raise Trouble(f"Give --job; these ran in both periods: {', '.join(jobs[:MOST_NAMES])}{more}.")
+    raise Trouble(f"Give --job; these ran in both periods: {few(jobs)}.")
 
 
 def _steps(
@@ -122,14 +114,11 @@ def _steps(
     if len(ranges) == 1:
         raise UsageError("--compare takes two ranges of steps, such as 100-400..500-900")
     if ranges:
-        names = [f"steps {first} to {last}" for first, last in ranges]
-        return names, [
+        return [f"steps {first} to {last}" for first, last in ranges], [
             [step for step in run.steps if first <= step <= last] for first, last in ranges
         ]
     line = timeline(run, 1.0)
-    those = periods(
-        parts, window_seconds, line.seconds, partial(moment_of_run, run_seconds=line.seconds)
-    )
+    those = periods(parts, window_seconds, line.seconds, moment_of_run)
     return [_clock_of_run(period) for period in those], [_within(line, each) for each in those]
 
 
@@ -144,9 +133,8 @@ def _within(line: Timeline, period: Period) -> list[int]:
 
 def _clock(period: Period) -> str:
     begin, end = (datetime.fromtimestamp(at, UTC) for at in (period.begin, period.end))
-    if begin.date() == end.date():
-        return f"{begin:%Y-%m-%d %H:%M:%S} to {end:%H:%M:%S} UTC"
-    return f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC"
+    until = "%H:%M:%S" if begin.date() == end.date() else "%Y-%m-%d %H:%M:%S"
+    return f"{begin:%Y-%m-%d %H:%M:%S} to {end:{until}} UTC"
 
 
 def _clock_of_run(period: Period) -> str:

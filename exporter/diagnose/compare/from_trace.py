@@ -1,11 +1,11 @@
 """One side of a comparison, from recorded steps."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import pairwise
 from statistics import median
 
-from exporter.accounting.run import Account, Step, account, kinds, slowdown
+from exporter.accounting.run import Step, account, kinds
 from exporter.diagnose.compare.side import (
     RARE_STAGES,
     Block,
@@ -14,13 +14,10 @@ from exporter.diagnose.compare.side import (
     in_blocks,
     pause_seconds,
 )
-from exporter.replay.findings import NAMING, Finding, findings
-from exporter.replay.judge import judge
+from exporter.replay.replay import Replay, replay
 from exporter.replay.series import instance
-from exporter.replay.stretches import stretches
-from exporter.replay.times import Timeline, has_sync, timeline
+from exporter.replay.times import timeline
 from exporter.replay.traces import Run
-from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.stages import STAGES
 from rank_probe.windows import LEAST_STEPS
 
@@ -30,35 +27,20 @@ def trace_side(run: Run, what: str, numbers: Collection[int]) -> Side:
     part = _only(run, numbers)
     if not part.steps:
         return Side(what, run.job_id, 0.0, 0.0, 0, [], trouble=f"{what} has no step.")
-    line = timeline(part, 1.0)
-    parts = stretches(part, line)
-    begin, end = line.origin_seconds, line.origin_seconds + line.seconds
+    one = replay(part)
     ranks = sorted(part.times)
-    if len(parts) != 1 or list(parts[0].ranks) != ranks:
+    side = Side(what, run.job_id, one.begin_s, one.begin_s + one.seconds, len(ranks), [])
+    if [list(stretch.ranks) for stretch in one.stretches] != [ranks]:
         come_and_go = f"{what} has ranks that come and go; compare a period in which all are there."
-        return Side(what, run.job_id, begin, end, len(ranks), [], trouble=come_and_go)
-    steps = [part.steps[number] for number in parts[0].steps]
-    if standstill := _stands_still(what, parts[0].steps, steps, line):
-        return Side(what, run.job_id, begin, end, len(ranks), [], trouble=standstill)
-    judged = judge(part, line, parts, lambda share: None)
-    is_judged = any(verdict.reason is None for one in judged for _, verdict in one.verdicts)
-    nodes = {rank: instance(node) for rank, node in part.nodes.items()}
-    found = findings(judged, nodes, Thresholds().value)
-    named = frozenset(rank for one in found if one.kind in NAMING for rank in one.ranks)
-    synced = has_sync(part)
-    paid = [account(those, part.peer_groups) for those in in_blocks(steps)]
-    return Side(
-        what=what,
-        job_id=run.job_id,
-        begin=begin,
-        end=end,
-        ranks=len(ranks),
-        blocks=[
-            _block(those, cost, named, synced)
-            for those, cost in zip(in_blocks(steps), paid, strict=True)
-        ],
-        late=list(_late(found, part, paid, synced)) if is_judged else None,
-        slowdown=slowdown(steps, part.peer_groups, named) if is_judged else None,
+        return replace(side, trouble=come_and_go)
+    if standstill := _stands_still(what, part, one.stretches[0].steps):
+        return replace(side, trouble=standstill)
+    steps = [part.steps[number] for number in one.stretches[0].steps]
+    return replace(
+        side,
+        blocks=[_block(those, one) for those in in_blocks(steps)],
+        late=list(_late(one)) if one.is_judged else None,
+        slowdown=one.slowdown,
     )
 
 
@@ -71,8 +53,9 @@ def _only(run: Run, numbers: Collection[int]) -> Run:
     return part
 
 
-def _block(steps: Sequence[Step], paid: Account, named: Collection[int], synced: bool) -> Block:
-    split = kinds(paid, named)
+def _block(steps: Sequence[Step], one: Replay) -> Block:
+    paid = account(steps, one.run.peer_groups)
+    split = kinds(paid, one.named)
     return Block(
         steps=len(steps),
         seconds=paid.seconds,
@@ -80,66 +63,57 @@ def _block(steps: Sequence[Step], paid: Account, named: Collection[int], synced:
             stage: median(sum(step[rank].get(stage, 0.0) for step in steps) for rank in steps[0])
             for stage in STAGES
         },
-        lost=split.lost if synced else None,
-        kinds=asdict(split) if synced else {},
+        lost=split.lost if one.synced else None,
+        kinds=asdict(split) if one.synced else {},
     )
 
 
-def _late(
-    found: Sequence[Finding], run: Run, paid: Sequence[Account], synced: bool
-) -> Iterator[LateRank]:
+def _late(one: Replay) -> Iterator[LateRank]:
     """Yield each rank that the judge names, with its cost as a mean over the whole side."""
-    seconds = sum(one.seconds for one in paid)
-    caused = dict.fromkeys(run.times, 0.0)
-    for one in paid:
-        for (rank, _), gpu_seconds in one.caused.items():
-            caused[rank] += gpu_seconds
-    for finding in found:
-        if finding.stage is None:
-            continue
+    for finding in one.findings:
         for rank in finding.ranks:
+            caused = one.found.caused.items() if one.found else ()
+            seconds = sum(seconds for (who, _), seconds in caused if who == rank)
             yield LateRank(
                 rank=rank,
-                peer_group=run.peer_groups[rank],
-                instance=instance(run.nodes[rank]),
-                stage=finding.stage,
+                peer_group=one.run.peer_groups[rank],
+                instance=instance(one.run.nodes[rank]),
+                stage=finding.stage or "",
                 kind=finding.kind,
-                gpus_lost=caused[rank] / seconds if synced else None,
+                gpus_lost=seconds / one.found.seconds if one.found and one.synced else None,
             )
 
 
-def _stands_still(
-    what: str, numbers: Sequence[int], steps: Sequence[Step], line: Timeline
-) -> str | None:
+def _stands_still(what: str, run: Run, numbers: Sequence[int]) -> str | None:
     """Say where the job stood still, or where steps are missing."""
-    lengths = [max(map(_without_rare, step.values())) for step in steps]
+    steps = [run.steps[number].values() for number in numbers]
+    lengths = [max(map(_without_rare, ranks)) for ranks in steps]
     if not lengths:
         return f"{what} has no step that all ranks recorded."
-    longest = max(range(len(steps)), key=lambda at: lengths[at])
-    if lengths[longest] > pause_seconds(median(lengths)):
+    longest, number = max(zip(lengths, numbers, strict=True))
+    pause = pause_seconds(median(lengths))
+    if longest > pause:
         return (
-            f"{what} has a step of {lengths[longest]:.0f} s (step {numbers[longest]}): the job "
-            "stood still; compare a period without it."
+            f"{what} has a step of {longest:.0f} s (step {number}): the job stood still; compare "
+            "a period without it."
         )
-    apart = [b - a for a, b in pairwise(numbers)]
+    apart = [after - before for before, after in pairwise(numbers)]
     if apart and max(apart) > LEAST_STEPS * median(apart):
         at = apart.index(max(apart))
         return (
             f"{what} lacks the steps from {numbers[at] + 1} to {numbers[at + 1] - 1}; compare a "
             "period without that gap."
         )
-    ends = [
-        max(line.ends[rank][number] for rank in step)
-        for number, step in zip(numbers, steps, strict=True)
-    ]
     if max(apart, default=1) > 1:  # Sampled steps are apart.
         return None
-    for at, (earlier, later) in enumerate(pairwise(ends), 1):
-        alone = later - earlier - max(sum(stages.values()) for stages in steps[at].values())
-        if alone > pause_seconds(median(lengths)):
+    by_rank = timeline(run, 1.0).ends.values()
+    ends = [max(of_rank[number] for of_rank in by_rank) for number in numbers]
+    for number, ranks, (before, after) in zip(numbers[1:], steps[1:], pairwise(ends), strict=True):
+        alone = after - before - max(sum(stages.values()) for stages in ranks)
+        if alone > pause:
             return (
-                f"{what} has a gap of {alone:.0f} s before step {numbers[at]}: the job stood "
-                "still or was restarted; compare a period without it."
+                f"{what} has a gap of {alone:.0f} s before step {number}: the job stood still or "
+                "was restarted; compare a period without it."
             )
     return None
 

@@ -9,7 +9,6 @@ from typing import Final
 from exporter import durations
 from exporter.errors import UsageError
 
-NOW: Final = "now"
 JOB: Final = "job:"
 EXAMPLES: Final = (
     "14:05..14:20, -40m..-10m, 13:50/14:05..14:20/14:40, job:OLD..job:NEW or, of a trace, "
@@ -56,29 +55,37 @@ def steps_of(part: str) -> tuple[int, int] | None:
 
 
 def periods(
-    parts: tuple[str, str], window_seconds: float, now: float, read: Callable[[str], float]
+    parts: tuple[str, str], window_seconds: float, now: float, read: Callable[[str, float], float]
 ) -> tuple[Period, Period]:
     """Return the two periods that *parts* mean, up to *now*, the end of all data.
 
-    *read* returns the time that a text means. A moment A stands for the window that ends then, B
-    for the one that begins then and ends *now* at the latest; if B is *now*, for the last window,
-    which begins not before A. Raises UsageError.
+    *read* returns the time that a text means: moment, or moment_of_run. A moment A stands for the
+    window that ends then, B for the one that begins then and ends *now* at the latest; if B is
+    *now*, for the last window, which begins not before A. Raises UsageError.
     """
-    before, after = (_stretch(part, read) for part in parts)
-    if before is None:
-        at = read(parts[0])
-        before = Period(at - window_seconds, at)
-    if after is None:
-        at = read(parts[1])
-        begin = at if at < now else max(now - window_seconds, before.end)
-        after = Period(begin, max(at, min(begin + window_seconds, now)))
-    if after.begin < before.end:
+    (begin, end), (begin_b, end_b) = (_ends(part, now, read) for part in parts)
+    before = Period(end - window_seconds if begin is None else begin, end)
+    if begin_b is None:
+        begin_b = end_b if end_b < now else max(now - window_seconds, before.end)
+        end_b = max(end_b, min(begin_b + window_seconds, now))
+    if begin_b < before.end:
         raise UsageError(
             f"{parts[1]} begins before {parts[0]} ends; --compare takes what came first first"
         )
-    if after.end > now + CLOCK_ERROR_SECONDS or after.begin >= now:
+    if end_b > now + CLOCK_ERROR_SECONDS or begin_b >= now:
         raise UsageError(f"{parts[1]} is later than all data; give a time before the end of it")
-    return before, Period(after.begin, min(after.end, now))
+    return before, Period(begin_b, min(end_b, now))
+
+
+def _ends(part: str, now: float, read: Callable[[str, float], float]) -> tuple[float | None, float]:
+    """Return begin and end of a period; of a moment only that."""
+    first, slash, last = part.partition("/")
+    if not slash:
+        return None, read(first, now)
+    begin, end = read(first, now), read(last, now)
+    if end <= begin:
+        raise UsageError(f"the period {part} ends before it begins")
+    return begin, end
 
 
 def moment(text: str, now: float) -> float:
@@ -87,29 +94,22 @@ def moment(text: str, now: float) -> float:
     Raises UsageError.
     """
     try:
-        if text == NOW:
-            return now
-        if text.startswith("-"):
-            return now - durations.parse(text[1:])
+        if (at := _from_end(text, now)) is not None:
+            return at
         if text.isascii() and text.isdigit():
             return float(text)
         if clock := CLOCK.fullmatch(text):
-            return _last(int(clock[1]), int(clock[2]), int(clock[3] or 0), now)
-        at = datetime.fromisoformat(text)
-        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+            hour, minute, second = (int(part or 0) for part in clock.groups())
+            today = datetime.fromtimestamp(now, UTC)
+            today = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
+            is_to_come = today.timestamp() > now + CLOCK_ERROR_SECONDS
+            return (today - timedelta(days=is_to_come)).timestamp()
+        date = datetime.fromisoformat(text)
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError) as error:
         raise UsageError(
             f"{text!r} is not a time; give 14:05, 2026-01-31T14:05, -30m or seconds since 1970"
         ) from error
-
-
-def _last(hour: int, minute: int, second: int, now: float) -> float:
-    """Return when it was last that time of day."""
-    today = datetime.fromtimestamp(now, UTC)
-    at = today.replace(hour=hour, minute=minute, second=second, microsecond=0)
-    if at.timestamp() > now + CLOCK_ERROR_SECONDS:
-        at -= timedelta(days=1)
-    return at.timestamp()
 
 
 def moment_of_run(text: str, run_seconds: float) -> float:
@@ -118,10 +118,8 @@ def moment_of_run(text: str, run_seconds: float) -> float:
     10m and 0:10:00 count from its begin, -10m from its end.
     """
     try:
-        if text == NOW:
-            return run_seconds
-        if text.startswith("-"):
-            return run_seconds - durations.parse(text[1:])
+        if (at := _from_end(text, run_seconds)) is not None:
+            return at
         if clock := CLOCK_OF_RUN.fullmatch(text):
             return int(clock[1]) * 3600.0 + int(clock[2]) * 60.0 + int(clock[3])
         return durations.parse(text)
@@ -132,11 +130,7 @@ def moment_of_run(text: str, run_seconds: float) -> float:
         ) from error
 
 
-def _stretch(part: str, read: Callable[[str], float]) -> Period | None:
-    begin, slash, end = part.partition("/")
-    if not slash:
-        return None
-    found = Period(read(begin), read(end))
-    if found.end <= found.begin:
-        raise UsageError(f"the period {part} ends before it begins")
-    return found
+def _from_end(text: str, end: float) -> float | None:
+    if text == "now":
+        return end
+    return end - durations.parse(text[1:]) if text.startswith("-") else None

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Final
 
-from exporter.diagnose.compare.changes import Change
 from exporter.diagnose.compare.comparison import (
     CANNOT_TELL,
     IMPROVED,
     NO_WORSE,
     NO_WORSE_RATIO,
     WORSE,
+    Change,
     Comparison,
     LateChange,
 )
@@ -20,12 +20,6 @@ from exporter.diagnose.compare.statistics import Interval
 from exporter.vocabulary.words import slow_at
 
 EXIT_STATUS: Final = {IMPROVED: 0, NO_WORSE: 0, WORSE: 1, CANNOT_TELL: 2}
-HEADINGS: Final = {
-    IMPROVED: "improved",
-    NO_WORSE: "no worse",
-    WORSE: "worse",
-    CANNOT_TELL: "cannot tell",
-}
 COLUMNS: Final = ("", "before", "after", "after / before (95 % interval)")
 # Stages that take less of a step are not listed.
 SMALLEST_STAGE: Final = 0.005
@@ -35,7 +29,7 @@ Row = tuple[str, str, str, str]
 
 def as_text(found: Comparison) -> str:
     """Return a report for a terminal."""
-    lines = [f"{_jobs(found)}: {HEADINGS[found.verdict]}", *_sentences(found)]
+    lines = [_heading(found), *_sentences(found)]
     if rows := list(_rows(found)):
         lines += ["", *_table(rows)]
     if late := list(_late(found)):
@@ -45,8 +39,7 @@ def as_text(found: Comparison) -> str:
 
 def as_markdown(found: Comparison) -> str:
     """Return the same as Markdown."""
-    lines = [f"## {_jobs(found)}: {HEADINGS[found.verdict]}", ""]
-    lines += ["  \n".join(_sentences(found))]
+    lines = [f"## {_heading(found)}", "", "  \n".join(_sentences(found))]
     if rows := list(_rows(found)):
         table = [COLUMNS, ("---",) * len(COLUMNS), *rows]
         lines += ["", *(f"| {' | '.join(row)} |" for row in table)]
@@ -57,35 +50,9 @@ def as_markdown(found: Comparison) -> str:
 
 def as_json(found: Comparison) -> str:
     """Return it for scripts; docs/compare.md describes the fields."""
-    return json.dumps(document(found), indent=2, allow_nan=False)
-
-
-def document(found: Comparison) -> dict[str, object]:
-    """Return the JSON document."""
-    return {
-        "verdict": found.verdict,
-        "why": found.why,
-        "notes": list(found.notes),
-        "before": _side(found.before),
-        "after": _side(found.after),
-        "cost": _change(found.cost),
-        "step": _change(found.step),
-        "step_without_rare": _change(found.without_rare),
-        "rates": [_change(one) for one in found.rates],
-        "gpus_lost": [_change(one) for one in found.lost],
-        "stages": [_change(one) for one in found.stages],
-        "late": None
-        if found.late is None
-        else [
-            {
-                "rank": one.rank,
-                "stage": one.stage,
-                "before": asdict(one.before) if one.before else None,
-                "after": asdict(one.after) if one.after else None,
-            }
-            for one in found.late
-        ],
-    }
+    said = asdict(found) | {"before": _side(found.before), "after": _side(found.after)}
+    said["step_without_rare"], said["gpus_lost"] = said.pop("without_rare"), said.pop("lost")
+    return json.dumps(said, indent=2, allow_nan=False)
 
 
 def _side(side: Side) -> dict[str, object]:
@@ -100,43 +67,34 @@ def _side(side: Side) -> dict[str, object]:
     }
 
 
-def _change(one: Change | None) -> dict[str, object] | None:
-    return None if one is None else asdict(one)
-
-
 # ---- Sentences ---------------------------------------------------------------------------------
 
 
-def _jobs(found: Comparison) -> str:
+def _heading(found: Comparison) -> str:
     names = dict.fromkeys((found.before.job_id, found.after.job_id))
-    return f"job{'s' * (len(names) > 1)} {' and '.join(names)}"
+    return f"job{'s' * (len(names) > 1)} {' and '.join(names)}: {found.verdict.replace('_', ' ')}"
 
 
 def _sentences(found: Comparison) -> Iterator[str]:
-    cost = found.cost
-    if cost is not None and cost.ratio is not None:
-        if cost.name == "step":
-            yield f"Steps take {_times(cost.ratio, 'as long')}{_so_what(found)}."
+    if found.cost is not None and found.cost.ratio is not None:
+        name, ratio = found.cost.name, found.cost.ratio
+        so_what = ""
+        if found.verdict == NO_WORSE:
+            loss = f"a loss of {NO_WORSE_RATIO - 1:.0%} or more"
+            so_what = f": no change is certain, and {loss} is ruled out"
+        if name == "step":
+            yield f"Steps take {_times(ratio, 'as long')}{so_what}."
         else:
-            gain = _times(cost.ratio.inverse, f"as many {cost.name} a second")
-            yield f"A GPU trains {gain}{_so_what(found)}."
+            gain = _times(ratio.inverse, f"as many {name} a second")
+            yield f"A GPU trains {gain}{so_what}."
     if found.why is not None:
         yield found.why
     yield from found.notes
 
 
 def _times(ratio: Interval, what: str) -> str:
-    digits = _digits(ratio)
-    return (
-        f"{ratio.value:.{digits}f} times {what} as before (95 % interval {ratio.low:.{digits}f} to "
-        f"{ratio.high:.{digits}f})"
-    )
-
-
-def _so_what(found: Comparison) -> str:
-    if found.verdict != NO_WORSE:
-        return ""
-    return f": no change is certain, and a loss of {NO_WORSE_RATIO - 1:.0%} or more is ruled out"
+    value, low, high = _numbers(ratio)
+    return f"{value} times {what} as before (95 % interval {low} to {high})"
 
 
 def _late(found: Comparison) -> Iterator[str]:
@@ -179,7 +137,8 @@ def _table(rows: Sequence[Row]) -> Iterator[str]:
 def _rows(found: Comparison) -> Iterator[Row]:
     if found.step is None:
         return
-    yield "steps", f"{found.before.steps:,.0f}", f"{found.after.steps:,.0f}", ""
+    before, after = found.before, found.after
+    yield "steps", f"{before.steps:,.0f}", f"{after.steps:,.0f}", ""
     yield _ratio_row("step", found.step, _seconds)
     if found.without_rare is not None:
         yield _ratio_row("without checkpoint, eval", found.without_rare, _seconds)
@@ -187,31 +146,25 @@ def _rows(found: Comparison) -> Iterator[Row]:
         yield _ratio_row(f"{rate.name} a second", rate, _amount)
     for lost in found.lost:
         name = "GPUs lost" if lost.name == "total" else f"  {lost.name}"
-        yield name, f"{lost.before:.2f}", f"{lost.after:.2f}", _plus(lost.difference)
-    slowdowns = found.before.slowdown, found.after.slowdown
-    if slowdowns[0] is not None and slowdowns[1] is not None:
-        yield "slowdown by late ranks", f"{slowdowns[0]:.2f}x", f"{slowdowns[1]:.2f}x", ""
+        by = lost.difference
+        plus = f"{by.value:+.2f} ({by.low:+.2f} to {by.high:+.2f})"
+        yield name, f"{lost.before:.2f}", f"{lost.after:.2f}", plus
+    if before.slowdown is not None and after.slowdown is not None:
+        yield "slowdown by late ranks", f"{before.slowdown:.2f}x", f"{after.slowdown:.2f}x", ""
     for stage in found.stages:
         if max(stage.before, stage.after) > SMALLEST_STAGE * found.step.before:
             yield _ratio_row(f"{stage.name}, median rank", stage, _seconds)
 
 
 def _ratio_row(name: str, one: Change, show: Callable[[float], str]) -> Row:
-    return name, show(one.before), show(one.after), _interval(one.ratio) if one.ratio else ""
+    interval = "{} ({} to {})".format(*_numbers(one.ratio)) if one.ratio else ""
+    return name, show(one.before), show(one.after), interval
 
 
-def _interval(ratio: Interval) -> str:
-    digits = _digits(ratio)
-    return f"{ratio.value:.{digits}f} ({ratio.low:.{digits}f} to {ratio.high:.{digits}f})"
-
-
-def _digits(found: Interval) -> int:
-    """Return how many decimals show the width of the interval."""
-    return 2 if found.high - found.low >= 0.05 else 3
-
-
-def _plus(found: Interval) -> str:
-    return f"{found.value:+.2f} ({found.low:+.2f} to {found.high:+.2f})"
+def _numbers(found: Interval) -> list[str]:
+    """Return value, low and high with as many decimals as show the width of the interval."""
+    digits = 2 if found.high - found.low >= 0.05 else 3
+    return [f"{number:.{digits}f}" for number in (found.value, found.low, found.high)]
 
 
 def _seconds(seconds: float) -> str:

@@ -95,7 +95,7 @@ class Side:
         if self.trouble is not None:
             return self.trouble
         if self.steps < LEAST_STEPS:
-            return f"{self.what} has {_count(self.steps)}; {_needed(self)}."
+            return self._too_few_steps()
         if len(self.blocks) < LEAST_BLOCKS:
             return (
                 f"{self.what} has only {len(self.blocks)} readings with steps between them; at "
@@ -103,21 +103,28 @@ class Side:
                 f"{LEAST_BLOCKS / len(self.blocks):.1f} times the length."
             )
         known = self.mean(lambda block: block.seconds, lambda block: block.steps)
-        if known is None or (known.freedom < LEAST_FREEDOM and not _is_steady(known)):
+        is_steady = known is not None and known.variance <= (STEADY_RATIO * known.mean) ** 2
+        if known is None or (known.freedom < LEAST_FREEDOM and not is_steady):
             return (
                 f"The step time changes too slowly during {self.what} to know its mean; compare "
                 "a longer or a steadier period."
             )
         return None
 
+    def _too_few_steps(self) -> str:
+        """Say how many there are, how many are needed, and how long those take."""
+        few = f"only {self.steps:.0f} step{'s' * (round(self.steps) != 1)}"
+        said = f"{self.what} has {few if self.steps >= 1 else 'no step'}"
+        said += f"; at least {LEAST_STEPS} are needed"
+        if self.steps >= 1 and self.seconds > 0:
+            said += f", which take about {ceil(LEAST_STEPS * self.seconds / self.steps / 60)}m"
+        return f"{said}."
+
     def mean(self, amount: Reading, unit: Reading) -> Estimate | None:
         """Return the mean *amount* per *unit*; None if it is not known of each block."""
-        amounts = _known(map(amount, self.blocks))
-        units = _known(map(unit, self.blocks))
-        whole = len(self.blocks)
-        if len(amounts) < whole or len(units) < whole or not sum(units) > 0:
-            return None
-        return estimate(amounts, units)
+        amounts, units = _known(map(amount, self.blocks)), _known(map(unit, self.blocks))
+        whole = len(amounts) == len(units) == len(self.blocks)
+        return estimate(amounts, units) if whole and sum(units) > 0 else None
 
 
 def in_blocks(steps: Sequence[Step]) -> list[Sequence[Step]]:
@@ -132,22 +139,5 @@ def pause_seconds(step_seconds: float) -> float:
     return max(PAUSE_SECONDS, PAUSE_STEPS * step_seconds)
 
 
-def _is_steady(found: Estimate) -> bool:
-    return found.variance <= (STEADY_RATIO * found.mean) ** 2
-
-
 def _known(readings: Iterable[float | None]) -> list[float]:
     return [reading for reading in readings if reading is not None]
-
-
-def _count(found: float) -> str:
-    return "no step" if found < 1 else f"only {found:.0f} step{'s' * (round(found) != 1)}"
-
-
-def _needed(side: Side) -> str:
-    """Say how many steps are needed, and how long those take."""
-    needed = f"at least {LEAST_STEPS} are needed"
-    if side.steps < 1 or side.seconds <= 0:
-        return needed
-    minutes = ceil(LEAST_STEPS * side.seconds / side.steps / 60)
-    return f"{needed}, which take about {minutes}m"

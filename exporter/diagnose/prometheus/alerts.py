@@ -1,7 +1,8 @@
 """Alerts about the GPUs, nodes and batches of a job, as findings; those on its pace are known."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -20,40 +21,37 @@ MOST: Final = 5
 ON_NODES: Final = "and on (cluster, instance) rankskew_node_ranks"
 
 
-def alert_findings(moment: Moment) -> list[Finding]:
-    """Return the other alerts that fire for the job, each rank or GPU once; raises Trouble.
+def with_alerts(moment: Moment, found: Sequence[Finding]) -> list[Finding]:
+    """Return *found* and the other alerts that fire for the job; raises Trouble.
+
+    One about a rank or node that is among *found* is a fact of it.
+    """
+    facts: dict[int, list[str]] = defaultdict(list)
+    alone = []
+    for alert in _alerts(moment):
+        mine = next((n for n, other in enumerate(found) if _same(alert, other)), None)
+        if mine is None:
+            alone.append(alert)
+        else:
+            facts[mine].append(alert.sentence)
+    told = [replace(each, facts=tuple(facts[place])) for place, each in enumerate(found)]
+    return [*told, *alone[:MOST]]
+
+
+def _alerts(moment: Moment) -> list[Finding]:
+    """Return the other alerts, each rank or GPU once.
 
     One that is not information counts before its time has passed too: somebody looks now.
     """
+    names = f'alertname=~"Rankskew.*",alertname!~"Rankskew({KNOWN})"'
     cluster = selector(cluster=moment.job.cluster)
-    own = f'ALERTS{{alertname=~"Rankskew.*",alertname!~"Rankskew({KNOWN})",{moment.where}}}'
-    of_nodes = (
-        f'ALERTS{{alertname=~"Rankskew.*",alertname!~"Rankskew({KNOWN})",job_id="",{cluster}}}'
-        f" {ON_NODES}{{{moment.where}}}"
-    )
-    found = moment.prometheus.query(f"{own} or {of_nodes}")
+    of_nodes = f'ALERTS{{{names},job_id="",{cluster}}} {ON_NODES}{{{moment.where}}}'
+    found = moment.prometheus.query(f"ALERTS{{{names},{moment.where}}} or {of_nodes}")
     urgent = [s for s in found if s["alertstate"] == "firing" or s["severity"] != "info"]
     once = {(s["alertname"], s["rank"], s["instance"], s["gpu_uuid"]): s for s in urgent}
     told = sorted(once.values(), key=_order)
     places = moment.places(instances(told))
     return [_finding(moment, sample, places) for sample in told]
-
-
-def told_apart(
-    alerts: Sequence[Finding], others: Sequence[Finding]
-) -> tuple[list[Finding], dict[int, list[str]]]:
-    """Return the *alerts* about ranks that are not late, and facts for those that are.
-
-    The facts are sentences, by the place of the finding among *others*.
-    """
-    alone, facts = [], dict[int, list[str]]()
-    for alert in alerts:
-        mine = next((n for n, other in enumerate(others) if _same(alert, other)), None)
-        if mine is None:
-            alone.append(alert)
-        else:
-            facts.setdefault(mine, []).append(alert.sentence)
-    return alone[:MOST], facts
 
 
 def _same(alert: Finding, other: Finding) -> bool:
@@ -81,7 +79,7 @@ def _finding(moment: Moment, sample: Sample, places: Mapping[int, Place]) -> Fin
         gpu_uuid=label(sample["gpu_uuid"]) or place.gpu_uuid,
     )
     what = entry.cause if entry is not None else "unknown"
-    text = entry.text if entry is not None else " ".join(_words(sample["alertname"]))
+    text = entry.text if entry is not None else _plain(sample["alertname"])
     yet = "" if sample["alertstate"] == "firing" else " (not long enough for an alert yet)"
     return Finding(
         what,
@@ -99,6 +97,5 @@ def _who(rank: int | None, place: Place) -> str:
     return f"Node {place.node}: " if place.node else "The job: "
 
 
-def _words(alert: str) -> Iterator[str]:
-    for word in re.findall(r"[A-Z][a-z]*", alert.removeprefix("Rankskew")):
-        yield str(word).lower()
+def _plain(alert: str) -> str:
+    return " ".join(re.findall(r"[A-Z][a-z]*", alert.removeprefix("Rankskew"))).lower()

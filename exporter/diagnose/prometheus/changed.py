@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Final
 
+from exporter.diagnose.late import late_events
 from exporter.diagnose.model import Event, Finding
 from exporter.diagnose.prometheus.moment import Moment
 from exporter.live.sentences import duration
@@ -25,7 +26,7 @@ NEAR_SECONDS: Final = 600.0
 def whole_job(moment: Moment) -> tuple[Finding | None, list[Event]]:
     """Return whether the whole job became slower, and all that began lately; raises Trouble."""
     now = moment.prometheus.now
-    events = [*_late(moment), *_alerts(moment), *_started(moment)]
+    events = [*late_events(moment.job), *_alerts(moment), *_started(moment)]
     rise = _rise(moment, now)
     if rise is None:
         return None, events
@@ -74,14 +75,6 @@ def split(values: Sequence[float]) -> int | None:
     return min(places, key=misfit, default=None)
 
 
-def _late(moment: Moment) -> list[Event]:
-    return [
-        Event(late.late_for_seconds, f"Rank {late.rank} became slow in {late.stage}.")
-        for late in moment.job.late
-        if late.wakes and late.late_for_seconds
-    ][:5]
-
-
 def _alerts(moment: Moment) -> list[Event]:
     """Return when each alert of the job began; ALERTS_FOR_STATE has that as its value."""
     found = moment.prometheus.query(f'ALERTS_FOR_STATE{{alertname=~"Rankskew.*",{moment.where}}}')
@@ -94,7 +87,7 @@ def _alerts(moment: Moment) -> list[Event]:
 
 
 def _started(moment: Moment) -> list[Event]:
-    age = moment.value("job:rankskew_run_seconds:max")
+    age = moment.found.value("job:rankskew_run_seconds:max")
     return [] if age is None else [Event(age, "The job started, or restarted.")]
 
 

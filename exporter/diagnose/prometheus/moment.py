@@ -12,6 +12,7 @@ from exporter.diagnose.known import Known
 from exporter.diagnose.model import Place, host
 from exporter.live.sentences import LineView
 from exporter.live.states import RANKS_MISSING
+from exporter.top.from_prometheus import Found
 from exporter.top.model import Job
 from exporter.vocabulary.words import reasons_in_order
 
@@ -22,26 +23,18 @@ SERIES: Final = (
     "|job_reason:rankskew_not_judgeable:bool|node:rankskew_exporter_down:group"
     "|job:rankskew_(threshold:value|gpu_hour_price:value|ranks:sum|run_seconds:max|starting_seconds:max)"
 )
-REASON: Final = "job_reason:rankskew_not_judgeable:bool"
-DOWN: Final = "node:rankskew_exporter_down:group"
-JUDGE: Final = "rankskew_job_judge_info"
-ON_GPU: Final = "rankskew_gpu_rank_info"
 INFO: Final = "rankskew_(rank_info|gpu_rank_info)"
 # An exporter that has just gone, or did not answer in time, has told where its ranks are.
 RECENTLY: Final = "last_over_time({}[15m])"
 
-NOTHING: Final = Sample("", {}, 0.0)
-
-Infos = dict[str, Sample]
-
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The *job* as *prometheus* knows it, its *samples* by series, and *names* of addresses."""
+    """The *job* as *prometheus* knows it, *found* of it by series, and *names* of addresses."""
 
     prometheus: Prometheus
     job: Job
-    samples: dict[str, list[Sample]]
+    found: Found
     names: Names
 
     @property
@@ -49,55 +42,45 @@ class Moment:
         """Return the matchers of the job."""
         return selector(cluster=self.job.cluster, job_id=self.job.job_id)
 
-    def all(self, name: str) -> Sequence[Sample]:
-        """Return the samples of a series, none if it has none."""
-        return self.samples.get(name, ())
-
-    def value(self, name: str) -> float | None:
-        """Return the value of a series that a job has once."""
-        found = self.all(name)
-        return found[0].value if found else None
-
     def place(self, instance: str) -> Place:
         """Return the node whose exporter is at *instance*."""
         name = self.names.get((self.job.cluster, instance))
         return Place(node=name or host(instance), instance=instance or None)
 
-    def by_rank_and_stage(self) -> dict[int, dict[str, float]]:
-        """Return the GPUs lost to each late rank, by stage."""
-        lost: dict[int, dict[str, float]] = defaultdict(dict)
-        for sample in self.all("rank_stage:rankskew_gpus_lost:sum"):
-            if sample["rank"].isdecimal() and sample.value > 0:
-                lost[int(sample["rank"])][sample["stage"]] = sample.value
-        return lost
-
     def known(self) -> Known:
         """Return what the findings are made from; raises Trouble."""
-        is_missing = self.job.state == RANKS_MISSING
+        found, is_missing = self.found, self.job.state == RANKS_MISSING
         silent = self._silent() if is_missing else []
         unprobed = self._ask("rankskew_gpu_rank_info", 'source="environ",') if is_missing else []
         judges = self.prometheus.query(
             f"group by (judge) (rankskew_job_judge_info{{{self.where}}})"
         )
-        late = self.all("rank:rankskew_late:ratio")
-        suspects = self.all("rank_stage:rankskew_hang_suspect:group")
+        located = [
+            *(*unprobed, *silent),
+            *found.samples["rank_stage:rankskew_hang_suspect:group"],
+            *found.samples["rank:rankskew_late:ratio"],
+        ]
         return Known(
             self.job,
-            places=self.places(
-                {rank.rank: "" for rank in self.job.ranks[:1]}
-                | instances([*unprobed, *silent, *suspects, *late])
-            ),
+            places=self.places({rank.rank: "" for rank in self.job.ranks[:1]} | instances(located)),
             lines=self._lines(),
+            late_gpus=self._late_gpus(),
             silent={rank: each.value for rank, each in _by_rank(silent).items()},
             unprobed=list(_by_rank(unprobed)),
-            down=[self.place(each) for each in self._labels(DOWN, "instance")],
-            rotating={s["stage"]: s.value for s in self.all("job_stage:rankskew_gpus_lost:sum")},
-            reasons=reasons_in_order(self._labels(REASON, "reason")),
-            age_seconds=self.value("job:rankskew_starting_seconds:max")
-            or self.value("job:rankskew_run_seconds:max"),
+            down=[
+                self.place(each)
+                for each in sorted({*found.labels("node:rankskew_exporter_down:group", "instance")})
+            ],
+            rotating=self._by_label("job_stage:rankskew_gpus_lost:sum", "stage"),
+            reasons=reasons_in_order(
+                found.labels("job_reason:rankskew_not_judgeable:bool", "reason")
+            ),
+            age_seconds=found.value("job:rankskew_starting_seconds:max")
+            or found.value("job:rankskew_run_seconds:max"),
             judge=judges[0]["judge"] if len(judges) == 1 else None,
-            judged_ranks=self.value("job:rankskew_ranks:sum"),
-            thresholds={s["name"]: s.value for s in self.all("job:rankskew_threshold:value")},
+            judged_ranks=found.value("job:rankskew_ranks:sum"),
+            thresholds=self._by_label("job:rankskew_threshold:value", "name"),
+            gpu_hour_price=found.value("job:rankskew_gpu_hour_price:value"),
         )
 
     def places(self, wanted: Mapping[int, str]) -> dict[int, Place]:
@@ -105,62 +88,68 @@ class Moment:
         known = self._infos("{}", wanted)
         if missing := wanted.keys() - known.keys():
             known |= self._infos(RECENTLY, {rank: wanted[rank] for rank in missing})
-        nothing: Infos = {}
         return {
-            rank: self._place(*known.get(rank, (instance, nothing)))
+            rank: self._place(known.get(rank, {"instance": instance}))
             for rank, instance in wanted.items()
         }
 
-    def _infos(self, form: str, wanted: Mapping[int, str]) -> dict[int, tuple[str, Infos]]:
-        """Return instance and series of each of the ranks, its own instance's if it has one."""
+    def _infos(self, form: str, wanted: Mapping[int, str]) -> dict[int, dict[str, str]]:
+        """Return what is known of each rank, by its own exporter if *wanted* has one."""
         if not wanted:
             return {}
         names = "|".join(map(str, sorted(wanted)))
         series = f'{{__name__=~"{INFO}",{self.where},rank=~"{names}"}}'
-        known: dict[int, tuple[str, Infos]] = {}
-        for sample in self.prometheus.query(form.replace("{}", series)):
-            rank, instance = int(sample["rank"]), sample["instance"]
-            if instance == (wanted.get(rank) or known.get(rank, (instance,))[0]):
-                known.setdefault(rank, (instance, {}))[1][sample.name] = sample
+        known: dict[int, dict[str, str]] = {}
+        # rankskew_rank_info is the last, so that its words count.
+        for sample in sorted(
+            self.prometheus.query(form.format(series)), key=lambda each: each.name
+        ):
+            rank = int(sample["rank"])
+            own = wanted.get(rank) or known.get(rank, sample.labels)["instance"]
+            if sample["instance"] == own:
+                told = {name: each for name, each in sample.labels.items() if each}
+                known.setdefault(rank, {}).update(told)
         return known
 
-    def _place(self, instance: str, infos: Infos) -> Place:
-        info, on_gpu = (infos.get(name, NOTHING) for name in ("rankskew_rank_info", ON_GPU))
-        return replace(
-            self.place(instance),
-            gpu=label(on_gpu["gpu"]),
-            gpu_uuid=label(info["gpu_uuid"] or on_gpu["gpu_uuid"]),
-            pid=whole(info["pid"]),
-        )
+    def _place(self, infos: Mapping[str, str]) -> Place:
+        gpu, uuid, pid = (infos.get(name) for name in ("gpu", "gpu_uuid", "pid"))
+        place = self.place(infos["instance"])
+        return replace(place, gpu=label(gpu), gpu_uuid=label(uuid), pid=whole(pid))
+
+    def _late_gpus(self) -> dict[int, dict[str, float]]:
+        lost: dict[int, dict[str, float]] = defaultdict(dict)
+        for sample in self.found.samples["rank_stage:rankskew_gpus_lost:sum"]:
+            if sample["rank"].isdecimal() and sample.value > 0:
+                lost[int(sample["rank"])][sample["stage"]] = sample.value
+        return lost
 
     def _lines(self) -> dict[int, list[LineView]]:
-        found: dict[int, list[LineView]] = defaultdict(list)
-        for each in self.all("rankskew_late_line_ratio"):
+        lines: dict[int, list[LineView]] = defaultdict(list)
+        for each in self.found.samples["rankskew_late_line_ratio"]:
             if each["rank"].isdecimal():
                 line = LineView(each["stage"], each["place"], each.value)
-                found[int(each["rank"])].append(line)
-        return found
+                lines[int(each["rank"])].append(line)
+        return lines
 
     def _silent(self) -> Sequence[Sample]:
         """Return the silent ranks; the rules leave out those of a job that is dead."""
-        return self.all("rank:rankskew_silent_seconds:max") or self._ask(
-            "rankskew_rank_silent_seconds"
-        )
+        silent = self.found.samples["rank:rankskew_silent_seconds:max"]
+        return silent or self._ask("rankskew_rank_silent_seconds")
 
     def _ask(self, name: str, matchers: str = "") -> Sequence[Sample]:
         return self.prometheus.query(f"{name}{{{matchers}{self.where}}}")
 
-    def _labels(self, name: str, label: str) -> list[str]:
-        return sorted({sample[label] for sample in self.all(name)})
+    def _by_label(self, name: str, label: str) -> dict[str, float]:
+        return {sample[label]: sample.value for sample in self.found.samples[name]}
 
 
 def look(prometheus: Prometheus, job: Job) -> Moment:
     """Return what is recorded of *job*; raises Trouble."""
-    samples: dict[str, list[Sample]] = defaultdict(list)
+    found = Found()
     where = selector(cluster=job.cluster, job_id=job.job_id)
     for sample in prometheus.query(f'{{__name__=~"{SERIES}",{where}}}'):
-        samples[sample.name].append(sample)
-    return Moment(prometheus, job, samples, names_of_nodes(prometheus, job.cluster))
+        found.samples[sample.name].append(sample)
+    return Moment(prometheus, job, found, names_of_nodes(prometheus, job.cluster))
 
 
 def instances(samples: Iterable[Sample]) -> dict[int, str]:

@@ -8,17 +8,12 @@ from typing import Final
 from exporter.advice import situations
 from exporter.client.access import ANYONE, Access
 from exporter.client.prometheus import Prometheus, Series, selector
-from exporter.diagnose.advise import advised
 from exporter.diagnose.loss import loss
-from exporter.diagnose.model import CannotTell, Finding, Part, Report
-from exporter.diagnose.prometheus.changed import whole_job
-from exporter.diagnose.prometheus.moment import Moment, look
-from exporter.diagnose.prometheus.read import all_findings, one_job
-from exporter.diagnose.situations import unjudged
+from exporter.diagnose.model import CannotTell, Finding, Part, Report, ordered
+from exporter.diagnose.prometheus.read import report_at
 from exporter.live.sentences import duration
 from exporter.live.states import FINISHED, HEALTHY, NO_PROBE, NOT_JUDGEABLE, STARTING
-from exporter.top.from_prometheus import ask
-from exporter.top.model import MOST_JOBS, STATE_WORDS, STATES
+from exporter.top.model import STATE_WORDS, STATES, several_jobs
 
 # Points of each range, and the least time between them.
 POINTS: Final = 240
@@ -27,6 +22,9 @@ LEAST_STEP_SECONDS: Final = 15.0
 MOST_MOMENTS: Final = 6
 # While a job is in one of these, nothing can be told of its ranks.
 QUIET: Final = (STARTING, NOT_JUDGEABLE, FINISHED, NO_PROBE)
+
+# When each rank was late, and how many GPUs it cost then.
+Late = Mapping[int, Sequence[tuple[float, float]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,71 +53,56 @@ def read_stretch(
 ) -> Report:
     """Return the report on the last *seconds*; raises Trouble and CannotTell."""
     prometheus = Prometheus(url, access=access)
-    step = max(LEAST_STEP_SECONDS, seconds / POINTS)
+    prometheus.query("vector(1)")  # It tells the time.
     where = selector(cluster=cluster, job_id=job_id)
-    stretch = Stretch(prometheus, where, _now(prometheus), seconds, step)
+    step = max(LEAST_STEP_SECONDS, seconds / POINTS)
+    stretch = Stretch(prometheus, where, prometheus.now, seconds, step)
     states = [series for series in stretch.ask("job:rankskew_state:info") if series.points]
-    cluster, job_id = _which(url, job_id, states, seconds)
-    stretch = replace(stretch, where=selector(cluster=cluster, job_id=job_id))
-    return _report(stretch, cluster, job_id, states)
-
-
-def _now(prometheus: Prometheus) -> float:
-    prometheus.query("vector(1)")
-    return prometheus.now
-
-
-def _which(
-    url: str, job_id: str | None, states: Sequence[Series], seconds: float
-) -> tuple[str, str]:
-    """Return cluster and name of the only job that had *states*; raises CannotTell."""
     jobs = sorted({(series["cluster"], series["job_id"]) for series in states})
-    if len(jobs) == 1:
-        return jobs[0]
     if not jobs:
         what = "any job" if job_id is None else f"a job {job_id!r}"
         raise CannotTell(f"{url} has recorded nothing of {what} in the last {duration(seconds)}.")
-    names = ", ".join(job for _, job in jobs[:MOST_JOBS])
-    more = f" and {len(jobs) - MOST_JOBS} more" if len(jobs) > MOST_JOBS else ""
-    raise CannotTell(f"There are {len(jobs)} jobs; name one with --job: {names}{more}.")
+    if len(jobs) > 1:
+        raise CannotTell(several_jobs([job for _, job in jobs]))
+    cluster, job_id = jobs[0]
+    stretch = replace(stretch, where=selector(cluster=cluster, job_id=job_id))
+    late = _late(stretch)
+    times = _moments(late, states)
+    reports = [report_at(prometheus.as_of(at), cluster, job_id, at) for at in times]
+    return _together(stretch, reports, late, states)
 
 
-def _report(stretch: Stretch, cluster: str, job_id: str, states: Sequence[Series]) -> Report:
-    lost = _lost_by_rank(stretch)
-    times = _moments(stretch, lost, states)
+def _together(
+    stretch: Stretch, reports: Sequence[Report], late: Late, states: Sequence[Series]
+) -> Report:
+    """Return the latest of *reports* with what each of them has found over the whole stretch."""
+    latest = reports[0]
+    shift = stretch.end - (latest.at_seconds or stretch.end)
+    events = [replace(each, since_seconds=each.since_seconds + shift) for each in latest.events]
     findings: list[Finding] = []
-    for at in times:
-        findings += _at(_moment(stretch, cluster, job_id, at), stretch, findings)
-    findings = [_over_time(each, lost, stretch) for each in _telling(findings, states)]
-    findings.sort(key=lambda each: -(each.gpus_lost or 0.0))
-    moment = _moment(stretch, cluster, job_id, times[0])
-    slower, events = whole_job(moment)
-    shift = stretch.end - times[0]
-    told = [replace(event, since_seconds=event.since_seconds + shift) for event in events]
-    if slower is not None:
-        findings.append(slower)
-    return Report(
-        source=stretch.prometheus.url,
-        job_id=job_id,
-        cluster=cluster,
+    for each in reports:
+        new = _new(each, stretch, findings)
+        # The whole job is compared with itself at the end only.
+        findings += [finding for finding in new if each is latest or finding.what != "slower"]
+    told = [_over_time(each, late, stretch) for each in _telling(findings, states)]
+    return replace(
+        latest,
         state=_state(states),
         sentence=_sentence(states, stretch),
         at_seconds=stretch.end,
         covers_seconds=stretch.seconds,
-        world_size=moment.job.world_size,
         loss=_loss(stretch),
-        gpu_hour_price=moment.value("job:rankskew_gpu_hour_price:value"),
-        findings=tuple(advised(each, job_id) for each in findings),
-        events=tuple(sorted(told, key=lambda event: event.since_seconds)),
-        unjudged=tuple(unjudged(moment.known())),
+        slowdown=None,
+        findings=tuple(ordered(told)),
+        more=(),
+        events=tuple(events),
     )
 
 
 # ---- What was when -----------------------------------------------------------------------------
 
 
-def _lost_by_rank(stretch: Stretch) -> dict[int, list[tuple[float, float]]]:
-    """Return when each rank was late, and how many GPUs it cost then."""
+def _late(stretch: Stretch) -> Late:
     found: dict[int, list[tuple[float, float]]] = defaultdict(list)
     for series in stretch.ask("rank:rankskew_gpus_lost:sum"):
         if series["rank"].isdecimal():
@@ -127,29 +110,21 @@ def _lost_by_rank(stretch: Stretch) -> dict[int, list[tuple[float, float]]]:
     return found
 
 
-def _moments(
-    stretch: Stretch, lost: Mapping[int, Sequence[tuple[float, float]]], states: Sequence[Series]
-) -> list[float]:
+def _moments(late: Late, states: Sequence[Series]) -> list[float]:
     """Return the last moments of the costliest ranks and of each state, the latest first.
 
     Also the last at which anything is recorded of the job.
     """
     last = max(at for series in states for at, _ in series.points)
-    costliest = sorted(lost, key=lambda rank: -sum(gpus for _, gpus in lost[rank]))
-    times = [max(at for at, _ in lost[rank]) for rank in costliest[:MOST_MOMENTS]]
+    costliest = sorted(late, key=lambda rank: -sum(gpus for _, gpus in late[rank]))
+    times = [max(at for at, _ in late[rank]) for rank in costliest[:MOST_MOMENTS]]
     times += [max(at for at, _ in series.points) for series in states if series["state"] != HEALTHY]
     return [last, *sorted({at for at in times if at != last}, reverse=True)[:MOST_MOMENTS]]
 
 
-def _moment(stretch: Stretch, cluster: str, job_id: str, at: float) -> Moment:
-    prometheus = stretch.prometheus.as_of(at)
-    return look(prometheus, one_job(ask(prometheus, cluster, job_id), at))
-
-
-def _at(moment: Moment, stretch: Stretch, known: Sequence[Finding]) -> list[Finding]:
-    """Return what was wrong at that *moment*, and is not *known* of a later time."""
-    found, _ = all_findings(moment, moment.known())
-    later = stretch.end - moment.prometheus.now
+def _new(one: Report, stretch: Stretch, known: Sequence[Finding]) -> list[Finding]:
+    """Return what was wrong at the time of *one*, and is not *known* of a later time."""
+    later = stretch.end - (one.at_seconds or stretch.end)
     same = {(each.what, each.ranks) for each in known}
     ranks = {rank for each in known if each.kind is not None for rank in each.ranks}
     return [
@@ -158,24 +133,20 @@ def _at(moment: Moment, stretch: Stretch, known: Sequence[Finding]) -> list[Find
             since_seconds=None if each.since_seconds is None else each.since_seconds + later,
             until_seconds=later if later > 2 * stretch.step else None,
         )
-        for each in found
+        for each in one.findings
         if (each.what, each.ranks) not in same
         and not (each.kind is not None and each.ranks and set(each.ranks) <= ranks)
     ]
 
 
-def _over_time(
-    finding: Finding, lost: Mapping[int, Sequence[tuple[float, float]]], stretch: Stretch
-) -> Finding:
+def _over_time(finding: Finding, late: Late, stretch: Stretch) -> Finding:
     """Return a finding about late ranks with what they cost over the whole stretch."""
-    points = [point for rank in finding.ranks for point in lost.get(rank, ())]
+    points = [point for rank in finding.ranks for point in late.get(rank, ())]
     if finding.kind is None or not points:
         return finding
-    whole = stretch.seconds / stretch.step
-    while_late = len({at for at, _ in points}) * stretch.step
-    seconds = min(while_late, stretch.seconds)
-    said = f"Late for {duration(seconds)} of the {duration(stretch.seconds)}."
-    mean = sum(gpus for _, gpus in points) / max(whole, 1.0)
+    while_late = min(len({at for at, _ in points}) * stretch.step, stretch.seconds)
+    said = f"Late for {duration(while_late)} of the {duration(stretch.seconds)}."
+    mean = sum(gpus for _, gpus in points) / max(stretch.seconds / stretch.step, 1.0)
     return replace(finding, gpus_lost=mean, facts=(said, *finding.facts))
 
 
@@ -200,12 +171,8 @@ def _sentence(states: Sequence[Series], stretch: Stretch) -> str:
     told = [
         f"{STATE_WORDS.get(state, state).lower()} for {duration(min(seconds, stretch.seconds))}"
         for state, seconds in sorted(spans.items(), key=lambda each: -each[1])
-        if seconds
     ]
     return f"It was {', '.join(told)}."
-
-
-# ---- The loss ----------------------------------------------------------------------------------
 
 
 def _loss(stretch: Stretch) -> Part | None:
@@ -217,10 +184,9 @@ def _loss(stretch: Stretch) -> Part | None:
     kinds: dict[str, float] = defaultdict(float)
     for series in by_kind:
         kinds[series["kind"]] += sum(gpus for _, gpus in series.points) / len(times)
-    late: dict[int, dict[str, float]] = defaultdict(dict)
+    late: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for series in stretch.ask("rank_stage:rankskew_gpus_lost:sum"):
         if series["rank"].isdecimal() and series.points:
-            stages = late[int(series["rank"])]
             gpus = sum(value for _, value in series.points) / len(times)
-            stages[series["stage"]] = stages.get(series["stage"], 0.0) + gpus
+            late[int(series["rank"])][series["stage"]] += gpus
     return loss(kinds, late)

@@ -1,8 +1,8 @@
 """A report with all that one can have, for the writers."""
 
-from exporter.diagnose.advise import advised
 from exporter.diagnose.loss import loss
 from exporter.diagnose.model import Event, Finding, Place, Report
+from exporter.diagnose.report import advised
 from exporter.live.sentences import LineView
 
 PLACE = Place("n2", "n2:9917", "2", "GPU-6", 4006)

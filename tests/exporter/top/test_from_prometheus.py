@@ -1,5 +1,7 @@
 """Jobs from the series that the rules record."""
 
+from collections.abc import Sequence
+
 import pytest
 
 from exporter.top.from_prometheus import NO_EXPORTER, NO_RULES, NO_STATES, read_prometheus
@@ -38,6 +40,30 @@ def test_late_rank_has_the_whole_cause() -> None:
     assert cause is not None
     assert (cause.figure, cause.value, cause.peers_value) == ("saturated_workers", 3.0, 0.0)
     assert (cause.cause, cause.detail, cause.share) == ("input", "workers", 0.97)
+
+
+def after_a_missed_scrape(
+    gone: dict[float, list[Series]], now: Sequence[Series] = ()
+) -> tuple[str | None, float | None, float | None]:
+    """Return cause, share and figure of a late rank whose causes are *gone* for so many seconds."""
+    samples = [*fake.job(state="straggler"), *fake.late(), *now]
+    with FakePrometheus(samples, gone=gone).serve() as url:
+        cause = read_prometheus(url).jobs[0].late[0].cause
+    return (cause.detail, cause.share, cause.value) if cause else (None, None, None)
+
+
+def test_cause_outlives_a_missed_scrape() -> None:
+    """The alert keeps its answer for a minute, so that is as long as it is repeated here."""
+    assert after_a_missed_scrape({10.0: fake.cause()}) == ("workers", 0.97, 3.0)
+
+
+def test_of_two_causes_within_a_minute_the_newest_counts() -> None:
+    """A cause that has changed is not told again, whether its successor is there or gone too."""
+    older, newer = fake.cause(detail="reads", share=0.7), fake.cause(detail="decoder", share=0.8)
+
+    assert after_a_missed_scrape({10.0: newer, 25.0: older})[:2] == ("decoder", 0.8)
+    assert after_a_missed_scrape({25.0: older, 10.0: newer})[:2] == ("decoder", 0.8)
+    assert after_a_missed_scrape({10.0: older}, now=newer)[:2] == ("decoder", 0.8)
 
 
 def test_rank_without_a_cause_yet_has_no_words_for_it() -> None:
@@ -100,7 +126,10 @@ def test_reason_that_explains_the_others_is_told(reasons: list[str], told: str) 
 
 
 def test_fleet_takes_a_handful_of_queries() -> None:
-    """However many jobs there are, three queries at most, none on the series of every rank."""
+    """However many jobs there are, three queries at most, none on the series of every rank.
+
+    The third is asked only if a late rank has no cause.
+    """
     prometheus = FakePrometheus([each for n in range(50) for each in fake.job(f"job{n}")])
     with prometheus.serve() as url:
         fleet = read_prometheus(url)

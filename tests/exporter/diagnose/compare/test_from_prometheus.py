@@ -38,7 +38,7 @@ STEADY: dict[str, Callable[[int], float]] = {
 }
 # What is asked at the borders, for this job and any named ranks.
 NAME_OF = {
-    text.replace("JOINED", JOINED).replace("%s", 'job_id="llama"'): name
+    text.replace("JOINED", JOINED).replace("WHERE", 'job_id="llama"'): name
     for name, text in COUNTERS.items()
 }
 NAMED = re.compile('rank=~"[^"]*"')

@@ -1,5 +1,4 @@
 from datetime import UTC, datetime
-from functools import partial
 
 import pytest
 
@@ -18,7 +17,7 @@ NOW = datetime(2026, 3, 4, 15, 0, tzinfo=UTC).timestamp()
 
 
 def ask(before: str, after: str, window_seconds: float = 600) -> tuple[Period, Period]:
-    return periods((before, after), window_seconds, NOW, partial(moment, now=NOW))
+    return periods((before, after), window_seconds, NOW, moment)
 
 
 @pytest.mark.parametrize("text", ["14:05", "14:05..", "..14:05", "a..b..c", ""])

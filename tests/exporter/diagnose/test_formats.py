@@ -2,9 +2,8 @@
 
 import re
 
-from exporter.diagnose.markdown import as_markdown
+from exporter.diagnose.formats import COLUMNS, as_markdown, as_text
 from exporter.diagnose.model import CANNOT_TELL
-from exporter.diagnose.text import COLUMNS, as_text
 from tests.exporter.diagnose.findings import late, report
 
 

@@ -39,7 +39,7 @@ def _slow_node(what: str, detail: str, stage: str, first: str) -> Expected:
 TOUR: Final = {
     "healthy": Expected(BALANCED),
     "loader": _late("input", "workers", "data", "pgrep -P 20006"),
-    "storage": _late("input", "storage", "data", "iostat"),
+    "storage": _late("input", "reads", "data", "iostat"),
     "thermal": _late("slow_device", "clocks", "backward", "CLOCK,PERFORMANCE,TEMPERATURE"),
     "pcie": _late("slow_device", "pcie_link", "h2d", "Link Info"),
     "aer": _late("slow_device", "pcie_errors", "h2d", "grep -i replay"),

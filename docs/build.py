@@ -155,14 +155,8 @@ PAGES: dict[str, Callable[[str], str]] = {
     ),
     "deploy/compose/alertmanager.yaml": lambda _: compose_alertmanager.configuration(),
     "alerts/README.md": with_tables,
-    "README.md": lambda page: fill(
-        page,
-        {
-            "evidence": figures.evidence(),
-            "commands": command_table.commands(),
-            "costs": figures.costs(),
-        },
-    ),
+    "README.md": lambda page: fill(page, {"evidence": figures.evidence()}),
+    "docs/README.md": lambda page: fill(page, {"commands": command_table.commands()}),
 }
 
 

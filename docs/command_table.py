@@ -1,4 +1,4 @@
-"""The table of commands in README.md."""
+"""The table of commands in docs/README.md."""
 
 from docs.markdown import table
 from exporter.commands.table import COMMANDS

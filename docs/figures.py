@@ -11,7 +11,6 @@ from docs.markdown import table
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
 # These rows of benchmarks/overhead.py are the probe; the others are compared with it.
-BARE = "a step of the bare loop"
 ADDED = "added to a step: "
 OURS = f"{ADDED}probe, automatic"
 PUSH = "CPU of a push, one a second"
@@ -20,8 +19,6 @@ PUSH = "CPU of a push, one a second"
 GOALS = {OURS: ("median", 10), PUSH: ("median", 300)} | {
     f"{OURS}, DDP, rank {rank}": ("CPU median", 15) for rank in (0, 1)
 }
-# Nothing that a tool adds to a step: the README leaves it out.
-NO_COST = f"{ADDED}bare, again"
 
 
 def result(name: str) -> dict[str, Any]:
@@ -45,38 +42,9 @@ def masking() -> str:
     )
 
 
-def costs() -> str:
-    """Return the cost of the probe, of the tools it is compared with, and of a scrape."""
-    scraped = rows("scrape")[0]
-    cells = [
-        (row["what"], _interval(row))
-        for row in rows("overhead")
-        if row["what"] == PUSH or (row["what"].startswith(ADDED) and row["what"] != NO_COST)
-    ]
-    load = f"{scraped['gpus']} stub GPUs and {scraped['ranks']} ranks"
-    cells += [
-        (
-            f"CPU of the exporter and its NVML child, {load}",
-            f"{scraped['CPU, share of a core'] * 100:.1f} % of a core",
-        ),
-        (
-            f"a scrape with {load}: {scraped['series']} series",
-            f"{scraped['p50 ms']:.1f} ms (p99 {scraped['p99 ms']:.1f})",
-        ),
-        (
-            "memory of the exporter, its NVML child included",
-            f"{scraped['RSS MiB, NVML child included']:.0f} MiB",
-        ),
-    ]
-    about = (
-        f"On {result('overhead')['machine']['cpus']} CPUs without a GPU; "
-        f"a step of the loop itself takes {_median(BARE):.0f} µs."
-    )
-    return f"{about}\n\n{table(('what', 'median (95 % confidence interval)'), cells)}"
-
-
 def evidence() -> str:
     """Return the results on planted faults, how fast they are, and the cost beside another tool."""
+    scraped = rows("scrape")[0]
     cells = [
         *_accuracy(),
         *(
@@ -92,6 +60,11 @@ def evidence() -> str:
             " and ".join(
                 f"{_median(f'{ADDED}{tool}'):.0f} µs" for tool in ("probe, automatic", "traceml-ai")
             ),
+        ),
+        (
+            f"the exporter, with {scraped['gpus']} stub GPUs and {scraped['ranks']} ranks",
+            f"{scraped['CPU, share of a core'] * 100:.1f} % of a core, "
+            f"{scraped['RSS MiB, NVML child included']:.0f} MiB",
         ),
     ]
     return table(("what", "measured"), cells)

@@ -4,8 +4,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -17,7 +15,7 @@ from benchmarks.diagnose_plan import TOUR
 from benchmarks.diagnose_score import is_right, score
 from dashboards.states import STATES
 from demo.process import wait_for
-from demo.stack import ROOT, Prometheus
+from demo.stack import Prometheus
 from exporter.vocabulary.words import CAUSES
 from tests.dashboards.dashboard_files import JSON_FILES, Target, panels
 from tests.dashboards.shown import shown
@@ -27,8 +25,9 @@ from tests.e2e.tour import (
     LATE_RANK,
     PATIENCE_SECONDS,
     PLACES,
+    Row,
     Tour,
-    settled_tour,
+    documented,
 )
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -36,37 +35,9 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 FIRST_ROW: Final = ("State", "GPUs lost", "Who", "Judged")
 
 
-@dataclass(frozen=True)
-class Row:
-    """What docs/states.md says of one state; `…` stands for anything."""
-
-    state: str
-    job_id: str
-    dashboard: str
-    page: str
-    top: str
-    alert: str
-
-
-def documented() -> list[Row]:
-    """Return the rows of the table in docs/states.md."""
-    lines = (ROOT / "docs" / "states.md").read_text().splitlines()
-    rows = [line for line in lines if line.startswith("| ")][2:]
-    return [Row(*(cell.strip() for cell in row.strip("|").split(" | "))) for row in rows]
-
-
 def matches(promised: str, said: str) -> bool:
     """Say whether *said* is what was *promised*."""
     return re.fullmatch(re.escape(promised).replace("…", ".+"), said) is not None
-
-
-@pytest.fixture(scope="module")
-def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
-    """The tour, once every job has its state, with all series that a dashboard shows."""
-    expected = {row.job_id: row.state for row in documented()}
-    directory = tmp_path_factory.mktemp("states")
-    with settled_tour(directory, expected, ["--series.detail", "all"]) as found:
-        yield found
 
 
 def _wait_for_rare_faults(prometheus: Prometheus) -> None:

@@ -1,7 +1,7 @@
 """The tour of `rankskew simulate`, scraped by a real Prometheus with the shipped rules."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +10,8 @@ from typing import Any, Final
 from benchmarks.diagnose import fast_rules
 from benchmarks.diagnose_plan import TOUR
 from demo.process import get, wait_for
-from demo.stack import Prometheus, Simulation
+from demo.stack import ROOT, Prometheus, Simulation
+from exporter.live.states import HUNG
 from exporter.simulate.faults import Scope
 from exporter.simulate.kinds import BY_NAME
 from exporter.simulate.plan import tour
@@ -42,6 +43,25 @@ def _late(scope: Scope) -> dict[str, tuple[str, str, str]]:
 FOUND: Final = _late(Scope.GPU)
 FOUND_ON_NODE: Final = _late(Scope.NODE)
 CAUSES: Final = {name: found[1:] for name, found in (FOUND | FOUND_ON_NODE).items()}
+
+
+@dataclass(frozen=True)
+class Row:
+    """What docs/states.md says of one state; `…` stands for anything."""
+
+    state: str
+    job_id: str
+    dashboard: str
+    page: str
+    top: str
+    alert: str
+
+
+def documented() -> list[Row]:
+    """Return the rows of the table in docs/states.md: a job for each state."""
+    lines = (ROOT / "docs" / "states.md").read_text().splitlines()
+    rows = [line for line in lines if line.startswith("| ")][2:]
+    return [Row(*(cell.strip() for cell in row.strip("|").split(" | "))) for row in rows]
 
 
 @dataclass(frozen=True)
@@ -86,14 +106,17 @@ class Tour:
 
 
 @contextmanager
-def settled_tour(
-    directory: Path, expected: Mapping[str, str], arguments: Sequence[str] = ()
-) -> Iterator[Tour]:
-    """Run the tour with *arguments*; yields it once every job has its *expected* state."""
+def settled_tour(directory: Path) -> Iterator[Tour]:
+    """Run the tour, with all series that a dashboard shows; yields it once it has settled.
+
+    That is once every job has its state, and every late rank its cause.
+    """
+    # A rank of it dies after a minute: before it hangs, its state changes from scrape to scrape.
+    expected = {row.job_id: row.state for row in documented()} | {"oom": HUNG}
     rules = fast_rules(directory / "rules")
     (rules / "price.yaml").write_text(PRICE)
     with (
-        Simulation(directory / "simulation", arguments) as simulation,
+        Simulation(directory / "simulation", ["--series.detail", "all"]) as simulation,
         Prometheus(
             directory,
             discovery=simulation.discovery,

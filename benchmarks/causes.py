@@ -136,7 +136,9 @@ def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
                 with hogs, job(cause, folder, name, exporter):
                     heard = listen(exporter, prometheus, name)
                     finding = diagnosed(prometheus, name)
-                yield row(cause, run, heard, finding, busy=options.busy)
+                told = row(cause, run, heard, finding, busy=options.busy)
+                # Of a mount, what matters is not where it was made.
+                yield told | {"sentence": told["sentence"].replace(f"{place}/", "")}
 
 
 def main() -> int:

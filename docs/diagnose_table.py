@@ -1,5 +1,7 @@
 """What `rankskew diagnose` said of each planted fault, and a report as it was printed."""
 
+from collections import Counter
+from statistics import median
 from typing import Any
 
 from benchmarks.diagnose_score import is_right
@@ -28,19 +30,35 @@ def traces() -> str:
 def planted() -> str:
     """Return a row for each cause that was planted for real, with what was told of it first."""
     found = [row for row in rows("causes") if "outcome" in row]
+    runs: dict[tuple[bool, str], list[dict[str, Any]]] = {}
+    for row in found:
+        runs.setdefault((row["busy"], row["planted"]), []).append(row)
     cells = [
         (
-            f"{row['planted'].replace('_', ' ')}{', all CPUs busy' if row['busy'] else ''}",
-            _named(row),
-            f"{row['after']:.0f} s" if row["cause"] else "",
-            row["outcome"] if row["outcome"] != "wrong" else _mark(False),
+            f"{planted.replace('_', ' ')}{', all CPUs busy' if busy else ''}",
+            _named(each[0]),
+            _after(each),
+            _outcomes(each),
         )
-        for row in found
+        for (busy, planted), each in runs.items()
     ]
-    shown = table(("planted", "what it says first", "after", "cause"), cells)
+    header = ("planted", "what it says first, in the first run", "after, median", "cause")
     said = _counted(found, False)
     said = said[0].upper() + said[1:]
-    return f"{said}; with all CPUs busy, {_counted(found, True)}.\n\n{shown}"
+    return f"{said}; with all CPUs busy, {_counted(found, True)}.\n\n{table(header, cells)}"
+
+
+def _after(runs: list[dict[str, Any]]) -> str:
+    seconds = [row["after"] for row in runs if row["cause"]]
+    return f"{median(seconds):.0f} s" if seconds else ""
+
+
+def _outcomes(runs: list[dict[str, Any]]) -> str:
+    counted = Counter(row["outcome"] for row in runs)
+    return ", ".join(
+        f"{count} {outcome if outcome != 'wrong' else _mark(False)}"
+        for outcome, count in counted.most_common()
+    )
 
 
 def _counted(found: list[dict[str, Any]], is_busy: bool) -> str:

@@ -63,14 +63,15 @@ def test_each_planted_cause_is_shown_with_what_was_told_first(
         "after": 0.0,
     }
     wrong = sleep | {"planted": "hog", "busy": True, "outcome": "wrong", "sentence": ""}
-    monkeypatch.setattr(diagnose_table, "rows", lambda name: [sleep, silent, wrong])
+    later = sleep | {"after": 11.2, "sentence": "it sleeps"}
+    monkeypatch.setattr(diagnose_table, "rows", lambda name: [sleep, later, silent, wrong])
 
     said = diagnose_table.planted()
 
     assert said.startswith(
-        "The first cause is right in 1 of 1 and wrong in 0; with all CPUs busy, the first cause is "
+        "The first cause is right in 2 of 2 and wrong in 0; with all CPUs busy, the first cause is "
         "right in 0 of 2 and wrong in 1.\n"
     )
-    assert "| sleep | rank 2: code (sleep): its thread is asleep | 9 s | right |" in said
-    assert "| slow worker, all CPUs busy | nothing |  | silent |" in said
-    assert "| hog, all CPUs busy | rank 2: code (sleep) | 9 s | **wrong** |" in said
+    assert "| sleep | rank 2: code (sleep): its thread is asleep | 10 s | 2 right |" in said
+    assert "| slow worker, all CPUs busy | nothing |  | 1 silent |" in said
+    assert "| hog, all CPUs busy | rank 2: code (sleep) | 9 s | 1 **wrong** |" in said

@@ -73,6 +73,16 @@ class Case:
             if stage in self.excess.more
         )
 
+    def seconds(self, states: frozenset[str]) -> float:
+        """Return the seconds a step in which its thread was seen in *states*."""
+        own = self.excess.own
+        return sum(
+            each.share * own.get(stage, 0.0)
+            for stage, found in self.doing.items()
+            for each in found
+            if each.token in states
+        )
+
     def spent(self, stages: Iterable[str], states: frozenset[str]) -> float:
         """Return the seconds in *states* that can be part of the excess in *stages*."""
         return sum(self._spent(stage, states) for stage in stages)

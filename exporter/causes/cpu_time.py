@@ -29,13 +29,16 @@ def more_than_peers(case: Case) -> Thread | None:
 
     It is counted by the kernel, not sampled, so it says what the excess is. Peers that run for
     longer than they are busy do so while they wait for other ranks, as NCCL does, and then their
-    time on a CPU says nothing of their work.
+    time on a CPU says nothing of their work. What was counted may be a few seconds old: a thread
+    that was seen on a CPU, or waiting for one, for longer is blocked for less.
     """
     own = _seconds(case.own, case.excess.own)
     peers = _seconds(case.lower, case.excess.peers)
     if own is None or peers is None or peers.blocked < 0:
         return None
-    return Thread(max(own.runs - peers.runs, 0.0), max(own.blocked - peers.blocked, 0.0))
+    seen = case.seconds(frozenset({RUNNING, CPU_QUEUE}))
+    blocked = min(own.blocked, sum(case.excess.own.values()) - seen)
+    return Thread(max(own.runs - peers.runs, 0.0), max(blocked - peers.blocked, 0.0))
 
 
 def _seconds(figure: Callable[[str], float | None], stages: Mapping[str, float]) -> Thread | None:

@@ -1,13 +1,13 @@
 """A thread's time on a CPU, waiting for one and blocked, beside that of its peers."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import pytest
 
 from exporter.causes.case import case_of
 from exporter.causes.cpu_time import more_than_peers
-from exporter.causes.model import Evidence, Quantiles
+from exporter.causes.model import Evidence, Quantiles, ThreadState
 from tests.exporter.causes.planted import lateness
 
 # A rank of four on two CPUs, as measured: it works for 98 ms of a step of 103, 19 on a CPU.
@@ -36,10 +36,12 @@ SLEEPS |= {"main_running_ratio": 0.0190 / 0.1533, "main_run_queue_ratio": 0.0015
 DECODES: Final = {**SLEEPS, "main_running_ratio": 0.0690 / 0.1533}
 
 
-def more(own: Mapping[str, float], peers: Mapping[str, float]) -> tuple[float, float] | None:
+def more(
+    own: Mapping[str, float], peers: Mapping[str, float], seen: Sequence[ThreadState] = ()
+) -> tuple[float, float] | None:
     """Return for how many milliseconds a step a thread runs, and is blocked, beyond its peers'."""
     usual = {name: Quantiles(value, value, value) for name, value in peers.items()}
-    case = case_of(lateness({"data": 0.3}), Evidence(own), usual)
+    case = case_of(lateness({"data": 0.3}), Evidence(own, seen), usual)
     assert case is not None
     found = more_than_peers(case)
     return None if found is None else (1e3 * found.runs, 1e3 * found.blocked)
@@ -53,6 +55,24 @@ def test_excess_is_what_the_kernel_counts_beyond_its_peers(
 ) -> None:
     """A hogged rank still sleeps for half of its longer stages, but no longer than before."""
     assert more(own, PEERS) == pytest.approx((runs, blocked), abs=0.5)
+
+
+def test_thread_that_is_seen_to_wait_for_a_cpu_is_not_blocked() -> None:
+    """Its times in the kernel are read every few seconds: they may be those of before the hogs."""
+    stale = HOGGED | {name: PEERS[name] for name in ("main_running_ratio", "main_run_queue_ratio")}
+    seen = [
+        ThreadState("forward", "sleep", 0.65),
+        ThreadState("forward", "cpu_queue", 0.24),
+        ThreadState("forward", "running", 0.11),
+        ThreadState("backward", "sleep", 0.45),
+        ThreadState("backward", "cpu_queue", 0.34),
+        ThreadState("backward", "running", 0.21),
+    ]
+    blind, found = more(stale, PEERS), more(stale, PEERS, seen)
+
+    assert blind is not None
+    assert found is not None
+    assert (blind[1], found[1]) == pytest.approx((35.9, 15.3), abs=1.0)
 
 
 def test_peers_that_run_while_they_wait_for_others_say_nothing() -> None:

@@ -31,8 +31,13 @@ HOGGED: Final = {
     "main_run_queue_ratio": 0.3392,
 }
 # It sleeps for 50 ms more, and it computes for as long.
-SLEEPS: Final = {**PEERS, "step_seconds": 0.1533, "data_seconds": 0.0654}
-SLEEPS |= {"main_running_ratio": 0.0190 / 0.1533, "main_run_queue_ratio": 0.0015 / 0.1533}
+SLEEPS: Final = {
+    **PEERS,
+    "step_seconds": 0.1533,
+    "data_seconds": 0.0654,
+    "main_running_ratio": 0.0190 / 0.1533,
+    "main_run_queue_ratio": 0.0015 / 0.1533,
+}
 DECODES: Final = {**SLEEPS, "main_running_ratio": 0.0690 / 0.1533}
 
 

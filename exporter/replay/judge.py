@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import Final
 
 from exporter.accounting.windows import PlainReduction
-from exporter.replay.stretches import Stretch
-from exporter.replay.times import Timeline
+from exporter.replay.timeline import Stretch, Timeline
 from exporter.replay.traces import Run
 from rank_probe.judge import WARMUP_STEPS, Judge
 from rank_probe.verdict import Verdict
@@ -25,7 +24,7 @@ Progress = Callable[[float], None]
 
 
 @dataclass(slots=True)
-class Judged:
+class JudgedStretch:
     """A stretch and the verdicts on it, each with its time, in scaled seconds of the run.
 
     *warm* is when the judge started; whatever is late then counts as late since the stretch began.
@@ -38,12 +37,12 @@ class Judged:
 
 def judge(
     run: Run, line: Timeline, stretches: Sequence[Stretch], progress: Progress
-) -> list[Judged]:
+) -> list[JudgedStretch]:
     """Judge each of *stretches* separately: with other ranks it is another job."""
     steps = sum(len(stretch.steps) for stretch in stretches)
     judged, done = [], 0
     for stretch in stretches:
-        found = Judged(stretch)
+        found = JudgedStretch(stretch)
         for of_stretch in _judge(run, line, found):
             progress((done + of_stretch) / steps)
         done += len(stretch.steps)
@@ -57,7 +56,7 @@ def nodes(run: Run, ranks: Sequence[int]) -> dict[int, int]:
     return {rank: names.index(run.nodes[rank]) for rank in ranks if run.nodes[rank]}
 
 
-def _judge(run: Run, line: Timeline, found: Judged) -> Iterator[int]:
+def _judge(run: Run, line: Timeline, found: JudgedStretch) -> Iterator[int]:
     """Add the verdicts to *found*; yield how many steps they cover."""
     ranks, steps = found.stretch.ranks, found.stretch.steps
     every = max(EVERY_SECONDS, line.seconds * len(ranks) / MOST_VERDICTS_ON_RANKS)

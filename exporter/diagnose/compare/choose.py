@@ -19,7 +19,7 @@ from exporter.diagnose.compare.periods import (
     two_parts,
 )
 from exporter.errors import UsageError
-from exporter.replay.times import Timeline, timeline
+from exporter.replay.timeline import Timeline, timeline
 from exporter.replay.traces import Run, run_of
 from exporter.top.model import few
 from rank_probe.judge import WARMUP_STEPS

@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
@@ -17,7 +16,6 @@ from exporter.replay.report import report
 from exporter.replay.traces import read_traces
 from tests.exporter.recorded import record
 
-RULES = Path(__file__).parents[3] / "alerts" / "rules"
 TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
 Capture = pytest.CaptureFixture[str]
 
@@ -69,7 +67,7 @@ def test_late_rank_is_named_with_time_stage_and_cost(tmp_path: Path, capsys: Cap
     found = job(capsys, path)
 
     assert (found["job_id"], found["attempt"], found["ranks"], found["steps"]) == ("j", 0, 8, 400)
-    assert (found["source"], found["not_judgeable"], found["alerts"]) == ("judge", [], None)
+    assert (found["source"], found["not_judgeable"]) == ("judge", [])
     (finding,) = found["findings"]
     assert {
         name: finding[name] for name in ("kind", "severity", "rank", "ranks", "peer_group")
@@ -307,41 +305,6 @@ def test_rank_with_few_rows_does_not_blind_the_others(tmp_path: Path, capsys: Ca
     assert "  rank 7 left out: too few rows to judge\n" in replay(capsys, path)
 
 
-def test_rules_say_which_alerts_fire(tmp_path: Path, capsys: Capture) -> None:
-    """The shipped rules, evaluated over the verdicts, page for the rank that is named."""
-    path = record(
-        tmp_path / "a.csv", late=lambda rank, step: 0.5 * (rank == 3 and step >= 100), steps=300
-    )
-    found = job(capsys, path, "--rules")
-    (finding,) = found["findings"]
-    (alert,) = [one for one in found["alerts"] if one["alert"] == "RankskewStraggler"]
-
-    assert (alert["rank"], alert["stage"], alert["severity"]) == ("3", "backward", "critical")
-    assert 0 <= alert["fired_s"] - finding["named_s"] <= 60
-    assert alert["cleared_s"] is None
-    said = replay(capsys, "--rules", RULES, path)
-    assert "to the end: RankskewStraggler (critical) rank=3 peer_group=pp0 instance=node1" in said
-
-
-def test_own_rules_decide(tmp_path: Path, capsys: Capture) -> None:
-    """With a threshold of one's own a rank that pages otherwise does not, and nothing is edited."""
-    path = record(tmp_path / "a.csv", late=lambda rank, step: 0.5 * (rank == 3), steps=200)
-    mine = tmp_path / "rules"
-    shutil.copytree(RULES, mine)
-    (mine / "mine.yaml").write_text(
-        "groups: [{name: mine, rules: [{record: 'rankskew:threshold:override',"
-        " labels: {name: gpus_lost_ratio, job_id: j}, expr: '0.9'},"
-        " {record: 'rankskew:threshold:override',"
-        " labels: {name: gpus_lost_page_ratio, job_id: j}, expr: '0.9'}]}]"
-    )
-
-    found = job(capsys, "--rules", mine, path)
-
-    assert named(found) == {3: "backward"}
-    assert "RankskewStraggler" not in {alert["alert"] for alert in found["alerts"]}
-    assert "RankskewStraggler" in replay(capsys, path, "--rules")
-
-
 def test_text_says_who_was_slow_and_what_it_cost(tmp_path: Path, capsys: Capture) -> None:
     """One line for each finding, the four kinds with the ranks and stages that cost, each group."""
     path = record(tmp_path / "a.csv", late=lambda rank, step: 0.5 * (rank == 3), steps=200)
@@ -404,10 +367,8 @@ def test_loss_that_nobody_can_account_for_is_null(tmp_path: Path, capsys: Captur
         (["--time-scale=0"], "'0' is not a number above 0"),
         (["--time-scale=inf"], "'inf' is not a number above 0"),
         (["--time-scale=fast"], "'fast' is not a number above 0"),
-        (["--scrape-interval=0s"], "'0s' is not a duration above 0"),
-        (["--scrape-interval=15"], "'15' is not a duration such as 5m"),
         (["--format=xml"], "invalid choice: 'xml'"),
-        (["--rules=/nowhere"], "/nowhere has no rule file"),
+        (["--rules"], "unrecognized arguments: --rules"),
         ([], "cannot read /nowhere.csv: No such file or directory"),
     ],
 )

@@ -1,15 +1,65 @@
-"""A run is judged by stretches of the same ranks, over the steps that all of them have."""
+"""The steps of a trace are placed on one clock, and cut into stretches of the same ranks."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from exporter.replay.stretches import Stretch, left_out, stretches
-from exporter.replay.times import timeline
-from exporter.replay.traces import Run
+from exporter.replay.timeline import Stretch, Timeline, has_sync, left_out, stretches, timeline
+from exporter.replay.traces import Run, read_traces
+
+HEADER = "job_id,rank,peer_group,step,time_s,data_s,sync_s"
 
 
-def run(has: Callable[[int, int], bool], steps: int = 100, ranks: int = 3) -> Run:
+def run(path: Path, *times: int, sync: str = "1.5") -> Run:
+    """Return a run of two ranks with steps of 2 s at *times*."""
+    rows = [
+        f"j,{rank},a,{step},{time},0.5,{sync}"
+        for step, time in enumerate(times)
+        for rank in range(2)
+    ]
+    (path / "a.csv").write_text("\n".join([HEADER, *rows, ""]))
+    (found,) = read_traces([path])
+    return found
+
+
+def ends(line: Timeline) -> list[list[float]]:
+    """Return when the steps of each rank ended."""
+    return [list(of_rank.values()) for of_rank in line.ends.values()]
+
+
+@pytest.mark.parametrize("times", [(2, 12), (0, 10), (99, 109)])
+def test_time_is_the_end_of_a_step_or_its_begin(tmp_path: Path, times: tuple[int, int]) -> None:
+    """A first step that cannot have ended by its time_s began then; the run begins with it."""
+    line = timeline(run(tmp_path, *times), 1.0)
+
+    assert ends(line) == [[2, 12], [2, 12]]
+    assert line.origin_seconds == max(times[0] - 2, 0)
+
+
+def test_time_scale_stretches_the_clock(tmp_path: Path) -> None:
+    """Ten times slower is ten times later; the origin is unscaled."""
+    line = timeline(run(tmp_path, 99, 109), 10.0)
+
+    assert ends(line)[0] == [20, 120]
+    assert (line.seconds, line.origin_seconds) == (120, 97)
+
+
+def test_clock_that_stands_still_is_none(tmp_path: Path) -> None:
+    """Where all rows have one time_s, the steps follow each other."""
+    assert ends(timeline(run(tmp_path, 0, 0, 0), 1.0))[0] == [2, 4, 6]
+
+
+def test_zeros_everywhere_are_no_measured_wait(tmp_path: Path) -> None:
+    """A single wait above 0 shows that waits were measured."""
+    for sync, measured in (("0", False), ("", False), ("1.5", True)):
+        assert has_sync(run(tmp_path, 2, 4, sync=sync)) is measured
+
+
+# ---- Stretches ---------------------------------------------------------------------------------
+
+
+def rows(has: Callable[[int, int], bool], steps: int = 100, ranks: int = 3) -> Run:
     """Return a run with steps of 1 s, with the rows of rank and step that it *has*."""
     found = Run("j", 0)
     for step in range(steps):
@@ -31,14 +81,14 @@ def shape(one: Run) -> list[tuple[tuple[int, ...], int, int]]:
 
 def test_run_of_the_same_ranks_is_one_stretch() -> None:
     """All of its steps are whole, on the scaled clock."""
-    (one,) = split(run(lambda rank, step: True))
+    (one,) = split(rows(lambda rank, step: True))
 
-    assert one == Stretch((0, 1, 2), list(range(100)), 100, 0.0, 200.0)
+    assert one == Stretch((0, 1, 2), list(range(100)), 0.0, 200.0)
 
 
 def test_ranks_that_come_or_go_begin_a_stretch() -> None:
     """Whoever lacks twenty steps in a row is away; one that comes back is there again."""
-    elastic = run(
+    elastic = rows(
         lambda rank, step: [True, step < 50 or step >= 70, step >= 30][rank],
     )
 
@@ -66,9 +116,9 @@ def test_ranks_that_come_or_go_begin_a_stretch() -> None:
 )
 def test_missing_rows_leave_steps_out(has: Callable[[int, int], bool], whole: int) -> None:
     """Fewer than twenty missing rows begin no new stretch; their steps are not whole."""
-    (one,) = split(run(has))
+    (one,) = split(rows(has))
 
-    assert (one.ranks, len(one.steps), one.recorded) == ((0, 1, 2), whole, 100)
+    assert (one.ranks, len(one.steps)) == ((0, 1, 2), whole)
 
 
 @pytest.mark.parametrize(
@@ -80,7 +130,7 @@ def test_missing_rows_leave_steps_out(has: Callable[[int, int], bool], whole: in
 )
 def test_rank_with_few_rows_is_left_out(has: Callable[[int, int], bool]) -> None:
     """The others are judged without it."""
-    one = run(has)
+    one = rows(has)
 
     assert shape(one) == [((0, 1), 0, 100)]
     assert left_out(one, split(one)) == [2]
@@ -88,14 +138,14 @@ def test_rank_with_few_rows_is_left_out(has: Callable[[int, int], bool]) -> None
 
 def test_short_run_keeps_its_ranks() -> None:
     """Of three steps two are many."""
-    (one,) = split(run(lambda rank, step: rank < 2 or step < 2, steps=3))
+    (one,) = split(rows(lambda rank, step: rank < 2 or step < 2, steps=3))
 
     assert (one.ranks, one.steps) == ((0, 1, 2), [0, 1])
 
 
 def test_ranks_that_share_no_step_have_no_whole_one() -> None:
     """Nothing can be said, and nothing breaks."""
-    one = run(lambda rank, step: step % 3 == rank)
+    one = rows(lambda rank, step: step % 3 == rank)
 
     assert [part.steps for part in split(one)] == []
     assert left_out(one, split(one)) == [0, 1, 2]

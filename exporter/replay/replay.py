@@ -8,7 +8,7 @@ from typing import Final
 from exporter.accounting.run import Account, Kinds, account, kinds, slowdown
 from exporter.replay.findings import NAMING, TraceFinding, findings, not_judgeable
 from exporter.replay.judge import Progress, judge
-from exporter.replay.timeline import Stretch, has_sync, left_out, stretches, timeline
+from exporter.replay.timeline import TraceStretch, has_sync, left_out, stretches, timeline
 from exporter.replay.traces import Run, instance
 from exporter.vocabulary.thresholds import Thresholds
 
@@ -27,7 +27,7 @@ class Replay:
     """
 
     run: Run
-    stretches: Sequence[Stretch]
+    stretches: Sequence[TraceStretch]
     left_out: Sequence[int]
     whole_steps: int
     scale: float

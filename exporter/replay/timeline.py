@@ -18,7 +18,7 @@ ROUNDING_SECONDS: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Timeline:
+class TraceTimeline:
     """When the steps of a run ended, in *scaled* seconds since its first step began.
 
     *ends* [rank] are in step order and never decrease. *origin_seconds* is the time_s at which the
@@ -35,7 +35,7 @@ class Timeline:
         return max(max(ends.values()) for ends in self.ends.values())
 
 
-def timeline(run: Run, scale: float) -> Timeline:
+def timeline(run: Run, scale: float) -> TraceTimeline:
     """Place the steps of *run* in time, *scale* times slower than recorded.
 
     The probe's time_s is the end of a step. If a first step takes longer than its time_s, it cannot
@@ -70,7 +70,7 @@ def timeline(run: Run, scale: float) -> Timeline:
         rank: {step: (end - origin) * scale for step, end in of_rank.items()}
         for rank, of_rank in ends.items()
     }
-    return Timeline(scale, origin, placed)
+    return TraceTimeline(scale, origin, placed)
 
 
 def has_sync(run: Run) -> bool:
@@ -82,7 +82,7 @@ def has_sync(run: Run) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class TraceStretch:
     """A period in which exactly *ranks* were there, in scaled seconds since the run began.
 
     *steps* are those that all of them have, in order.
@@ -94,7 +94,7 @@ class Stretch:
     end: float
 
 
-def stretches(run: Run, line: Timeline) -> list[Stretch]:
+def stretches(run: Run, line: TraceTimeline) -> list[TraceStretch]:
     """Return the stretches of *run*, in order.
 
     A rank is there from its first row to its last, except where it lacks LEAST_STEPS consecutive
@@ -119,7 +119,7 @@ def stretches(run: Run, line: Timeline) -> list[Stretch]:
     return found
 
 
-def left_out(run: Run, found: Sequence[Stretch]) -> list[int]:
+def left_out(run: Run, found: Sequence[TraceStretch]) -> list[int]:
     """Return the ranks that are in none of the stretches *found*."""
     return sorted(run.times.keys() - {rank for stretch in found for rank in stretch.ranks})
 
@@ -137,14 +137,16 @@ def _presences(places: Sequence[int], steps: int) -> Iterator[tuple[int, int]]:
             yield begin, end
 
 
-def _stretch(run: Run, line: Timeline, ranks: tuple[int, ...], numbers: Sequence[int]) -> Stretch:
+def _stretch(
+    run: Run, line: TraceTimeline, ranks: tuple[int, ...], numbers: Sequence[int]
+) -> TraceStretch:
     ends = [line.ends[rank][step] for step in numbers for rank in run.steps[step]]
     begins = [
         line.ends[rank][step] - line.scale * sum(stages.values())
         for step in numbers[:1]
         for rank, stages in run.steps[step].items()
     ]
-    return Stretch(
+    return TraceStretch(
         ranks=ranks,
         steps=[step for step in numbers if all(rank in run.steps[step] for rank in ranks)],
         begin=max(min(begins), 0.0),

@@ -14,7 +14,7 @@ from exporter.client.prometheus import Prometheus, selector
 from exporter.diagnose.compare.choose import compare_recorded, compare_traces
 from exporter.diagnose.compare.comparison import CANNOT_TELL, IMPROVED, Comparison
 from exporter.replay.judge import judge
-from exporter.replay.timeline import Timeline, stretches, timeline
+from exporter.replay.timeline import TraceTimeline, stretches, timeline
 from exporter.replay.traces import Run, instance, read_traces
 from tests.exporter.recorded import record
 
@@ -73,7 +73,7 @@ def samples(run: Run, began: float) -> Iterator[str]:
         yield from (f"{name} {value:.12g} {began + now:.3f}" for name, value in shown)
 
 
-def counted(run: Run, line: Timeline, rank: int, now: float) -> Iterator[tuple[str, float]]:
+def counted(run: Run, line: TraceTimeline, rank: int, now: float) -> Iterator[tuple[str, float]]:
     """Yield the counters of *rank*, in which a step counts when it has ended."""
     steps = [run.steps[step][rank] for step, end in line.ends[rank].items() if end <= now]
     yield f"rankskew_steps_total{labels(run, rank)}", len(steps)
@@ -84,7 +84,7 @@ def counted(run: Run, line: Timeline, rank: int, now: float) -> Iterator[tuple[s
             yield name, sum(step[stage] for step in steps)
 
 
-def ends(line: Timeline, rank: int, now: float) -> list[float]:
+def ends(line: TraceTimeline, rank: int, now: float) -> list[float]:
     return [end for end in line.ends[rank].values() if end <= now]
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from exporter.replay.findings import TraceFinding, findings, not_judgeable
 from exporter.replay.judge import JudgedStretch
-from exporter.replay.timeline import Stretch
+from exporter.replay.timeline import TraceStretch
 from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.verdict import WARMING_UP, Change, Late, Verdict
 
@@ -32,7 +32,7 @@ def verdict(*ranks: Late, lost: Mapping[str, float] | None = None, **fields: Any
 
 def judged(verdicts: Mapping[int, Verdict], begin: float = 0.0, warm: float = 5.0) -> JudgedStretch:
     """Return a stretch that begins at *begin*, with these verdicts."""
-    stretch = Stretch(tuple(range(8)), range(100), begin, max(verdicts))
+    stretch = TraceStretch(tuple(range(8)), range(100), begin, max(verdicts))
     return JudgedStretch(stretch, list(verdicts.items()), begin + warm)
 
 

@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from exporter.replay.timeline import Stretch, Timeline, has_sync, left_out, stretches, timeline
+from exporter.replay.timeline import (
+    TraceStretch,
+    TraceTimeline,
+    has_sync,
+    left_out,
+    stretches,
+    timeline,
+)
 from exporter.replay.traces import Run, read_traces
 
 HEADER = "job_id,rank,peer_group,step,time_s,data_s,sync_s"
@@ -23,7 +30,7 @@ def run(path: Path, *times: int, sync: str = "1.5") -> Run:
     return found
 
 
-def ends(line: Timeline) -> list[list[float]]:
+def ends(line: TraceTimeline) -> list[list[float]]:
     """Return when the steps of each rank ended."""
     return [list(of_rank.values()) for of_rank in line.ends.values()]
 
@@ -69,7 +76,7 @@ def rows(has: Callable[[int, int], bool], steps: int = 100, ranks: int = 3) -> R
     return found
 
 
-def split(one: Run) -> list[Stretch]:
+def split(one: Run) -> list[TraceStretch]:
     """Return its stretches."""
     return stretches(one, timeline(one, 2.0))
 
@@ -83,7 +90,7 @@ def test_run_of_the_same_ranks_is_one_stretch() -> None:
     """All of its steps are whole, on the scaled clock."""
     (one,) = split(rows(lambda rank, step: True))
 
-    assert one == Stretch((0, 1, 2), list(range(100)), 0.0, 200.0)
+    assert one == TraceStretch((0, 1, 2), list(range(100)), 0.0, 200.0)
 
 
 def test_ranks_that_come_or_go_begin_a_stretch() -> None:

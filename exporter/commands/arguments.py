@@ -3,10 +3,13 @@
 import argparse
 from datetime import UTC, datetime
 from math import isfinite
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
 
 from exporter import durations
 from exporter.errors import UsageError
+
+# No date is later; NaN is not below it either.
+YEAR_10000: Final = 253_402_300_800.0
 
 
 class Help(argparse.HelpFormatter):
@@ -56,7 +59,7 @@ def moment(text: str) -> float:
     """Return the Unix time in *text*: seconds, or ISO 8601, in UTC if it has no offset."""
     try:
         number = float(text)
-        if isfinite(number) and number > 0:
+        if 0 < number < YEAR_10000:
             return number
     except ValueError:
         pass

@@ -5,7 +5,7 @@ import getpass
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Final
@@ -16,9 +16,16 @@ from exporter.commands.arguments import Parser
 from exporter.commands.report import DEFAULT_URL
 from exporter.commands.servers import access, add_access
 from exporter.errors import StartError, UsageError
-from exporter.report.confirmations import VERDICTS, Confirmation, Said, add, default_file, read
+from exporter.report.confirmations import (
+    VERDICTS,
+    Confirmation,
+    Confirmations,
+    add,
+    default_file,
+    read,
+)
 from exporter.report.history import TIMEOUT_SECONDS
-from exporter.report.known import Known, find
+from exporter.report.incidents import find
 from exporter.report.times import show
 
 EXAMPLES: Final = """\
@@ -76,13 +83,13 @@ def run(arguments: Sequence[str]) -> int:
         return _list(options)
     if options.incident is None or options.verdict is None:
         raise UsageError("say which incident, and yes, no or unsure; or --list")
-    known = _known(options)
+    alert, who, began = _incident(options)
     said = Confirmation(
         incident=options.incident,
         verdict=options.verdict,
-        alert=known.alert,
-        who=known.who,
-        began=known.begin,
+        alert=alert,
+        who=who,
+        began=began,
         at=round(time.time()),
         by=options.by or _user(),
         note=options.note,
@@ -95,24 +102,24 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _known(options: argparse.Namespace) -> Known:
-    """Return what the incident is; raises StartError if there is none."""
+def _incident(options: argparse.Namespace) -> tuple[str, Mapping[str, str], float]:
+    """Return the alert of the incident, of whom it is and when it began; StartError for none."""
     before = read(options.file).newest.get(options.incident)
     if before is not None:
-        return Known(before.alert, before.who, before.began)
+        return before.alert, before.who, before.began
     prometheus = Prometheus(
         base_url(options.prometheus), timeout_seconds=TIMEOUT_SECONDS, access=access(options)
     )
     try:
-        known = find(prometheus, options.incident, time.time())
+        found = find(prometheus, options.incident, time.time())
     except Trouble as trouble:
         raise StartError(str(trouble)) from trouble
-    if known is None:
+    if found is None:
         raise StartError(
             f"{base_url(options.prometheus)} has no incident {options.incident!r}; "
             "rankskew report --shadow prints those that it has"
         )
-    return known
+    return found
 
 
 def _list(options: argparse.Namespace) -> int:
@@ -129,7 +136,7 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-def _print(said: Said, file: Path) -> None:
+def _print(said: Confirmations, file: Path) -> None:
     for each in said.newest.values():
         note = f": {each.note}" if each.note else ""
         print(

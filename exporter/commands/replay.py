@@ -1,24 +1,23 @@
 """`rankskew replay`: judge recorded traces."""
 
-from collections.abc import Sequence
+import sys
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 
-from exporter.bundle import bundled
-from exporter.commands.arguments import Parser, interval, positive
-from exporter.replay.progress import ProgressLine
-from exporter.replay.promtool import rule_files
+from exporter.commands.arguments import Parser, positive
 from exporter.replay.replay import Replay, as_json, replay
 from exporter.replay.report import report
 from exporter.replay.traces import Run, read_traces
 
-SHIPPED: Final = object()
-
-
+# Shorter work needs no progress line.
+QUIET_SECONDS: Final = 1.0
+EVERY_SECONDS: Final = 0.2
 EXAMPLES: Final = """\
 rankskew replay /scratch/trace
-rankskew replay /scratch/trace --json | jq '.jobs[].findings'
-rankskew replay /scratch/trace --scrape-interval 5s --rules"""
+rankskew replay /scratch/trace --time-scale 25
+rankskew replay /scratch/trace --json | jq '.jobs[].findings'"""
 
 
 def parser() -> Parser:
@@ -41,22 +40,6 @@ def parser() -> Parser:
         "(default: 1)",
     )
     options.add_argument(
-        "--rules",
-        metavar="DIR",
-        type=Path,
-        nargs="?",
-        const=SHIPPED,
-        help="also evaluate alert rules on the verdicts, with promtool, and list the alerts that "
-        "fire: the rules in DIR, or the shipped rules if --rules is the last argument",
-    )
-    options.add_argument(
-        "--scrape-interval",
-        metavar="DURATION",
-        type=interval,
-        default="15s",
-        help="how often the ranks are scraped and the rules evaluated (default: %(default)s)",
-    )
-    options.add_argument(
         "--format",
         choices=("text", "json"),
         default="text",
@@ -75,23 +58,49 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Judge recorded traces, and account for the time lost to waiting."""
     options = parser().parse_args(arguments)
-    rules = None
-    if options.rules is not None:
-        shipped = options.rules is SHIPPED
-        rules = rule_files(bundled("alerts/rules") if shipped else options.rules)
-    replays = [
-        _replay(run, options.time_scale, rules, options.scrape_interval)
-        for run in read_traces(options.path)
-    ]
+    replays = [_replay(run, options.time_scale) for run in read_traces(options.path)]
     print(as_json(replays) if options.format == "json" else report(replays))
     return 0
 
 
-def _replay(
-    run: Run, scale: float, rules: Sequence[Path] | None, interval_seconds: float
-) -> Replay:
+def _replay(run: Run, scale: float) -> Replay:
     progress = ProgressLine(f"judging job {run.job_id}")
     try:
-        return replay(run, scale, rules, interval_seconds, progress)
+        return replay(run, scale, progress)
     finally:
         progress.clear()
+
+
+class ProgressLine:
+    """Overwrites its line with the finished share; silent unless the stream is a terminal."""
+
+    def __init__(
+        self,
+        name: str,
+        stream: TextIO | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._name = name
+        self._stream = sys.stderr if stream is None else stream
+        self._is_watched = self._stream.isatty()
+        self._now = now
+        self._due = now() + QUIET_SECONDS
+        self._width = 0
+
+    def __call__(self, share: float) -> None:
+        """Show this *share*, 0 to 1."""
+        now = self._now()
+        if self._is_watched and now >= self._due:
+            self._due = now + EVERY_SECONDS
+            self._write(f"{self._name}: {share:.0%}")
+
+    def clear(self) -> None:
+        """Erase the line."""
+        if self._width:
+            self._write("")
+            self._stream.write("\r")
+
+    def _write(self, text: str) -> None:
+        self._stream.write(f"\r{text:<{self._width}}")
+        self._stream.flush()
+        self._width = len(text)

@@ -9,27 +9,23 @@ from typing import Any, Final
 
 from exporter.client.fetch import Trouble, base_url
 from exporter.client.prometheus import Prometheus
-from exporter.commands.arguments import Parser, interval
+from exporter.commands.arguments import Parser, interval, moment
 from exporter.commands.servers import access, add_access
-from exporter.errors import StartError, reason
-from exporter.report import times
-from exporter.report.as_html import as_html
-from exporter.report.as_text import as_markdown, as_text
+from exporter.errors import StartError
 from exporter.report.confirmations import default_file, read
-from exporter.report.document import Document
+from exporter.report.document import Document, as_markdown, as_text
 from exporter.report.history import TIMEOUT_SECONDS
+from exporter.report.job import read_job
 from exporter.report.job_document import job_document, job_json
-from exporter.report.job_reading import read_job
-from exporter.report.shadow import read_shadow
-from exporter.report.shadow_document import shadow_document, shadow_json
-from exporter.report.spans import Span
+from exporter.report.shadow import read_shadow, shadow_document, shadow_json
+from exporter.report.times import Span, show
 
 DEFAULT_URL: Final = "http://127.0.0.1:9090"
 EXAMPLES: Final = """\
 rankskew report --shadow --since 14d                       # which alerts would have paged
 rankskew report --shadow --markdown > shadow.md
 rankskew report --job llama --prometheus http://prometheus:9090
-rankskew report --job llama --html llama.html              # one file, with pictures"""
+rankskew report --job llama --json | jq .gpu_hours_lost"""
 EPILOG: Final = """\
 The status is 0 if the report is printed, 1 if Prometheus cannot tell (no answer, no such job, no
 data in the period), 2 for wrong usage."""
@@ -64,7 +60,7 @@ def parser() -> Parser:
         help="how far to look back (default: %(default)s)",
     )
     options.add_argument(
-        "--at", metavar="TIME", type=_time, help="look back from this time in UTC (default: now)"
+        "--at", metavar="TIME", type=moment, help="look back from this time in UTC (default: now)"
     )
     options.add_argument(
         "--gap",
@@ -83,7 +79,6 @@ def parser() -> Parser:
     options.add_argument("--all", action="store_true", help="print all incidents, not only 40")
     form = options.add_mutually_exclusive_group()
     form.add_argument("--markdown", action="store_true", help="print Markdown")
-    form.add_argument("--html", metavar="FILE", type=Path, help="write one file with pictures")
     form.add_argument("--json", action="store_true", help="print one JSON document: docs/report.md")
     add_access(options)
     return options
@@ -101,7 +96,10 @@ def run(arguments: Sequence[str]) -> int:
         document, said = make(options, prometheus, (max(0.0, end - options.since), end))
     except Trouble as trouble:
         raise StartError(str(trouble)) from trouble
-    _show(options, document, said)
+    if options.json:
+        print(json.dumps(said, indent=2))
+    else:
+        print(as_markdown(document) if options.markdown else as_text(document))
     return 0
 
 
@@ -112,8 +110,8 @@ def _shadow(
     shadow = read_shadow(prometheus, span, said, options.gap, options.cluster)
     if not shadow.coverage.spans:
         raise StartError(
-            f"no rules of Rankskew were evaluated from {times.show(span[0])} to "
-            f"{times.show(span[1])} UTC; rankskew files DIR writes them"
+            f"no rules of Rankskew were evaluated from {show(span[0])} to "
+            f"{show(span[1])} UTC; rankskew files DIR writes them"
         )
     return shadow_document(shadow, options.all), shadow_json(shadow)
 
@@ -124,29 +122,3 @@ def _job(
     said = read(options.file)
     job = read_job(prometheus, options.job, options.cluster, span, said, options.gap)
     return job_document(job), job_json(job)
-
-
-def _show(options: argparse.Namespace, document: Document, said: dict[str, Any]) -> None:
-    if options.json:
-        print(json.dumps(said, indent=2))
-    elif options.markdown:
-        print(as_markdown(document))
-    elif options.html is not None:
-        _write(options.html, as_html(document))
-    else:
-        print(as_text(document))
-
-
-def _write(path: Path, page: str) -> None:
-    try:
-        path.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise StartError(f"cannot write {path}: {reason(error)}") from error
-    print(f"written to {path}")
-
-
-def _time(text: str) -> float:
-    try:
-        return times.parse(text)
-    except ValueError as error:
-        raise argparse.ArgumentTypeError(str(error)) from error

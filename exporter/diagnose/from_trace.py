@@ -20,10 +20,9 @@ from exporter.live import states
 from exporter.live.causes import CauseView, view_cause
 from exporter.live.sentences import LateView, duration, listed
 from exporter.replay.findings import CHANGE, OF_THE_JOB
-from exporter.replay.findings import Finding as Found
+from exporter.replay.findings import TraceFinding as Found
 from exporter.replay.replay import Replay, replay
-from exporter.replay.series import instance
-from exporter.replay.traces import Run, read_traces, run_of
+from exporter.replay.traces import Run, instance, read_traces, run_of
 from exporter.top.model import Job
 from rank_probe.stages import STAGES, SYNC
 from rank_probe.verdict import MILD, NODE, PAUSES, UNSYNCED

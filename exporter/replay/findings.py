@@ -7,8 +7,8 @@ from statistics import fmean
 from typing import Final
 
 from exporter.ranks.told import told
-from exporter.replay.incidents import Incident, changes, incidents, late_ranks
-from exporter.replay.judge import Judged
+from exporter.replay.incidents import TraceIncident, changes, incidents, late_ranks
+from exporter.replay.judge import JudgedStretch
 from rank_probe.verdict import MILD, NODE, PAUSES, PERSISTENT, UNSYNCED, WARMING_UP, Change, Late
 
 # Findings of these kinds name ranks that others wait for.
@@ -28,8 +28,8 @@ INFO: Final = "info"
 Threshold = Callable[[str], float]
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TraceFinding:
     """A rank, node, group or job that was slow; times are scaled seconds of the run.
 
     *kind* is one of LATE_KINDS, CHANGE or one of OF_THE_JOB. *severity* is the worst that the
@@ -40,22 +40,22 @@ class Finding:
     """
 
     kind: str
-    severity: str
-    rank: int | None
-    ranks: tuple[int, ...]
-    peer_group: str | None
-    instance: str | None
-    stage: str | None
-    ratio: float | None
+    severity: str = INFO
+    rank: int | None = None
+    ranks: tuple[int, ...] = ()
+    peer_group: str | None = None
+    instance: str | None = None
+    stage: str | None = None
+    ratio: float | None = None
     onset_s: float
     named_s: float
-    cleared_s: float | None
-    gpus_lost: float | None
+    cleared_s: float | None = None
+    gpus_lost: float | None = None
 
 
 def findings(
-    judged: Sequence[Judged], instances: Mapping[int, str], threshold: Threshold
-) -> list[Finding]:
+    judged: Sequence[JudgedStretch], instances: Mapping[int, str], threshold: Threshold
+) -> list[TraceFinding]:
     """Return the findings in the order of their onsets; *instances* [rank] are its node's."""
     alarms = list(_alarms(judged, threshold))
     found = [
@@ -69,7 +69,7 @@ def findings(
     return sorted(found, key=lambda one: (one.onset_s, one.named_s, one.kind, one.ranks))
 
 
-def not_judgeable(judged: Sequence[Judged]) -> list[str]:
+def not_judgeable(judged: Sequence[JudgedStretch]) -> list[str]:
     """Return the reasons in at least half of the verdicts after the warm-up."""
     reasons = [verdict.reason for one in judged for _, verdict in one.verdicts]
     warm = [reason for reason in reasons if reason != WARMING_UP]
@@ -93,7 +93,7 @@ class _Alarm:
     share: float
 
 
-def _alarms(judged: Sequence[Judged], threshold: Threshold) -> Iterator[_Alarm]:
+def _alarms(judged: Sequence[JudgedStretch], threshold: Threshold) -> Iterator[_Alarm]:
     for one in judged:
         size = len(one.stretch.ranks)
         for at, verdict in one.verdicts:
@@ -103,7 +103,7 @@ def _alarms(judged: Sequence[Judged], threshold: Threshold) -> Iterator[_Alarm]:
 
 
 def _severity(
-    those: Sequence[Incident[Late]], alarms: Sequence[_Alarm], threshold: Threshold
+    those: Sequence[TraceIncident[Late]], alarms: Sequence[_Alarm], threshold: Threshold
 ) -> str:
     """Return the worst severity that the job had while any of *those* was told."""
     shares = [
@@ -118,10 +118,10 @@ def _severity(
 
 
 def _together(
-    found: Sequence[Incident[Late]], instances: Mapping[int, str]
-) -> Iterator[list[Incident[Late]]]:
+    found: Sequence[TraceIncident[Late]], instances: Mapping[int, str]
+) -> Iterator[list[TraceIncident[Late]]]:
     """Yield each incident alone, but those of a slow node together."""
-    of_nodes: list[list[Incident[Late]]] = []
+    of_nodes: list[list[TraceIncident[Late]]] = []
     for incident in found:
         if _kind(incident) != NODE:
             yield [incident]
@@ -136,14 +136,14 @@ def _together(
     yield from of_nodes
 
 
-def _kind(incident: Incident[Late]) -> str:
+def _kind(incident: TraceIncident[Late]) -> str:
     """Return the most frequent kind; mild only if there is no other."""
     kinds = Counter(late.kind for late in incident.said)
     more = Counter({kind: times for kind, times in kinds.items() if kind != MILD})
     return (more or kinds).most_common(1)[0][0]
 
 
-def _overlap(those: Sequence[Incident[Late]], other: Incident[Late]) -> bool:
+def _overlap(those: Sequence[TraceIncident[Late]], other: TraceIncident[Late]) -> bool:
     return any(
         (one.cleared is None or other.onset <= one.cleared)
         and (other.cleared is None or one.onset <= other.cleared)
@@ -152,15 +152,15 @@ def _overlap(those: Sequence[Incident[Late]], other: Incident[Late]) -> bool:
 
 
 def _finding(
-    those: Sequence[Incident[Late]], instances: Mapping[int, str], severity: str
-) -> Finding:
+    those: Sequence[TraceIncident[Late]], instances: Mapping[int, str], severity: str
+) -> TraceFinding:
     """Return one finding for *those* incidents: of one rank, or of the ranks of one node."""
     said = [late for incident in those for late in incident.said]
     kind, first = _kind(those[0]), said[0]
     gpus = sum(fmean(late.gpus_lost for late in incident.said) for incident in those)
     cleared = [incident.cleared for incident in those if incident.cleared is not None]
     groups = {late.peer_group for late in said}
-    return Finding(
+    return TraceFinding(
         kind=kind,
         severity=severity,
         rank=None if kind == NODE else first.rank,
@@ -176,21 +176,16 @@ def _finding(
     )
 
 
-def _change(incident: Incident[Change]) -> Finding:
+def _change(incident: TraceIncident[Change]) -> TraceFinding:
     said = incident.said
-    return Finding(
+    return TraceFinding(
         kind=CHANGE,
-        severity=INFO,
-        rank=None,
-        ranks=(),
         peer_group=said[0].peer_group,
-        instance=None,
         stage=said[-1].stage,
         ratio=fmean(change.ratio for change in said),
         onset_s=incident.onset,
         named_s=incident.named,
         cleared_s=incident.cleared,
-        gpus_lost=None,
     )
 
 
@@ -208,7 +203,9 @@ class _Lost:
     stages: Mapping[str, float]
 
 
-def _of_the_job(kind: str, judged: Sequence[Judged], threshold: Threshold) -> Iterator[Finding]:
+def _of_the_job(
+    kind: str, judged: Sequence[JudgedStretch], threshold: Threshold
+) -> Iterator[TraceFinding]:
     """Yield a finding if the job lost more than the threshold to *kind* for long enough."""
     lost = list(_losses(kind, judged))
     begin, end = _worst(lost, threshold(OF_THE_JOB[kind]))
@@ -222,15 +219,9 @@ def _of_the_job(kind: str, judged: Sequence[Judged], threshold: Threshold) -> It
     stages = Counter[str]()
     for each in those:
         stages.update(each.stages)
-    yield Finding(
+    yield TraceFinding(
         kind=kind,
-        severity=INFO,
-        rank=None,
-        ranks=(),
-        peer_group=None,
-        instance=None,
         stage=stages.most_common(1)[0][0] if stages and kind == "rotating" else None,
-        ratio=None,
         onset_s=onset,
         named_s=onset + needed,
         cleared_s=lost[end].at if end < len(lost) else None,
@@ -238,7 +229,7 @@ def _of_the_job(kind: str, judged: Sequence[Judged], threshold: Threshold) -> It
     )
 
 
-def _losses(kind: str, judged: Sequence[Judged]) -> Iterator[_Lost]:
+def _losses(kind: str, judged: Sequence[JudgedStretch]) -> Iterator[_Lost]:
     for one in judged:
         begin = one.stretch.begin
         for at, verdict in one.verdicts:

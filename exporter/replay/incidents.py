@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
-from exporter.replay.judge import Judged
+from exporter.replay.judge import JudgedStretch
 from rank_probe.verdict import WARMING_UP, Change, Late, Verdict
 
 # Another kind of the same incident may have begun at the next mark.
@@ -16,7 +16,7 @@ Who = int | str
 
 
 @dataclass(slots=True, eq=False)
-class Incident(Generic[Word]):
+class TraceIncident(Generic[Word]):
     """What verdicts *said* of *who* since it was *named*.
 
     *last* is the time of the last verdict that named it, *cleared* that of the first one that did
@@ -44,14 +44,14 @@ def changes(verdict: Verdict) -> dict[Who, Change]:
     return {change.peer_group: change for change in verdict.changes}
 
 
-def incidents(judged: Sequence[Judged], words: Words[Word]) -> list[Incident[Word]]:
+def incidents(judged: Sequence[JudgedStretch], words: Words[Word]) -> list[TraceIncident[Word]]:
     """Return the incidents that *words* finds in the verdicts, in the order of their naming.
 
     An incident that lasts until ranks come or go continues if it is still there at the beginning
     of the next stretch.
     """
-    found: list[Incident[Word]] = []
-    standing: dict[Who, Incident[Word]] = {}
+    found: list[TraceIncident[Word]] = []
+    standing: dict[Who, TraceIncident[Word]] = {}
     for one in judged:
         of_stretch = _of_stretch(one, words, standing)
         found += [incident for incident in of_stretch if incident not in found]
@@ -64,12 +64,12 @@ def incidents(judged: Sequence[Judged], words: Words[Word]) -> list[Incident[Wor
 
 
 def _of_stretch(
-    one: Judged, words: Words[Word], before: dict[Who, Incident[Word]]
-) -> list[Incident[Word]]:
+    one: JudgedStretch, words: Words[Word], before: dict[Who, TraceIncident[Word]]
+) -> list[TraceIncident[Word]]:
     """Return the incidents of one stretch; those that continue from *before* are removed there."""
-    found: list[Incident[Word]] = []
+    found: list[TraceIncident[Word]] = []
     # With the onset that this stretch's judge gives.
-    latest: dict[Who, tuple[float, Incident[Word]]] = {}
+    latest: dict[Who, tuple[float, TraceIncident[Word]]] = {}
     for at, verdict in one.verdicts:
         now = words(verdict)
         for who, word in now.items():
@@ -88,15 +88,15 @@ def _of_stretch(
     return found
 
 
-def _clear(incident: Incident[Word], at: float) -> None:
+def _clear(incident: TraceIncident[Word], at: float) -> None:
     if incident.cleared is None:
         incident.cleared = at
 
 
 def _begin(
-    one: Judged, at: float, who: Who, onset: float, before: dict[Who, Incident[Word]]
-) -> Incident[Word]:
+    one: JudgedStretch, at: float, who: Who, onset: float, before: dict[Who, TraceIncident[Word]]
+) -> TraceIncident[Word]:
     if onset > one.warm + SAME_ONSET_SECONDS:
-        return Incident(who, onset, at)
+        return TraceIncident(who, onset, at)
     stood = before.pop(who, None)
-    return stood or Incident(who, one.stretch.begin, at)
+    return stood or TraceIncident(who, one.stretch.begin, at)

@@ -6,8 +6,7 @@ from itertools import pairwise
 from typing import Final
 
 from exporter.accounting.windows import PlainReduction
-from exporter.replay.stretches import Stretch
-from exporter.replay.times import Timeline
+from exporter.replay.timeline import TraceStretch, TraceTimeline
 from exporter.replay.traces import Run
 from rank_probe.judge import WARMUP_STEPS, Judge
 from rank_probe.verdict import Verdict
@@ -25,25 +24,25 @@ Progress = Callable[[float], None]
 
 
 @dataclass(slots=True)
-class Judged:
+class JudgedStretch:
     """A stretch and the verdicts on it, each with its time, in scaled seconds of the run.
 
     *warm* is when the judge started; whatever is late then counts as late since the stretch began.
     """
 
-    stretch: Stretch
+    stretch: TraceStretch
     verdicts: list[tuple[float, Verdict]] = field(default_factory=list)
     warm: float = 0.0
 
 
 def judge(
-    run: Run, line: Timeline, stretches: Sequence[Stretch], progress: Progress
-) -> list[Judged]:
+    run: Run, line: TraceTimeline, stretches: Sequence[TraceStretch], progress: Progress
+) -> list[JudgedStretch]:
     """Judge each of *stretches* separately: with other ranks it is another job."""
     steps = sum(len(stretch.steps) for stretch in stretches)
     judged, done = [], 0
     for stretch in stretches:
-        found = Judged(stretch)
+        found = JudgedStretch(stretch)
         for of_stretch in _judge(run, line, found):
             progress((done + of_stretch) / steps)
         done += len(stretch.steps)
@@ -51,17 +50,13 @@ def judge(
     return judged
 
 
-def nodes(run: Run, ranks: Sequence[int]) -> dict[int, int]:
-    """Return a number for the node of each of *ranks* whose node is known."""
-    names = sorted({run.nodes[rank] for rank in ranks})
-    return {rank: names.index(run.nodes[rank]) for rank in ranks if run.nodes[rank]}
-
-
-def _judge(run: Run, line: Timeline, found: Judged) -> Iterator[int]:
+def _judge(run: Run, line: TraceTimeline, found: JudgedStretch) -> Iterator[int]:
     """Add the verdicts to *found*; yield how many steps they cover."""
     ranks, steps = found.stretch.ranks, found.stretch.steps
     every = max(EVERY_SECONDS, line.seconds * len(ranks) / MOST_VERDICTS_ON_RANKS)
-    reduction = PlainReduction({rank: run.peer_groups[rank] for rank in ranks}, nodes(run, ranks))
+    names = sorted({run.nodes[rank] for rank in ranks})
+    nodes = {rank: names.index(run.nodes[rank]) for rank in ranks if run.nodes[rank]}
+    reduction = PlainReduction({rank: run.peer_groups[rank] for rank in ranks}, nodes)
     judge = Judge(reduction)
     leaders: list[Leader] = []
     stride, number, at, due = _stride(steps), 0, 0.0, 0.0

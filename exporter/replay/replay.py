@@ -1,23 +1,15 @@
-"""`rankskew replay`: judge recorded traces, and report which ranks were slow and the cost.
-
-With rules, also report which alerts would have fired on these verdicts.
-"""
+"""`rankskew replay`: judge recorded traces, and report which ranks were slow and the cost."""
 
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Final
 
 from exporter.accounting.run import Account, Kinds, account, kinds, slowdown
-from exporter.replay.alerts import EXPRESSION, Alert, alerts
-from exporter.replay.findings import NAMING, Finding, findings, not_judgeable
-from exporter.replay.judge import Judged, Progress, judge
-from exporter.replay.promtool import evaluate
-from exporter.replay.series import input_series, instance, scrape_times
-from exporter.replay.stretches import Stretch, left_out, stretches
-from exporter.replay.times import Timeline, has_sync, timeline
-from exporter.replay.traces import Run
+from exporter.replay.findings import NAMING, TraceFinding, findings, not_judgeable
+from exporter.replay.judge import Progress, judge
+from exporter.replay.timeline import TraceStretch, has_sync, left_out, stretches, timeline
+from exporter.replay.traces import Run, instance
 from exporter.vocabulary.thresholds import Thresholds
 
 # The rules' reason for ranks that share too few steps.
@@ -28,14 +20,14 @@ NO_WHOLE_STEPS: Final = "join_incomplete"
 class Replay:
     """The result of one run: which ranks were slow, and the cost of waiting.
 
-    *seconds*, its duration, and the times of *findings*, *alerts* and *stretches* are *scale* times
-    the recorded ones; *begin_s* is the time_s at which it begins, unscaled. *found* and *kinds* are
+    *seconds*, its duration, and the times of *findings* and *stretches* are *scale* times the
+    recorded ones; *begin_s* is the time_s at which it begins, unscaled. *found* and *kinds* are
     unscaled and cover the *whole_steps*, which all ranks present at the time have; None if there
-    are none. *slowdown* is None if no rank could be judged, *alerts* is None without rules.
+    are none. *slowdown* is None if no rank could be judged.
     """
 
     run: Run
-    stretches: Sequence[Stretch]
+    stretches: Sequence[TraceStretch]
     left_out: Sequence[int]
     whole_steps: int
     scale: float
@@ -44,25 +36,15 @@ class Replay:
     synced: bool
     is_judged: bool
     not_judgeable: Sequence[str]
-    findings: Sequence[Finding]
-    alerts: Sequence[Alert] | None
+    findings: Sequence[TraceFinding]
     named: frozenset[int]
     found: Account | None
     kinds: Kinds | None
     slowdown: float | None
 
 
-def replay(
-    run: Run,
-    scale: float = 1.0,
-    rules: Sequence[Path] | None = None,
-    interval_seconds: float = 15.0,
-    progress: Progress = lambda share: None,
-) -> Replay:
-    """Replay *run*, *scale* times slower than recorded; raises UsageError.
-
-    *rules* are evaluated every *interval_seconds* over what exporters would have exposed.
-    """
+def replay(run: Run, scale: float = 1.0, progress: Progress = lambda share: None) -> Replay:
+    """Replay *run*, *scale* times slower than recorded."""
     line = timeline(run, scale)
     parts = stretches(run, line)
     judged = judge(run, line, parts, progress)
@@ -88,7 +70,6 @@ def replay(
         is_judged=is_judged,
         not_judgeable=not_judgeable(judged) if whole else [NO_WHOLE_STEPS],
         findings=[_with_group(one, paid, run.peer_groups) for one in found],
-        alerts=None if rules is None else _alerts(run, line, judged, rules, interval_seconds),
         named=named,
         found=paid,
         kinds=None if paid is None else kinds(paid, named),
@@ -141,7 +122,6 @@ def job(one: Replay) -> dict[str, object]:
         "source": "judge" if one.is_judged else "none",
         "not_judgeable": list(one.not_judgeable),
         "findings": [_rounded(asdict(finding)) for finding in one.findings],
-        "alerts": None if one.alerts is None else [_flat(alert) for alert in one.alerts],
     }
 
 
@@ -153,21 +133,9 @@ def _rounded(finding: dict[str, object]) -> dict[str, object]:
     }
 
 
-def _flat(alert: Alert) -> dict[str, object]:
-    said: dict[str, object] = asdict(alert)
-    del said["labels"]
-    return said | dict(alert.labels)
-
-
-def _alerts(
-    run: Run, line: Timeline, judged: Sequence[Judged], rules: Sequence[Path], interval: float
-) -> list[Alert]:
-    scrapes = scrape_times(line, interval)
-    shown = input_series(run, line, judged, scrapes)
-    return alerts(evaluate(rules, shown, EXPRESSION, scrapes, interval))
-
-
-def _with_group(finding: Finding, paid: Account | None, peer_groups: dict[int, str]) -> Finding:
+def _with_group(
+    finding: TraceFinding, paid: Account | None, peer_groups: dict[int, str]
+) -> TraceFinding:
     """Return a *finding* of unequal groups with the heaviest one, which waits least for others."""
     if finding.kind != "group" or paid is None:
         return finding

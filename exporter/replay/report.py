@@ -6,8 +6,7 @@ from typing import Final
 
 from exporter.accounting.run import Account, Kinds
 from exporter.live.sentences import is_slower, listed
-from exporter.replay.alerts import Alert
-from exporter.replay.findings import Finding
+from exporter.replay.findings import TraceFinding
 from exporter.replay.replay import Replay
 from exporter.vocabulary.words import slow_at
 
@@ -43,8 +42,6 @@ def _report(one: Replay) -> Iterator[str]:
             f"  slowdown: {one.slowdown:.3f} times what it would take with {_ranks(one.named)} "
             f"as fast as {'its' if len(one.named) == 1 else 'their'} peers"
         )
-    if one.alerts is not None:
-        yield from _alerts(one.alerts)
     if one.found is None or one.kinds is None:
         yield "  no step has all ranks, so the loss is not known"
         return
@@ -69,14 +66,14 @@ def _stretches(one: Replay) -> Iterator[str]:
             yield f"    and {len(one.stretches) - MOST_STRETCHES} more"
 
 
-def _finding(finding: Finding) -> str:
+def _finding(finding: TraceFinding) -> str:
     said = _words(finding)
     if finding.gpus_lost is not None:
         said += f"; {finding.gpus_lost:.2f} GPUs lost"
     return f"{said} ({finding.severity}, named at {_clock(finding.named_s)})"
 
 
-def _words(finding: Finding) -> str:
+def _words(finding: TraceFinding) -> str:
     doing = slow_at(finding.stage) if finding.stage else ""
     more = f"{finding.ratio:.0%}" if finding.ratio is not None else ""
     who = f"rank {finding.rank} of peer group {finding.peer_group} on {finding.instance}"
@@ -101,16 +98,6 @@ def _words(finding: Finding) -> str:
         case "unsynced":
             return f"{who} is slow {doing}, by {more}, but no wait was measured"
     return f"{who} is slow {doing}, by {more}"
-
-
-def _alerts(fired: Sequence[Alert]) -> Iterator[str]:
-    yield "  alerts:" if fired else "  no alert fires"
-    for alert in fired:
-        labels = "".join(f" {name}={text}" for name, text in alert.labels.items())
-        yield (
-            f"    {_period(alert.fired_s, alert.cleared_s)}: {alert.alert} ({alert.severity})"
-            f"{labels}"
-        )
 
 
 # ---- What it cost ------------------------------------------------------------------------------

@@ -168,6 +168,11 @@ def _seconds(cells: dict[str, str], column: str) -> float | None:
     return seconds
 
 
+def instance(node: str) -> str:
+    """Return the instance label for *node*, a node's rank or name; "" is the only node."""
+    return f"node{node or 0}" if node.isdigit() or not node else node
+
+
 def run_of(runs: Sequence[Run], job_id: str | None) -> Run:
     """Return the last attempt of the job *job_id*, or of the only one; raises UsageError."""
     names = sorted({run.job_id for run in runs})

@@ -3,9 +3,10 @@
 import fcntl
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
+from math import sqrt
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,6 +15,8 @@ from exporter.errors import StartError, reason
 
 YES, NO, UNSURE = "yes", "no", "unsure"
 VERDICTS: Final = (YES, NO, UNSURE)
+# 95 % of a normal distribution.
+Z: Final = 1.959964
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,30 +32,37 @@ class Confirmation:
     by: str = ""
     note: str = ""
 
-    def is_of(self, alert: str, who: Mapping[str, str], begin: float, gap_seconds: float) -> bool:
-        """Return whether it is of the incident that began about then.
-
-        The begin depends a little on the step of the report.
-        """
-        same = (self.alert, dict(self.who)) == (alert, dict(who))
-        return same and abs(self.began - begin) <= gap_seconds
-
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """All *confirmations*, the oldest first, and the numbers of lines that cannot be read."""
+class Confirmations:
+    """All *lines* of the file, the oldest first, and the numbers of those that cannot be read."""
 
-    confirmations: Sequence[Confirmation]
+    lines: Sequence[Confirmation]
     broken: Sequence[int] = ()
 
     @property
     def newest(self) -> dict[str, Confirmation]:
         """Return the confirmation that counts for each incident: the last line."""
         found: dict[str, Confirmation] = {}
-        for each in self.confirmations:
+        for each in self.lines:
             found.pop(each.incident, None)  # So that they are in the order of what counts.
             found[each.incident] = each
         return found
+
+    def of(
+        self, incident: str, alert: str, who: Mapping[str, str], begin: float, gap_seconds: float
+    ) -> Confirmation | None:
+        """Return the one that counts for *incident*, or for one like it that began about then.
+
+        The begin, and so the id, depends a little on the step of the report.
+        """
+        newest = self.newest
+        alike = [
+            each
+            for each in newest.values()
+            if each.alert == alert and each.who == who and abs(each.began - begin) <= gap_seconds
+        ]
+        return newest.get(incident) or next(reversed(alike), None)
 
 
 def default_file() -> Path:
@@ -64,17 +74,17 @@ def default_file() -> Path:
     return Path(state if state.startswith("/") else ".") / "rankskew" / "confirmations.jsonl"
 
 
-def read(path: Path) -> Said:
+def read(path: Path) -> Confirmations:
     """Return what *path* says; a file that is not there says nothing. Raises StartError."""
     try:
         lines = path.read_bytes().splitlines()
     except FileNotFoundError:
-        return Said([])
+        return Confirmations([])
     except OSError as error:
         raise StartError(f"cannot read {path}: {reason(error)}") from error
     found = {n: _parsed(line) for n, line in enumerate(lines, start=1) if line.strip()}
     good = [each for each in found.values() if each is not None]
-    return Said(good, [n for n, each in found.items() if each is None])
+    return Confirmations(good, [n for n, each in found.items() if each is None])
 
 
 def add(path: Path, confirmation: Confirmation) -> None:
@@ -110,3 +120,39 @@ def _parsed(line: bytes) -> Confirmation | None:
     who = {text(n) or "": text(v) or "" for n, v in mapping(said.get("who")).items()}
     by, note = text(said.get("by")) or "", text(said.get("note")) or ""
     return Confirmation(incident, verdict, alert, who, began, at or 0.0, by, note)
+
+
+# ---- Precision ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """How many incidents people confirmed, refuted, were unsure of, and have not judged."""
+
+    confirmed: int
+    refuted: int
+    unsure: int
+    unjudged: int
+
+    @property
+    def ratio(self) -> float | None:
+        """Return the share of the judged ones that were right; None without any."""
+        judged = self.confirmed + self.refuted
+        return self.confirmed / judged if judged else None
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Return the Wilson score interval of the ratio, 95 % (Wilson 1927)."""
+        count = self.confirmed + self.refuted
+        if not count:
+            return None
+        ratio, spread = self.confirmed / count, Z * Z / count
+        middle = (ratio + spread / 2) / (1 + spread)
+        half = sqrt(ratio * (1 - ratio) * Z * Z / count + spread * spread / 4) / (1 + spread)
+        return max(0.0, middle - half), min(1.0, middle + half)
+
+
+def precision(verdicts: Iterable[str | None]) -> Precision:
+    """Count the *verdicts* on incidents, None for those without one."""
+    found = list(verdicts)
+    return Precision(*(found.count(verdict) for verdict in (YES, NO, UNSURE, None)))

@@ -1,12 +1,15 @@
 """What incidents cost: GPUs that did nothing but wait, summed over the time of each incident."""
 
 from bisect import bisect_left
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Final
 
-from exporter.report.history import Grid, History, Line
-from exporter.report.incidents import Incident
+from exporter.client.prometheus import Series
+from exporter.report.history import Grid, PastSeries
+from exporter.report.incidents import AlertIncident
 from exporter.report.times import HOUR_SECONDS
 
 OF_RANK: Final = ("cluster", "job_id", "rank", "instance")
@@ -25,8 +28,8 @@ class Measure:
 
     def expression(self, matchers: str) -> str:
         """Return the series while one of the alerts fires for the same labels."""
-        names = "|".join(self.alerts)
-        fires = f'ALERTS{{alertstate="firing",alertname=~"{names}"{matchers}}}'
+        named = ",".join(filter(None, [f'alertname=~"{"|".join(self.alerts)}"', matchers]))
+        fires = f'ALERTS{{alertstate="firing",{named}}}'
         return f"({self.series} and on ({', '.join(self.labels)}) {fires})"
 
 
@@ -48,54 +51,41 @@ MEASURE_OF: Final = {alert: measure for measure in MEASURES for alert in measure
 PRICE: Final = "on (cluster, job_id) group_left () job:rankskew_gpu_hour_price:value"
 
 
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """GPU-hours, and US$ if the rules record a price; None if it is not known."""
-
-    gpu_hours: float | None
-    dollars: float | None
-
-
-NOT_KNOWN: Final = Cost(None, None)
-
-
 class Costs:
     """The GPUs, and the US$ an hour, that each rank, node or job cost while its alert fired."""
 
-    def __init__(self, history: History, times: Grid, matchers: str = "") -> None:
+    def __init__(self, history: PastSeries, times: Grid, matchers: str = "") -> None:
         lost = " or ".join(measure.expression(matchers) for measure in MEASURES)
         self._step = times.step_seconds
-        self._gpus = _by_labels(history.lines(lost, times))
-        self._dollars = _by_labels(history.lines(f"({lost}) * {PRICE}", times))
+        self._gpus = _by_labels(history.read(lost, times))
+        self._dollars = _by_labels(history.read(f"({lost}) * {PRICE}", times))
 
-    def of(self, incident: Incident) -> Cost:
-        """Return what *incident* cost; None for what nothing measures or records."""
+    def of(self, incident: AlertIncident) -> tuple[float | None, float | None]:
+        """Return the GPU-hours and US$ of *incident*; None for what nothing measures or records."""
         measure = MEASURE_OF.get(incident.alert)
         if measure is None:
-            return NOT_KNOWN
-        who = _who(measure, incident.firings[0].labels)
-        return Cost(self._sum(self._gpus, who, incident), self._sum(self._dollars, who, incident))
+            return None, None
+        labels = incident.firings[0].labels
+        who = measure.kind, *(labels.get(name, "") for name in measure.labels)
+        gpus, dollars = self._gpus.get(who, ()), self._dollars.get(who, ())
+        return self._sum(gpus, incident), self._sum(dollars, incident)
 
-    def _sum(
-        self, lines: Mapping[tuple[str, ...], Sequence[Line]], who: tuple[str, ...], each: Incident
-    ) -> float | None:
+    def _sum(self, found: Sequence[Series], during: AlertIncident) -> float | None:
         values = [
             value
-            for line in lines.get(who, ())
-            for value in line.values[
-                bisect_left(line.times, each.begin) : bisect_left(line.times, each.end)
-            ]
+            for each in found
+            for _, value in each.points[_place(each, during.begin) : _place(each, during.end)]
         ]
         return sum(values) * self._step / HOUR_SECONDS if values else None
 
 
-def _who(measure: Measure, labels: Mapping[str, str]) -> tuple[str, ...]:
-    return (measure.kind, *(labels.get(name, "") for name in measure.labels))
+def _place(series: Series, at: float) -> int:
+    return bisect_left(series.points, at, key=itemgetter(0))
 
 
-def _by_labels(lines: Sequence[Line]) -> dict[tuple[str, ...], list[Line]]:
-    found: dict[tuple[str, ...], list[Line]] = {}
-    for line in lines:
-        of = OF_RANK if line["rank"] else OF_NODE if line["instance"] else OF_JOB
-        found.setdefault((line["kind"], *(line[name] for name in of)), []).append(line)
-    return found
+def _by_labels(found: Sequence[Series]) -> dict[tuple[str, ...], list[Series]]:
+    alike: dict[tuple[str, ...], list[Series]] = defaultdict(list)
+    for each in found:
+        of = OF_RANK if each["rank"] else OF_NODE if each["instance"] else OF_JOB
+        alike[each["kind"], *(each[name] for name in of)].append(each)
+    return alike

@@ -1,46 +1,23 @@
-"""What a report says, before it is text, Markdown or HTML."""
+"""What a report says, and how it looks as text and as Markdown."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
-MONEY: Final = "US$"
-NOT_KNOWN: Final = "–"
+from exporter.report.times import NOT_KNOWN
 
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """A column of a table; *is_number* ones are aligned to the right."""
-
-    name: str
-    is_number: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Rows of cells; the last of them is the sum of the others if *has_sum*."""
-
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[str]]
-    has_sum: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Picture:
-    """An SVG, with *says* for those who cannot see it."""
-
-    svg: str
-    says: str
+# A column of it is left out if nothing in it has a price.
+MONEY: Final = ">US$"
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A heading, sentences, and perhaps a picture and a table under it."""
+    """A heading, sentences, and a table if there are *rows*; > begins the *names* of numbers."""
 
     title: str
     lines: Sequence[str] = ()
-    table: Table | None = None
-    picture: Picture | None = None
+    names: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,19 +25,54 @@ class Document:
     """A report; *lines* say what matters most."""
 
     title: str
-    lines: Sequence[str] = ()
-    sections: Sequence[Section] = field(default_factory=list)
+    lines: Sequence[str]
+    sections: Sequence[Section]
 
 
-def priced(table: Table) -> Table:
-    """Return *table* without its money if nothing in it has a price."""
-    place = [column.name for column in table.columns].index(MONEY)
-    if any(row[place] != NOT_KNOWN for row in table.rows):
-        return table
-    names = [*table.columns[:place], *table.columns[place + 1 :]]
-    return Table(names, [[*row[:place], *row[place + 1 :]] for row in table.rows], table.has_sum)
+def as_text(document: Document) -> str:
+    """Return *document* as text, with tables whose columns are aligned."""
+    parts = ["\n".join([document.title, *document.lines])]
+    for section in document.sections:
+        lines = [*section.lines, *_aligned(section)]
+        parts.append("\n".join([section.title, *(f"  {line}".rstrip() for line in lines)]))
+    return "\n\n".join(parts)
 
 
-def columns(*names: str) -> list[Column]:
-    """Return columns; a name that begins with > is that of numbers."""
-    return [Column(name.removeprefix(">"), name.startswith(">")) for name in names]
+def as_markdown(document: Document) -> str:
+    """Return *document* as Markdown."""
+    parts = [f"# {_escaped(document.title)}", "\n".join(map(_escaped, document.lines))]
+    for section in document.sections:
+        parts += [f"## {_escaped(section.title)}", "\n".join(map(_escaped, section.lines))]
+        parts.append("\n".join(_markdown_table(section)))
+    return "\n\n".join(part for part in parts if part)
+
+
+def _columns(section: Section) -> list[tuple[str, list[str], bool]]:
+    """Return the name and cells of each column of a table, and whether they are numbers."""
+    found = zip(section.names, zip(*section.rows, strict=True), strict=True)
+    return [
+        (name.removeprefix(">"), list(cells), name.startswith(">"))
+        for name, cells in (found if section.rows else ())
+        if name != MONEY or any(cell != NOT_KNOWN for cell in cells)
+    ]
+
+
+def _aligned(section: Section) -> list[str]:
+    columns = []
+    for name, cells, is_number in _columns(section):
+        width = max(map(len, [name, *cells]))
+        columns.append([f"{cell:{'>' if is_number else '<'}{width}}" for cell in [name, *cells]])
+    return ["  ".join(row) for row in zip(*columns, strict=True)]
+
+
+def _markdown_table(section: Section) -> list[str]:
+    columns = [
+        [name, "---:" if is_number else "---", *map(_escaped, cells)]
+        for name, cells, is_number in _columns(section)
+    ]
+    return [f"| {' | '.join(row)} |" for row in zip(*columns, strict=True)]
+
+
+def _escaped(text: str) -> str:
+    """Return *text* so that Markdown shows it as it is; names of jobs may contain anything."""
+    return "".join(f"\\{char}" if char in "\\|<>[]*_`" else char for char in text)

@@ -1,17 +1,18 @@
 """Incidents: what fired for one rank, node or job, however its severity, stage or cause changed."""
 
 import hashlib
+import re
 from base64 import b32encode
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from typing import Final
 
-from exporter.report.history import Line
-from exporter.report.spans import Span, merged, of_points, seconds
-from exporter.report.times import show
+from exporter.client.prometheus import Prometheus, Series
+from exporter.report.history import spans_of
+from exporter.report.times import Span, merged, seconds, show
 
 # The worst first.
 SEVERITIES: Final = ("critical", "warning", "info")
@@ -20,6 +21,10 @@ IDENTITY: Final = ("cluster", "job_id", "peer_group", "rank", "instance", "gpu_u
 # A job hangs once, whichever of its ranks is the suspect.
 OF_JOB: Final = {"RankskewJobHung": ("cluster", "job_id")}
 ID_LETTERS: Final = 4
+ID: Final = re.compile(r"(\d\d)(\d\d)-(\d\d)(\d\d)-[a-z2-7]{4}")
+MINUTE_SECONDS: Final = 60.0
+# An id has no year, and nobody judges what is older.
+MOST_YEARS: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Firing:
 
 
 @dataclass(frozen=True)
-class Incident:
+class AlertIncident:
     """The *firings* of one *alert* for the same *who*, with no long break between them."""
 
     alert: str
@@ -107,23 +112,31 @@ def incident_id(alert: str, who: Mapping[str, str], begin: float) -> str:
     return f"{datetime.fromtimestamp(begin, UTC):%m%d-%H%M}-{letters[:ID_LETTERS]}"
 
 
-def firings(lines: Iterable[Line], step_seconds: float) -> list[Firing]:
-    """Return the alerts in *lines* of ALERTS, read every *step_seconds*."""
-    found = []
-    for line in lines:
-        labels = {name: text for name, text in line.labels.items() if name != "alertstate"}
-        found.append(Firing(labels, of_points(line.times, step_seconds)))
-    return found
+def fires(matchers: str = "") -> str:
+    """Return the series of our alerts that fire, with further *matchers*."""
+    more = f",{matchers}" if matchers else ""
+    return f'ALERTS{{alertstate="firing",alertname=~"Rankskew.*"{more}}}'
 
 
-def incidents(fired: Iterable[Firing], gap_seconds: float) -> list[Incident]:
+def firings(found: Iterable[Series], step_seconds: float) -> list[Firing]:
+    """Return the alerts in the series of ALERTS that were *found*, read every *step_seconds*."""
+    return [
+        Firing(
+            {name: text for name, text in each.labels.items() if name != "alertstate"},
+            spans_of([each], step_seconds),
+        )
+        for each in found
+    ]
+
+
+def incidents(fired: Iterable[Firing], gap_seconds: float) -> list[AlertIncident]:
     """Return the incidents in *fired*, by their begin; a break of *gap_seconds* ends one."""
     alike: dict[tuple[str, tuple[tuple[str, str], ...]], list[Firing]] = defaultdict(list)
     for firing in fired:
         who = tuple(sorted(identity(firing.labels).items()))
         alike[firing.alert, who].append(firing)
     found = [
-        Incident(alert, dict(who), _during(those, whole))
+        AlertIncident(alert, dict(who), _during(those, whole))
         for (alert, who), those in alike.items()
         for whole in merged((span for each in those for span in each.spans), gap_seconds)
     ]
@@ -142,3 +155,38 @@ def _during(those: Sequence[Firing], whole: Span) -> list[Firing]:
 
 def _number(rank: str) -> tuple[int, str]:
     return (int(rank), "") if rank.isdecimal() else (0, rank)
+
+
+# ---- By its id ----------------------------------------------------------------------------------
+
+
+def find(
+    prometheus: Prometheus, incident: str, now: float
+) -> tuple[str, Mapping[str, str], float] | None:
+    """Return what the *incident* with this id is: its alert, of whom, and when it began.
+
+    None if nothing that has this id fired before *now*. Raises Trouble if *prometheus* cannot tell.
+    """
+    for begin in _minutes(incident, now):
+        end = begin + MINUTE_SECONDS
+        for fired in prometheus.query_range(fires(), begin, end, 1.0):
+            alert, who = fired["alertname"], identity(fired.labels)
+            if incident_id(alert, who, begin) == incident:
+                return alert, who, begin
+    return None
+
+
+def _minutes(incident: str, now: float) -> Iterator[float]:
+    """Yield the minutes that the id may mean, the latest first; none if it is no id."""
+    match = ID.fullmatch(incident)
+    if match is None:
+        return
+    month, day, hour, minute = map(int, match.groups())
+    this_year = datetime.fromtimestamp(now, UTC).year
+    for year in range(this_year, this_year - MOST_YEARS, -1):
+        try:
+            begin = datetime(year, month, day, hour, minute, tzinfo=UTC).timestamp()
+        except ValueError:  # No such day, or not in this year.
+            continue
+        if begin <= now:
+            yield begin

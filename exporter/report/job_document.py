@@ -1,18 +1,24 @@
-"""The report on a job in words, tables and pictures, and as JSON."""
+"""The report on a job in words and tables, and as JSON."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from exporter.live.states import WORDS as STATE_WORDS
 from exporter.report import losses
-from exporter.report.document import Document, Section, Table, columns, priced
-from exporter.report.incident_rows import NAMES, incident_json, incident_row
+from exporter.report.document import MONEY, Document, Section
 from exporter.report.job import JobReport
 from exporter.report.losses import Loss, grouped
-from exporter.report.pictures import bars_picture, efficiency_picture
-from exporter.report.spans import seconds
-from exporter.report.times import HOUR_SECONDS, gpu_hours, iso, length, money, show
+from exporter.report.reported import NAMES
+from exporter.report.times import (
+    HOUR_SECONDS,
+    NOT_KNOWN,
+    gpu_hours,
+    iso,
+    length,
+    money,
+    seconds,
+    show,
+)
 
 # The rest of the ranks, stages and causes are one row.
 MOST_ROWS: Final = 12
@@ -22,17 +28,22 @@ NO_RANK: Final = "no rank to blame"
 
 def job_document(job: JobReport) -> Document:
     """Return what is known of *job*."""
+    details = "Reason", "Rank", "Stage", "Cause"
     return Document(
         f"Job {job.job_id}{f' in {job.cluster}' if job.cluster else ''}",
         list(_summary(job)),
         [
-            Section("Efficiency over time", _efficiency_lines(job), None, efficiency_picture(job)),
-            _by_reason(job),
-            _loss(job, "Lost, by rank", "Rank", lambda loss: loss.rank or NO_RANK),
-            _loss(job, "Lost, by stage", "Stage", lambda loss: loss.stage or "–"),
-            _details(job),
+            _lost(job, "Lost, by reason", ["Reason"], lambda loss: (_reason(loss),)),
+            _lost(job, "Lost, by rank", ["Rank"], lambda loss: (loss.rank or NO_RANK,)),
+            _lost(job, "Lost, by stage", ["Stage"], lambda loss: (loss.stage or NOT_KNOWN,)),
+            _lost(job, "Lost, by rank, stage and cause", details, _details),
             _time(job),
-            _incidents(job),
+            Section(
+                "Incidents",
+                [] if job.incidents else ["None."],
+                NAMES,
+                [each.row() for each in job.incidents],
+            ),
             _exactness(job),
         ],
     )
@@ -68,19 +79,28 @@ def _summary(job: JobReport) -> Iterator[str]:
 # ---- Sections ------------------------------------------------------------------------------------
 
 
-def _efficiency_lines(job: JobReport) -> list[str]:
-    if job.efficiency is None:
-        return ["It was never judged."]
-    return ["The share of its GPUs that did not only wait; while it hung, none counts."]
-
-
-def _by_reason(job: JobReport) -> Section:
-    title = "Lost, by reason"
+def _lost(
+    job: JobReport, title: str, names: Sequence[str], key: Callable[[Loss], tuple[str, ...]]
+) -> Section:
+    """Return a row for each *key* of the losses, the costliest first, and one for the rest."""
     if not job.losses:
         return Section(title, ["Nothing."])
-    parts = grouped(job.losses, _reason)
-    hours = {reason: part / HOUR_SECONDS for reason, part in list(parts.items())[:MOST_ROWS]}
-    return Section(title, [], _table(job, "Reason", parts), bars_picture(title, hours))
+    parts = list(grouped(job.losses, key).items())
+    blank = ("",) * (len(names) - 1)
+    shown = parts[:MOST_ROWS]
+    if len(parts) > MOST_ROWS:
+        shown.append(((OTHERS, *blank), sum(part for _, part in parts[MOST_ROWS:])))
+    shown.append((("sum", *blank), job.lost_seconds))
+    rows = [
+        [
+            *cells,
+            gpu_hours(part / HOUR_SECONDS),
+            f"{part / job.lost_seconds:.1%}",
+            money(job.dollars(part)),
+        ]
+        for cells, part in shown
+    ]
+    return Section(title, [], [*names, ">GPU-hours", ">Share", MONEY], rows)
 
 
 def _reason(loss: Loss) -> str:
@@ -88,47 +108,9 @@ def _reason(loss: Loss) -> str:
     return f"{losses.WORDS[loss.kind]}{cause}"
 
 
-def _loss(job: JobReport, title: str, name: str, key: Callable[[Loss], str]) -> Section:
-    if not job.losses:
-        return Section(title, ["Nothing."])
-    return Section(title, [], _table(job, name, grouped(job.losses, key)))
-
-
-def _table(job: JobReport, name: str, parts: dict[str, float]) -> Table:
-    """Return a row for each of *parts*, GPU-seconds by name, the last of them for the rest."""
-    total = sum(parts.values())
-    shown = dict(list(parts.items())[:MOST_ROWS])
-    rest = total - sum(shown.values())
-    if len(parts) > MOST_ROWS:
-        shown[OTHERS] = rest
-    rows = [_loss_row(job, [each], s, total) for each, s in shown.items()]
-    rows.append(_loss_row(job, ["sum"], total, total))
-    return priced(Table(columns(name, ">GPU-hours", ">Share", ">US$"), rows, has_sum=True))
-
-
-def _loss_row(job: JobReport, names: list[str], gpu_seconds: float, total: float) -> list[str]:
-    share = f"{gpu_seconds / total:.1%}" if total else "–"
-    return [*names, gpu_hours(gpu_seconds / HOUR_SECONDS), share, money(job.dollars(gpu_seconds))]
-
-
-def _details(job: JobReport) -> Section:
-    """Return the costliest single parts: one rank in one stage for one cause."""
-    title = "Lost, by rank, stage and cause"
-    total = job.lost_seconds
-    parts = sorted(job.losses, key=lambda loss: -loss.gpu_seconds)
-    if not parts:
-        return Section(title, ["Nothing."])
-    rows = [_loss_row(job, _names(loss), loss.gpu_seconds, total) for loss in parts[:MOST_ROWS]]
-    rest = sum(loss.gpu_seconds for loss in parts[MOST_ROWS:])
-    if len(parts) > MOST_ROWS:
-        rows.append(_loss_row(job, [OTHERS, "", "", ""], rest, total))
-    rows.append(_loss_row(job, ["sum", "", "", ""], total, total))
-    names = columns("Reason", "Rank", "Stage", "Cause", ">GPU-hours", ">Share", ">US$")
-    return Section(title, [], priced(Table(names, rows, has_sum=True)))
-
-
-def _names(loss: Loss) -> list[str]:
-    return [losses.WORDS[loss.kind], loss.rank or "–", loss.stage or "–", loss.cause or "–"]
+def _details(loss: Loss) -> tuple[str, ...]:
+    parts = (loss.rank, loss.stage, loss.cause)
+    return losses.WORDS[loss.kind], *(part or NOT_KNOWN for part in parts)
 
 
 def _time(job: JobReport) -> Section:
@@ -142,14 +124,7 @@ def _time(job: JobReport) -> Section:
     if not rows:
         return Section("Time", [*lines, "The state of the job was not recorded."])
     rows.append(["sum", length(total), "100.0%"])
-    return Section("Time", lines, Table(columns("State", ">Time", ">Share"), rows, has_sum=True))
-
-
-def _incidents(job: JobReport) -> Section:
-    if not job.incidents:
-        return Section("Incidents", ["None."])
-    rows = [incident_row(each) for each in job.incidents]
-    return Section("Incidents", [], priced(Table(columns(*NAMES), rows)))
+    return Section("Time", lines, ["State", ">Time", ">Share"], rows)
 
 
 def _exactness(job: JobReport) -> Section:
@@ -202,12 +177,11 @@ def job_json(job: JobReport) -> dict[str, Any]:
         "dollars_lost": job.dollars(job.lost_seconds),
         "losses": [
             {
-                **{
-                    name: text or None
-                    for name, text in asdict(loss).items()
-                    if name != "gpu_seconds"
-                },
-                "gpu_hours": loss.gpu_hours,
+                "kind": loss.kind,
+                "rank": loss.rank or None,
+                "stage": loss.stage or None,
+                "cause": loss.cause or None,
+                "gpu_hours": loss.gpu_seconds / HOUR_SECONDS,
                 "dollars": job.dollars(loss.gpu_seconds),
             }
             for loss in sorted(job.losses, key=lambda loss: -loss.gpu_seconds)
@@ -215,5 +189,5 @@ def job_json(job: JobReport) -> dict[str, Any]:
         "state_seconds": dict(job.states),
         "standstill_share": dict(job.standstill),
         "restarts": [iso(at) for at in job.restarts],
-        "incidents": [incident_json(each) for each in job.incidents],
+        "incidents": [each.json() for each in job.incidents],
     }

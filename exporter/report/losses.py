@@ -3,10 +3,9 @@
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
-from exporter.report.history import Line
-from exporter.report.times import HOUR_SECONDS
+from exporter.client.prometheus import Series
 
 LATE, ROTATING, GROUP, COMMON, HUNG = "late", "rotating", "group", "common", "hung"
 # What each kind is waited for.
@@ -26,6 +25,7 @@ NOISE_SECONDS: Final = 0.5
 # Rank and stage; then the cause too.
 Where = tuple[str, ...]
 Why = tuple[str, ...]
+Key = TypeVar("Key")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +38,13 @@ class Loss:
     stage: str = ""
     cause: str = ""
 
-    @property
-    def gpu_hours(self) -> float:
-        """Return it in GPU-hours."""
-        return self.gpu_seconds / HOUR_SECONDS
 
-
-def integral(lines: Iterable[Line], step: float, *labels: str) -> dict[tuple[str, ...], float]:
+def integral(found: Iterable[Series], step: float, *labels: str) -> dict[tuple[str, ...], float]:
     """Return the sum of each value for a *step*, by *labels*."""
-    found: dict[tuple[str, ...], float] = defaultdict(float)
-    for line in lines:
-        found[tuple(line[label] for label in labels)] += sum(line.values) * step
-    return found
+    sums: dict[tuple[str, ...], float] = defaultdict(float)
+    for each in found:
+        sums[tuple(each[label] for label in labels)] += step * sum(v for _, v in each.points)
+    return sums
 
 
 def counted(caused: Mapping[Where, float], named: Mapping[Why, float]) -> list[Loss]:
@@ -101,9 +96,9 @@ def worth(losses: Iterable[Loss]) -> list[Loss]:
     return [loss for loss in losses if loss.gpu_seconds >= NOISE_SECONDS]
 
 
-def grouped(losses: Sequence[Loss], key: Callable[[Loss], str]) -> dict[str, float]:
+def grouped(losses: Sequence[Loss], key: Callable[[Loss], Key]) -> dict[Key, float]:
     """Return the GPU-seconds of *losses* by *key*, the largest first."""
-    found: dict[str, float] = defaultdict(float)
+    found: dict[Key, float] = defaultdict(float)
     for loss in losses:
         found[key(loss)] += loss.gpu_seconds
     return dict(sorted(found.items(), key=lambda each: -each[1]))

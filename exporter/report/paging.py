@@ -11,7 +11,7 @@ import yaml
 
 from exporter.bundle import bundled
 from exporter.report.incidents import Firing
-from exporter.report.spans import Span, merged, without
+from exporter.report.times import Span, merged, without
 
 # Its receiver is not the pager.
 NOTE: Final = "info"

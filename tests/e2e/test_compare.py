@@ -3,19 +3,19 @@
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
+from math import ceil
 from pathlib import Path
 
 import pytest
 
 from demo.stack import Prometheus as PrometheusProcess
-from exporter.client.prometheus import Prometheus
+from exporter.accounting.step import busy_seconds
+from exporter.client.prometheus import Prometheus, selector
 from exporter.diagnose.compare.choose import compare_recorded, compare_traces
 from exporter.diagnose.compare.comparison import CANNOT_TELL, IMPROVED, Comparison
 from exporter.replay.judge import judge
-from exporter.replay.series import input_series, scrape_times
-from exporter.replay.stretches import stretches
-from exporter.replay.times import timeline
-from exporter.replay.traces import Run, read_traces
+from exporter.replay.timeline import TraceTimeline, stretches, timeline
+from exporter.replay.traces import Run, instance, read_traces
 from tests.exporter.recorded import record
 
 pytestmark = pytest.mark.e2e
@@ -52,13 +52,46 @@ def recorded(path: Path, job_id: str, steps: int = 1500, hang: int = -1) -> Run:
 
 
 def samples(run: Run, began: float) -> Iterator[str]:
-    """Yield what exporters exposed of *run*, in OpenMetrics."""
+    """Yield what exporters exposed of *run*, as far as a comparison reads it, in OpenMetrics."""
     line = timeline(run, 1.0)
-    judged = judge(run, line, stretches(run, line), lambda share: None)
-    for series in input_series(run, line, judged, scrape_times(line, SCRAPE_SECONDS)):
-        for number, value in enumerate(series["values"].split()):
-            if value not in ("_", "stale"):
-                yield f"{series['series']} {value} {began + number * SCRAPE_SECONDS:.3f}"
+    (judged,) = judge(run, line, stretches(run, line), lambda share: None)
+    for number in range(ceil(line.seconds / SCRAPE_SECONDS) + 1):
+        now = number * SCRAPE_SECONDS
+        said = [verdict for at, verdict in judged.verdicts if at <= now]
+        late = {one.rank: one for one in said[-1].late} if said else {}
+        shown = [each for rank in run.times for each in counted(run, line, rank, now)]
+        for rank, one in late.items():
+            who = labels(run, rank, kind=one.kind, stage=one.stage)
+            shown.append((f"rankskew_late_ratio{who}", one.ratio))
+        ages = [now - max(ended) for rank in run.times if (ended := ends(line, rank, now))]
+        if ages:
+            shown.append((f"rankskew_node_last_step_age_seconds{labels(run)}", min(ages)))
+        if said and said[-1].step_seconds is not None:
+            shown.append((f"rankskew_job_step_seconds{labels(run)}", said[-1].step_seconds))
+        if said and said[-1].slowdown is not None:
+            shown.append((f"rankskew_job_slowdown_ratio{labels(run)}", said[-1].slowdown))
+        yield from (f"{name} {value:.12g} {began + now:.3f}" for name, value in shown)
+
+
+def counted(run: Run, line: TraceTimeline, rank: int, now: float) -> Iterator[tuple[str, float]]:
+    """Yield the counters of *rank*, in which a step counts when it has ended."""
+    steps = [run.steps[step][rank] for step, end in line.ends[rank].items() if end <= now]
+    yield f"rankskew_steps_total{labels(run, rank)}", len(steps)
+    if steps:
+        yield f"rankskew_busy_seconds_total{labels(run, rank)}", sum(map(busy_seconds, steps))
+        for stage in steps[0]:
+            name = f"rankskew_stage_seconds_total{labels(run, rank, phase='any', stage=stage)}"
+            yield name, sum(step[stage] for step in steps)
+
+
+def ends(line: TraceTimeline, rank: int, now: float) -> list[float]:
+    return [end for end in line.ends[rank].values() if end <= now]
+
+
+def labels(run: Run, rank: int = 0, **more: str) -> str:
+    """Return the labels of a series of *rank*."""
+    where = {"instance": instance(run.nodes[rank]), "peer_group": run.peer_groups[rank]}
+    return f"{{{selector(job_id=run.job_id, rank=str(rank), **where, **more)}}}"
 
 
 def write_history(directory: Path, lines: Sequence[str]) -> None:

@@ -10,8 +10,6 @@ import pytest
 
 from exporter.__main__ import main
 from tests.e2e.backfilled import INTERVAL_SECONDS, Past, remembering
-from tests.exporter.live.browser import AXE
-from tests.exporter.report.axe import violations
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
@@ -249,15 +247,3 @@ def test_parts_of_a_job_add_up(command: list[str], capsys: pytest.CaptureFixture
     assert said["standstill_share"] == {"checkpoint": pytest.approx(share)}
     alerts = {each["alert"].removeprefix("Rankskew") for each in said["incidents"]}
     assert alerts == {"Straggler", "JobHung", "RanksMissing"}
-
-
-@pytest.mark.parametrize("mode", ["light", "dark"])
-def test_page_can_be_read_by_all(command: list[str], tmp_path: Path, mode: str) -> None:
-    """axe finds nothing in the page of a job: contrast, names of pictures and tables, headings."""
-    if not AXE.exists():
-        pytest.skip("axe-core is not installed; scripts/setup.sh test does that where npm works")
-    flags = ["--blink-settings=preferredColorScheme=0"] if mode == "dark" else []
-    page = tmp_path / "job.html"
-    assert main(["report", "--job", "llama", *command, "--at", str(END), "--html", str(page)]) == 0
-
-    assert violations(page, *flags) == []

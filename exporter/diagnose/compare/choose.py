@@ -19,7 +19,7 @@ from exporter.diagnose.compare.periods import (
     two_parts,
 )
 from exporter.errors import UsageError
-from exporter.replay.times import Timeline, timeline
+from exporter.replay.timeline import TraceTimeline, timeline
 from exporter.replay.traces import Run, run_of
 from exporter.top.model import few
 from rank_probe.judge import WARMUP_STEPS
@@ -122,7 +122,7 @@ def _steps(
     return [_clock_of_run(period) for period in those], [_within(line, each) for each in those]
 
 
-def _within(line: Timeline, period: Period) -> list[int]:
+def _within(line: TraceTimeline, period: Period) -> list[int]:
     """Return the steps that ended in *period* for all of their ranks."""
     ends: dict[int, float] = {}
     for of_rank in line.ends.values():

@@ -15,9 +15,8 @@ from exporter.diagnose.compare.side import (
     pause_seconds,
 )
 from exporter.replay.replay import Replay, replay
-from exporter.replay.series import instance
-from exporter.replay.times import timeline
-from exporter.replay.traces import Run
+from exporter.replay.timeline import timeline
+from exporter.replay.traces import Run, instance
 from rank_probe.stages import STAGES
 from rank_probe.windows import LEAST_STEPS
 

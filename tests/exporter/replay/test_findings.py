@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from exporter.replay.findings import Finding, findings, not_judgeable
-from exporter.replay.judge import Judged
-from exporter.replay.stretches import Stretch
+from exporter.replay.findings import TraceFinding, findings, not_judgeable
+from exporter.replay.judge import JudgedStretch
+from exporter.replay.timeline import TraceStretch
 from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.verdict import WARMING_UP, Change, Late, Verdict
 
@@ -30,18 +30,18 @@ def verdict(*ranks: Late, lost: Mapping[str, float] | None = None, **fields: Any
     return Verdict(100, {"pp0": 8}, late=ranks, **(said | fields))
 
 
-def judged(verdicts: Mapping[int, Verdict], begin: float = 0.0, warm: float = 5.0) -> Judged:
+def judged(verdicts: Mapping[int, Verdict], begin: float = 0.0, warm: float = 5.0) -> JudgedStretch:
     """Return a stretch that begins at *begin*, with these verdicts."""
-    stretch = Stretch(tuple(range(8)), range(100), 100, begin, max(verdicts))
-    return Judged(stretch, list(verdicts.items()), begin + warm)
+    stretch = TraceStretch(tuple(range(8)), range(100), begin, max(verdicts))
+    return JudgedStretch(stretch, list(verdicts.items()), begin + warm)
 
 
-def found(*stretches: Judged) -> list[Finding]:
+def found(*stretches: JudgedStretch) -> list[TraceFinding]:
     """Return what the verdicts on *stretches* come to."""
     return findings(stretches, INSTANCES, Thresholds().value)
 
 
-def times(one: Finding) -> tuple[float, float, float | None]:
+def times(one: TraceFinding) -> tuple[float, float, float | None]:
     """Return when it began, was named and ended."""
     return one.onset_s, one.named_s, one.cleared_s
 
@@ -61,7 +61,7 @@ def test_incident_is_one_finding_with_its_mean_cost() -> None:
         )
     )
 
-    assert one == Finding(
+    assert one == TraceFinding(
         kind="persistent",
         severity="critical",
         rank=3,
@@ -175,7 +175,7 @@ def test_change_of_a_group_is_a_finding() -> None:
     assert times(one) == (50, 60, None)
 
 
-def shares(*parts: tuple[int, float], kind: str = "rotating") -> Judged:
+def shares(*parts: tuple[int, float], kind: str = "rotating") -> JudgedStretch:
     """Return verdicts every 10 s: so many of them, and the share of the GPUs that is lost."""
     lost = [share * 8 for count, share in parts for _ in range(count)]
     return judged(

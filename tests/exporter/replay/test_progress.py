@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from exporter.replay.progress import ProgressLine
+from exporter.commands.replay import ProgressLine
 
 
 class Terminal(io.StringIO):

@@ -9,7 +9,14 @@ from pathlib import Path
 import pytest
 
 from exporter.errors import StartError
-from exporter.report.confirmations import Confirmation, add, default_file, read
+from exporter.report.confirmations import (
+    Confirmation,
+    Confirmations,
+    add,
+    default_file,
+    precision,
+    read,
+)
 
 
 def said(incident: str = "1112-0604-rha3", verdict: str = "yes", note: str = "") -> Confirmation:
@@ -24,7 +31,7 @@ def test_newest_counts(tmp_path: Path) -> None:
         add(file, each)
     found = read(file)
 
-    assert len(found.confirmations) == 3
+    assert len(found.lines) == 3
     assert list(found.newest) == ["1113-0000-aaaa", "1112-0604-rha3"]
     assert found.newest["1112-0604-rha3"].verdict == "yes"
     assert found.newest["1112-0604-rha3"].note == "ümlaut?and a break"
@@ -33,7 +40,7 @@ def test_newest_counts(tmp_path: Path) -> None:
 
 def test_file_that_is_not_there_says_nothing(tmp_path: Path) -> None:
     """Nobody has judged anything yet."""
-    assert read(tmp_path / "none").confirmations == []
+    assert read(tmp_path / "none").lines == []
 
 
 @pytest.mark.parametrize(
@@ -57,7 +64,7 @@ def test_broken_line_in_the_middle_loses_nothing_else(tmp_path: Path, broken: by
     add(file, said("1113-0000-aaaa"))
     found = read(file)
 
-    assert [each.incident for each in found.confirmations] == ["1111-0000-aaaa", "1113-0000-aaaa"]
+    assert [each.incident for each in found.lines] == ["1111-0000-aaaa", "1113-0000-aaaa"]
     assert found.broken == [2]
 
 
@@ -67,7 +74,7 @@ def test_half_a_line_at_the_end_does_not_swallow_the_next(tmp_path: Path) -> Non
     file.write_bytes(b'{"incident": "111')
     add(file, said())
 
-    assert [each.incident for each in read(file).confirmations] == ["1112-0604-rha3"]
+    assert [each.incident for each in read(file).lines] == ["1112-0604-rha3"]
     assert read(file).broken == [1]
 
 
@@ -79,7 +86,7 @@ def test_many_at_once_lose_nothing(tmp_path: Path) -> None:
         list(pool.map(lambda each: add(file, said(each, note="x" * 5000)), ids))
     found = read(file)
 
-    assert sorted(each.incident for each in found.confirmations) == ids
+    assert sorted(each.incident for each in found.lines) == ids
     assert found.broken == []
 
 
@@ -111,8 +118,45 @@ def test_file_is_in_the_directory_for_state(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_confirmation_fits_an_incident_whose_begin_moved() -> None:
     """A report with a longer step finds a begin a little later, and so another id."""
-    one = said()
-    assert one.is_of("RankskewStraggler", one.who, 120.0, gap_seconds=600)
-    assert not one.is_of("RankskewStraggler", one.who, 5000.0, gap_seconds=600)
-    assert not one.is_of("RankskewStraggler", {"rank": "4"}, 60.0, gap_seconds=600)
-    assert not one.is_of("RankskewSlowNode", one.who, 60.0, gap_seconds=600)
+    one, who = said(), dict(said().who)
+    found = Confirmations([said(verdict="no"), one])
+
+    assert found.of("1112-0605-abcd", one.alert, who, 120.0, gap_seconds=600) == one
+    assert found.of(one.incident, one.alert, {}, 5000.0, gap_seconds=600) == one
+    for alert, other, begin in (
+        (one.alert, who, 5000.0),
+        (one.alert, {"rank": "4"}, 60.0),
+        ("RankskewSlowNode", who, 60.0),
+    ):
+        assert found.of("1112-0605-abcd", alert, other, begin, gap_seconds=600) is None
+
+
+# ---- Precision ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "low", "high"),
+    [
+        # R: prop.test(9, 10, correct = FALSE) and so on.
+        (9, 1, 0.5958, 0.9821),
+        (0, 10, 0.0, 0.2775),
+        (10, 0, 0.7225, 1.0),
+        (1, 0, 0.2065, 1.0),
+        (45, 5, 0.7864, 0.9565),
+    ],
+)
+def test_interval_is_wilson(right: int, wrong: int, low: float, high: float) -> None:
+    """It stays within 0 and 1 and is not a point when all are right."""
+    found = precision(["yes"] * right + ["no"] * wrong + ["unsure", None, None])
+
+    assert found.ratio == right / (right + wrong)
+    assert found.interval is not None
+    assert list(found.interval) == [pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4)]
+    assert (found.unsure, found.unjudged) == (1, 2)
+
+
+def test_nobody_has_judged() -> None:
+    """Then there is no precision, not 0 %."""
+    found = precision([None, "unsure"])
+
+    assert (found.ratio, found.interval) == (None, None)

@@ -1,11 +1,21 @@
 """What fires again and again for one rank is one incident, with one name."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 
 import pytest
 
-from exporter.report.history import Line
-from exporter.report.incidents import Firing, Incident, firings, identity, incident_id, incidents
+from exporter.client.prometheus import Prometheus, Series
+from exporter.report.incidents import (
+    AlertIncident,
+    Firing,
+    find,
+    firings,
+    identity,
+    incident_id,
+    incidents,
+)
+from tests.exporter.report.fake_history import FakeHistory
 
 T = 1_794_400_020.0  # 2026-11-11 12:27 UTC
 RANK = {"cluster": "eu", "job_id": "llama", "rank": "3", "instance": "n1:9917"}
@@ -86,7 +96,7 @@ def test_id_says_when_and_never_changes() -> None:
 def test_lines_become_firings() -> None:
     """ALERTS without its state, for as long as it has values."""
     labels = {"alertname": "RankskewStraggler", "alertstate": "firing", "rank": "3"}
-    (found,) = firings([Line(labels, [0, 15, 60], [1, 1, 1])], 15)
+    (found,) = firings([Series("", labels, [(0, 1), (15, 1), (60, 1)])], 15)
 
     assert found == Firing({"alertname": "RankskewStraggler", "rank": "3"}, [(0, 30), (60, 75)])
 
@@ -95,8 +105,58 @@ def test_place_without_a_rank() -> None:
     """A GPU, a node, a peer group or the whole job."""
     who = {"gpu_uuid": "GPU-1", "instance": "n1"}
     places = [
-        Incident("x", labels, [Firing(labels, [(0, 1)])]).place
+        AlertIncident("x", labels, [Firing(labels, [(0, 1)])]).place
         for labels in (who, {"instance": "n1"}, {"peer_group": "pp0"}, {})
     ]
 
     assert places == ["GPU-1 on n1", "n1", "pp0", "the job"]
+
+
+# ---- By its id ---------------------------------------------------------------------------------
+
+LABELS = {"alertname": "RankskewStraggler", "cluster": "eu", "job_id": "llama", "rank": "3"}
+BEGIN = datetime(2026, 11, 11, 12, 27, tzinfo=UTC).timestamp()
+ID = incident_id("RankskewStraggler", identity(LABELS), BEGIN)
+
+
+def found(
+    incident: str, now: float
+) -> tuple[tuple[str, Mapping[str, str], float] | None, FakeHistory]:
+    fake = FakeHistory({"ALERTS": [(LABELS, [(BEGIN + 45, BEGIN + 600)], 1.0)]})
+    with fake.serve() as url:
+        return find(Prometheus(url), incident, now), fake
+
+
+def test_incident_is_found_in_its_minute() -> None:
+    """Whatever its labels are by then."""
+    known, fake = found(ID, BEGIN + 86_400)
+
+    assert known == ("RankskewStraggler", identity(LABELS), BEGIN)
+    assert len(fake.asked) == 1
+
+
+def test_id_of_last_december_is_found_in_january() -> None:
+    """An id has no year: the minute has passed in the year before."""
+    known, fake = found(ID, BEGIN + 90 * 86_400)
+
+    assert known is not None
+    assert len(fake.asked) == 1  # This year's is still to come.
+
+
+@pytest.mark.parametrize(
+    "incident", ["", "wrong", "1111-1227-SLR2", "9999-9999-aaaa", "0230-0000-aaaa"]
+)
+def test_what_is_no_id_asks_nobody(incident: str) -> None:
+    """A typing error needs no Prometheus."""
+    known, fake = found(incident, BEGIN + 86_400)
+
+    assert known is None
+    assert fake.asked == []
+
+
+def test_other_letters_are_another_incident() -> None:
+    """The minute alone does not make it known."""
+    known, fake = found(f"{ID[:-1]}x", BEGIN + 86_400)
+
+    assert known is None
+    assert len(fake.asked) == 2

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.report.history import Line
+from exporter.client.prometheus import Series
 from exporter.report.losses import (
     COMMON,
     HUNG,
@@ -83,9 +83,10 @@ def test_hang_is_charged_to_its_suspects() -> None:
 
 def test_integral_of_a_gauge() -> None:
     """Each value lasts a step."""
-    lines = [Line({"kind": "a"}, [0, 15], [2.0, 3.0]), Line({"kind": "b"}, [0], [1.0])]
+    a = Series("", {"kind": "a"}, [(0, 2.0), (15, 3.0)])
+    b = Series("", {"kind": "b"}, [(0, 1.0)])
 
-    assert integral(lines, 15, "kind") == {("a",): 75.0, ("b",): 15.0}
+    assert integral([a, b], 15, "kind") == {("a",): 75.0, ("b",): 15.0}
 
 
 def test_groups_come_by_size() -> None:

@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 import pytest
 
@@ -129,15 +128,6 @@ def test_job_as_text_and_markdown(capsys: Captured) -> None:
     assert "counters of the ranks are not there" in markdown
 
 
-def test_job_as_one_page(capsys: Captured, tmp_path: Path) -> None:
-    """With two pictures."""
-    file = tmp_path / "job.html"
-    text = printed(capsys, RUNS, "--job", "llama", "--html", str(file))
-
-    assert text == f"written to {file}\n"
-    assert file.read_text(encoding="utf-8").count("<svg") == 2
-
-
 # ---- What it cannot ------------------------------------------------------------------------------
 
 
@@ -163,13 +153,6 @@ def test_empty_period_is_one_sentence(capsys: Captured) -> None:
         "rankskew: no rules of Rankskew were evaluated from 2024-10-03 00:00 to 2024-10-04 00:00 "
         "UTC; rankskew files DIR writes them\n"
     )
-
-
-def test_page_that_cannot_be_written_is_one_sentence(capsys: Captured, tmp_path: Path) -> None:
-    """A directory is no file."""
-    said = printed(capsys, RUNS, "--job", "llama", "--html", str(tmp_path), status=1)
-
-    assert said == f"rankskew: cannot write {tmp_path}: Is a directory\n"
 
 
 @pytest.mark.parametrize("what", [("--shadow",), ("--job", "llama")])
@@ -214,6 +197,7 @@ def test_dead_prometheus_is_one_sentence(capsys: Captured, what: tuple[str, ...]
         (["--shadow", "--at", "soon"], "'soon' is not a time such as"),
         (["--shadow", "--prometheus", "not a url"], "is not a URL"),
         (["--shadow", "--json", "--markdown"], "not allowed with argument"),
+        (["--job", "a", "--html", "a.html"], "unrecognized arguments: --html a.html"),
     ],
 )
 def test_wrong_usage_ends_with_2(capsys: Captured, arguments: list[str], words: str) -> None:
@@ -228,14 +212,6 @@ def test_wrong_usage_ends_with_2(capsys: Captured, arguments: list[str], words: 
 def test_period_may_be_longer_than_time(capsys: Captured) -> None:
     """It begins when the clocks did."""
     assert "1970-01-01 00:00" in printed(capsys, ALERTS, "--shadow", "--since", "1000y")
-
-
-def test_help_says_what_the_status_means(capsys: Captured) -> None:
-    """Scripts depend on it."""
-    for command in ("report", "confirm"):
-        with pytest.raises(SystemExit):
-            main([command, "--help"])
-        assert "The status is 0" in capsys.readouterr().out
 
 
 def test_page_of_an_earlier_week_is_not_counted_again(capsys: Captured) -> None:

@@ -1,34 +1,37 @@
-"""Times and amounts as people read them."""
+"""Periods are joined, cut and added up; times and amounts are as people read them."""
 
 import pytest
 
 from exporter.report import times
+from exporter.report.times import merged, of_points, seconds, within, without
+
+
+def test_spans_that_overlap_or_meet_are_one() -> None:
+    """In any order; a gap that is too long keeps two apart."""
+    assert merged([(10, 20), (0, 5), (5, 8), (15, 30)]) == [(0, 8), (10, 30)]
+    assert merged([(0, 5), (8, 9), (20, 21)], gap_seconds=3) == [(0, 9), (20, 21)]
+
+
+def test_what_is_taken_away_is_gone() -> None:
+    """From the middle, from the ends, and all of it."""
+    assert without([(0, 10), (20, 30)], [(4, 6), (8, 25)]) == [(0, 4), (6, 8), (25, 30)]
+    assert without([(0, 10)], [(0, 10)]) == []
+    assert without([(0, 10)], [(10, 20)]) == [(0, 10)]
+
+
+def test_points_stand_for_their_step() -> None:
+    """A series read every 15 s that has three values lasted 45 s."""
+    assert of_points([0, 15, 30, 90], 15) == [(0, 45), (90, 105)]
+    assert seconds(of_points([0, 15, 30, 90], 15)) == 60
+
+
+def test_a_period_cuts_spans() -> None:
+    """Only what is inside remains."""
+    assert within([(0, 10), (20, 30)], 5, 25) == [(5, 10), (20, 25)]
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("86400", 86400.0),
-        ("86400.5", 86400.5),
-        ("1970-01-02", 86400.0),
-        ("1970-01-02T01:00", 90000.0),
-        ("1970-01-02T01:00+01:00", 86400.0),
-    ],
-)
-def test_times_are_read(text: str, seconds: float) -> None:
-    """Seconds or a date; without a zone it is in UTC."""
-    assert times.parse(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["", "now", "yesterday", "2026-13-01", "9" * 400])
-def test_anything_else_is_no_time(text: str) -> None:
-    """The message says what a time looks like."""
-    with pytest.raises(ValueError, match="not a time such as 2026-11-23"):
-        times.parse(text)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
+    ("long", "text"),
     [
         (0.4, "0.4s"),
         (12, "12s"),
@@ -39,9 +42,9 @@ def test_anything_else_is_no_time(text: str) -> None:
         (86_400 + 59, "1d"),
     ],
 )
-def test_lengths_have_two_units(seconds: float, text: str) -> None:
+def test_lengths_have_two_units(long: float, text: str) -> None:
     """The two largest units that follow each other."""
-    assert times.length(seconds) == text
+    assert times.length(long) == text
 
 
 def test_amounts() -> None:

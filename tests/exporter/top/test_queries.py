@@ -1,6 +1,7 @@
 """The queries, answered by Prometheus' own engine on what the rules make of a simulated job."""
 
 from pathlib import Path
+from tempfile import mkdtemp
 from typing import Any, Final
 
 import pytest
@@ -8,17 +9,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.client import fetch
 from exporter.client.prometheus import selector
-from exporter.replay.promtool import evaluate, rule_files
 from exporter.simulate.asked import parse
 from exporter.simulate.fleet import Fleet as SimulatedFleet
 from exporter.simulate.fleet import fleet_app
 from exporter.simulate.plan import equal_jobs
 from exporter.top.from_prometheus import read_prometheus
 from exporter.top.model import Job
+from tests.alerts.promtool import answer as promtool_answer
 from tests.exporter.asgi import ask
 from tests.exporter.client.servers import Answer, json_answer, serving
 from tests.exporter.clock import Clock
-from tests.exporter.running import PATIENCE_SECONDS, ROOT
+from tests.exporter.running import PATIENCE_SECONDS
 
 SCRAPE_SECONDS: Final = 15.0
 SCRAPES: Final = 17
@@ -61,11 +62,10 @@ def read(directory: Path, *faults: str) -> Job:
     now = (SCRAPES - 1) * SCRAPE_SECONDS
 
     def answer(path: str, form: dict[str, str]) -> Answer:
-        found = evaluate(
-            rule_files(ROOT / "alerts/rules"), series, form["query"], [now], SCRAPE_SECONDS
-        )[now]
+        folder = Path(mkdtemp(dir=directory))  # Several queries may come at a time.
         result: list[dict[str, Any]] = [
-            {"metric": sample.labels, "value": [now, str(sample.value)]} for sample in found
+            {"metric": labels, "value": [now, str(value)]}
+            for labels, value in promtool_answer(folder, series, form["query"], now)
         ]
         return json_answer({"status": "success", "data": {"result": result}})
 

@@ -2,10 +2,12 @@
 
 from collections.abc import Sequence
 
+import pytest
+
 from exporter.client.prometheus import Prometheus
-from exporter.report.history import Grid, History
+from exporter.report.history import Grid, PastSeries
 from exporter.report.incidents import Firing, incidents
-from exporter.report.names import with_names
+from exporter.report.reported import with_names
 from tests.exporter.report.fake_history import FakeHistory, Written
 
 T = 1_700_000_000.0
@@ -25,7 +27,7 @@ def places(known: Sequence[Written], *fired: tuple[str, float]) -> list[str]:
         Firing({**labels, "instance": instance}, [(T + at, T + at + 60)]) for instance, at in fired
     ]
     with FakeHistory({"rankskew_exporter_build_info": known}).serve() as url:
-        found = with_names(History(Prometheus(url)), DAY, firings)
+        found = with_names(PastSeries(Prometheus(url)), DAY, firings)
     return [each.place for each in incidents(found, 60)]
 
 
@@ -41,22 +43,17 @@ def test_name_of_the_time_and_cluster() -> None:
 
 
 def test_address_without_a_name_stays() -> None:
+    """An exporter that nobody knew is named by its address."""
     assert places([], (ADDRESS, 730)) == ["rank 3 on 10.0.0.5:9917"]
 
 
-def test_whoever_relabels_pays_no_query() -> None:
+@pytest.mark.parametrize(
+    "labels", [{"instance": "gpu-5"}, {"instance": ADDRESS, "nodename": "gpu-5"}]
+)
+def test_name_that_is_there_costs_no_query(labels: dict[str, str]) -> None:
+    """Of whoever relabels, and of alerts on late ranks and faults, which have one."""
     history = FakeHistory({})
-    firing = Firing({"alertname": "x", "instance": "gpu-5"}, [(T, T + 60)])
+    firing = Firing({"alertname": "x", **labels}, [(T, T + 60)])
     with history.serve() as url:
-        assert with_names(History(Prometheus(url)), DAY, [firing]) == [firing]
-    assert history.asked == []
-
-
-def test_name_that_the_alert_has_is_kept() -> None:
-    """Those of late ranks and faults have one."""
-    history = FakeHistory({})
-    labels = {"alertname": "x", "instance": ADDRESS, "nodename": "gpu-5"}
-    firing = Firing(labels, [(T, T + 60)])
-    with history.serve() as url:
-        assert with_names(History(Prometheus(url)), DAY, [firing]) == [firing]
+        assert with_names(PastSeries(Prometheus(url)), DAY, [firing]) == [firing]
     assert history.asked == []

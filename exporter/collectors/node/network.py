@@ -57,7 +57,7 @@ SPEED: Final[Row[int | None]] = Row(
     "rankskew_node_network_speed_bytes_per_second",
     "Speed that the network device has negotiated, in each direction; absent while it has no "
     "link, and for a virtual device (/sys/class/net/*/speed, read every 5 s).",
-    lambda megabits: megabits or None,  # A virtual device has -1 or refuses.
+    lambda megabits: megabits or None,  # A virtual device has 0, -1, or refuses.
     times=BYTES_PER_MEGABIT,
 )
 TCP: Final[tuple[Row[Mapping[str, int]], ...]] = (

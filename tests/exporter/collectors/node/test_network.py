@@ -56,12 +56,13 @@ def test_errors_are_those_of_the_shown_devices_in_both_directions(tmp_path: Path
 
 
 def test_speed_is_shown_of_devices_with_a_link(tmp_path: Path) -> None:
-    """A virtual device says -1, one without a link refuses, one without traffic is not shown."""
+    """A virtual device says -1 or 0, one without a link refuses, one without traffic is hidden."""
     host = copy_of_host(tmp_path)
-    write(host.procfs / "net/dev", HEADING + line("eth0") + line("eth1") + line("bond0"))
+    write(host.procfs / "net/dev", HEADING + "".join(map(line, ("eth0", "eth1", "bond0", "tap0"))))
     write(host.sysfs / "class/net/eth0/speed", "10000\n")
     (host.sysfs / "class/net/eth1/speed").mkdir(parents=True)
     write(host.sysfs / "class/net/bond0/speed", "-1\n")
+    write(host.sysfs / "class/net/tap0/speed", "0\n")
 
     page = expose(NodeNetworkCollector(host, ""))
     assert [entry for entry in series(page) if "speed" in entry] == [

@@ -1,4 +1,4 @@
-"""Every collector of the exporter: one file each, one line each in COLLECTORS."""
+"""Every collector of the exporter, one line each in COLLECTORS."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -7,23 +7,11 @@ from typing import Final
 
 from exporter.collectors.base import Collector
 from exporter.collectors.exporter_self import ExporterSelfCollector, Reloads
-from exporter.collectors.gpu.activity import GpuActivityCollector
-from exporter.collectors.gpu.clocks import GpuClocksCollector
+from exporter.collectors.gpu.collector import GpuReadingsCollector
 from exporter.collectors.gpu.devices import GpuDevicesCollector
-from exporter.collectors.gpu.ecc import GpuEccCollector
 from exporter.collectors.gpu.faults import GpuFaultsCollector
-from exporter.collectors.gpu.memory import GpuMemoryCollector
 from exporter.collectors.gpu.mig import GpuMigCollector
-from exporter.collectors.gpu.nvlink import GpuNvlinkCollector
-from exporter.collectors.gpu.pcie import GpuPcieCollector
-from exporter.collectors.gpu.power import GpuPowerCollector
 from exporter.collectors.gpu.processes import GpuProcessesCollector
-from exporter.collectors.gpu.recovery import GpuRecoveryCollector
-from exporter.collectors.gpu.remapped_rows import GpuRemappedRowsCollector
-from exporter.collectors.gpu.temperature import GpuTemperatureCollector
-from exporter.collectors.gpu.throttle import GpuThrottleCollector
-from exporter.collectors.gpu.utilization import GpuUtilizationCollector
-from exporter.collectors.gpu.xid import GpuXidCollector
 from exporter.collectors.node.cpu import NodeCpuCollector
 from exporter.collectors.node.cpu_clock import NodeCpuClockCollector
 from exporter.collectors.node.disk import NodeDiskCollector
@@ -95,8 +83,8 @@ class Entry:
     needs_nvml: bool = False
 
 
-def _gpu(name: str, help: str, make: Callable[[NvmlSource], Collector]) -> Entry:
-    return Entry(name, help, lambda sources: make(sources.nvml), needs_nvml=True)
+def _gpu(name: str, help: str) -> Entry:
+    return Entry(name, help, lambda s: GpuReadingsCollector(name, s.nvml), needs_nvml=True)
 
 
 def _node(name: str, help: str, make: Callable[[Mounts], Collector]) -> Entry:
@@ -113,39 +101,6 @@ def _joined(name: str, help: str, make: Callable[[RankJoin], Collector]) -> Entr
 
 def _join(sources: Sources) -> RankJoin:
     return RankJoin(sources.nvml, sources.processes, sources.ranks)
-
-
-def _rank_host(sources: Sources) -> Collector:
-    return RankHostCollector(_join(sources), sources.ranks, sources.host)
-
-
-def _gpu_devices(sources: Sources) -> Collector:
-    return GpuDevicesCollector(sources.nvml, sources.expected_gpus)
-
-
-def _gpu_faults(sources: Sources) -> Collector:
-    return GpuFaultsCollector(
-        _join(sources),
-        sources.ranks,
-        sources.nvml,
-        sources.expected_gpus,
-        sources.thresholds,
-        sources.node_name,
-    )
-
-
-def _node_network(sources: Sources) -> Collector:
-    return NodeNetworkCollector(_mounts(sources), sources.settings.node_network_device_exclude)
-
-
-def _node_disk(sources: Sources) -> Collector:
-    return NodeDiskCollector(_mounts(sources), sources.settings.node_disk_device_exclude)
-
-
-def _exporter_self(sources: Sources) -> Collector:
-    return ExporterSelfCollector(
-        sources.ingest, sources.events, sources.node_name, sources.web_config
-    )
 
 
 COLLECTORS: Final = (
@@ -194,7 +149,7 @@ COLLECTORS: Final = (
     Entry(
         "rank_host",
         "CPU, faults and I/O of the ranks and their workers.",
-        _rank_host,
+        lambda s: RankHostCollector(_join(s), s.ranks, s.host),
         needs_nvml=True,
     ),
     Entry(
@@ -205,36 +160,58 @@ COLLECTORS: Final = (
     Entry(
         "gpu_devices",
         "Which GPUs the node has and which of them answer.",
-        _gpu_devices,
+        lambda s: GpuDevicesCollector(s.nvml, s.expected_gpus),
         needs_nvml=True,
     ),
-    Entry("gpu_faults", "What is wrong with the GPUs.", _gpu_faults, needs_nvml=True),
-    _gpu("gpu_utilization", "How busy the GPUs and their memory are.", GpuUtilizationCollector),
-    _gpu("gpu_memory", "Memory of the GPUs.", GpuMemoryCollector),
-    _gpu(
-        "gpu_activity", "Activity of the GPUs' SMs, tensor cores and memory.", GpuActivityCollector
+    Entry(
+        "gpu_faults",
+        "What is wrong with the GPUs.",
+        lambda s: GpuFaultsCollector(
+            _join(s), s.ranks, s.nvml, s.expected_gpus, s.thresholds, s.node_name
+        ),
+        needs_nvml=True,
     ),
-    _gpu("gpu_pcie", "Throughput and state of the GPUs' PCIe links.", GpuPcieCollector),
-    _gpu("gpu_nvlink", "Throughput, errors and state of the GPUs' NVLinks.", GpuNvlinkCollector),
-    _gpu("gpu_clocks", "Clocks of the GPUs.", GpuClocksCollector),
-    _gpu("gpu_throttle", "Why the GPUs' clocks are throttled.", GpuThrottleCollector),
-    _gpu("gpu_power", "Power and energy of the GPUs.", GpuPowerCollector),
-    _gpu("gpu_temperature", "Temperatures of the GPUs.", GpuTemperatureCollector),
-    _gpu("gpu_ecc", "Errors of the GPUs' memories.", GpuEccCollector),
-    _gpu("gpu_remapped_rows", "Replaced rows of the GPUs' memories.", GpuRemappedRowsCollector),
-    _gpu("gpu_xid", "XID errors of the GPUs.", GpuXidCollector),
-    _gpu("gpu_mig", "MIG devices of the GPUs and their memory.", GpuMigCollector),
-    _gpu("gpu_recovery", "Recovery actions that the driver advises.", GpuRecoveryCollector),
+    _gpu("gpu_utilization", "How busy the GPUs and their memory are."),
+    _gpu("gpu_memory", "Memory of the GPUs."),
+    _gpu("gpu_activity", "Activity of the GPUs' SMs, tensor cores and memory."),
+    _gpu("gpu_pcie", "Throughput and state of the GPUs' PCIe links."),
+    _gpu("gpu_nvlink", "Throughput, errors and state of the GPUs' NVLinks."),
+    _gpu("gpu_clocks", "Clocks of the GPUs."),
+    _gpu("gpu_throttle", "Why the GPUs' clocks are throttled."),
+    _gpu("gpu_power", "Power and energy of the GPUs."),
+    _gpu("gpu_temperature", "Temperatures of the GPUs."),
+    _gpu("gpu_ecc", "Errors of the GPUs' memories."),
+    _gpu("gpu_remapped_rows", "Replaced rows of the GPUs' memories."),
+    _gpu("gpu_xid", "XID errors of the GPUs."),
+    Entry(
+        "gpu_mig",
+        "MIG devices of the GPUs and their memory.",
+        lambda s: GpuMigCollector(s.nvml),
+        needs_nvml=True,
+    ),
+    _gpu("gpu_recovery", "Recovery actions that the driver advises."),
     _joined("gpu_processes", "Processes on the GPUs, and foreign ones.", GpuProcessesCollector),
     _node("node_cpu", "CPU time by mode and NUMA node.", NodeCpuCollector),
     _node("node_cpu_clock", "Clock and throttling of the node's CPUs.", NodeCpuClockCollector),
     _node("node_pressure", "How long tasks wait for CPU, memory, I/O.", NodePressureCollector),
     _node("node_memory", "Memory of the node, misplaced pages, OOM kills.", NodeMemoryCollector),
-    Entry("node_network", "The node's network devices, and TCP.", _node_network),
+    Entry(
+        "node_network",
+        "The node's network devices, and TCP.",
+        lambda s: NodeNetworkCollector(_mounts(s), s.settings.node_network_device_exclude),
+    ),
     _node("node_infiniband", "The node's InfiniBand and RoCE ports.", NodeInfinibandCollector),
-    Entry("node_disk", "Bytes of the node's disks; the busiest of them.", _node_disk),
+    Entry(
+        "node_disk",
+        "Bytes of the node's disks; the busiest of them.",
+        lambda s: NodeDiskCollector(_mounts(s), s.settings.node_disk_device_exclude),
+    ),
     _node("node_mounts", "Operations on NFS and Lustre, and their time.", NodeMountsCollector),
-    Entry("exporter_self", "The exporter's version, ingest and process.", _exporter_self),
+    Entry(
+        "exporter_self",
+        "The exporter's version, ingest and process.",
+        lambda s: ExporterSelfCollector(s.ingest, s.events, s.node_name, s.web_config),
+    ),
 )
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.gpu.families import GPU_LABELS
+from exporter.collectors.gpu.collector import GPU_LABELS
 from exporter.gpu_faults.now import ups
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import NodeSample, NvmlSource

@@ -6,11 +6,31 @@ from typing import Final
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.gpu.families import GPU_LABELS
-from exporter.nvml.sample import NvmlSource
+from exporter.collectors.gpu.collector import GPU_LABELS, labelled
+from exporter.collectors.table import PERCENT, Row, families
+from exporter.nvml.sample import MigDevice, NvmlSource
 
 LABELS: Final = (*GPU_LABELS, "mig_uuid")
-IDENTITY: Final = (*LABELS, "gpu_instance", "compute_instance", "profile")
+READINGS: Final[tuple[Row[MigDevice], ...]] = (
+    Row(
+        "rankskew_gpu_mig_memory_total_bytes",
+        "Memory of the MIG device's GPU instance, in bytes (NVML, read about once a second).",
+        lambda device: device.memory_total_bytes,
+    ),
+    Row(
+        "rankskew_gpu_mig_memory_used_bytes",
+        "Memory in use on the MIG device's GPU instance, in bytes (NVML, read about once a "
+        "second).",
+        lambda device: device.memory_used_bytes,
+    ),
+    Row(
+        "rankskew_gpu_mig_sm_active_ratio",
+        "Share of the SMs of the MIG device's GPU instance that were busy, 0 to 1: mean over "
+        "the last --nvml.window seconds (GPM; Hopper and newer).",
+        lambda device: device.sm_active_percent,
+        over=PERCENT,
+    ),
+)
 
 
 class GpuMigCollector:
@@ -30,38 +50,15 @@ class GpuMigCollector:
             "rankskew_gpu_mig_info",
             "A MIG device of the GPU, with its instance IDs and its profile, as NVML names them; "
             "always 1.",
-            labels=IDENTITY,
+            labels=(*LABELS, "gpu_instance", "compute_instance", "profile"),
         )
-        total = GaugeMetricFamily(
-            "rankskew_gpu_mig_memory_total_bytes",
-            "Memory of the MIG device's GPU instance, in bytes (NVML, read about once a second).",
-            labels=LABELS,
-        )
-        used = GaugeMetricFamily(
-            "rankskew_gpu_mig_memory_used_bytes",
-            "Memory in use on the MIG device's GPU instance, in bytes (NVML, read about once a "
-            "second).",
-            labels=LABELS,
-        )
-        active = GaugeMetricFamily(
-            "rankskew_gpu_mig_sm_active_ratio",
-            "Share of the SMs of the MIG device's GPU instance that were busy, 0 to 1: mean over "
-            "the last --nvml.window seconds (GPM; Hopper and newer).",
-            labels=LABELS,
-        )
-        sample = self._nvml.latest()
-        for gpu in () if sample is None else sample.gpus:
-            for device in gpu.mig_devices or ():
-                labels = [str(gpu.index), gpu.uuid, device.uuid]
-                instances = [str(device.gpu_instance), str(device.compute_instance)]
-                info.add_metric([*labels, *instances, device.profile], 1)
-                if device.memory_total_bytes is not None:
-                    total.add_metric(labels, device.memory_total_bytes)
-                if device.memory_used_bytes is not None:
-                    used.add_metric(labels, device.memory_used_bytes)
-                if device.sm_active_percent is not None:
-                    active.add_metric(labels, device.sm_active_percent / 100)
+        devices = [
+            ((*who, device.uuid), device)
+            for who, gpu in labelled(self._nvml.latest())
+            for device in gpu.mig_devices or ()
+        ]
+        for who, device in devices:
+            instances = str(device.gpu_instance), str(device.compute_instance)
+            info.add_metric([*who, *instances, device.profile], 1)
         yield info
-        yield total
-        yield used
-        yield active
+        yield from families(READINGS, LABELS, devices)

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.collectors.gpu.families import GPU_LABELS
+from exporter.collectors.gpu.collector import GPU_LABELS
 from exporter.processes.foreign import foreign_processes
 from exporter.processes.rank_gpus import RankJoin
 

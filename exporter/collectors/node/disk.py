@@ -11,12 +11,10 @@ from prometheus_client.metrics_core import Metric
 from exporter.collectors.base import NotAvailable
 from exporter.collectors.node.busiest import Busiest
 from exporter.collectors.node.files import Mounts
+from exporter.collectors.table import MILLI, Row, families
 
 # One path to a multi-port NVMe disk: nvme0c1n1 leads to nvme0n1.
 NVME_PATH: Final = re.compile(r"(nvme\d+)c\d+(n\d+)")
-
-
-MILLISECONDS: Final = 1_000
 
 
 class Use(NamedTuple):
@@ -27,6 +25,29 @@ class Use(NamedTuple):
     reads: int = 0
     read_milliseconds: int = 0
     busy_milliseconds: int = 0
+
+
+BUSIEST: Final[tuple[Row[Use], ...]] = (
+    Row(
+        "rankskew_node_disk_busy_seconds_total",
+        "Time in which the disk had at least one operation in progress, in seconds; of the disk "
+        "that has been the busiest of late (/proc/diskstats, read every 5 s).",
+        lambda disk: disk.busy_milliseconds,
+        over=MILLI,
+    ),
+    Row(
+        "rankskew_node_disk_reads_total",
+        "Reads that the disk has completed; of the busiest disk (/proc/diskstats, read every 5 s).",
+        lambda disk: disk.reads,
+    ),
+    Row(
+        "rankskew_node_disk_read_seconds_total",
+        "Time that the disk's reads took, waiting included, in seconds summed over reads; of the "
+        "busiest disk (/proc/diskstats, read every 5 s).",
+        lambda disk: disk.read_milliseconds,
+        over=MILLI,
+    ),
+)
 
 
 class NodeDiskCollector:
@@ -68,36 +89,10 @@ class NodeDiskCollector:
             "Bytes written to the node's physical disks (/proc/diskstats, read every 5 s).",
             value=self._written_bytes,
         )
-
-        yield from self._families(disks)
-
-    def _families(self, disks: dict[str, Use]) -> Iterator[Metric]:
-        busy, reads, reading = families = (
-            CounterMetricFamily(
-                "rankskew_node_disk_busy_seconds_total",
-                "Time in which the disk had at least one operation in progress, in seconds; of the "
-                "disk that has been the busiest of late (/proc/diskstats, read every 5 s).",
-                labels=["device"],
-            ),
-            CounterMetricFamily(
-                "rankskew_node_disk_reads_total",
-                "Reads that the disk has completed; of the busiest disk (/proc/diskstats, "
-                "read every 5 s).",
-                labels=["device"],
-            ),
-            CounterMetricFamily(
-                "rankskew_node_disk_read_seconds_total",
-                "Time that the disk's reads took, waiting included, in seconds summed over reads; "
-                "of the busiest disk (/proc/diskstats, read every 5 s).",
-                labels=["device"],
-            ),
+        busiest = self._busiest.of({name: use.busy_milliseconds for name, use in disks.items()})
+        yield from families(
+            BUSIEST, ["device"], [] if busiest is None else [([busiest], disks[busiest])]
         )
-        disk = self._busiest.of({name: use.busy_milliseconds for name, use in disks.items()})
-        if disk is not None:
-            busy.add_metric([disk], disks[disk].busy_milliseconds / MILLISECONDS)
-            reads.add_metric([disk], disks[disk].reads)
-            reading.add_metric([disk], disks[disk].read_milliseconds / MILLISECONDS)
-        yield from families
 
     def _disks(self) -> dict[str, Use]:
         """Return what each disk has done; what an NVMe disk's paths did counts for the disk."""

@@ -1,15 +1,15 @@
 """Node network: bytes, drops, errors and speed of each network device, and TCP's repeats."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.node.files import Mounts, number_in, text_of
+from exporter.collectors.table import Row, families
 
-BYTES_PER_MEGABIT: Final = 1e6 / 8
+BYTES_PER_MEGABIT: Final = 1_000_000 // 8
 
 
 class Counts(NamedTuple):
@@ -21,6 +21,59 @@ class Counts(NamedTuple):
     sent_drops: int
     received_errors: int
     sent_errors: int
+
+
+DEVICES: Final[tuple[Row[Counts], ...]] = (
+    Row(
+        "rankskew_node_network_receive_bytes_total",
+        "Bytes received by the network device, without RDMA (/proc/net/dev, read every 5 s).",
+        lambda device: device.received_bytes,
+    ),
+    Row(
+        "rankskew_node_network_transmit_bytes_total",
+        "Bytes sent by the network device, without RDMA (/proc/net/dev, read every 5 s).",
+        lambda device: device.sent_bytes,
+    ),
+    Row(
+        "rankskew_node_network_receive_drops_total",
+        "Received packets that the network device dropped or missed (/proc/net/dev, read every "
+        "5 s).",
+        lambda device: device.received_drops,
+    ),
+    Row(
+        "rankskew_node_network_transmit_drops_total",
+        "Packets that the network device dropped instead of sending (/proc/net/dev, read every "
+        "5 s).",
+        lambda device: device.sent_drops,
+    ),
+)
+ERRORS: Final[Row[int]] = Row(
+    "rankskew_node_network_errors_total",
+    "Damaged packets that network devices received, and packets that they could not send, all "
+    "devices together (errs of both directions in /proc/net/dev, read every 5 s).",
+    lambda errors: errors,
+)
+SPEED: Final[Row[int | None]] = Row(
+    "rankskew_node_network_speed_bytes_per_second",
+    "Speed that the network device has negotiated, in each direction; absent while it has no "
+    "link, and for a virtual device (/sys/class/net/*/speed, read every 5 s).",
+    lambda megabits: megabits or None,  # A virtual device has 0, -1, or refuses.
+    times=BYTES_PER_MEGABIT,
+)
+TCP: Final[tuple[Row[Mapping[str, int]], ...]] = (
+    Row(
+        "rankskew_node_tcp_sent_segments_total",
+        "TCP segments sent by the node, without those sent again (OutSegs in /proc/net/snmp, read "
+        "every 5 s).",
+        lambda tcp: tcp.get("OutSegs"),
+    ),
+    Row(
+        "rankskew_node_tcp_retransmitted_segments_total",
+        "TCP segments that the node sent again because they were lost or late (RetransSegs in "
+        "/proc/net/snmp, read every 5 s).",
+        lambda tcp: tcp.get("RetransSegs"),
+    ),
+)
 
 
 class NodeNetworkCollector:
@@ -39,20 +92,17 @@ class NodeNetworkCollector:
         self._excluded = re.compile(device_exclude)
 
     def collect(self) -> Iterator[Metric]:
-        families, errors, speed = _families(), _errors_family(), _speed_family()
-        damaged = []
-        for device, counts in sorted(self._counts().items()):
-            if any(counts[:2]) and not self._excluded.fullmatch(device):
-                for family, count in zip(families, counts, strict=False):
-                    family.add_metric([device], count)
-                damaged.append(counts.received_errors + counts.sent_errors)
-                megabits = number_in(self._devices / device / "speed")
-                if megabits:  # A virtual device has -1 or refuses.
-                    speed.add_metric([device], megabits * BYTES_PER_MEGABIT)
-        if damaged:
-            errors.add_metric([], sum(damaged))
-        yield from (*families, errors, speed)
-        yield from self._tcp()
+        devices = [
+            ([device], counts)
+            for device, counts in sorted(self._counts().items())
+            if any(counts[:2]) and not self._excluded.fullmatch(device)
+        ]
+        errors = sum(counts.received_errors + counts.sent_errors for _, counts in devices)
+        speeds = [(who, number_in(self._devices / who[0] / "speed")) for who, _ in devices]
+        yield from families(DEVICES, ["device"], devices)
+        yield from families([ERRORS], [], [([], errors)] if devices else [])
+        yield from families([SPEED], ["device"], speeds)
+        yield from families(TCP, [], [([], self._tcp())])
 
     def _counts(self) -> dict[str, Counts]:
         """Return the counts of each device."""
@@ -64,76 +114,13 @@ class NodeNetworkCollector:
             counts[device.strip()] = Counts(n[0], n[8], n[3], n[11], n[2], n[10])
         return counts
 
-    def _tcp(self) -> Iterator[Metric]:
-        sent, again = _tcp_families()
+    def _tcp(self) -> dict[str, int]:
         lines = re.findall(r"^Tcp: (.*)$", self._text("net/snmp") or "", re.MULTILINE)
-        if len(lines) == 2:  # Names, and the numbers below them.
-            counts = dict(zip(lines[0].split(), lines[1].split(), strict=False))
-            for family, name in ((sent, "OutSegs"), (again, "RetransSegs")):
-                if name in counts:
-                    family.add_metric([], int(counts[name]))
-        yield from (sent, again)
+        if len(lines) != 2:  # Names, and the numbers below them.
+            return {}
+        return dict(zip(lines[0].split(), map(int, lines[1].split()), strict=False))
 
     def _text(self, file: str) -> str | None:
         # Each process sees its own network under net/, so read that of process 1. In a container
         # this is the node's only if --path.procfs is the node's.
         return text_of(self._procfs / "1" / file) or text_of(self._procfs / file)
-
-
-def _families() -> tuple[CounterMetricFamily, ...]:
-    return (
-        CounterMetricFamily(
-            "rankskew_node_network_receive_bytes_total",
-            "Bytes received by the network device, without RDMA (/proc/net/dev, read every 5 s).",
-            labels=["device"],
-        ),
-        CounterMetricFamily(
-            "rankskew_node_network_transmit_bytes_total",
-            "Bytes sent by the network device, without RDMA (/proc/net/dev, read every 5 s).",
-            labels=["device"],
-        ),
-        CounterMetricFamily(
-            "rankskew_node_network_receive_drops_total",
-            "Received packets that the network device dropped or missed (/proc/net/dev, read "
-            "every 5 s).",
-            labels=["device"],
-        ),
-        CounterMetricFamily(
-            "rankskew_node_network_transmit_drops_total",
-            "Packets that the network device dropped instead of sending (/proc/net/dev, read every "
-            "5 s).",
-            labels=["device"],
-        ),
-    )
-
-
-def _errors_family() -> CounterMetricFamily:
-    return CounterMetricFamily(
-        "rankskew_node_network_errors_total",
-        "Damaged packets that network devices received, and packets that they could not send, all "
-        "devices together (errs of both directions in /proc/net/dev, read every 5 s).",
-    )
-
-
-def _speed_family() -> GaugeMetricFamily:
-    return GaugeMetricFamily(
-        "rankskew_node_network_speed_bytes_per_second",
-        "Speed that the network device has negotiated, in each direction; absent while it has no "
-        "link, and for a virtual device (/sys/class/net/*/speed, read every 5 s).",
-        labels=["device"],
-    )
-
-
-def _tcp_families() -> tuple[CounterMetricFamily, CounterMetricFamily]:
-    return (
-        CounterMetricFamily(
-            "rankskew_node_tcp_sent_segments_total",
-            "TCP segments sent by the node, without those sent again (OutSegs in /proc/net/snmp, "
-            "read every 5 s).",
-        ),
-        CounterMetricFamily(
-            "rankskew_node_tcp_retransmitted_segments_total",
-            "TCP segments that the node sent again because they were lost or late (RetransSegs in "
-            "/proc/net/snmp, read every 5 s).",
-        ),
-    )

@@ -9,8 +9,9 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.rank.ranks import IDENTITY
+from exporter.collectors.table import Row, families
 from exporter.nvml.sample import GpuSample
-from exporter.processes.process import Process, as_label
+from exporter.processes.process import as_label
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu, numa_local
 
 # NVML's levels: one GPU board, one PCIe switch, several, one host bridge, one NUMA node, across.
@@ -32,8 +33,7 @@ class RankGpusCollector:
     def collect(self) -> Iterator[Metric]:
         ranks = self._join.ranks()
         yield _gpu_rank_info(ranks)
-        yield _numa_local(ranks)
-        yield from _workload(ranks)
+        yield from families(ROWS, IDENTITY, [(_identity(rank), rank) for rank in ranks])
         yield _topology(ranks)
 
 
@@ -75,71 +75,57 @@ def _device_order(environment: Mapping[str, str]) -> tuple[str, str]:
     return as_label(_UUID.sub(r"\1", visible)), as_label(order)
 
 
-def _numa_local(ranks: Sequence[RankOnGpu]) -> Metric:
-    family = GaugeMetricFamily(
+def _slurm(rank: RankOnGpu) -> dict[tuple[str, ...], float]:
+    if rank.process is None:
+        return {}
+    environment, cgroup = rank.process.environment or {}, rank.process.cgroup
+    # The cgroup first: Slurm made it, while anyone can set a variable.
+    job_id = cgroup.slurm_job_id or environment.get("SLURM_JOB_ID", "")
+    step_id = cgroup.slurm_step_id or environment.get("SLURM_STEP_ID", "")
+    partition = environment.get("SLURM_JOB_PARTITION", "")
+    job = job_id, step_id, partition, environment.get("SLURM_JOB_USER", "")
+    return {tuple(map(as_label, job)): 1.0} if job_id else {}
+
+
+def _pod(rank: RankOnGpu) -> dict[tuple[str, ...], float]:
+    process = rank.process
+    # Not both a Slurm job and a pod, to limit the series per rank.
+    if process is None or not process.cgroup.pod_uid or _slurm(rank):
+        return {}
+    environment, cgroup = process.environment or {}, process.cgroup
+    name = environment.get("POD_NAME", "")
+    if not name and process.has_own_hostname:  # With host networking it is the node's name.
+        name = environment.get("HOSTNAME", "")
+    namespace = environment.get("POD_NAMESPACE", "")
+    return {tuple(map(as_label, (namespace, name, cgroup.pod_uid, cgroup.container_id))): 1.0}
+
+
+ROWS: Final[tuple[Row[RankOnGpu], ...]] = (
+    Row(
         "rankskew_rank_numa_local",
         "Share of the CPUs allowed for the rank's main thread that are on its GPU's NUMA node, 0 "
         "to 1: 1 means bound to it, 0 bound elsewhere, 0.5 not bound at all on a node with two "
         "NUMA nodes. Absent if the GPU's NUMA node is not known (/proc/<pid>/status, read every "
         "5 s).",
-        labels=IDENTITY,
-    )
-    for rank in ranks:
-        share = numa_local(rank.gpu, rank.process)
-        if share is not None:
-            family.add_metric(_identity(rank), share)
-    return family
-
-
-def _workload(ranks: Sequence[RankOnGpu]) -> Iterator[Metric]:
-    """Yield the Slurm job or the pod of each rank; not both, to limit the series per rank."""
-    slurm = GaugeMetricFamily(
+        lambda rank: numa_local(rank.gpu, rank.process),
+    ),
+    Row(
         "rankskew_rank_slurm_info",
         "The Slurm job of the rank, as labels to join; always 1 (/proc/<pid>/cgroup, else its "
         "SLURM_ variables).",
-        labels=[*IDENTITY, "slurm_job_id", "slurm_step_id", "partition", "user"],
-    )
-    pod = GaugeMetricFamily(
+        _slurm,
+        ("slurm_job_id", "slurm_step_id", "partition", "user"),
+    ),
+    Row(
         "rankskew_rank_pod_info",
         "The Kubernetes pod of the rank, as labels to join; always 1; absent for a rank that "
         "Slurm started inside a pod. namespace needs POD_NAMESPACE in the container's "
         "environment, from the downward API; pod is POD_NAME, else the host name "
         "(/proc/<pid>/cgroup and environ).",
-        labels=[*IDENTITY, "namespace", "pod", "pod_uid", "container_id"],
-    )
-    for rank in ranks:
-        if rank.process is None:
-            continue
-        job, place = _slurm(rank.process), _pod(rank.process)
-        if job is not None:
-            slurm.add_metric([*_identity(rank), *map(as_label, job)], 1)
-        elif place is not None:
-            pod.add_metric([*_identity(rank), *map(as_label, place)], 1)
-    yield from (slurm, pod)
-
-
-def _slurm(process: Process) -> tuple[str, ...] | None:
-    """Return the values of rankskew_rank_slurm_info's labels after IDENTITY."""
-    environment, cgroup = process.environment or {}, process.cgroup
-    # The cgroup first: Slurm made it, while anyone can set a variable.
-    job_id = cgroup.slurm_job_id or environment.get("SLURM_JOB_ID", "")
-    if not job_id:
-        return None
-    step_id = cgroup.slurm_step_id or environment.get("SLURM_STEP_ID", "")
-    partition = environment.get("SLURM_JOB_PARTITION", "")
-    return job_id, step_id, partition, environment.get("SLURM_JOB_USER", "")
-
-
-def _pod(process: Process) -> tuple[str, ...] | None:
-    """Return the values of rankskew_rank_pod_info's labels after IDENTITY."""
-    environment, cgroup = process.environment or {}, process.cgroup
-    if not cgroup.pod_uid:
-        return None
-    name = environment.get("POD_NAME", "")
-    if not name and process.has_own_hostname:  # With host networking it is the node's name.
-        name = environment.get("HOSTNAME", "")
-    namespace = environment.get("POD_NAMESPACE", "")
-    return namespace, name, cgroup.pod_uid, cgroup.container_id
+        _pod,
+        ("namespace", "pod", "pod_uid", "container_id"),
+    ),
+)
 
 
 def _topology(ranks: Sequence[RankOnGpu]) -> Metric:

@@ -1,11 +1,11 @@
 """Ranks: the state that each training process on this node last reported."""
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
+from exporter.collectors.table import Row, families, in_order
 from exporter.ranks.jobs import node_jobs
 from exporter.ranks.store import HeldRank, RankStore
 from rank_probe.snapshot import LEVEL_OFF, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
@@ -19,6 +19,15 @@ LONG_SECONDS: Final = 10.0
 STANDING_SECONDS: Final = 30.0
 
 
+class Seen(NamedTuple):
+    """A rank, with what it last reported, at *now*; its job may stand still, see _standing."""
+
+    snapshot: Snapshot
+    held: HeldRank
+    now: float
+    stands: bool
+
+
 class RanksCollector:
     """Expose every held rank; call from the event loop, where the store lives."""
 
@@ -30,127 +39,14 @@ class RanksCollector:
 
     def collect(self) -> Iterator[Metric]:
         held, now = self._store.ranks(), self._store.now()
-        snapshots = [rank.snapshot for rank in held]
-        yield from _steps(snapshots)
-        yield from _times(snapshots)
-        yield from _joined(snapshots)
-        yield from _now(snapshots, _standing(held, now))
-        yield _silent(held, now)
-        yield _starting(held, now)
-        yield from _process(snapshots)
-        yield from _info(snapshots)
+        standing = _standing(held, now)
+        seen = [Seen(each.snapshot, each, now, each.snapshot.job_id in standing) for each in held]
+        yield from families(ROWS, IDENTITY, [(identity(each.snapshot), each) for each in seen])
 
 
 def identity(snapshot: Snapshot) -> list[str]:
     """Return the values of IDENTITY, the labels of every series of a rank."""
     return [snapshot.job_id, snapshot.peer_group, str(snapshot.rank)]
-
-
-def _steps(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
-    total = CounterMetricFamily(
-        "rankskew_steps_total",
-        "Whole training steps that this rank has finished since its process started (probe).",
-        labels=IDENTITY,
-    )
-    finished_at = GaugeMetricFamily(
-        "rankskew_last_step_timestamp_seconds",
-        "Time at which this rank finished its last step, in Unix seconds of the node's clock; "
-        "absent while its probe is off (probe).",
-        labels=IDENTITY,
-    )
-    for snapshot in snapshots:
-        total.add_metric(identity(snapshot), snapshot.steps)
-        # A rank whose probe is off does not count steps: an old time would look like a hang.
-        if snapshot.last_step_timestamp_seconds is not None and snapshot.level != LEVEL_OFF:
-            finished_at.add_metric(identity(snapshot), snapshot.last_step_timestamp_seconds)
-    yield from (total, finished_at)
-
-
-def _times(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
-    stages = CounterMetricFamily(
-        "rankskew_stage_seconds_total",
-        "Time of whole steps that this rank spent in each stage, in seconds; the stages add up "
-        "to the wall time (probe).",
-        labels=[*IDENTITY, "phase", "stage"],
-    )
-    busy = CounterMetricFamily(
-        "rankskew_busy_seconds_total",
-        "Time of whole steps in which this rank did not wait for others, in seconds: step minus "
-        "sync (probe).",
-        labels=IDENTITY,
-    )
-    squared = CounterMetricFamily(
-        "rankskew_busy_seconds_squared_total",
-        "Sum over whole steps of the squared busy time, in seconds squared; it shows "
-        "step-to-step noise (probe).",
-        labels=IDENTITY,
-    )
-    floor = GaugeMetricFamily(
-        "rankskew_sync_floor_seconds",
-        "2 % quantile of this rank's exposed waits over the last minute, in seconds: the cost of "
-        "communication alone (probe).",
-        labels=IDENTITY,
-    )
-    for snapshot in snapshots:
-        who = identity(snapshot)
-        for stage in STAGES:
-            if stage in snapshot.stage_seconds:
-                labels = [*who, PHASE_OF[stage], stage]
-                stages.add_metric(labels, snapshot.stage_seconds[stage])
-        busy.add_metric(who, snapshot.busy_seconds)
-        squared.add_metric(who, snapshot.busy_seconds_squared)
-        if snapshot.sync_floor_seconds is not None:
-            floor.add_metric(who, snapshot.sync_floor_seconds)
-    yield from (stages, busy, squared, floor)
-
-
-def _joined(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
-    paced = CounterMetricFamily(
-        "rankskew_paced_steps_total",
-        "Joined steps in which this rank was the slowest, so that the others waited for it "
-        "(probe, per-step join).",
-        labels=IDENTITY,
-    )
-    caused = CounterMetricFamily(
-        "rankskew_wait_caused_seconds_total",
-        "GPU-seconds of joined steps that the other ranks waited because of this rank, by the "
-        "stage in which it exceeded its peers (probe, per-step join).",
-        labels=[*IDENTITY, "stage"],
-    )
-    group_wait = CounterMetricFamily(
-        "rankskew_group_wait_seconds_total",
-        "Time of joined steps that this rank waited because its peer group has less work than "
-        "the heaviest one, in seconds; only in jobs with several peer groups (probe, per-step "
-        "join).",
-        labels=IDENTITY,
-    )
-    joined = CounterMetricFamily(
-        "rankskew_joined_seconds_total",
-        "Wall time of this rank's joined steps, in seconds; divide the other counters of the "
-        "join by it (probe, per-step join).",
-        labels=IDENTITY,
-    )
-    coverage = GaugeMetricFamily(
-        "rankskew_join_coverage_ratio",
-        "Share of the steps that this rank offered to the per-step join in the last minute and "
-        "that were joined with all ranks; absent if no join has begun (probe).",
-        labels=IDENTITY,
-    )
-    for snapshot in snapshots:
-        who = identity(snapshot)
-        for stage in STAGES:
-            if stage in snapshot.wait_caused_seconds:
-                caused.add_metric([*who, stage], snapshot.wait_caused_seconds[stage])
-        if snapshot.paced_steps:
-            paced.add_metric(who, sum(snapshot.paced_steps.values()))
-        for family, value in (
-            (group_wait, snapshot.group_wait_seconds),
-            (joined, snapshot.joined_seconds),
-            (coverage, snapshot.join_coverage),
-        ):
-            if value is not None:
-                family.add_metric(who, value)
-    yield from (paced, caused, group_wait, joined, coverage)
 
 
 def _standing(held: Sequence[HeldRank], now: float) -> frozenset[str]:
@@ -162,112 +58,177 @@ def _standing(held: Sequence[HeldRank], now: float) -> frozenset[str]:
     )
 
 
-def _now(snapshots: Sequence[Snapshot], standing: frozenset[str]) -> Iterator[Metric]:
-    heartbeat = GaugeMetricFamily(
+def _last_step_seconds(rank: Seen) -> float | None:
+    # A rank whose probe is off does not count steps: an old time would look like a hang.
+    is_off = rank.snapshot.level == LEVEL_OFF
+    return None if is_off else rank.snapshot.last_step_timestamp_seconds
+
+
+def _stage_seconds(rank: Seen) -> dict[tuple[str, ...], float]:
+    by_stage = in_order(rank.snapshot.stage_seconds, STAGES)
+    return {(PHASE_OF[stage], stage): seconds for stage, seconds in by_stage.items()}
+
+
+def _elapsed_seconds(rank: Seen) -> dict[str, float]:
+    snapshot = rank.snapshot
+    is_told = snapshot.stage_elapsed_seconds >= LONG_SECONDS or rank.stands
+    if not is_told or snapshot.finished or snapshot.level == LEVEL_OFF:
+        return {}
+    return {snapshot.stage: snapshot.stage_elapsed_seconds}
+
+
+def _starting_seconds(rank: Seen) -> float | None:
+    snapshot = rank.snapshot
+    is_starting = snapshot.steps == 0 and not snapshot.finished and snapshot.level != LEVEL_OFF
+    return rank.now - rank.held.began_seconds if is_starting else None
+
+
+def _info(rank: Seen) -> dict[tuple[str, ...], float]:
+    snapshot = rank.snapshot
+    # The typed fields win over equally named text in the info.
+    about = snapshot.rank_info | {
+        "world_size": str(snapshot.world_size),
+        "attempt": str(snapshot.attempt),
+        "level": snapshot.level,
+    }
+    return {(str(snapshot.pid), *(about.get(label, "") for label in RANK_INFO_LABELS)): 1.0}
+
+
+def _runtime(rank: Seen) -> dict[tuple[str, ...], float]:
+    versions = (rank.snapshot.runtime_info.get(label, "") for label in RUNTIME_INFO_LABELS)
+    return {tuple(versions): 1.0}
+
+
+ROWS: Final[tuple[Row[Seen], ...]] = (
+    Row(
+        "rankskew_steps_total",
+        "Whole training steps that this rank has finished since its process started (probe).",
+        lambda rank: rank.snapshot.steps,
+    ),
+    Row(
+        "rankskew_last_step_timestamp_seconds",
+        "Time at which this rank finished its last step, in Unix seconds of the node's clock; "
+        "absent while its probe is off (probe).",
+        _last_step_seconds,
+    ),
+    Row(
+        "rankskew_stage_seconds_total",
+        "Time of whole steps that this rank spent in each stage, in seconds; the stages add up "
+        "to the wall time (probe).",
+        _stage_seconds,
+        ("phase", "stage"),
+    ),
+    Row(
+        "rankskew_busy_seconds_total",
+        "Time of whole steps in which this rank did not wait for others, in seconds: step minus "
+        "sync (probe).",
+        lambda rank: rank.snapshot.busy_seconds,
+    ),
+    Row(
+        "rankskew_busy_seconds_squared_total",
+        "Sum over whole steps of the squared busy time, in seconds squared; it shows "
+        "step-to-step noise (probe).",
+        lambda rank: rank.snapshot.busy_seconds_squared,
+    ),
+    Row(
+        "rankskew_sync_floor_seconds",
+        "2 % quantile of this rank's exposed waits over the last minute, in seconds: the cost of "
+        "communication alone (probe).",
+        lambda rank: rank.snapshot.sync_floor_seconds,
+    ),
+    Row(
+        "rankskew_paced_steps_total",
+        "Joined steps in which this rank was the slowest, so that the others waited for it "
+        "(probe, per-step join).",
+        lambda rank: sum(rank.snapshot.paced_steps.values()) if rank.snapshot.paced_steps else None,
+    ),
+    Row(
+        "rankskew_wait_caused_seconds_total",
+        "GPU-seconds of joined steps that the other ranks waited because of this rank, by the "
+        "stage in which it exceeded its peers (probe, per-step join).",
+        lambda rank: in_order(rank.snapshot.wait_caused_seconds, STAGES),
+        ("stage",),
+    ),
+    Row(
+        "rankskew_group_wait_seconds_total",
+        "Time of joined steps that this rank waited because its peer group has less work than "
+        "the heaviest one, in seconds; only in jobs with several peer groups (probe, per-step "
+        "join).",
+        lambda rank: rank.snapshot.group_wait_seconds,
+    ),
+    Row(
+        "rankskew_joined_seconds_total",
+        "Wall time of this rank's joined steps, in seconds; divide the other counters of the "
+        "join by it (probe, per-step join).",
+        lambda rank: rank.snapshot.joined_seconds,
+    ),
+    Row(
+        "rankskew_join_coverage_ratio",
+        "Share of the steps that this rank offered to the per-step join in the last minute and "
+        "that were joined with all ranks; absent if no join has begun (probe).",
+        lambda rank: rank.snapshot.join_coverage,
+    ),
+    Row(
         "rankskew_heartbeat_timestamp_seconds",
         "Time of the last report of this rank's probe, in Unix seconds of the node's clock; "
         "absent once the rank has ended cleanly (probe).",
-        labels=IDENTITY,
-    )
-    elapsed = GaugeMetricFamily(
+        lambda rank: None if rank.snapshot.finished else rank.snapshot.heartbeat_timestamp_seconds,
+    ),
+    Row(
         "rankskew_stage_elapsed_seconds",
         "How long this rank has been in its current stage, in seconds at the last heartbeat; "
         "absent before 10 s (unless no rank of its job here has finished a step for 30 s), while "
         "its probe is off, and once it has ended cleanly (probe).",
-        labels=[*IDENTITY, "stage"],
-    )
-    finished = GaugeMetricFamily(
+        _elapsed_seconds,
+        ("stage",),
+    ),
+    Row(
         "rankskew_rank_finished",
         "1 once this rank has ended cleanly; absent until then (probe).",
-        labels=IDENTITY,
-    )
-    for snapshot in snapshots:
-        who = identity(snapshot)
-        if snapshot.finished:
-            finished.add_metric(who, 1.0)
-        else:
-            heartbeat.add_metric(who, snapshot.heartbeat_timestamp_seconds)
-        is_told = snapshot.stage_elapsed_seconds >= LONG_SECONDS or snapshot.job_id in standing
-        if is_told and not snapshot.finished and snapshot.level != LEVEL_OFF:
-            elapsed.add_metric([*who, snapshot.stage], snapshot.stage_elapsed_seconds)
-    yield from (heartbeat, elapsed, finished)
-
-
-def _silent(held: Sequence[HeldRank], now: float) -> Metric:
-    silent = GaugeMetricFamily(
+        lambda rank: 1.0 if rank.snapshot.finished else None,
+    ),
+    Row(
         "rankskew_rank_silent_seconds",
         "Time since this rank's last report, in seconds by the exporter's clock; absent while it "
         "reports (at least every 10 s), and once it has ended cleanly (exporter).",
-        labels=IDENTITY,
-    )
-    for rank in held:
-        if rank.is_silent(now):
-            silent.add_metric(identity(rank.snapshot), now - rank.received_seconds)
-    return silent
-
-
-def _starting(held: Sequence[HeldRank], now: float) -> Metric:
-    starting = GaugeMetricFamily(
+        lambda rank: (
+            rank.now - rank.held.received_seconds if rank.held.is_silent(rank.now) else None
+        ),
+    ),
+    Row(
         "rankskew_rank_starting_seconds",
         "Time since this rank's process began, in seconds, while it has not finished a first "
         "step; absent afterwards, while its probe is off, and once it has ended cleanly (probe).",
-        labels=IDENTITY,
-    )
-    for rank in held:
-        snapshot = rank.snapshot
-        if snapshot.steps == 0 and not snapshot.finished and snapshot.level != LEVEL_OFF:
-            starting.add_metric(identity(snapshot), now - rank.began_seconds)
-    return starting
-
-
-def _process(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
-    errors = CounterMetricFamily(
+        _starting_seconds,
+    ),
+    Row(
         "rankskew_probe_errors_total",
         "Failures inside the probe that did not affect training (probe).",
-        labels=IDENTITY,
-    )
-    dropped = CounterMetricFamily(
+        lambda rank: rank.snapshot.probe_errors,
+    ),
+    Row(
         "rankskew_probe_dropped_steps_total",
         "Whole steps whose GPU times were discarded, for example because the GPU was too far "
         "behind (probe).",
-        labels=IDENTITY,
-    )
-    failures = CounterMetricFamily(
+        lambda rank: rank.snapshot.dropped_steps,
+    ),
+    Row(
         "rankskew_probe_push_failures_total",
         "Snapshots that the probe could not deliver; the next snapshot contains the same data "
         "(probe).",
-        labels=IDENTITY,
-    )
-    for snapshot in snapshots:
-        who = identity(snapshot)
-        errors.add_metric(who, snapshot.probe_errors)
-        dropped.add_metric(who, snapshot.dropped_steps)
-        failures.add_metric(who, snapshot.push_failures)
-    yield from (errors, dropped, failures)
-
-
-def _info(snapshots: Sequence[Snapshot]) -> Iterator[Metric]:
-    rank = GaugeMetricFamily(
+        lambda rank: rank.snapshot.push_failures,
+    ),
+    Row(
         "rankskew_rank_info",
         "Where this rank runs and how it is timed, as labels to join; always 1. pid is its process "
         "ID, in a container the one there (probe).",
-        labels=[*IDENTITY, "pid", *RANK_INFO_LABELS],
-    )
-    runtime = GaugeMetricFamily(
+        _info,
+        ("pid", *RANK_INFO_LABELS),
+    ),
+    Row(
         "rankskew_runtime_info",
         "Software versions of this rank, as labels to join; always 1 (probe).",
-        labels=[*IDENTITY, *RUNTIME_INFO_LABELS],
-    )
-    for snapshot in snapshots:
-        who = identity(snapshot)
-        # The typed fields win over equally named text in the info.
-        about = snapshot.rank_info | {
-            "world_size": str(snapshot.world_size),
-            "attempt": str(snapshot.attempt),
-            "level": snapshot.level,
-        }
-        where = (about.get(label, "") for label in RANK_INFO_LABELS)
-        rank.add_metric([*who, str(snapshot.pid), *where], 1)
-        versions = (snapshot.runtime_info.get(label, "") for label in RUNTIME_INFO_LABELS)
-        runtime.add_metric([*who, *versions], 1)
-    yield from (rank, runtime)
+        _runtime,
+        tuple(RUNTIME_INFO_LABELS),
+    ),
+)

@@ -1,55 +1,59 @@
 """What ranks process and use: samples, tokens, memory, pauses, and the phases of their lives."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Final
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.rank.ranks import IDENTITY, identity
+from exporter.collectors.table import Row, families, in_order
 from exporter.ranks.store import RankStore
 from rank_probe.snapshot import LIFECYCLE, Snapshot
 
-Read = Callable[[Snapshot], float | None]
-
-COUNTERS: Final[tuple[tuple[str, str, Read], ...]] = (
-    (
+ROWS: Final[tuple[Row[Snapshot], ...]] = (
+    Row(
         "rankskew_samples_total",
         "Samples that this rank has trained on (probe).",
         lambda snapshot: snapshot.samples,
     ),
-    (
+    Row(
         "rankskew_tokens_total",
         "Tokens that this rank has trained on, padding included (probe).",
         lambda snapshot: snapshot.tokens,
     ),
-    (
+    Row(
         "rankskew_padding_tokens_total",
         "Padding tokens that this rank has trained on: computed, but useless for training (probe).",
         lambda snapshot: snapshot.padding_tokens,
     ),
-    (
+    Row(
         "rankskew_gc_pause_seconds_total",
         "Time for which Python's garbage collection paused this rank, in seconds (probe).",
         lambda snapshot: snapshot.gc_pause_seconds,
     ),
-    (
+    Row(
         "rankskew_cuda_alloc_retries_total",
         "Times that this rank's CUDA allocator had to free its cache and retry (probe, from "
         "torch).",
         lambda snapshot: snapshot.cuda_alloc_retries,
     ),
-)
-GAUGES: Final[tuple[tuple[str, str, Read], ...]] = (
-    (
+    Row(
         "rankskew_cuda_memory_reserved_bytes",
         "Bytes that this rank's CUDA allocator holds, used or cached (probe, from torch).",
         lambda snapshot: snapshot.cuda_memory_reserved_bytes,
     ),
-    (
+    Row(
         "rankskew_cuda_memory_peak_bytes",
         "Peak number of bytes held by tensors of this rank (probe, from torch).",
         lambda snapshot: snapshot.cuda_memory_peak_bytes,
+    ),
+    Row(
+        "rankskew_lifecycle_seconds",
+        "Time that this rank's process took to start (init), to find its peers (rendezvous), "
+        "until its first step (first_step), in torch.compile so far (compile) and from the first "
+        "step to a clean end (end), in seconds (probe).",
+        lambda snapshot: in_order(snapshot.lifecycle_seconds, LIFECYCLE),
+        ("event",),
     ),
 )
 
@@ -65,34 +69,4 @@ class RankResourcesCollector:
 
     def collect(self) -> Iterator[Metric]:
         snapshots = [held.snapshot for held in self._store.ranks()]
-        for name, meaning, read in COUNTERS:
-            yield _filled(CounterMetricFamily(name, meaning, labels=IDENTITY), read, snapshots)
-        for name, meaning, read in GAUGES:
-            yield _filled(GaugeMetricFamily(name, meaning, labels=IDENTITY), read, snapshots)
-        yield _lifecycle(snapshots)
-
-
-def _filled(
-    family: CounterMetricFamily | GaugeMetricFamily, read: Read, snapshots: Sequence[Snapshot]
-) -> Metric:
-    for snapshot in snapshots:
-        value = read(snapshot)
-        if value is not None:
-            family.add_metric(identity(snapshot), value)
-    return family
-
-
-def _lifecycle(snapshots: Sequence[Snapshot]) -> Metric:
-    family = GaugeMetricFamily(
-        "rankskew_lifecycle_seconds",
-        "Time that this rank's process took to start (init), to find its peers (rendezvous), "
-        "until its first step (first_step), in torch.compile so far (compile) and from the first "
-        "step to a clean end (end), in seconds (probe).",
-        labels=[*IDENTITY, "event"],
-    )
-    for snapshot in snapshots:
-        for event in LIFECYCLE:
-            if event in snapshot.lifecycle_seconds:
-                labels = [*identity(snapshot), event]
-                family.add_metric(labels, snapshot.lifecycle_seconds[event])
-    return family
+        yield from families(ROWS, IDENTITY, [(identity(each), each) for each in snapshots])

@@ -25,7 +25,6 @@ from exporter.vocabulary.thresholds import Thresholds
 from tests.exporter.clock import Clock
 from tests.exporter.collectors.expose import expose, series
 from tests.exporter.fake_proc import process, torchrun
-from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml
 from tests.exporter.snapshots import snapshot
 
 MINUTE: Final = 60.0
@@ -83,16 +82,6 @@ class Node:
         self.clock.seconds += seconds
         self.gpus = (replace(self.gpus[0], **readings), *self.gpus[1:])
         return self.faults()
-
-
-@pytest.mark.parametrize("nvml", [NO_DRIVER, NO_SAMPLE], ids=["no driver", "no sample"])
-def test_node_without_gpu_or_sample_has_no_fault(nvml: FixedNvml) -> None:
-    """A node without GPUs is healthy."""
-    store = RankStore()
-    join = RankJoin(nvml, dict, store)
-    made = GpuFaultsCollector(join, store, nvml, ExpectedGpus(), Thresholds(), "node-1")
-
-    assert series(expose(made)) == []
 
 
 def test_healthy_gpu_has_no_series() -> None:

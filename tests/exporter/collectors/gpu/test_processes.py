@@ -6,18 +6,13 @@ from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.store import RankStore
 from tests.exporter.collectors.expose import expose, series
 from tests.exporter.fake_proc import process, torchrun
-from tests.exporter.nvml.fixed import NO_DRIVER, FixedNvml, node
+from tests.exporter.nvml.fixed import FixedNvml, node
 
 
 def page(nvml: FixedNvml) -> list[str]:
     """What is shown where processes 10, a rank, and 20, somebody's, run."""
     seen = {each.pid: each for each in (process(10, torchrun(0)), process(20, {}))}
     return series(expose(GpuProcessesCollector(RankJoin(nvml, lambda: seen, RankStore()))))
-
-
-def test_node_without_gpus_has_no_series() -> None:
-    """Without a GPU there is no count of processes."""
-    assert page(NO_DRIVER) == []
 
 
 def test_processes_are_counted() -> None:

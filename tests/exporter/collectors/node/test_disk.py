@@ -127,11 +127,3 @@ def test_disk_that_goes_and_comes_back_does_not_move_the_sum_back(host: Mounts) 
     sums.append(total(collector)[0])
 
     assert sums == [READ + 512 * 100, READ + 512 * 100, READ + 512 * 101]
-
-
-def test_this_node_can_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The real files of this machine are understood."""
-    this = mounted(Mounts(Path("/proc"), Path("/sys")), monkeypatch)
-    page = expose(NodeDiskCollector(this, EXCLUDED))
-
-    assert 'rankskew_collector_success{collector="node_disk"} 1.0' in page

@@ -4,12 +4,6 @@ from exporter.collectors.rank.audits import AuditsCollector
 from exporter.ranks.audits import Audits
 from tests.exporter.clock import Clock
 from tests.exporter.collectors.expose import expose, series
-from tests.exporter.running import promtool_check_metrics
-
-
-def test_node_without_audits_exposes_none() -> None:
-    """Nobody has to audit."""
-    assert series(expose(AuditsCollector(Audits()))) == []
 
 
 def test_each_check_is_one_series() -> None:
@@ -18,12 +12,9 @@ def test_each_check_is_one_series() -> None:
     audits = Audits(clock)
     audits.put("llama", {"numa": "fail", "mtu": "not_checked"})
     clock.seconds += 7.0
-    page = expose(AuditsCollector(audits))
 
-    assert series(page) == [
+    assert series(expose(AuditsCollector(audits))) == [
         'rankskew_audit_check{check="mtu",job_id="llama",status="not_checked"} 1.0',
         'rankskew_audit_check{check="numa",job_id="llama",status="fail"} 1.0',
         'rankskew_audit_age_seconds{job_id="llama"} 7.0',
     ]
-    checked = promtool_check_metrics(page)
-    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

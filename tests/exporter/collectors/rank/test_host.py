@@ -14,7 +14,6 @@ from tests.exporter.collectors.expose import expose, series
 from tests.exporter.collectors.host import write
 from tests.exporter.fake_proc import FakeProc, process, torchrun
 from tests.exporter.nvml.fixed import NO_DRIVER, node
-from tests.exporter.running import promtool_check_metrics
 
 WHO = 'job_id="llama",peer_group="all",rank="0"'
 
@@ -135,12 +134,3 @@ def test_scrape_reads_no_file(host: Host, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("pathlib.Path.open", None)
 
     assert expose(host._collector) == page
-
-
-def test_exposition_passes_promtool(host: Host) -> None:
-    """Names, types and help texts are as Prometheus wants them."""
-    complete(host)
-    host.page()
-    checked = promtool_check_metrics(host.page())
-
-    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

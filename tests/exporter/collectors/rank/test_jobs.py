@@ -9,7 +9,6 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from tests.exporter.clock import Clock
 from tests.exporter.collectors.expose import expose, series
-from tests.exporter.running import promtool_check_metrics
 from tests.exporter.snapshots import snapshot, verdict
 
 
@@ -51,11 +50,6 @@ class Node:
             for key, value in values.items()
             if not names or key.split("{")[0] in chosen
         }
-
-
-def test_node_without_ranks_exposes_none() -> None:
-    """A node without training exposes no job."""
-    assert Node().shown() == {}
 
 
 def test_verdict_is_exposed_once_a_job() -> None:
@@ -256,13 +250,3 @@ def test_start_is_told_with_its_age() -> None:
 
     node.push(steps=1)
     assert node.shown("node_starting_seconds") == {}
-
-
-def test_page_passes_promtool() -> None:
-    """Names, types and help texts are as Prometheus wants them."""
-    node = Node()
-    reason = verdict(reason="no_sync")
-    node.push(verdict=reason, join_coverage=1.0, last_step_timestamp_seconds=node.time(1.0))
-    checked = promtool_check_metrics(expose(JobsCollector(node.jobs)))
-
-    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

@@ -7,7 +7,6 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from tests.exporter.clock import Clock
 from tests.exporter.collectors.expose import expose, series
-from tests.exporter.running import promtool_check_metrics
 from tests.exporter.snapshots import late, snapshot, verdict
 
 WALL = 1_700_000_000.0
@@ -38,11 +37,6 @@ class Node:
         """Return since when rank 2 is late, in seconds after the test began."""
         (told,) = [line for line in self.shown() if line.startswith(SINCE)]
         return float(told.rsplit(" ", 1)[1]) - WALL
-
-
-def test_node_without_ranks_exposes_none() -> None:
-    """A node without training names no rank."""
-    assert Node().shown() == []
 
 
 def test_late_rank_is_told_with_its_cost() -> None:
@@ -141,12 +135,3 @@ def test_late_rank_of_the_nodes_own_verdict_is_told_alike() -> None:
         "0.42857142857142855",
         f"{SINCE} 1.700000005e+09",
     ]
-
-
-def test_page_passes_promtool() -> None:
-    """Names, types and help texts are as Prometheus wants them."""
-    node = Node()
-    node.push()
-    checked = promtool_check_metrics(expose(node.collector))
-
-    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

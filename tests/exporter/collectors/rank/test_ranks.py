@@ -49,27 +49,12 @@ def collector(*snapshots: Snapshot) -> RanksCollector:
     return RanksCollector(store)
 
 
-def test_node_without_ranks_exposes_none() -> None:
-    """A node without training has no rank series, and that is not a failure."""
-    page = expose(collector())
-
-    assert series(page) == []
-    assert 'rankskew_collector_success{collector="ranks"} 0.0' not in page
-
-
 def test_exposition_is_the_golden_one() -> None:
     """Three ranks (bare, complete, finished) are exposed exactly as the fixture shows them."""
     registry = CollectorRegistry()
     registry.register(collector(snapshot(), COMPLETE, FINISHED))
 
     assert generate_latest(registry).decode() == GOLDEN.read_text()
-
-
-def test_golden_exposition_passes_promtool() -> None:
-    """Names, types and help texts are as Prometheus wants them."""
-    checked = promtool_check_metrics(GOLDEN.read_text())
-
-    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
 
 
 def test_exposition_is_valid_openmetrics() -> None:
@@ -167,17 +152,6 @@ def test_silence_is_told_by_the_exporters_clock() -> None:
     assert [line for line in series(page) if "rankskew_rank_silent_seconds" in line] == [
         'rankskew_rank_silent_seconds{job_id="llama",peer_group="all",rank="2"} 11.0'
     ]
-
-
-def test_only_stages_that_occurred_are_exposed() -> None:
-    """A rank that never evaluates has no eval series."""
-    page = expose(collector(snapshot()))
-
-    assert set(re.findall(r'stage_seconds_total{.*stage="(\w+)"}', page)) == {
-        "data",
-        "forward",
-        "sync",
-    }
 
 
 def test_typed_fields_overrule_the_text_beside_them() -> None:

@@ -61,11 +61,6 @@ class Node:
 GROUP = '{job_id="llama",peer_group="all"}'
 
 
-def test_node_without_ranks_has_no_series() -> None:
-    """There is no work where nobody works."""
-    assert Node().page == []
-
-
 def test_work_per_step_is_of_the_last_ten_minutes_in_the_ranks_own_unit() -> None:
     """Tokens if they are counted, else samples, else steps."""
     node = Node(

@@ -1,0 +1,253 @@
+"""Every metric of a GPU that is one reading: a row each, by its collector; its links' in links."""
+
+from collections.abc import Mapping
+from typing import Final
+
+from exporter.collectors.gpu.links import LINKS
+from exporter.collectors.table import MEGA, MILLI, PERCENT, Row
+from exporter.nvml.sample import GpuSample
+from exporter.nvml.throttle_reasons import REASON_BITS
+
+
+def _active(gpu: GpuSample) -> dict[str, float]:
+    # Only active ones: seven zeros for each GPU would be a ninth of all its series.
+    reasons = gpu.throttle_reasons or 0
+    return {reason: 1.0 for reason, bit in REASON_BITS.items() if reasons & bit}
+
+
+READINGS: Final[Mapping[str, tuple[Row[GpuSample], ...]]] = {
+    **LINKS,
+    # A GPU split by MIG has none.
+    "gpu_utilization": (
+        Row(
+            "rankskew_gpu_utilization_ratio",
+            "Share of the last --nvml.window seconds in which at least one kernel ran, 0 to 1: "
+            "the mean of the driver's own samples, each over 1/6 to 1 s (nvmlDeviceGetSamples; "
+            "if not supported, nvmlDeviceGetUtilizationRates once a second). A kernel that waits "
+            "in a collective counts as running.",
+            lambda gpu: gpu.gpu_busy_percent,
+            over=PERCENT,
+        ),
+        Row(
+            "rankskew_gpu_utilization_min_ratio",
+            "Minimum of the samples that rankskew_gpu_utilization_ratio is the mean of, 0 to 1.",
+            lambda gpu: gpu.gpu_busy_min_percent,
+            over=PERCENT,
+        ),
+        Row(
+            "rankskew_gpu_memory_busy_ratio",
+            "Share of the last --nvml.window seconds in which the GPU's memory was read or "
+            "written, 0 to 1: the mean of nvmlDeviceGetUtilizationRates, read once a second.",
+            lambda gpu: gpu.memory_busy_percent,
+            over=PERCENT,
+        ),
+        # Data that is decoded on the GPU keeps its decoder busy, which none of the others shows.
+        Row(
+            "rankskew_gpu_decoder_utilization_ratio",
+            "Share of the time in which the GPU's decoder of videos or that of images was busy, "
+            "whichever is busier, 0 to 1: the driver's own mean over up to a second "
+            "(nvmlDeviceGetDecoderUtilization, nvmlDeviceGetJpgUtilization, read every 5 s).",
+            lambda gpu: gpu.decoder_busy_percent,
+            over=PERCENT,
+        ),
+    ),
+    "gpu_memory": (
+        Row(
+            "rankskew_gpu_memory_total_bytes",
+            "Memory of the GPU, in bytes, including what the driver reserves "
+            "(nvmlDeviceGetMemoryInfo).",
+            lambda gpu: gpu.memory_total_bytes,
+        ),
+        Row(
+            "rankskew_gpu_memory_used_bytes",
+            "Memory allocated by processes, in bytes; with drivers before 510 it includes what "
+            "the driver reserves.",
+            lambda gpu: gpu.memory_used_bytes,
+        ),
+    ),
+    # GPUs before Hopper, those split by MIG and fractional GPUs in a virtual machine have none.
+    "gpu_activity": (
+        Row(
+            "rankskew_gpu_sm_active_ratio",
+            "Share of the SMs that were busy, 0 to 1: mean over the last --nvml.window seconds "
+            "and over all SMs, from continuous counters (GPM, nvmlGpmMetricsGet).",
+            lambda gpu: gpu.sm_active_percent,
+            over=PERCENT,
+        ),
+        Row(
+            "rankskew_gpu_sm_occupancy_ratio",
+            "Active warps as a share of the maximum that the SMs can hold, 0 to 1: mean over the "
+            "last --nvml.window seconds (GPM).",
+            lambda gpu: gpu.sm_occupancy_percent,
+            over=PERCENT,
+        ),
+        Row(
+            "rankskew_gpu_tensor_active_ratio",
+            "Share of the time in which the SMs performed tensor operations of any kind, 0 to 1: "
+            "mean over the last --nvml.window seconds (GPM).",
+            lambda gpu: gpu.tensor_active_percent,
+            over=PERCENT,
+        ),
+        Row(
+            "rankskew_gpu_dram_active_ratio",
+            "Share of the peak memory bandwidth that was used, 0 to 1: mean over the last "
+            "--nvml.window seconds (GPM).",
+            lambda gpu: gpu.dram_active_percent,
+            over=PERCENT,
+        ),
+    ),
+    "gpu_clocks": (
+        Row(
+            "rankskew_gpu_clock_hertz",
+            "Clock of the GPU's SMs (read about once a second) or memory (every 5 s), in hertz "
+            "(nvmlDeviceGetClockInfo).",
+            {
+                "sm": lambda gpu: gpu.sm_clock_megahertz,
+                "memory": lambda gpu: gpu.memory_clock_megahertz,
+            },
+            ("clock",),
+            times=MEGA,
+        ),
+        Row(
+            "rankskew_gpu_clock_max_hertz",
+            "Highest clock that the GPU's SMs or memory can run at, in hertz.",
+            {
+                "sm": lambda gpu: gpu.sm_clock_max_megahertz,
+                "memory": lambda gpu: gpu.memory_clock_max_megahertz,
+            },
+            ("clock",),
+            times=MEGA,
+        ),
+        Row(
+            "rankskew_gpu_performance_state",
+            "Performance state (P-state) of the GPU: 0 is the fastest, 15 the slowest "
+            "(nvmlDeviceGetPerformanceState, read every 5 s).",
+            lambda gpu: gpu.performance_state,
+        ),
+    ),
+    # NVML's clock event reasons, except those that do not slow down training.
+    "gpu_throttle": (
+        Row(
+            "rankskew_gpu_throttle_active",
+            "1 while the GPU's clocks are throttled for this reason, absent while they are not "
+            "(nvmlDeviceGetCurrentClocksEventReasons, read about once a second). hw_slowdown "
+            "covers all hardware reasons, and can also appear while the clock changes.",
+            _active,
+            ("reason",),
+        ),
+        Row(
+            "rankskew_gpu_throttle_seconds_total",
+            "Time for which the GPU's clocks were throttled for this reason, in seconds since "
+            "its readings began: from the driver's own nanosecond counters if it has them "
+            "(sw_power_cap, sync_boost; since driver 575 also *_thermal_slowdown and "
+            "hw_power_brake_slowdown), else summed from about one reading of the active reasons "
+            "per second.",
+            lambda gpu: gpu.throttle_seconds,
+            ("reason",),
+        ),
+    ),
+    "gpu_power": (
+        Row(
+            "rankskew_gpu_power_watts",
+            "Power draw of the GPU, in watts; a mean over one second on most GPUs since Ampere.",
+            lambda gpu: gpu.power_milliwatts,
+            over=MILLI,
+        ),
+        Row(
+            "rankskew_gpu_power_limit_watts",
+            "Power limit of the GPU, in watts: the lowest of all limits in force.",
+            lambda gpu: gpu.power_limit_milliwatts,
+            over=MILLI,
+        ),
+        Row(
+            "rankskew_gpu_energy_joules_total",
+            "Energy that the GPU has drawn since its driver was loaded, in joules; read every 5 s.",
+            lambda gpu: gpu.energy_millijoules,
+            over=MILLI,
+        ),
+    ),
+    "gpu_temperature": (
+        Row(
+            "rankskew_gpu_temperature_celsius",
+            "Temperature of the GPU's die (read about once a second) or memory (every 5 s), in "
+            "degrees Celsius.",
+            {
+                "gpu": lambda gpu: gpu.gpu_temperature_celsius,
+                "memory": lambda gpu: gpu.memory_temperature_celsius,
+            },
+            ("sensor",),
+        ),
+        Row(
+            "rankskew_gpu_temperature_margin_celsius",
+            "Degrees Celsius left until the GPU is throttled, negative beyond that "
+            "(nvmlDeviceGetMarginTemperature; if not supported, the die's slowdown threshold "
+            "minus its temperature; read every 5 s).",
+            lambda gpu: gpu.temperature_margin_celsius,
+        ),
+    ),
+    # A GPU without ECC, or with ECC off, has no series.
+    "gpu_ecc": (
+        Row(
+            "rankskew_gpu_ecc_errors_total",
+            "ECC errors in all of the GPU's memories over its life, corrected or uncorrected "
+            "(nvmlDeviceGetTotalEccErrors, aggregate; read every 30 s).",
+            {
+                "corrected": lambda gpu: gpu.ecc_corrected_errors,
+                "uncorrected": lambda gpu: gpu.ecc_uncorrected_errors,
+            },
+            ("type",),
+        ),
+    ),
+    # GPUs before Ampere have none.
+    "gpu_remapped_rows": (
+        Row(
+            "rankskew_gpu_remapped_rows_total",
+            "Rows of the GPU's memory that were replaced over its life, by the type of error "
+            "that caused it (nvmlDeviceGetRemappedRows; read every 30 s).",
+            {
+                "corrected": lambda gpu: gpu.remapped_rows_corrected,
+                "uncorrected": lambda gpu: gpu.remapped_rows_uncorrected,
+            },
+            ("type",),
+        ),
+        Row(
+            "rankskew_gpu_row_remap_pending",
+            "1 if a row will be replaced at the GPU's next reset (nvmlDeviceGetRemappedRows).",
+            lambda gpu: gpu.row_remap_pending,
+        ),
+        Row(
+            "rankskew_gpu_row_remap_failed",
+            "1 if a row could not be replaced, for example because no spare row was left: the "
+            "GPU must be replaced (nvmlDeviceGetRemappedRows).",
+            lambda gpu: gpu.row_remap_failed,
+        ),
+    ),
+    "gpu_xid": (
+        Row(
+            "rankskew_gpu_xid_events_total",
+            "XID errors of the GPU, of every kind, since the process that reads the GPUs "
+            "started: from /dev/kmsg if the exporter may read it, else from NVML's events, which "
+            "lack some kinds. A lost GPU keeps this series.",
+            lambda gpu: gpu.xid_events,
+        ),
+        Row(
+            "rankskew_gpu_xid_errors_total",
+            "XID errors of the GPU by number, counted like rankskew_gpu_xid_events_total: at "
+            "most 3 kinds, at most one of them caused by programs (13, 31, 43, 45, 68, 109); all "
+            "others are only in rankskew_gpu_xid_events_total.",
+            lambda gpu: gpu.xid_errors,
+            ("xid",),
+        ),
+    ),
+    # Drivers before 570 have none.
+    "gpu_recovery": (
+        Row(
+            "rankskew_gpu_recovery_action",
+            "Recovery action that the driver advises, by NVML's number: 0 nothing, 1 reset the "
+            "GPU, 2 reboot the node, 3 drain its peer-to-peer traffic, 4 drain and reset, 5 "
+            "recover the IMEX domain, 6 reset the bus, 7 reboot the system (field 230; read "
+            "every 30 s).",
+            lambda gpu: gpu.recovery_action,
+        ),
+    ),
+}

@@ -114,15 +114,8 @@ rules: ## regenerate alerts/rules/thresholds.yaml
 dashboards: ## regenerate dashboards/json
 	$(PYTHON) -m dashboards.build
 
-# Plain manifests are what the chart gives with its default values, so nothing is written twice.
-CHART := .node/kubectl/helm/helm template rankskew deploy/helm/rankskew
-
-kubernetes: ## regenerate deploy/kubernetes from the Helm chart
-	@rm -rf build/kubernetes && mkdir -p build
-	@$(CHART) --output-dir build/kubernetes >build/helm.log 2>&1 || { cat build/helm.log; exit 1; }
-	@cp build/kubernetes/rankskew/templates/*.yaml deploy/kubernetes/base/
-	@$(CHART) --set prometheusOperator=false --show-only templates/rules.yaml \
-		>deploy/kubernetes/components/no-operator/rules.yaml 2>/dev/null
+kubernetes: ## make the manifests below deploy/kubernetes from the Helm chart (needs helm); a release has them
+	@scripts/kubernetes.sh
 
 lock: ## pin what the image installs and is built with, with hashes
 	@$(PYTHON) -m pip install -q --disable-pip-version-check 'pip-tools>=7,<8'
@@ -138,3 +131,4 @@ release: ## wheels, sdist, an archive of all other files, and their sums, in dis
 
 clean: ## remove what the commands above created
 	rm -rf .venv .node .deploy .demo .accuracy dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	-git clean -fqX deploy/kubernetes

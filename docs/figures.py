@@ -210,8 +210,8 @@ def _short(value: object) -> str:
 
 
 def library_costs() -> dict[str, str]:
-    """Return the tables behind the choice of libraries, by their benchmarks' names."""
-    return {"ingest_costs": _ingest_costs(), "exposition_costs": _exposition_costs()}
+    """Return the table behind the choice of a library, by its benchmark's name."""
+    return {"ingest_costs": _ingest_costs()}
 
 
 def _ingest_costs() -> str:
@@ -224,11 +224,3 @@ def _ingest_costs() -> str:
         for pushes, share in [[row[key] for key in list(row)[1:]]]
     ]
     return f"On {result('ingest_costs')['machine']['cpus']} CPUs.\n\n{table(header, cells)}"
-
-
-def _exposition_costs() -> str:
-    """Return what writing a page costs, with either encoder."""
-    found = rows("exposition_costs")
-    cells = [tuple(_short(value) for value in row.values()) for row in found]
-    cpus = result("exposition_costs")["machine"]["cpus"]
-    return f"On {cpus} CPUs.\n\n{table(tuple(found[0]), cells)}"

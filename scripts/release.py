@@ -32,6 +32,9 @@ VERSION: Final = runpy.run_path(str(ROOT / "rank_probe" / "version.py"))["__vers
 # Directories of deploy/ that go into the archive beside what `rankskew files` writes.
 DEPLOYED: Final = ("compose", "kubernetes")
 CHART: Final = "deploy/helm"
+# What is made for the archive only, by Helm: the one that scripts/setup.sh fetches comes first.
+MANIFESTS: Final = "scripts/kubernetes.sh"
+PROGRAMS: Final = f"{ROOT / '.node' / 'kubectl' / 'helm'}:{os.environ.get('PATH', os.defpath)}"
 CONSTRAINTS: Final = "scripts/release-constraints.txt"
 
 
@@ -67,7 +70,14 @@ def why_not() -> str | None:
         )
     if git("status", "--porcelain", "--untracked-files=no"):
         return "tracked files have changed since the last commit: commit them first"
+    if not has_helm():
+        return "there is no helm for the manifests of Kubernetes: run scripts/setup.sh test"
     return None
+
+
+def has_helm() -> bool:
+    """Return whether the manifests can be made."""
+    return shutil.which("helm", path=PROGRAMS) is not None
 
 
 def release(directory: Path, more: Sequence[str]) -> list[Path]:
@@ -143,6 +153,12 @@ def files_archive(source: Path, directory: Path) -> Path:
     for each in DEPLOYED:
         if (source / "deploy" / each).is_dir():
             shutil.copytree(source / "deploy" / each, tree / "deploy" / each)
+    if has_helm():
+        make = [str(source / MANIFESTS), str(tree / "deploy" / "kubernetes")]
+        variables = {**os.environ, "PATH": PROGRAMS}
+        subprocess.run(make, check=True, capture_output=True, env=variables)
+    else:
+        print("release: no helm, so the archive lacks the manifests made with it", file=sys.stderr)
     for chart in sorted((source / CHART).glob("**/Chart.yaml")):
         # What `helm package` makes, with files in place of links, but without the time of day.
         (tree / CHART).mkdir(parents=True, exist_ok=True)

@@ -2,8 +2,9 @@
 
 import dataclasses
 from collections.abc import Mapping
+from copy import copy
 from operator import attrgetter
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, get_type_hints
 
 from pydantic import (
     AfterValidator,
@@ -12,15 +13,14 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
-    model_validator,
+    create_model,
 )
-from pydantic.dataclasses import dataclass
 from pydantic_core import ErrorDetails
 
 from exporter.ingest.values import (
+    Amount,
     Count,
     EventName,
-    Gpus,
     InfoValue,
     Label,
     LateKind,
@@ -28,19 +28,16 @@ from exporter.ingest.values import (
     LostKind,
     Only,
     PeersFigure,
-    Ratio,
     Reason,
-    Seconds,
     Share,
     Stage,
     ThreadState,
 )
 from exporter.ranks.limits import NoRoom
 from exporter.ranks.store import Forbidden, Superseded
-from exporter.validation import NOT_JSON, SAME_RELEASE, sentence, wrong
+from exporter.validation import NOT_JSON, SAME_RELEASE, sentence
 from rank_probe.figures import FIGURES
 from rank_probe.snapshot import (
-    DEFAULT_LEVEL,
     LIFECYCLE,
     MOST_EVENTS,
     MOST_LATE_LINES,
@@ -50,7 +47,7 @@ from rank_probe.snapshot import (
     SCHEMA,
     Snapshot,
 )
-from rank_probe.verdict import MOST_CHANGES, MOST_GROUPS, MOST_LATE
+from rank_probe.verdict import MOST_CHANGES, MOST_GROUPS, MOST_LATE, Change, Late, Verdict
 
 # Every result of a push, and its HTTP status.
 RESULTS: Final = {
@@ -81,158 +78,108 @@ class Refused(Exception):
         self.result = result
 
 
-class _Said(BaseModel):
-    # Unknown fields of a newer judge are dropped, so that its job is still visible.
-    model_config = ConfigDict(strict=True, extra="ignore")
+# What a field may be, by its type in the probe; one of another type must have its name below.
+BY_TYPE: Final[Mapping[Any, Any]] = {
+    bool: bool,
+    int: Count,
+    int | None: Count | None,
+    float: Amount,
+    float | None: Amount | None,
+    dict[str, int]: dict[Stage, Count],
+    dict[str, float]: dict[Stage, Amount],
+    Mapping[str, float]: dict[Stage, Amount],
+}
+# What a field of this name may be, whatever its type: a name means the same wherever it occurs.
+BY_NAME: Final[Mapping[str, Any]] = {
+    "job_id": Label,
+    "peer_group": Label,
+    "world_size": Annotated[Count, Field(ge=1)],
+    "stage": Stage,
+    "level": Level,
+    "loader": InfoValue,
+    "schema": Literal[1],
+    "join_coverage": Share | None,
+    "rank_info": Annotated[dict[str, InfoValue], Only(RANK_INFO_LABELS)],
+    "runtime_info": Annotated[dict[str, InfoValue], Only(RUNTIME_INFO_LABELS)],
+    "lifecycle_seconds": Annotated[dict[str, Amount], Only(LIFECYCLE)],
+    "peer_figures": Annotated[dict[str, PeersFigure], Only(FIGURES)],
+    "kind": LateKind,
+    "reason": Reason | None,
+    "ranks": Annotated[dict[Label, Count], Field(max_length=MOST_GROUPS)],
+    "gpus_lost": dict[LostKind, Amount],
+}
 
 
-class LateBody(_Said):
-    """rank_probe.verdict.Late with limits."""
+def limits(of: type, **more: Any) -> dict[str, Any]:
+    """Return what each field of the dataclass *of* may be, as *more* has it or as is said above.
 
-    rank: Count
-    peer_group: Label
-    stage: Stage
-    kind: LateKind
-    ratio: Ratio
-    gpus: dict[Stage, Gpus]
-    since_seconds: Seconds
-    steps: Count
-    confidence: Ratio
-
-
-class ChangeBody(_Said):
-    """rank_probe.verdict.Change with limits."""
-
-    peer_group: Label
-    stage: Stage
-    ratio: Ratio
-    since_seconds: Seconds
-
-
-class VerdictBody(_Said):
-    """rank_probe.verdict.Verdict with limits; a test keeps these three in step with the probe."""
-
-    step: Count
-    ranks: Annotated[dict[Label, Count], Field(max_length=MOST_GROUPS)]
-    absent: Count
-    reason: Reason | None
-    step_seconds: Seconds | None
-    slowdown: Ratio | None
-    gpus_lost: dict[LostKind, Gpus]
-    rotating: dict[Stage, Gpus]
-    late: Annotated[list[LateBody], Field(max_length=MOST_LATE)]
-    changes: Annotated[list[ChangeBody], Field(max_length=MOST_CHANGES)]
-
-
-class LateLineBody(_Said):
-    """One of a Snapshot's *late_lines*, with limits."""
-
-    stage: Stage
-    place: Label
-    share: Share
-
-
-class ThreadStateBody(_Said):
-    """One of a Snapshot's *thread_states*, with limits."""
-
-    stage: Stage
-    state: ThreadState
-    share: Share
-    place: InfoValue
-
-
-class EventBody(_Said):
-    """One of a Snapshot's *lifecycle_events*, with limits."""
-
-    number: Count
-    event: EventName
-    began_timestamp_seconds: Seconds
-    seconds: Seconds | None
-
-
-def _as_sent(said: _Said) -> dict[str, Any]:
-    return said.model_dump()
-
-
-@dataclass(config=ConfigDict(strict=True, extra="allow"), frozen=True)
-class SnapshotBody:
-    """rank_probe.snapshot.Snapshot with limits; a test keeps the two in step.
-
-    Fields and keys may be added within a schema; a new stage, level or kind needs a new schema.
+    Raises KeyError for a field of the probe that would be taken without a limit.
     """
-
-    job_id: Label
-    peer_group: Label
-    rank: Count
-    world_size: Annotated[Count, Field(ge=1)]
-    attempt: Count
-    pid: Count
-    started_timestamp_seconds: Seconds
-    sequence: Count
-    heartbeat_timestamp_seconds: Seconds
-    steps: Count
-    stage_seconds: dict[Stage, Seconds]
-    busy_seconds: Seconds
-    busy_seconds_squared: Seconds
-    stage: Stage
-    stage_elapsed_seconds: Seconds
-    finished: bool = False
-    sync_floor_seconds: Seconds | None = None
-    last_step_timestamp_seconds: Seconds | None = None
-    probe_errors: Count = 0
-    push_failures: Count = 0
-    rank_info: Annotated[dict[str, InfoValue], Only(RANK_INFO_LABELS)] = Field(default_factory=dict)
-    runtime_info: Annotated[dict[str, InfoValue], Only(RUNTIME_INFO_LABELS)] = Field(
-        default_factory=dict
-    )
-    stage_host_seconds: dict[Stage, Seconds] = Field(default_factory=dict)
-    dropped_steps: Count = 0
-    samples: Count | None = None
-    tokens: Count | None = None
-    padding_tokens: Count | None = None
-    gc_pause_seconds: Seconds | None = None
-    cuda_memory_allocated_bytes: Count | None = None
-    cuda_memory_reserved_bytes: Count | None = None
-    cuda_memory_peak_bytes: Count | None = None
-    cuda_alloc_retries: Count | None = None
-    lifecycle_seconds: Annotated[dict[str, Seconds], Only(LIFECYCLE)] = Field(default_factory=dict)
-    level: Level = DEFAULT_LEVEL
-    paced_steps: dict[Stage, Count] = Field(default_factory=dict)
-    wait_caused_seconds: dict[Stage, Seconds] = Field(default_factory=dict)
-    group_wait_seconds: Seconds | None = None
-    joined_seconds: Seconds | None = None
-    join_coverage: Share | None = None
-    verdict: Annotated[VerdictBody, AfterValidator(_as_sent)] | None = None
-    verdict_age_seconds: Seconds | None = None
-    block_steps: Count = 0
-    block_seconds: dict[Stage, Seconds] = Field(default_factory=dict)
-    late_lines: Annotated[
-        list[Annotated[LateLineBody, AfterValidator(_as_sent)]], Field(max_length=MOST_LATE_LINES)
-    ] = Field(default_factory=list)
-    lifecycle_events: Annotated[
-        list[Annotated[EventBody, AfterValidator(_as_sent)]], Field(max_length=MOST_EVENTS)
-    ] = Field(default_factory=list)
-    thread_states: Annotated[
-        list[Annotated[ThreadStateBody, AfterValidator(_as_sent)]],
-        Field(max_length=MOST_THREAD_STATES),
-    ] = Field(default_factory=list)
-    peer_figures: Annotated[dict[str, PeersFigure], Only(FIGURES)] = Field(default_factory=dict)
-    loader: InfoValue = ""
-    schema: Literal[1] = SCHEMA
-
-    @model_validator(mode="after")
-    def _rank_is_in_the_world(self) -> Self:
-        if self.rank >= self.world_size:
-            raise wrong(
-                f"says rank {self.rank}, which is outside a world of {self.world_size}; "
-                "check RANK and WORLD_SIZE"
-            )
-        return self
+    by_name = {**BY_NAME, **more}
+    return {
+        name: by_name[name] if name in by_name else BY_TYPE[kind]
+        for name, kind in get_type_hints(of).items()
+    }
 
 
-_BODY: Final = TypeAdapter(SnapshotBody)
-_FIELDS: Final = frozenset(field.name for field in dataclasses.fields(Snapshot))
-_values: Final = attrgetter(*(field.name for field in dataclasses.fields(Snapshot)))
+def _part(name: str, of_each: Mapping[str, Any]) -> Any:
+    """Return the model of an object in a snapshot, which must have all of these fields.
+
+    Unknown fields of a newer judge are dropped, so that its job is still visible.
+    """
+    required: dict[str, Any] = {field: (limit, ...) for field, limit in of_each.items()}
+    return create_model(name, __config__=ConfigDict(strict=True, extra="ignore"), **required)
+
+
+def _as_sent(part: Any) -> Any:
+    """Return the *part* as the dict that a Snapshot has."""
+    return Annotated[part, AfterValidator(BaseModel.model_dump)]
+
+
+def _at_most(number: int, part: Any) -> Any:
+    return Annotated[list[part], Field(max_length=number)]
+
+
+_LATE: Final = _part("LateBody", limits(Late))
+_CHANGE: Final = _part("ChangeBody", limits(Change))
+_VERDICT: Final = _part(
+    "VerdictBody",
+    limits(Verdict, late=_at_most(MOST_LATE, _LATE), changes=_at_most(MOST_CHANGES, _CHANGE)),
+)
+_LINE: Final = _part("LateLineBody", {"stage": Stage, "place": Label, "share": Share})
+_STATE: Final = _part(
+    "ThreadStateBody", {"stage": Stage, "state": ThreadState, "share": Share, "place": InfoValue}
+)
+_EVENT: Final = _part(
+    "EventBody",
+    {
+        "number": Count,
+        "event": EventName,
+        "began_timestamp_seconds": Amount,
+        "seconds": Amount | None,
+    },
+)
+_SNAPSHOT: Final = limits(
+    Snapshot,
+    verdict=_as_sent(_VERDICT) | None,
+    late_lines=_at_most(MOST_LATE_LINES, _as_sent(_LINE)),
+    lifecycle_events=_at_most(MOST_EVENTS, _as_sent(_EVENT)),
+    thread_states=_at_most(MOST_THREAD_STATES, _as_sent(_STATE)),
+)
+# The probe's Snapshot with limits, and its defaults. Fields and keys may be added within a schema;
+# a new stage, level or kind needs a new schema.
+SnapshotBody: Final[Any] = dataclasses.make_dataclass(
+    "SnapshotBody",
+    [(each.name, _SNAPSHOT[each.name], copy(each)) for each in dataclasses.fields(Snapshot)],
+    namespace={
+        "__doc__": Snapshot.__doc__,
+        "__pydantic_config__": ConfigDict(strict=True, extra="allow"),
+    },
+)
+
+_BODY: Final = TypeAdapter[Any](SnapshotBody)
+_NAMES: Final = tuple(each.name for each in dataclasses.fields(Snapshot))
+_values: Final = attrgetter(*_NAMES)
 
 
 def parse(body: bytes) -> tuple[Snapshot, int]:
@@ -251,7 +198,13 @@ def parse(body: bytes) -> tuple[Snapshot, int]:
         valid = _BODY.validate_json(text, context=unknown)
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False, include_input=False)[0]) from error
-    return Snapshot(*_values(valid)), len(unknown) + len(vars(valid).keys() - _FIELDS)
+    if valid.rank >= valid.world_size:
+        raise Refused(
+            "invalid",
+            f"The snapshot says rank {valid.rank}, which is outside a world of "
+            f"{valid.world_size}; check RANK and WORLD_SIZE.",
+        )
+    return Snapshot(*_values(valid)), len(unknown) + len(vars(valid)) - len(_NAMES)
 
 
 def _refusal(error: ErrorDetails) -> Refused:

@@ -23,7 +23,7 @@ LABEL_CHARACTERS: Final = 128
 # The largest integer up to which a Prometheus sample (a double) is exact.
 LARGEST_COUNT: Final = 2**53
 # More than any clock or run needs, and small enough that no sum or square overflows a double.
-LARGEST_SECONDS: Final = 1e15
+LARGEST_AMOUNT: Final = 1e15
 
 
 def _printable(text: str) -> str:
@@ -70,10 +70,9 @@ LateKind = Annotated[str, OneOf("a way to be late", LATE_KINDS)]
 LostKind = Annotated[str, OneOf("what GPUs are lost to", LOST_KINDS)]
 Reason = Annotated[str, OneOf("a reason why nobody can be judged", REASONS)]
 Count = Annotated[int, Field(ge=0, le=LARGEST_COUNT)]
-Seconds = Annotated[float, Field(ge=0, le=LARGEST_SECONDS, allow_inf_nan=False)]
+# A time, a ratio, a number of GPUs.
+Amount = Annotated[float, Field(ge=0, le=LARGEST_AMOUNT, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
-Ratio = Annotated[float, Field(ge=0, le=LARGEST_SECONDS, allow_inf_nan=False)]
-Gpus = Ratio
-Figure = Annotated[float, Field(ge=-LARGEST_SECONDS, le=LARGEST_SECONDS, allow_inf_nan=False)]
+Figure = Annotated[float, Field(ge=-LARGEST_AMOUNT, le=LARGEST_AMOUNT, allow_inf_nan=False)]
 # Lower third, median, upper third.
 PeersFigure = Annotated[list[Figure], Field(min_length=3, max_length=3)]

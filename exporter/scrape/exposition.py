@@ -3,18 +3,21 @@
 import asyncio
 import gzip
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 from prometheus_client.exposition import choose_encoder, gzip_accepted
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 from exporter.scrape.sampling import Scrape
-from exporter.scrape.text_format import encode
 
 # Level 1 makes a page a little larger than level 9 and takes a tenth of its time.
 GZIP_LEVEL: Final = 1
-OPENMETRICS: Final = "application/openmetrics-text"
+# Our names need no escaping; by these schemes they would be others, which no rule finds.
+OTHER_NAMES: Final = re.compile(r";\s*escaping=(?:dots|values)\b")
 TIMEOUT_HEADER: Final = "x-prometheus-scrape-timeout-seconds"
 # Of the scraper's timeout, for the way there and back; never more than half of it.
 MARGIN_SECONDS: Final = 0.5
@@ -88,8 +91,19 @@ class Exposition:
         deadline = None if wanted.seconds is None else self._scrape.monotonic() + wanted.seconds
         await asyncio.sleep(0)
         del self._coming[wanted]  # Who asks from here on gets a page that is newer.
-        families = self._scrape.collect(wanted.collectors, deadline)
-        return packed(encode(families, _content_type(wanted).startswith(OPENMETRICS)), wanted)
+        page = _Page(self._scrape.collect(wanted.collectors, deadline))
+        encode, _ = _format(wanted)
+        return packed(encode(page), wanted)
+
+
+class _Page(Collector):
+    """The families of one scrape, as prometheus_client's encoders take them."""
+
+    def __init__(self, families: Iterable[Metric]) -> None:
+        self._families = families
+
+    def collect(self) -> Iterable[Metric]:
+        return self._families
 
 
 def packed(body: bytes, wanted: Wanted) -> bytes:
@@ -99,13 +113,14 @@ def packed(body: bytes, wanted: Wanted) -> bytes:
 
 def headers(wanted: Wanted) -> dict[str, str]:
     """Return the headers of a page."""
-    found = {"Content-Type": _content_type(wanted), "Vary": "Accept, Accept-Encoding"}
+    _, content_type = _format(wanted)
+    found = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
     return found | ({"Content-Encoding": "gzip"} if wanted.compressed else {})
 
 
-def _content_type(wanted: Wanted) -> str:
-    # Its encoder too depends on what was asked for, but only for names that need escaping.
+def _format(wanted: Wanted) -> tuple[Callable[[Collector], bytes], str]:
+    """Return the encoder of the format that was asked for, and its content type."""
     try:
-        return choose_encoder(wanted.accept)[1]
+        return choose_encoder(OTHER_NAMES.sub("", wanted.accept))
     except (TypeError, ValueError):  # Of a version that is no number.
-        return choose_encoder("")[1]
+        return choose_encoder("")

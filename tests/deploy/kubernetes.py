@@ -59,7 +59,7 @@ def chart_text(*values: str) -> str:
 def kustomized_text(*components: str) -> str:
     """Return what kustomize renders when a reader takes the # from *components*."""
     with tempfile.TemporaryDirectory() as directory:
-        copied = Path(shutil.copytree(MANIFESTS, Path(directory) / "kubernetes"))
+        copied = made(Path(directory))
         page = copied / "kustomization.yaml"
         text = page.read_text()
         for each in components:
@@ -67,6 +67,15 @@ def kustomized_text(*components: str) -> str:
             text = text.replace(f"# - components/{each} ", f"- components/{each} ")
         page.write_text(text)
         return run(KUBECTL, "kustomize", copied)
+
+
+def made(directory: Path) -> Path:
+    """Return a copy of deploy/kubernetes in *directory* after `make kubernetes`."""
+    if not HELM.exists():
+        pytest.skip(f"no {HELM}: scripts/setup.sh could not fetch it with npm")
+    copied = Path(shutil.copytree(MANIFESTS, directory / "kubernetes"))
+    run(ROOT / "scripts" / "kubernetes.sh", copied)
+    return copied
 
 
 def chart(*values: str) -> Manifests:

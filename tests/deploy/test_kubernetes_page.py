@@ -2,13 +2,14 @@
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.deploy.api_server import cluster
-from tests.deploy.kubernetes import HELM, KUBECTL, ROOT
+from tests.deploy.kubernetes import HELM, KUBECTL, ROOT, run
 
 pytestmark = pytest.mark.deploy
 
@@ -27,13 +28,15 @@ def test_page_is_typed(tmp_path: Path) -> None:
     remove, _, uninstall = remove.partition("# or: ")
     path = f"{KUBECTL.parent}:{HELM.parent}:{os.environ['PATH']}"
     training = "kubectl create namespace training"
+    deploy = shutil.copytree(ROOT / "deploy", tmp_path / "clone" / "deploy")
+    run(ROOT / "scripts" / "kubernetes.sh", deploy / "kubernetes")
     with cluster(tmp_path):
         for line in (*with_helm, uninstall, *with_kubectl, training, *example, remove):
             # Namespaces are emptied by a controller, which does not run.
             typed = line.replace("kubectl delete", "kubectl delete --wait=false")
             done = subprocess.run(
                 ["bash", "-c", typed],
-                cwd=ROOT,
+                cwd=deploy.parent,
                 env={**os.environ, "PATH": path},
                 capture_output=True,
                 text=True,

@@ -36,16 +36,6 @@ def stem(path: Path) -> str:
     return path.stem
 
 
-def test_plain_manifests_are_those_of_the_chart(tmp_path: Path) -> None:
-    """Nothing was changed in one of them only: `make kubernetes` would change no file."""
-    run(HELM, "template", "rankskew", CHART, "--output-dir", tmp_path)
-    for rendered in (tmp_path / "rankskew" / "templates").glob("*.yaml"):
-        committed = MANIFESTS / "base" / rendered.name
-        assert rendered.read_text() == committed.read_text(), "run make kubernetes"
-    rules = (MANIFESTS / "components" / "no-operator" / "rules.yaml").read_text()
-    assert rules in chart_text("prometheusOperator=false")
-
-
 @pytest.mark.parametrize("components", VARIANTS, ids="+".join)
 def test_components_are_values_of_the_chart(components: tuple[str, ...]) -> None:
     """Each way to install gives the same with kubectl and with Helm, but for the namespace."""

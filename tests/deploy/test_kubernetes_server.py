@@ -16,10 +16,10 @@ from tests.deploy.kubernetes import (
     EXAMPLES,
     HELM,
     KUBECTL,
-    MANIFESTS,
     attempt,
     chart,
     kustomized,
+    made,
     pod_spec,
     run,
 )
@@ -42,6 +42,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="module")
+def manifests(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The directory that is applied with -k."""
+    return made(tmp_path_factory.mktemp("manifests"))
+
+
 def versions() -> list[str]:
     """Return each of our objects with the version that changes whenever it does."""
     kinds = "daemonset,podmonitor,prometheusrule,configmap,networkpolicy,priorityclass"
@@ -53,9 +59,9 @@ def versions() -> list[str]:
     )
 
 
-def test_applying_twice_changes_nothing() -> None:
+def test_applying_twice_changes_nothing(manifests: Path) -> None:
     """`kubectl apply --server-side -k` creates everything once; again, no object changes."""
-    command = ("apply", "--server-side", "-k", MANIFESTS)
+    command = ("apply", "--server-side", "-k", manifests)
     said = run(KUBECTL, *command)
     assert len(said.splitlines()) == len(kustomized())
     before = versions()
@@ -66,9 +72,9 @@ def test_applying_twice_changes_nothing() -> None:
     assert versions() == before
 
 
-def test_apply_on_the_client_works_too() -> None:
+def test_apply_on_the_client_works_too(manifests: Path) -> None:
     """No object is too long for the annotation that `kubectl apply` alone writes."""
-    said = run(KUBECTL, "apply", "--dry-run=server", "-k", MANIFESTS)
+    said = run(KUBECTL, "apply", "--dry-run=server", "-k", manifests)
 
     assert len(said.splitlines()) == len(kustomized())
 

@@ -13,6 +13,7 @@ import pytest
 
 from exporter.bundle import PLACES, write_files
 from rank_probe.version import __version__
+from tests.deploy.kubernetes import HELM, KUBECTL, kustomized_text, run
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path("scripts", "release.py")
@@ -75,6 +76,17 @@ def test_archive_has_what_the_command_writes_and_the_deployments(
     assert {path.name for path in (packed / "deploy").iterdir()} == {
         path.name for path in (ROOT / "deploy").iterdir() if path.name not in NOT_PACKED
     }
+
+
+def test_archive_has_the_manifests_that_are_not_in_the_repository(
+    released: Path, tmp_path: Path
+) -> None:
+    """`kubectl apply -k deploy/kubernetes` works on the archive as it was unpacked."""
+    with tarfile.open(archive(released)) as opened:
+        opened.extractall(tmp_path, filter="data")
+    [packed] = tmp_path.iterdir()
+
+    assert run(KUBECTL, "kustomize", packed / "deploy" / "kubernetes") == kustomized_text()
 
 
 def test_every_deployment_is_in_the_wheel_or_the_archive() -> None:
@@ -148,6 +160,7 @@ def test_two_builds_are_equal(released: Path, tmp_path: Path) -> None:
         "TZ": "Pacific/Kiritimati",
         "LC_ALL": "C",
         "PYTHONHASHSEED": "7",
+        "PATH": f"{HELM.parent}:{os.environ['PATH']}",
     }
     done = subprocess.run(
         [sys.executable, str(other / SCRIPT), "--dev", str(tmp_path / "dist")],

@@ -65,6 +65,17 @@ def test_format_that_makes_no_sense_gets_a_page(version: str) -> None:
     assert headers["Content-Type"]
 
 
+@pytest.mark.parametrize("scheme", ["allow-utf-8", "underscores", "dots", "values"])
+@pytest.mark.parametrize("format", ["text/plain", "application/openmetrics-text"])
+def test_names_are_the_same_for_every_scraper(format: str, scheme: str) -> None:
+    """Whatever scheme of escaping a Prometheus is set to, our rules find the series."""
+    asked = wanted([], {"accept": f"{format};version=1.0.0;escaping={scheme};q=0.6,*/*;q=0.1"})
+    body, headers = asyncio.run(Exposition(Scrape([Counting()])).page(asked))
+
+    assert b"\nrankskew_counting_reads 1.0\n" in body
+    assert headers["Content-Type"].startswith(f"{format}; version=1.0.0")
+
+
 def test_different_questions_get_their_own_pages() -> None:
     """Format, compression and collectors are as each asked."""
     exposition = Exposition(Scrape([Counting("one"), Counting("two")]))

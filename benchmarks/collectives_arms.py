@@ -10,11 +10,11 @@ from typing import Any, Final
 from torch import distributed
 
 from benchmarks.report import median_interval
-from rank_probe.collectives.convention import COLLECTIVES, whole_size
-from rank_probe.collectives.ending import Watchdog
-from rank_probe.collectives.operations import operation, repeat
-from rank_probe.collectives.units import show_bytes
-from rank_probe.collectives.world import World, connect, joined, place
+from rank_probe.collectives.measurements.convention import COLLECTIVES, whole_size
+from rank_probe.collectives.measurements.ending import Watchdog
+from rank_probe.collectives.measurements.operations import operation, repeat
+from rank_probe.collectives.measurements.units import show_bytes
+from rank_probe.collectives.measurements.world import World, connect, joined, place
 
 SIZES_BYTES: Final = (16 * 2**10, 256 * 2**10, 4 * 2**20)
 BLOCKS: Final = 101

@@ -15,9 +15,9 @@ from typing import Any
 import psutil
 
 from benchmarks.report import write
-from rank_probe import events
-from rank_probe.push import INTERVAL_SECONDS
-from rank_probe.timeline import Timeline
+from rank_probe.measure import events
+from rank_probe.measure.timeline import Timeline
+from rank_probe.report.push import INTERVAL_SECONDS
 
 MILLION = 1_000_000
 MILLIONS = 10

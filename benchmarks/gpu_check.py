@@ -22,12 +22,12 @@ from torch import distributed, profiler
 
 from benchmarks.gpu_check_training import DEVICE, RANGE, Clocks, Faults, Net, Training, probed
 from benchmarks.report import write
-from rank_probe import events
-from rank_probe.cuda_events import CudaEvents
-from rank_probe.device_clock import DeviceClock
-from rank_probe.guard import failures
-from rank_probe.ledger import Totals
-from rank_probe.stages import STAGES
+from rank_probe.guest.guard import failures
+from rank_probe.measure import events
+from rank_probe.measure.device_clock import DeviceClock
+from rank_probe.measure.ledger import Totals
+from rank_probe.torch_hooks.cuda_events import CudaEvents
+from rank_probe.wire.stages import STAGES
 
 Row = dict[str, Any]
 Stages = dict[str, float]

@@ -11,11 +11,11 @@ from torch import distributed, nn, profiler
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
-from rank_probe import torch_backward, torch_collectives, torch_stages
-from rank_probe.cuda_events import CudaEvents
-from rank_probe.device_clock import DeviceClock
-from rank_probe.ledger import Totals
-from rank_probe.timeline import Timeline
+from rank_probe.measure.device_clock import DeviceClock
+from rank_probe.measure.ledger import Totals
+from rank_probe.measure.timeline import Timeline
+from rank_probe.torch_hooks import backward, collectives, training_loop
+from rank_probe.torch_hooks.cuda_events import CudaEvents
 
 # The name of a stage's range in the profiler.
 RANGE = "stage:"
@@ -88,7 +88,7 @@ def probed() -> Iterator[Clocks]:
         clocks.timeline.also_tell(clocks.device)
 
     clocks.timeline.after_first_step = begin
-    modules = (torch_backward, torch_collectives, torch_stages)
+    modules = (backward, collectives, training_loop)
     patches = [module.attach(clocks.timeline) for module in modules]
     try:
         yield clocks

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from benchmarks.hostile_case import Case, spoiled
 from benchmarks.scrape import RANK
-from rank_probe.snapshot import LIFECYCLE, RANK_INFO_LABELS, RUNTIME_INFO_LABELS
-from rank_probe.stages import STAGES
-from rank_probe.verdict import LATE_KINDS, LOST_KINDS, Change, Verdict
+from rank_probe.judge.verdict import LATE_KINDS, LOST_KINDS, Change, Verdict
+from rank_probe.wire.snapshot import LIFECYCLE, RANK_INFO_LABELS, RUNTIME_INFO_LABELS
+from rank_probe.wire.stages import STAGES
 from tests.exporter.snapshots import LATE
 
 JOBS: Final = 4

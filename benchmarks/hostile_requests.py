@@ -7,7 +7,7 @@ from benchmarks.hostile_bodies import valid
 from benchmarks.hostile_case import Case, spoiled
 from exporter.operator.orders import CONTROL_PATH, GPUS_PATH
 from rank_probe.audit.names import AUDIT_PATH
-from rank_probe.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH
+from rank_probe.wire.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH
 
 PATHS: Final = {
     "web": (b"/metrics", b"/", b"/api/v1/live", b"/-/healthy", b"/-/ready", b"/openapi.json"),

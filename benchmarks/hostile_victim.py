@@ -23,8 +23,8 @@ from benchmarks.hostile_case import Case
 from benchmarks.scrape import scrape
 from demo.process import get
 from demo.stack import Exporter
-from rank_probe.push import open_connection
-from rank_probe.snapshot import SNAPSHOT_PATH
+from rank_probe.report.push import open_connection
+from rank_probe.wire.snapshot import SNAPSHOT_PATH
 
 # Twenty times what the slowest case needs, on a machine that has other work too.
 LONGEST_SECONDS: Final = 5.0

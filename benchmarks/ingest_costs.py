@@ -28,8 +28,8 @@ from exporter.listeners.listener import Listener
 from exporter.listeners.sockets import UnixListener
 from exporter.operator.levels import Orders
 from exporter.ranks.store import RankStore
-from rank_probe.push import Pusher
-from rank_probe.snapshot import SNAPSHOT_PATH
+from rank_probe.report.push import Pusher
+from rank_probe.wire.snapshot import SNAPSHOT_PATH
 
 SECONDS = 90.0
 PUSHES = 20_000

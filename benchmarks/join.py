@@ -31,12 +31,12 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from benchmarks.join_ranks import LATE_RANK, PREFIX, steps_of_round
 from benchmarks.report import quartiles, show, write
-from rank_probe.identity import Identity
-from rank_probe.join_result import read_result
-from rank_probe.join_ring import STEPS_A_ROUND
-from rank_probe.join_rounds import Place, Rounds
-from rank_probe.stages import DATA
-from rank_probe.vectors import Vectors
+from rank_probe.join.result import read_result
+from rank_probe.join.ring import STEPS_A_ROUND
+from rank_probe.join.rounds import Place, Rounds
+from rank_probe.measure.vectors import Vectors
+from rank_probe.process.identity import Identity
+from rank_probe.wire.stages import DATA
 
 HELPERS = 2
 CONNECTIONS = 64

@@ -15,12 +15,14 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from rank_probe import events, join_rounds, torch_backward, torch_collectives, torch_parallel
-from rank_probe.identity import Identity
-from rank_probe.join import Join
-from rank_probe.join_rounds import Place
-from rank_probe.timeline import Timeline
-from rank_probe.torch_store import opener
+from rank_probe.join import rounds
+from rank_probe.join.join import Join
+from rank_probe.join.rounds import Place
+from rank_probe.measure import events
+from rank_probe.measure.timeline import Timeline
+from rank_probe.process.identity import Identity
+from rank_probe.torch_hooks import backward, collectives, parallel
+from rank_probe.torch_hooks.store import opener
 
 # A tenth of the real one.
 PERIOD_SECONDS = 0.2
@@ -33,9 +35,9 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    join_rounds.PERIODS = ((ranks, PERIOD_SECONDS),)  # more often than real
+    rounds.PERIODS = ((ranks, PERIOD_SECONDS),)  # more often than real
     timeline = Timeline(automatic=False)
-    for module in (torch_backward, torch_collectives, torch_parallel):
+    for module in (backward, collectives, parallel):
         module.attach(timeline)
     model = DistributedDataParallel(
         nn.Sequential(*[nn.Linear(FEATURES, FEATURES) for _ in range(4)])

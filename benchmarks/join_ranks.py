@@ -12,11 +12,11 @@ from typing import Any
 
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
-from rank_probe.join_result import read_result
-from rank_probe.join_ring import ROUNDS, STEPS_A_ROUND, Ring, digest
-from rank_probe.join_rounds import Place
-from rank_probe.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
-from rank_probe.vectors import StepVector
+from rank_probe.join.result import read_result
+from rank_probe.join.ring import ROUNDS, STEPS_A_ROUND, Ring, digest
+from rank_probe.join.rounds import Place
+from rank_probe.measure.vectors import StepVector
+from rank_probe.wire.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
 
 PREFIX = "rankskew/0"
 LATE_RANK = 1

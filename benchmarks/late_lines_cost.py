@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.report import write
-from rank_probe.loop_frames import TrainingLoop, stack_of
-from rank_probe.sampling import line_of
-from rank_probe.user_code import of_this_process
+from rank_probe.lines.loop_frames import TrainingLoop, stack_of
+from rank_probe.lines.sampling import line_of
+from rank_probe.lines.user_code import of_this_process
 
 ROOT: Final = Path(__file__).parents[1]
 MOST_PERCENT: Final = 0.5

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from rank_probe.stacks import Stacks
+from rank_probe.lines.stacks import Stacks
 
 # Short, so that neighbours meet the same load of the machine.
 BLOCK_SECONDS = 2.0

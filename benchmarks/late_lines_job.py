@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset, default_collate
 
 from rank_probe import api
-from rank_probe.stages import STAGES
+from rank_probe.wire.stages import STAGES
 
 PLACES = ("dataset", "collate", "iterator", "loss", "logging")
 LATE_RANK = 2

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.report import write
 from demo.process import get, wait_for
 from demo.stack import Exporter, Training
-from rank_probe.stages import STAGES
+from rank_probe.wire.stages import STAGES
 
 RANKS, STEPS, LATE, DELAY = 4, 60, 2, 0.1
 FAULTS = ("none", "data", "forward", "backward", "optimizer", "after_optimizer")

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import rank_probe
 from rank_probe import api
-from rank_probe.guard import failures
+from rank_probe.guest.guard import failures
 
 Batches = DataLoader[Any]
 Train = Callable[[Batches], None]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks import overhead_arms
 from rank_probe.probe import Probe
-from rank_probe.push import Pusher
+from rank_probe.report.push import Pusher
 from tests.rank_probe.sink import listening
 
 STEPS_A_SECOND = 10

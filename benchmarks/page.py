@@ -23,8 +23,8 @@ from benchmarks.report import write
 from benchmarks.scrape import RANK, Family, beside
 from demo.process import wait_for
 from demo.stack import Exporter
-from rank_probe.push import Pusher
-from rank_probe.snapshot import Snapshot
+from rank_probe.report.push import Pusher
+from rank_probe.wire.snapshot import Snapshot
 from tests import nvmlstub
 from tests.exporter.live.browser import FILES, FLAGS, Served, serving
 from tests.exporter.live.busy_node import GPUS, RANKS, STAGES, BusyNode

@@ -25,7 +25,7 @@ from benchmarks.report import write
 from benchmarks.scrape import RANK, STEPS_A_PUSH, Rank, beside, scrape
 from demo.process import wait_for
 from demo.stack import Exporter
-from rank_probe.push import Pusher
+from rank_probe.report.push import Pusher
 
 # A rank that is not back by then has not recovered.
 MOST_RECOVERY_SECONDS: Final = 5.0

@@ -21,9 +21,9 @@ import psutil
 from benchmarks.report import write
 from demo.process import wait_for
 from demo.stack import Exporter
-from rank_probe.push import Pusher
-from rank_probe.snapshot import Snapshot
-from rank_probe.stages import STAGES
+from rank_probe.report.push import Pusher
+from rank_probe.wire.snapshot import Snapshot
+from rank_probe.wire.stages import STAGES
 from tests import nvmlstub
 
 GPUS = RANKS = 8

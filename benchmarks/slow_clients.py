@@ -29,8 +29,8 @@ from benchmarks.scrape import RANKS, beside, pushing, scrape
 from demo.process import wait_for
 from demo.stack import Exporter
 from exporter.listeners.connection import MOST_PIPELINED
-from rank_probe.push import open_connection
-from rank_probe.snapshot import SNAPSHOT_PATH
+from rank_probe.report.push import open_connection
+from rank_probe.wire.snapshot import SNAPSHOT_PATH
 
 CROWD_ADDRESS: Final = "127.0.0.1"
 OTHER_ADDRESS: Final = "127.0.0.2"

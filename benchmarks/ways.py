@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.report import RESULTS, show, write
-from rank_probe.stages import STAGES
+from rank_probe.wire.stages import STAGES
 from tests.rank_probe.launch import PACKAGE, Ranks, run
-from tests.rank_probe.parallel_job import DELAY, PLACES
+from tests.rank_probe.torch_hooks.parallel_job import DELAY, PLACES
 
 STEPS = 12
 
@@ -51,9 +51,9 @@ def torchrun(ranks: int, module: str, *arguments: str) -> tuple[str, ...]:
 
 
 def parallel(name: str, job: str, ranks: int, peers: tuple[int, ...] = ()) -> Arm:
-    """Return an arm of tests/rank_probe/parallel_job.py."""
+    """Return an arm of tests/rank_probe/torch_hooks/parallel_job.py."""
     peers = peers or tuple(range(ranks))
-    module = "tests.rank_probe.parallel_job"
+    module = "tests.rank_probe.torch_hooks.parallel_job"
     command = torchrun(ranks, module, job, "STEPS", str(peers[-1]))
     return Arm(name, command, peers, prefix=f"{job}-")
 

@@ -22,7 +22,7 @@ from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
 from exporter.simulate.fleet import Fleet
 from exporter.simulate.plan import equal_jobs
-from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 
 ROOT = Path(__file__).parents[1]
 FIXTURES = ROOT / "tests" / "fixtures"

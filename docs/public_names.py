@@ -15,7 +15,7 @@ import rank_probe
 from docs import metrics_table
 from docs.variables import VARIABLES
 from exporter.commands.table import COMMANDS, load
-from rank_probe.stages import STAGES
+from rank_probe.wire.stages import STAGES
 
 ROOT: Final = Path(__file__).parents[1]
 FILE: Final = ROOT / "docs" / "public_names.txt"

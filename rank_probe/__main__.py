@@ -9,8 +9,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from rank_probe import api, relaunch
-from rank_probe.command import USAGE, Command, WrongCommand, parse
+from rank_probe import api
+from rank_probe.command_line.grammar import USAGE, Command, WrongCommand, parse
+from rank_probe.process import relaunch
 from rank_probe.version import __version__
 
 
@@ -20,7 +21,7 @@ def main(words: Sequence[str] | None = None) -> int:
         command = parse(sys.argv[1:] if words is None else words)
         if command.action == "check":
             # Imported here: a training job waits for every import of this module.
-            from rank_probe import check_command
+            from rank_probe.check import command as check_command
 
             return check_command.run(command.arguments)
         if command.action == "audit":

@@ -9,15 +9,16 @@ from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, ParamSpec, TypeVar
 
-from rank_probe import children, events, identity
-from rank_probe.guard import log, never_raise
-from rank_probe.stages import DATA, OTHER, STAGES
-from rank_probe.tape import around
-from rank_probe.work_units import Measure
+from rank_probe.guest.guard import log, never_raise
+from rank_probe.measure import events
+from rank_probe.measure.tape import around
+from rank_probe.measure.work_units import Measure
+from rank_probe.process import children, identity
+from rank_probe.wire.stages import DATA, OTHER, STAGES
 
 if TYPE_CHECKING:
+    from rank_probe.measure.timeline import Timeline
     from rank_probe.probe import Probe
-    from rank_probe.timeline import Timeline
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -89,7 +90,7 @@ def _start(options: children.Options) -> None:
     probe.start_pushing()
     os.register_at_fork(after_in_child=_forget)
     atexit.register(_finish_at_exit)
-    children.follow(options, probe.claim.is_rank)
+    children.follow(options, probe.own_rank.is_rank)
     children.at_end(lambda clean: _stop(clean=clean))
     _stages.update((name, _Stage(probe.timeline, number)) for number, name in enumerate(STAGES))
     tape, work = probe.timeline.tape, probe.work

@@ -8,31 +8,31 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
-from rank_probe import identity, runtime
-from rank_probe.breath import breathe
-from rank_probe.claim import Claim
-from rank_probe.control import Control
-from rank_probe.dynamo import hide_probe
-from rank_probe.garbage import GarbagePauses
-from rank_probe.guard import never_raise
-from rank_probe.imports import when_imported
-from rank_probe.join import Join
-from rank_probe.join_rounds import Place
-from rank_probe.lateness import late_stage
-from rank_probe.lifecycle import Lifecycle
-from rank_probe.patches import Patches
-from rank_probe.push import DEFAULT_ENDPOINT, Pusher
-from rank_probe.report import Parts, Report
-from rank_probe.snapshot import LEVEL_DETAIL, LEVEL_OFF, Snapshot
-from rank_probe.stacks import Stacks
-from rank_probe.stages import OTHER, STAGES
-from rank_probe.timeline import Timeline
-from rank_probe.trace import Trace
-from rank_probe.unseen import Unseen
-from rank_probe.work_units import Measure, WorkUnits
+from rank_probe.guest.guard import never_raise
+from rank_probe.guest.imports import when_imported
+from rank_probe.guest.patches import Patches
+from rank_probe.guest.yielding import give_way
+from rank_probe.join.join import Join
+from rank_probe.join.rounds import Place
+from rank_probe.judge.late_stage import late_stage
+from rank_probe.lines.stacks import Stacks
+from rank_probe.measure.timeline import Timeline
+from rank_probe.measure.work_units import Measure, WorkUnits
+from rank_probe.process import identity, runtime
+from rank_probe.process.garbage import GarbagePauses
+from rank_probe.process.lifecycle import Lifecycle
+from rank_probe.process.own_rank import OwnRank
+from rank_probe.report.control import Control
+from rank_probe.report.missing_steps import MissingSteps
+from rank_probe.report.push import DEFAULT_ENDPOINT, Pusher
+from rank_probe.report.report import Parts, Report
+from rank_probe.report.trace import Trace
+from rank_probe.torch_hooks.dynamo import hide_probe
+from rank_probe.wire.snapshot import LEVEL_DETAIL, LEVEL_OFF, Snapshot
+from rank_probe.wire.stages import OTHER, STAGES
 
 if TYPE_CHECKING:
-    from rank_probe.mesh import Coordinates  # Its module imports torch.
+    from rank_probe.torch_hooks.mesh import Coordinates  # Its module imports torch.
 
 log = logging.getLogger("rank_probe")
 
@@ -65,7 +65,7 @@ class Probe:
         named = {"RANKSKEW_JOB_ID": job_id, "RANKSKEW_PEER_GROUP": peer_group}
         given = {name: value for name, value in named.items() if value is not None}
         self._environment |= given
-        self.claim = Claim(environment, given, lambda: self.timeline.steps.totals().steps > 0)
+        self.own_rank = OwnRank(environment, given, lambda: self.timeline.steps.totals().steps > 0)
         self._parts = Parts(
             self.timeline,
             self.work,
@@ -92,7 +92,7 @@ class Probe:
         self._given: dict[str, str] = {}  # coordinates from the user
         self._control = Control(self._environment)
         self._trace = Trace(self._environment, self.timeline.steps)
-        self._unseen = Unseen(automatic=automatic)
+        self._missing_steps = MissingSteps(automatic=automatic)
         self._pusher = Pusher(
             self._environment.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT,
             self.snapshot,
@@ -112,30 +112,30 @@ class Probe:
         self._patches.append(waiting)
 
     def _attach_to_torch(self) -> None:
-        from rank_probe import (
-            torch_backward,
-            torch_checkpoints,
-            torch_collectives,
-            torch_copies,
-            torch_parallel,
-            torch_rendezvous,
-            torch_stages,
+        from rank_probe.torch_hooks import (
+            backward,
+            checkpoints,
+            collectives,
+            copies,
+            parallel,
+            rendezvous,
+            training_loop,
         )
-        from rank_probe.mesh import Coordinates
+        from rank_probe.torch_hooks.mesh import Coordinates
 
         self._mesh = Coordinates()
         self._attach_each(
             self._mesh.attach,
-            lambda: torch_backward.attach(self.timeline),
-            lambda: torch_collectives.attach(self.timeline),
-            lambda: torch_parallel.attach(self.timeline),
-            lambda: torch_rendezvous.attach(self._parts.lifecycle, self._while_ranks_meet),
+            lambda: backward.attach(self.timeline),
+            lambda: collectives.attach(self.timeline),
+            lambda: parallel.attach(self.timeline),
+            lambda: rendezvous.attach(self._parts.lifecycle, self._while_ranks_meet),
         )
         if self._automatic:
             self._attach_each(
-                lambda: torch_checkpoints.attach(self.timeline),
-                lambda: torch_copies.attach(self.timeline),
-                lambda: torch_stages.attach(self.timeline),
+                lambda: checkpoints.attach(self.timeline),
+                lambda: copies.attach(self.timeline),
+                lambda: training_loop.attach(self.timeline),
             )
         self._prepare_to_join()
         hide_probe()
@@ -145,13 +145,13 @@ class Probe:
         """Import what the join will need: while training runs, an import would hold it up."""
         if not sys.modules["torch"].distributed.is_available():
             return
-        importlib.import_module("rank_probe.torch_store")
+        importlib.import_module("rank_probe.torch_hooks.store")
         launched = identity.from_environment(self._environment)
         if launched is not None and launched.rank == 0 and launched.world_size > 1:
-            importlib.import_module("rank_probe.join_rehearsal")
+            importlib.import_module("rank_probe.join.rehearsal")
 
     def _while_ranks_meet(self) -> None:
-        if (rehearsal := sys.modules.get("rank_probe.join_rehearsal")) is not None:
+        if (rehearsal := sys.modules.get("rank_probe.join.rehearsal")) is not None:
             rehearsal.rehearse()
 
     def _attach_each(self, *attaches: Callable[[], Patches]) -> None:
@@ -203,27 +203,27 @@ class Probe:
     def forget_in_child(self) -> None:
         """Turn off in a forked child: it has no pusher thread, and it is not the rank."""
         self.timeline.disable()
-        self.claim.end()
+        self.own_rank.end()
 
     def snapshot(self) -> Snapshot | None:
         """Return the rank's state; None while its rank is unknown."""
         self.timeline.steps.fold()
-        breathe()
-        me = self.claim.who()
+        give_way()
+        me = self.own_rank.who()
         if me is None:
             return None
         self._watch_lateness(me.rank)
         if me.world_size > 1 and not self.timeline.has_peers and runtime.has_peers():
             self.timeline.wait_for_peers()
-        breathe()
-        before = self.claim.given_up()
+        give_way()
+        before = self.own_rank.given_up()
         snapshot = self._report.snapshot(before or me, push_failures=self._pusher.failed_pushes)
         if before is not None:
             # It is another rank now: the one before must not be missed as if it had died.
             self._push_soon()
             return replace(snapshot, finished=True)
-        if self.claim.since is not None:  # Newer than whoever had this rank before.
-            return replace(snapshot, started_timestamp_seconds=self.claim.since)
+        if self.own_rank.since is not None:  # Newer than whoever had this rank before.
+            return replace(snapshot, started_timestamp_seconds=self.own_rank.since)
         return snapshot
 
     def _watch_lateness(self, rank: int) -> None:
@@ -240,7 +240,7 @@ class Probe:
         coordinates = found | self._given
         self._report.coordinates = coordinates
         named = self._environment.get("RANKSKEW_PEER_GROUP")
-        self.claim.peer_group = named or identity.peer_group(coordinates, runtime.gpu_model())
+        self.own_rank.peer_group = named or identity.peer_group(coordinates, runtime.gpu_model())
 
     def _look_around(self) -> None:
         """Read what is only known once training runs, on the training thread."""
@@ -249,7 +249,7 @@ class Probe:
         self._report.runtime_info = runtime.runtime_info()
         # Not earlier: a mesh may be created late, and every series carries the group's name.
         self._take_place()
-        self.claim.who()  # The group may be gone when the first snapshot is taken.
+        self.own_rank.who()  # The group may be gone when the first snapshot is taken.
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             self._go_on_in_device_time()
@@ -260,17 +260,17 @@ class Probe:
         known = runtime.rank_and_world_size()
         if known is None or known[1] == 1:
             return
-        from rank_probe.torch_store import opener
+        from rank_probe.torch_hooks.store import opener
 
         connect = opener()
         if connect is not None:
             device = self._parts.device
             steps = self.timeline.steps if device is None else device.steps
-            self._parts.join.begin(connect, Place(*known), steps, self.claim.who)
+            self._parts.join.begin(connect, Place(*known), steps, self.own_rank.who)
 
     def _go_on_in_device_time(self) -> None:
-        from rank_probe.cuda_events import CudaEvents, memory
-        from rank_probe.device_clock import DeviceClock
+        from rank_probe.measure.device_clock import DeviceClock
+        from rank_probe.torch_hooks.cuda_events import CudaEvents, memory
 
         events = CudaEvents()
         device = DeviceClock(events, steps_before=self.timeline.steps.totals().steps)
@@ -291,6 +291,6 @@ class Probe:
                 self._parts.join.give_up()
             else:
                 self.timeline.enable()
-        self._unseen.look(self.timeline.steps.totals().steps, self.timeline.seen)
-        if (me := self.claim.who()) is not None:
+        self._missing_steps.look(self.timeline.steps.totals().steps, self.timeline.seen)
+        if (me := self.own_rank.who()) is not None:
             self._trace.write(me, on_demand=level == LEVEL_DETAIL)

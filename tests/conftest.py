@@ -2,7 +2,7 @@
 
 import pytest
 
-from rank_probe.guard import failures
+from rank_probe.guest.guard import failures
 
 
 @pytest.fixture(autouse=True)

@@ -14,10 +14,10 @@ from benchmarks.faults.rows import Row, row
 from benchmarks.scrape import RANK, scrape
 from demo.process import get, wait_for
 from demo.stack import Exporter
-from rank_probe.identity import for_rank
-from rank_probe.push import open_connection
-from rank_probe.snapshot import SNAPSHOT_PATH
-from rank_probe.trace import TraceFile
+from rank_probe.process.identity import for_rank
+from rank_probe.report.push import open_connection
+from rank_probe.report.trace import TraceFile
+from rank_probe.wire.snapshot import SNAPSHOT_PATH
 from tests import nvmlstub
 
 KIBIBYTES: Final = 64

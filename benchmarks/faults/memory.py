@@ -16,8 +16,8 @@ from benchmarks.faults.rows import Row, row
 from benchmarks.scrape import RANK
 from demo.process import get, wait_for
 from demo.stack import Exporter
-from rank_probe.push import open_connection
-from rank_probe.snapshot import SNAPSHOT_PATH
+from rank_probe.report.push import open_connection
+from rank_probe.wire.snapshot import SNAPSHOT_PATH
 
 # MemoryMax of deploy/systemd.
 MOST_MEBIBYTES: Final = 512

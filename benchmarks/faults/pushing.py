@@ -9,7 +9,7 @@ from benchmarks.restarts import steps_on
 from benchmarks.scrape import Rank, scrape
 from demo.process import wait_for
 from demo.stack import Exporter
-from rank_probe.push import Pusher
+from rank_probe.report.push import Pusher
 
 INTERVAL_SECONDS: Final = 0.1
 BACK_SECONDS: Final = 10.0

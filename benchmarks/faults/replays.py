@@ -11,8 +11,8 @@ from benchmarks.faults.pushing import page_steps
 from benchmarks.faults.rows import Row, row
 from benchmarks.scrape import RANK, Rank
 from demo.stack import Exporter
-from rank_probe.push import open_connection
-from rank_probe.snapshot import SNAPSHOT_PATH, Snapshot
+from rank_probe.report.push import open_connection
+from rank_probe.wire.snapshot import SNAPSHOT_PATH, Snapshot
 
 # How far a snapshot may be overtaken.
 LATE_BY: Final = 40

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import Final
 
-from rank_probe.stages import STAGES
+from rank_probe.wire.stages import STAGES
 
 # Seconds by stage of one rank, `sync` included: of one step, or the mean of several.
 StageSeconds = Mapping[str, float]

@@ -1,6 +1,6 @@
 """Statistics of windows of steps in plain Python, for code that must not need torch.
 
-The formulas are those of rank_probe/join_windows.py; a test checks that the two agree.
+The formulas are those of rank_probe/join/windows.py; a test checks that the two agree.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -9,8 +9,7 @@ from operator import add, sub
 from statistics import median
 
 from exporter.accounting.step import SYNC, StageSeconds, baseline, busy_seconds, charge, quantile
-from rank_probe.stages import STAGES
-from rank_probe.windows import (
+from rank_probe.judge.windows import (
     BASELINE_QUANTILE,
     CAUSED,
     DISTANCE,
@@ -28,6 +27,7 @@ from rank_probe.windows import (
     Window,
     spread_scale,
 )
+from rank_probe.wire.stages import STAGES
 
 Row = list[float]
 
@@ -36,7 +36,7 @@ Row = list[float]
 class Sums:
     """Sums over steps, in seconds: a row for each rank and group, in order, and one for the job.
 
-    Columns of a rank are those of rank_probe.windows; of a group the baseline and its square; of
+    Columns of a rank are those of rank_probe.judge.windows; of a group the baseline and its square; of
     the job those of Window, *caused* by stage last.
     """
 
@@ -122,7 +122,7 @@ class PlainReduction:
         watched: Collection[int] = (),
         before: tuple[Mark, Mark] | None = None,
     ) -> Window:
-        """Return what stands out; see rank_probe.windows.Reduction."""
+        """Return what stands out; see rank_probe.judge.windows.Reduction."""
         steps = end.steps - begin.steps
         sums = end.sums.less(begin.sums)
         means = sums.over(steps)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from exporter.causes.model import Figures, Lateness, Peers
-from rank_probe.stages import STAGES
+from rank_probe.wire.stages import STAGES
 
 # An incident ends at this excess over the peers, so a rank that is late has more.
 LEAST_RATIO: Final = 0.03

@@ -8,7 +8,7 @@ from exporter.causes import cpu, device, input, network, units, work
 from exporter.causes.case import Case, case_of
 from exporter.causes.model import UNKNOWN, Cause, Evidence, Guess, Lateness, Peers
 from exporter.causes.row import Kind, Row
-from rank_probe.verdict import NODE
+from rank_probe.judge.verdict import NODE
 
 # With less than half of the excess, the rest would be the cause.
 ENOUGH: Final = 0.5

@@ -9,7 +9,7 @@ RUNNING, CPU_QUEUE, DISK = "running", "cpu_queue", "disk"
 SLEEP, LOCK, SOCKET, PIPE, GPU, BLOCKED = "sleep", "lock", "socket", "pipe", "gpu", "blocked"
 THREAD_STATES: Final = (RUNNING, CPU_QUEUE, DISK, SLEEP, LOCK, SOCKET, PIPE, GPU, BLOCKED)
 
-# By their names in rank_probe.figures.FIGURES; what is not known is absent.
+# By their names in rank_probe.wire.figures.FIGURES; what is not known is absent.
 Figures = Mapping[str, float]
 
 
@@ -44,7 +44,7 @@ class ThreadState:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """A late rank, as the judge describes it: see rank_probe.verdict.Late.
+    """A late rank, as the judge describes it: see rank_probe.judge.verdict.Late.
 
     *gpus* is its cost by stage: how much each stage contributes to the excess. *is_alone*: no other
     rank of its job is on its node, so whatever that node suffers from may delay this rank only.

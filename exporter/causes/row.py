@@ -10,7 +10,7 @@ from exporter.causes import units
 from exporter.causes.case import Case
 from exporter.causes.excess import stage_figure
 from exporter.causes.tokens import ANY
-from rank_probe.stages import STAGES, SYNC
+from rank_probe.wire.stages import STAGES, SYNC
 
 EVERY: Final = tuple(stage for stage in STAGES if stage != STAGES[SYNC])
 ON_GPU: Final = ("h2d", "forward", "backward", "compute", "optimizer")

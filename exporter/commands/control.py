@@ -7,7 +7,7 @@ from typing import Final
 from exporter.commands.arguments import Parser, add_json
 from exporter.operator.control_command import control_endpoint, give_order
 from exporter.operator.orders import Order
-from rank_probe.snapshot import LEVELS
+from rank_probe.wire.snapshot import LEVELS
 
 EXAMPLES: Final = """\
 rankskew control llama off                # every rank of the job on this node

@@ -24,8 +24,8 @@ from exporter.replay.findings import TraceFinding as Found
 from exporter.replay.replay import Replay, replay
 from exporter.replay.traces import Run, instance, read_traces, run_of
 from exporter.top.model import Job
-from rank_probe.stages import STAGES, SYNC
-from rank_probe.verdict import MILD, NODE, PAUSES, UNSYNCED
+from rank_probe.judge.verdict import MILD, NODE, PAUSES, UNSYNCED
+from rank_probe.wire.stages import STAGES, SYNC
 
 NO_HARDWARE = "A trace has no data on GPUs, nodes and processes, in which most causes show."
 

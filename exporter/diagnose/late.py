@@ -14,7 +14,7 @@ from exporter.live.causes import CauseView
 from exporter.live.sentences import LateView, late_sentence, sentence
 from exporter.top import causes
 from exporter.top.model import Job, few
-from rank_probe.verdict import NODE, UNSYNCED
+from rank_probe.judge.verdict import NODE, UNSYNCED
 
 # So many are told with all that is known of them.
 MOST_FINDINGS: Final = 5

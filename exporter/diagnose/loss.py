@@ -6,7 +6,7 @@ from typing import Final
 
 from exporter.diagnose.model import Part
 from exporter.vocabulary.words import KINDS
-from rank_probe.verdict import MOST_LATE
+from rank_probe.judge.verdict import MOST_LATE
 
 NOT_LISTED: Final = "ranks that are not listed"
 # Less than this is no part worth a line.

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from exporter.events.last import BEGAN, DONE
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 
 RESTART: Final = "restart"
 # A process of its user's own making can claim any number of events: no more are written for a rank.

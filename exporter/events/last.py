@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Final
 
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 
 BEGAN: Final = "began"
 DONE: Final = "done"

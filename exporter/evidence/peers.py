@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from exporter.causes.model import Figures, Peers, Quantiles
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 
 THIRDS: Final = (1 / 3, 1 / 2, 2 / 3)
 
@@ -20,7 +20,7 @@ def peers_of(snapshot: Snapshot, here: Sequence[Figures]) -> Peers:
 
 
 def quantiles_of(figures: Sequence[Figures]) -> Mapping[str, Quantiles]:
-    """Return the quantiles of each figure over those who have it, as rank_probe.join_peers does."""
+    """Return the quantiles of each figure over those who have it, as rank_probe.join.peers does."""
     names = {name for each in figures for name in each}
     return {name: _quantiles([each[name] for each in figures if name in each]) for name in names}
 

@@ -8,8 +8,8 @@ from exporter.evidence.ring import Reading
 from exporter.processes.host_watch import HostCost
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND
 from exporter.ranks.store import HeldRank
-from rank_probe.snapshot import Snapshot
-from rank_probe.stages import STAGES, SYNC
+from rank_probe.wire.snapshot import Snapshot
+from rank_probe.wire.stages import STAGES, SYNC
 
 OWN_STAGES: Final = tuple(stage for stage in STAGES if stage != STAGES[SYNC])
 STEP: Final = "step_seconds"

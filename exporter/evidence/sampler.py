@@ -15,7 +15,7 @@ from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu, numa_local
 from exporter.processes.watch import WatchHangs
 from exporter.ranks.store import HeldRank, RankKey, RankStore
-from rank_probe.figures import FIGURES
+from rank_probe.wire.figures import FIGURES
 
 NODE: Final = "node"
 FOREIGN: Final = "gpu_foreign_processes"

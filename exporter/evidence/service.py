@@ -13,10 +13,10 @@ from exporter.processes.host_watch import HostWatch
 from exporter.processes.worker_states import LateRank
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankKey, RankStore
-from rank_probe.figures import FIGURES
-from rank_probe.lateness import NAMED
-from rank_probe.snapshot import Snapshot
-from rank_probe.verdict import Late
+from rank_probe.judge.late_stage import NAMED
+from rank_probe.judge.verdict import Late
+from rank_probe.wire.figures import FIGURES
+from rank_probe.wire.snapshot import Snapshot
 
 # A verdict comes five seconds after the onset: the figures must reach back to it.
 SAMPLE_SECONDS: Final = 2.0
@@ -24,7 +24,7 @@ SAMPLE_SECONDS: Final = 2.0
 HURRIED_SECONDS: Final = 1.0
 # The timer calls once a second, now and then a little early.
 EARLY_SECONDS: Final = 0.5
-# As often as a rank posts its figures to its peers: rank_probe.join_figures.POST_SECONDS.
+# As often as a rank posts its figures to its peers: rank_probe.join.figures.POST_SECONDS.
 TELL_SECONDS: Final = 10.0
 TOLD_WINDOW_SECONDS: Final = 30.0
 TOLD: Final = frozenset(FIGURES)

@@ -25,8 +25,8 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import Forbidden, RankStore, Superseded
 from exporter.scrapers import Scrapers
 from rank_probe.audit.names import AUDIT_PATH
-from rank_probe.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH, Snapshot
 from rank_probe.version import __version__
+from rank_probe.wire.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH, Snapshot
 
 # Returns what to tell a rank of its own figures now; None most of the time.
 Figures = Callable[[Snapshot], Mapping[str, float] | None]

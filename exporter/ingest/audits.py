@@ -9,7 +9,7 @@ from pydantic.dataclasses import dataclass
 from exporter.ingest.values import Label
 from exporter.operator.refusals import REFUSALS
 from exporter.ranks.audits import Audits
-from rank_probe.audit.findings import Status
+from rank_probe.audit.checks.findings import Status
 from rank_probe.audit.names import AUDIT_PATH, CHECKS
 
 STATUSES: Final = tuple(status.value for status in Status)

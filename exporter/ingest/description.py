@@ -7,8 +7,8 @@ from fastapi.openapi.constants import REF_TEMPLATE
 from pydantic import TypeAdapter
 
 from exporter.ingest.schema import RESULTS, SnapshotBody
-from rank_probe.snapshot import LEVELS, SNAPSHOT_PATH
-from rank_probe.stages import STAGES, SYNC
+from rank_probe.wire.snapshot import LEVELS, SNAPSHOT_PATH
+from rank_probe.wire.stages import STAGES, SYNC
 
 ANSWER: Final = {
     "type": "object",

@@ -13,8 +13,8 @@ from exporter.operator.refusals import Refusal
 from exporter.ranks.limits import Beginnings, NoRoom
 from exporter.ranks.store import HeldRank, RankStore
 from exporter.scrapers import Scraper, Scrapers
-from rank_probe.snapshot import DRY_RUN_PATH
 from rank_probe.version import __version__
+from rank_probe.wire.snapshot import DRY_RUN_PATH
 
 SNAPSHOT: Final = {"schema": {"$ref": REF_TEMPLATE.format(model="Snapshot")}}
 BODY: Final[dict[str, Any]] = {

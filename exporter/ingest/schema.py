@@ -36,8 +36,9 @@ from exporter.ingest.values import (
 from exporter.ranks.limits import NoRoom
 from exporter.ranks.store import Forbidden, Superseded
 from exporter.validation import NOT_JSON, SAME_RELEASE, sentence
-from rank_probe.figures import FIGURES
-from rank_probe.snapshot import (
+from rank_probe.judge.verdict import MOST_CHANGES, MOST_GROUPS, MOST_LATE, Change, Late, Verdict
+from rank_probe.wire.figures import FIGURES
+from rank_probe.wire.snapshot import (
     LIFECYCLE,
     MOST_EVENTS,
     MOST_LATE_LINES,
@@ -47,7 +48,6 @@ from rank_probe.snapshot import (
     SCHEMA,
     Snapshot,
 )
-from rank_probe.verdict import MOST_CHANGES, MOST_GROUPS, MOST_LATE, Change, Late, Verdict
 
 # Every result of a push, and its HTTP status.
 RESULTS: Final = {

@@ -14,9 +14,9 @@ from pydantic import (
 from pydantic_core import CoreSchema, core_schema
 
 from exporter.validation import OneOf, wrong
-from rank_probe.snapshot import LEVELS, LIFECYCLE_EVENTS, THREAD_STATES
-from rank_probe.stages import STAGES
-from rank_probe.verdict import LATE_KINDS, LOST_KINDS, REASONS
+from rank_probe.judge.verdict import LATE_KINDS, LOST_KINDS, REASONS
+from rank_probe.wire.snapshot import LEVELS, LIFECYCLE_EVENTS, THREAD_STATES
+from rank_probe.wire.stages import STAGES
 
 # Enough for any real name; a longer one costs memory in every Prometheus downstream.
 LABEL_CHARACTERS: Final = 128

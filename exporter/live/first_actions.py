@@ -8,7 +8,7 @@ from exporter.live import states
 from exporter.live.ranks import RankView
 from exporter.live.sentences import LateView
 from exporter.live.standstill import holding
-from rank_probe.verdict import PAUSES
+from rank_probe.judge.verdict import PAUSES
 
 # By the reason why a job cannot be judged, or not yet.
 NOT_JUDGEABLE: Final = {

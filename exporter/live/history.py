@@ -5,8 +5,8 @@ from collections import deque
 from typing import Final
 
 from exporter.live.window import Moment, process_of
-from rank_probe.snapshot import Snapshot
-from rank_probe.stages import STAGES
+from rank_probe.wire.snapshot import Snapshot
+from rank_probe.wire.stages import STAGES
 
 COLUMN_SECONDS: Final = 10.0
 COLUMNS: Final = 60

@@ -10,7 +10,7 @@ from exporter.live.ranks import RankView, view_unprobed
 from exporter.live.summary import JobVerdict, job_verdict
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.ranks.jobs import NodeJob
-from rank_probe import identity
+from rank_probe.process import identity
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from exporter.live.causes import CauseView, cause_sentence
 from exporter.ranks.jobs import NODE as BY_NODE
 from exporter.ranks.jobs import Spoken
 from exporter.vocabulary import words
-from rank_probe.verdict import MILD, NODE, PAUSES, UNSYNCED, Change, Late, Verdict
+from rank_probe.judge.verdict import MILD, NODE, PAUSES, UNSYNCED, Change, Late, Verdict
 
 # Above this share of a step, the wait that all ranks have in common is mentioned.
 COMMON_WAIT_RATIO: Final = 0.25

@@ -34,8 +34,8 @@ from exporter.live.standstill import (
 from exporter.ranks.jobs import JOIN, NodeJob, Spoken
 from exporter.ranks.told import told
 from exporter.vocabulary import words
-from rank_probe.snapshot import LEVEL_OFF
-from rank_probe.verdict import NO_PEERS, NODE, WARMING_UP, Change
+from rank_probe.judge.verdict import NO_PEERS, NODE, WARMING_UP, Change
+from rank_probe.wire.snapshot import LEVEL_OFF
 
 # The join begins with the first step: a rank with more steps and no join will not get one.
 BEGUN_STEPS: Final = 5

@@ -4,8 +4,8 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from rank_probe.snapshot import Snapshot
-from rank_probe.stages import STAGES
+from rank_probe.wire.snapshot import Snapshot
+from rank_probe.wire.stages import STAGES
 
 WINDOW_SECONDS: Final = 60.0
 # Fewer steps show nothing. With slow steps the window holds this many, however long they take.

@@ -8,7 +8,7 @@ from typing import Any, Final
 from exporter.errors import UsageError, reason
 from exporter.operator.orders import CONTROL_PATH, Order
 from exporter.settings import Settings
-from rank_probe.push import DEFAULT_ENDPOINT, Bearer, open_connection
+from rank_probe.report.push import DEFAULT_ENDPOINT, Bearer, open_connection
 
 # A person is waiting, so longer than the probe's timeout.
 TIMEOUT_SECONDS: Final = 5.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from exporter.listeners.peer import Peer
 from exporter.operator.orders import Order
 from exporter.ranks.store import Forbidden, HeldRank, RankStore
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 

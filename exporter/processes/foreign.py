@@ -6,7 +6,7 @@ from typing import Final
 from exporter.nvml.sample import GpuSample
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankOnGpu, started_as
-from rank_probe import identity
+from rank_probe.process import identity
 
 # Parts of the driver and of a desktop, by the 15 characters of a name that the kernel keeps: they
 # run on every GPU, or compute for the job (the MPS server).

@@ -10,9 +10,9 @@ from exporter.listeners.peer import NAMESPACE_OF, UNKNOWN, Peer
 from exporter.nvml.sample import GpuSample, NvmlSource
 from exporter.processes.process import Process
 from exporter.ranks.store import HeldRank, RankStore
-from rank_probe import identity
-from rank_probe.identity import Identity
-from rank_probe.snapshot import Snapshot
+from rank_probe.process import identity
+from rank_probe.process.identity import Identity
+from rank_probe.wire.snapshot import Snapshot
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from typing import Final
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND
 from exporter.processes.usage import Usage, beginning, stat
 from exporter.processes.worker_window import Look, WorkerWindow
-from rank_probe.waits import (
+from rank_probe.lines.system_calls import (
     BLOCKED,
     DISK,
     PIPE,

@@ -11,8 +11,8 @@ from exporter.causes.model import ThreadState
 from exporter.processes.children import Children, family
 from exporter.processes.loader_workers import loader_workers
 from exporter.processes.worker_look import Pipes, WatchedWorker
-from rank_probe.stages import DATA, STAGES
-from rank_probe.waits import CPU_QUEUE, DISK, Wait
+from rank_probe.lines.system_calls import CPU_QUEUE, DISK, Wait
+from rank_probe.wire.stages import DATA, STAGES
 
 # At first, so that there is an answer within a second, with that of the main thread.
 FIRST_INTERVAL_SECONDS: Final = 0.1

@@ -4,7 +4,7 @@ from collections import Counter, deque
 from dataclasses import dataclass
 from typing import Final
 
-from rank_probe.waits import BLOCKED, CPU_QUEUE, LOCK, RUNNING, Wait
+from rank_probe.lines.system_calls import BLOCKED, CPU_QUEUE, LOCK, RUNNING, Wait
 
 # Fewer looks say nothing.
 LEAST_LOOKS: Final = 8

@@ -14,8 +14,8 @@ from typing import Final
 
 from exporter.ranks.store import HeldRank
 from exporter.vocabulary.thresholds import Thresholds
-from rank_probe.snapshot import LEVEL_OFF
-from rank_probe.verdict import Late, Verdict, from_json
+from rank_probe.judge.verdict import Late, Verdict, from_json
+from rank_probe.wire.snapshot import LEVEL_OFF
 
 # Who judges a job: rank 0, which compares all ranks through the join, or the exporter of each node.
 JOIN, NODE = "join", "node"

@@ -8,8 +8,8 @@ from exporter.ranks.jobs import NODE, NodeJob, Spoken, node_jobs
 from exporter.ranks.node_judge import NodeJudge
 from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
-from rank_probe.snapshot import LEVEL_OFF, Snapshot
-from rank_probe.verdict import Verdict
+from rank_probe.judge.verdict import Verdict
+from rank_probe.wire.snapshot import LEVEL_OFF, Snapshot
 
 # A block of steps takes half a minute or more, so the node's verdict changes no faster.
 LOOK_SECONDS: Final = 10.0

@@ -12,9 +12,9 @@ from statistics import fmean, median, quantiles
 from typing import Final, NamedTuple
 
 from exporter.ranks.jobs import NodeJob
-from rank_probe.snapshot import LEVEL_OFF, Snapshot
-from rank_probe.stages import STAGES, SYNC
-from rank_probe.verdict import MOST_LATE, NO_SYNC, PERSISTENT, Late, Verdict
+from rank_probe.judge.verdict import MOST_LATE, NO_SYNC, PERSISTENT, Late, Verdict
+from rank_probe.wire.snapshot import LEVEL_OFF, Snapshot
+from rank_probe.wire.stages import STAGES, SYNC
 
 # An incident begins over its own group by so much, and by so many times the spread of the faster
 # ranks. It ends below half of that, so that a delay near the limit is one incident.

@@ -8,7 +8,7 @@ from typing import Final
 
 from exporter.listeners.peer import Peer
 from exporter.ranks.limits import Beginnings, Place, RankLimits, reached
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 
 # Ten missed pushes: such a process is silent, and a newer process may replace it.
 SILENT_SECONDS: Final = 10.0

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rank_probe.verdict import NODE, PAUSES, PERSISTENT, Late
+from rank_probe.judge.verdict import NODE, PAUSES, PERSISTENT, Late
 
 # A rank that costs this share of the costliest one, or less, is not told: fix that one first.
 LEAST_SHARE: Final = 0.1

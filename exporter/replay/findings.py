@@ -9,7 +9,16 @@ from typing import Final
 from exporter.ranks.told import told
 from exporter.replay.incidents import TraceIncident, changes, incidents, late_ranks
 from exporter.replay.judge import JudgedStretch
-from rank_probe.verdict import MILD, NODE, PAUSES, PERSISTENT, UNSYNCED, WARMING_UP, Change, Late
+from rank_probe.judge.verdict import (
+    MILD,
+    NODE,
+    PAUSES,
+    PERSISTENT,
+    UNSYNCED,
+    WARMING_UP,
+    Change,
+    Late,
+)
 
 # Findings of these kinds name ranks that others wait for.
 NAMING: Final = (PERSISTENT, PAUSES, NODE, MILD)

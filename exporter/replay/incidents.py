@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from exporter.replay.judge import JudgedStretch
-from rank_probe.verdict import WARMING_UP, Change, Late, Verdict
+from rank_probe.judge.verdict import WARMING_UP, Change, Late, Verdict
 
 # Another kind of the same incident may have begun at the next mark.
 SAME_ONSET_SECONDS: Final = 2.0

@@ -8,9 +8,9 @@ from typing import Final
 from exporter.accounting.windows import PlainReduction
 from exporter.replay.timeline import TraceStretch, TraceTimeline
 from exporter.replay.traces import Run
-from rank_probe.judge import WARMUP_STEPS, Judge
-from rank_probe.verdict import Verdict
-from rank_probe.windows import Leader
+from rank_probe.judge.judge import WARMUP_STEPS, Judge
+from rank_probe.judge.verdict import Verdict
+from rank_probe.judge.windows import Leader
 
 # As often as the join calls the judge, in jobs of up to 256 ranks.
 EVERY_SECONDS: Final = 2.0

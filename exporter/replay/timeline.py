@@ -11,7 +11,7 @@ from typing import Final
 
 from exporter.accounting.step import SYNC
 from exporter.replay.traces import Run
-from rank_probe.windows import LEAST_STEPS
+from rank_probe.judge.windows import LEAST_STEPS
 
 # time_s is rounded in the files.
 ROUNDING_SECONDS: Final = 0.01

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from exporter.errors import UsageError, reading
-from rank_probe.stages import STAGES
+from rank_probe.wire.stages import STAGES
 
 IDENTITY: Final = ("job_id", "rank", "peer_group", "step", "time_s")
 NODE: Final = "node"
@@ -141,7 +141,7 @@ def _take(path: Path, cells: dict[str, str], runs: dict[tuple[str, int], Run]) -
 
 def _attempt(name: str, job_id: str, rank: int) -> int:
     """Return the attempt in *name*, if this is a file name that the probe would give."""
-    safe = re.sub(r"[^A-Za-z0-9._-]", "_", job_id)  # As in rank_probe/trace.py.
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", job_id)  # As in rank_probe/report/trace.py.
     match = re.fullmatch(r"(.*)-(\d+)-(\d+)\.csv", name, re.ASCII)
     return int(match[2]) if match and (match[1], match[3]) == (safe, str(rank)) else 0
 

@@ -13,7 +13,7 @@ from exporter.simulate.training import (
     Phase,
     Training,
 )
-from rank_probe.verdict import MOST_LATE, NO_SYNC, NODE, PERSISTENT, Late, Verdict
+from rank_probe.judge.verdict import MOST_LATE, NO_SYNC, NODE, PERSISTENT, Late, Verdict
 
 # How often rank 0 judges, and how much its figures, means of the last minute, vary between rounds.
 ROUND_SECONDS: Final = 5.0

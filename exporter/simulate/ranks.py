@@ -20,8 +20,8 @@ from exporter.simulate.training import (
     Phase,
     Training,
 )
-from rank_probe.snapshot import MOST_THREAD_STATES, Snapshot
 from rank_probe.version import __version__
+from rank_probe.wire.snapshot import MOST_THREAD_STATES, Snapshot
 
 # Of its peers, by figure: the lower third, the median and the upper third.
 PeerFigures = Mapping[str, list[float]]

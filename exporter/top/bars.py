@@ -7,7 +7,7 @@ from typing import Final
 from rich.text import Text
 
 from exporter.top.words import STAGE_STYLES
-from rank_probe.stages import STAGES, SYNC
+from rank_probe.wire.stages import STAGES, SYNC
 
 WAIT: Final = STAGES[SYNC]
 OWN_BLOCK: Final = "█"

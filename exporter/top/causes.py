@@ -14,7 +14,7 @@ from exporter.live.sentences import LateView
 from exporter.live.states import HUNG
 from exporter.top.model import Job
 from exporter.vocabulary.words import cause_in_short
-from rank_probe.verdict import NODE
+from rank_probe.judge.verdict import NODE
 
 # A late rank has one of the first two, and a figure of its own and one of its peers, or none.
 INFO: Final = "rankskew_late_cause_info"

@@ -15,7 +15,7 @@ from exporter.live.sentences import LateView
 from exporter.top import causes
 from exporter.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, Rank, in_order, no_such_job
 from exporter.top.ranks import holds_up, worth_a_row
-from rank_probe.verdict import Change
+from rank_probe.judge.verdict import Change
 
 Read = TypeVar("Read")
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from exporter.live import states
 from exporter.live.sentences import LateView
-from rank_probe.verdict import Change
+from rank_probe.judge.verdict import Change
 
 # Not known: a Prometheus without the rules that record states, or an exporter of another version.
 UNKNOWN: Final = "?"

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from exporter.vocabulary import words
-from rank_probe.stages import STAGES, SYNC
+from rank_probe.wire.stages import STAGES, SYNC
 
 WAIT: Final = STAGES[SYNC]
 

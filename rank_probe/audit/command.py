@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from rank_probe.audit.catalog import audit
+from rank_probe.audit.checks.catalog import audit
+from rank_probe.audit.checks.launch import Launch
 from rank_probe.audit.exchange import NoAnswer
-from rank_probe.audit.files import Mounts
-from rank_probe.audit.launch import Launch
 from rank_probe.audit.push import NotPushed, push
+from rank_probe.audit.readings.files import Mounts
 from rank_probe.audit.report import as_json, as_metrics, as_text, failed
 from rank_probe.audit.session import Asked, look
-from rank_probe.options import Parser, duration
+from rank_probe.command_line.parser import Parser, duration
 
 DESCRIPTION: Final = """\
 Say whether this launch could be slow, or hang, because of how it is set up. Under

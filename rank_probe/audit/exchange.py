@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
-from rank_probe.audit.facts import Facts, NotFacts, pack, unpack
+from rank_probe.audit.readings.facts import Facts, NotFacts, pack, unpack
 
 POSTED: Final = "posted"
 LEFT: Final = "left"

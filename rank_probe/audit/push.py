@@ -5,10 +5,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from rank_probe import identity
-from rank_probe.audit.findings import Outcome
+from rank_probe.audit.checks.findings import Outcome
 from rank_probe.audit.names import AUDIT_PATH
-from rank_probe.push import DEFAULT_ENDPOINT, Bearer, open_connection
+from rank_probe.process import identity
+from rank_probe.report.push import DEFAULT_ENDPOINT, Bearer, open_connection
 
 TIMEOUT_SECONDS: Final = 2.0
 LARGEST_ANSWER_BYTES: Final = 65536

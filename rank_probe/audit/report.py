@@ -4,8 +4,8 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from rank_probe.audit.findings import Finding, Outcome, Status, count
-from rank_probe.audit.launch import Launch
+from rank_probe.audit.checks.findings import Finding, Outcome, Status, count
+from rank_probe.audit.checks.launch import Launch
 from rank_probe.audit.names import METRIC
 from rank_probe.version import __version__
 

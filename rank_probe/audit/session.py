@@ -5,12 +5,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from rank_probe import identity
-from rank_probe.audit import devices, exchange, gather
+from rank_probe.audit import exchange
+from rank_probe.audit.checks.launch import Launch
 from rank_probe.audit.exchange import Exchange, NoAnswer
-from rank_probe.audit.files import Mounts
-from rank_probe.audit.launch import Launch
-from rank_probe.identity import Identity
+from rank_probe.audit.readings import devices, gather
+from rank_probe.audit.readings.files import Mounts
+from rank_probe.process import identity
+from rank_probe.process.identity import Identity
 
 # Parts of the time: until the first others may report, until the second they wait for the answer.
 # Between them rank 0 reads and compares, which takes 20 s with 16,384 ranks.

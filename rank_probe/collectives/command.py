@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Final, TextIO
 
 from rank_probe.collectives import metrics, picture, report
-from rank_probe.collectives.ending import CANNOT_MEASURE, Watchdog
-from rank_probe.collectives.failure import CannotMeasure
 from rank_probe.collectives.guard import keep_away
 from rank_probe.collectives.measure import Result, measure
-from rank_probe.collectives.plan import (
+from rank_probe.collectives.measurements.ending import CANNOT_MEASURE, Watchdog
+from rank_probe.collectives.measurements.failure import CannotMeasure
+from rank_probe.collectives.measurements.plan import (
     FACTOR,
     SECONDS,
     SMALLEST_BYTES,
@@ -20,10 +20,10 @@ from rank_probe.collectives.plan import (
     Options,
     plan,
 )
-from rank_probe.collectives.units import parse_bytes, show_bytes
-from rank_probe.collectives.world import connect, joined, place
-from rank_probe.command import WrongCommand
-from rank_probe.options import Parser
+from rank_probe.collectives.measurements.units import parse_bytes, show_bytes
+from rank_probe.collectives.measurements.world import connect, joined, place
+from rank_probe.command_line.grammar import WrongCommand
+from rank_probe.command_line.parser import Parser
 
 HELP: Final = "rank-probe bench-collectives --help"
 DESCRIPTION: Final = """\

@@ -10,8 +10,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from rank_probe.collectives.pairwise import PairTime
-from rank_probe.collectives.rounds import Pair, Round
+from rank_probe.collectives.measurements.pairwise import PairTime
+from rank_probe.collectives.measurements.rounds import Pair, Round
 from rank_probe.collectives.verdict import Measure, doubtful, scope_of
 
 TIMES: Final = 3

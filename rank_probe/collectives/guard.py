@@ -5,13 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rank_probe import identity
-from rank_probe.check import first_snapshot
-from rank_probe.check_exporter import Running, dry_run
-from rank_probe.check_problem import Problem
-from rank_probe.collectives.failure import CannotMeasure
-from rank_probe.collectives.world import World
-from rank_probe.push import DEFAULT_ENDPOINT
+from rank_probe.check.check import first_snapshot
+from rank_probe.check.exporter import Running, dry_run
+from rank_probe.check.problem import Problem
+from rank_probe.collectives.measurements.failure import CannotMeasure
+from rank_probe.collectives.measurements.world import World
+from rank_probe.process import identity
+from rank_probe.report.push import DEFAULT_ENDPOINT
 
 SAY_SO = "wait until it has ended, or measure beside it with --beside-a-job"
 # Named in one sentence.

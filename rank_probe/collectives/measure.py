@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rank_probe.collectives import confirm
+from rank_probe.collectives.measurements.operations import CollectiveTime, time_collectives
+from rank_probe.collectives.measurements.pairwise import PairTime, gathered, time_rounds
+from rank_probe.collectives.measurements.plan import Plan
+from rank_probe.collectives.measurements.rounds import Round
+from rank_probe.collectives.measurements.world import World
 from rank_probe.collectives.named import Named, named
-from rank_probe.collectives.operations import CollectiveTime, time_collectives
-from rank_probe.collectives.pairwise import PairTime, gathered, time_rounds
-from rank_probe.collectives.plan import Plan
-from rank_probe.collectives.rounds import Round
 from rank_probe.collectives.verdict import Suspect, suspects
-from rank_probe.collectives.world import World
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from rank_probe.collectives.convention import bus_bandwidth
 from rank_probe.collectives.measure import Result
+from rank_probe.collectives.measurements.convention import bus_bandwidth
 from rank_probe.collectives.report import by_scope
 from rank_probe.collectives.verdict import costs
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from rank_probe.collectives.units import show_bandwidth, show_seconds
+from rank_probe.collectives.measurements.units import show_bandwidth, show_seconds
 from rank_probe.collectives.verdict import Measure, Scope, Suspect
 
 Kind = Literal["node", "rank", "link"]

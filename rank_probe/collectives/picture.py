@@ -11,9 +11,9 @@ from typing import Final
 
 from rank_probe.collectives.colours import STOPS, Scale, as_hex, colour, text_on
 from rank_probe.collectives.measure import Result
+from rank_probe.collectives.measurements.units import show_bandwidth, show_seconds
 from rank_probe.collectives.named import Slow
 from rank_probe.collectives.report import verdict
-from rank_probe.collectives.units import show_bandwidth, show_seconds
 from rank_probe.collectives.verdict import Link, Measure, costs
 
 MOST_RANKS_WITH_VALUES: Final = 16

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rank_probe.collectives.convention import algorithm_bandwidth, bus_bandwidth
 from rank_probe.collectives.measure import Result
-from rank_probe.collectives.operations import CollectiveTime
-from rank_probe.collectives.pairwise import PairTime
-from rank_probe.collectives.rounds import pairs_of
-from rank_probe.collectives.units import show_bandwidth, show_bytes, show_seconds
+from rank_probe.collectives.measurements.convention import algorithm_bandwidth, bus_bandwidth
+from rank_probe.collectives.measurements.operations import CollectiveTime
+from rank_probe.collectives.measurements.pairwise import PairTime
+from rank_probe.collectives.measurements.rounds import pairs_of
+from rank_probe.collectives.measurements.units import show_bandwidth, show_bytes, show_seconds
 from rank_probe.collectives.verdict import SCOPES, Scope, scope_of
 from rank_probe.version import __version__
 

@@ -15,8 +15,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass
 from typing import Final, Literal, TypeVar
 
-from rank_probe.collectives.pairwise import PairTime
-from rank_probe.collectives.rounds import Pair
+from rank_probe.collectives.measurements.pairwise import PairTime
+from rank_probe.collectives.measurements.rounds import Pair
 
 Measure = Literal["latency", "bandwidth"]
 Scope = Literal["intra-node", "inter-node"]

@@ -6,8 +6,8 @@ from types import TracebackType
 from accelerate import Accelerator
 
 from rank_probe import api
-from rank_probe.guard import never_raise
-from rank_probe.patches import Patches
+from rank_probe.guest.guard import never_raise
+from rank_probe.guest.patches import Patches
 
 
 class Attachment:

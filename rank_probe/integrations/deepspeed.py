@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from deepspeed.runtime.engine import DeepSpeedEngine
 
-from rank_probe import api, events
-from rank_probe.guard import never_raise
-from rank_probe.patches import Patches
+from rank_probe import api
+from rank_probe.guest.guard import never_raise
+from rank_probe.guest.patches import Patches
+from rank_probe.measure import events
 
 # Each with its stage; the collectives inside count as `sync`, as everywhere.
 _STAGE_OF = {

@@ -4,9 +4,10 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from rank_probe import api, events
-from rank_probe.guard import never_raise
-from rank_probe.patches import Patches
+from rank_probe import api
+from rank_probe.guest.guard import never_raise
+from rank_probe.guest.patches import Patches
+from rank_probe.measure import events
 
 
 def _callback_classes() -> tuple[type, ...]:

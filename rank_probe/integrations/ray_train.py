@@ -9,10 +9,11 @@ import ray.train
 from ray.train.v2._internal.execution import collective_impl
 from ray.train.v2._internal.execution.context import TrainContext
 
-from rank_probe import api, events
-from rank_probe.guard import never_raise
-from rank_probe.patches import Patches
-from rank_probe.tape import Tape
+from rank_probe import api
+from rank_probe.guest.guard import never_raise
+from rank_probe.guest.patches import Patches
+from rank_probe.measure import events
+from rank_probe.measure.tape import Tape
 
 T = TypeVar("T")
 

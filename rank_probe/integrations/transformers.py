@@ -5,9 +5,10 @@ from typing import Any
 
 from transformers import Trainer, TrainerCallback
 
-from rank_probe import api, events
-from rank_probe.guard import never_raise
-from rank_probe.patches import Patches
+from rank_probe import api
+from rank_probe.guest.guard import never_raise
+from rank_probe.guest.patches import Patches
+from rank_probe.measure import events
 
 # The Trainer has callbacks for the end of these methods, not for their beginning.
 _STAGE_OF = {"_evaluate": "eval", "evaluate": "eval", "_save_checkpoint": "checkpoint"}

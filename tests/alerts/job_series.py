@@ -11,7 +11,7 @@ from exporter.collectors.rank.late_ranks import LateRanksCollector
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 from tests.alerts.jobs import RESTART_PAUSE_SECONDS, Job, Step
 from tests.exporter.snapshots import snapshot
 from tests.rank_probe.judged import judged_steps, vectors

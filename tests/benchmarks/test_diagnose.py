@@ -9,7 +9,7 @@ from benchmarks.diagnose_plan import BALANCED, CANNOT_TELL, FOUND, TOUR, Expecte
 from benchmarks.diagnose_score import is_right, score
 from exporter.advice import advice, situations
 from exporter.simulate.plan import tour
-from rank_probe.stages import STAGES
+from rank_probe.wire.stages import STAGES
 
 
 def finding(**changes: Any) -> dict[str, Any]:

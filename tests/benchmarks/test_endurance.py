@@ -5,7 +5,7 @@ import tracemalloc
 import pytest
 
 from benchmarks.endurance import read_meanwhile, train
-from rank_probe.timeline import Timeline
+from rank_probe.measure.timeline import Timeline
 
 
 @pytest.fixture

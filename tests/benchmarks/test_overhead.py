@@ -19,7 +19,7 @@ from benchmarks.overhead_blocks import ADDED, BARE, Cost, Costs, measure
 from benchmarks.overhead_loops import ARMS, DDP, LOOPS, PEERS, PLAIN, TEXT, Loop, texts
 from benchmarks.overhead_processes import ROOT, Group, Probe, measure_all, probe_of, run
 from rank_probe import api
-from rank_probe.stages import SYNC
+from rank_probe.wire.stages import SYNC
 
 # The least that has an interval.
 SMALL = overhead.Size(

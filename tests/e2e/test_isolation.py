@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from exporter.operator.orders import CONTROL_PATH
-from rank_probe.snapshot import SNAPSHOT_PATH
+from rank_probe.wire.snapshot import SNAPSHOT_PATH
 from tests.exporter.running import RunningExporter
 from tests.exporter.snapshots import snapshot, verdict
 

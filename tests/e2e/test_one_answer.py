@@ -15,7 +15,7 @@ from exporter.live import states
 from exporter.top.from_exporter import read_exporters
 from exporter.top.from_prometheus import read_prometheus
 from exporter.top.model import Job
-from rank_probe.verdict import MILD, UNSYNCED
+from rank_probe.judge.verdict import MILD, UNSYNCED
 from tests.e2e.tour import PLACES, Tour
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

@@ -3,8 +3,8 @@
 from dataclasses import replace
 from typing import Any, Final
 
-from rank_probe.snapshot import Snapshot
-from rank_probe.verdict import PERSISTENT, Change, Late, Verdict
+from rank_probe.judge.verdict import PERSISTENT, Change, Late, Verdict
+from rank_probe.wire.snapshot import Snapshot
 
 DEFAULT: Final = Snapshot(
     job_id="llama",

@@ -18,8 +18,8 @@ from exporter.advice import (
 from exporter.live.states import STATES
 from exporter.vocabulary import words
 from exporter.vocabulary.words import CAUSES
-from rank_probe.stages import STAGES
-from rank_probe.verdict import REASONS
+from rank_probe.judge.verdict import REASONS
+from rank_probe.wire.stages import STAGES
 from tests.alerts.receivers import promised
 
 ALERTS = Path(__file__).parents[2] / "alerts"

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rank_probe import runtime
+from rank_probe.process import runtime
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 import rank_probe as probe
-from rank_probe import api, push
-from rank_probe.stages import OTHER, STAGES
+from rank_probe import api
+from rank_probe.report import push
+from rank_probe.wire.stages import OTHER, STAGES
 from tests.rank_probe.sink import PATIENCE_SECONDS, Sink, listening
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rank_probe.command import USAGE
+from rank_probe.command_line.grammar import USAGE
 from rank_probe.version import __version__
 from tests.rank_probe.sink import listening
 

@@ -11,17 +11,20 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
-from rank_probe import cuda_events, events, runtime, sampling, torch_parallel, torch_store
-from rank_probe.guard import failures
-from rank_probe.join import Join
-from rank_probe.patches import Patches
+from rank_probe.guest.guard import failures
+from rank_probe.guest.patches import Patches
+from rank_probe.join.join import Join
+from rank_probe.lines import sampling
+from rank_probe.measure import events
 from rank_probe.probe import Probe
-from rank_probe.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
-from rank_probe.stages import DATA
+from rank_probe.process import runtime
+from rank_probe.torch_hooks import cuda_events, parallel, store
+from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+from rank_probe.wire.stages import DATA
 from tests.exporter.snapshots import verdict
 from tests.rank_probe.fake_events import FakeDevice, FakeEvents
 from tests.rank_probe.fake_time import FakeTime
-from tests.rank_probe.test_join import MemoryStore
+from tests.rank_probe.join.test_join import MemoryStore
 
 RANK_2_OF_4 = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "RANKSKEW_JOB_ID": "j"}
 
@@ -242,7 +245,7 @@ def test_part_that_does_not_fit_this_torch_costs_only_itself(
     def moved(*_: object) -> Patches:
         raise AttributeError("moved")
 
-    monkeypatch.setattr(torch_parallel, "attach", moved)
+    monkeypatch.setattr(parallel, "attach", moved)
     probe = Probe(automatic=True, environment=RANK_2_OF_4)
     before, backward = failures.count, torch.autograd.backward
     probe.attach()
@@ -258,7 +261,7 @@ def test_rank_that_was_off_joins_no_more() -> None:
     """Its peers' steps went on while it was off, so its next ones have other numbers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(runtime, "rank_and_world_size", lambda: (2, 4))
-        patch.setattr(torch_store, "opener", lambda: MemoryStore)
+        patch.setattr(store, "opener", lambda: MemoryStore)
         on, off = (Probe(automatic=False, environment=RANK_2_OF_4) for _ in range(2))
         off._after_push({"level": "off"})
         off._after_push({"level": "stages"})
@@ -334,7 +337,7 @@ def test_join_goes_on_with_the_devices_steps(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(runtime, "gpu_model", lambda: "")
     monkeypatch.setattr(runtime, "rank_and_world_size", lambda: (2, 4))
     monkeypatch.setattr(cuda_events, "CudaEvents", lambda: cuda)
-    monkeypatch.setattr(torch_store, "opener", lambda: MemoryStore)
+    monkeypatch.setattr(store, "opener", lambda: MemoryStore)
     monkeypatch.setattr(Join, "begin", lambda self, connect, place, steps, who: begun.append(steps))
     probe = Probe(automatic=False, environment=RANK_2_OF_4)
     probe.timeline.tape.note(events.STEP)
@@ -366,8 +369,8 @@ def test_what_the_join_needs_is_there_before_training(
     probe.attach()
     probe.detach()
 
-    assert "rank_probe.torch_store" in sys.modules
-    assert ("rank_probe.join_merge" in sys.modules) is expected
+    assert "rank_probe.torch_hooks.store" in sys.modules
+    assert ("rank_probe.join.merge" in sys.modules) is expected
 
 
 def test_snapshots_leave_no_garbage() -> None:
@@ -390,11 +393,11 @@ def test_rank_0_rehearses_the_join_while_the_ranks_meet(
     monkeypatch: pytest.MonkeyPatch, rank: str, expected: int
 ) -> None:
     """Not when torch is imported: a thread that imports would wait for that, and be waited for."""
-    monkeypatch.delitem(sys.modules, "rank_probe.join_rehearsal", raising=False)
+    monkeypatch.delitem(sys.modules, "rank_probe.join.rehearsal", raising=False)
     probe = Probe(automatic=False, environment={"RANK": rank, "WORLD_SIZE": "2"})
     probe.attach()
     rehearsed: list[None] = []
-    if (module := sys.modules.get("rank_probe.join_rehearsal")) is not None:
+    if (module := sys.modules.get("rank_probe.join.rehearsal")) is not None:
         assert module.rehearse.cache_info().currsize == 0
         monkeypatch.setattr(module, "rehearse", lambda: rehearsed.append(None))
     dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)

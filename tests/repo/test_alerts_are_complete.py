@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from alerts import build_index
-from rank_probe.stages import STAGES
+from rank_probe.wire.stages import STAGES
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = ROOT / "alerts" / "runbooks"

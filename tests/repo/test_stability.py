@@ -14,9 +14,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from exporter.ingest.schema import SnapshotBody, parse
-from rank_probe.figures import FIGURES
-from rank_probe.snapshot import LIFECYCLE, LIFECYCLE_EVENTS, SCHEMA
-from rank_probe.stages import STAGES
+from rank_probe.wire.figures import FIGURES
+from rank_probe.wire.snapshot import LIFECYCLE, LIFECYCLE_EVENTS, SCHEMA
+from rank_probe.wire.stages import STAGES
 from tests.exporter.snapshots import CHANGE, snapshot, verdict
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "ingest"

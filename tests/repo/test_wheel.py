@@ -39,7 +39,7 @@ def wheel(released: Path) -> Path:
 
 
 IS_PURE = (
-    "from rank_probe import ledger, tape;"
+    "from rank_probe.measure import ledger, tape;"
     "print(tape.new_tape is tape.PythonTape, ledger.new_ledger is ledger.PythonLedger)"
 )
 

@@ -8,8 +8,8 @@ from prometheus_client.metrics_core import Metric
 from exporter.collectors.table import Row, families, in_order
 from exporter.ranks.jobs import JOIN, NodeJob
 from exporter.ranks.node_jobs import NodeJobs
-from rank_probe.stages import STAGES
-from rank_probe.verdict import LOST_KINDS, Verdict
+from rank_probe.judge.verdict import LOST_KINDS, Verdict
+from rank_probe.wire.stages import STAGES
 
 
 class Judged(NamedTuple):

@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.rank.ranks import IDENTITY
 from exporter.evidence.late_causes import LateCauses
-from rank_probe.verdict import MOST_LATE
+from rank_probe.judge.verdict import MOST_LATE
 
 # Texts are no names: a page has room for them, and Prometheus for a few of them.
 SENTENCE_CHARACTERS: Final = 256

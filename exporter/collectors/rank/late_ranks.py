@@ -10,8 +10,8 @@ from prometheus_client.metrics_core import Metric
 from exporter.collectors.rank.ranks import IDENTITY, identity
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankKey
-from rank_probe.stages import STAGES
-from rank_probe.verdict import UNSYNCED
+from rank_probe.judge.verdict import UNSYNCED
+from rank_probe.wire.stages import STAGES
 
 # Verdicts give the same onset with small differences; a larger one means a new onset.
 SAME_ONSET_SECONDS: Final = 2.0

@@ -8,8 +8,8 @@ from prometheus_client.metrics_core import Metric
 from exporter.collectors.table import Row, families, in_order
 from exporter.ranks.jobs import node_jobs
 from exporter.ranks.store import HeldRank, RankStore
-from rank_probe.snapshot import LEVEL_OFF, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
-from rank_probe.stages import PHASE_OF, STAGES
+from rank_probe.wire.snapshot import LEVEL_OFF, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+from rank_probe.wire.stages import PHASE_OF, STAGES
 
 IDENTITY = ["job_id", "peer_group", "rank"]
 

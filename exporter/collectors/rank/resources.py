@@ -8,7 +8,7 @@ from prometheus_client.metrics_core import Metric
 from exporter.collectors.rank.ranks import IDENTITY, identity
 from exporter.collectors.table import Row, families, in_order
 from exporter.ranks.store import RankStore
-from rank_probe.snapshot import LIFECYCLE, Snapshot
+from rank_probe.wire.snapshot import LIFECYCLE, Snapshot
 
 ROWS: Final[tuple[Row[Snapshot], ...]] = (
     Row(

@@ -14,8 +14,8 @@ from prometheus_client.metrics_core import Metric
 from exporter.past import LOOK_SECONDS, Past
 from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
-from rank_probe.snapshot import Snapshot
-from rank_probe.stages import PHASE_OF
+from rank_probe.wire.snapshot import Snapshot
+from rank_probe.wire.stages import PHASE_OF
 
 GROUP: Final = ["job_id", "peer_group"]
 # A rank that has not used its GPU yet does not know all of these.

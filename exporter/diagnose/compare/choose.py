@@ -22,7 +22,7 @@ from exporter.errors import UsageError
 from exporter.replay.timeline import TraceTimeline, timeline
 from exporter.replay.traces import Run, run_of
 from exporter.top.model import few
-from rank_probe.judge import WARMUP_STEPS
+from rank_probe.judge.judge import WARMUP_STEPS
 
 SIDES: Final = ("Before", "After")
 

@@ -9,8 +9,8 @@ from typing import Final
 from exporter.diagnose.compare import statistics
 from exporter.diagnose.compare.side import RARE_STAGES, Block, LateRank, Reading, Side
 from exporter.diagnose.compare.statistics import Estimate, Interval
-from rank_probe.stages import STAGES
-from rank_probe.verdict import LOST_KINDS, MILD, UNSYNCED
+from rank_probe.judge.verdict import LOST_KINDS, MILD, UNSYNCED
+from rank_probe.wire.stages import STAGES
 
 IMPROVED: Final = "improved"
 NO_WORSE: Final = "no_worse"

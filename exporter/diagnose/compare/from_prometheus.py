@@ -18,7 +18,7 @@ from exporter.diagnose.compare.side import (
     Side,
     pause_seconds,
 )
-from rank_probe.verdict import MILD, UNSYNCED
+from rank_probe.judge.verdict import MILD, UNSYNCED
 
 # The median of so many ranks is that of all, and Prometheus compares them in a second.
 MOST_RANKS: Final = 256

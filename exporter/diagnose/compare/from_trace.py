@@ -17,8 +17,8 @@ from exporter.diagnose.compare.side import (
 from exporter.replay.replay import Replay, replay
 from exporter.replay.timeline import timeline
 from exporter.replay.traces import Run, instance
-from rank_probe.stages import STAGES
-from rank_probe.windows import LEAST_STEPS
+from rank_probe.judge.windows import LEAST_STEPS
+from rank_probe.wire.stages import STAGES
 
 
 def trace_side(run: Run, what: str, numbers: Collection[int]) -> Side:

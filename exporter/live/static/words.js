@@ -11,7 +11,7 @@ export const gigabytes = (bytes) => bytes == null ? "–" : (bytes / 2 ** 30).to
 
 export const percent = (ratio) => ratio == null ? "–" : Math.round(100 * ratio) + " %";
 
-// A figure in its base unit, the last part of its name in rank_probe/figures.py.
+// A figure in its base unit, the last part of its name in rank_probe/wire/figures.py.
 export const figure = (value, unit) => value == null ? "–"
   : unit === "seconds" ? duration(value) : unit === "ratio" ? percent(value) : scaled(value) + (UNITS[unit] ?? "");
 

@@ -8,7 +8,7 @@ import pynvml
 
 from exporter.nvml.calls import PROCESS_OBSOLETE, CallFailed, Calls
 from exporter.nvml.readings.query import Ask
-from rank_probe.cpus import cpu_list
+from rank_probe.process.cpus import cpu_list
 
 # nvml.h, nvmlGpuTopologyLevel_t: the common ancestor of two GPUs, nearest first.
 LEVELS: Final = {

@@ -2,11 +2,20 @@
 
 from collections.abc import Iterator, Sequence
 
-from rank_probe.audit import devices
-from rank_probe.audit.devices import BUS_ORDER, ORDER, VISIBLE
-from rank_probe.audit.facts import Facts
-from rank_probe.audit.findings import Finding, count, fail, names, not_checked, ok, ranks, warn
-from rank_probe.audit.launch import Launch, grouped
+from rank_probe.audit.checks.findings import (
+    Finding,
+    count,
+    fail,
+    names,
+    not_checked,
+    ok,
+    ranks,
+    warn,
+)
+from rank_probe.audit.checks.launch import Launch, grouped
+from rank_probe.audit.readings import devices
+from rank_probe.audit.readings.devices import BUS_ORDER, ORDER, VISIBLE
+from rank_probe.audit.readings.facts import Facts
 
 
 def without_gpus(launch: Launch) -> Finding | None:

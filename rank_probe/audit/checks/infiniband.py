@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from rank_probe.audit.facts import Facts, Port
-from rank_probe.audit.findings import Finding, fail, names, not_checked, ok, warn
-from rank_probe.audit.launch import Launch, majority
-from rank_probe.audit.network import matching
+from rank_probe.audit.checks.findings import Finding, fail, names, not_checked, ok, warn
+from rank_probe.audit.checks.launch import Launch, majority
+from rank_probe.audit.readings.facts import Facts, Port
+from rank_probe.audit.readings.network import matching
 
 CHOOSER = "NCCL_IB_HCA"
 

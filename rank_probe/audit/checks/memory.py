@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 from typing import Final
 
-from rank_probe.audit import devices
-from rank_probe.audit.findings import Finding, binary, fail, not_checked, ok, ranks, warn
-from rank_probe.audit.launch import Launch
+from rank_probe.audit.checks.findings import Finding, binary, fail, not_checked, ok, ranks, warn
+from rank_probe.audit.checks.launch import Launch
+from rank_probe.audit.readings import devices
 
 MIB: Final = 2**20
 GIB: Final = 2**30

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator, Sequence
 
-from rank_probe.audit.facts import Facts
-from rank_probe.audit.findings import Finding, fail, names, not_checked, ok, warn
-from rank_probe.audit.launch import Launch, grouped, majority
-from rank_probe.audit.network import CHOOSERS
+from rank_probe.audit.checks.findings import Finding, fail, names, not_checked, ok, warn
+from rank_probe.audit.checks.launch import Launch, grouped, majority
+from rank_probe.audit.readings.facts import Facts
+from rank_probe.audit.readings.network import CHOOSERS
 
 
 def socket_interface(launch: Launch) -> Iterator[Finding]:

@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from typing import Final
 
-from rank_probe.audit.findings import Finding, count, fail, ok, ranks, warn
-from rank_probe.audit.launch import Launch, grouped
+from rank_probe.audit.checks.findings import Finding, count, fail, ok, ranks, warn
+from rank_probe.audit.checks.launch import Launch, grouped
 
 # Libraries, devices and data files.
 ANY_RANK: Final = 256

@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from rank_probe.audit.checks.devices import without_gpus
-from rank_probe.audit.facts import Facts, Gpu
-from rank_probe.audit.findings import Finding, fail, names, not_checked, ok, warn
-from rank_probe.audit.launch import Launch, majority
+from rank_probe.audit.checks.findings import Finding, fail, names, not_checked, ok, warn
+from rank_probe.audit.checks.launch import Launch, majority
+from rank_probe.audit.readings.facts import Facts, Gpu
 
 # nvmlGpuTopologyLevel_t, and what nvidia-smi topo -m calls it.
 LEVELS = {0: "", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}

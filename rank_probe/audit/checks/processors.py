@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator, Sequence
 
-from rank_probe.audit import devices
 from rank_probe.audit.checks.devices import without_gpus
-from rank_probe.audit.facts import Facts
-from rank_probe.audit.findings import Finding, count, fail, not_checked, ok, ranks, warn
-from rank_probe.audit.launch import Launch, grouped, majority
+from rank_probe.audit.checks.findings import Finding, count, fail, not_checked, ok, ranks, warn
+from rank_probe.audit.checks.launch import Launch, grouped, majority
+from rank_probe.audit.readings import devices
+from rank_probe.audit.readings.facts import Facts
 
 THREADS = "OMP_NUM_THREADS"
 BIND = (

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator
 
-from rank_probe.audit.findings import Finding, fail, not_checked, ok, ranks
-from rank_probe.audit.launch import Launch
+from rank_probe.audit.checks.findings import Finding, fail, not_checked, ok, ranks
+from rank_probe.audit.checks.launch import Launch
 
 
 def reported(launch: Launch) -> Iterator[Finding]:

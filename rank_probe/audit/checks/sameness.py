@@ -3,9 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from rank_probe.audit.findings import Finding, Status, not_checked, ok, ranks
-from rank_probe.audit.launch import Launch, majority
-from rank_probe.audit.variables import HIDDEN
+from rank_probe.audit.checks.findings import Finding, Status, not_checked, ok, ranks
+from rank_probe.audit.checks.launch import Launch, majority
+from rank_probe.audit.readings.variables import HIDDEN
 
 # Variables of the libraries in which ranks talk to each other: a difference can hang the job.
 COMMUNICATION: Final = ("NCCL_", "TORCH_NCCL_", "GLOO_", "UCX_", "FI_")

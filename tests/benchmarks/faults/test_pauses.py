@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 from benchmarks.faults.pauses import Hooks, Paused, Pauses, _read, build, empty_loop, naps
-from rank_probe import breath
+from rank_probe.guest import yielding
 
 
 def test_longest_pause_counts_what_the_probe_used() -> None:
@@ -26,13 +26,13 @@ def test_longest_pause_counts_what_the_probe_used() -> None:
 
 def test_code_of_the_probe_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a hook does is ours; what the script does is not."""
-    monkeypatch.setattr(breath, "BREATH_SECONDS", 0.02)
+    monkeypatch.setattr(yielding, "TURN_SECONDS", 0.02)
     pauses = Pauses()
     Hooks(pauses).watch()
     try:
         time.sleep(0.05)
         before = pauses.take()
-        breath.breathe()
+        yielding.give_way()
         paused = pauses.take()
     finally:
         sys.setprofile(None)
@@ -41,7 +41,7 @@ def test_code_of_the_probe_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 0.02 <= paused.held_up_seconds < 0.05
 
 
-HOOK: Final = str(Path(breath.__file__).with_name("made_up.py"))
+HOOK: Final = str(Path(yielding.__file__).with_name("made_up.py"))
 
 
 def test_hook_that_computes_is_ours() -> None:

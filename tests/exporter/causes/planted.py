@@ -5,7 +5,7 @@ from typing import Final
 
 from exporter.causes.explain import explain
 from exporter.causes.model import Cause, Evidence, Lateness, Quantiles, ThreadState
-from rank_probe.verdict import NODE, PERSISTENT
+from rank_probe.judge.verdict import NODE, PERSISTENT
 
 # Seconds a step of a rank that nothing is wrong with; half a second in all, as in the simulation.
 STAGES: Final = {

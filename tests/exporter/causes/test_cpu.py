@@ -3,7 +3,7 @@
 import pytest
 
 from exporter.causes.explain import explain
-from rank_probe.verdict import PERSISTENT
+from rank_probe.judge.verdict import PERSISTENT
 from tests.exporter.causes.planted import evidence, found, lateness, named, peers
 
 COMPUTE = {"forward": 0.3}

@@ -6,7 +6,7 @@ import pytest
 
 from exporter.causes.excess import excess_of
 from exporter.causes.model import Lateness, Quantiles
-from rank_probe.verdict import PERSISTENT
+from rank_probe.judge.verdict import PERSISTENT
 
 LATE = Lateness("data", PERSISTENT, 0.25, {"data": 0.6, "forward": 0.2})
 PEERS = {

@@ -7,7 +7,7 @@ from exporter.causes.explain import MOST_GUESSES, ROWS, explain
 from exporter.causes.model import Evidence, Lateness, Quantiles, ThreadState
 from exporter.simulate.faults import Kind, Scope
 from exporter.simulate.kinds import KINDS
-from rank_probe.verdict import NODE, PAUSES, PERSISTENT
+from rank_probe.judge.verdict import NODE, PAUSES, PERSISTENT
 from tests.exporter.causes.planted import evidence, found, lateness, named, peers
 
 LINE = "Corpus.__getitem__ (corpus.py:41)"

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 
 from exporter.causes.explain import explain
 from exporter.causes.model import THREAD_STATES, Cause, Evidence, Lateness, Quantiles, ThreadState
-from rank_probe.figures import FIGURES
-from rank_probe.stages import STAGES
-from rank_probe.verdict import LATE_KINDS
+from rank_probe.judge.verdict import LATE_KINDS
+from rank_probe.wire.figures import FIGURES
+from rank_probe.wire.stages import STAGES
 
 T = TypeVar("T")
 STAGE = st.sampled_from([stage for stage in STAGES if stage != "sync"])

@@ -7,9 +7,9 @@ from exporter.causes.explain import ROWS
 from exporter.causes.model import SLEEP, Evidence, Figures, Lateness
 from exporter.causes.row import Kind, Row
 from exporter.causes.shares import is_in_state, slower, waits
-from rank_probe.figures import FIGURES
-from rank_probe.stages import STAGES
-from rank_probe.verdict import PERSISTENT
+from rank_probe.judge.verdict import PERSISTENT
+from rank_probe.wire.figures import FIGURES
+from rank_probe.wire.stages import STAGES
 from tests.exporter.causes.planted import evidence, lateness, peers
 
 EXTRA = {"data": 0.35}

@@ -21,7 +21,7 @@ from exporter.causes.shares import (
     unless,
     waits,
 )
-from rank_probe.verdict import PERSISTENT
+from rank_probe.judge.verdict import PERSISTENT
 
 FIGURE, OTHER = "gc_ratio", "sm_clock_hertz"
 STAGES = ("forward", "backward")

@@ -3,7 +3,7 @@
 import pytest
 
 from exporter.causes.units import COUNT, UNITS, pair, text, unit_of
-from rank_probe.figures import FIGURES
+from rank_probe.wire.figures import FIGURES
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from exporter.scrape.text_format import encode
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.samples import Sample
 
@@ -19,7 +20,6 @@ from exporter.nvml.sample import NvmlSource
 from exporter.ranks.store import RankStore
 from exporter.scrape.levels import exposed_name
 from exporter.scrape.sampling import Scrape
-from exporter.scrape.text_format import encode
 from exporter.settings import Settings
 from tests.exporter.collectors.expose import expose, series
 from tests.exporter.collectors.host import HOST, large_host, mounted

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from exporter.events.journal import LINES_A_MINUTE, MOST_RANKS, Journal
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.clock import Clock
 from tests.exporter.snapshots import snapshot
 

@@ -19,7 +19,7 @@ from exporter.processes.watch import WatchHangs
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankStore
 from exporter.scrape.sampling import Sample
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.clock import Clock
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.snapshots import snapshot

@@ -13,8 +13,8 @@ from exporter.operator.levels import Orders
 from exporter.operator.orders import Order
 from exporter.ranks.limits import RankLimits
 from exporter.ranks.store import RankStore
-from rank_probe.snapshot import LIFECYCLE, Snapshot
-from rank_probe.stages import STAGES
+from rank_probe.wire.snapshot import LIFECYCLE, Snapshot
+from rank_probe.wire.stages import STAGES
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.clock import Clock
 from tests.exporter.snapshots import snapshot

@@ -12,8 +12,8 @@ from exporter.operator.levels import Orders
 from exporter.ranks.limits import BEGINNINGS_A_MINUTE, RankLimits
 from exporter.ranks.store import RankStore
 from exporter.scrapers import Scrapers
-from rank_probe.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH
 from rank_probe.version import __version__
+from rank_probe.wire.snapshot import DRY_RUN_PATH, SNAPSHOT_PATH
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.clock import Clock
 from tests.exporter.snapshots import snapshot

@@ -4,7 +4,7 @@ from typing import Any
 
 from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.operator.levels import Orders
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.asgi import ask
 from tests.exporter.evidence.node import USER, FakeNode
 from tests.exporter.snapshots import snapshot

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from exporter.listeners.connection import HEAD_BYTES, MOST_PIPELINED, REQUEST_SECONDS
-from rank_probe.push import INTERVAL_SECONDS
+from rank_probe.report.push import INTERVAL_SECONDS
 from tests.exporter.ingest_listener import (
     LIMIT_SECONDS,
     MAX_BODY_BYTES,

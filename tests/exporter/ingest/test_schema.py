@@ -13,9 +13,9 @@ from pydantic import TypeAdapter
 
 from exporter.ingest.schema import RESULTS, Refused, SnapshotBody, limits, parse
 from exporter.ingest.values import LARGEST_COUNT
-from rank_probe.figures import FIGURES
-from rank_probe.snapshot import Snapshot
-from rank_probe.verdict import from_json
+from rank_probe.judge.verdict import from_json
+from rank_probe.wire.figures import FIGURES
+from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.snapshots import CHANGE, DEFAULT, LATE, VERDICT, late, snapshot, verdict
 
 

@@ -11,7 +11,7 @@ from exporter.live.page import LiveSummary, LiveView
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.snapshots import verdict
 
 START = 1_700_000_000.0

@@ -5,7 +5,7 @@ import pytest
 from exporter.causes.model import UNKNOWN
 from exporter.causes.units import unit_of
 from exporter.live.causes import CauseView, cause_sentence
-from rank_probe.figures import FIGURES
+from rank_probe.wire.figures import FIGURES
 
 
 @pytest.mark.parametrize(

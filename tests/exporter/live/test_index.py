@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rank_probe.stages import STAGES
+from rank_probe.wire.stages import STAGES
 from tests.exporter.live.browser import FILES, shown
 from tests.exporter.live.node_data import HOT, SENTENCE, healthy, hung, live, no_probe, straggler
 

@@ -15,7 +15,7 @@ from exporter.processes.rank_gpus import RankJoin
 from exporter.processes.watch import WatchHangs
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.nvml.fixed import FixedNvml, node
 from tests.exporter.snapshots import snapshot

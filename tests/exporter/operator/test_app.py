@@ -10,7 +10,7 @@ from exporter.operator.gpus import GpuControl
 from exporter.operator.levels import Orders
 from exporter.operator.orders import GpuOrder, Order
 from exporter.ranks.store import RankStore
-from rank_probe.snapshot import LEVELS
+from rank_probe.wire.snapshot import LEVELS
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.operator.test_gpus import Node
 from tests.exporter.snapshots import snapshot

@@ -6,7 +6,7 @@ from exporter.listeners.peer import Peer
 from exporter.operator.levels import NobodyThere, Orders, everybodys, own
 from exporter.operator.orders import Order
 from exporter.ranks.store import Forbidden, RankStore
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.snapshots import snapshot
 
 USER, OTHER = Peer(1_000), Peer(1_001)

@@ -12,7 +12,7 @@ from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu
 from exporter.ranks.limits import RankLimits
 from exporter.ranks.store import RankStore
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, node
 from tests.exporter.snapshots import snapshot

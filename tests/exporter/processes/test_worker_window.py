@@ -3,7 +3,7 @@
 import pytest
 
 from exporter.processes.worker_window import LEAST_LOOKS, MOST_LOOKS, Look, WorkerWindow
-from rank_probe.waits import CPU_QUEUE, DISK, LOCK, RUNNING, SLEEP, Wait
+from rank_probe.lines.system_calls import CPU_QUEUE, DISK, LOCK, RUNNING, SLEEP, Wait
 
 
 def shares(*looks: Look) -> dict[Wait, float]:

@@ -8,8 +8,8 @@ import pytest
 from exporter.ranks.jobs import NODE, Spoken
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
-from rank_probe.snapshot import Snapshot
-from rank_probe.verdict import Verdict
+from rank_probe.judge.verdict import Verdict
+from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.clock import Clock
 from tests.exporter.snapshots import snapshot
 

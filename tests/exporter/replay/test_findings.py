@@ -9,7 +9,7 @@ from exporter.replay.findings import TraceFinding, findings, not_judgeable
 from exporter.replay.judge import JudgedStretch
 from exporter.replay.timeline import TraceStretch
 from exporter.vocabulary.thresholds import Thresholds
-from rank_probe.verdict import WARMING_UP, Change, Late, Verdict
+from rank_probe.judge.verdict import WARMING_UP, Change, Late, Verdict
 
 INSTANCES = {rank: f"node{rank // 2}" for rank in range(8)}
 

@@ -6,9 +6,9 @@ import pytest
 
 from exporter.errors import UsageError
 from exporter.replay.traces import read_traces
-from rank_probe.identity import for_rank
-from rank_probe.stages import STAGES
-from rank_probe.trace import TraceFile
+from rank_probe.process.identity import for_rank
+from rank_probe.report.trace import TraceFile
+from rank_probe.wire.stages import STAGES
 
 HEADER = "job_id,rank,peer_group,step,time_s,node,data_s,sync_s"
 ROWS = [f"j,{rank},pp0,{step},{step}.5,{rank},0.5,0.25" for step in range(4) for rank in range(2)]

@@ -3,7 +3,7 @@
 from exporter.collectors.catalog import COLLECTORS
 from exporter.simulate.faults import Fault, Scope
 from exporter.simulate.kinds import BY_NAME, KINDS
-from rank_probe.stages import STAGES
+from rank_probe.wire.stages import STAGES
 
 
 def test_fault_affects_its_gpu_its_node_or_its_job() -> None:

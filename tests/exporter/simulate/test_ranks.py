@@ -11,7 +11,7 @@ from exporter.simulate.kinds import BY_NAME
 from exporter.simulate.plan import JobPlan
 from exporter.simulate.ranks import SimulatedRank
 from exporter.simulate.training import Training
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 
 LATE_RANK = 6
 

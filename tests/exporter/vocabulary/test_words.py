@@ -19,7 +19,8 @@ from exporter.vocabulary.words import (
     reasons_in_order,
     slow_at,
 )
-from rank_probe import stages, verdict
+from rank_probe.judge import verdict
+from rank_probe.wire import stages
 
 SHADE = re.compile("#[0-9A-Fa-f]{6}")
 

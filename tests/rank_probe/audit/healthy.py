@@ -3,10 +3,10 @@
 import dataclasses
 from typing import Any
 
-from rank_probe.audit.catalog import audit
-from rank_probe.audit.facts import Facts, Gpu, Interface, Port
-from rank_probe.audit.findings import Outcome, Status
-from rank_probe.audit.launch import Launch
+from rank_probe.audit.checks.catalog import audit
+from rank_probe.audit.checks.findings import Outcome, Status
+from rank_probe.audit.checks.launch import Launch
+from rank_probe.audit.readings.facts import Facts, Gpu, Interface, Port
 
 GIB = 2**30
 HERE = 4

@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from rank_probe.audit.facts import Gpu, Interface, Port
+from rank_probe.audit.readings.facts import Gpu, Interface, Port
 from tests.rank_probe.audit.healthy import GIB, SYS, facts, gpus, settings, uuid
 
 Changes = dict[int, dict[str, Any]]

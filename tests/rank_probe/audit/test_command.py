@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.audit_plants import FILES, NODES
 from rank_probe.audit import command
-from rank_probe.command import WrongCommand
+from rank_probe.command_line.grammar import WrongCommand
 from rank_probe.version import __version__
 from tests import nvmlstub
 

@@ -9,7 +9,7 @@ from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.operator.levels import Orders
 from exporter.ranks.audits import Audits
 from exporter.ranks.store import RankStore
-from rank_probe.audit.findings import Finding, Outcome, Status
+from rank_probe.audit.checks.findings import Finding, Outcome, Status
 from rank_probe.audit.names import AUDIT_PATH
 from rank_probe.audit.push import NotPushed, push
 from tests.exporter.asgi import ask

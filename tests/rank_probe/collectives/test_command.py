@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rank_probe.collectives import command
-from rank_probe.command import WrongCommand
+from rank_probe.command_line.grammar import WrongCommand
 
 
 @pytest.mark.parametrize(

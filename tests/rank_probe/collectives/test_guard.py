@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from rank_probe.collectives import guard
-from rank_probe.collectives.ending import Watchdog
-from rank_probe.collectives.failure import CannotMeasure
 from rank_probe.collectives.guard import keep_away
-from rank_probe.collectives.world import World
-from rank_probe.snapshot import DRY_RUN_PATH
+from rank_probe.collectives.measurements.ending import Watchdog
+from rank_probe.collectives.measurements.failure import CannotMeasure
+from rank_probe.collectives.measurements.world import World
+from rank_probe.wire.snapshot import DRY_RUN_PATH
 from tests.exporter.running import running_exporter
 from tests.exporter.snapshots import snapshot
 from tests.rank_probe.answering import answering
-from tests.rank_probe.test_check import judged
+from tests.rank_probe.check.test_check import judged
 
 JOB = {"job_id": "llama", "ranks": 2, "gpu_uuids": ["GPU-a"]}
 

@@ -4,10 +4,10 @@ import random
 from collections.abc import Mapping, Sequence
 
 from rank_probe.collectives.measure import Result
+from rank_probe.collectives.measurements.operations import CollectiveTime
+from rank_probe.collectives.measurements.pairwise import PairTime
+from rank_probe.collectives.measurements.rounds import rounds
 from rank_probe.collectives.named import named
-from rank_probe.collectives.operations import CollectiveTime
-from rank_probe.collectives.pairwise import PairTime
-from rank_probe.collectives.rounds import rounds
 from rank_probe.collectives.verdict import Link, scope_of, suspects
 
 LATENCY_SECONDS = 20e-6

@@ -9,7 +9,7 @@ from exporter.collectors.rank.nccl import RankNcclCollector
 from exporter.listeners.peer import Peer
 from exporter.nccl_inspector.watch import InspectorWatch, Speeds
 from exporter.ranks.store import RankStore
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.collectors.expose import expose, series
 from tests.exporter.nccl_inspector.lines import line
 from tests.exporter.snapshots import snapshot

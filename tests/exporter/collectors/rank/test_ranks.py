@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from exporter.collectors.rank.ranks import RanksCollector
 from exporter.ranks.store import RankStore
 from exporter.scrape.sampling import Scrape
-from rank_probe.snapshot import Snapshot
+from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.clock import Clock
 from tests.exporter.collectors.expose import expose, series
 from tests.exporter.running import ROOT, promtool_check_metrics

@@ -24,8 +24,8 @@ from exporter.processes.rank_cost import Cost
 from exporter.processes.rank_gpus import RankJoin
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
-from rank_probe.snapshot import LIFECYCLE, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
-from rank_probe.stages import STAGES
+from rank_probe.wire.snapshot import LIFECYCLE, RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+from rank_probe.wire.stages import STAGES
 from tests.exporter.collectors.expose import expose, series
 from tests.exporter.fake_proc import process, torchrun
 from tests.exporter.nvml.fixed import node

@@ -1,0 +1,1 @@
+"""What an audit reads of this process and its node."""

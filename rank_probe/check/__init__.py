@@ -1,0 +1,1 @@
+"""`rank-probe check`: could a rank that starts here report, and would anybody see it?"""

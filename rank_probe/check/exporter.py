@@ -1,0 +1,203 @@
+"""Asks what answers at an endpoint whether it would accept a snapshot, and who scrapes it."""
+
+import http.client
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from rank_probe.check.problem import Problem
+from rank_probe.report.push import DEFAULT_ENDPOINT, Bearer, open_connection
+from rank_probe.version import __version__
+from rank_probe.wire.snapshot import DRY_RUN_PATH, Snapshot
+
+# A busy exporter answers in milliseconds; a node that starts may take a little longer.
+TIMEOUT_SECONDS: Final = 2.0
+LARGEST_ANSWER_BYTES: Final = 2**20
+SERVER_CHARACTERS: Final = 64
+DESCRIPTION_PATH: Final = "/openapi.json"
+# The titles of the descriptions of its three listeners.
+INGEST, WEB, OPERATOR = "rankskew ingest", "rankskew exporter", "rankskew operator"
+# Another job, or the last run of this one, may be about to end.
+PASSING_RESULTS: Final = ("no_room", "forbidden", "superseded")
+
+
+@dataclass(frozen=True, slots=True)
+class Scraper:
+    """Who fetched /metrics, and how long ago."""
+
+    address: str
+    agent: str
+    seconds_ago: float
+
+
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A job with *ranks* that push to the exporter now, on GPUs as far as known.
+
+    *job_id* is empty for a job of another user.
+    """
+
+    job_id: str
+    ranks: int
+    gpu_uuids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What an exporter of *version* says about a snapshot; *reason* is why it would refuse it.
+
+    *running* is None if the exporter is too old to say which jobs run.
+    """
+
+    version: str
+    result: str
+    reason: str | None
+    unknown_fields: int
+    scraped: tuple[Scraper, ...]
+    running: tuple[Running, ...] | None = None
+
+    def require_accepted(self) -> None:
+        """Raise Problem if the snapshot would be refused."""
+        if self.reason is not None:
+            raise Problem(
+                f"the exporter would refuse this rank: {self.reason.rstrip('.')}",
+                may_pass=self.result in PASSING_RESULTS,
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    status: int
+    server: str
+    content: dict[str, Any]
+
+
+def dry_run(endpoint: str, snapshot: Snapshot, environment: Mapping[str, str]) -> DryRun:
+    """Return what the exporter at *endpoint* says; raises Problem if none answers."""
+    bearer = Bearer(environment.get("RANKSKEW_TOKEN_FILE", ""), endpoint)
+    bearer.read()
+    reply = _ask(endpoint, "POST", DRY_RUN_PATH, snapshot.to_json(), bearer.headers)
+    try:
+        return _understood(reply.content)  # Whatever its status, which is that of a push.
+    except (KeyError, TypeError, ValueError):
+        raise _explain(endpoint, reply) from None
+
+
+def _understood(content: Mapping[str, Any]) -> DryRun:
+    reason = content["reason"]
+    return DryRun(
+        version=str(content["version"]),
+        result=str(content["result"]),
+        reason=None if content["would_accept"] else str(reason),
+        unknown_fields=int(content["unknown_fields"]),
+        scraped=tuple(
+            Scraper(str(one["address"]), str(one["agent"]), float(one["seconds_ago"]))
+            for one in content["scraped"]
+        ),
+        running=_running(content.get("running")),
+    )
+
+
+def _running(jobs: Sequence[Mapping[str, Any]] | None) -> tuple[Running, ...] | None:
+    if jobs is None:
+        return None
+    return tuple(
+        Running(str(job["job_id"]), int(job["ranks"]), tuple(map(str, job["gpu_uuids"])))
+        for job in jobs
+    )
+
+
+def _explain(endpoint: str, reply: _Reply) -> Problem:
+    """Return the problem with a *reply* that is no answer to a dry run."""
+    said = reply.content.get("error")
+    sentence = said.rstrip(".") if isinstance(said, str) else f"it answers {reply.status}"
+    if reply.status == http.client.SERVICE_UNAVAILABLE and isinstance(said, str):
+        return Problem(f"the exporter turns this rank away: {sentence}", may_pass=True)
+    title, version = _description(endpoint)
+    if title == INGEST and reply.status == http.client.NOT_FOUND:
+        return Problem(
+            f"the exporter at {endpoint} is rankskew {version}, which cannot check a rank: upgrade "
+            f"it to {__version__}, the version of this probe"
+        )
+    if title == INGEST:
+        too_often = reply.status == http.client.TOO_MANY_REQUESTS
+        return Problem(f"the exporter refuses: {sentence}", may_pass=too_often)
+    if title in (WEB, OPERATOR):
+        serves = "its page and its metrics" if title == WEB else "its operator"
+        return Problem(
+            f"{endpoint} is where the exporter serves {serves}, and no rank can report there: set "
+            f"RANKSKEW_EXPORTER to its --ingest.socket, by default {DEFAULT_ENDPOINT}"
+        )
+    server = f", and calls itself {reply.server}" if reply.server else ""
+    return Problem(
+        f"what listens at {endpoint} is not an exporter: it answers {reply.status} to a rank's "
+        f"snapshot{server}; set RANKSKEW_EXPORTER to where the exporter of this node listens"
+    )
+
+
+def _description(endpoint: str) -> tuple[str, str]:
+    """Return title and version of the API at *endpoint*, '' if it describes none."""
+    try:
+        info = _ask(endpoint, "GET", DESCRIPTION_PATH).content.get("info")
+    except Problem:
+        return "", ""
+    return (
+        (str(info.get("title")), str(info.get("version"))) if isinstance(info, dict) else ("", "")
+    )
+
+
+def _ask(
+    endpoint: str,
+    method: str,
+    path: str,
+    body: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> _Reply:
+    try:
+        connection = open_connection(endpoint)
+    except ValueError as error:
+        raise Problem(str(error)) from error
+    connection.timeout = TIMEOUT_SECONDS
+    try:
+        connection.request(
+            method, path, body, {"Content-Type": "application/json", **(headers or {})}
+        )
+        response = connection.getresponse()
+        server = _printable(response.headers.get("Server", ""))
+        return _Reply(response.status, server, _object(response.read(LARGEST_ANSWER_BYTES)))
+    except (OSError, OverflowError, ValueError, http.client.HTTPException) as error:
+        raise _no_answer(endpoint, error) from error
+    finally:
+        connection.close()
+
+
+def _no_answer(endpoint: str, error: Exception) -> Problem:
+    """Return the problem with an *endpoint* that failed with *error*."""
+    if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
+        return Problem(f"what listens at {endpoint} is not an exporter: its answer is not HTTP")
+    if isinstance(error, TimeoutError):
+        why = f"nothing answers at {endpoint} within {TIMEOUT_SECONDS:.0f} s"
+        return Problem(f"{why}: the exporter there hangs or starts", may_pass=True)
+    if isinstance(error, ConnectionRefusedError):
+        why = f"nothing listens at {endpoint}"
+        return Problem(f"{why}: start one with: rankskew exporter", may_pass=True)
+    if isinstance(error, OSError):
+        number = error.errno or 0
+        why = os.strerror(number) if number > 0 else str(error.strerror or error)
+        return Problem(f"{endpoint} does not answer: {why}", may_pass=True)
+    return Problem(f"RANKSKEW_EXPORTER={endpoint} cannot be reached: {error}")
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        decoded = json.loads(body)
+    except (ValueError, RecursionError):
+        return {}
+    return decoded if isinstance(decoded, dict) else {}
+
+
+def _printable(text: str) -> str:
+    cut = text[:SERVER_CHARACTERS]
+    return "".join(letter if letter.isprintable() else "?" for letter in cut)

@@ -1,0 +1,1 @@
+"""What the ranks measure together: collectives, and messages between two of them."""

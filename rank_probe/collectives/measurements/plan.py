@@ -1,0 +1,67 @@
+"""What is measured, and for how long."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from rank_probe.collectives.measurements.convention import COLLECTIVES, whole_size
+from rank_probe.collectives.measurements.rounds import Round, rounds
+
+SMALLEST_BYTES: Final = 4 * 2**10
+# Beyond this, host memory and loopback are measured for minutes, and nothing new is learned.
+LARGEST_BYTES: Final = {"nccl": 256 * 2**20, "gloo": 16 * 2**20}
+PAIR_BYTES: Final = {"nccl": 64 * 2**20, "gloo": 4 * 2**20}
+FACTOR: Final = 4
+SECONDS: Final = 30.0
+TIMEOUT_SECONDS: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for; None leaves it to the backend."""
+
+    backend: str | None = None
+    min_bytes: int = SMALLEST_BYTES
+    max_bytes: int | None = None
+    factor: int = FACTOR
+    pair_bytes: int | None = None
+    seconds: float = SECONDS
+    timeout_seconds: float = TIMEOUT_SECONDS
+    beside_a_job: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Sizes of the collectives and messages in bytes, rounds of pairs, and the time for each."""
+
+    sizes_bytes: tuple[int, ...]
+    collective_seconds: float
+    pair_bytes: int
+    rounds: tuple[Round, ...]
+    rounds_seconds: float
+
+    def seconds_of_each(self, rounds: int) -> float:
+        """Return how long each of *rounds* may take; what is repeated gets as long in all."""
+        return self.rounds_seconds / max(rounds, len(self.rounds))
+
+
+def plan(options: Options, backend: str, ranks: int) -> Plan:
+    """Return the plan for *ranks* ranks: half of the time for collectives, half for pairs."""
+    largest = options.max_bytes or max(LARGEST_BYTES[backend], options.min_bytes)
+    sizes = tuple(sizes_between(options.min_bytes, largest, options.factor, ranks))
+    in_rounds = tuple(rounds(ranks))
+    return Plan(
+        sizes_bytes=sizes,
+        collective_seconds=options.seconds / 2 / (len(sizes) * len(COLLECTIVES)),
+        pair_bytes=options.pair_bytes or PAIR_BYTES[backend],
+        rounds=in_rounds,
+        rounds_seconds=options.seconds / 2,
+    )
+
+
+def sizes_between(smallest: int, largest: int, factor: int, ranks: int) -> list[int]:
+    """Return the sizes from *smallest* up to *largest* that *ranks* can share equally."""
+    found, size = [], smallest
+    while size <= largest:
+        found.append(whole_size(size, ranks))
+        size *= factor
+    return list(dict.fromkeys(found))

@@ -1,0 +1,1 @@
+"""The join: the ranks of a job compare their steps through the job's own store."""

@@ -1,0 +1,129 @@
+"""Figures through the join: each rank posts its own, a late rank reads those of its peers.
+
+Only rank 0 reads them all, and only while the verdict names somebody: see join_peers. A message has
+a small head that says how many figures follow, so that a longer or shorter one of another release
+is still read.
+"""
+
+import math
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from rank_probe.join.ring import digest
+from rank_probe.join.store import Store
+from rank_probe.judge.late_stage import late_stage
+from rank_probe.wire.figures import FIGURES
+
+# How often a rank posts; its exporter tells it new ones as often.
+POST_SECONDS: Final = 10.0
+# A little less, or a round that comes early would leave one out.
+EARLY_SECONDS: Final = 1.0
+# The exporter has not told any for so long: those that were posted say nothing any more.
+STALE_SECONDS: Final = 60.0
+
+# Magic (it includes the version), the number of figures that follow, digest of the peer group.
+HEAD: Final = struct.Struct("<iiq")
+MAGIC: Final = 0x524B4601
+NAN: Final = float("nan")
+# What the exporter takes back: see exporter.ingest.values.
+LARGEST: Final = 1e15
+# Per figure: lower third, median, upper third.
+OF_PEERS: Final = 3
+
+
+def figures_key(rank: int) -> str:
+    """Return the key of *rank*'s own figures."""
+    return f"figures/{rank}"
+
+
+def peers_key(group: int) -> str:
+    """Return the key of the figures of the peer group with the digest *group*."""
+    return f"peers/{group:x}"
+
+
+def known(said: object) -> dict[str, float]:
+    """Return the figures in what an exporter *said*: known names with numbers."""
+    if not isinstance(said, Mapping):
+        return {}
+    numbers = {name: said[name] for name in FIGURES if type(said.get(name)) in (int, float)}
+    return {name: float(each) for name, each in numbers.items() if -LARGEST <= each <= LARGEST}
+
+
+def message(figures: Mapping[str, float], group: str) -> bytes:
+    """Return what a rank of peer group *group* posts."""
+    values = [figures.get(name, NAN) for name in FIGURES]
+    return HEAD.pack(MAGIC, len(values), digest(group)) + pack(values)
+
+
+def pack(values: Sequence[float]) -> bytes:
+    """Return *values* as float32."""
+    return struct.pack(f"<{len(values)}f", *values)
+
+
+def read_peers(said: bytes) -> dict[str, list[float]]:
+    """Return by name what rank 0 *said* about a peer group; empty if it is no such message."""
+    if len(said) < HEAD.size:
+        return {}
+    magic, count, _ = HEAD.unpack_from(said)
+    if magic != MAGIC or len(said) != HEAD.size + 4 * OF_PEERS * count:
+        return {}
+    values = struct.unpack_from(f"<{OF_PEERS * count}f", said, HEAD.size)
+    found = {
+        name: [float(f"{each:.6g}") for each in values[OF_PEERS * at : OF_PEERS * (at + 1)]]
+        for at, name in enumerate(FIGURES[:count])
+    }
+    return {name: each for name, each in found.items() if all(map(_is_sane, each))}
+
+
+def _is_sane(value: float) -> bool:
+    return math.isfinite(value) and abs(value) <= LARGEST
+
+
+class OwnFigures:
+    """A rank's part: posts what its exporter tells it, and reads its peers' while it is late.
+
+    `tell` is for any thread, the rest for the join's. *peers* are the figures of its peers, empty
+    while it is not late.
+    """
+
+    def __init__(self, store: Store, rank: int) -> None:
+        self._store = store
+        self._rank = rank
+        self._told: dict[str, float] | None = None
+        self._posted_at: float | None = None
+        self._is_empty = True
+        self.peers: dict[str, list[float]] = {}
+
+    def tell(self, figures: dict[str, float]) -> None:
+        """Post *figures* soon."""
+        self._told = figures
+
+    def post(self, group: str, now: float) -> None:
+        """Post what was told since the last time.
+
+        The first message may be empty: rank 0 asks for many keys at a time, and one that is missing
+        costs it more.
+        """
+        since = math.inf if self._posted_at is None else now - self._posted_at
+        if self._told and (self._is_empty or since >= POST_SECONDS - EARLY_SECONDS):
+            figures, self._told = self._told, None
+        elif self._posted_at is None or (since > STALE_SECONDS and not self._is_empty):
+            figures = {}
+        else:
+            return
+        self._store.set(figures_key(self._rank), message(figures, group))
+        self._posted_at, self._is_empty = now, not figures
+
+    def read(self, group: str, verdict: Mapping[str, Any] | None) -> None:
+        """Read the figures of peer group *group*, if *verdict* names this rank."""
+        if verdict is None or late_stage(verdict, self._rank, {}) is None:
+            self.peers = {}
+            return
+        key = peers_key(digest(group))
+        if self._store.check([key]):
+            self.peers = read_peers(self._store.multi_get([key])[0])
+
+    def take_back(self) -> None:
+        """Delete what this rank has posted."""
+        self._store.delete_key(figures_key(self._rank))

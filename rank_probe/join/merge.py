@@ -1,0 +1,92 @@
+"""What rank 0 does with aligned steps: charge, count and judge them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from rank_probe.guest.yielding import give_way
+from rank_probe.join.align import Aligned
+from rank_probe.join.charge import charge, members_by_size
+from rank_probe.join.totals import Totals
+from rank_probe.join.windows import TensorReduction
+from rank_probe.judge.judge import WARMUP_STEPS, Judge
+from rank_probe.judge.verdict import Verdict
+from rank_probe.judge.windows import Leader
+
+# Elements processed at a time: few enough for one thread and a few MiB.
+CHUNK: Final = 32_768
+
+
+class Merger:
+    """Charges the merged steps and judges them; starts over if ranks or groups change."""
+
+    def __init__(self, world_size: int) -> None:
+        self.totals = Totals(world_size)
+        self._world_size = world_size
+        self._parties: tuple[object, ...] = ()
+        self._members: list[Tensor] = []
+
+    def judge(self, aligned: Aligned, names: Mapping[int, str], now: float) -> Verdict:
+        """Add the steps of *aligned*, at least one, and return the verdict after them.
+
+        *names* [digest] are the peer groups' names; *now* is in seconds of one clock.
+        """
+        self._seat(aligned, names)
+        give_way()
+        self.totals.begin(aligned, sum(each.shape[0] for each in self._members))
+        give_way()
+        ends = _ends(aligned.microseconds, now)
+        give_way()
+        # The judge's history begins at the end of the warm-up, not at the end of a round.
+        warm = min(max(WARMUP_STEPS - self._steps, 0), len(ends))
+        self._steps += len(ends)
+        pieces = [range(warm), range(warm, len(ends))]
+        return [self._judged(aligned, piece, ends) for piece in pieces if piece][-1]
+
+    def _judged(self, aligned: Aligned, piece: range, ends: Sequence[float]) -> Verdict:
+        part = aligned.microseconds[piece.start : piece.stop]
+        numbers = aligned.steps[piece.start : piece.stop]
+        _, ranks, stages = part.shape
+        at_once = max(1, CHUNK // (ranks * stages))
+        leaders: list[Leader] = []
+        for first in range(0, len(part), at_once):
+            some = part[first : first + at_once]
+            charges = charge(some, self._members)
+            give_way()
+            self.totals.add(aligned.ranks, some, charges)
+            give_way()
+            leaders += self._reduction.add(
+                numbers[first : first + at_once],
+                some,
+                charges,
+                ends[piece.start + first : piece.start + first + len(some)],
+            )
+            give_way()
+        return self._judge.judge(
+            self._reduction.mark(ends[piece.stop - 1]),
+            leaders,
+            step=numbers[-1],
+            absent=self._world_size - ranks,
+        )
+
+    def _seat(self, aligned: Aligned, names: Mapping[int, str]) -> None:
+        groups, nodes = aligned.groups.tolist(), aligned.nodes.tolist()
+        parties = (tuple(aligned.ranks), tuple(groups), tuple(nodes))
+        if parties != self._parties:
+            self._parties = parties
+            self._members = members_by_size(aligned.groups)
+            self._reduction = TensorReduction(
+                aligned.ranks, [names.get(each, str(each)) for each in groups], nodes
+            )
+            self._judge = Judge(self._reduction)
+            self._steps = 0
+
+
+def _ends(microseconds: Tensor, now: float) -> list[float]:
+    """Return when each step ended, if the last one ended now and no time passed between them."""
+    lengths = microseconds.sum(dim=(1, 2), dtype=torch.float64) / microseconds.shape[1] / 1e6
+    after = lengths.flip(0).cumsum(0).flip(0) - lengths
+    ends: list[float] = (now - after).tolist()
+    return ends

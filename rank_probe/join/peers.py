@@ -1,0 +1,172 @@
+"""Rank 0's part in the figures: it reads what all ranks have posted, and tells each peer group.
+
+Only while the verdict names late ranks: nobody else needs to be compared.
+"""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from rank_probe.guest.yielding import give_way
+from rank_probe.join.figures import (
+    EARLY_SECONDS,
+    HEAD,
+    MAGIC,
+    NAN,
+    OF_PEERS,
+    POST_SECONDS,
+    figures_key,
+    pack,
+    peers_key,
+)
+from rank_probe.join.store import Store, batches, own_arithmetic
+from rank_probe.judge.late_stage import NAMED
+from rank_probe.judge.verdict import Verdict
+from rank_probe.wire.figures import FIGURES
+
+# A little less than the ranks' own POST_SECONDS, or a round that comes early would leave one out.
+READ_SECONDS: Final = POST_SECONDS - EARLY_SECONDS
+# A rank that has posted none is looked for again after so many readings.
+PATIENT_READINGS: Final = 6
+
+THIRDS: Final = (1 / 3, 1 / 2, 2 / 3)
+
+
+class PeerFigures:
+    """Writes a key for each peer group that has a late rank; for the join's thread of rank 0."""
+
+    def __init__(self, store: Store, stop: threading.Event, pause_seconds: float) -> None:
+        self._store = store
+        self._stop = stop
+        self._pause_seconds = pause_seconds
+        self._late: set[int] = set()
+        self._read_at: float | None = None
+        self._readings = 0
+        self._silent: set[int] = set()
+        self._written: set[int] = set()
+
+    def share(self, verdict: Verdict, ranks: Sequence[int], now: float) -> None:
+        """Tell the groups of the late ranks how their peers are, if it is time; *ranks* post."""
+        late = {each.rank for each in verdict.late if each.kind in NAMED}
+        is_news = bool(late - self._late)
+        self._late = late
+        if not late:
+            self._read_at = None
+            return
+        is_time = self._read_at is None or now - self._read_at >= READ_SECONDS
+        if not (is_news or is_time):
+            return
+        self._read_at = now
+        table = self._table(ranks)
+        if table is not None:
+            self._write(table)
+
+    def take_back(self) -> None:
+        """Delete the groups' keys."""
+        for group in self._written:
+            self._store.delete_key(peers_key(group))
+
+    def _table(self, ranks: Sequence[int]) -> "Table | None":
+        if self._readings % PATIENT_READINGS == 0:
+            self._silent.clear()
+        self._readings += 1
+        table = Table()
+        for some in batches([rank for rank in ranks if rank not in self._silent]):
+            present = self._present(some)
+            self._silent.update(set(some) - set(present))
+            if present:
+                messages = self._store.multi_get([figures_key(rank) for rank in present])
+                give_way()
+                with own_arithmetic():
+                    table.add(present, messages)
+            if self._stop.wait(self._pause_seconds):
+                return None
+        give_way()
+        return table
+
+    def _present(self, ranks: Sequence[int]) -> Sequence[int]:
+        """Return those of *ranks* that have posted, with few calls if nearly all have."""
+        has_all = self._store.check([figures_key(rank) for rank in ranks])
+        give_way()
+        if has_all:
+            return ranks
+        if len(ranks) == 1:
+            return []
+        middle = len(ranks) // 2
+        return [*self._present(ranks[:middle]), *self._present(ranks[middle:])]
+
+    def _write(self, table: "Table") -> None:
+        with own_arithmetic():
+            told = list(table.told(self._late, give_way))
+        for group, message in told:
+            self._store.set(peers_key(group), message)
+            self._written.add(group)
+            give_way()
+
+
+class Table:
+    """The figures of the ranks that have posted them."""
+
+    def __init__(self) -> None:
+        self._ranks: list[int] = []
+        self._groups: list[int] = []
+        self._rows: list[Tensor] = []
+
+    def add(self, ranks: Sequence[int], messages: Sequence[bytes]) -> None:
+        """Add the *messages* of *ranks*; what is not such a message is left out."""
+        rows = bytearray()
+        for rank, message in zip(ranks, messages, strict=True):
+            row = row_of(message)
+            if row is not None:
+                self._ranks.append(rank)
+                self._groups.append(HEAD.unpack_from(message)[2])
+                rows += row
+        give_way()
+        if rows:
+            self._rows.append(torch.frombuffer(rows, dtype=torch.float32).view(-1, len(FIGURES)))
+
+    def told(self, late: set[int], pause: Callable[[], None]) -> Iterator[tuple[int, bytes]]:
+        """Yield each group with a *late* rank, and the message for it.
+
+        The late ranks of the group are left out, unless there are no others.
+        """
+        if not self._rows:
+            return
+        figures = torch.cat(self._rows)
+        pause()
+        members: dict[int, list[int]] = {}
+        for row, group in enumerate(self._groups):
+            members.setdefault(group, []).append(row)
+        pause()
+        for group, rows in members.items():
+            healthy = [row for row in rows if self._ranks[row] not in late]
+            pause()
+            if len(healthy) < len(rows):
+                at = torch.tensor(healthy or rows, dtype=torch.int64, device="cpu")
+                yield group, group_message(group, figures[at], pause)
+
+
+def row_of(message: bytes) -> bytes | None:
+    """Return the figures in *message* as FIGURES has them; None if it is no such message."""
+    if len(message) < HEAD.size:
+        return None
+    magic, count, _ = HEAD.unpack_from(message)
+    if magic != MAGIC or len(message) != HEAD.size + 4 * count:
+        return None
+    return message[HEAD.size : HEAD.size + len(_NOTHING)] + _NOTHING[4 * count :]
+
+
+def group_message(group: int, figures: Tensor, pause: Callable[[], None]) -> bytes:
+    """Return the message with the thirds and the median of *figures* [ranks, figures]."""
+    thirds = torch.tensor(THIRDS, dtype=torch.float32, device="cpu")
+    values: list[float] = []
+    for at in range(figures.shape[1]):
+        values += torch.nanquantile(figures[:, at], thirds).tolist()
+        pause()
+    return HEAD.pack(MAGIC, len(values) // OF_PEERS, group) + pack(values)
+
+
+_NOTHING: Final = pack([NAN] * len(FIGURES))

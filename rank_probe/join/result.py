@@ -1,0 +1,69 @@
+"""The join's result for one rank: everything that this rank has caused so far."""
+
+from collections.abc import Iterable
+from typing import Any, Final, NamedTuple
+
+from rank_probe.wire.stages import STAGES, SYNC
+
+
+class Result(NamedTuple):
+    """The result for one rank since the join began; in seconds, in the order of STAGES.
+
+    *steps* were joined, up to step number *last_step*; *groups* is the number of peer groups in the
+    last merge; *stride* is that of rank 0's ring. Snapshot describes the other fields.
+    """
+
+    steps: int
+    last_step: int
+    groups: int
+    stride: int
+    joined_seconds: float
+    group_wait_seconds: float
+    paced_steps: tuple[int, ...]
+    wait_caused_seconds: tuple[float, ...]
+
+
+# Columns of the message: one float64 each.
+STEPS, LAST_STEP, GROUPS, STRIDE, JOINED, GROUP_WAIT, PACED = range(7)
+CAUSED: Final = PACED + len(STAGES)
+COLUMNS: Final = CAUSED + len(STAGES)
+RESULT_BYTES: Final = 8 * COLUMNS
+
+
+def read_result(message: bytes) -> Result | None:
+    """Return rank 0's result for this rank; None if it is not such a message."""
+    if len(message) != RESULT_BYTES:
+        return None
+    values = memoryview(message).cast("d").tolist()
+    return Result(
+        steps=int(values[STEPS]),
+        last_step=int(values[LAST_STEP]),
+        groups=int(values[GROUPS]),
+        stride=int(values[STRIDE]),
+        joined_seconds=values[JOINED],
+        group_wait_seconds=values[GROUP_WAIT],
+        paced_steps=tuple(map(int, values[PACED:CAUSED])),
+        wait_caused_seconds=tuple(values[CAUSED:]),
+    )
+
+
+def counters(result: Result | None, stages: Iterable[str]) -> dict[str, Any]:
+    """Return the counters of a Snapshot; each of *stages* has its counter from the first step on.
+
+    Otherwise its first increase would be lost.
+    """
+    paced = dict.fromkeys((stage for stage in stages if stage != STAGES[SYNC]), 0)
+    caused = dict.fromkeys(paced, 0.0)
+    if result is None:
+        return {"paced_steps": paced, "wait_caused_seconds": caused, "joined_seconds": 0.0}
+    for stage, count, seconds in zip(
+        STAGES, result.paced_steps, result.wait_caused_seconds, strict=True
+    ):
+        if count or seconds:
+            paced[stage], caused[stage] = count, seconds
+    return {
+        "paced_steps": paced,
+        "wait_caused_seconds": caused,
+        "joined_seconds": result.joined_seconds,
+        "group_wait_seconds": result.group_wait_seconds if result.groups > 1 else None,
+    }

@@ -1,0 +1,124 @@
+"""What a rank offers to the join: a ring of its latest steps, and the message with them."""
+
+import hashlib
+import struct
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from rank_probe.measure.vectors import StepVector
+from rank_probe.wire.stages import STAGES
+
+# Steps offered per round; of a faster loop a sample is offered.
+STEPS_A_ROUND: Final = 32
+# With fewer steps the sample doubles: not at exactly half of the above, or it would flap.
+FEW_STEPS_A_ROUND: Final = 12
+# A step is offered until every rank has posted it and rank 0 has looked once more.
+ROUNDS: Final = 2.5
+# Also with slow steps: ranks may notice the end of a step up to one step apart.
+LAST_STEPS: Final = 8
+RING: Final = 96
+
+# Magic (it includes the version), world size, digests of the peer group and of the node; all are 32
+# or 64 bit integers.
+HEAD: Final = struct.Struct("<iiqq")
+MAGIC: Final = 0x524B5302
+# Step number, then microseconds per stage.
+ROW: Final = struct.Struct(f"<{1 + len(STAGES)}i")
+EMPTY_ROW: Final = bytes(ROW.size)
+# Messages have few different lengths, so that many can be read at a time.
+ROWS_MULTIPLE: Final = 8
+LARGEST: Final = 2**31 - 1
+
+_MASK: Final = 2**32 - 1
+
+
+class Offer(NamedTuple):
+    """An offered step: its number, when it was offered (seconds of the ring's clock), its row."""
+
+    step: int
+    offered_at: float
+    row: bytes
+
+
+def is_sampled(step: int, stride: int) -> bool:
+    """Whether *step* is in a sample of one in *stride*, a power of two.
+
+    The samples are nested, and the same on every rank. They are random with respect to periodic
+    events: what happens every 40th step is neither always in nor always out. The mixing is that of
+    MurmurHash3 (fmix32).
+    """
+    mixed = step & _MASK
+    mixed = (mixed ^ (mixed >> 16)) * 0x85EBCA6B & _MASK
+    mixed = (mixed ^ (mixed >> 13)) * 0xC2B2AE35 & _MASK
+    mixed ^= mixed >> 16
+    return mixed * stride <= _MASK
+
+
+def digest(name: str) -> int:
+    """Return a signed 64-bit digest of *name*."""
+    hashed = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return int.from_bytes(hashed, "little", signed=True)
+
+
+class Ring:
+    """The steps of the last rounds; for one thread."""
+
+    def __init__(self, period_seconds: float) -> None:
+        self._period = period_seconds
+        self._taken_at: float | None = None
+        self._is_told = False
+        self.stride = 1
+        self.offers: deque[Offer] = deque(maxlen=RING)
+
+    def take(self, vectors: Sequence[StepVector], now: float) -> list[int]:
+        """Take the steps since the last round; return the numbers of those that are offered.
+
+        The first round's steps must be those of about one period.
+        """
+        self._follow_pace(len(vectors), now)
+        offered = [
+            Offer(vector.step, now, _row(vector))
+            for vector in vectors
+            if vector.step <= LARGEST and is_sampled(vector.step, self.stride)
+        ]
+        self.offers.extend(offered)
+        while (
+            len(self.offers) > LAST_STEPS
+            and now - self.offers[0].offered_at > ROUNDS * self._period
+        ):
+            self.offers.popleft()
+        return [offer.step for offer in offered]
+
+    def message(self, world_size: int, group: int, node: int) -> bytes:
+        """Return the message: a head, empty rows, the steps in ascending order.
+
+        *group* and *node* are digests.
+        """
+        rows = [offer.row for offer in self.offers]
+        empty = EMPTY_ROW * (-len(rows) % ROWS_MULTIPLE)
+        return b"".join([HEAD.pack(MAGIC, world_size, group, node), empty, *rows])
+
+    def follow(self, stride: int) -> None:
+        """Sample one step in *stride*, as rank 0 does, instead of choosing a stride.
+
+        Ranks that choose for themselves may settle on different strides, each of them stable.
+        """
+        self._is_told = True
+        self.stride = stride
+
+    def _follow_pace(self, steps: int, now: float) -> None:
+        """Choose the stride from the steps since the last round; all ranks have the same pace."""
+        before, self._taken_at = self._taken_at, now
+        elapsed = self._period if before is None else now - before
+        if self._is_told or elapsed <= 0:
+            return
+        a_round = steps * self._period / elapsed
+        while a_round > STEPS_A_ROUND * self.stride:
+            self.stride *= 2
+        while self.stride > 1 and a_round < FEW_STEPS_A_ROUND * self.stride:
+            self.stride //= 2
+
+
+def _row(vector: StepVector) -> bytes:
+    return ROW.pack(vector.step, *(min(each // 1000, LARGEST) for each in vector.nanoseconds))

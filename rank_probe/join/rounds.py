@@ -1,0 +1,260 @@
+"""One round of the join: post, merge and judge if this is rank 0, read."""
+
+import json
+import os
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from rank_probe.guest.yielding import give_way
+from rank_probe.join.coverage import Coverage
+from rank_probe.join.figures import OwnFigures, figures_key
+from rank_probe.join.result import Result, read_result
+from rank_probe.join.ring import Ring, digest
+from rank_probe.join.store import BATCH, PAUSE_SECONDS, Store, batches, own_arithmetic
+from rank_probe.measure.vectors import Vectors
+from rank_probe.process.identity import Identity
+
+if TYPE_CHECKING:
+    from rank_probe.join.align import Aligned  # These modules import torch.
+    from rank_probe.join.merge import Merger
+    from rank_probe.join.peers import PeerFigures
+
+# Seconds from a rank's round to its next, by the largest number of ranks.
+PERIODS: tuple[tuple[int, float], ...] = (
+    (256, 1.0),
+    (1_024, 2.0),
+    (4_096, 5.0),
+    (2**31, 10.0),
+)
+# A rank that has not posted after this many rounds of rank 0, such as an evaluator, is left out;
+# rank 0 looks for it again from time to time.
+PATIENT_ROUNDS: Final = 10
+
+VERDICT_KEY: Final = "verdict"
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A rank among those of its process group, and the length of a round."""
+
+    rank: int
+    world_size: int
+
+    @property
+    def period_seconds(self) -> float:
+        """Return the length of a round: a store serves that many ranks in a fraction of it."""
+        return next(seconds for ranks, seconds in PERIODS if self.world_size <= ranks)
+
+
+class Rounds:
+    """The repeated work of the join's thread; *result* and *verdict* are the last ones read.
+
+    *verdict* is in the format of rank_probe.judge.verdict, read at *verdict_at* by the rounds' clock.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        place: Place,
+        kept: Vectors,
+        who: Callable[[], Identity | None],
+        stop: threading.Event,
+    ) -> None:
+        self._store = store
+        self._place = place
+        self._kept = kept
+        self._who = who
+        self._ring = Ring(place.period_seconds)
+        self._node = digest(os.uname().nodename)
+        self._group = ""
+        self._merging = Merging(store, place, stop) if place.rank == 0 else None
+        self._verdict_message = b""
+        self.coverage = Coverage(place.period_seconds)
+        self.figures = OwnFigures(store, place.rank)
+        self.result: Result | None = None
+        self.verdict: dict[str, Any] | None = None
+        self.verdict_at = 0.0
+
+    def run(self, now: float) -> None:
+        """Post, merge if this is rank 0, and read; raises RuntimeError if the store fails."""
+        me = self._who()
+        if me is None:
+            return
+        vectors = self._kept.take()
+        give_way()
+        self.coverage.offer(self._ring.take(vectors, now), now)
+        give_way()
+        self.figures.post(me.peer_group, now)  # Before its steps: rank 0 looks for both then.
+        give_way()
+        self._post(me.peer_group)
+        give_way()
+        if self._merging is not None:
+            self._merging.run([offer.step for offer in self._ring.offers], self._ring.stride, now)
+            give_way()
+        self._read(now)
+        give_way()
+        self.figures.read(me.peer_group, self.verdict)
+
+    def take_back(self) -> None:
+        """Delete this rank's keys; rank 0 also deletes those that it wrote for ranks that left."""
+        own = self._place.rank
+        self._store.delete_key(_steps_key(own))
+        self._store.delete_key(_result_key(own))
+        self.figures.take_back()
+        if self._merging is not None:
+            self._merging.take_back()
+
+    def _post(self, group: str) -> None:
+        if group != self._group:
+            self._store.set(_group_key(digest(group)), group.encode())
+            self._group = group
+            give_way()
+        message = self._ring.message(self._place.world_size, digest(group), self._node)
+        give_way()
+        self._store.set(_steps_key(self._place.rank), message)
+
+    def _read(self, now: float) -> None:
+        keys = [_result_key(self._place.rank), VERDICT_KEY]
+        if self._store.check(keys):
+            give_way()
+            result, verdict = self._store.multi_get(keys)
+            give_way()
+            self.result = read_result(result) or self.result
+            give_way()
+            if verdict != self._verdict_message:
+                self._verdict_message, self.verdict_at = verdict, now
+                self.verdict = json.loads(verdict)
+                give_way()
+        result_now = self.result
+        if result_now is not None and self._place.rank != 0:
+            self._ring.follow(result_now.stride)
+        self.coverage.joined(
+            result_now.steps if result_now else 0, result_now.last_step if result_now else 0, now
+        )
+
+
+class Merging:
+    """Rank 0's part: reads what the ranks have posted, and publishes the results."""
+
+    def __init__(self, store: Store, place: Place, stop: threading.Event) -> None:
+        self._store = store
+        self._place = place
+        self._stop = stop
+        self._ranks: Sequence[int] = range(place.world_size)
+        self._rounds = 0
+        self._names: dict[int, str] = {}
+        self._merger: Merger | None = None
+        self._peer_figures: PeerFigures | None = None
+
+    def run(self, offered: Sequence[int], stride: int, now: float) -> None:
+        """Merge and judge those of the *offered* steps that all ranks have posted."""
+        merger = self._merger or self._begin()
+        self._rounds += 1
+        if self._rounds % PATIENT_ROUNDS == 0:
+            self._ranks = self._present() or self._ranks
+        if not (candidates := merger.totals.unmerged(offered)):
+            return
+        aligned = self._aligned(candidates)
+        if aligned is None:
+            return
+        give_way()
+        self._learn_names(aligned)
+        with own_arithmetic():
+            verdict = merger.judge(aligned, self._names, now)
+            give_way()
+            messages = merger.totals.messages(stride)
+        give_way()
+        said = json.dumps(verdict.to_json(), separators=(",", ":")).encode()
+        give_way()
+        if self._peer_figures is not None:  # Before the verdict: whom it names reads both.
+            self._peer_figures.share(verdict, self._ranks, now)
+        self._tell(messages, said)
+
+    def take_back(self) -> None:
+        """Delete the common keys, and those written for ranks that left."""
+        for key in (VERDICT_KEY, *map(_group_key, self._names)):
+            self._store.delete_key(key)
+        if self._peer_figures is not None:
+            self._peer_figures.take_back()
+        if self._merger is None:
+            return
+        for ranks in batches(range(self._place.world_size)):
+            if not self._store.check([_steps_key(rank) for rank in ranks]):
+                for rank in ranks:
+                    if not self._store.check([_steps_key(rank)]):
+                        self._store.delete_key(_result_key(rank))
+                        self._store.delete_key(figures_key(rank))
+
+    def _begin(self) -> "Merger":
+        from rank_probe.join.charge import use_one_cpu
+        from rank_probe.join.merge import Merger
+        from rank_probe.join.peers import PeerFigures
+
+        use_one_cpu()  # A pool of threads would take CPUs from training.
+        with own_arithmetic():
+            self._merger = Merger(self._place.world_size)
+        self._peer_figures = PeerFigures(self._store, self._stop, self._pause_seconds)
+        return self._merger
+
+    def _present(self) -> list[int]:
+        """Return the ranks that have posted."""
+        present: list[int] = []
+        for ranks in batches(range(self._place.world_size)):
+            if self._store.check([_steps_key(rank) for rank in ranks]):
+                present += ranks
+            else:
+                present += [rank for rank in ranks if self._store.check([_steps_key(rank)])]
+        return present
+
+    def _aligned(self, candidates: Sequence[int]) -> "Aligned | None":
+        """Read what the ranks have posted; None if that leaves nothing to merge."""
+        from rank_probe.join.align import Alignment
+
+        with own_arithmetic():
+            alignment = Alignment(candidates, self._ranks, self._place.world_size)
+        give_way()
+        for ranks in batches(self._ranks):
+            keys = [_steps_key(rank) for rank in ranks]
+            if not self._store.check(keys):
+                return None
+            give_way()
+            messages = self._store.multi_get(keys)
+            give_way()
+            with own_arithmetic():
+                has_common = alignment.add(messages)
+            if not has_common or self._stop.wait(self._pause_seconds):
+                return None
+        give_way()
+        with own_arithmetic():
+            return alignment.common()
+
+    def _learn_names(self, aligned: "Aligned") -> None:
+        for each in set(aligned.groups.tolist()) - self._names.keys():
+            if self._store.check([_group_key(each)]):
+                self._names[each] = self._store.multi_get([_group_key(each)])[0].decode()
+
+    def _tell(self, messages: Sequence[bytes], verdict: bytes) -> None:
+        self._store.set(VERDICT_KEY, verdict)
+        give_way()
+        for ranks in batches(self._ranks):
+            keys = [_result_key(rank) for rank in ranks]
+            self._store.multi_set(keys, [messages[rank] for rank in ranks])
+            self._stop.wait(self._pause_seconds)
+
+    @property
+    def _pause_seconds(self) -> float:
+        return PAUSE_SECONDS if self._place.world_size > BATCH else 0.0
+
+
+def _steps_key(rank: int) -> str:
+    return f"steps/{rank}"
+
+
+def _result_key(rank: int) -> str:
+    return f"result/{rank}"
+
+
+def _group_key(group: int) -> str:
+    return f"group/{group:x}"

@@ -1,0 +1,111 @@
+"""Evidence: how late one rank is in one window, and how sure that is."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rank_probe.judge.windows import Group, Standing, Window
+
+# Back with its peers.
+LEAVE_RATIO: Final = 0.03
+# Standard errors of the mean, for noise that is neither normal nor independent.
+ENTER_ERRORS: Final = 6.0
+# With few steps the variance itself is a guess.
+ERRORS_OF_FEW: Final = 8.0
+# Larger values add nothing, and are infinite if nothing varies.
+MOST_TIMES: Final = 1000.0
+# Times the spread of the peers.
+SPREADS: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """How late one rank is in one window; *excess* and *error* are ratios of the baseline."""
+
+    window: Window
+    group: Group
+    standing: Standing
+
+    @property
+    def excess(self) -> float:
+        return self.standing.excess / self.group.baseline
+
+    @property
+    def before(self) -> float:
+        """Return its earlier excess, adjusted for how its peers have changed."""
+        return (self.standing.before + self.group.rise) / self.group.baseline
+
+    @property
+    def error(self) -> float:
+        """Return the standard error of the mean."""
+        return self._error(self.standing.variance)
+
+    def _error(self, variance: float) -> float:
+        least = max(variance, self.group.variance)
+        return math.sqrt(least / self.window.steps) / self.group.baseline
+
+    def level_score(self) -> float:
+        """Return how many times its excess is what noise and peers could explain."""
+        return self._level(self.error)
+
+    def jump_score(self) -> float:
+        """Return the same for a window in which it is late all the time.
+
+        The noise includes the rank's earlier steps: if a different rank is late each time, a run of
+        late steps can happen by chance.
+        """
+        return self._level(self._error(max(self.standing.variance, self.standing.variance_before)))
+
+    def _level(self, error: float) -> float:
+        explained = max(
+            errors(self.window.steps) * error, SPREADS * self.group.spread / self.group.baseline
+        )
+        return _times(self.excess, explained)
+
+    def rise_score(self) -> float:
+        """Return the same for its rise since the earlier window."""
+        if not self.window.steps_before:
+            return 0.0
+        error = math.hypot(
+            self.error,
+            math.sqrt(self.standing.variance_before / self.window.steps_before)
+            / self.group.baseline,
+        )
+        explained = max(
+            errors(self.window.steps) * error,
+            SPREADS * self.group.rise_spread / self.group.baseline,
+        )
+        return _times(self.excess - self.before, explained)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether no peer is half as late."""
+        others = (each.excess for each in self.group.standing if each is not self.standing)
+        return self.standing.excess > 2 * max(others, default=0.0)
+
+    @property
+    def paces(self) -> bool:
+        """Whether it sets the job's pace: later than the heaviest group, about as late as any."""
+        heaviest = max(group.baseline for group in self.window.groups)
+        furthest = (self.window.longest + self.window.median) / 2
+        return self.standing.busy > max(heaviest * (1 + LEAVE_RATIO / 2), furthest)
+
+
+def seen_in(windows: Sequence[Window]) -> Iterator[Seen]:
+    """Yield the ranks that stand out among their peers, or are watched."""
+    for window in windows:
+        for group in window.groups:
+            if group.ranks > 1:
+                for standing in group.standing:
+                    yield Seen(window, group, standing)
+
+
+def errors(steps: int) -> float:
+    """Return how many standard errors rule out chance for a mean of so many *steps*."""
+    return ENTER_ERRORS * (1 + ERRORS_OF_FEW / steps)
+
+
+def _times(excess: float, explained: float) -> float:
+    """Return *excess* over *explained*, capped; without any noise, chance explains nothing."""
+    return min(excess / explained, MOST_TIMES) if explained else MOST_TIMES * (excess > 0)

@@ -1,0 +1,258 @@
+"""Incidents: the ranks that are late step after step, each from its onset to its end."""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rank_probe.judge.evidence import LEAVE_RATIO, Seen, seen_in
+from rank_probe.judge.verdict import MILD, NODE, PERSISTENT, UNSYNCED, Late
+from rank_probe.judge.windows import (
+    LEAST_STEPS,
+    WORK_STAGES,
+    History,
+    Mark,
+    Reduction,
+    Window,
+    change_point,
+)
+from rank_probe.wire.stages import DATA, OTHER, STAGES
+
+# A rank's cost is measured since its onset, or over the last minutes.
+COST_SECONDS: Final = 300.0
+
+# Least excess over the peers: if all ranks are within 2 % of the baseline, two can differ by 4 %.
+ENTER_RATIO: Final = 0.043
+# The same in a window that a single hiccup of the machine can fill.
+ENTER_SHORT_RATIO, SHORT_SECONDS = 0.08, 30.0
+# The same for a rank that has always been slower, until minutes have confirmed it.
+ENTER_STATIC_RATIO, STATIC_SECONDS = 0.05, 300.0
+MILD_RATIO, MILD_SECONDS = 0.025, 300.0
+# The same if no wait is measured: step times differ more if no rank waits for them.
+UNSYNCED_RATIO: Final = 0.1
+
+# Standard errors by which a window must be below the incident's earlier excess.
+LEAVE_ERRORS: Final = 4.5
+# If a mean is this many errors large, it is known to a tenth.
+SURE_ERRORS: Final = 10.0
+# Steps and seconds after which a large jump is reported, if none of the steps is as before.
+JUMP_RATIO, JUMP_STEPS, JUMP_SECONDS = 0.15, 8, 5.0
+# Share of a node's ranks that must be late for the node to be named.
+NODE_SHARE: Final = 0.6
+# Stages with a smaller share of a rank's cost are not reported.
+STAGE_SHARE: Final = 0.1
+
+
+@dataclass(slots=True)
+class Incident:
+    """One rank's lateness since its *onset*; *reference* is its excess ratio before that."""
+
+    rank: int
+    group: str
+    kind: str
+    onset: Mark
+    reference: float
+    confidence: float
+    stage: str = ""
+    ratio: float = 0.0
+
+
+class Incidents:
+    """Finds late ranks, and tracks each until it has caught up with its peers."""
+
+    def __init__(self, reduction: Reduction, history: History) -> None:
+        self._reduction = reduction
+        self._history = history
+        self._incidents: dict[int, Incident] = {}
+        self._over: dict[int, float] = {}
+
+    @property
+    def ranks(self) -> Collection[int]:
+        """Return the ranks that are late now."""
+        return self._incidents.keys()
+
+    @property
+    def onsets(self) -> Iterator[Mark]:
+        """Yield the onsets of the current incidents."""
+        return (each.onset for each in self._incidents.values())
+
+    def named(
+        self, windows: Sequence[Window], end: Mark, pausing: Collection[int], *, synced: bool
+    ) -> list[Late]:
+        """Return the late ranks, given the *windows* that end now, shortest first.
+
+        Ranks that are known to be *pausing* are also late in the mean.
+        """
+        self._enter(windows, pausing, synced=synced)
+        self._leave(windows)
+        return self._late(end)
+
+    def _enter(self, windows: Sequence[Window], pausing: Collection[int], *, synced: bool) -> None:
+        # A longer window may still contain an incident that has ended.
+        now = next((each for each in windows if each.elapsed >= SHORT_SECONDS), windows[0])
+        late_now = {each.standing.rank for each in seen_in([now]) if each.excess > LEAVE_RATIO}
+        for seen in seen_in(windows):
+            known = self._incidents.get(seen.standing.rank)
+            if known is not None and known.kind != MILD:
+                continue
+            if seen.standing.rank in pausing:
+                continue
+            if seen.window.elapsed > now.elapsed and seen.standing.rank not in late_now:
+                continue
+            incident = self._synced(seen) if synced else self._unsynced(seen)
+            if incident is None and synced and seen.window is windows[0]:
+                incident = self._jumped(seen)
+            if incident is not None and (known is None or incident.kind != MILD):
+                self._incidents[incident.rank] = incident
+
+    def _synced(self, seen: Seen) -> Incident | None:
+        level = seen.level_score()
+        is_short = seen.window.elapsed < SHORT_SECONDS
+        least = ENTER_SHORT_RATIO if is_short else ENTER_RATIO
+        if seen.paces:
+            if level > 1 and seen.excess > least:
+                incident = self._incident(seen, PERSISTENT, 0.0, level)
+                if not self._is_static(incident, seen):
+                    return incident
+            rise = seen.rise_score()
+            if rise > 1 and seen.excess - seen.before > least and seen.excess > LEAVE_RATIO:
+                return self._incident(seen, PERSISTENT, seen.before, rise)
+        # With few peers it is unknown how much healthy ranks differ.
+        is_known = seen.group.spread and seen.window.elapsed >= MILD_SECONDS
+        if is_known and level > 1 and seen.excess > MILD_RATIO and seen.is_alone:
+            return self._incident(seen, MILD, 0.0, level)
+        return None
+
+    def _jumped(self, seen: Seen) -> Incident | None:
+        """Return the incident of a rank that far exceeds its peers in all of the last few steps.
+
+        A window that also contains earlier steps would take the jump itself for noise.
+        """
+        if not seen.paces or seen.excess < ENTER_RATIO:
+            return None
+        found, end = self._incident(seen, PERSISTENT, 0.0, 1.0), self._history.marks[-1]
+        begin, first = found.onset, self._history.marks[0]
+        if end.steps - begin.steps < JUMP_STEPS or end.at - begin.at < JUMP_SECONDS:
+            return None
+        if begin.steps - first.steps < LEAST_STEPS:
+            return None
+        window = self._reduction.window(begin, end, [found.rank], (first, begin))
+        since = self._of(found.rank, window)
+        found.confidence = since.jump_score()
+        is_late = since.paces and since.excess > JUMP_RATIO and found.confidence > 1
+        return found if is_late else None
+
+    @staticmethod
+    def _of(rank: int, window: Window) -> Seen:
+        return next(each for each in seen_in([window]) if each.standing.rank == rank)
+
+    def _is_static(self, incident: Incident, seen: Seen) -> bool:
+        """Whether the rank may always have been slower, by too little to be sure so soon."""
+        return (
+            incident.onset is self._history.marks[0]
+            and seen.excess < ENTER_STATIC_RATIO
+            and seen.window.elapsed < STATIC_SECONDS
+        )
+
+    def _unsynced(self, seen: Seen) -> Incident | None:
+        level, rise = seen.level_score(), seen.rise_score()
+        if level > 1 and seen.is_alone and seen.excess > UNSYNCED_RATIO:
+            return self._incident(seen, UNSYNCED, 0.0, level)
+        if rise > 1 and seen.excess - seen.before > UNSYNCED_RATIO:
+            return self._incident(seen, UNSYNCED, seen.before, rise)
+        return None
+
+    def _incident(self, seen: Seen, kind: str, reference: float, score: float) -> Incident:
+        rank, group = seen.standing.rank, seen.group
+        # Its excess in an earlier incident does not count for this one.
+        over = self._over.get(rank, -math.inf)
+        marks = [mark for mark in self._history.marks[:-1] if mark.at >= over]
+        marks = [*(marks or self._history.marks[-2:-1]), self._history.marks[-1]]
+        # `now - own` is a usual rank's distance from the baseline: not 0, because steps are noisy.
+        path = self._reduction.path(rank, marks)
+        begin, end = self._reduction.path(rank, (seen.window.begin, marks[-1]))
+        now = (end - begin) / seen.window.steps
+        own = (seen.excess - reference) * group.baseline
+        onset = change_point(marks, path, now - own / 2)
+        return Incident(rank, group.name, kind, onset, reference, score)
+
+    # ---- How late, until when ------------------------------------------------------------------
+
+    def _leave(self, windows: Sequence[Window]) -> None:
+        for seen in seen_in(windows):
+            incident = self._incidents.get(seen.standing.rank)
+            # Only a window within the incident can show its end, and a short one cannot.
+            if incident is None or seen.window.elapsed < SHORT_SECONDS or not incident.ratio:
+                continue
+            if seen.window.begin.at < incident.onset.at:
+                continue
+            excess = seen.excess - incident.reference
+            leave = LEAVE_RATIO if incident.kind != MILD else LEAVE_RATIO / 2
+            drop = LEAVE_ERRORS * seen.error
+            if excess < leave and incident.ratio - excess > drop:
+                del self._incidents[incident.rank]
+                self._over[incident.rank] = seen.window.begin.at
+
+    def _late(self, end: Mark) -> list[Late]:
+        """Describe each incident by the steps since its onset, at most the last minutes."""
+        late = []
+        windows: dict[Mark, Window] = {}
+        recent = self._history.before(end, COST_SECONDS, LEAST_STEPS)
+        for incident in self._incidents.values():
+            begin = incident.onset
+            if end.steps - begin.steps < JUMP_STEPS:
+                continue
+            if recent is not None and recent.at > begin.at:
+                begin = recent
+            if begin not in windows:
+                windows[begin] = self._reduction.window(begin, end, self._incidents)
+            seen = self._of(incident.rank, windows[begin])
+            # Its cost must rest on enough steps.
+            if seen.window.steps >= LEAST_STEPS or seen.excess > SURE_ERRORS * seen.error:
+                late.append(self._describe(incident, seen, end))
+        return late
+
+    def _describe(self, incident: Incident, seen: Seen, end: Mark) -> Late:
+        step_seconds = seen.window.seconds / seen.window.steps
+        incident.ratio = max(seen.excess - incident.reference, 0.0)
+        # One incident has one stage; but its probe may find out that what had no name is `data`.
+        if incident.stage in ("", STAGES[OTHER]):
+            stages = seen.standing.stages
+            furthest = WORK_STAGES[max(range(len(stages)), key=lambda at: stages[at])]
+            if not incident.stage or furthest == STAGES[DATA]:
+                incident.stage = furthest
+        if incident.kind in (PERSISTENT, NODE):
+            incident.kind = NODE if self._is_the_nodes(seen) else PERSISTENT
+        gpus = 0.0 if incident.kind == UNSYNCED else seen.standing.caused / step_seconds
+        return Late(
+            rank=incident.rank,
+            peer_group=incident.group,
+            stage=incident.stage,
+            kind=incident.kind,
+            ratio=incident.ratio,
+            gpus=_by_stage(gpus, seen.standing.stages),
+            since_seconds=end.at - incident.onset.at,
+            steps=end.steps - incident.onset.steps,
+            confidence=incident.confidence,
+        )
+
+    def _is_the_nodes(self, seen: Seen) -> bool:
+        """Whether most ranks of its node are at least half as late as the latest of them."""
+        nodes = self._reduction.nodes
+        node = nodes.get(seen.standing.rank)
+        sizes = Counter(nodes.values())
+        if node is None or len(sizes) < 2 or sizes[node] < 2:
+            return False
+        there = [
+            each.excess for each in seen_in([seen.window]) if nodes.get(each.standing.rank) == node
+        ]
+        late = sum(excess >= max(there) / 2 for excess in there)
+        return late > 1 and late >= NODE_SHARE * sizes[node]
+
+
+def _by_stage(gpus: float, excess: Sequence[float]) -> dict[str, float]:
+    """Split *gpus* over the stages in which a rank exceeds its peers, without the small ones."""
+    over = {stage: more for stage, more in zip(WORK_STAGES, excess, strict=True) if more > 0}
+    told = {stage: more for stage, more in over.items() if more > STAGE_SHARE * sum(over.values())}
+    return {stage: gpus * more / sum(told.values()) for stage, more in told.items()}

@@ -1,0 +1,215 @@
+"""The judge: which ranks of a job are late, in which stage, since when, and at what cost.
+
+It decides from the statistics of rank_probe/judge/windows.py: in rank 0's join while the job runs, in
+`rankskew replay` afterwards. It keeps the state of each incident, so that an incident has one
+onset, one stage and one end.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
+from typing import Final
+
+from rank_probe.judge.changes import Changes
+from rank_probe.judge.incidents import Incidents
+from rank_probe.judge.pauses import Paused, Pauses
+from rank_probe.judge.verdict import (
+    MOST_LATE,
+    NO_BUSY_TIME,
+    NO_PEERS,
+    NO_SYNC,
+    PAUSES,
+    WARMING_UP,
+    Late,
+    Verdict,
+)
+from rank_probe.judge.windows import (
+    LEAST_STEPS,
+    WORK_STAGES,
+    History,
+    Leader,
+    Mark,
+    Reduction,
+    Window,
+)
+
+# The first steps compile kernels and fill caches.
+WARMUP_STEPS: Final = 5
+# Windows in seconds; each has at least LEAST_STEPS. A longer one changes more slowly, so each is
+# examined when this fraction of it has passed.
+HORIZONS: Final = (5.0, 30.0, 60.0, 300.0, 1800.0)
+LOOKS: Final = 10
+JOB_SECONDS: Final = 60.0
+# Of a step; it must not become a whole step through rounding.
+LARGEST_SHARE: Final = 0.999
+# A rank that was named before gets this much more weight, if only some can be named.
+STAYS_NAMED: Final = 1.5
+# A rank's past is examined over so many times the window.
+EARLIER: Final = 2
+
+
+class Judge:
+    """Judges one run of a job; *reduction* provides the statistics."""
+
+    def __init__(self, reduction: Reduction) -> None:
+        self._reduction = reduction
+        self._history = History()
+        self._incidents = Incidents(reduction, self._history)
+        self._pauses = Pauses()
+        self._changes = Changes(reduction, self._history)
+        self._told: frozenset[int] = frozenset()
+        self._next_looks = dict.fromkeys(HORIZONS, -math.inf)
+
+    def judge(
+        self, mark: Mark, leaders: Sequence[Leader], *, step: int, absent: int = 0
+    ) -> Verdict:
+        """Return the verdict after the steps up to *mark*.
+
+        *leaders* are those of the steps since the last call; *step* is the number of the last one.
+        *absent* is how many ranks of the job are not judged.
+        """
+        if mark.steps >= WARMUP_STEPS:
+            self._history.add(mark)
+        marks = self._history.marks
+        if not marks or mark.steps - marks[0].steps < LEAST_STEPS:
+            ranks = dict(Counter(self._reduction.groups.values()))
+            return Verdict(step, ranks, absent, WARMING_UP)
+        windows = list(self._windows(mark))
+        reason = _reason(windows[0])
+        late: list[Late] = []
+        if reason in (None, NO_SYNC):
+            pausing = self._pauses.ranks
+            late = self._incidents.named(windows, mark, pausing, synced=reason is None)
+        if reason is None:
+            steady = self._incidents.ranks
+            paused = self._pauses.named(leaders, windows[0], mark.at, steady)
+            late += [self._late(each, mark, step) for each in paused]
+        late.sort(key=self._urgency)
+        self._told = frozenset(each.rank for each in late[:MOST_LATE])
+        return self._verdict(
+            Verdict(
+                step,
+                ranks={group.name: group.ranks for group in windows[0].groups},
+                absent=absent,
+                reason=reason,
+                late=tuple(late),
+                changes=() if reason == NO_BUSY_TIME else self._changes.named(windows, mark),
+            ),
+            mark,
+        )
+
+    def _windows(self, end: Mark) -> Iterator[Window]:
+        """Yield the windows that end now, shortest first, each once."""
+        due = [each for each in HORIZONS if end.at >= self._next_looks[each]]
+        last: Mark | None = None
+        for seconds in HORIZONS[: HORIZONS.index(max(due, default=HORIZONS[0])) + 1]:
+            self._next_looks[seconds] = end.at + seconds / LOOKS
+            begin = self._since(end, seconds)
+            if begin is not last:
+                earlier = self._earlier(begin, end)
+                yield self._reduction.window(begin, end, self._incidents.ranks, earlier)
+            last = begin
+
+    def _since(self, end: Mark, seconds: float) -> Mark:
+        return self._history.before(end, seconds, LEAST_STEPS) or self._history.marks[0]
+
+    def _earlier(self, begin: Mark, end: Mark) -> tuple[Mark, Mark] | None:
+        """Return the earlier window, from *begin* to *end*, if it is longer."""
+        seconds, steps = EARLIER * (end.at - begin.at), EARLIER * (end.steps - begin.steps)
+        first = self._history.before(begin, seconds, steps)
+        return (first, begin) if first else None
+
+    def _urgency(self, late: Late) -> tuple[float, float, int]:
+        """Put the costliest first; ranks in the last verdict get extra weight."""
+        named = STAYS_NAMED if late.rank in self._told else 1.0
+        return -late.gpus_lost * named, -late.ratio, late.rank
+
+    def _late(self, found: Paused, end: Mark, step: int) -> Late:
+        return Late(
+            rank=found.rank,
+            peer_group=self._reduction.groups[found.rank],
+            stage=found.stage,
+            kind=PAUSES,
+            ratio=found.ratio,
+            gpus={found.stage: found.gpus},
+            since_seconds=end.at - found.first.at,
+            steps=step - found.first.step,
+            confidence=found.confidence,
+        )
+
+    def _verdict(self, found: Verdict, end: Mark) -> Verdict:
+        """Return *found* with the job's losses, over the last minute or since the last onset."""
+        begin = self._since(end, JOB_SECONDS)
+        for onset in self._incidents.onsets:
+            if begin.at < onset.at and end.steps - onset.steps >= LEAST_STEPS:
+                begin = onset
+        window = self._reduction.window(begin, end, [each.rank for each in found.late])
+        step_seconds = window.seconds / window.steps
+        if found.reason is not None:
+            return replace(found, late=found.late[:MOST_LATE], step_seconds=step_seconds)
+        late = {each.rank: each for each in found.late}
+        # Rounding may make it slightly negative, here and below.
+        rotating = {
+            stage: max(seconds, 0.0)
+            for stage, seconds in zip(WORK_STAGES, window.caused, strict=True)
+        }
+        for group in window.groups:
+            for standing in group.standing:
+                if standing.rank in late:
+                    _take(rotating, late[standing.rank], standing.caused * window.steps)
+        lost = {
+            "group": max(window.unequal, 0.0) / window.seconds,
+            "persistent": sum(each.gpus_lost for each in found.late),
+            "rotating": sum(rotating.values()) / window.seconds,
+            "common": max(window.sync - window.waited, 0.0) / window.seconds,
+        }
+        return replace(
+            found,
+            late=found.late[:MOST_LATE],
+            step_seconds=step_seconds,
+            slowdown=_slowdown(window, lost["persistent"], late),
+            gpus_lost=lost,
+            rotating={
+                stage: seconds / window.seconds for stage, seconds in rotating.items() if seconds
+            },
+        )
+
+
+def _slowdown(window: Window, lost: float, late: Collection[int]) -> float:
+    """Return how many times longer steps take because of the *late* ranks, which cost *lost* GPUs.
+
+    Without them, each other rank would save the time that it waits for them; late ranks wait for
+    later ones, too.
+    """
+    ranks = sum(group.ranks for group in window.groups)
+    if len(late) >= ranks:
+        return 1.0
+    step_seconds = window.seconds / window.steps
+    busy = ranks * step_seconds - window.sync / window.steps
+    slowest = (window.waited / window.steps + busy) / ranks
+    own = (
+        max(slowest - standing.busy, 0.0)
+        for group in window.groups
+        for standing in group.standing
+        if standing.rank in late
+    )
+    spared = max(lost * step_seconds - sum(own), 0.0) / (ranks - len(late))
+    return 1 / (1 - min(spared / step_seconds, LARGEST_SHARE))
+
+
+def _take(rotating: dict[str, float], late: Late, seconds: float) -> None:
+    """Subtract what a *late* rank caused from the rotating loss, in its stages first."""
+    for stage in sorted(rotating, key=lambda stage: -late.gpus.get(stage, 0.0)):
+        taken = min(rotating[stage], seconds)
+        rotating[stage] -= taken
+        seconds -= taken
+
+
+def _reason(window: Window) -> str | None:
+    """Return the reason why the job cannot be judged."""
+    if all(group.ranks == 1 for group in window.groups):
+        return NO_PEERS
+    if any(group.baseline <= 0 for group in window.groups):
+        return NO_BUSY_TIME
+    return NO_SYNC if window.sync <= 0 else None

@@ -1,0 +1,213 @@
+"""The judge's input: windows of steps, and the ranks that stand out in them.
+
+The reduction from step vectors to these statistics exists twice, in torch (join_windows.py, for
+the join) and in plain Python (exporter/accounting/windows.py); a test checks that the two agree.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, Protocol
+
+from rank_probe.wire.stages import STAGES, SYNC
+
+# Fewer steps are not enough for a verdict, however long they take.
+LEAST_STEPS: Final = 20
+# The 1/3 quantile of the peers: it stays among the healthy ranks while up to two thirds are late.
+BASELINE_QUANTILE: Final = 1 / 3
+# A lower quantile, which late ranks do not affect: it shows how much healthy ranks differ.
+LOWER_QUANTILE: Final = 1 / 12
+# With fewer peers the spread is unknown.
+SPREAD_PEERS: Final = 5
+# How many ranks of one group, the furthest from the baseline, are examined.
+MOST_STANDING: Final = 48
+# Over its group's baseline by less than this share, a rank does not stand out.
+STANDS_OUT_RATIO: Final = 0.02
+
+# Marks lie this share of their age apart, so that an hour needs about as many as a minute.
+MARKS_APART: Final = 0.1
+OLDEST_SECONDS: Final = 5400.0
+MOST_STEPS: Final = 120
+
+WORK_STAGES: Final = STAGES[:SYNC]
+
+# Columns of a rank's sums: its distance from the group's baseline, the square of that, the GPU time
+# that others waited because of it, and the time of each stage of WORK_STAGES.
+DISTANCE, DISTANCE_SQUARED, CAUSED, FIRST_STAGE = range(4)
+
+
+def spread_scale(ranks: int) -> float:
+    """Return the factor from the distance between the two quantiles to a standard deviation.
+
+    In a normal distribution they are 0.95 standard deviations apart, with few ranks less by chance.
+    With thousands of ranks some lie far out.
+    """
+    return 1.05 * (1 + 3 / ranks) * max(1.0, 1 + 0.1 * math.log(ranks / 64))
+
+
+class Standing(NamedTuple):
+    """A rank that stands out from its peer group, or is watched; all in seconds per step.
+
+    *excess* is its own time minus the group's baseline, *variance* its variance from step to step
+    in seconds squared, *stages* the same excess by stage (of WORK_STAGES). *before* and
+    *variance_before* are excess and variance in the earlier window. *caused* is the GPU time that
+    the others waited for it, in seconds per step.
+    """
+
+    rank: int
+    busy: float
+    excess: float
+    variance: float
+    caused: float
+    stages: tuple[float, ...]
+    before: float = 0.0
+    variance_before: float = 0.0
+
+
+class Group(NamedTuple):
+    """A peer group in a window; in seconds per step.
+
+    *baseline* is the usual own time, *stages* the same by stage. *spread* is that of the faster
+    peers, 0 if there are too few; *variance* is the step-to-step variance of a usual rank's
+    distance from the baseline, *baseline_variance* that of the baseline itself. *rise* and
+    *rise_spread* are the usual change since the earlier window and its spread; *baseline_before*
+    and *stages_before* are the baselines of that window.
+    """
+
+    name: str
+    ranks: int
+    baseline: float
+    stages: tuple[float, ...]
+    spread: float
+    variance: float
+    standing: tuple[Standing, ...]
+    baseline_variance: float = 0.0
+    rise: float = 0.0
+    rise_spread: float = 0.0
+    baseline_before: float = 0.0
+    stages_before: tuple[float, ...] = ()
+
+
+class Window(NamedTuple):
+    """The steps between two marks. *seconds* is the time of all its steps, of a mean rank.
+
+    *steps* were joined, over *elapsed* seconds of the clock. *longest* and *median* are the own
+    time of the slowest and the median rank, in seconds per step. In GPU-seconds: *sync* is the
+    measured wait, *waited* the part for the slowest rank of each step, *unequal* the part of that
+    for heavier groups, and *caused* the rest by stage, which single ranks caused. *steps_before*
+    were in the earlier window.
+    """
+
+    begin: "Mark"
+    steps: int
+    elapsed: float
+    seconds: float
+    longest: float
+    median: float
+    sync: float
+    waited: float
+    unequal: float
+    caused: tuple[float, ...]
+    groups: tuple[Group, ...]
+    steps_before: int = 0
+
+
+class Leader(NamedTuple):
+    """The slowest rank of one step: *lead* seconds over the heaviest *baseline*, most in *stage*.
+
+    *caused* is what the others waited because of it, in GPU-seconds; *at* is the end of the step.
+    """
+
+    step: int
+    at: float
+    rank: int
+    stage: int
+    lead: float
+    caused: float
+    baseline: float
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mark:
+    """Sums over all steps so far: *steps* of them, until *at* seconds of the clock."""
+
+    steps: int
+    at: float
+    sums: Any
+
+
+class Reduction(Protocol):
+    """Derives statistics from marks."""
+
+    @property
+    def groups(self) -> Mapping[int, str]:
+        """Return the peer group of each rank."""
+
+    @property
+    def nodes(self) -> Mapping[int, int]:
+        """Return the node of each rank."""
+
+    def window(
+        self,
+        begin: Mark,
+        end: Mark,
+        watched: Collection[int],
+        before: tuple[Mark, Mark] | None = None,
+    ) -> Window:
+        """Return what stands out between *begin* and *end*, and how it was *before*.
+
+        *watched* ranks are among those that stand out, wherever they are.
+        """
+
+    def path(self, rank: int, marks: Sequence[Mark]) -> list[float]:
+        """Return how far *rank* is from its group's baseline, in seconds up to each of *marks*."""
+
+    def group_path(self, name: str, marks: Sequence[Mark]) -> list[float]:
+        """Return the baseline of the group *name*, in seconds up to each of *marks*."""
+
+
+class History:
+    """Marks of the last steps: dense among recent ones, sparse among old ones."""
+
+    def __init__(self) -> None:
+        self.marks: list[Mark] = []
+
+    def add(self, mark: Mark) -> None:
+        """Add *mark*, the newest; drop some of the others."""
+        self.marks.append(mark)
+        self._forget_oldest()
+        kept = self.marks[:1]
+        for each, after in zip(self.marks[1:], self.marks[2:], strict=False):
+            if after.at - kept[-1].at > MARKS_APART * (mark.at - each.at):
+                kept.append(each)
+        self.marks = [*kept, mark] if len(self.marks) > 1 else kept
+
+    def _forget_oldest(self) -> None:
+        last = self.marks[-1]
+        while (
+            len(self.marks) > 2
+            and last.at - self.marks[1].at > OLDEST_SECONDS
+            and last.steps - self.marks[1].steps > MOST_STEPS
+        ):
+            del self.marks[0]
+
+    def before(self, end: Mark, seconds: float, steps: int) -> Mark | None:
+        """Return the latest mark at least so many *seconds* and *steps* before *end*."""
+        for mark in reversed(self.marks):
+            if end.at - mark.at >= seconds and end.steps - mark.steps >= steps:
+                return mark
+        return None
+
+
+def change_point(marks: Sequence[Mark], path: Sequence[float], middle: float) -> Mark:
+    """Return the mark since which the steps add more than *middle* each to *path*.
+
+    *path* has a sum per mark. The result is the mark after which most is added beyond *middle*
+    (Page's CUSUM, backwards); never the last.
+    """
+    end, whole = marks[-1], path[-1]
+    beyond = [
+        whole - so_far - middle * (end.steps - mark.steps)
+        for mark, so_far in zip(marks[:-1], path[:-1], strict=True)
+    ]
+    return marks[max(range(len(beyond)), key=lambda at: beyond[at])]

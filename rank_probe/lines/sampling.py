@@ -1,0 +1,190 @@
+"""Samples one thread during one lateness: where it is, and what it does there."""
+
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from types import CodeType
+from typing import Any, Final
+
+from rank_probe.guest.guard import never_raise
+from rank_probe.lines.loop_frames import Spot, TrainingLoop, stack_of
+from rank_probe.lines.stack_window import LEAST_SAMPLES, Sample, Window
+from rank_probe.lines.state_window import LEAST_LOOKS, WHOLE, Looked, Part, Spent, StateWindow
+from rank_probe.lines.thread_clocks import Look
+from rank_probe.lines.training_thread import Looks
+from rank_probe.lines.user_code import Line, UserCode
+from rank_probe.wire.snapshot import MOST_LATE_LINES, MOST_THREAD_STATES
+from rank_probe.wire.stages import STAGES, SYNC
+
+INTERVAL_SECONDS: Final = 0.05
+# At first, so that the first page has an answer.
+FIRST_INTERVAL_SECONDS: Final = 0.02
+FIRST_SAMPLES: Final = 150
+# Much, or the samples would fall on the same moments of equally long steps.
+JITTER: Final = 0.5
+# Between the two looks of a sample. A thread that runs Python makes it 5 ms longer.
+LOOK_SECONDS: Final = 0.004
+# Timers are late by less.
+LEAST_DELAY: Final = 0.001
+# A process that was stopped for a while did nothing meanwhile.
+MOST_WEIGHT: Final = 20.0
+NANOSECONDS: Final = 1_000_000_000
+
+
+class Sampling:
+    """The samples of one *thread* during one lateness, taken by a daemon thread of their own.
+
+    A sample is two looks at the thread, a few milliseconds apart: their difference says how long it
+    ran, the second one where it was. What begins in one stage and ends in another is not split.
+    """
+
+    def __init__(
+        self,
+        thread: Callable[[], int],
+        stage: Callable[[], str],
+        backward: Callable[[], Sequence[CodeType]],
+        code: UserCode,
+        *,
+        late_stage: Callable[[], str],
+        on_first: Callable[[], None],
+    ) -> None:
+        self._watched = thread
+        self._stage = stage
+        self._code = code
+        self._late_stage = late_stage
+        self._on_first: Callable[[], None] | None = on_first
+        self._loop = TrainingLoop(backward, code.has)
+        self._window = Window()
+        self._states = StateWindow()
+        self._lock = threading.Lock()  # On the windows.
+        self._stop = threading.Event()
+        self.samples = 0
+        run = never_raise(self._run)
+        threading.Thread(target=run, name="rank_probe_stacks", daemon=True).start()
+
+    def stop(self) -> None:
+        """Take no more samples; does not wait for the thread."""
+        self._stop.set()
+
+    def lines(self, late_stage: str) -> list[dict[str, Any]]:
+        """Return the most frequent lines, those in *late_stage* first."""
+        with self._lock:
+            found = self._window.lines(late_stage, MOST_LATE_LINES)
+        return [
+            {"stage": stage, "place": self._code.place(line), "share": round(share, 3)}
+            for stage, line, share in found
+        ]
+
+    def states(self, late_stage: str) -> list[dict[str, Any]]:
+        """Return in what the thread spent its time, in *late_stage* first."""
+        with self._lock:
+            found = self._states.spent(late_stage, MOST_THREAD_STATES)
+        return [self._said(each) for each in found]
+
+    def iterating_share(self, stage: str) -> float | None:
+        """Return the share of *stage*'s samples in which the loop was fetching its next item."""
+        with self._lock:
+            return self._window.iterating_share(stage)
+
+    def _said(self, spent: Spent) -> dict[str, Any]:
+        where = spent.where
+        place = self._code.place(where) if isinstance(where, Line) else where or ""
+        share = round(min(spent.share, 1.0), 3)
+        return {"stage": spent.stage, "state": spent.state, "share": share, "place": place}
+
+    def _run(self) -> None:
+        own_random = random.Random()  # The global one is the user's.
+        looks = Looks()
+        try:
+            while not self._stop.is_set():
+                pause = self._interval() * _jittered(own_random)
+                due = time.perf_counter_ns() + round(pause * NANOSECONDS)
+                # Not a wait for the event: what it does afterwards would come before a look.
+                time.sleep(pause)
+                self._take(looks, due, pause, LOOK_SECONDS * _jittered(own_random))
+                self._tell_first()
+        finally:
+            looks.close()
+
+    def _interval(self) -> float:
+        is_first = self.samples < FIRST_SAMPLES
+        return min(FIRST_INTERVAL_SECONDS, INTERVAL_SECONDS) if is_first else INTERVAL_SECONDS
+
+    def _take(self, looks: Looks, due: int, pause: float, seconds: float) -> None:
+        ident = self._watched()
+        first = looks.begin(ident)
+        before = self._stage()
+        planned = (pause + seconds) * NANOSECONDS
+        self._take_delay(looks, first, before, due, planned)
+        time.sleep(seconds)
+        last = looks.end()
+        stage = self._stage()
+        if stage == STAGES[SYNC]:
+            return
+        stack = stack_of(sys._current_frames().get(ident))
+        line = line_of(stack, self._code.has)
+        weight = 1.0
+        if first is not None and last is not None:
+            # While a call keeps the interpreter, there are fewer looks.
+            took = last.at - first.at - max(last.own_queue - first.own_queue, 0)
+            weight += max(took - seconds * NANOSECONDS, 0) / planned
+        parts = looks.parts(first, last, stack, line) if stage == before else ()
+        self._add(Sample(stage, line, self._loop.is_fetching(stack)), parts, weight)
+        self.samples += 1
+
+    def _take_delay(
+        self, looks: Looks, first: Look | None, stage: str, due: int, planned: float
+    ) -> None:
+        """Count the time by which a look came late, because a call kept the interpreter.
+
+        The thread still is where it was: it hands over the interpreter as soon as the call returns.
+        """
+        delay = looks.delay(first, due)
+        if delay < LEAST_DELAY * NANOSECONDS or stage == STAGES[SYNC]:
+            return
+        stack = stack_of(sys._current_frames().get(self._watched()))
+        line = line_of(stack, self._code.has)
+        parts = looks.held(first, delay, stack, line)
+        sample = Sample(stage, line, self._loop.is_fetching(stack))
+        self._add(sample, parts, delay / planned)
+
+    def _add(self, sample: Sample, parts: Sequence[Part], weight: float) -> None:
+        weight = min(weight, MOST_WEIGHT)
+        weighed = tuple(each._replace(share=round(each.share * weight)) for each in parts)
+        with self._lock:
+            self._window.add(sample._replace(weight=round(WHOLE * weight)))
+            if weighed:
+                self._states.add(Looked(sample.stage, weighed))
+
+    def _tell_first(self) -> None:
+        """Say once that lines of the late stage are there, and its states if they can be told."""
+        if self._on_first is None:
+            return
+        late = self._late_stage()
+        samples = self._window.samples_of(late)
+        has_states = self._states.looks_at(late) >= LEAST_LOOKS or samples >= 2 * LEAST_SAMPLES
+        if samples >= LEAST_SAMPLES and has_states:
+            told, self._on_first = self._on_first, None
+            told()
+
+
+def _jittered(own_random: random.Random) -> float:
+    return own_random.uniform(1 - JITTER, 1 + JITTER)
+
+
+def line_of(stack: Sequence[Spot], is_users: Callable[[str], bool]) -> Line | None:
+    """Return the user's line that *stack*, innermost first, is in or has called others from."""
+    for code, offset in stack:
+        if is_users(code.co_filename):
+            return Line(code.co_qualname, code.co_filename, _number(code, offset))
+    return None
+
+
+def _number(code: CodeType, offset: int) -> int:
+    """Return the line at *offset*; the first of *code* where the compiler gave none."""
+    for begin, end, number in code.co_lines():
+        if begin <= offset < end and number is not None:
+            return number
+    return code.co_firstlineno

@@ -1,0 +1,109 @@
+"""The line of code, and what the thread does there: samples of a rank that is named late.
+
+It reads functions, files and line numbers of the training thread's stack; no variable, argument or
+source. The training thread runs nothing for it. A rank that is not late has no sampling thread and
+no sample.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from types import CodeType
+from typing import Any
+
+from rank_probe.lines.loader_code import workers_line
+from rank_probe.lines.sampling import Sampling
+from rank_probe.lines.user_code import UserCode, of_this_process
+
+
+class Stacks:
+    """Samples a thread, from `watch(stage)` until `watch(None)`.
+
+    *thread* returns which one, *stage* its current stage, *backward* the codes on its stack when it
+    called backward, innermost first (empty while unknown). *on_first* is called by the sampling
+    thread once there is an answer about the late stage; *loader* returns the DataLoader that the
+    loop iterates. Samples in stage `sync` are not kept: a rank that waits for others is not late
+    there. When the rank is no longer late, its samples are forgotten: they would outlive what they
+    explain.
+
+    `samples` and `stop` are for any thread, the rest for one. RANK_PROBE_STACKS=0 turns it off. A
+    rank that ends calls `stop`.
+    """
+
+    def __init__(
+        self,
+        environment: Mapping[str, str],
+        thread: Callable[[], int],
+        stage: Callable[[], str],
+        backward: Callable[[], Sequence[CodeType]] = tuple,
+        on_first: Callable[[], None] = lambda: None,
+        loader: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._is_off = environment.get("RANK_PROBE_STACKS") == "0"
+        self._environment = environment
+        self._stage = stage
+        self._backward = backward
+        self._thread = thread
+        self._late_stage = ""
+        self._on_first = on_first
+        self._loader = loader
+        self._code: UserCode | None = None
+        self._sampling: Sampling | None = None
+        self._samples_before = 0
+
+    @property
+    def samples(self) -> int:
+        """How many samples were taken in this process."""
+        sampling = self._sampling
+        return self._samples_before + (0 if sampling is None else sampling.samples)
+
+    def watch(self, late_stage: str | None) -> None:
+        """Sample while this rank is late in *late_stage*; None ends it."""
+        sampling = self._sampling
+        if late_stage is None:
+            if sampling is not None:
+                sampling.stop()
+                self._samples_before += sampling.samples
+                self._sampling = None
+            return
+        self._late_stage = late_stage
+        if sampling is None and not self._is_off:
+            # Not the sampler's: each is for one thread.
+            self._code = of_this_process(self._environment)
+            self._sampling = Sampling(
+                self._thread,
+                self._stage,
+                self._backward,
+                of_this_process(self._environment),
+                late_stage=lambda: self._late_stage,
+                on_first=self._on_first,
+            )
+
+    def stop(self) -> None:
+        """End for good: a later `watch` begins nothing."""
+        self._is_off = True
+        if (sampling := self._sampling) is not None:
+            sampling.stop()
+
+    def lines(self) -> list[dict[str, Any]]:
+        """Return a Snapshot's *late_lines*: those of the late stage first."""
+        sampling = self._sampling
+        return [] if sampling is None else sampling.lines(self._late_stage)
+
+    def states(self) -> list[dict[str, Any]]:
+        """Return a Snapshot's *thread_states*: those of the late stage first."""
+        sampling = self._sampling
+        return [] if sampling is None else sampling.states(self._late_stage)
+
+    def loader(self) -> str:
+        """Return a Snapshot's *loader*: what the workers of the loop's DataLoader run."""
+        if self._sampling is None or self._code is None:
+            return ""
+        line = workers_line(self._loader(), self._code.has)
+        return "" if line is None else self._code.place(line)
+
+    def iterating_share(self, stage: str) -> float | None:
+        """Return the share of *stage*'s samples in which the loop was fetching its next item.
+
+        None if there are too few, so also while this rank is not late.
+        """
+        sampling = self._sampling
+        return None if sampling is None else sampling.iterating_share(stage)

@@ -1,0 +1,83 @@
+"""Turns the events of a training loop into the boundaries between its stages.
+
+The walk is written twice, here and in _fold.c; tests hold the two together.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from rank_probe.measure.loop_state import State
+from rank_probe.measure.transitions import after
+
+try:
+    from rank_probe import _fold  # type: ignore[attr-defined]  # built where there is a compiler
+except ImportError:
+    _fold = None
+
+# Different states kept; a loop passes through a dozen.
+STATES_KEPT: Final = 4096
+
+
+class Interpreter:
+    """Turns events into boundaries, one after the other; remembers what follows from what."""
+
+    def __init__(self, state: State) -> None:
+        self._nodes: dict[State, _Node] = {}
+        self._node = self._known(state)
+
+    @property
+    def state(self) -> State:
+        """Return the state after the last event."""
+        return self._node.state
+
+    def read(self, events: list[int]) -> list[int]:
+        """Return the boundaries at *events*; both are flat: a number, then its time."""
+        self._node, boundaries = read(self._node, events)
+        return boundaries
+
+    def take(self, code: int) -> int | None:
+        """Return the mark of the boundary at the event *code*; None if there is none."""
+        self._node, mark = self._node[code]
+        return mark
+
+    def seen(self) -> set[int]:
+        """Return the events that were seen, except those longest ago in a very varied loop."""
+        return {code for node in list(self._nodes.values()) for code in list(node)}
+
+    def _known(self, state: State) -> "_Node":
+        if len(self._nodes) > STATES_KEPT:
+            self._nodes.clear()
+        node = self._nodes.get(state)
+        if node is None:
+            node = self._nodes[state] = _Node(state, self._known)
+        return node
+
+
+class _Node(dict[int, tuple["_Node", int | None]]):
+    """A state, and what it becomes after each event that was seen in it."""
+
+    def __init__(self, state: State, known: Callable[[State], "_Node"]) -> None:
+        super().__init__()
+        self.state = state
+        self._known = known
+
+    def __missing__(self, code: int) -> tuple["_Node", int | None]:
+        state, mark = after(self.state, code)
+        found = self[code] = self._known(state), mark
+        return found
+
+
+def python_read(node: _Node, events: list[int]) -> tuple[_Node, list[int]]:
+    """Return the node after *events*, and the boundaries at them."""
+    boundaries: list[int] = []
+    add, pairs = boundaries.extend, iter(events)
+    for code, at in zip(pairs, pairs, strict=True):
+        node, mark = node[code]
+        if mark is not None:
+            add((mark, at))
+    return node, boundaries
+
+
+read: Callable[[_Node, list[int]], tuple[_Node, list[int]]] = (
+    python_read if _fold is None else _fold.read
+)

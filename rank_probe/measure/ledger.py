@@ -1,0 +1,129 @@
+"""The ledger: adds up the time between boundaries, and commits whole steps, cut at the release.
+
+Written twice, here and in _fold.c, which costs less; tests hold the two together.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE, STAGE_BITS, TOLD
+from rank_probe.wire.stages import OTHER, STAGES, SYNC
+
+try:
+    from rank_probe import _fold  # type: ignore[attr-defined]  # built where there is a compiler
+except ImportError:
+    _fold = None
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Counters over all whole steps: nanoseconds per stage, in the order of STAGES."""
+
+    nanoseconds: tuple[int, ...]
+    steps: int
+    busy_seconds_squared: float
+    last_step_timestamp_seconds: float | None
+
+    @property
+    def busy_nanoseconds(self) -> int:
+        """All time except the exposed wait."""
+        return sum(self.nanoseconds) - self.nanoseconds[SYNC]
+
+
+# Called with a whole step: when it ended, and its nanoseconds per stage.
+OnStep = Callable[[int, tuple[int, ...]], object]
+
+
+class Ledger(Protocol):
+    """Counts steps that run from one release to the next; for one thread at a time.
+
+    The *release* is the end of the last collective of a step, when all ranks continue together. It
+    is only known afterwards: each candidate is marked, and the mark where the next step visibly
+    begins commits up to the last candidate. What came after that belongs to the next step, so a
+    delay after the collective is not charged to the ranks that wait for it.
+
+    *since* is when the current stage began.
+    """
+
+    since: int
+    steps: int
+    busy_seconds_squared: float
+    last_completed: int | None
+
+    @property
+    def nanoseconds(self) -> Sequence[int]:
+        """Return all time per stage up to *since*, the unfinished step included."""
+
+    @property
+    def committed(self) -> Sequence[int]:
+        """Return the time per stage of whole steps."""
+
+    def add(self, boundaries: list[int], /) -> None:
+        """Add up *boundaries*, a flat list."""
+
+
+class PythonLedger:
+    """A ledger in Python.
+
+    *on_step* is called at each whole step, *told* with each mark that has a bit of TOLD.
+    """
+
+    def __init__(self, since: int, on_step: OnStep, told: Callable[[int], object]) -> None:
+        self._on_step = on_step
+        self._told = told
+        self.since = since
+        self.nanoseconds = [0] * len(STAGES)
+        self._stage = OTHER
+        self._at_release: list[int] | None = None
+        self._release_time = 0
+        self._begun_at = 0  # when counting began, minus what had been committed before
+        self.committed = [0] * len(STAGES)
+        self._committed_until = 0
+        self.steps = 0
+        self.busy_seconds_squared = 0.0
+        self.last_completed: int | None = None
+
+    def add(self, boundaries: list[int], /) -> None:
+        """See Ledger."""
+        nanoseconds, stage, since = self.nanoseconds, self._stage, self.since
+        pairs = iter(boundaries)
+        for mark, now in zip(pairs, pairs, strict=True):
+            nanoseconds[stage] += now - since
+            since = now
+            if mark <= STAGE_BITS:
+                stage = mark
+                continue
+            stage = mark & STAGE_BITS
+            if mark & BEGIN:
+                nanoseconds[:] = self.committed
+                self._begun_at = now - self._committed_until
+                self._at_release = None
+            if mark & RELEASE:
+                self._at_release = nanoseconds[:]
+                self._release_time = now
+            if mark & COMPLETE:
+                self._commit(now)
+            if mark & TOLD:
+                self._told(mark)
+        self._stage, self.since = stage, since
+
+    def _commit(self, now: int) -> None:
+        before, after, ended = self.committed, self._at_release, self._release_time
+        if after is None:
+            after, ended = self.nanoseconds[:], now
+        self._at_release = None
+        spent = tuple(a - b for a, b in zip(after, before, strict=True))
+        # The stages add up to the time since counting began, so no sum is needed.
+        until = ended - self._begun_at
+        busy_seconds = (until - self._committed_until - spent[SYNC]) / 1e9
+        self.steps += 1
+        self.busy_seconds_squared += busy_seconds * busy_seconds
+        self.committed, self._committed_until = after, until
+        self.last_completed = now
+        self._on_step(ended, spent)
+
+
+new_ledger: Callable[[int, OnStep, Callable[[int], object]], Ledger] = (
+    PythonLedger if _fold is None else _fold.Ledger
+)

@@ -1,0 +1,69 @@
+"""Attention masks, whose zeros are padding: counted later, and many at a time."""
+
+import sys
+import threading
+from collections import deque
+from typing import Any, Final
+
+from rank_probe.guest.guard import never_raise
+
+# With more of them, or of their elements, the training thread counts them, to bound memory.
+MASKS_KEPT: Final = 256
+ELEMENTS_KEPT: Final = 4_000_000
+# Torch spreads larger reductions over threads, and the pusher should have none of its own.
+ELEMENTS_AT_ONCE: Final = 32_768
+
+
+class Mask:
+    """A mask; *zeros* is None until they are counted, and then *tensor* is."""
+
+    __slots__ = ("tensor", "zeros")
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+        self.zeros: int | None = None
+
+
+class Masks:
+    """The masks that are not counted yet. One thread adds, any may count."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Mask] = deque()
+        self._elements = 0
+        self._counting = threading.Lock()
+
+    def add(self, tensor: Any) -> Mask:
+        """Return the mask *tensor*, to be counted."""
+        mask = Mask(tensor)
+        self._waiting.append(mask)
+        self._elements += tensor.numel()
+        if len(self._waiting) > MASKS_KEPT or self._elements > ELEMENTS_KEPT:
+            self.count(wait=False)
+        return mask
+
+    @never_raise
+    def count(self, *, wait: bool = True) -> None:
+        """Count the zeros of all masks; without *wait*, skip it if another thread is about to."""
+        if not self._counting.acquire(blocking=wait):
+            return
+        try:
+            self._elements = 0
+            alike: dict[Any, list[Mask]] = {}
+            for _ in range(len(self._waiting)):
+                mask = self._waiting.popleft()
+                alike.setdefault(mask.tensor.shape, []).append(mask)
+            for masks in alike.values():
+                at_once = max(ELEMENTS_AT_ONCE // max(masks[0].tensor.numel(), 1), 1)
+                for first in range(0, len(masks), at_once):
+                    _count(masks[first : first + at_once])
+        finally:
+            self._counting.release()
+
+
+def _count(masks: list[Mask]) -> None:
+    """Count the zeros of *masks* of one shape: one by one, each costs several times more."""
+    stack = sys.modules["torch"].stack([mask.tensor for mask in masks]).flatten(1)
+    parts = [part.count_nonzero(1).tolist() for part in stack.split(ELEMENTS_AT_ONCE, 1)]
+    for mask, *ones in zip(masks, *parts, strict=True):
+        mask.zeros = mask.tensor.numel() - sum(ones)
+        mask.tensor = None

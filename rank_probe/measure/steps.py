@@ -1,0 +1,105 @@
+"""The steps of a training loop, summed up from its boundaries, for all threads to read."""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+
+from rank_probe.measure.ledger import Totals, new_ledger
+from rank_probe.measure.vectors import StepVector, Vectors
+from rank_probe.measure.wait_floor import WaitFloor
+from rank_probe.wire.stages import SYNC
+
+
+def _ignore(_: int) -> None:
+    return None
+
+
+class Steps:
+    """Whole steps, as a Ledger counts them. Any thread may call the methods.
+
+    *take* returns the boundaries since its last call, from a host's tape or a device's; *told* is
+    called with what the ledger tells. Summing up many boundaries at a time costs a fraction of
+    handling each one with caches that a model has just emptied.
+    """
+
+    def __init__(
+        self,
+        take: Callable[[], list[int]],
+        now: Callable[[], int] = time.perf_counter_ns,
+        wall: Callable[[], float] = time.time,
+        told: Callable[[int], object] = _ignore,
+    ) -> None:
+        self._take = take
+        self._now = now
+        self._wall = wall
+        self._lock = threading.Lock()
+        self._floor = WaitFloor()
+        self._takers: tuple[Vectors, ...] = ()
+        self._ledger = new_ledger(now(), self._step, told)
+        # Numbers of the steps that end on the tape, if some steps are missing from it.
+        self.numbers: deque[int] | None = None
+
+    def keep(self) -> Vectors:
+        """Keep every step from now on for the caller, until `forget`."""
+        self.fold()
+        kept = Vectors(self.fold)
+        with self._lock:
+            self._takers = (*self._takers, kept)
+        return kept
+
+    def forget(self, kept: Vectors) -> None:
+        """Keep no more steps for the taker of *kept*."""
+        with self._lock:
+            self._takers = tuple(each for each in self._takers if each is not kept)
+
+    def fold(self, *, wait: bool = True) -> None:
+        """Sum up the boundaries; without *wait*, skip it if another thread is about to."""
+        if not self._lock.acquire(blocking=wait):
+            return
+        try:
+            self._ledger.add(self._take())
+        finally:
+            self._lock.release()
+
+    def totals(self) -> Totals:
+        """Return the counters over all whole steps so far."""
+        self.fold()
+        with self._lock:
+            ledger = self._ledger
+            return Totals(
+                nanoseconds=tuple(ledger.committed),
+                steps=ledger.steps,
+                busy_seconds_squared=ledger.busy_seconds_squared,
+                last_step_timestamp_seconds=self._timestamp(ledger.last_completed),
+            )
+
+    def spent(self) -> tuple[int, ...]:
+        """Return the nanoseconds per stage up to the last boundary, unfinished step included."""
+        self.fold()
+        with self._lock:
+            return tuple(self._ledger.nanoseconds)
+
+    def elapsed_seconds(self) -> float:
+        """Return how long ago the last boundary was: the time in the current stage so far."""
+        self.fold()
+        return max(self._now() - self._ledger.since, 0) / 1e9
+
+    def floor_seconds(self) -> float | None:
+        """Return what communication alone costs a step; see WaitFloor."""
+        self.fold()
+        return self._floor.seconds(self._now())
+
+    def _step(self, ended: int, spent: tuple[int, ...]) -> None:
+        self._floor.add(spent[SYNC], ended)
+        number = self._ledger.steps if self.numbers is None else self.numbers.popleft()
+        if self._takers:
+            vector = StepVector(number, ended, spent)
+            for taker in self._takers:
+                taker.waiting.append(vector)
+
+    def _timestamp(self, nanoseconds: int | None) -> float | None:
+        """Return the clock's *nanoseconds* as Unix seconds of the wall clock as currently set."""
+        if nanoseconds is None:
+            return None
+        return self._wall() - (self._now() - nanoseconds) / 1e9

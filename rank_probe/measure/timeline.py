@@ -1,0 +1,141 @@
+"""One thread's training loop: the tape that its hooks write, and the steps read from it."""
+
+import time
+from collections.abc import Callable
+from threading import get_ident
+from types import CodeType
+from typing import Protocol
+
+from rank_probe.guest.guard import failures, never_raise
+from rank_probe.measure import events
+from rank_probe.measure.boundaries import BEGIN, COMPLETE, STAGE_BITS, UNCUT
+from rank_probe.measure.interpreter import Interpreter
+from rank_probe.measure.loop_state import State
+from rank_probe.measure.steps import Steps
+from rank_probe.measure.tape import NOBODY, new_tape
+from rank_probe.measure.work_units import WorkUnits
+
+
+class Boundaries(Protocol):
+    """Receives each boundary when it happens: a device's timeline."""
+
+    def boundary(self, mark: int) -> None:
+        """Record the boundary *mark*, a stage's number with its marks."""
+
+
+class Timeline:
+    """Times the thread that creates it, or that `follow_training` chooses.
+
+    With *automatic*, the stages and the ends of steps are found; otherwise the user gives them, and
+    only backward and the waits are found. Batches are counted in *work*.
+    """
+
+    def __init__(
+        self,
+        *,
+        automatic: bool,
+        work: WorkUnits | None = None,
+        now: Callable[[], int] | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.work = work or WorkUnits()
+        self.tape = new_tape(now)
+        self._thread = self.tape.owner
+        start = State(automatic=automatic, finds_steps=automatic)
+        self._interpreter = Interpreter(start)
+        self.steps = Steps(self._boundaries, now or time.perf_counter_ns, wall, self._told)
+        # Called if the wait in a backward could not be split from it: see torch_backward.Cut.
+        self.uncut: Callable[[], None] = lambda: None
+        # The codes on the stack when backward was called, innermost first: the training loop.
+        self.loop: tuple[CodeType, ...] = ()
+        # The DataLoader that the loop iterates, while it lives.
+        self.loader: Callable[[], object] = lambda: None
+        self.after_first_step: Callable[[], None] | None = None
+        # As soon as events happen, for the few that cannot wait for the next fold.
+        self._following = Interpreter(start)
+        self._device: Boundaries | None = None
+        self.tape.follower = never_raise(self._until_first_step)
+        self.tape.on_long = never_raise(lambda: self.steps.fold(wait=False))
+
+    @property
+    def state(self) -> State:
+        """Where the loop is now."""
+        self.steps.fold()
+        return self._interpreter.state
+
+    def also_tell(self, device: Boundaries) -> None:
+        """Also send each boundary to *device* from now on; call it from `after_first_step`."""
+        self._device = device
+        self.tape.follower = never_raise(self._tell_device)
+
+    def seen(self) -> set[int]:
+        """Return the events that were seen so far."""
+        self.steps.fold()
+        return self._interpreter.seen()
+
+    def follow_training(self) -> bool:
+        """Time the calling thread from now on, unless a step of another one was seen.
+
+        Return whether it is timed now. Training need not run on the thread that started the probe.
+        """
+        if self.tape.owner != NOBODY and not self.steps.totals().steps:
+            self.tape.append(events.RESTART)
+            self._thread = self.tape.owner = get_ident()
+        return self.tape.owner == get_ident()
+
+    @property
+    def has_peers(self) -> bool:
+        """Whether each backward waits for other ranks, as far as was told at the last fold."""
+        return self._interpreter.state.has_peers
+
+    def wait_for_peers(self) -> None:
+        """Split the wait for other ranks from each backward, from now on."""
+        self.tape.append(events.HAS_PEERS)
+
+    def name_what_it_reads(self) -> None:
+        """Call the time from an optimizer to the next forward `data`, in steps without a loader.
+
+        Only where the forward shows, as DDP's and FSDP's do.
+        """
+        if not self.state.reads_itself and events.FORWARD_BEGINS in self.seen():
+            self.tape.append(events.LOOP_READS_ITSELF)
+
+    def disable(self) -> None:
+        """Stop timing: the level of detail is off, or this is a forked child."""
+        self.tape.owner = NOBODY
+
+    def enable(self) -> None:
+        """Time again after `disable`, from the next sign of training on."""
+        if self.tape.owner == NOBODY:
+            self.tape.append(events.RESTART)
+            self.tape.owner = self._thread
+
+    def finish(self) -> None:
+        """Commit the last step: its optimizer ran, and nothing follows."""
+        self.tape.note(events.FINISH)
+
+    def _boundaries(self) -> list[int]:
+        return self._interpreter.read(self.tape.take())
+
+    def _until_first_step(self, code: int) -> None:
+        mark = self._following.take(code)
+        if mark is None or not mark & COMPLETE:
+            return
+        self.tape.follower = None
+        if self.after_first_step is not None:
+            self.after_first_step()
+        if self._device is not None:
+            self._device.boundary(mark & STAGE_BITS | BEGIN)
+
+    def _tell_device(self, code: int) -> None:
+        mark = self._following.take(code)
+        if mark is not None and self._device is not None:
+            self._device.boundary(mark)
+
+    def _told(self, mark: int) -> None:
+        try:
+            if mark & UNCUT:
+                self.uncut()
+            self.work.settle(mark)
+        except Exception:  # noqa: BLE001 - as guard.never_raise, without its call in every step
+            failures.note("Timeline._told")

@@ -1,0 +1,1 @@
+"""This process: which rank it is, its children, its life and its runtime."""

@@ -1,0 +1,245 @@
+"""Processes that a script starts with multiprocessing: ranks, or helpers of one.
+
+A child may be anything: a rank, a loader's or a pool's worker, a manager. The launcher's variables
+do not tell, because it inherits those of its parent. What tells is that it creates a process group,
+as every rank of a distributed job does and no helper of torch or Python. Until then nothing of it
+is timed or pushed, it has no thread of ours, and one function of torch is patched.
+
+So a child that trains alone, without a process group, is not timed, unless its own function calls
+`start`: several such children would be the same rank 0 of 1.
+
+Children of a rank are its helpers, whatever they do (an inference engine makes groups of its own).
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from rank_probe.guest.guard import never_raise
+from rank_probe.guest.imports import when_imported
+from rank_probe.guest.patches import Patches
+from rank_probe.measure.work_units import Measure
+
+# Run in the child while it is prepared, before anything of the user's; it must not fail where the
+# child cannot import us, for then the child would not start.
+_ARRIVE: Final = """
+import contextlib, sys
+path = list(sys.path)
+sys.path.append(folder)
+with contextlib.suppress(ImportError):
+    from rank_probe.process import children
+    children.arrive(children.Options(**options))
+sys.path[:] = path
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What `start` was given."""
+
+    automatic: bool = False
+    job_id: str | None = None
+    peer_group: str | None = None
+    measure: Measure | None = None
+
+
+class _Following:
+    """What becomes of the children of this process; *options* is None while nothing does."""
+
+    def __init__(self) -> None:
+        self.options: Options | None = None
+        self.is_rank: Callable[[], bool] = lambda: False
+        self.is_registered = False
+        self.waiting: Patches | None = None  # in a child that may become a rank
+
+
+_following = _Following()
+
+
+def is_being_prepared() -> bool:
+    """Whether multiprocessing imports the script's modules here, for a child yet to begin.
+
+    What they call at their top is not meant for the child. multiprocessing itself asks in this way,
+    before it lets a process start children; forkserver's own process counts too.
+    """
+    return bool(getattr(_current(), "_inheriting", False))
+
+
+def is_child() -> bool:
+    """Whether multiprocessing started this process."""
+    process = sys.modules.get("multiprocessing.process")
+    return process is not None and process.parent_process() is not None
+
+
+def index() -> int | None:
+    """Return the place of this process among those that torch.multiprocessing started at once."""
+    process = _current()
+    target = getattr(process, "_target", None)
+    if getattr(target, "__module__", "") != "torch.multiprocessing.spawn":
+        return None
+    arguments: tuple[Any, ...] = getattr(process, "_args", ())
+    place = arguments[1] if len(arguments) > 1 else None  # the function, its place, its arguments
+    return place if isinstance(place, int) else None
+
+
+def follow(options: Options, is_rank: Callable[[], bool]) -> None:
+    """Start the probe with *options* in children that turn out to be ranks.
+
+    *is_rank* says whether this process is one itself: its children are then left alone.
+    """
+    _following.options, _following.is_rank = options, is_rank
+    if not _following.is_registered:
+        _following.is_registered = True
+        when_imported("multiprocessing.util", _tell_forked_children)
+        when_imported("multiprocessing.spawn", _tell_spawned_children)
+
+
+def stop_waiting() -> None:
+    """Take back what this child waits with: the probe starts in it now."""
+    if _following.waiting is not None:
+        _following.waiting.undo()
+
+
+def leave_alone() -> None:
+    """Start the probe in no child any more."""
+    _following.options = None
+
+
+@never_raise
+def arrive(options: Options, is_rank: Callable[[], bool] = lambda: False) -> None:
+    """Start the probe with *options* if this child, which is being prepared, becomes a rank.
+
+    Its own children are followed too.
+    """
+    follow(options, is_rank)
+    _begin_as_child(_following)
+
+
+def at_end(end: Callable[[bool], object]) -> None:
+    """Call *end* when the child's own function has ended, with whether it did so cleanly.
+
+    Exit handlers do not run in forked children, and in others they see no exception.
+    """
+    if not is_child():
+        return
+    from multiprocessing import util
+
+    @never_raise
+    def ended() -> None:
+        end(_ends_cleanly())
+
+    util.Finalize(None, ended, exitpriority=100)
+
+
+def _ends_cleanly() -> bool:
+    error = sys.exc_info()[1]
+    if isinstance(error, SystemExit):
+        return error.code in (None, 0)
+    # torch.multiprocessing ends its processes by an interrupt that it then hides, if their parent
+    # dies. One from the terminal is hidden too: whoever pressed the keys knows.
+    parent = sys.modules["multiprocessing.process"].parent_process()
+    return error is None and parent.is_alive()
+
+
+def _current() -> object:
+    """Return multiprocessing's name for this process; None where nobody has imported it."""
+    process = sys.modules.get("multiprocessing.process")
+    return None if process is None else process.current_process()
+
+
+def _tell_forked_children(util: Any) -> None:
+    util.register_after_fork(_following, _begin_as_child)
+
+
+def _tell_spawned_children(spawn: Any) -> None:
+    original = spawn.get_preparation_data
+
+    @functools.wraps(original)
+    def get_preparation_data(name: str) -> Any:
+        prepared = original(name)
+        note = _note_for_child()
+        return prepared if note is None else {**prepared, "rank_probe": note}
+
+    spawn.get_preparation_data = get_preparation_data
+
+
+@never_raise
+def _note_for_child() -> "_Note | None":
+    options = _following.options
+    if options is None or _following.is_rank():
+        return None
+    return _Note(options)
+
+
+class _Note:
+    """Runs _ARRIVE when the child reads it. The data for the child's preparation carries it.
+
+    It is not part of the Process: users pickle theirs in their own ways, and what they pass in it
+    stays as it was.
+    """
+
+    def __init__(self, options: Options) -> None:
+        # A function of the script's cannot be read yet when the child reads this.
+        self._options = asdict(replace(options, measure=None))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        folder = str(Path(__file__).parents[2])
+        return exec, (_ARRIVE, {"folder": folder, "options": self._options})
+
+
+@never_raise
+def _begin_as_child(following: _Following) -> None:
+    """Wait for the process group, which makes this child a rank."""
+    if following.options is None or following.waiting is not None or following.is_rank():
+        return
+    if os.environ.get("RANK_PROBE") != "0":
+        following.waiting = Patches()
+        following.waiting.on_undo(when_imported("torch", _wait_for_group))
+
+
+def _wait_for_group(torch: Any) -> None:
+    patches = _following.waiting
+    if patches is None or not torch.distributed.is_available():
+        return
+    c10d = torch.distributed.distributed_c10d
+    original = c10d.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        _become_rank()
+        # Now the one that the probe has patched, so that the rendezvous is timed.
+        patched = c10d.init_process_group
+        return (original if patched is init_process_group else patched)(*args, **kwargs)
+
+    # init_device_mesh calls it too, by the name that its module imported.
+    for module in (c10d, torch.distributed, torch.distributed.device_mesh):
+        if getattr(module, "init_process_group", None) is original:
+            patches.wrap(module, "init_process_group", lambda _: init_process_group)
+    # A forked child may know the function by a name that its parent imported before; all of them
+    # end here. This costs the rendezvous.
+    if hasattr(c10d, "_update_default_pg"):
+        patches.wrap(c10d, "_update_default_pg", _seeing_group)
+
+
+def _seeing_group(original: Callable[[Any], object]) -> Callable[[Any], object]:
+    def _update_default_pg(group: Any) -> object:
+        result = original(group)
+        if group is not None:  # None when it is destroyed.
+            _become_rank()
+        return result
+
+    return _update_default_pg
+
+
+@never_raise
+def _become_rank() -> None:
+    options, _following.options = _following.options, None
+    stop_waiting()
+    if options is not None:
+        from rank_probe import api
+
+        api.start_as_child(options)

@@ -1,0 +1,69 @@
+"""Blocks of steps: what a rank reports if no join compares it with its peers.
+
+Blocks end where the step number is a multiple of a power of two, so all ranks report the mean of
+the same steps without communicating.
+"""
+
+from typing import Any, Final
+
+from rank_probe.measure.steps import Steps
+from rank_probe.measure.vectors import StepVector, Vectors
+from rank_probe.wire.stages import STAGES
+
+LEAST_SECONDS: Final = 30.0
+LEAST_STEPS: Final = 16
+
+
+class Blocks:
+    """Keeps the last whole block of *steps* while it is needed; for one thread."""
+
+    def __init__(self, steps: Steps) -> None:
+        self._steps = steps
+        self._kept: Vectors | None = None
+        self._size = LEAST_STEPS
+        self._begin()
+        self._last: dict[str, Any] = {}
+
+    def is_of(self, steps: Steps) -> bool:
+        """Whether these are blocks of *steps*."""
+        return self._steps is steps
+
+    def snapshot_fields(self) -> dict[str, Any]:
+        """Return the block's fields of a Snapshot; empty before the first whole block."""
+        if self._kept is None:
+            self._kept = self._steps.keep()
+        for vector in self._kept.take():
+            self._add(vector)
+        return self._last
+
+    def forget(self) -> None:
+        """Keep no more steps until needed again."""
+        if self._kept is not None:
+            self._steps.forget(self._kept)
+            self._kept, self._last = None, {}
+            self._begin()
+
+    def _begin(self) -> None:
+        self._sums = [0] * len(STAGES)
+        self._count = 0
+
+    def _add(self, vector: StepVector) -> None:
+        self._sums = [a + b for a, b in zip(self._sums, vector.nanoseconds, strict=True)]
+        self._count += 1
+        if vector.step % self._size:
+            return
+        if self._count == self._size:
+            self._last = {
+                "block_steps": self._count,
+                "block_seconds": {
+                    stage: each / self._count / 1e9
+                    for stage, each in zip(STAGES, self._sums, strict=True)
+                    if each
+                },
+            }
+        mean_seconds = sum(self._sums) / self._count / 1e9
+        while 0 < self._size * mean_seconds < LEAST_SECONDS:
+            self._size *= 2
+        while self._size > LEAST_STEPS and self._size / 2 * mean_seconds >= LEAST_SECONDS:
+            self._size //= 2
+        self._begin()

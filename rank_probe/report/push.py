@@ -1,0 +1,248 @@
+"""Pushes snapshots to the node's exporter once a second, from a thread that never queues."""
+
+import http.client
+import json
+import logging
+import random
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from rank_probe.guest.guard import never_raise
+from rank_probe.guest.yielding import give_way
+from rank_probe.wire.snapshot import SNAPSHOT_PATH, Snapshot
+
+log = logging.getLogger("rank_probe")
+
+DEFAULT_ENDPOINT = "unix:/run/rankskew/exporter.sock"
+INTERVAL_SECONDS = 1.0
+# The exporter is on this node and answers in a millisecond; longer means it is in trouble.
+TIMEOUT_SECONDS = 0.5
+LARGEST_ANSWER_BYTES = 65536
+
+_HEAD = (
+    f"POST {SNAPSHOT_PATH} HTTP/1.1\r\nHost: localhost\r\n"
+    "Content-Type: application/json\r\n%bContent-Length: %d\r\n\r\n"
+).encode()
+
+
+class _UnixConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=TIMEOUT_SECONDS)
+        self._path = path
+
+    def connect(self) -> None:
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        connection.settimeout(self.timeout)
+        try:
+            connection.connect(self._path)
+        except OSError:
+            connection.close()
+            raise
+        self.sock = connection
+
+
+def open_connection(endpoint: str) -> http.client.HTTPConnection:
+    """Return an unconnected HTTP connection to *endpoint*.
+
+    *endpoint* is `unix:/path/to.sock` or `http://127.0.0.1:PORT`; ValueError for anything else.
+    """
+    scheme, _, rest = endpoint.partition(":")
+    if scheme == "unix" and rest.startswith("/"):
+        return _UnixConnection("/" + rest.lstrip("/"))
+    host, _, port = rest.removeprefix("//").rstrip("/").rpartition(":")
+    if scheme == "http" and host and port.isdecimal():
+        return http.client.HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_SECONDS)
+    raise ValueError(
+        f"RANKSKEW_EXPORTER is {endpoint!r}; it must be unix:/path/to.sock or http://127.0.0.1:PORT"
+    )
+
+
+class Bearer:
+    """The Authorization header with the token in the file *path*; never logged.
+
+    Without a path, and over a Unix socket, which needs none, there is no header.
+    """
+
+    def __init__(self, path: str, endpoint: str) -> None:
+        self._path = "" if endpoint.startswith("unix:") else path
+        self._complained = False
+        self.headers: dict[str, str] = {}
+
+    def read(self) -> bool:
+        """Read the file; True when that changed the header."""
+        before = self.headers
+        try:
+            token = Path(self._path).read_text().strip() if self._path else ""
+        except (OSError, ValueError) as error:
+            # A ValueError would quote what it could not decode.
+            self._complain(str(error) if isinstance(error, OSError) else "it is not text")
+            return False
+        # http.client would refuse any other header with an error that quotes it.
+        if token and not (token.isascii() and token.isprintable() and " " not in token):
+            self._complain("it must hold one token: printable ASCII without spaces")
+            return False
+        self.headers = {"Authorization": f"Bearer {token}"} if token else {}
+        return self.headers != before
+
+    def _complain(self, why: str) -> None:
+        if not self._complained:
+            self._complained = True
+            log.warning("rank_probe cannot use RANKSKEW_TOKEN_FILE=%s: %s", self._path, why)
+
+
+class Pusher:
+    """A daemon thread that posts *snapshot()* about once a second.
+
+    A snapshot that cannot be delivered is dropped: the next one contains everything again. This
+    thread calls *snapshot*, which returns None while there is nothing to report. After each push it
+    calls *on_answer* with the JSON object in the exporter's answer, or {} without one. stop() calls
+    both once more, when no other thread does.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        snapshot: Callable[[], Snapshot | None],
+        interval_seconds: float = INTERVAL_SECONDS,
+        on_answer: Callable[[dict[str, object]], None] | None = None,
+        token_file: str = "",
+    ) -> None:
+        self._connection = open_connection(endpoint)
+        self._endpoint = endpoint
+        self._snapshot = snapshot
+        self._interval = interval_seconds
+        self._on_answer = on_answer
+        self._bearer = Bearer(token_file, endpoint)
+        self._bearer_known = False
+        self._stop = threading.Event()
+        self._wake = threading.Event()
+        self._random = random.Random()  # The global one is the user's.
+        self._complained = False
+        self._thread = threading.Thread(target=self._run, name="rank_probe", daemon=True)
+        self.failed_pushes = 0
+
+    def start(self) -> None:
+        """Start pushing."""
+        self._thread.start()
+
+    def soon(self) -> None:
+        """Push now instead of within a second; for any thread."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread and push one last time, within about a second."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(TIMEOUT_SECONDS)
+        if not self._thread.is_alive():
+            self.push()
+        self._connection.close()
+
+    @never_raise
+    def push(self) -> None:
+        """Post the current snapshot; count the failure if it is not accepted."""
+        answer = self._deliver() or {}
+        give_way()
+        if self._on_answer is not None:
+            self._on_answer(answer)
+
+    @never_raise
+    def _deliver(self) -> dict[str, object]:
+        snapshot = self._snapshot()
+        if snapshot is None:
+            return {}
+        give_way()
+        body = snapshot.to_json()
+        give_way()
+        try:
+            return self._post(body)
+        except (OSError, http.client.HTTPException) as error:
+            self._connection.close()
+            self._failed(f"{self._endpoint} did not accept it ({error})")
+            return {}
+
+    def _run(self) -> None:
+        # Jittered, so that the ranks of a node do not all push in the same millisecond.
+        while True:
+            self._wake.wait(self._interval * self._random.uniform(0.8, 1.2))
+            if self._stop.is_set():
+                return
+            self._wake.clear()
+            self.push()
+
+    def _post(self, body: bytes) -> dict[str, object]:
+        if not self._bearer_known:  # Not in __init__, which runs in the training thread.
+            self._bearer_known = True
+            self._bearer.read()
+        status, answer = self._exchange(body)
+        if status == http.client.UNAUTHORIZED and self._bearer.read():
+            status, answer = self._exchange(body)  # The token was changed on both sides.
+        if status != http.client.OK:
+            self._failed(f"{status}: {answer.decode(errors='replace')[:300]}")
+            return {}
+        return _object(answer)
+
+    def _exchange(self, body: bytes) -> tuple[int, bytes]:
+        if self._connection.sock is None:
+            self._connection.connect()
+        lines = (f"{name}: {value}\r\n" for name, value in self._bearer.headers.items())
+        self._connection.sock.sendall(_HEAD % ("".join(lines).encode(), len(body)) + body)
+        status, answer, is_last = _answer(self._connection.sock)
+        if is_last:
+            self._connection.close()
+        return status, answer
+
+    def _failed(self, why: str) -> None:
+        self.failed_pushes += 1
+        if not self._complained:
+            self._complained = True
+            log.warning(
+                "rank_probe could not push a snapshot: %s. Training continues; the probe retries "
+                "every second, and further failures are only counted.",
+                why,
+            )
+
+
+def _answer(connection: socket.socket) -> tuple[int, bytes, bool]:
+    """Return status and body of one answer, and whether *connection* ends with it.
+
+    Parsed by hand, because http.client's parsing of the few headers costs more than the rest of a
+    push. Raises HTTPException for what it cannot parse.
+    """
+    received = b""
+    while b"\r\n\r\n" not in received:
+        received += _more(connection, received)
+    head, _, body = received.partition(b"\r\n\r\n")
+    start, *lines = head.lower().split(b"\r\n")
+    fields = dict(line.partition(b":")[::2] for line in lines)
+    try:
+        version, status, *_ = start.split()
+        length = int(fields[b"content-length"])
+        while len(body) < length:
+            body += _more(connection, body)
+        is_last = version != b"http/1.1" or fields.get(b"connection", b"").strip() == b"close"
+        return int(status), body[:length], is_last
+    except (KeyError, ValueError) as error:
+        raise http.client.HTTPException("the server is not an exporter") from error
+
+
+def _more(connection: socket.socket, received: bytes) -> bytes:
+    if len(received) > LARGEST_ANSWER_BYTES:
+        raise http.client.HTTPException("the server is not an exporter: its response does not end")
+    more = connection.recv(LARGEST_ANSWER_BYTES)
+    if not more:
+        raise ConnectionResetError("the exporter closed the connection")
+    return more
+
+
+def _object(answer: bytes) -> dict[str, object]:
+    try:
+        decoded = json.loads(answer)
+    except (ValueError, RecursionError):
+        return {}
+    return decoded if isinstance(decoded, dict) else {}

@@ -1,0 +1,91 @@
+"""Times writing and reading checkpoints as `checkpoint`, except for the waits within."""
+
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+from rank_probe.guest.imports import when_imported
+from rank_probe.guest.patches import Patches
+from rank_probe.measure import events
+from rank_probe.measure.tape import Tape
+from rank_probe.measure.timeline import Timeline
+from rank_probe.wire.stages import CHECKPOINT
+
+# The places where the functions are looked up. Those with an underscore are called by the public
+# functions; they serve scripts that imported the public name before it was replaced. A name that
+# another version lacks is skipped. torch.load is not here: it reads data sets just as often.
+PLACES: Final = (
+    ("torch.serialization", ("save", "_save", "_legacy_save")),
+    ("torch", ("save",)),
+    (
+        "torch.distributed.checkpoint.state_dict_saver",
+        ("save", "async_save", "save_state_dict", "_save_state_dict", "_stateful_to_state_dict"),
+    ),
+    (
+        "torch.distributed.checkpoint.state_dict_loader",
+        ("load", "load_state_dict", "_load_state_dict"),
+    ),
+    (
+        "torch.distributed.checkpoint",
+        ("save", "async_save", "save_state_dict", "load", "load_state_dict"),
+    ),
+    ("safetensors.torch", ("save_file", "serialize_file")),
+)
+
+
+def attach(timeline: Timeline) -> Patches:
+    """Time checkpoints on *timeline*; `undo` the result to detach.
+
+    Of an asynchronous save only the blocking part is timed; the rest runs on other threads. Modules
+    are patched when the script imports them, because torch.distributed.checkpoint takes a second.
+    """
+    patches = Patches()
+    replacements = Replacements(timeline.tape)
+    for name, attributes in PLACES:
+        patch = functools.partial(_patch, patches, replacements, attributes)
+        patches.on_undo(when_imported(name, patch))
+    return patches
+
+
+class Replacements:
+    """One wrapper per function for all its places: it pickles by name only if they are the same."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._made: dict[Any, Any] = {}
+        self._original: dict[Any, Any] = {}
+
+    def original(self, function: Any) -> Any:
+        """Return the original of *function*, or *function* itself if it was not replaced."""
+        return self._original.get(function, function)
+
+    def make(self, function: Any) -> Any:
+        """Return a timed version of *function*."""
+        if function not in self._made:
+            self._made[function] = _timed(self._tape, function)
+            self._original[self._made[function]] = function
+        return self._made[function]
+
+
+def _patch(
+    patches: Patches, replacements: Replacements, attributes: tuple[str, ...], module: Any
+) -> None:
+    for name in attributes:
+        if hasattr(module, name):
+            # A package that is imported later copies what its modules hold at that moment.
+            setattr(module, name, replacements.original(getattr(module, name)))
+            patches.wrap(module, name, replacements.make)
+
+
+def _timed(tape: Tape, original: Callable[..., Any]) -> Any:
+    note = tape.note
+
+    @functools.wraps(original)
+    def checkpoint(*args: Any, **kwargs: Any) -> Any:
+        try:
+            note(events.PART | CHECKPOINT)
+            return original(*args, **kwargs)
+        finally:
+            note(events.LEAVE)
+
+    return checkpoint

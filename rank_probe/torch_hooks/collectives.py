@@ -1,0 +1,195 @@
+"""Times every wait for other ranks as `sync`, whichever stage it is part of.
+
+The manual mode needs this too: without it a slow stage takes equally long on every rank, because
+the others wait inside theirs for the difference.
+"""
+
+import functools
+from collections.abc import Callable
+from threading import get_ident
+from typing import Any, Final
+
+import torch
+import torch.distributed
+
+from rank_probe.guest.guard import never_raise
+from rank_probe.guest.patches import Patches
+from rank_probe.measure import events
+from rank_probe.measure.tape import NOBODY, Tape, around
+from rank_probe.measure.timeline import Timeline
+
+# Here some rank continues without the others: a broadcast's root, a gather's leaves, either end of
+# a message. COALESCED is NCCL's name for a batch of messages.
+ONE_SIDED: Final = (
+    "BROADCAST",
+    "REDUCE",
+    "GATHER",
+    "SCATTER",
+    "SEND",
+    "RECV",
+    "RECVANYSOURCE",
+    "COALESCED",
+)
+
+# What NCCL runs on the caller's own stream, without a Work to wait for, if it is called without
+# async_op; and whether it releases all ranks together. The names differ between torch versions.
+ON_THE_CALLERS_STREAM: Final = {
+    "allreduce": True,
+    "allreduce_coalesced": True,
+    "allgather": True,
+    "allgather_coalesced": True,
+    "allgather_into_tensor_coalesced": True,
+    "_allgather_base": True,
+    "all_gather_single": True,
+    "all_gather_single_coalesced": True,
+    "reduce_scatter": True,
+    "_reduce_scatter_base": True,
+    "reduce_scatter_tensor_coalesced": True,
+    "reduce_scatter_single": True,
+    "reduce_scatter_single_coalesced": True,
+    "alltoall": True,
+    "alltoall_base": True,
+    "all_to_all_single": True,
+    "broadcast": False,
+    "reduce": False,
+    "gather": False,
+    "scatter": False,
+}
+
+
+def attach(timeline: Timeline) -> Patches:
+    """Time the waits of torch's collectives on *timeline*; `undo` the result to detach.
+
+    A wait is a *release* if it lets all ranks of its group continue together.
+    """
+    patches, tape = Patches(), timeline.tape
+    if torch.distributed.is_available():
+        _explicit(tape, patches)
+        _functional(tape, patches)
+        _in_cpp(tape, patches)
+    return patches
+
+
+def _explicit(tape: Tape, patches: Patches) -> None:
+    """Collectives called from Python: by the user, FSDP, pipelines, ZeRO, checkpoints."""
+    from torch._C._distributed_c10d import ProcessGroup, Store
+
+    # Nearly every one ends here.
+    patches.wrap(torch.distributed.Work, "wait", functools.partial(_work, tape))
+    for name, releases in ON_THE_CALLERS_STREAM.items():
+        if hasattr(ProcessGroup, name):
+            patches.wrap(ProcessGroup, name, functools.partial(_collective, tape, releases))
+    patches.wrap(ProcessGroup, "monitored_barrier", functools.partial(_wait, tape, True))
+    # The ranks of a new group look for each other in C++.
+    new_group = functools.partial(_wait, tape, True)
+    patches.wrap(torch.distributed.distributed_c10d, "_new_process_group_helper", new_group)
+    # The rest has no group: waiting for a key or a future.
+    waits = [(Store, name) for name in ("get", "multi_get", "wait", "barrier", "queue_pop")]
+    for owner, name in ((torch._C.Future, "wait"), *waits):
+        if hasattr(owner, name):
+            patches.wrap(owner, name, functools.partial(_wait, tape, False))
+
+
+def _functional(tape: Tape, patches: Patches) -> None:
+    """DTensor's collectives, and those that torch.compile has put into a graph.
+
+    Patched below torch's operator, so Dynamo sees the unchanged operator.
+    """
+    operator = torch.ops._c10d_functional.wait_tensor
+    for owner in (operator, operator.default):  # Called by eager and by compiled code.
+        patches.wrap(owner, "_op", functools.partial(_wait, tape, True))
+
+
+def _in_cpp(tape: Tape, patches: Patches) -> None:
+    """DDP's own broadcasts: buffers (BatchNorm's) in every forward, the bucket order in the second.
+
+    Both come from rank 0, which does not wait for the others there.
+    """
+    from torch._C._distributed_c10d import Reducer
+
+    for owner, name in (
+        (torch.distributed, "_broadcast_coalesced"),
+        (torch.distributed, "_verify_params_across_processes"),
+        (Reducer, "_rebuild_buckets"),
+    ):
+        patches.wrap(owner, name, functools.partial(_owners_wait, tape))
+
+
+def noter(tape: Tape) -> Callable[[int], None]:
+    """Return what notes WAIT, WAITED and RELEASED of the tape's owner, on whichever thread.
+
+    In the owner's backward, its nodes may run on a thread of the autograd engine, which has one for
+    each CUDA device.
+    """
+    is_in_graph = torch._C._current_graph_task_id
+
+    def note(event: int) -> None:
+        if get_ident() == tape.owner:
+            tape.append(event)
+        elif tape.owner != NOBODY and is_in_graph() != -1:
+            tape.append(event + events.ENGINE_WAIT - events.WAIT)
+
+    return note
+
+
+def _owners_wait(tape: Tape, original: Callable[..., Any]) -> Any:
+    """Time what only the owner calls: at most twice in every forward."""
+    return _opaque(around(tape, original, events.WAIT, events.WAITED, events.WAITED))
+
+
+def _wait(tape: Tape, release: bool, original: Callable[..., Any]) -> Any:
+    note, ended = noter(tape), events.RELEASED if release else events.WAITED
+
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        try:
+            note(events.WAIT)
+            return original(*args, **kwargs)
+        finally:
+            note(ended)
+
+    return _opaque(wait)
+
+
+def _work(tape: Tape, original: Callable[..., Any]) -> Any:
+    note = noter(tape)
+    operations: Any = torch._C._distributed_c10d
+    one_sided = {int(getattr(operations.OpType, name)) for name in ONE_SIDED}
+
+    @never_raise
+    def is_one_sided(work: Any) -> bool:
+        return int(work._get_op_type()) in one_sided
+
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        try:
+            note(events.WAIT)
+            return original(self, *args, **kwargs)
+        finally:
+            note(events.WAITED if is_one_sided(self) else events.RELEASED)
+
+    return _opaque(wait)
+
+
+def _collective(tape: Tape, releases: bool, original: Callable[..., Any]) -> Any:
+    """Time the call if the caller waits for it anyway.
+
+    Gloo returns a Work even then; its wait follows, and the release of that wait counts.
+    """
+    note, ended = noter(tape), events.RELEASED if releases else events.WAITED
+
+    def collective(*args: Any, **kwargs: Any) -> Any:
+        options = kwargs.get("opts") or args[-1]
+        if getattr(options, "asyncOp", True):
+            return original(*args, **kwargs)
+        try:
+            note(events.WAIT)
+            return original(*args, **kwargs)
+        finally:
+            note(ended)
+
+    return _opaque(collective)
+
+
+def _opaque(function: Any) -> Any:
+    """Make Dynamo call *function* without tracing it, as it does with what this replaces."""
+    function._torchdynamo_disable = True
+    return function

@@ -1,0 +1,85 @@
+"""Times copies of batches from the host to an accelerator as `h2d`."""
+
+import functools
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import torch
+
+from rank_probe.guest.guard import never_raise
+from rank_probe.guest.imports import when_imported
+from rank_probe.guest.patches import Patches
+from rank_probe.measure import events
+from rank_probe.measure.tape import Tape
+from rank_probe.measure.timeline import Timeline
+from rank_probe.wire.stages import H2D
+
+ACCELERATORS: Final = frozenset({"cuda", "hpu", "mps", "mtia", "npu", "privateuseone", "xpu"})
+
+# Where frameworks move a whole batch: module, class or none, function. Each takes the batch, then
+# the device. Lightning has two package names.
+MOVERS: Final = (
+    ("accelerate.data_loader", None, "send_to_device"),
+    ("lightning.fabric.fabric", None, "move_data_to_device"),
+    ("lightning.fabric.wrappers", None, "move_data_to_device"),
+    ("lightning.pytorch.core.hooks", None, "move_data_to_device"),
+    ("lightning.pytorch.strategies.strategy", None, "move_data_to_device"),
+    ("lightning_fabric.fabric", None, "move_data_to_device"),
+    ("lightning_fabric.wrappers", None, "move_data_to_device"),
+    ("pytorch_lightning.core.hooks", None, "move_data_to_device"),
+    ("pytorch_lightning.strategies.strategy", None, "move_data_to_device"),
+    ("transformers.feature_extraction_utils", "BatchFeature", "to"),
+    ("transformers.tokenization_utils_base", "BatchEncoding", "to"),
+)
+
+
+def attach(timeline: Timeline, accelerators: Collection[str] = ACCELERATORS) -> Patches:
+    """Time these functions once their modules are imported; `undo` the result to detach.
+
+    *accelerators* are device types. Not seen: a loop that calls Tensor.to or Tensor.copy_ itself,
+    and, on the host's clock, the part of a copy that continues after the call returned. Replacing
+    Tensor.to would see more, but torch.compile breaks its graphs at a replaced method.
+    """
+    patches = Patches()
+    make = functools.partial(_move, timeline.tape, accelerators)
+    for module, owner, name in MOVERS:
+        patch = functools.partial(_patch, patches, owner, name, make)
+        patches.on_undo(when_imported(module, patch))
+    return patches
+
+
+def _patch(
+    patches: Patches, owner: str | None, name: str, make: Callable[[Any], Any], module: Any
+) -> None:
+    where = getattr(module, owner, None) if owner else module
+    if hasattr(where, name):
+        patches.wrap(where, name, make)
+
+
+def _move(tape: Tape, accelerators: Collection[str], original: Callable[..., Any]) -> Any:
+    note = tape.note
+
+    @functools.wraps(original)
+    def move(*args: Any, **kwargs: Any) -> Any:
+        if _target(args[1:], kwargs) not in accelerators:
+            return original(*args, **kwargs)
+        try:
+            note(events.PART | H2D)
+            return original(*args, **kwargs)
+        finally:
+            note(events.LEAVE)
+
+    return move
+
+
+@never_raise
+def _target(args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Return the type of the device that the batch moves to; None if none is given."""
+    target = args[0] if args else kwargs.get("device")
+    kind = type(target)
+    if target is None or kind is torch.dtype:
+        return None
+    if kind is str:
+        return str(target).partition(":")[0]
+    device = torch.device(target) if kind is int else getattr(target, "device", target)
+    return getattr(device, "type", None)

@@ -1,0 +1,80 @@
+"""Where a rank sits among data, tensor and pipeline parallel ranks."""
+
+import functools
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import torch.distributed
+
+from rank_probe.guest.guard import never_raise
+from rank_probe.guest.imports import when_imported
+from rank_probe.guest.patches import Patches
+
+# Names of mesh dimensions in libraries. A data parallel dimension may be split in two, as in hybrid
+# sharding; their coordinates are counted together.
+DIMENSIONS: Final = {
+    "dp": ("dp", "data", "dp_replicate", "dp_shard", "fsdp", "ddp", "replicate", "shard"),
+    "tp": ("tp", "model", "tensor"),
+    "pp": ("pp", "pipe", "pipeline"),
+}
+
+
+def coordinates_in(dimensions: Iterable[tuple[str, int, int]]) -> dict[str, str]:
+    """Return dp, tp and pp from a mesh's *dimensions*: name, this rank's place, size.
+
+    Unknown names are left out. Several data parallel dimensions count as one, the last one fastest.
+    """
+    found: dict[str, int] = {}
+    for name, place, size in dimensions:
+        for key, names in DIMENSIONS.items():
+            if name.lower() in names:
+                found[key] = found.get(key, 0) * size + place
+    return {key: str(place) for key, place in found.items()}
+
+
+class Coordinates:
+    """Watches the creation of device meshes and pipeline stages; *found* holds the coordinates.
+
+    The first source of a coordinate wins: a mesh is created before its slices. What was created
+    before `attach` is not seen, nor a mesh with unnamed dimensions.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, str] = {}
+
+    def attach(self) -> Patches:
+        """Watch from now on; `undo` the result to detach."""
+        patches = Patches()
+        if not torch.distributed.is_available():
+            return patches
+        from torch.distributed.device_mesh import DeviceMesh
+
+        patches.wrap(DeviceMesh, "__init__", functools.partial(_told, self._see_mesh))
+
+        def watch_stages(module: Any) -> None:
+            make = functools.partial(_told, self._see_stage)
+            patches.wrap(module._PipelineStageBase, "__init__", make)
+
+        patches.on_undo(when_imported("torch.distributed.pipelining.stage", watch_stages))
+        return patches
+
+    @never_raise
+    def _see_mesh(self, mesh: Any) -> None:
+        names, places = mesh.mesh_dim_names, mesh.get_coordinate()
+        if names and places is not None:  # None: this rank is not in it.
+            sizes = [mesh.size(index) for index in range(len(names))]
+            found = coordinates_in(zip(names, places, sizes, strict=True))
+            self.found = found | self.found
+
+    @never_raise
+    def _see_stage(self, stage: Any) -> None:
+        # Not the stage's index: an interleaved schedule gives a rank several.
+        self.found = {"pp": str(stage.group_rank)} | self.found
+
+
+def _told(tell: Callable[[Any], object], original: Callable[..., None]) -> Any:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        tell(self)
+
+    return __init__

@@ -1,0 +1,119 @@
+"""Finds the stages of sharded and pipelined models, inside FSDP and pipeline schedules.
+
+The manual mode needs this too: no `with` block fits into a schedule.
+"""
+
+import functools
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from rank_probe.guest.imports import when_imported
+from rank_probe.guest.patches import Patches
+from rank_probe.measure import events
+from rank_probe.measure.timeline import Timeline
+from rank_probe.torch_hooks.collectives import noter
+from rank_probe.wire.stages import BACKWARD, FORWARD
+
+
+def attach(timeline: Timeline) -> Patches:
+    """Time FSDP's forward and stream waits, and pipeline chunks; `undo` the result to detach.
+
+    Each module is patched when the user imports it: importing them all takes torch two seconds.
+    """
+    patches = Patches()
+    for name, patch in (
+        ("torch.distributed.fsdp.fully_sharded_data_parallel", _fsdp1),
+        ("torch.distributed.fsdp._fully_shard._fsdp_state", _fsdp2),
+        ("torch.distributed.pipelining.stage", _stages),
+        ("torch.distributed.pipelining.schedules", _schedules),
+    ):
+        patches.on_undo(when_imported(name, functools.partial(patch, timeline, patches)))
+    # On CUDA, FSDP makes the compute stream wait for an event of its communication streams; it
+    # calls the collective's Work.wait on those.
+    for name in ("wait_event", "wait_stream"):
+        patches.wrap(torch.cuda.Stream, name, functools.partial(_stream_wait, timeline))
+    return patches
+
+
+def _fsdp1(timeline: Timeline, patches: Patches, module: Any) -> None:
+    make = functools.partial(_root_forward, timeline)
+    patches.wrap(module.FullyShardedDataParallel, "forward", make)
+
+
+def _fsdp2(timeline: Timeline, patches: Patches, module: Any) -> None:
+    make = functools.partial(_root_forward, timeline)
+    patches.wrap(module.FSDPState, "_root_pre_forward", make)
+
+
+def _stages(timeline: Timeline, patches: Patches, module: Any) -> None:
+    forward = functools.partial(_chunk, timeline, FORWARD)
+    patches.wrap(module._PipelineStageBase, "forward_one_chunk", forward)
+    # The two halves of backward in a zero-bubble schedule; whole ones call torch.autograd.backward.
+    for name in ("stage_backward_input", "stage_backward_weight"):
+        patches.wrap(module, name, functools.partial(_chunk, timeline, BACKWARD))
+
+
+def _schedules(timeline: Timeline, patches: Patches, module: Any) -> None:
+    forward = functools.partial(_chunk, timeline, FORWARD)
+    patches.wrap(module._PipelineSchedule, "_maybe_compute_loss", forward)
+    for owner in (module.PipelineScheduleSingle, module.PipelineScheduleMulti):
+        patches.wrap(owner, "step", functools.partial(_schedule, timeline))
+
+
+def _root_forward(timeline: Timeline, original: Callable[..., Any]) -> Any:
+    """Begin forward in a loop without a DataLoader; also called for the modules within the root."""
+
+    def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # Its modules are asked too; unknown before the first call.
+        if torch.is_grad_enabled() and getattr(self, "_is_root", None) is not False:
+            timeline.tape.note(events.FORWARD_BEGINS)
+        timeline.uncut()  # FSDP waits in a callback that it queues at the root.
+        return original(self, *args, **kwargs)
+
+    return forward
+
+
+def _stream_wait(timeline: Timeline, original: Callable[..., Any]) -> Any:
+    """Time a wait of the compute stream, if FSDP asks for it: waiting for a copy does not count."""
+
+    note = noter(timeline.tape)
+
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        asked_by = sys._getframe(1).f_globals.get("__name__", "")
+        if not asked_by.startswith("torch.distributed.fsdp") or self != torch.cuda.current_stream():
+            return original(self, *args, **kwargs)
+        try:
+            note(events.WAIT)
+            return original(self, *args, **kwargs)
+        finally:
+            note(events.RELEASED)
+
+    return wait
+
+
+def _schedule(timeline: Timeline, original: Callable[..., Any]) -> Any:
+    def step(*args: Any, **kwargs: Any) -> Any:
+        if torch.is_grad_enabled():
+            timeline.tape.note(events.FORWARD_BEGINS)
+        return original(*args, **kwargs)
+
+    return step
+
+
+def _chunk(timeline: Timeline, stage: int, original: Callable[..., Any]) -> Any:
+    """Time one micro-batch's part of *stage*, except in an evaluation."""
+    note = timeline.tape.note
+
+    def chunk(*args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return original(*args, **kwargs)
+        try:
+            note(events.PART | stage)
+            return original(*args, **kwargs)
+        finally:
+            note(events.LEAVE)
+
+    return chunk

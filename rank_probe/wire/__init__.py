@@ -1,0 +1,1 @@
+"""What the probe and the exporter agree on: stages, figures, and the snapshot that travels."""

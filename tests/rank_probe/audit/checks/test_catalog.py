@@ -1,0 +1,131 @@
+"""Each misconfiguration alone, in an otherwise healthy launch: found by its check, and no other."""
+
+from typing import Any
+
+import pytest
+
+from rank_probe.audit import names
+from rank_probe.audit.checks.catalog import CHECKS, audit
+from rank_probe.audit.checks.findings import ORDER, Finding, Status, outcome
+from rank_probe.audit.checks.launch import Launch
+from tests.rank_probe.audit.healthy import facts, launch, settings, troubles, uuid
+from tests.rank_probe.audit.plants import EVERY, NODE_1, PLANTS, Changes, on
+
+
+def test_healthy_launch_has_no_trouble() -> None:
+    """Nothing is found on a clean launch, and everything is looked at that can be."""
+    outcomes = audit(launch())
+
+    assert {one.check for one in outcomes} == {check.name for check in CHECKS}
+    assert tuple(check.name for check in CHECKS) == names.CHECKS
+    assert {one.check: one.findings for one in outcomes if one.status is not Status.OK} == {
+        "socket_interface": (
+            Finding(Status.NOT_CHECKED, "neither NCCL_SOCKET_IFNAME nor GLOO_SOCKET_IFNAME is set"),
+        )
+    }
+
+
+@pytest.mark.parametrize(
+    ("changes", "of_launch", "check", "status", "says"),
+    [plant[1:] for plant in PLANTS],
+    ids=[plant[0] for plant in PLANTS],
+)
+def test_planted_misconfiguration_is_found(
+    changes: Changes, of_launch: dict[str, Any], check: str, status: str, says: str
+) -> None:
+    """Its check names it and who has it, says what to do, and no other check complains."""
+    found = troubles(launch(changes, **of_launch))
+
+    assert list(found) == [check]
+    assert found[check].status is Status[status]
+    assert says in found[check].findings[0].reason
+    assert found[check].findings[0].advice
+
+
+def test_every_check_has_a_plant() -> None:
+    """A new check comes with the misconfiguration that it finds."""
+    assert {plant[3] for plant in PLANTS} == {check.name for check in CHECKS}
+
+
+def test_worst_is_shown_first() -> None:
+    """Failures, warnings, what was not checked, and what is fine."""
+    outcomes = audit(launch({2: {"open_files": 10}, 5: {"cpus": (8, 9)}}))
+    statuses = [ORDER.index(one.status) for one in outcomes]
+
+    assert statuses == sorted(statuses)
+    assert [one.check for one in outcomes[:2]] == ["open_files", "affinity"]
+
+
+def test_many_findings_are_counted_not_listed() -> None:
+    """A mistake on every node of a large job fits on a screen."""
+    same = [Finding(Status.WARN, f"node {number}", "mend it") for number in range(100)]
+    found = outcome("mtu", [*same, Finding(Status.OK, "fine")])
+
+    assert (len(found.findings), found.more) == (8, 92)
+
+
+def test_node_without_gpus_is_not_judged_on_them() -> None:
+    """A job on CPUs is neither right nor wrong about GPUs."""
+    outcomes = audit(launch({rank: {"gpus": (), "device_files": 0} for rank in EVERY}))
+    skipped = {one.check for one in outcomes if one.status is Status.NOT_CHECKED}
+
+    assert skipped >= {"device_per_rank", "device_order", "numa", "peer_paths"}
+    assert not troubles(launch({rank: {"gpus": (), "device_files": 0} for rank in EVERY}))
+
+
+def test_without_pynvml_devices_are_counted_by_their_files() -> None:
+    """What only NVML knows is not checked, and says so; the device files still count."""
+    blind = {"gpus": (), "nvml_problem": "pynvml is not installed"}
+    few = launch({rank: {**blind, "device_files": 3} for rank in EVERY})
+    outcomes = {one.check: one for one in audit(few)}
+
+    assert outcomes["numa"].findings[0].reason == "pynvml is not installed"
+    assert outcomes["peer_paths"].findings[0].reason == "pynvml is not installed"
+    assert [one.reason for one in outcomes["device_per_rank"].findings] == [
+        "rank 3 (node-0), with local rank 3, sees 3 GPUs on node-0: too few",
+        "rank 7 (node-1), with local rank 3, sees 3 GPUs on node-1: too few",
+    ]
+
+
+@pytest.mark.parametrize(
+    "visible",
+    [
+        ["0", "1", "2", "3"],
+        ["0,1,2,3"] * 4,
+        [uuid(0, 3), uuid(0, 2), uuid(0, 1), uuid(0, 0)],
+    ],
+)
+def test_usual_ways_to_give_gpus_are_fine(visible: list[str]) -> None:
+    """A GPU for each rank, or all for all."""
+    changes = {
+        rank: settings(CUDA_VISIBLE_DEVICES=visible[rank], CUDA_DEVICE_ORDER="PCI_BUS_ID")
+        | {"cpus": tuple(range(32))}
+        for rank in range(4)
+    }
+
+    assert not troubles(launch(changes | on(NODE_1, **settings())))
+
+
+def test_two_gpus_for_each_rank_are_fine() -> None:
+    """Lists that have nothing in common belong to their ranks as a whole."""
+    two = [
+        facts(rank, **settings(CUDA_VISIBLE_DEVICES=visible))
+        for rank, visible in ((2, "0,1"), (3, "2,3"))
+    ]
+
+    assert "device_per_rank" not in troubles(Launch(two, 2))
+
+
+def test_process_alone_is_compared_with_nobody() -> None:
+    """On a node without a launcher it stands for the ranks to come."""
+    node = Launch(
+        [facts(0, cpus=tuple(range(32)))],
+        cannot_compare="there is no other rank",
+        alone=True,
+        ranks_here=5,
+    )
+    outcomes = {one.check: one for one in audit(node)}
+
+    assert outcomes["environment"].findings[0].reason == "there is no other rank"
+    assert list(troubles(node)) == ["device_per_rank"]
+    assert "a node for 5 ranks sees 4 GPUs" in outcomes["device_per_rank"].findings[0].reason

@@ -1,0 +1,255 @@
+"""`rank-probe check` finds out whether a rank could report, and says why not in one sentence."""
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rank_probe.check import exporter as check_exporter
+from rank_probe.check.check import Found, check
+from rank_probe.version import __version__
+from rank_probe.wire.snapshot import DRY_RUN_PATH
+from tests.exporter.running import RunningExporter, running_exporter
+from tests.exporter.snapshots import snapshot
+from tests.rank_probe.answering import answering, saying
+
+SCRAPED = {"address": "10.0.0.7", "agent": "Prometheus/2.53.0", "seconds_ago": 12.0}
+
+
+def judged(**changes: Any) -> dict[str, Any]:
+    """Return an exporter's answer to a dry run: accepted, and scraped a moment ago."""
+    said = {"version": __version__, "would_accept": True, "result": "accepted", "reason": None}
+    return said | {"unknown_fields": 0, "scraped": [SCRAPED]} | changes
+
+
+def described(title: str, version: str = "0.0.9") -> tuple[int, dict[str, Any]]:
+    return 200, {"info": {"title": title, "version": version}}
+
+
+def look(endpoint: str, require_scrape: bool = False, **environment: str) -> Found:
+    return check({"RANKSKEW_EXPORTER": endpoint} | environment, 0.0, require_scrape)
+
+
+def problem(endpoint: str, require_scrape: bool = False, **environment: str) -> str:
+    """Return the one sentence of the problem that is found."""
+    found = look(endpoint, require_scrape, **environment)
+    assert found.problem is not None
+    assert "\n" not in str(found.problem)
+    return str(found.problem)
+
+
+@pytest.fixture(scope="module")
+def exporter(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A real exporter that nothing has scraped yet."""
+    with running_exporter(tmp_path_factory.mktemp("check") / "e.sock") as running:
+        yield running
+
+
+def test_exporter_that_accepts_is_found(exporter: RunningExporter) -> None:
+    """Versions, socket and scrapers come from a real exporter, which keeps nothing of it."""
+    endpoint = f"unix:{exporter.socket_path}"
+    before = look(endpoint, RANK="3", WORLD_SIZE="4", SLURM_JOB_ID="77")
+    assert (before.problem, before.job_id, before.job_source) == (None, "77", "SLURM_JOB_ID")
+    assert (before.rank_source, before.socket is not None) == ("RANK and WORLD_SIZE", True)
+    assert "nobody has scraped" in " ".join(before.warnings)
+    assert 'job_id="77"' not in exporter.metrics()
+    after = look(endpoint, require_scrape=True)
+
+    assert (after.problem, after.warnings) == (None, ())
+    assert after.answer is not None
+    assert after.answer.version == __version__
+    assert [scraper.address for scraper in after.answer.scraped] == ["127.0.0.1"]
+
+
+def test_check_beside_a_running_job_is_no_older_process(exporter: RunningExporter) -> None:
+    """On the node of a restarted job, a person without a rank is told that ranks can report."""
+    exporter.push(snapshot(job_id="restarted", attempt=3, world_size=1).to_json())
+    found = look(f"unix:{exporter.socket_path}", RANKSKEW_JOB_ID="restarted")
+
+    assert found.problem is None
+
+
+def test_job_that_nothing_can_show_is_refused(exporter: RunningExporter) -> None:
+    """The exporter's own sentence says what is wrong with the rank."""
+    said = problem(f"unix:{exporter.socket_path}", RANKSKEW_JOB_ID="x" * 200)
+
+    assert said.startswith("the exporter would refuse this rank: Field job_id is wrong")
+
+
+def test_listeners_of_the_exporter_are_told_apart(exporter: RunningExporter) -> None:
+    """Its web listener and its operator's socket are exporters, but no rank reports there."""
+    web = problem(f"http://127.0.0.1:{exporter.port}")
+    operator = problem(f"unix:{exporter.operator_path}")
+
+    assert "is where the exporter serves its page and its metrics, and no rank can" in web
+    assert "is where the exporter serves its operator, and no rank can report there" in operator
+
+
+def test_older_exporter_is_to_be_upgraded() -> None:
+    """An exporter without dry runs is recognised by its description, and named with its version."""
+    with answering({"/openapi.json": described("rankskew ingest")}) as endpoint:
+        said = problem(endpoint)
+
+    assert said == (
+        f"the exporter at {endpoint} is rankskew 0.0.9, which cannot check a rank: upgrade it to "
+        f"{__version__}, the version of this probe"
+    )
+
+
+def test_exporter_of_another_release_is_a_warning() -> None:
+    """A newer exporter that accepts the rank does its work; both versions are named."""
+    newer = judged(version="9.9.9", unknown_fields=2)
+    with answering({DRY_RUN_PATH: (200, newer)}) as endpoint:
+        found = look(endpoint)
+
+    assert found.problem is None
+    assert found.warnings == (
+        f"the exporter is rankskew 9.9.9 and this probe {__version__}: use the same release, "
+        "and upgrade exporters first",
+        "the exporter does not know 2 fields of this probe's snapshots",
+    )
+
+
+@pytest.mark.parametrize(
+    ("status", "content"),
+    [
+        (501, b"<html>Unsupported method</html>"),
+        (200, b"<html>Welcome to nginx!</html>"),
+        (200, {"version": "1"}),
+        (200, judged(scraped=[{"address": "x"}])),
+        (200, judged(scraped=7)),
+        (200, b"[" * 100_000),
+        (204, b""),
+        (404, {"detail": "Not Found"}),
+    ],
+)
+def test_other_server_is_no_exporter(status: int, content: Any) -> None:
+    """Anything that speaks HTTP but is no exporter is named as that, with what it calls itself."""
+    answers = {DRY_RUN_PATH: (status, content), "/openapi.json": described("their API")}
+    with answering(answers) as endpoint:
+        said = problem(endpoint)
+
+    assert said.startswith(f"what listens at {endpoint} is not an exporter: it answers {status}")
+    assert "calls itself BaseHTTP" in said
+
+
+@pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.2\r\n", b"\xff\0" * 100])
+def test_other_protocol_is_no_exporter(said: bytes) -> None:
+    """Something that does not speak HTTP is no exporter either."""
+    with saying(said) as endpoint:
+        assert problem(endpoint) == (
+            f"what listens at {endpoint} is not an exporter: its answer is not HTTP"
+        )
+
+
+def test_server_that_hangs_is_not_awaited_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says what it waits for, and gives up."""
+    monkeypatch.setattr(check_exporter, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("rank_probe.check.check.TIMEOUT_SECONDS", 0.2)
+    said: list[str] = []
+    with saying(None) as endpoint:
+        found = check({"RANKSKEW_EXPORTER": endpoint}, say=said.append)
+
+    assert "the exporter there hangs or starts" in str(found.problem)
+    assert said == [f"waiting for {endpoint} to answer, for up to 0 s"]
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "sentence"),
+    [
+        (401, "This listener wants the token.", "the exporter refuses: This listener wants the"),
+        (413, "The body is larger.", "the exporter refuses: The body is larger"),
+        (429, "This user has asked too often.", "the exporter refuses: This user has asked"),
+        (503, "Too many ingest connections.", "the exporter turns this rank away: Too many"),
+    ],
+)
+def test_refusal_before_the_snapshot_is_passed_on(status: int, error: str, sentence: str) -> None:
+    """A missing token or too many connections: the exporter's sentence is shown."""
+    answers = {
+        DRY_RUN_PATH: (status, {"error": error}),
+        "/openapi.json": described("rankskew ingest"),
+    }
+    with answering(answers) as endpoint:
+        assert problem(endpoint).startswith(sentence)
+
+
+def test_token_is_shown(tmp_path: Path) -> None:
+    """A listener that wants a token gets the one that ranks would send."""
+    token = tmp_path / "token"
+    token.write_text("s3cret")
+    flags = ("--ingest.listen-address=127.0.0.1:0", f"--ingest.token-file={token}")
+    with running_exporter(tmp_path / "e.sock", *flags) as running:
+        endpoint = f"http://127.0.0.1:{running.tcp_port()}"
+        assert "wants the token" in problem(endpoint)
+        assert look(endpoint, RANKSKEW_TOKEN_FILE=str(token)).problem is None
+
+
+@pytest.mark.parametrize("seconds_ago", [[], [301.0, 4_000.0]])
+def test_nobody_scrapes(seconds_ago: list[float]) -> None:
+    """It is a warning, since ranks can report; with --require-scrape it is a failure."""
+    scraped = [SCRAPED | {"seconds_ago": seconds} for seconds in seconds_ago]
+    with answering({DRY_RUN_PATH: (200, judged(scraped=scraped))}) as endpoint:
+        found = look(endpoint)
+        assert found.problem is None
+        assert found.warnings == (
+            "nobody has scraped this exporter in the last 5 minutes: add the node to "
+            "scrape_configs in Prometheus",
+        )
+        assert problem(endpoint, require_scrape=True) == found.warnings[0]
+
+
+def test_probe_that_is_off_is_a_warning() -> None:
+    """With RANK_PROBE=0 ranks could report, but will not."""
+    with answering({DRY_RUN_PATH: (200, judged())}) as endpoint:
+        found = look(endpoint, RANK_PROBE="0")
+
+    assert found.problem is None
+    assert found.warnings == ("RANK_PROBE=0 turns the probe off here: no rank will report",)
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "sentence"),
+    [
+        ("nonsense", "it must be unix:/path/to.sock or http://127.0.0.1:PORT"),
+        (f"http://{'x' * 300}:1", "cannot be reached"),
+        ("http://127.0.0.1:1", "nothing listens at http://127.0.0.1:1: start one with"),
+    ],
+)
+def test_endpoint_without_anybody_is_one_sentence(endpoint: str, sentence: str) -> None:
+    """A wrong address is told apart from one where nobody listens."""
+    assert sentence in problem(endpoint)
+
+
+def test_wait_ends_when_the_exporter_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gate waits for an exporter that starts late, and says once what it waits for."""
+    monkeypatch.setattr("rank_probe.check.check.POLL_SECONDS", 0.05)
+    said: list[str] = []
+    found: list[Found] = []
+    endpoint = f"unix:{tmp_path}/late/e.sock"
+
+    def wait() -> None:
+        found.append(check({"RANKSKEW_EXPORTER": endpoint}, 60.0, say=said.append))
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    with running_exporter(tmp_path / "late" / "e.sock"):
+        thread.join()
+
+    assert found[0].problem is None
+    assert said[0].startswith("waiting for up to 60 s: there is no directory ")
+
+
+def test_wait_is_not_for_what_cannot_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A wrong address does not become right: it fails at once."""
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("waited"))
+
+    assert check({"RANKSKEW_EXPORTER": "nonsense"}, 60.0).problem is not None
+
+
+def test_wait_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exporter that never comes is a failure after that time."""
+    monkeypatch.setattr("rank_probe.check.check.POLL_SECONDS", 0.05)
+    found = check({"RANKSKEW_EXPORTER": "unix:/nowhere/e.sock"}, 0.2)
+
+    assert "there is no directory /nowhere" in str(found.problem)

@@ -1,0 +1,43 @@
+"""Sizes, times and bandwidths are read and shown as people write them."""
+
+import pytest
+
+from rank_probe.collectives.measurements.units import (
+    parse_bytes,
+    show_bandwidth,
+    show_bytes,
+    show_seconds,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("4096", 4096), ("4K", 4096), ("4KiB", 4096), ("256 MiB", 2**28), ("1gb", 2**30)],
+)
+def test_size_is_read(text: str, size: int) -> None:
+    """Units are binary, as in nccl-tests' -b and -e."""
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "4X", "-1", "1.5M", "K"])
+def test_what_is_no_size_is_refused(text: str) -> None:
+    """The message shows how to write one."""
+    with pytest.raises(ValueError, match="is not a size such as"):
+        parse_bytes(text)
+
+
+def test_values_are_shown_with_a_fitting_unit() -> None:
+    """Sizes are binary, bandwidths decimal."""
+    assert [show_bytes(size) for size in (64, 4096, 2**28)] == ["64 B", "4 KiB", "256 MiB"]
+    assert [show_seconds(value) for value in (2.5, 0.0123, 45.6e-6, 5e-8)] == [
+        "2.50 s",
+        "12.3 ms",
+        "45.6 µs",
+        "50 ns",
+    ]
+    assert [show_bandwidth(value) for value in (2.5e11, 1.5e6, 12e3, 3)] == [
+        "250 GB/s",
+        "1.50 MB/s",
+        "12.0 kB/s",
+        "3.00 B/s",
+    ]

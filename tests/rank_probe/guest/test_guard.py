@@ -1,0 +1,54 @@
+"""Tests of the guard: our failures stay ours, the user's stay theirs."""
+
+import logging
+
+import pytest
+
+from rank_probe.guest.guard import failures, never_raise
+
+
+def test_failure_is_counted_and_does_not_escape() -> None:
+    """A broken function of ours returns None instead of raising."""
+
+    @never_raise
+    def broken() -> int:
+        raise RuntimeError("ours")
+
+    before = failures.count
+    assert broken() is None
+    assert failures.count == before + 1
+
+
+def test_only_the_first_failure_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A probe that breaks every step does not fill the user's log."""
+
+    @never_raise
+    def broken() -> None:
+        raise RuntimeError("ours")
+
+    monkeypatch.setattr(failures, "count", 0)
+    with caplog.at_level(logging.WARNING, "rank_probe"):
+        broken()
+        broken()
+
+    assert len(caplog.records) == 1
+    assert "training continues" in caplog.text
+
+
+@pytest.mark.parametrize("theirs", [KeyboardInterrupt, SystemExit])
+def test_interrupts_pass(theirs: type[BaseException]) -> None:
+    """Ctrl-C inside the probe still stops the program."""
+
+    @never_raise
+    def interrupted() -> None:
+        raise theirs
+
+    with pytest.raises(theirs):
+        interrupted()
+
+
+def test_result_passes_through() -> None:
+    """A function that works is not changed."""
+    assert never_raise(lambda a, *, b: a + b)(1, b=2) == 3

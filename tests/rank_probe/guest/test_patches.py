@@ -1,0 +1,72 @@
+"""Tests of patches: what they replace is put back as it was, in the order it has to be."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rank_probe.guest.patches import Patches
+
+
+class Base:
+    def greet(self) -> str:
+        return "hello"
+
+
+class Inherits(Base):
+    pass
+
+
+def louder(original: Callable[..., str]) -> Any:
+    def greet(*args: Any) -> str:
+        return original(*args).upper()
+
+    return greet
+
+
+def test_inherited_method_is_taken_away_again() -> None:
+    """The class has no attribute of its own afterwards, so a later patch of its base is seen."""
+    patches = Patches()
+    patches.wrap(Inherits, "greet", louder)
+    assert Inherits().greet() == "HELLO"
+    patches.undo()
+
+    assert "greet" not in vars(Inherits)
+    assert Inherits().greet() == "hello"
+
+
+def test_method_of_one_object_is_its_classes_again() -> None:
+    """Patching an instance leaves no attribute on it."""
+    patched, other = Base(), Base()
+    patches = Patches()
+    patches.wrap(patched, "greet", louder)
+    assert (patched.greet(), other.greet()) == ("HELLO", "hello")
+    patches.undo()
+
+    assert vars(patched) == {}
+
+
+def test_what_the_class_stores_is_put_back() -> None:
+    """Not what asking for it gives: a static method would come back as one that takes self."""
+
+    class Holder:
+        @staticmethod
+        def greet(name: str) -> str:
+            return f"hello {name}"
+
+    stored = vars(Holder)["greet"]
+    patches = Patches()
+    patches.wrap(Holder, "greet", lambda original: lambda _self, name: original(name).upper())
+    patches.undo()
+
+    assert vars(Holder)["greet"] is stored
+    assert Holder().greet("you") == "hello you"
+
+
+def test_patches_on_one_place_come_off_last_first() -> None:
+    """Two patches of the same method leave the original."""
+    patches = Patches()
+    for _ in range(2):
+        patches.wrap(Base, "greet", lambda original: lambda self: original(self) + "!")
+    assert Base().greet() == "hello!!"
+    patches.undo()
+
+    assert Base().greet() == "hello"

@@ -1,0 +1,229 @@
+"""The join's tensors say what the reference accounting says, step by step and summed up."""
+
+import threading
+from collections import defaultdict
+from collections.abc import Sequence
+from random import Random
+
+import pytest
+import torch
+
+from exporter.accounting.step import Charges, StageSeconds
+from exporter.accounting.step import charge as reference
+from rank_probe.join.align import Alignment
+from rank_probe.join.charge import use_one_cpu
+from rank_probe.join.merge import CHUNK, Merger
+from rank_probe.join.result import Result, read_result
+from rank_probe.join.ring import LARGEST, Ring, digest
+from rank_probe.measure.vectors import StepVector
+from rank_probe.wire.stages import BACKWARD, DATA, STAGES
+
+# Microseconds a stage of one rank, in the order of STAGES.
+Row = tuple[int, ...]
+# Each step's rows, by rank.
+Run = Sequence[Sequence[Row]]
+
+
+def message(rows: Sequence[tuple[int, Row]], world_size: int, group: str) -> bytes:
+    """Return what a rank posts that has the numbered *rows* in its ring."""
+    ring = Ring(2.0)
+    ring.take([StepVector(step, 0, tuple(1000 * each for each in row)) for step, row in rows], 0.0)
+    return ring.message(world_size, digest(group), 0)
+
+
+def merged(run: Run, groups: Sequence[str]) -> list[Result]:
+    """Return what each rank is told after the steps of *run*, which are numbered from 1."""
+    world_size = len(groups)
+    alignment = Alignment(range(1, len(run) + 1), range(world_size), world_size)
+    for rank, group in enumerate(groups):
+        rows = [(number, step[rank]) for number, step in enumerate(run, 1)]
+        assert alignment.add([message(rows, world_size, group)])
+    merger = Merger(world_size)
+    merger.judge(alignment.common(), {}, 1.0)
+    return [result for each in merger.totals.messages(1) if (result := read_result(each))]
+
+
+def seconds(row: Row) -> StageSeconds:
+    """Return the stages that occurred, each a whole number: then sums are exact, and ties tie."""
+    return {stage: float(each) for stage, each in zip(STAGES, row, strict=True) if each}
+
+
+def charges(run: Run, groups: Sequence[str]) -> list[Charges]:
+    """Return the reference's charges in microseconds, step by step."""
+    peer_groups = dict(enumerate(groups))
+    return [
+        reference({rank: seconds(row) for rank, row in enumerate(step)}, peer_groups)
+        for step in run
+    ]
+
+
+def agree(results: Sequence[Result], run: Run, groups: Sequence[str]) -> None:
+    """Hold the sums that each rank is told against those of the reference."""
+    expected = charges(run, groups)
+    caused: defaultdict[tuple[int, str], float] = defaultdict(float)
+    for each in expected:
+        for key, share in each.caused.items():
+            caused[key] += share
+    for rank, result in enumerate(results):
+        told = dict(zip(STAGES, result.wait_caused_seconds, strict=True))
+        for stage in STAGES:
+            assert told[stage] * 1e6 == pytest.approx(caused[rank, stage], rel=1e-9, abs=1e-6)
+        paced = [
+            sum((each.pacer, each.stage) == (rank, stage) for each in expected) for stage in STAGES
+        ]
+        assert result.paced_steps == tuple(paced)
+        waited = sum(each.unequal[rank] for each in expected)
+        assert result.group_wait_seconds * 1e6 == pytest.approx(waited, rel=1e-9, abs=1e-6)
+        whole = sum(sum(step[rank]) for step in run)
+        assert result.joined_seconds * 1e6 == pytest.approx(whole)
+        assert (result.steps, result.last_step) == (len(run), len(run))
+        assert result.groups == len(set(groups))
+
+
+def drawn(random: Random) -> tuple[Run, list[str]]:
+    """Draw the steps of a few ranks in a few groups; few values, so that there are many ties."""
+    ranks = random.randint(2, 7)
+    values = random.choice([(0, 1), (0, 1, 2, 1000), (0, 0, *range(10**6, 2 * 10**6, 77_777))])
+    stages = random.randint(1, len(STAGES))
+    rows = [
+        [
+            tuple(random.choices(values, k=stages) + [0] * (len(STAGES) - stages))
+            for _ in range(ranks)
+        ]
+        for _ in range(random.randint(1, 4))
+    ]
+    return rows, random.choices("abc"[: random.randint(1, 3)], k=ranks)
+
+
+def test_sums_are_those_of_the_reference() -> None:
+    """Two ranks or seven, ties, unequal groups, stages missing on some ranks: one accounting."""
+    for seed in range(150):
+        run, groups = drawn(Random(seed))
+        agree(merged(run, groups), run, groups)
+
+
+def test_many_ranks_are_added_up_in_parts() -> None:
+    """A world too large for one go at all its steps gives the same sums."""
+    generator = torch.Generator().manual_seed(1)
+    ranks, steps = 300, 12
+    assert ranks * steps * len(STAGES) > CHUNK
+    drawn = torch.randint(0, 50_000, (steps, ranks, len(STAGES)), generator=generator)
+    run = [[tuple(row) for row in step] for step in drawn.tolist()]
+    groups = [f"pp{rank % 3}" for rank in range(ranks)]
+
+    agree(merged(run, groups), run, groups)
+
+
+def row(**milliseconds: int) -> Row:
+    return tuple(1000 * milliseconds.get(stage, 0) for stage in STAGES)
+
+
+def test_late_rank_is_told_what_it_costs() -> None:
+    """Three ranks that wait 40 ms for the fourth are 120 ms on its account, in its stage."""
+    healthy, late = row(data=5, backward=10, sync=42), row(data=5, backward=50, sync=2)
+    results = merged([[healthy, healthy, late, healthy]] * 2, ["all"] * 4)
+
+    assert results[2].wait_caused_seconds[BACKWARD] == pytest.approx(0.24)
+    assert results[2].paced_steps[BACKWARD] == 2
+    assert [sum(result.wait_caused_seconds) for result in results[:2]] == [0, 0]
+    assert [result.joined_seconds for result in results] == pytest.approx([0.114] * 4)
+
+
+def test_only_steps_that_all_ranks_hold_are_joined() -> None:
+    """A rank that is a round ahead or behind leaves the steps that it lacks for later."""
+    rows = {number: row(data=number, sync=1) for number in range(1, 40)}
+    alignment = Alignment([5, 7, 9, 30], range(2), 2)
+    for numbers in (range(4, 35), range(6, 21)):
+        alignment.add([message([(step, rows[step]) for step in numbers], 2, "all")])
+    aligned = alignment.common()
+
+    assert aligned.steps == [7, 9]
+    assert aligned.microseconds[:, :, DATA].tolist() == [[7000, 7000], [9000, 9000]]
+    merger = Merger(2)
+    merger.judge(aligned, {}, 1.0)
+    assert merger.totals.unmerged([5, 7, 9, 30]) == [5, 30]
+
+
+def test_merged_steps_are_remembered_while_they_are_offered() -> None:
+    """Rank 0 offers no step again that it has dropped, so what is remembered does not grow."""
+    alignment = Alignment([5, 7, 9], range(1), 1)
+    alignment.add([message([(step, row(data=1)) for step in (5, 7, 9)], 1, "all")])
+    merger = Merger(1)
+    merger.judge(alignment.common(), {}, 1.0)
+    assert merger.totals.unmerged([7, 9, 11]) == [11]
+    assert merger.totals.unmerged([5, 7, 9, 11]) == [5, 11]
+
+
+def test_last_step_is_the_highest_of_all_merges() -> None:
+    """A step that was merged late does not take the last one back."""
+    merger = Merger(1)
+    for step in (9, 5):
+        alignment = Alignment([step], range(1), 1)
+        alignment.add([message([(step, row(data=1))], 1, "all")])
+        merger.totals.unmerged([step])
+        merger.judge(alignment.common(), {}, 1.0)
+    result = read_result(merger.totals.messages(1)[0])
+
+    assert result is not None
+    assert (result.steps, result.last_step) == (2, 9)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        b"",
+        b"\0" * 7,
+        message([], 2, "all"),
+        message([(1, row(data=1))], 3, "all"),
+        b"\0" * 24 + message([(1, row(data=1))], 2, "all")[24:],
+    ],
+    ids=["empty", "cut off", "no steps", "another world", "another version"],
+)
+def test_message_of_another_kind_joins_nothing(other: bytes) -> None:
+    """What is not this version's message of this world leaves nothing in common."""
+    alignment = Alignment([1], range(2), 2)
+    assert alignment.add([message([(1, row(data=1))], 2, "all")])
+
+    assert not alignment.add([other])
+
+
+def test_defaults_that_a_training_changed_matter_not() -> None:
+    """Another default type or device, or no gradients, leaves the arithmetic as it is."""
+    healthy, late = row(data=5, sync=42), row(data=47, sync=2)
+    expected = merged([[healthy, late]], ["all"] * 2)
+    default = torch.get_default_dtype()
+    try:
+        torch.set_default_dtype(torch.float16)
+        torch.set_default_device("meta")
+        with torch.inference_mode():
+            assert merged([[healthy, late]], ["all"] * 2) == expected
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(default)
+
+
+def test_merging_thread_alone_keeps_to_one_cpu() -> None:
+    """On rank 0 a team of threads a few times a minute would take training its CPUs."""
+    threads: list[int] = []
+
+    def count() -> None:
+        threads.append(torch.get_num_threads())
+
+    def keep_to_one() -> None:
+        use_one_cpu()
+        count()
+
+    for target in (count, keep_to_one, count):
+        thread = threading.Thread(target=target)
+        thread.start()
+        thread.join()
+
+    assert threads[1:] == [1, threads[0]]
+
+
+def test_longest_time_that_a_message_holds_is_more_than_half_an_hour() -> None:
+    """A longer stage is told as that long, never as a negative time."""
+    endless = (10**10,) * len(STAGES)
+    (result, _) = merged([[endless, endless]], ["all"] * 2)
+
+    assert result.joined_seconds == len(STAGES) * LARGEST / 1e6 > 30 * 60

@@ -1,0 +1,121 @@
+"""The join on real ranks over gloo: who is late and what it costs, and nobody is disturbed."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from torch._C._distributed_c10d import TCPStore
+
+from exporter.accounting.step import charge
+from rank_probe.wire.stages import STAGES
+from tests.rank_probe.join.join_job import DELAY, LATE_RANK, LATE_STAGE, STEPS
+
+ROOT = Path(__file__).parents[3]
+RANKS = 4
+
+Account = tuple[int, str]  # a rank and its stage
+
+
+def start(port: int, answers: Path, ranks: int, *options: str) -> list[subprocess.Popen[str]]:
+    """Start the ranks; their store is at *port*."""
+    arguments = [str(port), str(answers), *options]
+    command = [sys.executable, "-m", "tests.rank_probe.join.join_job", *arguments]
+    world = {"WORLD_SIZE": str(ranks), "OMP_NUM_THREADS": "1"}
+    world["RANKSKEW_EXPORTER"] = f"unix:{answers}/nobody"
+    return [
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=os.environ | world | {"RANK": str(rank)},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(ranks)
+    ]
+
+
+def end(ranks: list[subprocess.Popen[str]], answers: Path) -> list[dict[str, Any]]:
+    """Wait for the ranks, which must end well; return their answers."""
+    try:
+        for rank in ranks:
+            _, said = rank.communicate(timeout=60)
+            assert rank.returncode == 0, said[-3000:]
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    return [json.loads((answers / f"{rank}.json").read_text()) for rank in range(len(ranks))]
+
+
+def serving() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+
+
+def reference(answers: list[dict[str, Any]]) -> tuple[Mapping[Account, float], Counter[Account]]:
+    """Return the GPU-seconds a second on each account and the steps it paced, from all vectors."""
+    # The join begins after the first step.
+    steps = list(zip(*(answer["vectors"][1:] for answer in answers), strict=True))
+    caused: dict[Account, float] = defaultdict(float)
+    paced = Counter[Account]()
+    seconds = 0.0
+    for ranks in steps:
+        assert len({number for number, _, _ in ranks}) == 1
+        stages = {
+            rank: {stage: each / 1e9 for stage, each in zip(STAGES, spent, strict=True)}
+            for rank, (_, _, spent) in enumerate(ranks)
+        }
+        charges = charge(stages, {})
+        for account, share in charges.caused.items():
+            caused[account] += share
+        paced[charges.pacer, charges.stage] += 1
+        seconds += sum(stages[0].values())
+    return {account: share / seconds for account, share in caused.items()}, paced
+
+
+def test_late_rank_learns_what_it_costs(tmp_path: Path) -> None:
+    """Rank and stage get the cost of the reference, all steps count, and no key is left."""
+    store = serving()
+    answers = end(start(store.port, tmp_path, RANKS), tmp_path)
+    caused, paced = reference(answers)
+    snapshots = [answer["snapshot"] for answer in answers]
+
+    late = caused[LATE_RANK, LATE_STAGE]
+    assert late > 0.5 * (RANKS - 1) * DELAY / (DELAY + 0.05)
+    for rank, snapshot in enumerate(snapshots):
+        for stage, seconds in snapshot["wait_caused_seconds"].items():
+            lost = seconds / snapshot["joined_seconds"]
+            assert lost == pytest.approx(caused.get((rank, stage), 0), abs=0.05 * late), stage
+        for stage, steps in snapshot["paced_steps"].items():
+            assert steps == pytest.approx(paced[rank, stage], abs=0.1 * STEPS), stage
+        assert snapshot["join_coverage"] > 0.9
+        assert snapshot["probe_errors"] == 0
+        assert snapshot["group_wait_seconds"] is None
+        occurred = snapshot["stage_seconds"].keys() - {"sync"}
+        assert snapshot["paced_steps"].keys() == snapshot["wait_caused_seconds"].keys()
+        assert snapshot["paced_steps"].keys() == occurred
+    assert [key for key in store.list_keys() if "rankskew" in key] == []
+    assert any("job" in key for key in store.list_keys())
+
+
+def test_store_that_dies_ends_the_join_alone(tmp_path: Path) -> None:
+    """Without the store the steps go on to the last one; the coverage says that none is joined."""
+    store = serving()
+    ranks = start(store.port, tmp_path, 2, "halt")
+    until = time.monotonic() + 60
+    while not (tmp_path / "half").exists() and time.monotonic() < until:
+        time.sleep(0.02)
+    del store
+    (tmp_path / "go").touch()
+    snapshots = [answer["snapshot"] for answer in end(ranks, tmp_path)]
+
+    assert [snapshot["steps"] for snapshot in snapshots] == [STEPS] * 2
+    assert [snapshot["join_coverage"] for snapshot in snapshots] == [0] * 2
+    assert [snapshot["probe_errors"] for snapshot in snapshots] == [0] * 2
+    assert all(snapshot["joined_seconds"] > 0 for snapshot in snapshots)

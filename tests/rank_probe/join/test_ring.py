@@ -1,0 +1,129 @@
+"""What a rank offers: all of a slow loop's steps, a sample of a fast one's that all agree on."""
+
+from itertools import pairwise
+
+import pytest
+
+from rank_probe.join.ring import (
+    EMPTY_ROW,
+    FEW_STEPS_A_ROUND,
+    HEAD,
+    LAST_STEPS,
+    MAGIC,
+    RING,
+    ROUNDS,
+    ROW,
+    STEPS_A_ROUND,
+    Ring,
+    digest,
+    is_sampled,
+)
+from rank_probe.measure.vectors import StepVector
+from rank_probe.wire.stages import STAGES
+
+PERIOD = 2.0
+
+
+def vectors(first: int, count: int) -> list[StepVector]:
+    """Return *count* steps from number *first* on."""
+    return [
+        StepVector(step, 0, (step * 1000,) * len(STAGES)) for step in range(first, first + count)
+    ]
+
+
+def paced(steps_a_round: int, rounds: int) -> tuple[Ring, list[int]]:
+    """Return the ring of a loop after some rounds, and what it has offered in all."""
+    ring, offered = Ring(PERIOD), []
+    for number in range(rounds):
+        steps = vectors(number * steps_a_round + 1, steps_a_round)
+        offered += ring.take(steps, number * PERIOD)
+    return ring, offered
+
+
+def test_slow_loop_offers_every_step() -> None:
+    """Up to 32 steps a round there is no sample."""
+    ring, offered = paced(STEPS_A_ROUND, 5)
+
+    assert ring.stride == 1
+    assert offered == list(range(1, 5 * STEPS_A_ROUND + 1))
+
+
+@pytest.mark.parametrize("steps", [STEPS_A_ROUND + 1, 200, 2_000])
+def test_first_round_is_a_sample_too(steps: int) -> None:
+    """A fast loop offers no more at the begin than it can post."""
+    _, offered = paced(steps, 1)
+
+    assert FEW_STEPS_A_ROUND < len(offered) <= 1.2 * STEPS_A_ROUND
+
+
+def test_sample_is_the_told_one_from_then_on() -> None:
+    """A rank that was told a sample keeps to it, whatever its own pace would be."""
+    ring, _ = paced(1_000, 3)
+    ring.follow(4)
+    for number in range(3, 6):
+        ring.take(vectors(1_000 * number, 10), number * PERIOD)
+        assert ring.stride == 4
+
+
+def test_fast_loop_offers_a_bounded_sample() -> None:
+    """A thousand steps a second cost no more than sixteen do."""
+    ring, offered = paced(2_000, 20)
+
+    assert ring.stride == 64
+    late = [step for step in offered if step > 4_000]
+    assert len(late) / 18 == pytest.approx(2_000 / 64, rel=0.15)
+    assert len(ring.offers) <= RING
+
+
+def test_sample_follows_the_pace_without_flutter() -> None:
+    """A loop that becomes slow is offered whole again, and a pace in between changes nothing."""
+    ring, _ = paced(1_000, 3)
+    assert ring.stride == 32
+    ring.take(vectors(4_000, 32 * FEW_STEPS_A_ROUND + 1), 3 * PERIOD)
+    assert ring.stride == 32
+    ring.take(vectors(6_000, 10), 4 * PERIOD)
+    assert ring.stride == 1
+
+
+def test_samples_are_nested() -> None:
+    """Ranks that disagree on how large a sample is have all of the smaller one in common."""
+    for stride in (2, 4, 8):
+        larger = {step for step in range(10_000) if is_sampled(step, stride)}
+        smaller = {step for step in range(10_000) if is_sampled(step, 2 * stride)}
+        assert smaller < larger
+        assert len(larger) == pytest.approx(10_000 / stride, rel=0.1)
+
+
+@pytest.mark.parametrize("every", [8, 40, 64, 100, 144, 1000])
+def test_what_happens_every_so_many_steps_is_sampled_as_often_as_the_rest(every: int) -> None:
+    """A checkpoint every 40 steps is in the sample in its due share, whatever the sample."""
+    for stride in (4, 16):
+        events = range(every, 1000 * every, every)
+        share = sum(is_sampled(step, stride) for step in events) / len(events)
+        assert share == pytest.approx(1 / stride, abs=3.5 * (1 / stride / len(events)) ** 0.5)
+        sampled = [number for number, step in enumerate(events) if is_sampled(step, stride)]
+        assert max(after - before for before, after in pairwise(sampled)) < 15 * stride
+
+
+def test_steps_stay_until_everybody_has_posted_them() -> None:
+    """A step is offered for two rounds and a half, and the last few whatever their age."""
+    ring = Ring(PERIOD)
+    ring.take(vectors(1, 20), 0.0)
+    ring.take([], ROUNDS * PERIOD)
+    assert len(ring.offers) == 20
+    ring.take(vectors(21, 1), ROUNDS * PERIOD + 0.1)
+
+    assert [offer.step for offer in ring.offers] == list(range(22 - LAST_STEPS, 22))
+
+
+def test_message_is_a_head_and_rows_in_microseconds() -> None:
+    """The layout of a message, which all ranks of a job share."""
+    ring = Ring(PERIOD)
+    ring.take(vectors(7, 3), 0.0)
+    message = ring.message(4, digest("pp1"), digest("node"))
+
+    assert HEAD.unpack(message[: HEAD.size]) == (MAGIC, 4, digest("pp1"), digest("node"))
+    rows = list(ROW.iter_unpack(message[HEAD.size :]))
+    assert rows[:5] == [ROW.unpack(EMPTY_ROW)] * 5
+    assert rows[5:] == [(step, *[step] * len(STAGES)) for step in (7, 8, 9)]
+    assert digest("pp1") != digest("pp2")

@@ -1,0 +1,262 @@
+"""What the judge says of a job: GPUs lost by kind and stage, the slowdown, or why nothing."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from exporter.accounting.windows import PlainReduction
+from rank_probe.judge.judge import Judge
+from rank_probe.judge.verdict import (
+    MOST_LATE,
+    NO_BUSY_TIME,
+    NO_PEERS,
+    NO_SYNC,
+    PERSISTENT,
+    UNSYNCED,
+    WARMING_UP,
+)
+from tests.alerts.jobs import Fault, Job, Step, gpus_lost, simulate
+from tests.rank_probe.judged import judged, judged_steps, mean_step_seconds
+
+LATE = Fault(1, "data", 0.25)
+
+
+def waiting(steps: list[Step], seconds: float = 60.0) -> float:
+    """The GPUs that waited in the last *seconds*, as was measured."""
+    window = [step for step in steps if step.end_seconds > steps[-1].end_seconds - seconds]
+    lengths = sum(step.busy[0] + step.sync[0] for step in window)
+    return sum(sum(step.sync) for step in window) / lengths
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        Job(ranks=8, seed=6),
+        Job(ranks=2, seed=6, faults=(LATE,)),
+        Job(ranks=8, seed=6, faults=(LATE,)),
+        Job(ranks=8, seed=6, faults=(LATE, replace(LATE, rank=5, stage="forward"))),
+        Job(ranks=8, seed=6, faults=(Fault(None, "data", 0.5), LATE)),
+        Job(ranks=8, seed=6, group_work=(1.0, 1.3), faults=(Fault(0, "data", 0.5),)),
+        Job(ranks=8, seed=6, communication_ratio=1.0),
+        Job(ranks=8, seed=6, busy_seconds=12, seconds=900, faults=(LATE,)),
+    ],
+)
+def test_kinds_add_up_to_all_waiting(job: Job) -> None:
+    """Every GPU that waits is charged to exactly one kind."""
+    steps = simulate(job)
+    found = judged_steps(job, steps).last
+    lost = found.gpus_lost
+
+    # The late ranks' cost is a mean since they are late, so it is another sample of the same noise.
+    truth = waiting(steps, max(60.0, 20 * mean_step_seconds(steps)))
+    assert sum(lost.values()) == pytest.approx(truth, rel=0.05)
+    assert lost["persistent"] == pytest.approx(sum(each.gpus_lost for each in found.late))
+    assert lost["rotating"] == pytest.approx(sum(found.rotating.values()))
+
+
+@pytest.mark.parametrize("busy_seconds", [0.5, 40.0])
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+def test_rotating_loss_is_counted_by_stage_without_a_name(ranks: int, busy_seconds: float) -> None:
+    """A loss with no stable leader is seen in full, as the kind `rotating`, in its stage."""
+    fault = Fault(None, "data", 0.5)
+    job = Job(ranks=ranks, seed=5, busy_seconds=busy_seconds, seconds=480 * busy_seconds)
+    steps = simulate(replace(job, faults=(fault,)))
+    found = judged_steps(job, steps)
+    window = max(60.0, 20 * mean_step_seconds(steps))
+    truth = gpus_lost(steps, steps[-1].end_seconds, window)
+
+    assert found.named == set()
+    assert found.last.gpus_lost["rotating"] == pytest.approx(truth, rel=0.1)
+    assert found.last.rotating["data"] > 0.8 * truth
+    assert found.last.slowdown == 1
+
+
+def test_unequal_groups_are_nobodys_fault() -> None:
+    """A heavier pipeline stage costs GPUs of the kind `group`, and names nobody."""
+    found = judged(Job(ranks=8, seed=5, group_work=(1.0, 1.3)))
+
+    assert found.named == set()
+    assert found.last.ranks == {"g0": 4, "g1": 4}
+    # Half of the ranks wait 0.3 of a step for the other half.
+    assert found.last.gpus_lost["group"] == pytest.approx(4 * 0.3 / 1.36, rel=0.1)
+
+
+def test_late_rank_in_the_heavier_group_is_charged_beyond_the_groups() -> None:
+    """What unequal groups cost is taken off before a late rank is charged."""
+    job = Job(ranks=8, seed=5, group_work=(1.0, 1.3), faults=(replace(LATE, rank=7),))
+    found = judged(job)
+
+    assert found.named == {(7, "data", PERSISTENT)}
+    # Seven ranks wait a quarter of a step longer.
+    (late,) = found.last.late
+    assert late.gpus_lost == pytest.approx(7 * 0.25 / 1.61, rel=0.1)
+    assert late.peer_group == "g1"
+
+
+def test_late_rank_in_a_lighter_group_costs_nothing() -> None:
+    """A rank that is late against its peers but paces nobody is not named."""
+    job = Job(ranks=4, seed=5, group_work=(1.0, 1.5), faults=(replace(LATE, rank=0),))
+    steps = simulate(job)
+    found = judged_steps(job, steps)
+    truth = gpus_lost(steps, steps[-1].end_seconds)
+
+    assert found.named == set()
+    assert found.last.gpus_lost["group"] == pytest.approx(truth, rel=0.15)
+
+
+SLOWER = {
+    "one of two": Job(ranks=2, faults=(LATE,)),
+    "one of four": Job(faults=(LATE,)),
+    "one of sixteen": Job(ranks=16, faults=(LATE,)),
+    "twice as slow": Job(ranks=8, faults=(replace(LATE, ratio=1.0),)),
+    "two alike": Job(ranks=8, faults=(LATE, replace(LATE, rank=6, stage="forward"))),
+    "two unlike": Job(ranks=8, faults=(LATE, replace(LATE, rank=6, ratio=0.4))),
+    "half": Job(
+        ranks=8, stage_noise=0.01, faults=tuple(replace(LATE, rank=rank) for rank in range(0, 8, 2))
+    ),
+    "a node": Job(ranks=32, faults=tuple(Fault(rank, "forward", 0.2) for rank in range(8, 16))),
+    "heavier group": Job(ranks=8, group_work=(1.0, 1.3), faults=(replace(LATE, rank=7),)),
+    "long wire": Job(ranks=8, communication_ratio=1.0, faults=(replace(LATE, ratio=0.5),)),
+    "from 120 s on": Job(seconds=300, faults=(replace(LATE, ratio=0.5, start_seconds=120),)),
+    "pauses": Job(ranks=8, seconds=500, faults=(Fault(0, "checkpoint", 8, every=40),)),
+    "nobody": Job(ranks=8),
+}
+
+
+@pytest.mark.parametrize("name", SLOWER)
+def test_slowdown_is_what_the_late_ranks_make_of_a_step(name: str) -> None:
+    """It is the time of a step over that of the same job without the fault."""
+    job = replace(SLOWER[name], seed=7)
+    steps, healthy = simulate(job), simulate(replace(job, faults=()))
+    found = judged_steps(job, steps).last
+    since = max([20.0, *(fault.start_seconds for fault in job.faults)])  # Compiled by then.
+    truth = mean_step_seconds(steps, since) / mean_step_seconds(healthy, since)
+
+    assert found.slowdown == pytest.approx(truth, rel=0.03)
+    recent = steps[-1].end_seconds - 60
+    assert found.step_seconds == pytest.approx(mean_step_seconds(steps, recent), rel=0.1)
+
+
+def test_only_the_costliest_are_told() -> None:
+    """Of 40 late ranks the same 32 are named, the costliest first; what others cost rotates."""
+    late = range(12, 52)
+    faults = tuple(Fault(rank, "data", 0.25) for rank in late)
+    job = Job(ranks=64, seed=2, seconds=150, faults=faults)
+    steps = simulate(job)
+    run = judged_steps(job, steps)
+    found = run.last
+    costs = [each.gpus_lost for each in found.late]
+
+    assert len(costs) == len(run.incidents) == MOST_LATE  # The same ones all the time.
+    assert costs == sorted(costs, reverse=True)
+    assert {each.rank for each in found.late} <= set(late)
+    assert sum(found.gpus_lost.values()) == pytest.approx(waiting(steps), rel=0.05)
+
+
+def test_nothing_is_said_until_twenty_steps_after_the_first_five() -> None:
+    """The first steps compile and fill caches; then what a rank does takes a few tens to show."""
+    job = Job(seconds=40, faults=(LATE,))
+    found = judged_steps(job, simulate(job), every_seconds=0.0)
+    young = [verdict for _, verdict in found.verdicts if verdict.reason == WARMING_UP]
+
+    assert [verdict.step for verdict in young] == list(range(1, 25))
+    assert young[0].ranks == {"g0": 4}
+    assert young[-1].step_seconds is None
+    assert not any(verdict.late or verdict.gpus_lost for verdict in young)
+    assert found.verdicts[24][1].reason is None
+
+
+def test_restart_begins_anew() -> None:
+    """The late rank of a job that starts again is a new incident, once there are steps again."""
+    job = Job(ranks=8, seed=5, seconds=400, restart_seconds=200, faults=(replace(LATE, rank=3),))
+    found = judged(job)
+    before, after = found.incidents
+
+    assert found.named == {(3, "data", PERSISTENT)}
+    assert before.cleared is not None
+    assert 200 < before.cleared < after.onset < after.named < 260
+    assert after.cleared is None
+    assert any(at > 220 and verdict.reason == WARMING_UP for at, verdict in found.verdicts)
+
+
+@pytest.mark.parametrize(
+    ("job", "ranks"),
+    [
+        (Job(ranks=1), {"g0": 1}),
+        (Job(ranks=3, group_work=(1.0,) * 3), dict.fromkeys(["g0", "g1", "g2"], 1)),
+    ],
+)
+def test_ranks_without_a_peer_are_not_judged(job: Job, ranks: dict[str, int]) -> None:
+    """A job of one rank, or of groups of one, says so; how long its steps take is known."""
+    found = judged(job).last
+
+    assert (found.reason, found.ranks) == (NO_PEERS, ranks)
+    assert found.step_seconds is not None
+    assert found.slowdown is None
+    assert not found.late
+    assert not found.gpus_lost
+
+
+def test_steps_without_busy_time_are_not_judged() -> None:
+    """Ranks that report only what they wait have nothing that could be compared."""
+    reduction = PlainReduction({0: "all", 1: "all"}, {})
+    judge = Judge(reduction)
+    for number in range(1, 61):
+        leader = reduction.add(number, {0: {"sync": 1.0}, 1: {"sync": 1.0}}, float(number))
+        found = judge.judge(reduction.mark(float(number)), [leader], step=number)
+
+    assert found.reason == NO_BUSY_TIME
+    assert not found.late
+    assert not found.changes
+
+
+@pytest.mark.parametrize(("start", "end", "named"), [(0, 1e9, 60), (300, 500, 360)])
+def test_rank_that_stands_out_is_told_where_no_wait_was_measured(
+    start: float, end: float, named: float
+) -> None:
+    """Nobody knows whether anyone waits for it, so it has no cost; onset and end are told."""
+    fault = Fault(3, "data", 0.3, start_seconds=start, end_seconds=end)
+    job = Job(ranks=8, seed=5, seconds=700, sync_measured=False, faults=(fault,))
+    found = judged(job)
+    (incident,) = found.incidents
+
+    assert found.last.reason == NO_SYNC
+    assert found.named == {(3, "data", UNSYNCED)}
+    assert incident.named < named
+    assert incident.last.gpus_lost == 0
+    assert not found.last.gpus_lost
+    if start:
+        assert incident.onset == pytest.approx(start, abs=3)
+        assert incident.cleared == pytest.approx(end + 30, abs=15)
+
+
+@pytest.mark.parametrize("ranks", [2, 8, 32])
+def test_ranks_that_always_differed_are_not_told_where_no_wait_was_measured(ranks: int) -> None:
+    """5 to 9 % over the others for good is what ranks are like whom nobody waits for."""
+    faults = (Fault(0, "data", 0.09), Fault(ranks - 1, "forward", 0.05))
+    job = Job(ranks=ranks, seed=5, seconds=500, sync_measured=False, faults=faults)
+
+    assert judged(job).named == set()
+
+
+def test_absent_ranks_are_passed_on() -> None:
+    """Ranks that never finished a step that all have are counted, whatever else is said."""
+    reduction = PlainReduction({0: "all", 1: "all"}, {})
+    verdict = Judge(reduction).judge(reduction.mark(0.0), [], step=0, absent=2)
+
+    assert (verdict.absent, verdict.reason) == (2, WARMING_UP)
+
+
+@pytest.mark.parametrize("name", SLOWER)
+def test_numbers_are_finite_and_never_below_zero(name: str) -> None:
+    """What is published can be added up and divided by."""
+    job = replace(SLOWER[name], seed=9, seconds=120)
+    for _, verdict in judged(job).verdicts:
+        numbers = [*verdict.gpus_lost.values(), *verdict.rotating.values()]
+        for late in verdict.late:
+            numbers += [*late.gpus.values(), late.since_seconds, late.steps, late.confidence]
+            assert late.gpus
+            assert late.ratio > 0
+        assert all(math.isfinite(number) and number >= 0 for number in numbers)
+        assert verdict.slowdown is None or verdict.slowdown >= 1

@@ -1,0 +1,199 @@
+"""Statistics of windows: they add up, scale with time, and care for no rank's number."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from exporter.accounting.windows import PlainReduction
+from rank_probe.judge.windows import History, Mark, Window, change_point
+from tests.alerts.jobs import STAGE_SHARES, Fault, Job, Step, simulate
+from tests.rank_probe.judged import judged_steps, reduction_of, vectors
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> Job:
+    """Draw a short job: up to two peer groups, some late ranks or none."""
+    ranks = draw(st.integers(2, 9))
+    faults = st.builds(
+        Fault,
+        st.integers(0, ranks - 1),
+        st.sampled_from(sorted(STAGE_SHARES)),
+        st.floats(0.05, 1.0),
+        every=st.sampled_from([1, 1, 7]),
+    )
+    return Job(
+        ranks=ranks,
+        seed=draw(st.integers(0, 99)),
+        seconds=40,
+        stage_noise=draw(st.sampled_from([0.0, 0.01, 0.1])),
+        group_work=draw(st.sampled_from([(1.0,), (1.0, 1.2)])),
+        faults=tuple(draw(st.lists(faults, max_size=2))),
+    )
+
+
+def marks_of(job: Job, steps: list[Step], at: list[int], reduction: PlainReduction) -> list[Mark]:
+    """Add *steps* of *job* and return the marks after so many of them."""
+    marks = [reduction.mark(0.0)]
+    for number, step in enumerate(steps, 1):
+        reduction.add(number, vectors(job, step), step.end_seconds)
+        if number in at:
+            marks.append(reduction.mark(step.end_seconds))
+    return marks
+
+
+def times(steps: list[Step], factor: float) -> list[Step]:
+    """Return *steps* that take *factor* times as long."""
+    return [
+        Step(
+            step.number,
+            factor * step.end_seconds,
+            [{stage: factor * seconds for stage, seconds in own.items()} for own in step.stages],
+            [factor * seconds for seconds in step.sync],
+        )
+        for step in steps
+    ]
+
+
+def permuted(steps: list[Step], order: list[int]) -> list[Step]:
+    """Return *steps* with rank *order* [new] as each new rank."""
+    return [
+        replace(
+            step,
+            stages=[step.stages[rank] for rank in order],
+            sync=[step.sync[rank] for rank in order],
+        )
+        for step in steps
+    ]
+
+
+@settings(max_examples=25, deadline=None)
+@given(jobs())
+def test_windows_add_up_to_the_window_of_all_their_steps(job: Job) -> None:
+    """What three windows lost is what the steps of all three lost, in all and by rank."""
+    steps = simulate(job)
+    reduction = reduction_of(job)
+    marks = marks_of(job, steps, [9, 20, len(steps)], reduction)
+    everybody = range(job.ranks)
+    parts = [reduction.window(a, b, everybody) for a, b in pairwise(marks)]
+    whole = reduction.window(marks[0], marks[-1], everybody)
+
+    for name in ("steps", "elapsed", "seconds", "sync", "waited", "unequal"):
+        total = sum(getattr(part, name) for part in parts)
+        assert getattr(whole, name) == pytest.approx(total, rel=1e-6, abs=1e-9), name
+    for at, seconds in enumerate(whole.caused):
+        assert seconds == pytest.approx(sum(part.caused[at] for part in parts), rel=1e-6, abs=1e-9)
+    # All waiting for the slowest is of unequal groups, or on some rank's account.
+    assert whole.waited == pytest.approx(whole.unequal + sum(whole.caused), rel=1e-6, abs=1e-9)
+    assert sum(whole.caused) == pytest.approx(_caused(whole), rel=1e-6, abs=1e-9)
+
+
+def _caused(window: Window) -> float:
+    return sum(each.caused for group in window.groups for each in group.standing) * window.steps
+
+
+@settings(max_examples=25, deadline=None)
+@given(jobs(), st.sampled_from([0.1, 0.5, 3.0, 100.0]))
+def test_windows_scale_with_the_time_that_everything_takes(job: Job, factor: float) -> None:
+    """Steps that take c times as long lose c times the seconds, and the same ranks stand out."""
+    steps = simulate(job)
+    windows = []
+    for each in (steps, times(steps, factor)):
+        reduction = reduction_of(job)
+        begin, end = marks_of(job, each, [len(steps)], reduction)
+        windows.append(reduction.window(begin, end))
+    one, other = windows
+
+    for name in ("elapsed", "seconds", "longest", "median", "sync", "waited", "unequal"):
+        assert getattr(other, name) == pytest.approx(
+            factor * getattr(one, name), rel=1e-6, abs=1e-9
+        )
+    assert _standing(one) == _standing(other)
+    for small, large in zip(one.groups, other.groups, strict=True):
+        assert large.baseline == pytest.approx(factor * small.baseline)
+        assert large.spread == pytest.approx(factor * small.spread)
+        assert large.variance == pytest.approx(factor**2 * small.variance, rel=1e-6, abs=1e-9)
+
+
+def _standing(window: Window) -> list[int]:
+    return [each.rank for group in window.groups for each in group.standing]
+
+
+@settings(max_examples=20, deadline=None)
+@given(jobs(), st.data())
+def test_names_move_with_the_ranks(job: Job, data: st.DataObject) -> None:
+    """Who is late is a matter of what a rank does, not of its number or that of its node."""
+    job = replace(job, seconds=120, group_work=(1.0,))
+    steps = simulate(job)
+    order = data.draw(st.permutations(range(job.ranks)))
+    found = judged_steps(job, steps)
+    moved = judged_steps(job, permuted(steps, list(order)))
+
+    assert moved.named == {(order.index(rank), stage, kind) for rank, stage, kind in found.named}
+    assert moved.last.slowdown == pytest.approx(found.last.slowdown)
+    assert moved.last.gpus_lost == pytest.approx(found.last.gpus_lost, rel=1e-6, abs=1e-6)
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Marks that a history keeps of steps that took *step_seconds* each for *seconds*."""
+
+    step_seconds: float
+    seconds: float
+
+    def marks(self) -> list[Mark]:
+        history = History()
+        for number in range(1, int(self.seconds / self.step_seconds) + 1):
+            history.add(Mark(number, number * self.step_seconds, None))
+        return history.marks
+
+
+@pytest.mark.parametrize("kept", [Kept(1.0, 100), Kept(1.0, 7200), Kept(60.0, 7200)])
+def test_history_is_dense_where_it_is_recent(kept: Kept) -> None:
+    """Marks lie about a tenth of their age apart, so that thousands of steps need few."""
+    marks = kept.marks()
+    end = marks[-1]
+
+    assert len(marks) < 120
+    assert end.steps == int(kept.seconds / kept.step_seconds)
+    for before, after in pairwise(marks[1:]):
+        age = end.at - before.at
+        assert after.at - before.at <= max(0.25 * age, 2 * kept.step_seconds)
+
+
+def test_history_forgets_what_is_older_than_an_hour_and_a_half() -> None:
+    """Of long steps it keeps at least 120, however old they are."""
+    assert Kept(1.0, 9000).marks()[0].at > 9000 - 1.2 * 5400
+    assert Kept(90.0, 20_000).marks()[0].steps < 222 - 120
+
+
+def test_before_returns_the_latest_mark_that_is_old_enough() -> None:
+    """It must be so many seconds and so many steps ago."""
+    history = History()
+    for number in range(1, 41):
+        history.add(Mark(number, 10.0 * number, None))
+    end = history.marks[-1]
+
+    short, long = history.before(end, 5.0, 20), history.before(end, 300.0, 20)
+    assert short is not None
+    assert 20 <= end.steps - short.steps <= 23
+    assert long is not None
+    assert 300 <= end.at - long.at <= 340
+    assert history.before(end, 1000.0, 1) is None
+
+
+def line(change: int) -> Callable[[int], float]:
+    return lambda steps: max(steps - change, 0) + 0.1 * math.sin(steps)
+
+
+@pytest.mark.parametrize("change", [0, 30, 80, 95])
+def test_change_point_is_where_the_steps_become_longer(change: int) -> None:
+    """A sum that rises by one a step from the change on, and by nothing before it."""
+    marks = [Mark(steps, float(steps), None) for steps in range(100)]
+    path = [line(change)(mark.steps) for mark in marks]
+
+    assert change_point(marks, path, 0.5).steps == pytest.approx(change, abs=1)

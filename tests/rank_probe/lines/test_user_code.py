@@ -1,0 +1,128 @@
+"""The user's code is told from everybody else's, and a line of it is named without a home."""
+
+import os
+import sys
+import sysconfig
+import threading
+from pathlib import Path
+
+import pytest
+
+from rank_probe.lines.user_code import Line, UserCode, of_this_process
+from rank_probe.report import push
+
+CODE = UserCode(["/usr/lib/python3.11"], ["/home/ann/train", "/home/ann", "/opt/team/"])
+
+
+@pytest.mark.parametrize(
+    ("file", "is_users"),
+    [
+        ("/home/ann/train/corpus.py", True),
+        ("/usr/lib/python3.11-project/corpus.py", True),
+        ("/usr/lib/python3.11/threading.py", False),
+        ("/opt/venv/lib/python3.12/site-packages/numpy/core.py", False),
+        ("/usr/lib/python3/dist-packages/yaml/loader.py", False),
+        ("<frozen runpy>", False),
+        ("<string>", False),
+        ("", False),
+    ],
+)
+def test_only_the_users_own_files_count(file: str, is_users: bool) -> None:
+    """What was installed, came with Python or has no file is not where a user looks first."""
+    assert CODE.has(file) is is_users
+    assert CODE.has(file) is is_users  # as remembered
+
+
+def test_this_process_knows_its_libraries() -> None:
+    """Python's library, what is installed, torch and the probe are not the user's; this file is."""
+    import torch
+
+    code = of_this_process()
+
+    for file in (threading.__file__, pytest.__file__, torch.__file__, push.__file__):
+        assert file is not None
+        assert not code.has(file), file
+    assert code.has(__file__)
+
+
+def test_torch_that_was_built_in_place_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where torch lies outside the installed packages, its own file says where."""
+    built = type(sys)("torch")
+    built.__file__ = "/src/pytorch/torch/__init__.py"
+    monkeypatch.setitem(sys.modules, "torch", built)
+
+    assert not of_this_process().has("/src/pytorch/torch/nn/modules/module.py")
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        ("/home/ann/train/corpus.py", "corpus.py"),
+        ("/home/ann/train/data/corpus.py", "data/corpus.py"),
+        ("/home/ann/lib/corpus.py", "lib/corpus.py"),
+        ("/opt/team/a/b/c/corpus.py", "b/c/corpus.py"),
+        ("/home/bob/shared/corpus.py", "corpus.py"),
+    ],
+)
+def test_file_is_told_as_its_module_is_imported(file: str, told: str) -> None:
+    """No directory above the user's project is told, so no name of a person either."""
+    assert CODE.place(Line("f", file, 41)) == f"f ({told}:41)"
+
+
+def test_import_root_above_the_home_directories_tells_no_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Somebody who imports from /home does not publish who lives there."""
+    monkeypatch.setattr(sys, "path", ["/home", "/"])
+    code = of_this_process({"HOME": "/home/ann"})
+
+    assert code.place(Line("f", "/home/ann/corpus.py", 1)) == "f (corpus.py:1)"
+
+
+def test_script_with_a_relative_name_is_found(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """runpy compiles a script under the name that it was called by."""
+    monkeypatch.chdir(tmp_path)
+    code = UserCode([], [str(tmp_path)])
+
+    assert code.place(Line("<module>", "jobs/train.py", 3)) == "<module> (jobs/train.py:3)"
+
+
+def test_nested_function_is_told_without_its_scopes() -> None:
+    """`<locals>` says nothing to a reader."""
+    line = Line("main.<locals>.Corpus.__next__", "/home/ann/train/corpus.py", 7)
+
+    assert CODE.place(line) == "main.Corpus.__next__ (corpus.py:7)"
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        Line("f" * 1_000, "/home/ann/train/" + "g" * 1_000 + ".py", 10**9),
+        Line("f\n\x1b[31m\u202e", "/home/ann/train/\udcff\x00.py", 1),
+        Line('f"}\\', "/home/ann/train/g.py", 1),
+    ],
+)
+def test_any_name_becomes_a_short_printable_label(line: Line) -> None:
+    """What a program calls its functions and files cannot break a page or be refused."""
+    place = CODE.place(line)
+
+    assert 0 < len(place) <= 128
+    assert place.isprintable()
+
+
+def test_end_of_a_long_name_is_kept() -> None:
+    """The innermost function says most."""
+    name = ".".join(f"Outer{number}" for number in range(30)) + ".read"
+    place = CODE.place(Line(name, "/home/ann/train/corpus.py", 7))
+
+    assert place.startswith("…")
+    assert place.endswith(".read (corpus.py:7)")
+
+
+def test_stdlib_of_this_interpreter_is_known() -> None:
+    """The directory that sysconfig names is a library, whatever the distribution calls it."""
+    stdlib = sysconfig.get_paths()["stdlib"]
+
+    assert not of_this_process().has(os.path.join(stdlib, "logging", "__init__.py"))

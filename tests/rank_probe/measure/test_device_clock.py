@@ -1,0 +1,356 @@
+"""Tests of the device's clock, on a simulated device."""
+
+import threading
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE
+from rank_probe.measure.device_clock import EVENTS, LONG_TAPE, DeviceClock
+from rank_probe.wire.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
+from tests.rank_probe.fake_events import FakeDevice, FakeEvents
+from tests.rank_probe.fake_time import FakeTime
+
+MS = 1_000_000
+
+
+class Marks:
+    """A device clock that is given boundaries by hand; each stage keeps the device for 1 ms."""
+
+    def __init__(self, limit: int = EVENTS) -> None:
+        self.time = FakeTime()
+        self.device = FakeDevice(self.time)
+        self.events = FakeEvents(self.device)
+        self.clock = DeviceClock(self.events, now=self.time, limit=limit)
+        self.clock.boundary(OTHER | COMPLETE)  # the end of the first step: counting begins
+
+    def step(self, forward: float = 1) -> None:
+        """A step of 1 ms data, *forward* ms, 1 ms sync up to the release, and 1 ms optimizer."""
+        for mark, milliseconds in (
+            (DATA, 1),
+            (FORWARD, forward),
+            (SYNC, 1),
+            (OPTIMIZER | RELEASE, 1),
+            (OTHER | COMPLETE, 0),
+        ):
+            self.clock.boundary(mark)
+            self.device.append(round(milliseconds * MS))
+
+    def catch_up(self) -> None:
+        self.device.item()
+
+    def milliseconds(self) -> dict[str, float]:
+        return {
+            stage: nanoseconds / MS
+            for stage, nanoseconds in zip(
+                STAGES, self.clock.steps.totals().nanoseconds, strict=True
+            )
+            if nanoseconds
+        }
+
+
+def test_counting_begins_at_the_first_boundary() -> None:
+    """The first entry of the tape is a BEGIN, whatever the boundary itself carries."""
+    marks = Marks()
+    for _ in range(3):
+        marks.step()
+        marks.catch_up()
+
+    assert marks.clock.tape[0] == OTHER | BEGIN
+    assert marks.clock.steps.totals().steps == 1
+
+
+def test_young_steps_are_not_asked_for() -> None:
+    """A step is queried once, when two more are complete."""
+    marks = Marks()
+    marks.step()
+    marks.step()
+    marks.catch_up()
+    assert marks.events.queries == 0
+    marks.step()
+
+    assert marks.events.queries == 1
+    assert marks.clock.steps.totals().steps == 1
+
+
+def test_late_completion_keeps_steps_waiting_in_order() -> None:
+    """What the device has not finished stays; then all of it counts at once."""
+    marks = Marks()
+    marks.step(forward=500)
+    for _ in range(9):
+        marks.step()
+    assert marks.clock.steps.totals().steps == 0
+    marks.catch_up()
+    marks.step()
+
+    # All eleven but the last two; the optimizer after a release counts in the next step.
+    assert marks.clock.steps.totals().steps == 9
+    assert marks.milliseconds() == {"data": 9, "forward": 508, "sync": 9, "optimizer": 8}
+
+
+def test_events_are_used_again() -> None:
+    """However many steps there are, only a few steps' worth of events exists."""
+    marks = Marks()
+    for _ in range(500):
+        marks.step()
+        marks.catch_up()
+
+    assert len(marks.events.made) < 5 * 5
+    assert marks.events.recorded == 1 + 500 * 5
+
+
+def test_step_on_two_streams_waits_for_both() -> None:
+    """The last event may be reached before one on a stream that is behind."""
+    marks = Marks()
+    marks.clock.boundary(DATA)
+    marks.device.stream = 1
+    marks.device.append(300 * MS)
+    marks.clock.boundary(FORWARD)
+    marks.device.stream = 0
+    marks.clock.boundary(OTHER | COMPLETE)
+    marks.time.pass_(10 * MS)
+    for _ in range(4):
+        marks.step()
+    assert marks.clock.steps.totals().steps == 0
+    marks.time.pass_(300 * MS)
+    marks.step()
+
+    assert marks.clock.steps.totals().steps == 4
+    assert failures_of(marks) == 0
+
+
+def test_time_never_runs_backwards() -> None:
+    """A boundary that another stream reached earlier counts as the same time, once."""
+    marks = Marks()
+    marks.clock.boundary(DATA)
+    marks.device.stream = 1
+    marks.device.append(30 * MS)
+    marks.clock.boundary(FORWARD)  # at 30 ms
+    marks.device.stream = 0
+    marks.device.append(10 * MS)
+    marks.clock.boundary(SYNC)  # at 10 ms
+    marks.device.append(50 * MS)
+    marks.clock.boundary(OTHER | COMPLETE)  # at 60 ms
+    for _ in range(2):
+        marks.catch_up()
+        marks.step(forward=0)
+    marks.catch_up()
+
+    assert marks.clock.steps.totals().steps == 1
+    assert marks.milliseconds() == {"data": 30, "sync": 30}
+
+
+def test_capture_is_one_piece_of_the_stage_it_is_in() -> None:
+    """Nothing is recorded or queried in a capture; the stage around it has its time."""
+    marks = Marks()
+    marks.clock.boundary(FORWARD)
+    marks.events.capturing = True
+    recorded = marks.events.recorded
+    for mark in (SYNC, FORWARD, BACKWARD, SYNC, OTHER | RELEASE):
+        marks.clock.boundary(mark)
+        marks.device.append(MS)
+    assert marks.events.recorded == recorded
+    marks.events.capturing = False
+    marks.clock.boundary(OTHER | COMPLETE)
+    for _ in range(2):
+        marks.catch_up()
+        marks.step()
+
+    assert marks.milliseconds() == {"forward": 5}
+    assert marks.clock.dropped_steps == 0
+    assert failures_of(marks) == 0
+
+
+def test_step_that_ends_in_a_capture_is_given_up() -> None:
+    """Its end has no time: it is dropped with the one that begins there, and the rest counts."""
+    marks = Marks()
+    marks.step()
+    marks.events.capturing = True
+    marks.step()  # its end is captured
+    marks.clock.boundary(DATA)
+    marks.events.capturing = False
+    marks.clock.boundary(OTHER | COMPLETE)
+    for _ in range(4):
+        marks.catch_up()
+        marks.step()
+
+    assert marks.clock.dropped_steps == 2
+    assert marks.clock.steps.totals().steps == 3
+    assert marks.milliseconds() == {"data": 3, "forward": 3, "sync": 3, "optimizer": 1}
+    assert failures_of(marks) == 0
+
+
+def test_exhaustion_drops_whole_steps_and_counts_them() -> None:
+    """With every event in use steps are given up, until half are free; the rest stays exact."""
+    marks = Marks(limit=42)  # eight steps and a bit
+    marks.step(forward=1_000)
+    for _ in range(20):
+        marks.step()
+    assert len(marks.events.made) == 42
+    assert marks.clock.dropped_steps == 13
+    marks.catch_up()
+    for _ in range(6):
+        marks.step()
+        marks.catch_up()
+
+    steps = marks.clock.steps.totals().steps
+    assert marks.clock.dropped_steps == 15  # one that made room, one with the gap's end
+    assert steps == 21 + 6 - 15 - 2
+    assert marks.milliseconds()["data"] == steps
+    assert marks.milliseconds()["forward"] == 999 + steps
+
+
+def test_steps_keep_the_numbers_that_the_host_gives_them() -> None:
+    """A step that was given up leaves its number out, so the ranks of a job agree on the rest."""
+    marks = Marks(limit=40)
+    kept = marks.clock.steps.keep()
+    for number in range(2, 40):  # Step 1 ended where counting began.
+        marks.step(forward=number)
+        if number % 8 == 0:
+            marks.catch_up()
+    marks.clock.finish()
+    vectors = kept.take()
+
+    assert 0 < marks.clock.dropped_steps < 30
+    assert len(vectors) + marks.clock.dropped_steps + len(marks.clock._waiting) == 38
+    assert [vector.step for vector in vectors] == [
+        vector.nanoseconds[FORWARD] // MS for vector in vectors
+    ]
+
+
+def test_step_with_more_boundaries_than_events_is_given_up() -> None:
+    """A step that nobody ends holds no more events than there are."""
+    marks = Marks(limit=42)
+    for _ in range(100):
+        marks.clock.boundary(FORWARD)
+    marks.clock.boundary(OTHER | COMPLETE)
+
+    assert len(marks.events.made) == 42
+    assert marks.clock.dropped_steps == 1
+    for _ in range(4):
+        marks.catch_up()
+        marks.step()
+    assert marks.clock.steps.totals().steps == 2
+    assert failures_of(marks) == 0
+
+
+def test_finish_elsewhere_asks_nothing() -> None:
+    """A process that is finished by another thread keeps what was read, and queries nothing."""
+    marks = Marks()
+    marks.step()
+    marks.catch_up()
+    elsewhere = threading.Thread(target=marks.clock.finish)
+    elsewhere.start()
+    elsewhere.join()
+    assert marks.events.queries == 0
+    marks.clock.finish()
+
+    assert marks.events.queries == 1
+
+
+def test_another_device_begins_anew() -> None:
+    """When the training thread moves to another device, what was not read yet is dropped."""
+    marks = Marks()
+    for _ in range(5):
+        marks.step()
+        marks.catch_up()
+    assert marks.clock.steps.totals().steps == 3
+    marks.events.current_device = 1
+    for _ in range(5):
+        marks.step()
+        marks.catch_up()
+
+    assert marks.clock.dropped_steps == 3  # two were waiting, one had its end elsewhere
+    assert marks.clock.steps.totals().steps == 3 + 2
+    assert failures_of(marks) == 0
+
+
+def test_devices_taken_in_turn_keep_their_events() -> None:
+    """An event is never destroyed, which might block, so going back and forth makes no more."""
+    marks = Marks(limit=30)
+    made = []
+    for block in range(20):
+        marks.events.current_device = block % 2
+        for _ in range(4):
+            marks.step()
+            marks.catch_up()
+        made.append(len(marks.events.made))
+
+    assert made[1:] == [made[1]] * 19
+    # Of four steps one has its begin elsewhere, and two are not read before the next move.
+    assert marks.clock.steps.totals().steps == 20 + 1
+    assert marks.clock.dropped_steps == 19 * 3
+    assert failures_of(marks) == 0
+
+
+def test_tape_that_nobody_folds_stays_short() -> None:
+    """Without a pusher the training thread adds the tape up itself."""
+    marks = Marks()
+    for _ in range(2_000):
+        marks.step()
+        marks.catch_up()
+
+    assert len(marks.clock.tape) <= LONG_TAPE + 10
+    assert marks.clock.steps.totals().steps == 1_998
+
+
+def test_now_goes_on_between_reads() -> None:
+    """The floor of the last minute is forgotten although the device's time is read no more."""
+    marks = Marks()
+    for _ in range(5):
+        marks.step()
+        marks.catch_up()
+    assert marks.clock.steps.floor_seconds() == pytest.approx(0.001)
+    marks.time.pass_(61_000 * MS)
+
+    assert marks.clock.steps.floor_seconds() is None
+
+
+@settings(deadline=None)  # Other work on the machine is not a failure.
+@given(
+    moves=st.lists(
+        st.tuples(
+            st.sampled_from([0, 0, 0, RELEASE, COMPLETE, COMPLETE, BEGIN]),
+            st.integers(0, len(STAGES) - 1),
+            st.sampled_from([0, 1, 40 * MS]),  # on the device
+            st.sampled_from([0, 1, 30 * MS]),  # on the host
+            st.sampled_from(["", "", "", "", "", "capture", "stream", "device", "catch up"]),
+        ),
+        max_size=60,
+    ),
+    limit=st.integers(4, 40),
+)
+def test_whatever_happens_steps_are_whole(
+    moves: list[tuple[int, int, int, int, str]], limit: int
+) -> None:
+    """No call fails, every step is counted or dropped, and no time is counted twice."""
+    marks = Marks(limit=limit)
+    started, completed = marks.time.nanoseconds, 0
+    for bits, stage, on_device, on_host, event in moves:
+        marks.events.capturing ^= event == "capture"
+        marks.device.stream ^= event == "stream"
+        marks.events.current_device ^= event == "device"
+        if event == "catch up":
+            marks.catch_up()
+        completed += bits == COMPLETE
+        marks.clock.boundary(stage | bits)
+        marks.device.append(on_device)
+        marks.time.pass_(on_host)
+    marks.events.capturing = False
+    for stream in (0, 1):
+        marks.device.stream = stream
+        marks.catch_up()
+    marks.clock.finish()
+    totals = marks.clock.steps.totals()
+
+    assert failures_of(marks) == 0
+    assert len(marks.events.made) <= 2 * limit  # there are two devices
+    assert totals.steps + marks.clock.dropped_steps == completed
+    assert min(totals.nanoseconds) >= 0
+    assert sum(totals.nanoseconds) <= marks.time.nanoseconds - started
+
+
+def failures_of(marks: Marks) -> int:
+    """Return 1 when the clock gave up."""
+    return int(marks.clock.has_failed)

@@ -1,0 +1,264 @@
+"""Random programs: whatever a training loop does, in whichever order, the accounts are right."""
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from rank_probe.api import _Stage
+from rank_probe.guest.guard import failures
+from rank_probe.measure import events
+from rank_probe.measure.interpreter import python_read
+from rank_probe.measure.ledger import PythonLedger
+from rank_probe.measure.tape import PythonTape, new_tape, python_around, python_hook
+from rank_probe.measure.timeline import Timeline
+from rank_probe.measure.work_units import WorkUnits
+from rank_probe.torch_hooks import backward as torch_backward
+from rank_probe.torch_hooks import collectives, training_loop
+from rank_probe.wire.stages import CHECKPOINT, DATA, EVAL, FORWARD, OTHER, STAGES
+from tests.rank_probe.fake_time import FakeTime
+
+pytestmark = pytest.mark.usefixtures("peers")
+
+# A program is a list of moves; a move is its name and what happens inside it.
+Move = tuple[str, Any]
+BLOCKS = ("stage", "wait", "backward", "optimizer", "fetch", "try")
+RARE = ("thread", "fork")  # A fork takes longer than a hundred of the others.
+
+
+class TheirError(Exception):
+    """Raised by the user's code."""
+
+
+class InBackward(torch.autograd.Function):
+    """Run a program while the autograd engine is at work."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, run: Callable[[], None]) -> Tensor:
+        ctx.run = run
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        ctx.run()
+        return gradients[0], None
+
+
+class InStep(torch.optim.SGD):
+    """Run a program inside the optimizer's step."""
+
+    inside: Callable[[], None]
+
+    def step(self, closure: Any = None) -> Any:
+        self.inside()
+
+
+class InFetch(torch.utils.data.Dataset[int]):
+    """Run a program while a batch is read."""
+
+    def __init__(self, inside: Callable[[], None]) -> None:
+        self._inside = inside
+
+    def __len__(self) -> int:
+        return 1
+
+    def __getitem__(self, index: int) -> int:
+        self._inside()
+        return index
+
+
+class Job:
+    """Runs programs; *timeline* is None where nothing is timed."""
+
+    def __init__(self, time: FakeTime, timeline: Timeline | None) -> None:
+        self.time = time
+        self.timeline = timeline
+        self.done: list[str] = []
+
+    def run(self, program: list[Move]) -> None:
+        for name, inside in program:
+            self.done.append(name)
+            getattr(self, f"_{name}")(inside)
+
+    def _work(self, nanoseconds: int) -> None:
+        self.time.pass_(nanoseconds)
+
+    def _raise(self, _: None) -> None:
+        raise TheirError
+
+    def _complete(self, _: None) -> None:
+        if self.timeline is not None:
+            self.timeline.tape.note(events.STEP)
+
+    def _stage(self, inside: list[Move]) -> None:
+        if self.timeline is None:
+            self.run(inside)
+            return
+        with _Stage(self.timeline, (DATA, FORWARD, EVAL, CHECKPOINT)[len(inside) % 4]):
+            self.run(inside)
+
+    def _wait(self, inside: list[Move]) -> None:
+        if self.timeline is not None:
+            self.timeline.tape.note(events.WAIT)
+        try:
+            self.run(inside)
+        finally:
+            if self.timeline is not None:
+                self.timeline.tape.note(events.RELEASED)
+
+    def _backward(self, inside: list[Move]) -> None:
+        x = torch.ones(1, requires_grad=True)
+        with torch.enable_grad():  # It may run within another backward.
+            loss = InBackward.apply(x, lambda: self.run(inside)).sum()  # type: ignore[no-untyped-call]
+        loss.backward()
+
+    def _optimizer(self, inside: list[Move]) -> None:
+        optimizer = InStep([torch.zeros(1, requires_grad=True)], lr=0.1)
+        optimizer.inside = lambda: self.run(inside)
+        optimizer.step()
+
+    def _fetch(self, inside: list[Move]) -> None:
+        for _ in DataLoader(InFetch(lambda: self.run(inside)), batch_size=None):
+            self.time.pass_(1)
+
+    def _try(self, inside: list[Move]) -> None:
+        try:
+            self.run(inside)
+        except TheirError:
+            self.done.append("caught")
+
+    def _thread(self, inside: list[Move]) -> None:
+        thread = threading.Thread(target=self._try, args=(inside,))
+        thread.start()
+        thread.join()
+
+    def _fork(self, inside: list[Move]) -> None:
+        child = os.fork()
+        if child == 0:
+            try:
+                if self.timeline is not None:
+                    self.timeline.disable()  # As api.start registers it.
+                self._try(inside)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+
+
+def programs() -> st.SearchStrategy[list[Move]]:
+    leaf = st.one_of(
+        st.tuples(st.just("work"), st.integers(0, 10**9)),
+        st.tuples(st.sampled_from(["raise", "complete"]), st.none()),
+    )
+    move = st.recursive(
+        leaf,
+        lambda inner: st.tuples(st.sampled_from(BLOCKS * 5 + RARE), st.lists(inner, max_size=3)),
+        max_leaves=12,
+    )
+    return st.lists(move, max_size=6)
+
+
+@contextmanager
+def attached(timeline: Timeline) -> Iterator[None]:
+    """Time torch on *timeline* while the block runs."""
+    modules = (torch_backward, collectives, training_loop)
+    patches = [module.attach(timeline) for module in modules]
+    try:
+        yield
+    finally:
+        while patches:
+            patches.pop().undo()
+
+
+def outcome(job: Job, program: list[Move]) -> tuple[list[str], str | None]:
+    """Run *program*; return what it did and the error that it ended with."""
+    try:
+        job.run(program)
+    except TheirError as error:
+        return job.done, repr(error)
+    return job.done, None
+
+
+@settings(
+    max_examples=1000, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+@given(program=programs(), automatic=st.booleans(), in_python=st.booleans())
+@example(program=[("backward", [("wait", [("raise", None)])])], automatic=True, in_python=False)
+def test_stages_add_up_and_errors_are_the_users(
+    program: list[Move], automatic: bool, in_python: bool
+) -> None:
+    """In 1,000 random programs no time is lost, and each ends as it does without the probe."""
+    expected = outcome(Job(FakeTime(), None), program)
+    time = FakeTime()
+    with all_in_python() if in_python else nullcontext():
+        check(program, expected, Timeline(automatic=automatic, now=time), time)
+
+
+@contextmanager
+def all_in_python() -> Iterator[None]:
+    """Use what is used where there is no compiler."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("rank_probe.measure.timeline.new_tape", PythonTape)
+        patch.setattr("rank_probe.measure.steps.new_ledger", PythonLedger)
+        patch.setattr("rank_probe.measure.interpreter.read", python_read)
+        for module in (torch_backward, collectives, training_loop):
+            patch.setattr(module, "around", python_around)
+        patch.setattr(training_loop, "hook", python_hook)
+        yield
+
+
+def check(
+    program: list[Move],
+    expected: tuple[list[str], str | None],
+    timeline: Timeline,
+    time: FakeTime,
+) -> None:
+    # Its own test has the thread that trains elsewhere; here all time is this thread's.
+    timeline.follow_training = lambda: False  # type: ignore[method-assign]
+    timeline.tape.note(events.ENTER | OTHER)
+    timeline.tape.note(events.LEAVE)
+    started, before = time.nanoseconds, failures.count
+    with attached(timeline):
+        found = outcome(Job(time, timeline), program)
+    timeline.tape.note(events.ENTER | OTHER)
+    timeline.tape.note(events.LEAVE)
+
+    assert found == expected
+    assert failures.count == before
+    assert sum(timeline.steps.spent()) == time.nanoseconds - started
+    assert sum(timeline.steps.totals().nanoseconds) <= time.nanoseconds - started
+    assert all(nanoseconds >= 0 for nanoseconds in timeline.steps.spent())
+    if "raise" not in found[0]:  # An optimizer that raised is left at the next fetch.
+        assert len(timeline.state.frames) == 0
+
+
+@settings(
+    max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True
+)
+@given(program=programs(), broken=st.sampled_from(["now", "follower", "measure"]))
+def test_broken_probe_changes_no_program(program: list[Move], broken: str) -> None:
+    """Whichever part of it raises at every event, each program still ends as without it."""
+    expected = outcome(Job(FakeTime(), None), program)
+    time = FakeTime()
+
+    def ours(*_: object) -> int:
+        raise RuntimeError("ours")
+
+    work = WorkUnits(ours if broken == "measure" else None)  # type: ignore[arg-type]
+    timeline = Timeline(automatic=True, work=work, now=time)
+    if broken == "now":
+        timeline.tape = new_tape(ours)
+    if broken == "follower":
+        timeline.tape.follower = ours
+    with attached(timeline):
+        found = outcome(Job(time, timeline), program)
+
+    assert found == expected
+    assert len(timeline.steps.totals().nanoseconds) == len(STAGES)

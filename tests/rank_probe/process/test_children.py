@@ -1,0 +1,182 @@
+"""Tests of the processes that a script starts with multiprocessing: ranks and helpers."""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from multiprocessing import spawn
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rank_probe.process import children
+from tests.rank_probe.process.children_job import STEPS
+from tests.rank_probe.sink import listening
+
+JOB = Path(__file__).with_name("children_job.py")
+TORCHRUN = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_RANK": "0"}
+SLURM = {
+    "SLURM_JOB_ID": "7",
+    "SLURM_PROCID": "0",
+    "SLURM_NTASKS": "1",
+    "SLURM_LOCALID": "0",
+    "SLURM_NNODES": "1",
+}
+
+
+@dataclass
+class Job:
+    """How a job ended, and all that its processes pushed."""
+
+    output: str
+    errors: str
+    snapshots: list[dict[str, Any]]
+
+    def last(self) -> dict[int, dict[str, Any]]:
+        """Return the last snapshot of each process, by its PID."""
+        return {snapshot["pid"]: snapshot for snapshot in self.snapshots}
+
+    def ranks(self) -> list[dict[str, Any]]:
+        """Return the last snapshot of each process, by rank."""
+        return sorted(self.last().values(), key=lambda snapshot: int(snapshot["rank"]))
+
+    @property
+    def parent(self) -> int:
+        """The PID of the script's own process."""
+        return int(self.output.split()[-1])
+
+
+def run(
+    folder: Path, *arguments: str, bare: bool = False, environment: dict[str, str] | None = None
+) -> Job:
+    """Run the job with *arguments*, under the probe unless *bare*; it must end well."""
+    known = {name: value for name, value in os.environ.items() if name not in TORCHRUN}
+    with listening(folder / "s") as sink:
+        own = {"OMP_NUM_THREADS": "1", "RANKSKEW_EXPORTER": sink.endpoint}
+        done = subprocess.run(
+            [sys.executable, *([] if bare else ["-m", "rank_probe"]), str(JOB), *arguments],
+            cwd=folder,
+            env=known | own | (environment or {}),
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+    assert done.returncode == 0, done.stderr
+    return Job(done.stdout, done.stderr, sink.snapshots)
+
+
+def assert_both_ranks(job: Job) -> None:
+    assert [(each["rank"], each["world_size"]) for each in job.ranks()] == [(0, 2), (1, 2)]
+    for each in job.ranks():
+        assert each["steps"] == STEPS
+        assert each["probe_errors"] == 0
+        assert {"data", "forward", "backward", "optimizer"} <= set(each["stage_seconds"])
+    assert job.parent not in job.last()
+    assert {(each["rank"], each["world_size"]) for each in job.snapshots} == {(0, 2), (1, 2)}
+
+
+def test_task_of_slurm_may_start_several_ranks(tmp_path: Path) -> None:
+    """torch.multiprocessing's children are ranks: the group names them, as SLURM cannot."""
+    job = run(tmp_path, "--method", "spawn", "--by", "torch", environment=SLURM)
+
+    assert_both_ranks(job)
+    assert {each["job_id"] for each in job.snapshots} == {"7"}
+    assert [each["rank_info"]["local_rank"] for each in job.ranks()] == ["0", "1"]
+    assert all(each["finished"] for each in job.ranks())
+    assert "rendezvous" in job.ranks()[0]["lifecycle_seconds"]
+
+
+@pytest.mark.parametrize(
+    ("method", "by", "end", "codes"),
+    [
+        ("spawn", "subclass", "raise", "[0, 1]"),
+        ("fork", "torch", "raise", "[0, 1]"),
+        ("forkserver", "process", "exit", "[0, 3]"),
+    ],
+)
+def test_only_a_clean_end_of_a_child_marks_its_rank_finished(
+    tmp_path: Path, method: str, by: str, end: str, codes: str
+) -> None:
+    """A rank that raises or exits with a status goes silent, and its exit code is its own."""
+    job = run(tmp_path, "--method", method, "--by", by, "--end", end)
+
+    assert job.output.startswith(codes)
+    assert_both_ranks(job)
+    assert [each["finished"] for each in job.ranks()] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("method", "started"),
+    [("spawn", "parent"), ("fork", "parent"), ("fork", "target"), ("forkserver", "top")],
+)
+def test_ranks_of_a_script_that_starts_the_probe_are_timed(
+    tmp_path: Path, method: str, started: str
+) -> None:
+    """Whether the parent, each rank's own function or the script's top calls `start`."""
+    job = run(tmp_path, "--method", method, "--started", started, "--end", "exit-0", bare=True)
+
+    assert_both_ranks(job)
+    assert all(each["finished"] for each in job.ranks())
+
+
+def test_ranks_own_start_wins(tmp_path: Path) -> None:
+    """What a rank's function gives to `start` counts, also under `-m rank_probe`."""
+    job = run(tmp_path, "--method", "fork", "--started", "target")
+
+    assert_both_ranks(job)
+    assert {each["job_id"] for each in job.ranks()} == {"by-hand"}
+
+
+@pytest.mark.parametrize(
+    ("method", "started", "launcher"),
+    [
+        ("spawn", "", {}),
+        ("spawn", "top", TORCHRUN),
+        ("fork", "", TORCHRUN),
+        ("forkserver", "top", {}),
+        ("forkserver", "top", TORCHRUN),
+    ],
+)
+def test_helpers_are_no_ranks(
+    tmp_path: Path, method: str, started: str, launcher: dict[str, str]
+) -> None:
+    """Workers of loaders and pools work as ever, and only the process that trains reports."""
+    arguments = ["--method", method, "--helpers", *(["--started", started] if started else [])]
+    job = run(tmp_path, *arguments, bare=bool(started), environment=launcher)
+
+    assert job.output.splitlines()[:3] == ["pool 4", "executor 4", "manager [1, 2]"]
+    assert "rank_probe" not in job.errors
+    assert [(each["pid"], each["rank"], each["steps"]) for each in job.ranks()] == [
+        (job.parent, 0, STEPS)
+    ]
+    assert job.ranks()[0]["finished"]
+
+
+def test_child_that_cannot_import_the_probe_starts() -> None:
+    """What its parent's preparation data holds for us does nothing there."""
+    note = children._Note(children.Options(automatic=True))
+    run_by_pickle, (program, names) = note.__reduce__()
+    lost = names | {"folder": "/nowhere"}
+    child = f"exec({program!r}, {lost!r}); import sys; print('/nowhere' in sys.path)"
+    done = subprocess.run([sys.executable, "-IS", "-c", child], capture_output=True, text=True)
+
+    assert run_by_pickle is exec
+    assert (done.stdout, done.stderr) == ("False\n", "")
+
+
+def test_nothing_is_carried_to_the_children_of_a_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are its helpers, and their preparation data is what it would be without us."""
+    monkeypatch.setattr(children, "_following", children._Following())
+    prepare = spawn.get_preparation_data
+    monkeypatch.setattr(spawn, "get_preparation_data", prepare)
+    bare = set(prepare("child"))
+    is_rank = False
+    children.follow(children.Options(), lambda: is_rank)
+
+    assert set(spawn.get_preparation_data("child")) - bare == {"rank_probe"}
+    is_rank = True
+    assert set(spawn.get_preparation_data("child")) == bare
+    is_rank = False
+    children.leave_alone()
+    assert set(spawn.get_preparation_data("child")) == bare

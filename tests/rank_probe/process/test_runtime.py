@@ -1,0 +1,142 @@
+"""Tests of what a rank says it runs on, against a stand-in for torch."""
+
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from rank_probe.process import runtime
+
+
+def fake_torch(*, cuda_initialized: bool, distributed_initialized: bool) -> SimpleNamespace:
+    """Return as much of torch as the probe asks, on a machine with two GPUs."""
+    return SimpleNamespace(
+        __version__="2.13.0",
+        version=SimpleNamespace(cuda="13.0"),
+        cuda=SimpleNamespace(
+            is_available=lambda: True,
+            is_initialized=lambda: cuda_initialized,
+            current_device=lambda: 1,
+            device_count=lambda: 2,
+            get_device_properties=lambda index: SimpleNamespace(uuid=f"0000-{index}"),
+            nccl=SimpleNamespace(version=lambda: (2, 28, 3)),
+        ),
+        distributed=SimpleNamespace(
+            is_available=lambda: True,
+            is_initialized=lambda: distributed_initialized,
+            is_nccl_available=lambda: True,
+            get_backend=lambda: "nccl",
+            get_rank=lambda: 5,
+            get_world_size=lambda: 8,
+        ),
+    )
+
+
+def test_without_torch_only_python_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that has not imported torch says so by leaving it out."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+
+    assert set(runtime.runtime_info()) == {"python", "probe", "driver", "env_hash"}
+    assert runtime.gpu_uuid() == ""
+    assert runtime.rank_and_world_size() is None
+
+
+def test_versions_of_a_gpu_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch, CUDA, NCCL and the backend are told as they print themselves."""
+    torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    info = runtime.runtime_info()
+
+    assert (info["torch"], info["cuda"]) == ("2.13.0", "13.0")
+    assert (info["nccl"], info["backend"]) == ("2.28.3", "nccl")
+    assert info["device_count"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("line", "version"),
+    [
+        ("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19", "535.104.05"),
+        (
+            "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  570.86  Release Build",
+            "570.86",
+        ),
+        ("something else", ""),
+    ],
+)
+def test_driver_is_known_without_nvml(tmp_path: Path, line: str, version: str) -> None:
+    """The kernel driver's own file tells its version, in the form of either of its flavours."""
+    path = tmp_path / "version"
+    path.write_text(f"{line}\nGCC version:  gcc version 12.2.0 \n")
+
+    assert runtime.driver_version(path) == version
+    assert runtime.driver_version(tmp_path / "missing") == ""
+
+
+def test_environments_that_differ_have_other_hashes() -> None:
+    """A variable more, or another value, is seen, whatever the order; and no value can be read."""
+    base = {"NCCL_ALGO": "Ring", "OMP_NUM_THREADS": "8"}
+    same = dict(reversed(base.items()))
+    known = runtime.environment_hash(base)
+
+    assert runtime.environment_hash(same) == known
+    assert len({known, runtime.environment_hash(base | {"NCCL_ALGO": "Tree"})}) == 2
+    assert len({known, runtime.environment_hash(base | {"TORCH_NCCL_BLOCKING_WAIT": "1"})}) == 2
+    assert len({known, runtime.environment_hash({})}) == 2
+    assert (len(known), int(known, 16) >= 0) == (8, True)
+
+
+def test_what_differs_by_rank_on_purpose_is_not_compared() -> None:
+    """Ranks that each see their own GPU and write their own files have one hash."""
+    ranks = [
+        {
+            "NCCL_ALGO": "Ring",
+            "CUDA_VISIBLE_DEVICES": rank,
+            "NCCL_DEBUG_FILE": f"/tmp/{rank}",
+            "RANK": rank,
+        }
+        for rank in "01"
+    ]
+
+    assert len({runtime.environment_hash(rank) for rank in ranks}) == 1
+
+
+def test_gpu_is_named_as_nvml_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The current device's UUID has NVML's prefix, so that it joins the GPU series."""
+    torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    assert runtime.gpu_uuid() == "GPU-0000-1"
+
+
+def test_cuda_is_not_initialised_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rank that has not used CUDA is on no GPU, and stays off it."""
+    torch = fake_torch(cuda_initialized=False, distributed_initialized=False)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    assert runtime.gpu_uuid() == ""
+    assert "device_count" not in runtime.runtime_info()
+    assert runtime.rank_and_world_size() is None
+
+
+def test_process_group_knows_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once it is initialised, torch.distributed says rank and world size."""
+    torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+
+    assert runtime.rank_and_world_size() == (5, 8)
+
+
+def test_torch_that_is_still_being_imported_is_not_there_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The pusher's thread asks while the script imports torch, which has nothing in it yet."""
+    half = ModuleType("torch")
+    half.__spec__ = ModuleSpec("torch", None)
+    half.__spec__._initializing = True  # type: ignore[attr-defined]  # as importlib does
+    monkeypatch.setitem(sys.modules, "torch", half)
+
+    assert "torch" not in runtime.runtime_info()
+    assert (runtime.gpu_uuid(), runtime.gpu_model()) == ("", "")
+    assert runtime.rank_and_world_size() is None

@@ -1,0 +1,361 @@
+"""Two ranks that call each kind of collective once with one rank late; run by test_profiler.py.
+
+Writes what the waiting rank's profiler and timeline say of each call to ANSWERS, as JSON.
+"""
+
+import json
+import os
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from time import sleep
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from rank_probe.guest.guard import failures
+from rank_probe.measure import events
+from rank_probe.measure.timeline import Timeline
+from rank_probe.torch_hooks import backward as torch_backward
+from rank_probe.torch_hooks import collectives, parallel, training_loop
+from rank_probe.wire.stages import COMPUTE, STAGES, SYNC
+from tests.rank_probe.launch import leave
+
+DELAY = 0.1
+
+Call = Callable[[], object]
+
+
+class Kind(NamedTuple):
+    """*make* returns the call that is made twice, the second time with rank *late* behind."""
+
+    make: Callable[[], Call]
+    late: int = 1
+
+
+def me() -> int:
+    return dist.get_rank()
+
+
+def at(rank: int, here: Call, elsewhere: Call) -> object:
+    """Call *here* on *rank*, *elsewhere* on the other."""
+    return here() if me() == rank else elsewhere()
+
+
+def explicit() -> dict[str, Kind]:
+    """Collectives as a training script calls them."""
+    x, pair = torch.ones(4), torch.ones(8)
+
+    def messages() -> None:
+        peer = 1 - me()
+        operations = [dist.P2POp(dist.isend, x, peer), dist.P2POp(dist.irecv, x.clone(), peer)]
+        for work in dist.batch_isend_irecv(operations):
+            work.wait()
+
+    def coalesced() -> None:
+        with dist.distributed_c10d._coalescing_manager(async_ops=False):
+            dist.all_reduce(x)
+            dist.all_reduce(x)
+
+    calls: dict[str, Call] = {
+        "all_reduce": lambda: dist.all_reduce(x),
+        "async all_reduce": lambda: dist.all_reduce(x, async_op=True).wait(),
+        "future of all_reduce": lambda: dist.all_reduce(x, async_op=True).get_future().wait(),
+        "coalesced all_reduce": coalesced,
+        "barrier": dist.barrier,
+        "monitored_barrier": dist.monitored_barrier,
+        "broadcast": lambda: dist.broadcast(x, 1),
+        "reduce": lambda: dist.reduce(x.clone(), 0),
+        "gather": lambda: dist.gather(x, [x.clone(), x.clone()] if me() == 0 else None),
+        "scatter": lambda: dist.scatter(x, [x.clone(), x.clone()] if me() == 1 else None, 1),
+        "all_gather": lambda: dist.all_gather([x.clone(), x.clone()], x),
+        "all_gather_into_tensor": lambda: dist.all_gather_into_tensor(pair, x),
+        "reduce_scatter_tensor": lambda: dist.reduce_scatter_tensor(x, pair),
+        "all_to_all_single": lambda: dist.all_to_all_single(pair.clone(), pair),
+        "recv": lambda: at(0, lambda: dist.recv(x.clone(), 1), lambda: dist.send(x, 0)),
+        "batch_isend_irecv": messages,
+        "all_gather_object": lambda: dist.all_gather_object([None, None], "object"),
+        "broadcast_object_list": lambda: dist.broadcast_object_list(["object"], 1),
+        "new_group": dist.new_group,
+    }
+    return {name: Kind(lambda call=call: call) for name, call in calls.items()}  # type: ignore[misc]
+
+
+def store() -> dict[str, Kind]:
+    """Waits for a key that the other rank sets."""
+
+    def waiting(wait: Callable[[Any, str], object]) -> Callable[[], Call]:
+        def make() -> Call:
+            store, keys = dist.distributed_c10d._get_default_store(), iter("ab")
+
+            def call() -> None:
+                key = f"{wait.__name__}{next(keys)}"
+                at(0, lambda: wait(store, key), lambda: store.set(key, "set"))
+
+            return call
+
+        return make
+
+    def get(store: Any, key: str) -> object:
+        return store.get(key)
+
+    def wait(store: Any, key: str) -> object:
+        return store.wait([key])
+
+    return {"Store.get": Kind(waiting(get)), "Store.wait": Kind(waiting(wait))}
+
+
+def functional() -> dict[str, Kind]:
+    """Collectives that DTensor and compiled code are made of."""
+    from torch.distributed import _functional_collectives as functional
+    from torch.distributed.tensor import DTensor, Replicate, Shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
+    group: Any = dist.group.WORLD
+    x = torch.ones(4)
+
+    def reduced(tensor: Tensor) -> Tensor:
+        result: Tensor = functional.all_reduce(tensor, "sum", group)
+        return result + 1
+
+    def compiled() -> Call:
+        function = torch.compile(reduced, backend="aot_eager", fullgraph=True)
+        return lambda: function(x)
+
+    def sharded() -> Any:
+        return DTensor.from_local(torch.ones(2, 2, requires_grad=True), mesh, [Shard(0)])
+
+    def clipping() -> Call:
+        parameter = nn.Parameter(sharded())
+        parameter.grad = sharded().detach()
+        clip: Any = nn.utils.clip_grad_norm_
+        return lambda: clip([parameter], 1.0).full_tensor()
+
+    def tensor_parallel() -> Call:
+        layers = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+        plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+        model = parallelize_module(layers, mesh, plan)
+        return lambda: model(torch.ones(2, 4)).sum().backward()
+
+    return {
+        "functional all_reduce": Kind(lambda: lambda: reduced(x)),
+        "compiled all_reduce": Kind(compiled),
+        "DTensor.full_tensor": Kind(lambda: lambda: sharded().full_tensor()),
+        "DTensor.redistribute": Kind(
+            lambda: lambda: sharded().redistribute(mesh, [Replicate()]).to_local() + 1
+        ),
+        "clip_grad_norm_ of a DTensor": Kind(clipping),
+        "tensor parallel": Kind(tensor_parallel),
+    }
+
+
+def net(normalize: bool = False) -> nn.Module:
+    """Return a small network, with buffers if it shall *normalize*."""
+    middle = nn.BatchNorm1d(4) if normalize else nn.ReLU()
+    return nn.Sequential(nn.Linear(4, 4), middle, nn.Linear(4, 1))
+
+
+def step_of(model: nn.Module) -> Call:
+    """Return a whole forward and backward of *model*."""
+    return lambda: model(torch.ones(8, 4)).sum().backward()
+
+
+def ddp() -> dict[str, Kind]:
+    """What DistributedDataParallel does in C++, with the kin of its contexts and hooks."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+    from torch.distributed.algorithms.join import Join
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    def with_options(**options: Any) -> Callable[[], Call]:
+        return lambda: step_of(DistributedDataParallel(net(), **options))
+
+    def forward_only(normalize: bool) -> Callable[[], Call]:
+        def make() -> Call:
+            model = DistributedDataParallel(net(normalize))
+            step_of(model)()
+            return lambda: model(torch.ones(8, 4))
+
+        return make
+
+    def rebuilding() -> Call:
+        model = DistributedDataParallel(net())
+        calls = iter((step_of(model), lambda: model(torch.ones(8, 4))))
+        return lambda: next(calls)()
+
+    def hooked() -> Call:
+        model = DistributedDataParallel(net())
+        model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+        return step_of(model)
+
+    def delayed() -> Call:
+        model = net()
+        names = list(model.named_parameters())
+        return step_of(
+            DistributedDataParallel(
+                model,
+                delay_all_reduce_named_params=names[1:],
+                param_to_hook_all_reduce=names[0][1],
+            )
+        )
+
+    def zero() -> Call:
+        model = net()
+        step_of(model)()
+        optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.1)
+        return optimizer.step
+
+    def join() -> Call:
+        model = DistributedDataParallel(net())
+
+        def call() -> None:
+            with warnings.catch_warnings(), Join([model]):
+                warnings.simplefilter("ignore")  # Join says that uneven inputs cost something.
+                for _ in range(2 - me()):
+                    step_of(model)()
+
+        return call
+
+    return {
+        "DDP constructor": Kind(lambda: lambda: DistributedDataParallel(net())),
+        "DDP": Kind(with_options()),
+        "DDP find_unused_parameters": Kind(with_options(find_unused_parameters=True)),
+        "DDP static_graph": Kind(with_options(static_graph=True)),
+        "DDP bucket views": Kind(with_options(gradient_as_bucket_view=True)),
+        "DDP buffers": Kind(forward_only(normalize=True), late=0),
+        "DDP bucket rebuild": Kind(rebuilding, late=0),
+        "DDP communication hook": Kind(hooked),
+        "DDP delayed all-reduce": Kind(delayed),
+        "Join": Kind(join),
+        "ZeroRedundancyOptimizer": Kind(zero),
+    }
+
+
+class Synchronized(torch.autograd.Function):
+    """Reduces over the ranks on both ways, as SyncBatchNorm does (which refuses the CPU)."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, where: str) -> Tensor:
+        ctx.where = where
+        if where == "forward":
+            dist.all_reduce(torch.ones(1))
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        if ctx.where == "backward":
+            dist.all_reduce(torch.ones(1))
+        return gradients[0], None
+
+
+def sharded() -> dict[str, Kind]:
+    """FSDP, pipelines, checkpoints, and collectives within autograd."""
+    from torch.distributed import pipelining
+    from torch.distributed.checkpoint.state_dict_saver import save
+    from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+
+    def fsdp1() -> Call:
+        return step_of(FullyShardedDataParallel(net(), device_id=torch.device("cpu")))
+
+    def fsdp2() -> Call:
+        model = net()
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+        return step_of(model)
+
+    def pipeline() -> Call:
+        stage = pipelining.PipelineStage(nn.Linear(4, 4), me(), 2, torch.device("cpu"))
+        schedule: Any = pipelining.Schedule1F1B(stage, 2, loss_fn=nn.functional.mse_loss)
+        x = torch.ones(4, 4)
+        return lambda: at(0, lambda: schedule.step(x), lambda: schedule.step(target=x))
+
+    def synchronized(where: str) -> Callable[[], Call]:
+        x = torch.ones(2, requires_grad=True)
+        apply: Any = Synchronized.apply
+        return lambda: lambda: apply(x, where).sum().backward()
+
+    def saving() -> Call:
+        folder = [tempfile.mkdtemp() if me() == 0 else None]
+        dist.broadcast_object_list(folder)
+        return lambda: save({"x": torch.ones(2)}, checkpoint_id=folder[0])
+
+    return {
+        "FSDP1": Kind(fsdp1),
+        "FSDP2": Kind(fsdp2),
+        "pipeline": Kind(pipeline),
+        "collective in forward": Kind(synchronized("forward")),
+        "collective in backward": Kind(synchronized("backward")),
+        "distributed.checkpoint": Kind(saving),
+    }
+
+
+GROUPS = (explicit, store, functional, ddp, sharded)
+
+
+def measured(timeline: Timeline, name: str, call: Call) -> dict[str, Any]:
+    """Return the seconds of *call* for the profiler, and in each stage for *timeline*."""
+    with profile(activities=[ProfilerActivity.CPU]) as profiler:
+        dist.barrier()
+        before = timeline.steps.spent()
+        with record_function(name):
+            timeline.tape.note(events.ENTER | COMPUTE)
+            call()
+            timeline.tape.note(events.LEAVE)
+        after = timeline.steps.spent()
+    span = max(event.time_range.elapsed_us() for event in profiler.events() if event.name == name)
+    stages = [(b - a) / 1e9 for a, b in zip(before, after, strict=True)]
+    return {"span": span / 1e6, "stages": dict(zip(STAGES, stages, strict=True))}
+
+
+def late_call(timeline: Timeline, name: str, kind: Kind) -> dict[str, Any]:
+    """Make the call once in step, then once with a rank late; return what the other one saw."""
+    call = kind.make()
+    call()
+    if me() != kind.late:
+        return measured(timeline, name, call)
+    dist.barrier()
+    sleep(DELAY)
+    call()
+    return {}
+
+
+def main() -> None:
+    """Measure all kinds, or those that the command line names."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    timeline = Timeline(automatic=True)
+    patches = [
+        module.attach(timeline) for module in (torch_backward, collectives, parallel, training_loop)
+    ]
+    timeline.tape.note(events.ENTER | COMPUTE)  # Counting begins.
+    timeline.tape.note(events.LEAVE)
+    kinds = {name: kind for group in GROUPS for name, kind in group().items()}
+    answers = {
+        name: late_call(timeline, name, kind)
+        for name, kind in kinds.items()
+        if name in (sys.argv[1:] or kinds)
+    }
+    for patch in reversed(patches):
+        patch.undo()
+    Path(os.environ["ANSWERS"], f"{me()}.json").write_text(
+        json.dumps({name: answer for name, answer in answers.items() if answer})
+    )
+    if failures.count or len(timeline.state.frames) or timeline.state.stage == SYNC:
+        raise SystemExit(f"{failures.count} failures, depth {len(timeline.state.frames)}")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+    leave()

@@ -1,0 +1,283 @@
+"""One rank that trains in some ways (the arms), once for each place of a delay.
+
+    torchrun --nproc-per-node 2 -m tests.rank_probe.torch_hooks.parallel_job ARM,... STEPS LATE_RANK PLACE...
+
+Each arm and place is a job of its own, named ARM-PLACE; run by test_torch_parallel.py and by
+benchmarks/ways.py.
+"""
+
+import sys
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from time import sleep
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+import rank_probe
+from demo.train import FEATURES, Batches, Block, TimedSGD
+from tests.rank_probe.launch import leave
+
+PLACES = ("data", "forward", "backward", "optimizer", "other")
+HEALTHY, DELAY = 0.008, 0.08
+MICRO_BATCHES = 4
+
+Seconds = dict[str, float]
+Step = Callable[[Any], None]  # forward and backward of one batch
+
+
+def layers(seconds: Seconds, share: float = 1.0, normalize: bool = False) -> list[nn.Module]:
+    """Return two blocks that take the stages' *seconds* times *share*."""
+    forward, backward = seconds["forward"] * share / 2, seconds["backward"] * share / 2
+    return [Block(sleep, forward, backward, normalize) for _ in range(2)]
+
+
+def loss_of(model: nn.Module, batch: Any) -> Tensor:
+    inputs, targets = batch
+    return nn.functional.mse_loss(model(inputs), targets)
+
+
+def one_batch(model: nn.Module) -> Step:
+    """Return the ordinary step."""
+    return lambda batch: loss_of(model, batch).backward()
+
+
+def accumulated(model: nn.Module, without_exchange: Callable[[], Any]) -> Step:
+    """Return a step of several micro-batches, whose gradients are exchanged with the last."""
+
+    def step(batch: Any) -> None:
+        for micro_batch in range(1, MICRO_BATCHES + 1):
+            last = micro_batch == MICRO_BATCHES
+            context: AbstractContextManager[Any] = nullcontext() if last else without_exchange()
+            with context:
+                (loss_of(model, batch) / MICRO_BATCHES).backward()
+
+    return step
+
+
+def ddp(seconds: Seconds) -> tuple[nn.Module, Step]:
+    """DistributedDataParallel, with BatchNorm's buffers to broadcast."""
+    head = nn.Linear(FEATURES, 1)
+    model = DistributedDataParallel(nn.Sequential(*layers(seconds, normalize=True), head))
+    return model, one_batch(model)
+
+
+def ddp_accumulation(seconds: Seconds) -> tuple[nn.Module, Step]:
+    """DistributedDataParallel that exchanges gradients with every fourth micro-batch."""
+    head = nn.Linear(FEATURES, 1)
+    blocks = layers(seconds, 1 / MICRO_BATCHES)
+    model = DistributedDataParallel(nn.Sequential(*blocks, head))
+    return model, accumulated(model, model.no_sync)
+
+
+def fsdp1(seconds: Seconds) -> tuple[nn.Module, Step]:
+    """FullyShardedDataParallel, a unit for each block."""
+    from torch.distributed.fsdp import FullyShardedDataParallel as Fsdp
+
+    cpu = torch.device("cpu")
+    blocks = [Fsdp(block, device_id=cpu) for block in layers(seconds)]
+    model = Fsdp(nn.Sequential(*blocks, nn.Linear(FEATURES, 1)), device_id=cpu)
+    return model, one_batch(model)
+
+
+def _fully_sharded(seconds: Seconds, share: float = 1.0) -> Any:
+    from torch.distributed.fsdp import fully_shard
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("dp",))
+    model = nn.Sequential(*layers(seconds, share), nn.Linear(FEATURES, 1))
+    for module in (model[0], model[1], model):
+        fully_shard(module, mesh=mesh)
+    return model
+
+
+def fsdp2(seconds: Seconds) -> tuple[nn.Module, Step]:
+    """fully_shard on each block and on the whole."""
+    model = _fully_sharded(seconds)
+    return model, one_batch(model)
+
+
+def fsdp2_accumulation(seconds: Seconds) -> tuple[nn.Module, Step]:
+    """fully_shard that reduces gradients with every fourth micro-batch."""
+    model = _fully_sharded(seconds, 1 / MICRO_BATCHES)
+
+    def step(batch: Any) -> None:
+        for micro_batch in range(1, MICRO_BATCHES + 1):
+            model.set_requires_gradient_sync(micro_batch == MICRO_BATCHES)
+            (loss_of(model, batch) / MICRO_BATCHES).backward()
+
+    return model, step
+
+
+def tensor_parallel(seconds: Seconds) -> tuple[nn.Module, Step]:
+    """parallelize_module: pairs of a column-wise and a row-wise linear layer."""
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    mesh = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("tp",))
+    torch.manual_seed(0)  # Every rank of the group reads the same batch.
+    parts: list[nn.Module] = []
+    for block in layers(seconds):
+        pair = nn.Sequential(nn.Linear(FEATURES, FEATURES), nn.Linear(FEATURES, FEATURES))
+        plan = {"0": ColwiseParallel(), "1": RowwiseParallel()}
+        parts += [parallelize_module(pair, mesh, plan), block]
+    model = nn.Sequential(*parts, nn.Linear(FEATURES, 1))
+    return model, one_batch(model)
+
+
+def _pipeline(seconds: Seconds, schedule_class: str) -> tuple[nn.Module, Step]:
+    """Return one of two pipeline stages, of which there are as many replicas as ranks allow."""
+    from torch.distributed import pipelining
+
+    mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("pp", "dp"))
+    index = mesh["pp"].get_local_rank()
+    head = [nn.Linear(FEATURES, 1)] if index == 1 else []
+    module: nn.Module = nn.Sequential(*layers(seconds, 1 / MICRO_BATCHES), *head)
+    if mesh["dp"].size() > 1:
+        module = DistributedDataParallel(module, process_group=mesh["dp"].get_group())
+    group = mesh["pp"].get_group()
+    stage = pipelining.PipelineStage(module, index, 2, torch.device("cpu"), group=group)
+    schedule: Any = getattr(pipelining, schedule_class)(
+        stage, MICRO_BATCHES, loss_fn=nn.functional.mse_loss
+    )
+
+    def step(batch: Any) -> None:
+        if index == 0:
+            schedule.step(batch[0])
+        else:
+            schedule.step(target=batch[1])
+
+    return module, step
+
+
+def pipeline_gpipe(seconds: Seconds) -> tuple[nn.Module, Step]:
+    """Two pipeline stages: all forward chunks, then all backward chunks."""
+    return _pipeline(seconds, "ScheduleGPipe")
+
+
+def pipeline_1f1b(seconds: Seconds) -> tuple[nn.Module, Step]:
+    """Two pipeline stages: forward and backward chunks in turn."""
+    return _pipeline(seconds, "Schedule1F1B")
+
+
+def pipeline_zero_bubble(seconds: Seconds) -> tuple[nn.Module, Step]:
+    """Two interleaved stages a rank, whose backward is done in two halves."""
+    from torch.distributed import pipelining
+
+    cpu, size = torch.device("cpu"), dist.get_world_size()
+    modules: list[nn.Module] = layers(seconds, 1 / MICRO_BATCHES)
+    indices = [dist.get_rank(), dist.get_rank() + size]
+    stages: list[Any] = [
+        pipelining.PipelineStage(module, index, 2 * size, cpu)
+        for module, index in zip(modules, indices, strict=True)
+    ]
+    schedule: Any = pipelining.ScheduleInterleavedZeroBubble(
+        stages, MICRO_BATCHES, loss_fn=lambda output, target: (output - target).square().mean()
+    )
+
+    def step(batch: Any) -> None:
+        inputs = [batch[0]] if indices[0] == 0 else []
+        targets = batch[0] if indices[1] == 2 * size - 1 else None
+        schedule.step(*inputs, target=targets)
+
+    return nn.ModuleList(modules), step
+
+
+_now: Seconds = {}  # What the compiled model's naps read: it is compiled once for all places.
+
+
+@torch.library.custom_op("rank_probe_tests::nap", mutates_args=())
+def nap(x: Tensor, stage: str) -> Tensor:
+    """Take a stage's time; an operator, so that it is inside the compiled graph."""
+    sleep(_now[stage])
+    return x.clone()
+
+
+@nap.register_fake
+def _(x: Tensor, stage: str) -> Tensor:
+    return torch.empty_like(x)
+
+
+def _nap_backward(_: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    return nap(gradient, "backward"), None
+
+
+nap.register_autograd(_nap_backward)
+
+
+class Napping(nn.Linear):
+    """A linear layer whose compute takes the seconds of now."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        napped: Tensor = nap(super().forward(x), "forward")
+        return napped
+
+
+_compiled: list[Any] = []
+
+
+def compiled(seconds: Seconds) -> tuple[nn.Module, Step]:
+    """DistributedDataParallel compiled by inductor; compilation itself is not in the numbers."""
+    _now.update(seconds)
+    if not _compiled:
+        model = DistributedDataParallel(nn.Sequential(Napping(FEATURES, 1)))
+        _compiled.append(torch.compile(model))
+        for _ in range(3):
+            one_batch(_compiled[0])((torch.randn(32, FEATURES), torch.randn(32, 1)))
+    return _compiled[0], one_batch(_compiled[0])
+
+
+ARMS: dict[str, Callable[[Seconds], tuple[nn.Module, Step]]] = {
+    "ddp": ddp,
+    "ddp_accumulation": ddp_accumulation,
+    "fsdp1": fsdp1,
+    "fsdp2": fsdp2,
+    "fsdp2_accumulation": fsdp2_accumulation,
+    "tensor_parallel": tensor_parallel,
+    "pipeline_gpipe": pipeline_gpipe,
+    "pipeline_1f1b": pipeline_1f1b,
+    "pipeline_zero_bubble": pipeline_zero_bubble,
+    "compiled": compiled,
+}
+
+
+def train(arm: str, place: str, steps: int, is_late: bool) -> None:
+    """Train once as job *arm*-*place*, with nothing of the probe in the loop."""
+    seconds = dict.fromkeys(PLACES, HEALTHY) | {"other": 0.0}
+    if is_late and place in PLACES:
+        seconds[place] += DELAY
+    model, step = ARMS[arm](seconds)
+    loader = DataLoader(Batches(steps, sleep, seconds["data"]), batch_size=None)
+    optimizer = TimedSGD(model.parameters(), sleep, seconds["optimizer"])
+    dist.barrier()
+    rank_probe.start(automatic=True, job_id=f"{arm}-{place}")
+    for batch in loader:
+        step(batch)
+        optimizer.step()
+        optimizer.zero_grad()
+        sleep(seconds["other"])
+    rank_probe.finish()
+
+
+def main() -> None:
+    """Train once for each arm and place."""
+    arms, steps, late_rank, *places = sys.argv[1:]
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo")
+    for arm in arms.split(","):
+        for place in places:
+            train(arm, place, int(steps), dist.get_rank() == int(late_rank))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
+    leave()

@@ -1,0 +1,138 @@
+"""Tests of the waits' patches in one process: what is a release, and that they leave no trace."""
+
+import threading
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import torch
+from torch import distributed as dist
+from torch._C._distributed_c10d import AllreduceOptions, ProcessGroup, Store
+
+from rank_probe.guest.guard import failures
+from rank_probe.measure import events
+from rank_probe.measure.boundaries import RELEASE
+from rank_probe.measure.timeline import Timeline
+from rank_probe.torch_hooks import collectives
+from rank_probe.wire.stages import FORWARD, OTHER, SYNC
+from tests.rank_probe.torch_hooks.recorded import marks, recorded
+
+C10D: Any = dist
+
+
+@pytest.fixture
+def timeline() -> Iterator[Timeline]:
+    """A timeline of a rank alone in its job, with the waits patched."""
+    dist.init_process_group("gloo", store=C10D.HashStore(), rank=0, world_size=1)
+    timeline = recorded(automatic=False)
+    patches = collectives.attach(timeline)
+    yield timeline
+    patches.undo()
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "barrier", "monitored_barrier"])
+def test_collective_that_lets_all_go_is_a_release(name: str, timeline: Timeline) -> None:
+    """Its end may be where a step begins."""
+    x = torch.ones(2)
+    given: dict[str, list[Any]] = {"all_reduce": [x], "all_gather": [[x.clone()], x]}
+    arguments = given.get(name, [])
+    getattr(dist, name)(*arguments)
+
+    assert SYNC in marks(timeline)
+    assert marks(timeline)[-1] == OTHER | RELEASE
+
+
+@pytest.mark.parametrize("name", ["broadcast", "reduce", "scatter", "gather"])
+def test_collective_that_somebody_leaves_early_is_no_release(name: str, timeline: Timeline) -> None:
+    """A root that does not wait for the others is not let go together with them."""
+    x = torch.ones(2)
+    arguments: list[Any] = [x, [x.clone()]] if name in ("scatter", "gather") else [x, 0]
+    getattr(dist, name)(*arguments)
+
+    assert SYNC in marks(timeline)
+    assert not any(mark & RELEASE for mark in marks(timeline))
+
+
+def test_store_is_no_release(timeline: Timeline) -> None:
+    """Who waits for a key waits for whoever sets it."""
+    store = C10D.HashStore()
+    store.set("key", "value")
+    store.get("key")
+    store.wait(["key"])
+
+    assert marks(timeline) == [SYNC, OTHER] * 2
+
+
+def test_collective_on_the_callers_stream_is_timed_as_called(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """NCCL gives a synchronous call no Work: the call is the wait, an asynchronous one is not."""
+    timeline = recorded(automatic=False)
+    seen: list[int] = []
+    group: Any = ProcessGroup
+
+    def allreduce(_group: object, _tensors: object, _options: object) -> None:
+        seen.append(timeline.state.stage)
+
+    monkeypatch.setattr(ProcessGroup, "allreduce", allreduce)
+    patches = collectives.attach(timeline)
+    for asynchronous in (False, True):
+        options: Any = AllreduceOptions()
+        options.asyncOp = asynchronous
+        group.allreduce(object(), [], options)
+    patches.undo()
+
+    assert seen == [SYNC, OTHER]
+    assert marks(timeline) == [SYNC, OTHER | RELEASE]
+
+
+def test_error_in_a_collective_passes_and_the_wait_ends(timeline: Timeline) -> None:
+    """The user's exception comes out as it is, and the stage around it goes on."""
+    timeline.tape.note(events.ENTER | FORWARD)
+    with pytest.raises(dist.DistStoreError):
+        C10D.HashStore().wait(["never"], timedelta(milliseconds=1))
+
+    assert timeline.state.stage == FORWARD
+    assert len(timeline.state.frames) == 1
+
+
+def test_wait_of_another_thread_is_not_the_trainings(timeline: Timeline) -> None:
+    """A checkpoint's thread waits without the training doing so."""
+    thread = threading.Thread(target=dist.barrier)
+    thread.start()
+    thread.join()
+
+    assert marks(timeline) == []
+
+
+class OddWork(dist.Work):
+    """A Work of somebody's own, which knows no type."""
+
+    def _get_op_type(self) -> Any:
+        raise RuntimeError("no type")
+
+
+def test_work_without_a_type_is_waited_for_all_the_same() -> None:
+    """What a Work refuses to say costs the user nothing."""
+    timeline, before = recorded(automatic=False), failures.count
+    calls: list[object] = []
+    waiting: Any = collectives._work(timeline.tape, calls.append)
+    work = OddWork()
+    waiting(work)
+
+    assert calls == [work]
+    assert failures.count == before + 1
+    assert timeline.state.stage == OTHER
+
+
+def test_detached_patches_leave_nothing() -> None:
+    """`undo` puts back exactly what torch's classes held."""
+    operator = torch.ops._c10d_functional.wait_tensor
+    owners = (dist.Work, ProcessGroup, Store, torch._C.Future, operator, operator.default)
+    before = [dict(vars(owner)) for owner in owners]
+    collectives.attach(recorded(automatic=False)).undo()
+
+    for owner, attributes in zip(owners, before, strict=True):
+        assert all(vars(owner)[name] is attributes[name] for name in attributes), owner

@@ -1,0 +1,151 @@
+"""Tests of what is asked of torch.cuda, which is replaced here: there is no GPU."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from rank_probe.guest.guard import failures
+from rank_probe.measure.device_clock import DeviceClock, Events
+from rank_probe.torch_hooks.cuda_events import CudaEvents, CudaMemory, memory
+
+
+class FakeCuda:
+    """torch.cuda as far as the probe uses it: devices, streams by handle, what was recorded."""
+
+    def __init__(self) -> None:
+        self.device = 1
+        self.handle = 0
+        self.capturing = False
+        self.recorded: list[tuple[int, str]] = []
+        self.streams_made = 0
+        self.asked = -1  # the device whose stream was asked for last
+
+    def stream(self, device: int) -> str:
+        self.streams_made += 1
+        return f"stream {self.handle} of cuda:{device}"
+
+    def raw_stream(self, device: int) -> int:
+        self.asked = device
+        return self.handle
+
+    def event(self, *, enable_timing: bool) -> "FakeCudaEvent":
+        assert enable_timing
+        return FakeCudaEvent(self)
+
+
+class FakeCudaEvent:
+    """An event whose device is always done; neither wait nor synchronize exists."""
+
+    def __init__(self, cuda: FakeCuda) -> None:
+        self._cuda = cuda
+
+    def record(self, stream: str) -> None:
+        self._cuda.recorded.append((self._cuda.device, stream))
+
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end_event: "FakeCudaEvent") -> float:
+        return 1.0
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> FakeCuda:
+    fake = FakeCuda()
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: fake.device)
+    monkeypatch.setattr(torch.cuda, "current_stream", fake.stream)
+    monkeypatch.setattr(torch.cuda, "Event", fake.event)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: fake.capturing)
+    monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", fake.raw_stream, raising=False)
+    return fake
+
+
+def test_event_is_recorded_on_the_current_stream(cuda: FakeCuda) -> None:
+    """A boundary follows the stream that is current when it happens; each is looked up once."""
+    events = CudaEvents()
+    for cuda.handle in (0, 7, 0, 7):
+        assert events.record(events.new()) == cuda.handle
+
+    streams = [stream for _, stream in cuda.recorded]
+    assert streams == ["stream 0 of cuda:1", "stream 7 of cuda:1"] * 2
+    assert cuda.streams_made == 2
+
+
+def test_device_that_is_current_for_a_moment_makes_no_difference(cuda: FakeCuda) -> None:
+    """Between step ends the events stay on the device on which they began."""
+    events = CudaEvents()
+    cuda.device = 0
+    events.record(events.new())
+
+    assert cuda.recorded == [(0, "stream 0 of cuda:1")]
+    assert cuda.asked == 1
+
+
+def test_follow_goes_to_the_current_device(cuda: FakeCuda) -> None:
+    """A thread that moved is followed, with that device's stream, and it is said once."""
+    events = CudaEvents()
+    events.record(events.new())
+    assert not events.follow()
+    cuda.device = 2
+    assert events.follow()
+    assert not events.follow()
+    events.record(events.new())
+
+    assert cuda.recorded[-1] == (2, "stream 0 of cuda:2")
+
+
+def test_device_clock_runs_on_them(cuda: FakeCuda) -> None:
+    """The events are what the device clock asks for, and a capture records nothing."""
+    events: Events = CudaEvents()
+    clock = DeviceClock(events)
+    before = failures.count
+    for mark in (64, 5, 64, 5, 64, 64, 64):
+        clock.boundary(mark)
+    recorded = len(cuda.recorded)
+    cuda.capturing = True
+    clock.boundary(5)
+
+    assert clock.steps.totals().steps == 2
+    assert len(cuda.recorded) == recorded == 7
+    assert failures.count == before
+
+
+def test_memory_is_absent_without_cuda() -> None:
+    """A process that uses no GPU has no reading, and asking does not initialise CUDA."""
+    assert memory(0) is None
+    assert not torch.cuda.is_initialized()
+
+
+def stats(device: int) -> dict[str, Any]:
+    """Return the part that counts of the allocator's nested statistics of cuda:1."""
+    assert device == 1
+
+    def of(current: int, peak: int) -> dict[str, Any]:
+        return {"all": {"current": current, "peak": peak}, "small_pool": {"current": 0, "peak": 0}}
+
+    return {
+        "allocated_bytes": of(10, 30),
+        "reserved_bytes": of(40, 50),
+        "num_alloc_retries": 2,
+    }
+
+
+def no_stats(device: int) -> dict[str, Any]:
+    raise RuntimeError("does not yet support getDeviceStats")
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"), [(stats, CudaMemory(10, 40, 30, 2)), (no_stats, None)]
+)
+def test_memory_is_what_the_allocator_counts(
+    monkeypatch: pytest.MonkeyPatch,
+    answer: Callable[[int], dict[str, Any]],
+    expected: CudaMemory | None,
+) -> None:
+    """The readings are of the asked device; an allocator without statistics has none."""
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "memory_stats_as_nested_dict", answer)
+
+    assert memory(1) == expected

@@ -13,8 +13,9 @@ from urllib.parse import urlencode, urlsplit
 import urllib3
 from urllib3.exceptions import LocationParseError, ProxyError, ResponseError
 
-from exporter.client.access import ANYONE, AUTHORIZATION, Access, HttpConfig, basic
+from exporter.client.access import ANYONE, Access
 from exporter.client.fields import text
+from exporter.client.headers import AUTHORIZATION, HttpConfig, basic
 from exporter.errors import UsageError, reason
 
 # A person waits, and the next attempt is seconds away.

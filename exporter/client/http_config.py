@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 from pydantic_core import ErrorDetails
 from urllib3.exceptions import InsecureRequestWarning
 
-from exporter.client.access import AUTHORIZATION, HttpConfig, basic, checked_header, one_line
+from exporter.client.headers import AUTHORIZATION, HttpConfig, basic, checked_header, one_line
 from exporter.errors import UsageError, reason, text_of
 
 FLAG: Final = "--http.config.file"

@@ -1,19 +1,19 @@
-/* The fold, for loops in which a microsecond counts: `read` is interpret.Interpreter's walk, Ledger
- * is ledger.PythonLedger. Those say what each does, and serve where this is not built. */
+/* The fold, for loops in which a microsecond counts: `read` is the walk of measure/interpreter.py,
+ * Ledger is PythonLedger of measure/ledger.py. Those say what each does, and serve where this is not built. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
 #include <structmember.h>
 #include <stdint.h>
 
-/* See boundaries.py. */
+/* See measure/boundaries.py. */
 #define STAGE_BITS 15
 #define BEGIN (1 << 4)
 #define RELEASE (1 << 5)
 #define COMPLETE (1 << 6)
 #define TOLD (1 << 7 | 1 << 8 | 1 << 9 | 1 << 10)
 
-/* See stages.py. */
+/* See wire/stages.py. */
 #define STAGES 10
 #define OTHER 1
 #define SYNC 9

@@ -1,5 +1,5 @@
-/* The tape and its hooks, for loops in which a microsecond counts: see tape.py, which says what
- * each does, and serves where this is not built. Relies on the GIL. */
+/* The tape and its hooks, for loops in which a microsecond counts: see measure/tape.py, which says
+ * what each does, and serves where this is not built. Relies on the GIL. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>

@@ -36,8 +36,8 @@ Row = list[float]
 class Sums:
     """Sums over steps, in seconds: a row for each rank and group, in order, and one for the job.
 
-    Columns of a rank are those of rank_probe.judge.windows; of a group the baseline and its square; of
-    the job those of Window, *caused* by stage last.
+    Columns of a rank are those of rank_probe.judge.windows; of a group the baseline and its square;
+    of the job those of Window, *caused* by stage last.
     """
 
     ranks: list[Row]

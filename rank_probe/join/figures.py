@@ -1,6 +1,6 @@
 """Figures through the join: each rank posts its own, a late rank reads those of its peers.
 
-Only rank 0 reads them all, and only while the verdict names somebody: see join_peers. A message has
+Only rank 0 reads them all, and only while the verdict names somebody: see peers.py. A message has
 a small head that says how many figures follow, so that a longer or shorter one of another release
 is still read.
 """

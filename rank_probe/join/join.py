@@ -117,7 +117,7 @@ class Join:
 
     @property
     def verdict(self) -> dict[str, Any] | None:
-        """Return the last verdict, in the format of rank_probe.judge.verdict; None without a join."""
+        """Return the last verdict, in the format of judge.verdict; None without a join."""
         rounds = self._rounds
         return None if rounds is None or self._is_stuck(self._now()) else rounds.verdict
 

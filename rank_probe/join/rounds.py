@@ -51,7 +51,7 @@ class Place:
 class Rounds:
     """The repeated work of the join's thread; *result* and *verdict* are the last ones read.
 
-    *verdict* is in the format of rank_probe.judge.verdict, read at *verdict_at* by the rounds' clock.
+    *verdict* is in the format of judge.verdict, read at *verdict_at* by the rounds' clock.
     """
 
     def __init__(

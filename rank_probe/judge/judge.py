@@ -1,6 +1,6 @@
 """The judge: which ranks of a job are late, in which stage, since when, and at what cost.
 
-It decides from the statistics of rank_probe/judge/windows.py: in rank 0's join while the job runs, in
+It decides from the statistics of windows.py: in rank 0's join while the job runs, in
 `rankskew replay` afterwards. It keeps the state of each incident, so that an incident has one
 onset, one stage and one end.
 """

@@ -16,7 +16,7 @@ def late_stage(
 ) -> str | None:
     """Return the stage in which *rank* is late; None if it is not.
 
-    *verdict*, that of the job's judge in the format of rank_probe.judge.verdict, decides. Without one the
+    *verdict*, that of the job's judge in the format of verdict.py, decides. Without one the
     exporter's last *answer* to a push does, which compares the ranks of its node only.
     """
     if verdict is None:

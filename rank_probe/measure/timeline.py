@@ -44,7 +44,7 @@ class Timeline:
         start = State(automatic=automatic, finds_steps=automatic)
         self._interpreter = Interpreter(start)
         self.steps = Steps(self._boundaries, now or time.perf_counter_ns, wall, self._told)
-        # Called if the wait in a backward could not be split from it: see torch_backward.Cut.
+        # Called if the wait in a backward could not be split from it: see torch_hooks.backward.
         self.uncut: Callable[[], None] = lambda: None
         # The codes on the stack when backward was called, innermost first: the training loop.
         self.loop: tuple[CodeType, ...] = ()

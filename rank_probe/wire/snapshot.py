@@ -93,7 +93,7 @@ class Snapshot:
     that others waited because of it, by stage. *group_wait_seconds*: how long it waited for a
     heavier peer group. *joined_seconds*: its own wall time of the joined steps. *join_coverage* (0
     to 1): their share of the steps offered in the last minute. *verdict*: that of rank 0's judge on
-    the whole job, in the format of rank_probe.judge.verdict, read *verdict_age_seconds* ago; None
+    the whole job, in the format of judge.verdict, read *verdict_age_seconds* ago; None
     without a join.
 
     For jobs without a join: *block_seconds* has the mean step by stage, over the rank's last whole

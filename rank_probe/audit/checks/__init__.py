@@ -1,1 +1,1 @@
-"""What the audit checks, one file for each subject; catalog.py lists them."""
+"""What the audit checks, a file for each subject; they are listed in catalog.py."""

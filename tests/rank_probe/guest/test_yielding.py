@@ -1,4 +1,4 @@
-"""A breath lets a waiting thread have the interpreter long before Python would."""
+"""Giving way lets a waiting thread have the interpreter long before Python would."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""One of a few ranks with sleeps for work, of which one is late; run by test_join_ranks.py.
+"""One of a few ranks with sleeps for work, of which one is late; run by test_ranks.py.
 
 join_job.py PORT ANSWERS [halt], with RANK and WORLD_SIZE in the environment. Connects to the store
 at PORT, and leaves ANSWERS/<rank>.json: the last snapshot before the end, and all step vectors.

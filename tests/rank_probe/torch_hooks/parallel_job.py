@@ -1,8 +1,9 @@
-"""One rank that trains in some ways (the arms), once for each place of a delay.
+r"""One rank that trains in some ways (the arms), once for each place of a delay.
 
-    torchrun --nproc-per-node 2 -m tests.rank_probe.torch_hooks.parallel_job ARM,... STEPS LATE_RANK PLACE...
+    torchrun --nproc-per-node 2 -m tests.rank_probe.torch_hooks.parallel_job \
+        ARM,... STEPS LATE_RANK PLACE...
 
-Each arm and place is a job of its own, named ARM-PLACE; run by test_torch_parallel.py and by
+Each arm and place is a job of its own, named ARM-PLACE; run by test_parallel.py and by
 benchmarks/ways.py.
 """
 

@@ -204,9 +204,9 @@ def test_modules_that_are_imported_later_are_patched_then(monkeypatch: pytest.Mo
 def test_package_imported_after_the_probe_is_restored_too() -> None:
     """It takes over the replacements when it is imported, and gives them back."""
     code = (
-        "from rank_probe.torch_hooks import checkpoints as torch_checkpoints\n"
+        "from rank_probe.torch_hooks import checkpoints\n"
         "from rank_probe.measure.timeline import Timeline\n"
-        "patches = torch_checkpoints.attach(Timeline(automatic=True))\n"
+        "patches = checkpoints.attach(Timeline(automatic=True))\n"
         "import torch.distributed.checkpoint as dcp\n"
         "saver = dcp.state_dict_saver\n"
         "assert dcp.save is saver.save and saver.save.__code__.co_name == 'checkpoint'\n"

@@ -53,12 +53,18 @@ def start(
     options = children.Options(automatic, job_id, peer_group, measure)
     if children.is_being_prepared():
         # The script's top: what the child does has not begun, and it may be a loader's worker.
-        children.arrive(options, functools.partial(identity.is_certain, os.environ))
+        is_rank = functools.partial(identity.is_certain, os.environ)
+        children.arrive(options, start_as_child, is_rank)
     elif _probe is None:
         _start(options)
     elif _of_parent is not None and _of_parent != options:
         _stop(clean=False)  # What the rank's own function says counts.
         _start(options)
+
+
+def arrive_as_child(**options: Any) -> None:
+    """Wait, in a child that multiprocessing prepares, until it turns out to be a rank."""
+    children.arrive(children.Options(**options), start_as_child)
 
 
 def start_as_child(options: children.Options) -> None:
@@ -90,7 +96,7 @@ def _start(options: children.Options) -> None:
     probe.start_pushing()
     os.register_at_fork(after_in_child=_forget)
     atexit.register(_finish_at_exit)
-    children.follow(options, probe.own_rank.is_rank)
+    children.follow(options, start_as_child, probe.own_rank.is_rank)
     children.at_end(lambda clean: _stop(clean=clean))
     _stages.update((name, _Stage(probe.timeline, number)) for number, name in enumerate(STAGES))
     tape, work = probe.timeline.tape, probe.work

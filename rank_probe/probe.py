@@ -27,6 +27,7 @@ from rank_probe.report.missing_steps import MissingSteps
 from rank_probe.report.push import DEFAULT_ENDPOINT, Pusher
 from rank_probe.report.report import Parts, Report
 from rank_probe.report.trace import Trace
+from rank_probe.torch_hooks import process_group
 from rank_probe.torch_hooks.dynamo import hide_probe
 from rank_probe.wire.snapshot import LEVEL_DETAIL, LEVEL_OFF, Snapshot
 from rank_probe.wire.stages import OTHER, STAGES
@@ -213,7 +214,7 @@ class Probe:
         if me is None:
             return None
         self._watch_lateness(me.rank)
-        if me.world_size > 1 and not self.timeline.has_peers and runtime.has_peers():
+        if me.world_size > 1 and not self.timeline.has_peers and process_group.has_peers():
             self.timeline.wait_for_peers()
         give_way()
         before = self.own_rank.given_up()
@@ -257,7 +258,7 @@ class Probe:
 
     @never_raise
     def _begin_to_join(self) -> None:
-        known = runtime.rank_and_world_size()
+        known = process_group.rank_and_world_size()
         if known is None or known[1] == 1:
             return
         from rank_probe.torch_hooks.store import opener

@@ -87,7 +87,7 @@ class Exchange:
         return int(self._store.add(key, 0))
 
     def _connect(self, environment: Mapping[str, str]) -> Any:
-        from torch._C._distributed_c10d import PrefixStore, TCPStore
+        from rank_probe.torch_hooks.store import PrefixStore, TCPStore
 
         store = TCPStore(
             environment["MASTER_ADDR"],

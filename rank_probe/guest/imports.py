@@ -25,6 +25,16 @@ def when_imported(name: str, call: Call) -> Callable[[], None]:
     return _watch.add(name, call)
 
 
+def imported_torch() -> Any | None:
+    """Return torch; None while nobody has imported it, or its import has not ended.
+
+    Another thread sees the module from the import's beginning, with nothing in it.
+    """
+    torch = sys.modules.get("torch")
+    spec = getattr(torch, "__spec__", None)
+    return None if getattr(spec, "_initializing", False) else torch
+
+
 class _Watch(importlib.abc.MetaPathFinder):
     """Leaves finding modules to the other finders, and notices when what they found is executed.
 

@@ -23,6 +23,7 @@ from rank_probe.guest.guard import never_raise
 from rank_probe.guest.imports import when_imported
 from rank_probe.guest.patches import Patches
 from rank_probe.measure.work_units import Measure
+from rank_probe.torch_hooks import process_group
 
 # Run in the child while it is prepared, before anything of the user's; it must not fail where the
 # child cannot import us, for then the child would not start.
@@ -31,8 +32,8 @@ import contextlib, sys
 path = list(sys.path)
 sys.path.append(folder)
 with contextlib.suppress(ImportError):
-    from rank_probe.process import children
-    children.arrive(children.Options(**options))
+    from rank_probe import api
+    api.arrive_as_child(**options)
 sys.path[:] = path
 """
 
@@ -47,11 +48,16 @@ class Options:
     measure: Measure | None = None
 
 
+# What starts the probe in this process.
+Start = Callable[[Options], object]
+
+
 class _Following:
     """What becomes of the children of this process; *options* is None while nothing does."""
 
     def __init__(self) -> None:
         self.options: Options | None = None
+        self.start: Start = lambda options: None
         self.is_rank: Callable[[], bool] = lambda: False
         self.is_registered = False
         self.waiting: Patches | None = None  # in a child that may become a rank
@@ -86,12 +92,12 @@ def index() -> int | None:
     return place if isinstance(place, int) else None
 
 
-def follow(options: Options, is_rank: Callable[[], bool]) -> None:
-    """Start the probe with *options* in children that turn out to be ranks.
+def follow(options: Options, start: Start, is_rank: Callable[[], bool]) -> None:
+    """Call *start* with *options* in children that turn out to be ranks.
 
     *is_rank* says whether this process is one itself: its children are then left alone.
     """
-    _following.options, _following.is_rank = options, is_rank
+    _following.options, _following.start, _following.is_rank = options, start, is_rank
     if not _following.is_registered:
         _following.is_registered = True
         when_imported("multiprocessing.util", _tell_forked_children)
@@ -110,12 +116,12 @@ def leave_alone() -> None:
 
 
 @never_raise
-def arrive(options: Options, is_rank: Callable[[], bool] = lambda: False) -> None:
-    """Start the probe with *options* if this child, which is being prepared, becomes a rank.
+def arrive(options: Options, start: Start, is_rank: Callable[[], bool] = lambda: False) -> None:
+    """Call *start* with *options* if this child, which is being prepared, becomes a rank.
 
     Its own children are followed too.
     """
-    follow(options, is_rank)
+    follow(options, start, is_rank)
     _begin_as_child(_following)
 
 
@@ -202,37 +208,8 @@ def _begin_as_child(following: _Following) -> None:
 
 
 def _wait_for_group(torch: Any) -> None:
-    patches = _following.waiting
-    if patches is None or not torch.distributed.is_available():
-        return
-    c10d = torch.distributed.distributed_c10d
-    original = c10d.init_process_group
-
-    @functools.wraps(original)
-    def init_process_group(*args: Any, **kwargs: Any) -> Any:
-        _become_rank()
-        # Now the one that the probe has patched, so that the rendezvous is timed.
-        patched = c10d.init_process_group
-        return (original if patched is init_process_group else patched)(*args, **kwargs)
-
-    # init_device_mesh calls it too, by the name that its module imported.
-    for module in (c10d, torch.distributed, torch.distributed.device_mesh):
-        if getattr(module, "init_process_group", None) is original:
-            patches.wrap(module, "init_process_group", lambda _: init_process_group)
-    # A forked child may know the function by a name that its parent imported before; all of them
-    # end here. This costs the rendezvous.
-    if hasattr(c10d, "_update_default_pg"):
-        patches.wrap(c10d, "_update_default_pg", _seeing_group)
-
-
-def _seeing_group(original: Callable[[Any], object]) -> Callable[[Any], object]:
-    def _update_default_pg(group: Any) -> object:
-        result = original(group)
-        if group is not None:  # None when it is destroyed.
-            _become_rank()
-        return result
-
-    return _update_default_pg
+    if _following.waiting is not None:
+        process_group.before_created(torch, _following.waiting, _become_rank)
 
 
 @never_raise
@@ -240,6 +217,4 @@ def _become_rank() -> None:
     options, _following.options = _following.options, None
     stop_waiting()
     if options is not None:
-        from rank_probe import api
-
-        api.start_as_child(options)
+        _following.start(options)

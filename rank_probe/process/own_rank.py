@@ -4,8 +4,9 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from rank_probe.process import children, identity, runtime
+from rank_probe.process import children, identity
 from rank_probe.process.identity import Identity
+from rank_probe.torch_hooks import process_group
 
 
 class OwnRank:
@@ -39,11 +40,11 @@ class OwnRank:
 
     def is_rank(self) -> bool:
         """Whether it is a rank before it trains; its children are then its helpers."""
-        return self._is_certain or runtime.rank_and_world_size() is not None
+        return self._is_certain or process_group.rank_and_world_size() is not None
 
     def who(self) -> Identity | None:
         """Return this rank; None while it is unknown."""
-        group = runtime.rank_and_world_size() or self._group  # It may have been destroyed.
+        group = process_group.rank_and_world_size() or self._group  # It may have been destroyed.
         if self._me is None or group != self._group:  # Otherwise nothing has changed.
             self._group = group
             place = self._find_place()

@@ -4,11 +4,11 @@ import hashlib
 import os
 import platform
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
+from rank_probe.guest.imports import imported_torch
 from rank_probe.version import __version__
 
 # Variables that change how fast, or over which path, a rank computes and communicates: those of
@@ -55,16 +55,6 @@ NOT_COMPARED: Final = frozenset(
     }
 )
 DRIVER_VERSION: Final = Path("/proc/driver/nvidia/version")
-
-
-def imported_torch() -> Any | None:
-    """Return torch; None while nobody has imported it, or its import has not ended.
-
-    Another thread sees the module from the import's beginning, with nothing in it.
-    """
-    torch = sys.modules.get("torch")
-    spec = getattr(torch, "__spec__", None)
-    return None if getattr(spec, "_initializing", False) else torch
 
 
 def runtime_info(
@@ -133,19 +123,3 @@ def gpu_model() -> str:
     if torch is None or not torch.cuda.is_initialized():
         return ""
     return str(torch.cuda.get_device_name(torch.cuda.current_device()))
-
-
-def rank_and_world_size() -> tuple[int, int] | None:
-    """Return torch.distributed's rank, for launchers without variables; None before its init."""
-    torch = imported_torch()
-    if torch is None or not torch.distributed.is_available():
-        return None
-    if not torch.distributed.is_initialized():
-        return None
-    return torch.distributed.get_rank(), torch.distributed.get_world_size()
-
-
-def has_peers() -> bool:
-    """Whether torch.distributed knows other ranks."""
-    known = rank_and_world_size()
-    return known is not None and known[1] > 1

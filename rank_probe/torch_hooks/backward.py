@@ -14,7 +14,7 @@ from rank_probe.guest.patches import Patches
 from rank_probe.measure import events
 from rank_probe.measure.tape import around
 from rank_probe.measure.timeline import Timeline
-from rank_probe.process import runtime
+from rank_probe.torch_hooks import process_group
 
 # Backwards to cut at their root before a parameter's hook may take over.
 ROOT_CUTS: Final = 3
@@ -137,7 +137,7 @@ class Cut:
     def look_for_peers(self) -> None:
         """Begin to cut if there are any; else leave the next backwards alone."""
         if not self._cuts:
-            self._cuts = runtime.has_peers()
+            self._cuts = process_group.has_peers()
             if self._cuts:
                 self._timeline.wait_for_peers()
             else:

@@ -2,16 +2,25 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
 from rank_probe.guest.guard import never_raise
 from rank_probe.guest.patches import Patches
-from rank_probe.process.lifecycle import Lifecycle
 
 
-def attach(lifecycle: Lifecycle, meanwhile: Callable[[], object]) -> Patches:
+class Listener(Protocol):
+    """Who is told."""
+
+    def rendezvous_begins(self) -> None:
+        """The process group is being created."""
+
+    def rendezvous_ended(self) -> None:
+        """All ranks have met."""
+
+
+def attach(lifecycle: Listener, meanwhile: Callable[[], object]) -> Patches:
     """Tell *lifecycle* of init_process_group, calling *meanwhile* first; `undo` to detach.
 
     Not seen: a script that imported the function by name earlier.
@@ -30,7 +39,7 @@ def attach(lifecycle: Lifecycle, meanwhile: Callable[[], object]) -> Patches:
 
 
 def _told(
-    lifecycle: Lifecycle, meanwhile: Callable[[], object], original: Callable[..., Any]
+    lifecycle: Listener, meanwhile: Callable[[], object], original: Callable[..., Any]
 ) -> Any:
     begins, before, ended = (
         never_raise(lifecycle.rendezvous_begins),

@@ -7,6 +7,8 @@ from typing import Any, Final
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import distributed_c10d
 
+__all__ = ["PrefixStore", "TCPStore", "opener"]  # torch itself names the classes in private only
+
 # For a key that was there a moment ago. Not shorter: a call that returns while the interpreter ends
 # aborts the process, and a wait of this length at the end of a job never returns.
 TIMEOUT: Final = timedelta(seconds=30)

@@ -4,12 +4,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from rank_probe.process import runtime
+from rank_probe.torch_hooks import process_group
 
 
 @pytest.fixture(scope="module")
 def peers() -> Iterator[None]:
     """Have each backward cut, as in a job of several ranks."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "has_peers", lambda: True)
+        patch.setattr(process_group, "has_peers", lambda: True)
         yield

@@ -18,7 +18,7 @@ from rank_probe.lines import sampling
 from rank_probe.measure import events
 from rank_probe.probe import Probe
 from rank_probe.process import runtime
-from rank_probe.torch_hooks import cuda_events, parallel, store
+from rank_probe.torch_hooks import cuda_events, parallel, process_group, store
 from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 from rank_probe.wire.stages import DATA
 from tests.exporter.snapshots import verdict
@@ -38,7 +38,7 @@ def test_torch_distributed_names_the_rank_where_no_launcher_did() -> None:
     """Once the process group is up the rank is known from it."""
     probe = Probe(automatic=True, environment={"MASTER_ADDR": "gpu7"})
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "rank_and_world_size", lambda: (3, 8))
+        patch.setattr(process_group, "rank_and_world_size", lambda: (3, 8))
         snapshot = probe.snapshot()
 
     assert snapshot is not None
@@ -72,7 +72,7 @@ def test_peers_that_come_later_are_seen(monkeypatch: pytest.MonkeyPatch) -> None
     probe.snapshot()
     assert not probe.timeline.state.has_peers
 
-    monkeypatch.setattr(runtime, "has_peers", lambda: True)
+    monkeypatch.setattr(process_group, "has_peers", lambda: True)
     probe.snapshot()
     assert probe.timeline.state.has_peers
 
@@ -80,9 +80,9 @@ def test_peers_that_come_later_are_seen(monkeypatch: pytest.MonkeyPatch) -> None
 def test_rank_is_known_after_its_group_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A short job destroys its process group before the first push."""
     probe = Probe(automatic=True, environment={})
-    monkeypatch.setattr(runtime, "rank_and_world_size", lambda: (1, 2))
+    monkeypatch.setattr(process_group, "rank_and_world_size", lambda: (1, 2))
     probe._look_around()
-    monkeypatch.setattr(runtime, "rank_and_world_size", lambda: None)
+    monkeypatch.setattr(process_group, "rank_and_world_size", lambda: None)
     snapshot = probe.snapshot()
 
     assert snapshot is not None
@@ -260,7 +260,7 @@ def test_part_that_does_not_fit_this_torch_costs_only_itself(
 def test_rank_that_was_off_joins_no_more() -> None:
     """Its peers' steps went on while it was off, so its next ones have other numbers."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runtime, "rank_and_world_size", lambda: (2, 4))
+        patch.setattr(process_group, "rank_and_world_size", lambda: (2, 4))
         patch.setattr(store, "opener", lambda: MemoryStore)
         on, off = (Probe(automatic=False, environment=RANK_2_OF_4) for _ in range(2))
         off._after_push({"level": "off"})
@@ -335,7 +335,7 @@ def test_join_goes_on_with_the_devices_steps(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(runtime, "gpu_uuid", lambda: "GPU-2")
     monkeypatch.setattr(runtime, "gpu_model", lambda: "")
-    monkeypatch.setattr(runtime, "rank_and_world_size", lambda: (2, 4))
+    monkeypatch.setattr(process_group, "rank_and_world_size", lambda: (2, 4))
     monkeypatch.setattr(cuda_events, "CudaEvents", lambda: cuda)
     monkeypatch.setattr(store, "opener", lambda: MemoryStore)
     monkeypatch.setattr(Join, "begin", lambda self, connect, place, steps, who: begun.append(steps))
@@ -363,7 +363,7 @@ def test_what_the_join_needs_is_there_before_training(
     monkeypatch: pytest.MonkeyPatch, rank: str, expected: bool
 ) -> None:
     """The first use, in the middle of training, would hold it up; only rank 0 needs the judge."""
-    for module in ("torch_store", "join_rehearsal", "join_merge"):
+    for module in ("torch_hooks.store", "join.rehearsal", "join.merge"):
         monkeypatch.delitem(sys.modules, f"rank_probe.{module}", raising=False)
     probe = Probe(automatic=False, environment={"RANK": rank, "WORLD_SIZE": "2"})
     probe.attach()

@@ -121,7 +121,8 @@ def connect(world: World, me: Place, timeout_seconds: float) -> None:
     """Take the device, and make the process group that is measured."""
     import torch
     from torch import distributed
-    from torch._C._distributed_c10d import PrefixStore
+
+    from rank_probe.torch_hooks.store import PrefixStore
 
     world.says("the making of the process group")
     world.device = torch.device("cpu")
@@ -165,8 +166,9 @@ def _gpu(local_rank: int, count: int) -> int:
 
 
 def _store(me: Place, timeout_seconds: float) -> Any:
-    from torch._C._distributed_c10d import PrefixStore
     from torch.distributed.rendezvous import rendezvous
+
+    from rank_probe.torch_hooks.store import PrefixStore
 
     os.environ |= {"RANK": str(me.rank), "WORLD_SIZE": str(me.size)}
     patience = timedelta(seconds=timeout_seconds + LATER_SECONDS)

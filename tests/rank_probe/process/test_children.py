@@ -172,7 +172,7 @@ def test_nothing_is_carried_to_the_children_of_a_rank(monkeypatch: pytest.Monkey
     monkeypatch.setattr(spawn, "get_preparation_data", prepare)
     bare = set(prepare("child"))
     is_rank = False
-    children.follow(children.Options(), lambda: is_rank)
+    children.follow(children.Options(), lambda options: None, lambda: is_rank)
 
     assert set(spawn.get_preparation_data("child")) - bare == {"rank_probe"}
     is_rank = True

@@ -7,8 +7,9 @@ import pytest
 
 from exporter.ranks.store import RankStore, Superseded
 from rank_probe.probe import Probe
-from rank_probe.process import children, runtime
+from rank_probe.process import children
 from rank_probe.process.own_rank import OwnRank
+from rank_probe.torch_hooks import process_group
 
 TORCHRUN = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "RANKSKEW_JOB_ID": "j"}
 SLURM = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "1", "SLURM_NTASKS": "2", "SLURM_LOCALID": "0"}
@@ -24,18 +25,18 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Set:
     """Set what torch's process group says; without arguments, that there is none."""
 
     def set_group(*place: int) -> None:
-        monkeypatch.setattr(runtime, "rank_and_world_size", lambda: place or None)
+        monkeypatch.setattr(process_group, "rank_and_world_size", lambda: place or None)
 
     set_group()
     return set_group
 
 
-def claim(environment: dict[str, str], *, has_stepped: bool = False) -> OwnRank:
+def own_rank(environment: dict[str, str], *, has_stepped: bool = False) -> OwnRank:
     return OwnRank(environment, {}, lambda: has_stepped)
 
 
-def place(claim: OwnRank) -> tuple[int, int] | None:
-    me = claim.who()
+def place(own: OwnRank) -> tuple[int, int] | None:
+    me = own.who()
     return None if me is None else (me.rank, me.world_size)
 
 
@@ -60,14 +61,14 @@ def test_launcher_is_believed_at_once_if_it_started_this_process(
     after_a_step: tuple[int, int],
 ) -> None:
     """A node's only task may start the ranks itself, so nobody is named before it trains."""
-    assert place(claim(environment)) == at_once
-    assert place(claim(environment, has_stepped=True)) == after_a_step
+    assert place(own_rank(environment)) == at_once
+    assert place(own_rank(environment, has_stepped=True)) == after_a_step
 
 
 @pytest.mark.parametrize("environment", [{}, TORCHRUN, TASK_PER_NODE, TASKS_ON_NODE])
 def test_process_group_wins(group: Set, environment: dict[str, str]) -> None:
     """Its rank and size are the job's, whatever the launcher counted; also once it is gone."""
-    mine = claim(environment)
+    mine = own_rank(environment)
     mine.who()
     group(5, 8)
     assert place(mine) == (5, 8)
@@ -80,14 +81,14 @@ def test_group_of_one_in_a_larger_job_is_not_the_job(group: Set) -> None:
     """Where each rank has a group of its own, all would be rank 0."""
     group(0, 1)
 
-    assert place(claim(TORCHRUN)) == (2, 4)
-    assert place(claim({})) == (0, 1)
+    assert place(own_rank(TORCHRUN)) == (2, 4)
+    assert place(own_rank({})) == (0, 1)
 
 
 def test_tasks_number_on_its_node_is_not_its_ranks(group: Set) -> None:
     """Both ranks of one SLURM task would be local rank 0."""
     group(1, 2)
-    me = claim({**TASK_PER_NODE, "SLURM_PROCID": "0"}).who()
+    me = own_rank({**TASK_PER_NODE, "SLURM_PROCID": "0"}).who()
 
     assert me is not None
     assert (me.rank, me.local_rank, me.job_id) == (1, "", "7")
@@ -97,7 +98,7 @@ def test_child_is_not_who_its_parent_is(group: Set, monkeypatch: pytest.MonkeyPa
     """It inherits its parent's variables; a process group of its own makes it a rank."""
     monkeypatch.setattr(children, "is_child", lambda: True)
     monkeypatch.setattr(children, "index", lambda: 3)
-    child = claim(TORCHRUN, has_stepped=True)
+    child = own_rank(TORCHRUN, has_stepped=True)
     assert child.who() is None
     group(7, 8)
     me = child.who()
@@ -109,7 +110,7 @@ def test_child_is_not_who_its_parent_is(group: Set, monkeypatch: pytest.MonkeyPa
 def test_variables_of_the_script_count(group: Set) -> None:
     """The leading node names an unnamed job, and scripts without a launcher set it themselves."""
     environment = {"HOSTNAME": "gpu8"}
-    mine = claim(environment)
+    mine = own_rank(environment)
     assert mine.who() is None
     environment["MASTER_ADDR"] = "gpu7"
     group(1, 2)

@@ -8,6 +8,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from rank_probe.process import runtime
+from rank_probe.torch_hooks import process_group
 
 
 def fake_torch(*, cuda_initialized: bool, distributed_initialized: bool) -> SimpleNamespace:
@@ -40,7 +41,7 @@ def test_without_torch_only_python_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
     assert set(runtime.runtime_info()) == {"python", "probe", "driver", "env_hash"}
     assert runtime.gpu_uuid() == ""
-    assert runtime.rank_and_world_size() is None
+    assert process_group.rank_and_world_size() is None
 
 
 def test_versions_of_a_gpu_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +118,7 @@ def test_cuda_is_not_initialised_to_ask(monkeypatch: pytest.MonkeyPatch) -> None
 
     assert runtime.gpu_uuid() == ""
     assert "device_count" not in runtime.runtime_info()
-    assert runtime.rank_and_world_size() is None
+    assert process_group.rank_and_world_size() is None
 
 
 def test_process_group_knows_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,7 +126,7 @@ def test_process_group_knows_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
     monkeypatch.setitem(sys.modules, "torch", torch)
 
-    assert runtime.rank_and_world_size() == (5, 8)
+    assert process_group.rank_and_world_size() == (5, 8)
 
 
 def test_torch_that_is_still_being_imported_is_not_there_yet(
@@ -139,4 +140,4 @@ def test_torch_that_is_still_being_imported_is_not_there_yet(
 
     assert "torch" not in runtime.runtime_info()
     assert (runtime.gpu_uuid(), runtime.gpu_model()) == ("", "")
-    assert runtime.rank_and_world_size() is None
+    assert process_group.rank_and_world_size() is None

@@ -15,9 +15,8 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from rank_probe.guest.patches import Patches
 from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
-from rank_probe.process import runtime
 from rank_probe.torch_hooks import backward as torch_backward
-from rank_probe.torch_hooks import collectives, training_loop
+from rank_probe.torch_hooks import collectives, process_group, training_loop
 from rank_probe.wire.stages import BACKWARD, DATA, EVAL, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
 
 pytestmark = pytest.mark.usefixtures("peers")
@@ -281,7 +280,7 @@ def test_backward_within_a_backward_keeps_the_cut_at_the_root(timeline: Timeline
 
 def test_rank_without_peers_is_not_cut(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
     """It waits for nobody: no hook is left anywhere, and all of its backward is `backward`."""
-    monkeypatch.setattr(runtime, "has_peers", lambda: False)
+    monkeypatch.setattr(process_group, "has_peers", lambda: False)
     job = Job(timeline)
     before = job.hooks()
     job.step(torch_backward.ROOT_CUTS + 1)
@@ -295,10 +294,10 @@ def test_backward_is_cut_as_soon_as_there_are_peers(
     timeline: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A script may create its process group after its first backward."""
-    monkeypatch.setattr(runtime, "has_peers", lambda: False)
+    monkeypatch.setattr(process_group, "has_peers", lambda: False)
     job = Job(timeline)
     job.step(2)
-    monkeypatch.setattr(runtime, "has_peers", lambda: True)
+    monkeypatch.setattr(process_group, "has_peers", lambda: True)
     timeline.wait_for_peers()
     job.step()
     timeline.steps.fold()

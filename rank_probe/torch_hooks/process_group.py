@@ -1,0 +1,66 @@
+"""torch's process group: this process's place in it, and the moment that it is created.
+
+Imports no torch: the script may not have done so yet.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from rank_probe.guest.imports import imported_torch
+from rank_probe.guest.patches import Patches
+
+
+def rank_and_world_size() -> tuple[int, int] | None:
+    """Return torch.distributed's rank, for launchers without variables; None before its init."""
+    torch = imported_torch()
+    if torch is None or not torch.distributed.is_available():
+        return None
+    if not torch.distributed.is_initialized():
+        return None
+    return torch.distributed.get_rank(), torch.distributed.get_world_size()
+
+
+def has_peers() -> bool:
+    """Whether torch.distributed knows other ranks."""
+    known = rank_and_world_size()
+    return known is not None and known[1] > 1
+
+
+def before_created(torch: Any, patches: Patches, call: Callable[[], object]) -> None:
+    """Call *call*, which must not raise, as soon as a process group is created.
+
+    What is replaced is added to *patches*; *call* may undo them.
+    """
+    if not torch.distributed.is_available():
+        return
+    c10d = torch.distributed.distributed_c10d
+    original = c10d.init_process_group
+
+    @functools.wraps(original)
+    def init_process_group(*args: Any, **kwargs: Any) -> Any:
+        call()
+        # Now the one that the probe has patched, so that the rendezvous is timed.
+        patched = c10d.init_process_group
+        return (original if patched is init_process_group else patched)(*args, **kwargs)
+
+    # init_device_mesh calls it too, by the name that its module imported.
+    for module in (c10d, torch.distributed, torch.distributed.device_mesh):
+        if getattr(module, "init_process_group", None) is original:
+            patches.wrap(module, "init_process_group", lambda _: init_process_group)
+    # A forked child may know the function by a name that its parent imported before; all of them
+    # end here. This costs the rendezvous.
+    if hasattr(c10d, "_update_default_pg"):
+        patches.wrap(c10d, "_update_default_pg", functools.partial(_seeing_group, call))
+
+
+def _seeing_group(
+    call: Callable[[], object], original: Callable[[Any], object]
+) -> Callable[[Any], object]:
+    def _update_default_pg(group: Any) -> object:
+        result = original(group)
+        if group is not None:  # None when it is destroyed.
+            call()
+        return result
+
+    return _update_default_pg

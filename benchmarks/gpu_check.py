@@ -25,7 +25,7 @@ from benchmarks.report import write
 from rank_probe.guest.guard import failures
 from rank_probe.measure import events
 from rank_probe.measure.device_clock import DeviceClock
-from rank_probe.measure.ledger import Totals
+from rank_probe.measure.ledger import StepTotals
 from rank_probe.torch_hooks.cuda_events import CudaEvents
 from rank_probe.wire.stages import STAGES
 
@@ -124,7 +124,7 @@ def profiled_ms(trace: dict[str, Any]) -> Stages:
     return found
 
 
-def per_step(before: Totals, after: Totals) -> Stages:
+def per_step(before: StepTotals, after: StepTotals) -> Stages:
     """Return ms per step by stage between two readings of a clock."""
     steps = max(after.steps - before.steps, 1)
     return {

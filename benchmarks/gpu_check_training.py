@@ -12,7 +12,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, Dataset
 
 from rank_probe.measure.device_clock import DeviceClock
-from rank_probe.measure.ledger import Totals
+from rank_probe.measure.ledger import StepTotals
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import backward, collectives, training_loop
 from rank_probe.torch_hooks.cuda_events import CudaEvents
@@ -71,7 +71,7 @@ class Clocks:
     timeline: Timeline = field(default_factory=lambda: Timeline(automatic=True))
     device: DeviceClock = field(default_factory=lambda: DeviceClock(CudaEvents()))
 
-    def read(self) -> tuple[Totals, Totals]:
+    def read(self) -> tuple[StepTotals, StepTotals]:
         """Return the host's and the device's totals, with the device idle."""
         self.timeline.finish()
         torch.cuda.synchronize()

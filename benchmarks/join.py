@@ -33,7 +33,7 @@ from benchmarks.join_ranks import LATE_RANK, PREFIX, steps_of_round
 from benchmarks.report import quartiles, show, write
 from rank_probe.join.result import read_result
 from rank_probe.join.ring import STEPS_A_ROUND
-from rank_probe.join.rounds import Place, Rounds
+from rank_probe.join.rounds import PlaceInJob, Rounds
 from rank_probe.measure.vectors import Vectors
 from rank_probe.process.identity import Identity
 from rank_probe.wire.stages import DATA
@@ -150,7 +150,7 @@ def awake_seconds() -> float:
 
 def world_rows(ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
     """Yield what a round with *ranks* takes, in total and in rank 0."""
-    place = Place(0, ranks)
+    place = PlaceInJob(0, ranks)
     kept = Vectors(lambda: None)
     me = Identity("bench", "all", 0, ranks, "0", "0", attempt=0)
     posts, reads, beside = [], [], Beside()

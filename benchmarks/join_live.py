@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rank_probe.join import rounds
 from rank_probe.join.join import Join
-from rank_probe.join.rounds import Place
+from rank_probe.join.rounds import PlaceInJob
 from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
 from rank_probe.process.identity import Identity
@@ -61,7 +61,7 @@ def main() -> None:
         each = Join({}, lambda: None)
         connect = opener()
         if with_join and connect is not None:
-            each.begin(connect, Place(rank, ranks), timeline.steps, lambda: me)
+            each.begin(connect, PlaceInJob(rank, ranks), timeline.steps, lambda: me)
         dist.barrier()
         times = [step() for _ in range(steps)]
         joined += each.snapshot_fields([]).get("joined_seconds") or 0.0

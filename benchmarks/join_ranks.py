@@ -13,8 +13,8 @@ from typing import Any
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 
 from rank_probe.join.result import read_result
-from rank_probe.join.ring import ROUNDS, STEPS_A_ROUND, Ring, digest
-from rank_probe.join.rounds import Place
+from rank_probe.join.ring import ROUNDS, STEPS_A_ROUND, StepRing, digest
+from rank_probe.join.rounds import PlaceInJob
 from rank_probe.measure.vectors import StepVector
 from rank_probe.wire.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
 
@@ -35,10 +35,10 @@ def steps_of_round(number: int, late: bool) -> list[StepVector]:
 
 def messages(ranks: int, number: int) -> tuple[bytes, bytes]:
     """Return the rings of a late and a healthy rank at round *number*."""
-    period = Place(0, ranks).period_seconds
+    period = PlaceInJob(0, ranks).period_seconds
     found = []
     for late in (True, False):
-        ring = Ring(period)
+        ring = StepRing(period)
         for each in range(max(1, number - int(ROUNDS)), number + 1):
             ring.take(steps_of_round(each, late), each * period)
         found.append(ring.message(ranks, digest("all"), 0))

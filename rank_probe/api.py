@@ -25,7 +25,9 @@ T = TypeVar("T")
 
 _probe: "Probe | None" = None
 _inherited: "Probe | None" = None  # The parent's, in a forked child: off, but attached.
-_of_parent: children.Options | None = None  # What `_probe` was started with, if by the parent's.
+_of_parent: children.StartOptions | None = (
+    None  # What `_probe` was started with, if by the parent's.
+)
 _stages: dict[str, AbstractContextManager[None]] = {}  # Cached, so that a step allocates nothing.
 _OFF: AbstractContextManager[None] = nullcontext()
 _next: Callable[[Iterator[Any]], Any] = next  # timed while the probe runs
@@ -50,7 +52,7 @@ def start(
     """
     if os.environ.get("RANK_PROBE") == "0":
         return
-    options = children.Options(automatic, job_id, peer_group, measure)
+    options = children.StartOptions(automatic, job_id, peer_group, measure)
     if children.is_being_prepared():
         # The script's top: what the child does has not begun, and it may be a loader's worker.
         is_rank = functools.partial(identity.is_certain, os.environ)
@@ -64,10 +66,10 @@ def start(
 
 def arrive_as_child(**options: Any) -> None:
     """Wait, in a child that multiprocessing prepares, until it turns out to be a rank."""
-    children.arrive(children.Options(**options), start_as_child)
+    children.arrive(children.StartOptions(**options), start_as_child)
 
 
-def start_as_child(options: children.Options) -> None:
+def start_as_child(options: children.StartOptions) -> None:
     """Start as `start` did in the parent, in a child that turned out to be a rank."""
     global _of_parent
     if _probe is None:
@@ -75,7 +77,7 @@ def start_as_child(options: children.Options) -> None:
         _of_parent = options
 
 
-def _start(options: children.Options) -> None:
+def _start(options: children.StartOptions) -> None:
     from rank_probe.probe import Probe  # Takes 0.1 s, which a child may never need.
 
     global _probe, _of_parent, _next

@@ -13,7 +13,7 @@ from rank_probe.guest.imports import when_imported
 from rank_probe.guest.patches import Patches
 from rank_probe.guest.yielding import give_way
 from rank_probe.join.join import Join
-from rank_probe.join.rounds import Place
+from rank_probe.join.rounds import PlaceInJob
 from rank_probe.judge.late_stage import late_stage
 from rank_probe.lines.stacks import Stacks
 from rank_probe.measure.timeline import Timeline
@@ -25,7 +25,7 @@ from rank_probe.process.own_rank import OwnRank
 from rank_probe.report.control import Control
 from rank_probe.report.missing_steps import MissingSteps
 from rank_probe.report.push import DEFAULT_ENDPOINT, Pusher
-from rank_probe.report.report import Parts, Report
+from rank_probe.report.report import Parts, RankReport
 from rank_probe.report.trace import Trace
 from rank_probe.torch_hooks import process_group
 from rank_probe.torch_hooks.dynamo import hide_probe
@@ -86,7 +86,7 @@ class Probe:
         self._parts.thread_states = self.stacks.states
         self._parts.loader = self.stacks.loader
         self._answer: Mapping[str, object] = {}
-        self._report = Report(self._parts, source="automatic" if automatic else "manual")
+        self._report = RankReport(self._parts, source="automatic" if automatic else "manual")
         self._report.runtime_info = runtime.runtime_info()
         self._patches: list[Patches] = []
         self._mesh: Coordinates | None = None
@@ -267,7 +267,7 @@ class Probe:
         if connect is not None:
             device = self._parts.device
             steps = self.timeline.steps if device is None else device.steps
-            self._parts.join.begin(connect, Place(*known), steps, self.own_rank.who)
+            self._parts.join.begin(connect, PlaceInJob(*known), steps, self.own_rank.who)
 
     def _go_on_in_device_time(self) -> None:
         from rank_probe.measure.device_clock import DeviceClock

@@ -20,11 +20,11 @@ from rank_probe.judge.windows import (
     SPREAD_PEERS,
     STANDS_OUT_RATIO,
     WORK_STAGES,
-    Group,
     Leader,
     Mark,
     Standing,
     Window,
+    WindowGroup,
     spread_scale,
 )
 from rank_probe.wire.stages import STAGES
@@ -166,7 +166,7 @@ class PlainReduction:
 
     def _group(
         self, position: int, means: Sums, earlier: Sums | None, watched: Collection[int]
-    ) -> Group:
+    ) -> WindowGroup:
         members = self._members[position]
         normal, normal_squared = means.groups[position]
         rows = [means.ranks[member] for member in members]
@@ -188,7 +188,7 @@ class PlainReduction:
             for at, member in enumerate(members)
             if self._ranks[member] in watched and at not in standing
         ]
-        return Group(
+        return WindowGroup(
             name=self._names[position],
             ranks=len(members),
             baseline=normal + usual,

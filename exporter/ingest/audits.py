@@ -9,10 +9,10 @@ from pydantic.dataclasses import dataclass
 from exporter.ingest.values import Label
 from exporter.operator.refusals import REFUSALS
 from exporter.ranks.audits import Audits
-from rank_probe.audit.checks.findings import Status
+from rank_probe.audit.checks.findings import AuditStatus
 from rank_probe.audit.names import AUDIT_PATH, CHECKS
 
-STATUSES: Final = tuple(status.value for status in Status)
+STATUSES: Final = tuple(status.value for status in AuditStatus)
 # Room for the checks of later releases, which are ignored.
 MOST_CHECKS: Final = 64
 

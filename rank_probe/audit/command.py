@@ -14,10 +14,10 @@ from rank_probe.audit.checks.catalog import audit
 from rank_probe.audit.checks.launch import Launch
 from rank_probe.audit.exchange import NoAnswer
 from rank_probe.audit.push import NotPushed, push
-from rank_probe.audit.readings.files import Mounts
+from rank_probe.audit.readings.files import NodeMounts
 from rank_probe.audit.report import as_json, as_metrics, as_text, failed
 from rank_probe.audit.session import Asked, look
-from rank_probe.command_line.parser import Parser, duration
+from rank_probe.command_line.parser import CommandParser, duration
 
 DESCRIPTION: Final = """\
 Say whether this launch could be slow, or hang, because of how it is set up. Under
@@ -35,9 +35,9 @@ examples:
 """
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the parser of the command's options."""
-    options = Parser("audit", DESCRIPTION, EXAMPLES)
+    options = CommandParser("audit", DESCRIPTION, EXAMPLES)
     options.add_argument(
         "--workers",
         metavar="NUMBER",
@@ -94,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
         pin_memory=options.pin_memory,
         ranks_here=options.ranks,
         seconds=options.timeout,
-        mounts=Mounts(vars(options)["path.procfs"], vars(options)["path.sysfs"]),
+        mounts=NodeMounts(vars(options)["path.procfs"], vars(options)["path.sysfs"]),
     )
 
     def report(launch: Launch) -> int:

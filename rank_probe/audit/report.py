@@ -4,23 +4,23 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from rank_probe.audit.checks.findings import Finding, Outcome, Status, count
+from rank_probe.audit.checks.findings import AuditFinding, AuditStatus, Outcome, count
 from rank_probe.audit.checks.launch import Launch
 from rank_probe.audit.names import METRIC
 from rank_probe.version import __version__
 
 SHOWN: Final = {
-    Status.FAIL: "FAIL",
-    Status.WARN: "WARN",
-    Status.NOT_CHECKED: "not checked",
-    Status.OK: "OK",
+    AuditStatus.FAIL: "FAIL",
+    AuditStatus.WARN: "WARN",
+    AuditStatus.NOT_CHECKED: "not checked",
+    AuditStatus.OK: "OK",
 }
 WIDTH: Final = max(map(len, SHOWN.values()))
 
 
 def failed(outcomes: Sequence[Outcome], strict: bool) -> bool:
     """Whether the launch should not start; *strict* makes a warning enough."""
-    enough = (Status.FAIL, Status.WARN) if strict else (Status.FAIL,)
+    enough = (AuditStatus.FAIL, AuditStatus.WARN) if strict else (AuditStatus.FAIL,)
     return any(one.status in enough for one in outcomes)
 
 
@@ -71,9 +71,11 @@ def _lines(launch: Launch, outcomes: Sequence[Outcome], strict: bool) -> Iterato
                 yield f"{'':{WIDTH}}  do: {finding.advice}"
         if one.more:
             yield f"{'':{WIDTH}}  and {one.more} more of {one.check}"
-    counts = {status: sum(one.status is status for one in outcomes) for status in Status}
-    summed = f"{counts[Status.FAIL]} failed, {counts[Status.WARN]} warned, "
-    summed += f"{counts[Status.OK]} are fine, {counts[Status.NOT_CHECKED]} were not checked"
+    counts = {status: sum(one.status is status for one in outcomes) for status in AuditStatus}
+    summed = f"{counts[AuditStatus.FAIL]} failed, {counts[AuditStatus.WARN]} warned, "
+    summed += (
+        f"{counts[AuditStatus.OK]} are fine, {counts[AuditStatus.NOT_CHECKED]} were not checked"
+    )
     yield f"{'problem' if failed(outcomes, strict) else 'ok'}: of {len(outcomes)} checks {summed}"
 
 
@@ -86,7 +88,7 @@ def _subject(launch: Launch) -> str:
     return f"{count(len(launch.facts), 'rank')}{of} on {on}"
 
 
-def _finding(finding: Finding) -> dict[str, str]:
+def _finding(finding: AuditFinding) -> dict[str, str]:
     return {
         "status": finding.status.value,
         "reason": finding.reason,

@@ -9,7 +9,7 @@ from rank_probe.audit import exchange
 from rank_probe.audit.checks.launch import Launch
 from rank_probe.audit.exchange import Exchange, NoAnswer
 from rank_probe.audit.readings import devices, gather
-from rank_probe.audit.readings.files import Mounts
+from rank_probe.audit.readings.files import NodeMounts
 from rank_probe.process import identity
 from rank_probe.process.identity import Identity
 
@@ -28,7 +28,7 @@ class Asked:
     pin_memory: bool
     ranks_here: int | None
     seconds: float
-    mounts: Mounts
+    mounts: NodeMounts
 
 
 def look(

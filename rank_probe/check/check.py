@@ -8,8 +8,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from rank_probe.check.exporter import TIMEOUT_SECONDS, DryRun, dry_run
-from rank_probe.check.problem import Problem
+from rank_probe.check.exporter import TIMEOUT_SECONDS, DryRunAnswer, dry_run
+from rank_probe.check.problem import CannotReport
 from rank_probe.check.unix_socket import SocketFile, look_at, require_writable, socket_path
 from rank_probe.process import identity
 from rank_probe.process.identity import Identity
@@ -26,7 +26,7 @@ LATER_THAN_ANY: Final = 2**31
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class Checked:
     """What was found, as far as the check came; *problem* is None if ranks can report."""
 
     job_id: str
@@ -35,8 +35,8 @@ class Found:
     rank_source: str | None
     endpoint: str
     socket: SocketFile | None
-    answer: DryRun | None
-    problem: Problem | None
+    answer: DryRunAnswer | None
+    problem: CannotReport | None
     warnings: tuple[str, ...]
 
 
@@ -45,7 +45,7 @@ def check(
     wait_seconds: float = 0.0,
     require_scrape: bool = False,
     say: Callable[[str], None] = lambda sentence: None,
-) -> Found:
+) -> Checked:
     """Look, for up to *wait_seconds* until all is well; *say* what that waits for."""
     give_up = time.monotonic() + wait_seconds
     said = ""
@@ -64,7 +64,7 @@ def look(
     environment: Mapping[str, str],
     require_scrape: bool = False,
     say: Callable[[str], None] = lambda sentence: None,
-) -> Found:
+) -> Checked:
     """Look once."""
     known = identity.with_namespace(environment)
     endpoint = known.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT
@@ -80,9 +80,9 @@ def look(
         answer.require_accepted()
         if require_scrape:
             _require_scrape(answer)
-    except Problem as found:
+    except CannotReport as found:
         problem = found
-    return Found(
+    return Checked(
         job_id=identity.job_id(known),
         job_source=identity.job_id_source(known),
         rank=me,
@@ -131,7 +131,7 @@ def first_snapshot(environment: Mapping[str, str], me: Identity | None) -> Snaps
     )
 
 
-def _nobody_scrapes(answer: DryRun) -> str | None:
+def _nobody_scrapes(answer: DryRunAnswer) -> str | None:
     """Return that nobody has scraped the exporter lately; None if somebody has."""
     if any(one.seconds_ago <= LATELY_SECONDS for one in answer.scraped):
         return None
@@ -141,13 +141,13 @@ def _nobody_scrapes(answer: DryRun) -> str | None:
     )
 
 
-def _require_scrape(answer: DryRun) -> None:
+def _require_scrape(answer: DryRunAnswer) -> None:
     if nobody := _nobody_scrapes(answer):
-        raise Problem(nobody, may_pass=True)
+        raise CannotReport(nobody, may_pass=True)
 
 
 def _warnings(
-    environment: Mapping[str, str], answer: DryRun | None, require_scrape: bool
+    environment: Mapping[str, str], answer: DryRunAnswer | None, require_scrape: bool
 ) -> Iterator[str]:
     if environment.get("RANK_PROBE") == "0":
         yield "RANK_PROBE=0 turns the probe off here: no rank will report"

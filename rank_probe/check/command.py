@@ -7,7 +7,7 @@ from typing import Final
 
 from rank_probe.check.check import check
 from rank_probe.check.report import as_json, as_text
-from rank_probe.command_line.parser import Parser, duration
+from rank_probe.command_line.parser import CommandParser, duration
 
 DESCRIPTION: Final = """\
 Post a dry run of a snapshot to the exporter of this node, and say whether a rank
@@ -23,9 +23,9 @@ examples:
 """
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the parser of the command's options."""
-    options = Parser("check", DESCRIPTION, EXAMPLES)
+    options = CommandParser("check", DESCRIPTION, EXAMPLES)
     options.add_argument(
         "--wait",
         metavar="DURATION",

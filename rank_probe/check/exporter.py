@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from rank_probe.check.problem import Problem
+from rank_probe.check.problem import CannotReport
 from rank_probe.report.push import DEFAULT_ENDPOINT, Bearer, open_connection
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import DRY_RUN_PATH, Snapshot
@@ -24,7 +24,7 @@ PASSING_RESULTS: Final = ("no_room", "forbidden", "superseded")
 
 
 @dataclass(frozen=True, slots=True)
-class Scraper:
+class LastScraper:
     """Who fetched /metrics, and how long ago."""
 
     address: str
@@ -45,7 +45,7 @@ class Running:
 
 
 @dataclass(frozen=True, slots=True)
-class DryRun:
+class DryRunAnswer:
     """What an exporter of *version* says about a snapshot; *reason* is why it would refuse it.
 
     *running* is None if the exporter is too old to say which jobs run.
@@ -55,13 +55,13 @@ class DryRun:
     result: str
     reason: str | None
     unknown_fields: int
-    scraped: tuple[Scraper, ...]
+    scraped: tuple[LastScraper, ...]
     running: tuple[Running, ...] | None = None
 
     def require_accepted(self) -> None:
         """Raise Problem if the snapshot would be refused."""
         if self.reason is not None:
-            raise Problem(
+            raise CannotReport(
                 f"the exporter would refuse this rank: {self.reason.rstrip('.')}",
                 may_pass=self.result in PASSING_RESULTS,
             )
@@ -74,7 +74,7 @@ class _Reply:
     content: dict[str, Any]
 
 
-def dry_run(endpoint: str, snapshot: Snapshot, environment: Mapping[str, str]) -> DryRun:
+def dry_run(endpoint: str, snapshot: Snapshot, environment: Mapping[str, str]) -> DryRunAnswer:
     """Return what the exporter at *endpoint* says; raises Problem if none answers."""
     bearer = Bearer(environment.get("RANKSKEW_TOKEN_FILE", ""), endpoint)
     bearer.read()
@@ -85,15 +85,15 @@ def dry_run(endpoint: str, snapshot: Snapshot, environment: Mapping[str, str]) -
         raise _explain(endpoint, reply) from None
 
 
-def _understood(content: Mapping[str, Any]) -> DryRun:
+def _understood(content: Mapping[str, Any]) -> DryRunAnswer:
     reason = content["reason"]
-    return DryRun(
+    return DryRunAnswer(
         version=str(content["version"]),
         result=str(content["result"]),
         reason=None if content["would_accept"] else str(reason),
         unknown_fields=int(content["unknown_fields"]),
         scraped=tuple(
-            Scraper(str(one["address"]), str(one["agent"]), float(one["seconds_ago"]))
+            LastScraper(str(one["address"]), str(one["agent"]), float(one["seconds_ago"]))
             for one in content["scraped"]
         ),
         running=_running(content.get("running")),
@@ -109,29 +109,29 @@ def _running(jobs: Sequence[Mapping[str, Any]] | None) -> tuple[Running, ...] | 
     )
 
 
-def _explain(endpoint: str, reply: _Reply) -> Problem:
+def _explain(endpoint: str, reply: _Reply) -> CannotReport:
     """Return the problem with a *reply* that is no answer to a dry run."""
     said = reply.content.get("error")
     sentence = said.rstrip(".") if isinstance(said, str) else f"it answers {reply.status}"
     if reply.status == http.client.SERVICE_UNAVAILABLE and isinstance(said, str):
-        return Problem(f"the exporter turns this rank away: {sentence}", may_pass=True)
+        return CannotReport(f"the exporter turns this rank away: {sentence}", may_pass=True)
     title, version = _description(endpoint)
     if title == INGEST and reply.status == http.client.NOT_FOUND:
-        return Problem(
+        return CannotReport(
             f"the exporter at {endpoint} is rankskew {version}, which cannot check a rank: upgrade "
             f"it to {__version__}, the version of this probe"
         )
     if title == INGEST:
         too_often = reply.status == http.client.TOO_MANY_REQUESTS
-        return Problem(f"the exporter refuses: {sentence}", may_pass=too_often)
+        return CannotReport(f"the exporter refuses: {sentence}", may_pass=too_often)
     if title in (WEB, OPERATOR):
         serves = "its page and its metrics" if title == WEB else "its operator"
-        return Problem(
+        return CannotReport(
             f"{endpoint} is where the exporter serves {serves}, and no rank can report there: set "
             f"RANKSKEW_EXPORTER to its --ingest.socket, by default {DEFAULT_ENDPOINT}"
         )
     server = f", and calls itself {reply.server}" if reply.server else ""
-    return Problem(
+    return CannotReport(
         f"what listens at {endpoint} is not an exporter: it answers {reply.status} to a rank's "
         f"snapshot{server}; set RANKSKEW_EXPORTER to where the exporter of this node listens"
     )
@@ -141,7 +141,7 @@ def _description(endpoint: str) -> tuple[str, str]:
     """Return title and version of the API at *endpoint*, '' if it describes none."""
     try:
         info = _ask(endpoint, "GET", DESCRIPTION_PATH).content.get("info")
-    except Problem:
+    except CannotReport:
         return "", ""
     return (
         (str(info.get("title")), str(info.get("version"))) if isinstance(info, dict) else ("", "")
@@ -158,7 +158,7 @@ def _ask(
     try:
         connection = open_connection(endpoint)
     except ValueError as error:
-        raise Problem(str(error)) from error
+        raise CannotReport(str(error)) from error
     connection.timeout = TIMEOUT_SECONDS
     try:
         connection.request(
@@ -173,21 +173,23 @@ def _ask(
         connection.close()
 
 
-def _no_answer(endpoint: str, error: Exception) -> Problem:
+def _no_answer(endpoint: str, error: Exception) -> CannotReport:
     """Return the problem with an *endpoint* that failed with *error*."""
     if isinstance(error, http.client.HTTPException) and not isinstance(error, OSError):
-        return Problem(f"what listens at {endpoint} is not an exporter: its answer is not HTTP")
+        return CannotReport(
+            f"what listens at {endpoint} is not an exporter: its answer is not HTTP"
+        )
     if isinstance(error, TimeoutError):
         why = f"nothing answers at {endpoint} within {TIMEOUT_SECONDS:.0f} s"
-        return Problem(f"{why}: the exporter there hangs or starts", may_pass=True)
+        return CannotReport(f"{why}: the exporter there hangs or starts", may_pass=True)
     if isinstance(error, ConnectionRefusedError):
         why = f"nothing listens at {endpoint}"
-        return Problem(f"{why}: start one with: rankskew exporter", may_pass=True)
+        return CannotReport(f"{why}: start one with: rankskew exporter", may_pass=True)
     if isinstance(error, OSError):
         number = error.errno or 0
         why = os.strerror(number) if number > 0 else str(error.strerror or error)
-        return Problem(f"{endpoint} does not answer: {why}", may_pass=True)
-    return Problem(f"RANKSKEW_EXPORTER={endpoint} cannot be reached: {error}")
+        return CannotReport(f"{endpoint} does not answer: {why}", may_pass=True)
+    return CannotReport(f"RANKSKEW_EXPORTER={endpoint} cannot be reached: {error}")
 
 
 def _object(body: bytes) -> dict[str, Any]:

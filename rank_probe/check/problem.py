@@ -1,7 +1,7 @@
 """Why ranks could not report from here."""
 
 
-class Problem(Exception):
+class CannotReport(Exception):
     """One sentence on what is wrong and what to do; *may_pass* if it may be enough to wait."""
 
     def __init__(self, sentence: str, may_pass: bool = False) -> None:

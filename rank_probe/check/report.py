@@ -5,17 +5,17 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from rank_probe.check.check import Found
-from rank_probe.check.exporter import Scraper
+from rank_probe.check.check import Checked
+from rank_probe.check.exporter import LastScraper
 from rank_probe.version import __version__
 
 
-def as_text(found: Found) -> str:
+def as_text(found: Checked) -> str:
     """Return a line for each thing that was found; the last one says whether ranks can report."""
     return "\n".join(_lines(found))
 
 
-def as_json(found: Found) -> str:
+def as_json(found: Checked) -> str:
     """Return *found* for scripts; docs/operating.md describes the fields."""
     answer = found.answer
     document: dict[str, Any] = {
@@ -41,7 +41,7 @@ def as_json(found: Found) -> str:
     return json.dumps(document, indent=2, allow_nan=False)
 
 
-def _lines(found: Found) -> Iterator[str]:
+def _lines(found: Checked) -> Iterator[str]:
     yield f"probe: rankskew {__version__}"
     yield f"job: {found.job_id!r}, from {found.job_source}"
     if found.rank is None:
@@ -67,13 +67,13 @@ def _lines(found: Found) -> Iterator[str]:
     yield "ok: ranks can report" if found.problem is None else f"problem: {found.problem}"
 
 
-def _scraped(scrapers: tuple[Scraper, ...]) -> Iterator[str]:
+def _scraped(scrapers: tuple[LastScraper, ...]) -> Iterator[str]:
     for scraper in scrapers:
         agent = f" ({scraper.agent})" if scraper.agent else ""
         yield f"scraped: by {scraper.address}{agent} {scraper.seconds_ago:.0f} s ago"
 
 
-def _rank(found: Found) -> dict[str, Any]:
+def _rank(found: Checked) -> dict[str, Any]:
     assert found.rank is not None
     me = asdict(found.rank)
     return {"source": found.rank_source} | {

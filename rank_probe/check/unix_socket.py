@@ -7,7 +7,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from rank_probe.check.problem import Problem
+from rank_probe.check.problem import CannotReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +32,13 @@ def look_at(path: str) -> SocketFile:
     try:
         status = os.stat(path)
     except FileNotFoundError:
-        raise Problem(_absent(path), may_pass=True) from None
+        raise CannotReport(_absent(path), may_pass=True) from None
     except OSError as error:
-        raise Problem(f"cannot look at the socket {path}: {error.strerror}; {_MOUNT}") from error
+        raise CannotReport(
+            f"cannot look at the socket {path}: {error.strerror}; {_MOUNT}"
+        ) from error
     if not stat.S_ISSOCK(status.st_mode):
-        raise Problem(f"{path} is not a socket: set RANKSKEW_EXPORTER to the exporter's")
+        raise CannotReport(f"{path} is not a socket: set RANKSKEW_EXPORTER to the exporter's")
     return SocketFile(
         path,
         f"{stat.S_IMODE(status.st_mode):04o}",
@@ -49,7 +51,7 @@ def look_at(path: str) -> SocketFile:
 def require_writable(socket: SocketFile) -> None:
     """Raise Problem if this user may not write to *socket*."""
     if not socket.writable:
-        raise Problem(
+        raise CannotReport(
             f"user {_user(os.getuid())} may not write to {socket.path} (mode {socket.mode}, "
             f"owner {socket.user}, group {socket.group}): start the exporter with "
             "--ingest.socket-mode=0666, or add the user to that group"

@@ -9,7 +9,7 @@ from typing import Final, TextIO
 
 from rank_probe.collectives import metrics, picture, report
 from rank_probe.collectives.guard import keep_away
-from rank_probe.collectives.measure import Result, measure
+from rank_probe.collectives.measure import MeasuredLinks, measure
 from rank_probe.collectives.measurements.ending import CANNOT_MEASURE, Watchdog
 from rank_probe.collectives.measurements.failure import CannotMeasure
 from rank_probe.collectives.measurements.plan import (
@@ -17,13 +17,13 @@ from rank_probe.collectives.measurements.plan import (
     SECONDS,
     SMALLEST_BYTES,
     TIMEOUT_SECONDS,
-    Options,
+    MeasurementOptions,
     plan,
 )
 from rank_probe.collectives.measurements.units import parse_bytes, show_bytes
 from rank_probe.collectives.measurements.world import connect, joined, place
 from rank_probe.command_line.grammar import WrongCommand
-from rank_probe.command_line.parser import Parser
+from rank_probe.command_line.parser import CommandParser
 
 HELP: Final = "rank-probe bench-collectives --help"
 DESCRIPTION: Final = """\
@@ -41,9 +41,9 @@ examples:
 """
 
 
-def parser() -> Parser:
+def parser() -> CommandParser:
     """Return the parser of the command's options."""
-    options = Parser("bench-collectives", DESCRIPTION, EXAMPLES)
+    options = CommandParser("bench-collectives", DESCRIPTION, EXAMPLES)
     add = options.add_argument
     add(
         "--backend",
@@ -114,7 +114,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Measure, and print the result on rank 0; return the exit status. Raises WrongCommand."""
     given = parser().parse_args(arguments)
-    options = Options(
+    options = MeasurementOptions(
         backend=given.backend,
         min_bytes=given.min_bytes,
         max_bytes=given.max_bytes,
@@ -166,7 +166,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _show(
-    result: Result, as_json: bool, drawing: Path | None, textfile: Path | None, output: TextIO
+    result: MeasuredLinks,
+    as_json: bool,
+    drawing: Path | None,
+    textfile: Path | None,
+    output: TextIO,
 ) -> int:
     """Print and write the result; return the exit status. Raises CannotMeasure."""
     print(report.as_json(result) if as_json else report.as_text(result), file=output, flush=True)

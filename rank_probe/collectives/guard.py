@@ -7,7 +7,7 @@ from typing import Any
 
 from rank_probe.check.check import first_snapshot
 from rank_probe.check.exporter import Running, dry_run
-from rank_probe.check.problem import Problem
+from rank_probe.check.problem import CannotReport
 from rank_probe.collectives.measurements.failure import CannotMeasure
 from rank_probe.collectives.measurements.world import World
 from rank_probe.process import identity
@@ -19,7 +19,7 @@ MOST_HOSTS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class RunningHere:
     """What one rank found: *live* says what runs, *note* why it could not look."""
 
     live: tuple[str, ...]
@@ -66,7 +66,7 @@ def _names(hosts: Sequence[str]) -> str:
 
 def _reported(
     environment: Mapping[str, str], gpus: set[str] | None, local_rank: int
-) -> Seen | None:
+) -> RunningHere | None:
     """Return the ranks that report to this node's exporter, on *gpus* or, if None, anywhere.
 
     With GPUs each rank asks about its own; without, one rank of a node asks for all.
@@ -77,11 +77,13 @@ def _reported(
     endpoint = known.get("RANKSKEW_EXPORTER") or DEFAULT_ENDPOINT
     try:
         answer = dry_run(endpoint, first_snapshot(known, identity.from_environment(known)), known)
-    except Problem as problem:
-        return Seen((), f"no exporter says whether a job runs: {problem}")
+    except CannotReport as problem:
+        return RunningHere((), f"no exporter says whether a job runs: {problem}")
     if answer.running is None:
-        return Seen((), f"the exporter {answer.version} is too old to say whether a job runs")
-    return Seen(tuple(_live(answer.running, gpus)), None)
+        return RunningHere(
+            (), f"the exporter {answer.version} is too old to say whether a job runs"
+        )
+    return RunningHere(tuple(_live(answer.running, gpus)), None)
 
 
 def _live(running: Iterable[Running], gpus: set[str] | None) -> Iterator[str]:
@@ -100,7 +102,7 @@ def _my_gpu(local_rank: int) -> str | None:
     return f"GPU-{torch.cuda.get_device_properties(local_rank).uuid}"
 
 
-def _on_gpu(uuid: str | None, own: set[int]) -> Iterator[Seen]:
+def _on_gpu(uuid: str | None, own: set[int]) -> Iterator[RunningHere]:
     """Yield the processes that NVML lists on the GPU, except *own*; nothing without pynvml."""
     if uuid is None:
         return
@@ -113,7 +115,7 @@ def _on_gpu(uuid: str | None, own: set[int]) -> Iterator[Seen]:
         device = pynvml.nvmlDeviceGetHandleByUUID(uuid)
         pids = {process.pid for process in pynvml.nvmlDeviceGetComputeRunningProcesses(device)}
     except pynvml.NVMLError as error:
-        yield Seen((), f"NVML does not list the processes of {uuid} ({error})")
+        yield RunningHere((), f"NVML does not list the processes of {uuid} ({error})")
         return
     if strangers := sorted(pids - own):
-        yield Seen((f"process {', '.join(map(str, strangers))} computes on {uuid}",), None)
+        yield RunningHere((f"process {', '.join(map(str, strangers))} computes on {uuid}",), None)

@@ -14,7 +14,7 @@ from rank_probe.collectives.verdict import Suspect, suspects
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class MeasuredLinks:
     """All that was measured; *named* is empty if nothing stands out.
 
     *again* has the pairs that were measured a second time, alone, because some might be slow.
@@ -35,7 +35,7 @@ class Result:
         return [one for _, one in sorted(found.items())]
 
 
-def measure(world: World, plan: Plan, notes: Sequence[str] = ()) -> Result | None:
+def measure(world: World, plan: Plan, notes: Sequence[str] = ()) -> MeasuredLinks | None:
     """Return the result on rank 0; None on the others."""
     collectives = time_collectives(world, plan)
     pairs = _times(world, plan, plan.rounds, plan.seconds_of_each(len(plan.rounds)))
@@ -43,7 +43,7 @@ def measure(world: World, plan: Plan, notes: Sequence[str] = ()) -> Result | Non
     if pairs is None:
         return None
     slow = named(found, world.hosts)
-    return Result(world.backend, world.hosts, collectives, pairs, again, slow, notes)
+    return MeasuredLinks(world.backend, world.hosts, collectives, pairs, again, slow, notes)
 
 
 def _again(

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from rank_probe.collectives.measure import Result
+from rank_probe.collectives.measure import MeasuredLinks
 from rank_probe.collectives.measurements.convention import bus_bandwidth
 from rank_probe.collectives.report import by_scope
 from rank_probe.collectives.verdict import costs
@@ -19,7 +19,7 @@ READABLE: Final = 0o644
 Samples = Iterable[tuple[Mapping[str, object], float]]
 
 
-def write(path: Path, result: Result) -> None:
+def write(path: Path, result: MeasuredLinks) -> None:
     """Put the series into *path* at once, so that nobody reads half of them; raises OSError."""
     text = as_prometheus(result, time.time())
     with tempfile.NamedTemporaryFile(
@@ -34,7 +34,7 @@ def write(path: Path, result: Result) -> None:
         raise
 
 
-def as_prometheus(result: Result, now: float) -> str:
+def as_prometheus(result: MeasuredLinks, now: float) -> str:
     """Return the series of *result*, which ended at the Unix time *now*."""
     ranks = len(result.hosts)
     families = [
@@ -108,7 +108,7 @@ def as_prometheus(result: Result, now: float) -> str:
     return "".join(families)
 
 
-def _worst(result: Result, measure: str) -> Iterator[tuple[dict[str, object], float]]:
+def _worst(result: MeasuredLinks, measure: str) -> Iterator[tuple[dict[str, object], float]]:
     for scope, pairs in by_scope(result.best, result.hosts).items():
         of_all = costs(pairs, "latency" if measure == "latency" else "bandwidth")
         (sender, receiver), cost = max(of_all.items(), key=lambda item: item[1])

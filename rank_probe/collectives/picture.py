@@ -10,7 +10,7 @@ from html import escape
 from typing import Final
 
 from rank_probe.collectives.colours import STOPS, Scale, as_hex, colour, text_on
-from rank_probe.collectives.measure import Result
+from rank_probe.collectives.measure import MeasuredLinks
 from rank_probe.collectives.measurements.units import show_bandwidth, show_seconds
 from rank_probe.collectives.named import Slow
 from rank_probe.collectives.report import verdict
@@ -51,7 +51,7 @@ class Panel:
     cell: float
 
 
-def draw(result: Result) -> str:
+def draw(result: MeasuredLinks) -> str:
     """Return the picture."""
     ranks = len(result.hosts)
     cell = CELL_WITH_VALUE if ranks <= MOST_RANKS_WITH_VALUES else max(PANEL / ranks, 2.0)
@@ -81,7 +81,9 @@ def draw(result: Result) -> str:
     return "\n".join(_lines(result, panels, 2 * width, TOP + side + LEGEND)) + "\n"
 
 
-def _lines(result: Result, panels: Sequence[Panel], width: float, height: float) -> Iterator[str]:
+def _lines(
+    result: MeasuredLinks, panels: Sequence[Panel], width: float, height: float
+) -> Iterator[str]:
     size = f'width="{width:.0f}" height="{height:.0f}" viewBox="0 0 {width:.0f} {height:.0f}"'
     ranks = len(result.hosts)
     yield f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img" aria-labelledby="t d">'
@@ -106,7 +108,7 @@ def _lines(result: Result, panels: Sequence[Panel], width: float, height: float)
     yield "</svg>"
 
 
-def _headline(result: Result) -> str:
+def _headline(result: MeasuredLinks) -> str:
     if result.named:
         return "Slow: " + "; ".join(dict.fromkeys(one.title for one in result.named))
     return "No link stands out"
@@ -163,7 +165,7 @@ def _nodes(panel: Panel, hosts: Sequence[str]) -> Iterator[str]:
             yield f'<line class="edge" x1="{x}" y1="{TOP}" x2="{x}" y2="{TOP + side}"/>'
 
 
-def _frames(panel: Panel, result: Result) -> Iterator[str]:
+def _frames(panel: Panel, result: MeasuredLinks) -> Iterator[str]:
     slow = [reading for one in result.named for reading in one.slow]
     boxes = [
         box

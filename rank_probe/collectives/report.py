@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from rank_probe.collectives.measure import Result
+from rank_probe.collectives.measure import MeasuredLinks
 from rank_probe.collectives.measurements.convention import algorithm_bandwidth, bus_bandwidth
 from rank_probe.collectives.measurements.operations import CollectiveTime
 from rank_probe.collectives.measurements.pairwise import PairTime
@@ -19,12 +19,12 @@ from rank_probe.version import __version__
 MOST_PAIRS_SHOWN = 28
 
 
-def as_text(result: Result) -> str:
+def as_text(result: MeasuredLinks) -> str:
     """Return the tables; the last line says what stands out."""
     return "\n".join(_lines(result))
 
 
-def as_json(result: Result) -> str:
+def as_json(result: MeasuredLinks) -> str:
     """Return *result* for scripts; docs/collectives.md describes the fields."""
     ranks = len(result.hosts)
     document: dict[str, Any] = {
@@ -53,7 +53,7 @@ def as_json(result: Result) -> str:
     return json.dumps(document, indent=2, allow_nan=False)
 
 
-def verdict(result: Result) -> str:
+def verdict(result: MeasuredLinks) -> str:
     """Return one sentence: what is slow, or that nothing stands out, and the spread."""
     if result.named:
         return "; ".join(one.sentence() for one in result.named)
@@ -62,7 +62,7 @@ def verdict(result: Result) -> str:
     return f"no link stands out: {_spread(result)}"
 
 
-def _spread(result: Result) -> str:
+def _spread(result: MeasuredLinks) -> str:
     parts = []
     for scope, pairs in by_scope(result.best, result.hosts).items():
         latency = [one.latency_seconds for one in pairs]
@@ -83,7 +83,7 @@ def by_scope(pairs: Iterable[PairTime], hosts: Sequence[str]) -> dict[Scope, lis
     return {scope: alike for scope, alike in found.items() if alike}
 
 
-def _lines(result: Result) -> Iterator[str]:
+def _lines(result: MeasuredLinks) -> Iterator[str]:
     ranks, nodes = len(result.hosts), len(set(result.hosts))
     yield f"{ranks} ranks on {nodes} {'node' if nodes == 1 else 'nodes'}, {result.backend}"
     yield ""
@@ -116,7 +116,7 @@ def _collective(one: CollectiveTime, ranks: int) -> tuple[str, ...]:
     )
 
 
-def _pairs(result: Result) -> Iterator[str]:
+def _pairs(result: MeasuredLinks) -> Iterator[str]:
     possible = pairs_of(len(result.hosts))
     if len(result.pairs) < possible:
         yield (

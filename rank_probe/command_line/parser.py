@@ -12,7 +12,7 @@ from rank_probe.command_line.grammar import WrongCommand
 UNIT_SECONDS: Final = {"s": 1, "m": 60, "h": 3600}
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """An ArgumentParser whose errors are one line; its texts are shown as they are written."""
 
     def __init__(self, command: str, description: str, examples: str) -> None:

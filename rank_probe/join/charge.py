@@ -29,7 +29,7 @@ def use_one_cpu() -> None:
         _set_threads(1)
 
 
-class Charges(NamedTuple):
+class JoinCharges(NamedTuple):
     """Like exporter.accounting.step.Charges, in the unit of the durations.
 
     *busy*, *unequal* and *normal*, the baseline of each rank's group, are [steps, ranks], *caused*
@@ -54,7 +54,7 @@ def members_by_size(groups: Tensor) -> list[Tensor]:
     return [torch.stack(same) for same in by_size.values()]
 
 
-def charge(durations: Tensor, members: Sequence[Tensor]) -> Charges:
+def charge(durations: Tensor, members: Sequence[Tensor]) -> JoinCharges:
     """Account for the steps in *durations* [steps, ranks, stages], of ranks in *members*.
 
     Integers add up exactly in any order, so durations are best in microseconds.
@@ -85,7 +85,7 @@ def charge(durations: Tensor, members: Sequence[Tensor]) -> Charges:
     give_way()
     pacer = busy.argmax(dim=1)
     stage = furthest.gather(1, pacer[:, None])[:, 0]
-    return Charges(busy, normal, equal - busy, caused, pacer, stage)
+    return JoinCharges(busy, normal, equal - busy, caused, pacer, stage)
 
 
 def _shared_waits(busy: Tensor, equal: Tensor) -> Tensor:

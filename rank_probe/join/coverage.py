@@ -13,7 +13,7 @@ LATE_ROUNDS: Final = 4
 ALWAYS_PENDING: Final = 2
 
 
-class Coverage:
+class JoinCoverage:
     """The share of the last minute's offered steps that was joined, for one thread.
 
     A step counts once it is due: a later step was joined, or it is LATE_ROUNDS old and not one of

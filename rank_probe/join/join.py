@@ -16,7 +16,7 @@ from typing import Any, Final
 from rank_probe.guest.guard import never_raise
 from rank_probe.join.figures import known
 from rank_probe.join.result import counters
-from rank_probe.join.rounds import Place, Rounds
+from rank_probe.join.rounds import PlaceInJob, Rounds
 from rank_probe.join.store import Store
 from rank_probe.measure.steps import Steps
 from rank_probe.process.identity import Identity
@@ -59,7 +59,7 @@ class Join:
     def begin(
         self,
         connect: Callable[[], Store],
-        place: Place,
+        place: PlaceInJob,
         steps: Steps,
         who: Callable[[], Identity | None],
     ) -> None:
@@ -135,7 +135,7 @@ class Join:
     def _run(
         self,
         connect: Callable[[], Store],
-        place: Place,
+        place: PlaceInJob,
         steps: Steps,
         who: Callable[[], Identity | None],
     ) -> None:
@@ -152,7 +152,7 @@ class Join:
             if not self._stop.is_set():
                 self._is_over = True
 
-    def _take_rounds(self, rounds: "Rounds", place: Place) -> None:
+    def _take_rounds(self, rounds: "Rounds", place: PlaceInJob) -> None:
         rounds.take_back()  # The keys of a killed attempt may still be there.
         self._beat = self._now()
         self._rounds = rounds
@@ -166,7 +166,7 @@ class Join:
                 self._on_news()
         rounds.take_back()
 
-    def _until_next_seconds(self, place: Place) -> float:
+    def _until_next_seconds(self, place: PlaceInJob) -> float:
         return place.period_seconds * self._random.uniform(1 - JITTER, 1 + JITTER)
 
 

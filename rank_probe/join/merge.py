@@ -9,7 +9,7 @@ from torch import Tensor
 from rank_probe.guest.yielding import give_way
 from rank_probe.join.align import Aligned
 from rank_probe.join.charge import charge, members_by_size
-from rank_probe.join.totals import Totals
+from rank_probe.join.totals import JoinTotals
 from rank_probe.join.windows import TensorReduction
 from rank_probe.judge.judge import WARMUP_STEPS, Judge
 from rank_probe.judge.verdict import Verdict
@@ -23,7 +23,7 @@ class Merger:
     """Charges the merged steps and judges them; starts over if ranks or groups change."""
 
     def __init__(self, world_size: int) -> None:
-        self.totals = Totals(world_size)
+        self.totals = JoinTotals(world_size)
         self._world_size = world_size
         self._parties: tuple[object, ...] = ()
         self._members: list[Tensor] = []

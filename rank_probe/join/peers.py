@@ -69,11 +69,11 @@ class PeerFigures:
         for group in self._written:
             self._store.delete_key(peers_key(group))
 
-    def _table(self, ranks: Sequence[int]) -> "Table | None":
+    def _table(self, ranks: Sequence[int]) -> "PostedFigures | None":
         if self._readings % PATIENT_READINGS == 0:
             self._silent.clear()
         self._readings += 1
-        table = Table()
+        table = PostedFigures()
         for some in batches([rank for rank in ranks if rank not in self._silent]):
             present = self._present(some)
             self._silent.update(set(some) - set(present))
@@ -98,7 +98,7 @@ class PeerFigures:
         middle = len(ranks) // 2
         return [*self._present(ranks[:middle]), *self._present(ranks[middle:])]
 
-    def _write(self, table: "Table") -> None:
+    def _write(self, table: "PostedFigures") -> None:
         with own_arithmetic():
             told = list(table.told(self._late, give_way))
         for group, message in told:
@@ -107,7 +107,7 @@ class PeerFigures:
             give_way()
 
 
-class Table:
+class PostedFigures:
     """The figures of the ranks that have posted them."""
 
     def __init__(self) -> None:

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 from rank_probe.wire.stages import STAGES, SYNC
 
 
-class Result(NamedTuple):
+class JoinResult(NamedTuple):
     """The result for one rank since the join began; in seconds, in the order of STAGES.
 
     *steps* were joined, up to step number *last_step*; *groups* is the number of peer groups in the
@@ -30,12 +30,12 @@ COLUMNS: Final = CAUSED + len(STAGES)
 RESULT_BYTES: Final = 8 * COLUMNS
 
 
-def read_result(message: bytes) -> Result | None:
+def read_result(message: bytes) -> JoinResult | None:
     """Return rank 0's result for this rank; None if it is not such a message."""
     if len(message) != RESULT_BYTES:
         return None
     values = memoryview(message).cast("d").tolist()
-    return Result(
+    return JoinResult(
         steps=int(values[STEPS]),
         last_step=int(values[LAST_STEP]),
         groups=int(values[GROUPS]),
@@ -47,7 +47,7 @@ def read_result(message: bytes) -> Result | None:
     )
 
 
-def counters(result: Result | None, stages: Iterable[str]) -> dict[str, Any]:
+def counters(result: JoinResult | None, stages: Iterable[str]) -> dict[str, Any]:
     """Return the counters of a Snapshot; each of *stages* has its counter from the first step on.
 
     Otherwise its first increase would be lost.

@@ -61,7 +61,7 @@ def digest(name: str) -> int:
     return int.from_bytes(hashed, "little", signed=True)
 
 
-class Ring:
+class StepRing:
     """The steps of the last rounds; for one thread."""
 
     def __init__(self, period_seconds: float) -> None:

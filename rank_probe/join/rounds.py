@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from rank_probe.guest.yielding import give_way
-from rank_probe.join.coverage import Coverage
+from rank_probe.join.coverage import JoinCoverage
 from rank_probe.join.figures import OwnFigures, figures_key
-from rank_probe.join.result import Result, read_result
-from rank_probe.join.ring import Ring, digest
+from rank_probe.join.result import JoinResult, read_result
+from rank_probe.join.ring import StepRing, digest
 from rank_probe.join.store import BATCH, PAUSE_SECONDS, Store, batches, own_arithmetic
 from rank_probe.measure.vectors import Vectors
 from rank_probe.process.identity import Identity
@@ -36,7 +36,7 @@ VERDICT_KEY: Final = "verdict"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlaceInJob:
     """A rank among those of its process group, and the length of a round."""
 
     rank: int
@@ -57,7 +57,7 @@ class Rounds:
     def __init__(
         self,
         store: Store,
-        place: Place,
+        place: PlaceInJob,
         kept: Vectors,
         who: Callable[[], Identity | None],
         stop: threading.Event,
@@ -66,14 +66,14 @@ class Rounds:
         self._place = place
         self._kept = kept
         self._who = who
-        self._ring = Ring(place.period_seconds)
+        self._ring = StepRing(place.period_seconds)
         self._node = digest(os.uname().nodename)
         self._group = ""
         self._merging = Merging(store, place, stop) if place.rank == 0 else None
         self._verdict_message = b""
-        self.coverage = Coverage(place.period_seconds)
+        self.coverage = JoinCoverage(place.period_seconds)
         self.figures = OwnFigures(store, place.rank)
-        self.result: Result | None = None
+        self.result: JoinResult | None = None
         self.verdict: dict[str, Any] | None = None
         self.verdict_at = 0.0
 
@@ -138,7 +138,7 @@ class Rounds:
 class Merging:
     """Rank 0's part: reads what the ranks have posted, and publishes the results."""
 
-    def __init__(self, store: Store, place: Place, stop: threading.Event) -> None:
+    def __init__(self, store: Store, place: PlaceInJob, stop: threading.Event) -> None:
         self._store = store
         self._place = place
         self._stop = stop

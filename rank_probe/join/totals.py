@@ -8,7 +8,7 @@ from torch import Tensor
 
 from rank_probe.guest.yielding import give_way
 from rank_probe.join.align import Aligned
-from rank_probe.join.charge import Charges
+from rank_probe.join.charge import JoinCharges
 from rank_probe.join.result import (
     CAUSED,
     COLUMNS,
@@ -25,7 +25,7 @@ from rank_probe.join.result import (
 _US: Final = 1e6
 
 
-class Totals:
+class JoinTotals:
     """Counters since the join began, for each rank of a world, and the steps that they include."""
 
     def __init__(self, world_size: int) -> None:
@@ -44,7 +44,7 @@ class Totals:
         self._totals[:, LAST_STEP].clamp_(min=max(aligned.steps))
         self._totals[:, GROUPS] = groups
 
-    def add(self, ranks: Sequence[int], part: Tensor, charges: Charges) -> None:
+    def add(self, ranks: Sequence[int], part: Tensor, charges: JoinCharges) -> None:
         """Add the *charges* of the steps in *part* [steps, ranks, stages], in microseconds."""
         _, count, stages = part.shape
         cells = charges.pacer * stages + charges.stage

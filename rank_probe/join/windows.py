@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from rank_probe.guest.yielding import give_way
-from rank_probe.join.charge import Charges, baseline, quantile
+from rank_probe.join.charge import JoinCharges, baseline, quantile
 from rank_probe.judge.windows import (
     BASELINE_QUANTILE,
     CAUSED,
@@ -22,11 +22,11 @@ from rank_probe.judge.windows import (
     SPREAD_PEERS,
     STANDS_OUT_RATIO,
     WORK_STAGES,
-    Group,
     Leader,
     Mark,
     Standing,
     Window,
+    WindowGroup,
     spread_scale,
 )
 from rank_probe.wire.stages import SYNC
@@ -34,16 +34,16 @@ from rank_probe.wire.stages import SYNC
 _SECONDS: Final = 1e-6
 
 
-class Sums(NamedTuple):
+class JoinSums(NamedTuple):
     """Sums over steps in seconds, [ranks, ...], [groups, 2]; columns as accounting.windows.Sums."""
 
     ranks: Tensor
     groups: Tensor
     job: Tensor
 
-    def means(self, since: "Sums", steps: int) -> "Sums":
+    def means(self, since: "JoinSums", steps: int) -> "JoinSums":
         """Return the means over the *steps* after *since*."""
-        return Sums(*((a - b) / steps for a, b in zip(self, since, strict=True)))
+        return JoinSums(*((a - b) / steps for a, b in zip(self, since, strict=True)))
 
 
 class TensorReduction:
@@ -68,14 +68,14 @@ class TensorReduction:
         ]
         self._first = torch.stack([members[0] for members in self._members])
         self._steps = 0
-        self._sums = Sums(
+        self._sums = JoinSums(
             _zeros(len(ranks), FIRST_STAGE + len(WORK_STAGES)),
             _zeros(len(self._names), 2),
             _zeros(4 + len(WORK_STAGES)),
         )
 
     def add(
-        self, numbers: Sequence[int], part: Tensor, charges: Charges, ends: Sequence[float]
+        self, numbers: Sequence[int], part: Tensor, charges: JoinCharges, ends: Sequence[float]
     ) -> list[Leader]:
         """Add the steps of *part* [steps, ranks, stages] in microseconds, with their *charges*.
 
@@ -106,7 +106,7 @@ class TensorReduction:
         ]
         give_way()
         mine = torch.tensor(seconds, dtype=torch.float64, device="cpu")
-        self._sums = Sums(
+        self._sums = JoinSums(
             ranks + torch.cat([gained, stages], dim=1),
             groups + torch.stack([usual.sum(0), usual.square().sum(0)], dim=1),
             job + mine,
@@ -188,8 +188,8 @@ class TensorReduction:
         return [mark.sums.groups[at, 0].item() for mark in marks]
 
     def _group(
-        self, position: int, means: Sums, earlier: Sums | None, watched: Collection[int]
-    ) -> Group:
+        self, position: int, means: JoinSums, earlier: JoinSums | None, watched: Collection[int]
+    ) -> WindowGroup:
         members = self._members[position]
         normal, normal_squared = means.groups[position].tolist()
         rows = means.ranks[members]
@@ -205,7 +205,7 @@ class TensorReduction:
         standing = best.indices[best.values > least].tolist()
         standing += [at for at in self._positions(position, watched) if at not in standing]
         give_way()
-        return Group(
+        return WindowGroup(
             name=self._names[position],
             ranks=len(members),
             baseline=normal + now.usual,

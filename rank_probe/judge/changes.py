@@ -7,11 +7,11 @@ from typing import Final
 from rank_probe.judge.verdict import MOST_CHANGES, Change
 from rank_probe.judge.windows import (
     WORK_STAGES,
-    Group,
-    History,
     Mark,
+    MarkHistory,
     Reduction,
     Window,
+    WindowGroup,
     change_point,
 )
 
@@ -37,7 +37,7 @@ class Slower:
 class Changes:
     """Compares each group with its own past."""
 
-    def __init__(self, reduction: Reduction, history: History) -> None:
+    def __init__(self, reduction: Reduction, history: MarkHistory) -> None:
         self._reduction = reduction
         self._history = history
         self._slower: dict[str, Slower] = {}
@@ -55,7 +55,7 @@ class Changes:
                 del self._slower[group.name]
         return tuple(self._change(name, end) for name in sorted(self._slower))[:MOST_CHANGES]
 
-    def _look_at(self, group: Group, window: Window, end: Mark) -> None:
+    def _look_at(self, group: WindowGroup, window: Window, end: Mark) -> None:
         if group.name in self._slower or group.baseline_before <= 0:
             return
         longer = group.baseline - group.baseline_before

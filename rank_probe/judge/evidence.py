@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rank_probe.judge.windows import Group, Standing, Window
+from rank_probe.judge.windows import Standing, Window, WindowGroup
 
 # Back with its peers.
 LEAVE_RATIO: Final = 0.03
@@ -20,11 +20,11 @@ SPREADS: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class WindowEvidence:
     """How late one rank is in one window; *excess* and *error* are ratios of the baseline."""
 
     window: Window
-    group: Group
+    group: WindowGroup
     standing: Standing
 
     @property
@@ -92,13 +92,13 @@ class Seen:
         return self.standing.busy > max(heaviest * (1 + LEAVE_RATIO / 2), furthest)
 
 
-def seen_in(windows: Sequence[Window]) -> Iterator[Seen]:
+def seen_in(windows: Sequence[Window]) -> Iterator[WindowEvidence]:
     """Yield the ranks that stand out among their peers, or are watched."""
     for window in windows:
         for group in window.groups:
             if group.ranks > 1:
                 for standing in group.standing:
-                    yield Seen(window, group, standing)
+                    yield WindowEvidence(window, group, standing)
 
 
 def errors(steps: int) -> float:

@@ -6,13 +6,13 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rank_probe.judge.evidence import LEAVE_RATIO, Seen, seen_in
+from rank_probe.judge.evidence import LEAVE_RATIO, WindowEvidence, seen_in
 from rank_probe.judge.verdict import MILD, NODE, PERSISTENT, UNSYNCED, Late
 from rank_probe.judge.windows import (
     LEAST_STEPS,
     WORK_STAGES,
-    History,
     Mark,
+    MarkHistory,
     Reduction,
     Window,
     change_point,
@@ -61,7 +61,7 @@ class Incident:
 class Incidents:
     """Finds late ranks, and tracks each until it has caught up with its peers."""
 
-    def __init__(self, reduction: Reduction, history: History) -> None:
+    def __init__(self, reduction: Reduction, history: MarkHistory) -> None:
         self._reduction = reduction
         self._history = history
         self._incidents: dict[int, Incident] = {}
@@ -106,7 +106,7 @@ class Incidents:
             if incident is not None and (known is None or incident.kind != MILD):
                 self._incidents[incident.rank] = incident
 
-    def _synced(self, seen: Seen) -> Incident | None:
+    def _synced(self, seen: WindowEvidence) -> Incident | None:
         level = seen.level_score()
         is_short = seen.window.elapsed < SHORT_SECONDS
         least = ENTER_SHORT_RATIO if is_short else ENTER_RATIO
@@ -124,7 +124,7 @@ class Incidents:
             return self._incident(seen, MILD, 0.0, level)
         return None
 
-    def _jumped(self, seen: Seen) -> Incident | None:
+    def _jumped(self, seen: WindowEvidence) -> Incident | None:
         """Return the incident of a rank that far exceeds its peers in all of the last few steps.
 
         A window that also contains earlier steps would take the jump itself for noise.
@@ -144,10 +144,10 @@ class Incidents:
         return found if is_late else None
 
     @staticmethod
-    def _of(rank: int, window: Window) -> Seen:
+    def _of(rank: int, window: Window) -> WindowEvidence:
         return next(each for each in seen_in([window]) if each.standing.rank == rank)
 
-    def _is_static(self, incident: Incident, seen: Seen) -> bool:
+    def _is_static(self, incident: Incident, seen: WindowEvidence) -> bool:
         """Whether the rank may always have been slower, by too little to be sure so soon."""
         return (
             incident.onset is self._history.marks[0]
@@ -155,7 +155,7 @@ class Incidents:
             and seen.window.elapsed < STATIC_SECONDS
         )
 
-    def _unsynced(self, seen: Seen) -> Incident | None:
+    def _unsynced(self, seen: WindowEvidence) -> Incident | None:
         level, rise = seen.level_score(), seen.rise_score()
         if level > 1 and seen.is_alone and seen.excess > UNSYNCED_RATIO:
             return self._incident(seen, UNSYNCED, 0.0, level)
@@ -163,7 +163,9 @@ class Incidents:
             return self._incident(seen, UNSYNCED, seen.before, rise)
         return None
 
-    def _incident(self, seen: Seen, kind: str, reference: float, score: float) -> Incident:
+    def _incident(
+        self, seen: WindowEvidence, kind: str, reference: float, score: float
+    ) -> Incident:
         rank, group = seen.standing.rank, seen.group
         # Its excess in an earlier incident does not count for this one.
         over = self._over.get(rank, -math.inf)
@@ -213,7 +215,7 @@ class Incidents:
                 late.append(self._describe(incident, seen, end))
         return late
 
-    def _describe(self, incident: Incident, seen: Seen, end: Mark) -> Late:
+    def _describe(self, incident: Incident, seen: WindowEvidence, end: Mark) -> Late:
         step_seconds = seen.window.seconds / seen.window.steps
         incident.ratio = max(seen.excess - incident.reference, 0.0)
         # One incident has one stage; but its probe may find out that what had no name is `data`.
@@ -237,7 +239,7 @@ class Incidents:
             confidence=incident.confidence,
         )
 
-    def _is_the_nodes(self, seen: Seen) -> bool:
+    def _is_the_nodes(self, seen: WindowEvidence) -> bool:
         """Whether most ranks of its node are at least half as late as the latest of them."""
         nodes = self._reduction.nodes
         node = nodes.get(seen.standing.rank)

@@ -27,9 +27,9 @@ from rank_probe.judge.verdict import (
 from rank_probe.judge.windows import (
     LEAST_STEPS,
     WORK_STAGES,
-    History,
     Leader,
     Mark,
+    MarkHistory,
     Reduction,
     Window,
 )
@@ -54,7 +54,7 @@ class Judge:
 
     def __init__(self, reduction: Reduction) -> None:
         self._reduction = reduction
-        self._history = History()
+        self._history = MarkHistory()
         self._incidents = Incidents(reduction, self._history)
         self._pauses = Pauses()
         self._changes = Changes(reduction, self._history)

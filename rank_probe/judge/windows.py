@@ -64,7 +64,7 @@ class Standing(NamedTuple):
     variance_before: float = 0.0
 
 
-class Group(NamedTuple):
+class WindowGroup(NamedTuple):
     """A peer group in a window; in seconds per step.
 
     *baseline* is the usual own time, *stages* the same by stage. *spread* is that of the faster
@@ -108,7 +108,7 @@ class Window(NamedTuple):
     waited: float
     unequal: float
     caused: tuple[float, ...]
-    groups: tuple[Group, ...]
+    groups: tuple[WindowGroup, ...]
     steps_before: int = 0
 
 
@@ -166,7 +166,7 @@ class Reduction(Protocol):
         """Return the baseline of the group *name*, in seconds up to each of *marks*."""
 
 
-class History:
+class MarkHistory:
     """Marks of the last steps: dense among recent ones, sparse among old ones."""
 
     def __init__(self) -> None:

@@ -9,7 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Final
 
-from rank_probe.lines.user_code import Line
+from rank_probe.lines.user_code import CodeLine
 
 # In the order in which torch looks for them.
 METHODS: Final = ("__getitems__", "__getitem__")
@@ -19,7 +19,7 @@ INNER: Final = ("dataset", "datasets")
 DEEPEST: Final = 8
 
 
-def workers_line(loader: Any, is_users: Callable[[str], bool]) -> Line | None:
+def workers_line(loader: Any, is_users: Callable[[str], bool]) -> CodeLine | None:
     """Return the first line of what the workers of torch's *loader* run; None without workers."""
     own = _attributes(loader)
     workers = own.get("num_workers")
@@ -83,5 +83,5 @@ def _code(function: Any) -> types.CodeType | None:
     return None
 
 
-def _line(code: types.CodeType) -> Line:
-    return Line(code.co_qualname, code.co_filename, code.co_firstlineno)
+def _line(code: types.CodeType) -> CodeLine:
+    return CodeLine(code.co_qualname, code.co_filename, code.co_firstlineno)

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from rank_probe.guest.guard import never_raise
 from rank_probe.lines.loop_frames import Spot, TrainingLoop, stack_of
-from rank_probe.lines.stack_window import LEAST_SAMPLES, Sample, Window
-from rank_probe.lines.state_window import LEAST_LOOKS, WHOLE, Looked, Part, Spent, StateWindow
-from rank_probe.lines.thread_clocks import Look
+from rank_probe.lines.stack_window import LEAST_SAMPLES, StackSample, StackWindow
+from rank_probe.lines.state_window import LEAST_LOOKS, WHOLE, Looked, Spent, StateShare, StateWindow
+from rank_probe.lines.thread_clocks import ThreadLook
 from rank_probe.lines.training_thread import Looks
-from rank_probe.lines.user_code import Line, UserCode
+from rank_probe.lines.user_code import CodeLine, UserCode
 from rank_probe.wire.snapshot import MOST_LATE_LINES, MOST_THREAD_STATES
 from rank_probe.wire.stages import STAGES, SYNC
 
@@ -56,7 +56,7 @@ class Sampling:
         self._late_stage = late_stage
         self._on_first: Callable[[], None] | None = on_first
         self._loop = TrainingLoop(backward, code.has)
-        self._window = Window()
+        self._window = StackWindow()
         self._states = StateWindow()
         self._lock = threading.Lock()  # On the windows.
         self._stop = threading.Event()
@@ -90,7 +90,7 @@ class Sampling:
 
     def _said(self, spent: Spent) -> dict[str, Any]:
         where = spent.where
-        place = self._code.place(where) if isinstance(where, Line) else where or ""
+        place = self._code.place(where) if isinstance(where, CodeLine) else where or ""
         share = round(min(spent.share, 1.0), 3)
         return {"stage": spent.stage, "state": spent.state, "share": share, "place": place}
 
@@ -131,11 +131,11 @@ class Sampling:
             took = last.at - first.at - max(last.own_queue - first.own_queue, 0)
             weight += max(took - seconds * NANOSECONDS, 0) / planned
         parts = looks.parts(first, last, stack, line) if stage == before else ()
-        self._add(Sample(stage, line, self._loop.is_fetching(stack)), parts, weight)
+        self._add(StackSample(stage, line, self._loop.is_fetching(stack)), parts, weight)
         self.samples += 1
 
     def _take_delay(
-        self, looks: Looks, first: Look | None, stage: str, due: int, planned: float
+        self, looks: Looks, first: ThreadLook | None, stage: str, due: int, planned: float
     ) -> None:
         """Count the time by which a look came late, because a call kept the interpreter.
 
@@ -147,10 +147,10 @@ class Sampling:
         stack = stack_of(sys._current_frames().get(self._watched()))
         line = line_of(stack, self._code.has)
         parts = looks.held(first, delay, stack, line)
-        sample = Sample(stage, line, self._loop.is_fetching(stack))
+        sample = StackSample(stage, line, self._loop.is_fetching(stack))
         self._add(sample, parts, delay / planned)
 
-    def _add(self, sample: Sample, parts: Sequence[Part], weight: float) -> None:
+    def _add(self, sample: StackSample, parts: Sequence[StateShare], weight: float) -> None:
         weight = min(weight, MOST_WEIGHT)
         weighed = tuple(each._replace(share=round(each.share * weight)) for each in parts)
         with self._lock:
@@ -174,11 +174,11 @@ def _jittered(own_random: random.Random) -> float:
     return own_random.uniform(1 - JITTER, 1 + JITTER)
 
 
-def line_of(stack: Sequence[Spot], is_users: Callable[[str], bool]) -> Line | None:
+def line_of(stack: Sequence[Spot], is_users: Callable[[str], bool]) -> CodeLine | None:
     """Return the user's line that *stack*, innermost first, is in or has called others from."""
     for code, offset in stack:
         if is_users(code.co_filename):
-            return Line(code.co_qualname, code.co_filename, _number(code, offset))
+            return CodeLine(code.co_qualname, code.co_filename, _number(code, offset))
     return None
 
 

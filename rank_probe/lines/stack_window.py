@@ -3,7 +3,7 @@
 from collections import Counter, deque
 from typing import Final, NamedTuple
 
-from rank_probe.lines.user_code import Line
+from rank_probe.lines.user_code import CodeLine
 
 # Of the latest work: five minutes, as in the judge's mean, if the rank never waits.
 WINDOW_SAMPLES: Final = 6_000
@@ -15,39 +15,39 @@ LEAST_SHARE: Final = 0.01
 OVERTAKES: Final = 1.2
 
 
-class Sample(NamedTuple):
+class StackSample(NamedTuple):
     """One look at the training thread; *line* is None if none of the user's is on its stack.
 
     *weight* is how much time it stands for.
     """
 
     stage: str
-    line: Line | None
+    line: CodeLine | None
     is_fetching: bool
     weight: int = 1
 
 
-class Found(NamedTuple):
+class LineShare(NamedTuple):
     """A line, and its *share* (0 to 1) of the time in *stage*."""
 
     stage: str
-    line: Line
+    line: CodeLine
     share: float
 
 
-class Window:
+class StackWindow:
     """The last *most* samples; for one thread."""
 
     def __init__(self, most: int = WINDOW_SAMPLES) -> None:
         self._most = most
-        self._samples: deque[Sample] = deque()
+        self._samples: deque[StackSample] = deque()
         self._taken = Counter[str]()
         self._stages = Counter[str]()
         self._fetching = Counter[str]()
-        self._lines = Counter[tuple[str, Line]]()
-        self._first: tuple[str, Line] | None = None
+        self._lines = Counter[tuple[str, CodeLine]]()
+        self._first: tuple[str, CodeLine] | None = None
 
-    def add(self, sample: Sample) -> None:
+    def add(self, sample: StackSample) -> None:
         """Count *sample*, and forget the oldest if there are too many."""
         self._samples.append(sample)
         self._count(sample, 1)
@@ -58,7 +58,7 @@ class Window:
         """Return how many samples of *stage* there are."""
         return self._taken[stage]
 
-    def lines(self, first_stage: str, most: int) -> list[Found]:
+    def lines(self, first_stage: str, most: int) -> list[LineShare]:
         """Return the *most* frequent lines: those of *first_stage*, then those of the others."""
         counted = [each for each in self._lines if self._taken[each[0]] >= LEAST_SAMPLES]
         counted.sort(key=lambda each: (each[0] != first_stage, -self._lines[each], each))
@@ -67,7 +67,7 @@ class Window:
             counted.remove(self._first)
             counted.insert(0, self._first)
         return [
-            Found(stage, line, self._lines[stage, line] / self._stages[stage])
+            LineShare(stage, line, self._lines[stage, line] / self._stages[stage])
             for stage, line in counted[:most]
             if self._lines[stage, line] >= LEAST_SHARE * self._stages[stage]
         ]
@@ -78,7 +78,7 @@ class Window:
             return None
         return self._fetching[stage] / self._stages[stage]
 
-    def _steady(self, leader: tuple[str, Line]) -> tuple[str, Line]:
+    def _steady(self, leader: tuple[str, CodeLine]) -> tuple[str, CodeLine]:
         """Return what comes first: *leader*, unless it is hardly ahead of what came first before.
 
         Two lines of equal cost must not take turns.
@@ -89,7 +89,7 @@ class Window:
         is_ahead = self._lines[leader] > OVERTAKES * self._lines[before]
         return leader if is_ahead or not self._lines[before] else before
 
-    def _count(self, sample: Sample, by: int) -> None:
+    def _count(self, sample: StackSample, by: int) -> None:
         self._taken[sample.stage] += by
         by *= sample.weight
         self._stages[sample.stage] += by

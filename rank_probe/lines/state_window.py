@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from rank_probe.lines.stack_window import LEAST_SHARE, WINDOW_SAMPLES
-from rank_probe.lines.user_code import Line
+from rank_probe.lines.user_code import CodeLine
 
 # Fewer looks at a stage say nothing about it.
 LEAST_LOOKS: Final = 10
@@ -13,12 +13,12 @@ LEAST_LOOKS: Final = 10
 WHOLE: Final = 1_000
 
 
-class Part(NamedTuple):
+class StateShare(NamedTuple):
     """A *share* of the time that one look stands for: a state, the user's line, and its mount."""
 
     state: str
     mount: str
-    line: Line | None
+    line: CodeLine | None
     share: int
 
 
@@ -29,7 +29,7 @@ class Looked(NamedTuple):
     """
 
     stage: str
-    parts: tuple[Part, ...]
+    parts: tuple[StateShare, ...]
 
 
 class Spent(NamedTuple):
@@ -38,7 +38,7 @@ class Spent(NamedTuple):
     stage: str
     state: str
     share: float
-    where: str | Line | None
+    where: str | CodeLine | None
 
 
 class StateWindow:
@@ -49,7 +49,7 @@ class StateWindow:
         self._looks: deque[Looked] = deque()
         self._stages = Counter[str]()
         self._weights = Counter[tuple[str, str]]()
-        self._places = Counter[tuple[str, str, str | Line]]()
+        self._places = Counter[tuple[str, str, str | CodeLine]]()
 
     def add(self, looked: Looked) -> None:
         """Count *looked*, and forget the oldest if there are too many."""
@@ -79,8 +79,8 @@ class StateWindow:
             for stage, state in counted[:most]
         ]
 
-    def _most_frequent(self) -> dict[tuple[str, str], str | Line | None]:
-        found: dict[tuple[str, str], str | Line | None] = dict.fromkeys(self._weights)
+    def _most_frequent(self) -> dict[tuple[str, str], str | CodeLine | None]:
+        found: dict[tuple[str, str], str | CodeLine | None] = dict.fromkeys(self._weights)
         best = Counter[tuple[str, str]]()
         for (stage, state, where), weight in self._places.items():
             if weight > best[stage, state]:

@@ -37,7 +37,7 @@ class Wait(NamedTuple):
     link: str = ""
 
 
-class Calls(NamedTuple):
+class SystemCalls(NamedTuple):
     """The numbers of an architecture's system calls that wait, by what they wait for.
 
     *of_file* have a descriptor first, *of_path* a path first, *of_path_at* a directory and a path.
@@ -56,7 +56,7 @@ class Calls(NamedTuple):
     epoll: frozenset[int]
 
 
-_X86_64: Final = Calls(
+_X86_64: Final = SystemCalls(
     sleep=frozenset({34, 35, 230}),  # pause, nanosleep, clock_nanosleep
     close=3,
     futex=202,
@@ -76,7 +76,7 @@ _X86_64: Final = Calls(
     select=frozenset({23, 270}),
     epoll=frozenset({232, 281, 441}),
 )
-_AARCH64: Final = Calls(
+_AARCH64: Final = SystemCalls(
     sleep=frozenset({101, 115}),
     close=57,
     futex=98,
@@ -154,7 +154,7 @@ class Reader:
             return Wait(DISK, self._mount(self._path(arguments[1])))
         return self._polled(number, arguments, _CALLS)
 
-    def _polled(self, number: int, arguments: Sequence[int], calls: Calls) -> Wait:
+    def _polled(self, number: int, arguments: Sequence[int], calls: SystemCalls) -> Wait:
         if number in calls.poll:
             return self._first_of(self._polls(*arguments[:2]))
         if number in calls.select:

@@ -19,7 +19,7 @@ BYTES: Final = 512
 PER_THREAD_CPU: Final = 4 | 2
 
 
-class Look(NamedTuple):
+class ThreadLook(NamedTuple):
     """A thread at one moment; nanoseconds.
 
     *cpu* is its time on CPUs, *queue* its time ready without one, as far as that has ended; *own
@@ -85,16 +85,16 @@ class Watched:
         own = f"/proc/self/task/{threading.get_native_id()}/schedstat"
         self._own_schedstat = self._files.open(own)
 
-    def begin(self) -> Look:
+    def begin(self) -> ThreadLook:
         """Look, with the clocks last: what follows belongs to what is measured."""
         call, own_queue, queue = self._syscall(), queued(self._own_schedstat()), self._queued()
-        return Look(time.perf_counter_ns(), self._cpu(), queue, own_queue, call)
+        return ThreadLook(time.perf_counter_ns(), self._cpu(), queue, own_queue, call)
 
-    def end(self) -> Look:
+    def end(self) -> ThreadLook:
         """Look, with the clocks early; before them the call, which waits for us from now on."""
         call, at, cpu = self._syscall(), time.perf_counter_ns(), self._cpu()
         queue, own_queue = self._queued(), queued(self._own_schedstat())
-        return Look(at, cpu, queue, own_queue, call, is_on_cpu=self._cpu() > cpu)
+        return ThreadLook(at, cpu, queue, own_queue, call, is_on_cpu=self._cpu() > cpu)
 
     def wait(self, call: bytes) -> Wait | None:
         """Return what it waits for if it is in *call*; None if it runs or is ready to."""

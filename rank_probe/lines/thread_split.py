@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rank_probe.lines.system_calls import BLOCKED, CPU_QUEUE, LOCK, RUNNING, Wait
-from rank_probe.lines.thread_clocks import Look
+from rank_probe.lines.thread_clocks import ThreadLook
 
 # Less than this share is what handing over the interpreter to the sampler takes.
 LEAST_BLOCKED: Final = 0.1
@@ -15,7 +15,7 @@ HAD_IT: Final = 0.9
 Shares = list[tuple[Wait, float]]
 
 
-def split(first: Look, last: Look, wait: Callable[[bytes], Wait | None]) -> Shares:
+def split(first: ThreadLook, last: ThreadLook, wait: Callable[[bytes], Wait | None]) -> Shares:
     """Return in what the thread spent the time between two looks; the shares add up to 1.
 
     *wait* names what a call waits for. At both looks the sampler holds the interpreter, so a thread
@@ -38,7 +38,11 @@ def split(first: Look, last: Look, wait: Callable[[bytes], Wait | None]) -> Shar
 
 
 def held(
-    before: Look, first: Look, delay: int, process_cpu: int, wait: Callable[[bytes], Wait | None]
+    before: ThreadLook,
+    first: ThreadLook,
+    delay: int,
+    process_cpu: int,
+    wait: Callable[[bytes], Wait | None],
 ) -> Shares:
     """Return in what the thread spent the *delay*, until *first*; the shares add up to 1.
 
@@ -63,7 +67,7 @@ def held(
     return [each for each in shares if each[1] > 0]
 
 
-def _blocked_in(first: Look, last: Look, wait: Callable[[bytes], Wait | None]) -> Wait:
+def _blocked_in(first: ThreadLook, last: ThreadLook, wait: Callable[[bytes], Wait | None]) -> Wait:
     """Return what the thread was blocked in, from the two looks.
 
     A lock at the end may be the interpreter, which the sampler has, after another wait.
@@ -74,7 +78,7 @@ def _blocked_in(first: Look, last: Look, wait: Callable[[bytes], Wait | None]) -
     return wait(first.call) or at_end or _ready(last)
 
 
-def _ready(last: Look) -> Wait:
+def _ready(last: ThreadLook) -> Wait:
     """Return what a thread waited for that was ready at both looks.
 
     The kernel counts a wait for a CPU when it ends. A thread that runs now was blocked in between.

@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable, Sequence
 
 from rank_probe.lines.loop_frames import Spot
-from rank_probe.lines.state_window import Part, whole
+from rank_probe.lines.state_window import StateShare, whole
 from rank_probe.lines.system_calls import Reader
-from rank_probe.lines.thread_clocks import Gone, Look, Watched
+from rank_probe.lines.thread_clocks import Gone, ThreadLook, Watched
 from rank_probe.lines.thread_split import Shares, held, split
 from rank_probe.lines.torch_calls import TorchCalls, engine_thread
-from rank_probe.lines.user_code import Line
+from rank_probe.lines.user_code import CodeLine
 
 
 class Looks:
@@ -25,9 +25,9 @@ class Looks:
         self._engine: int | None = None
         self._now: Watched | None = None
         # The end of the look before: of which thread, and what the process had used.
-        self._before: tuple[Watched, Look, int] | None = None
+        self._before: tuple[Watched, ThreadLook, int] | None = None
 
-    def begin(self, ident: int) -> Look | None:
+    def begin(self, ident: int) -> ThreadLook | None:
         """Look at the thread *ident*, or at the one that works for it; None if it has ended."""
         frame = sys._current_frames().get(ident)
         code = None if frame is None else frame.f_code
@@ -36,7 +36,7 @@ class Looks:
         self._now = None if tid is None else self._watched(tid)
         return self._look(Watched.begin)
 
-    def end(self) -> Look | None:
+    def end(self) -> ThreadLook | None:
         """Look at it again; None if it has ended."""
         look, now = self._look(Watched.end), self._now
         if look is None or now is None:
@@ -45,7 +45,7 @@ class Looks:
             self._before = now, look, time.process_time_ns()
         return look
 
-    def delay(self, first: Look | None, due: int) -> int:
+    def delay(self, first: ThreadLook | None, due: int) -> int:
         """Return for how many nanoseconds after *due* the interpreter was kept from this thread.
 
         *first* is what begin() returned. Waiting for a CPU does not count.
@@ -56,8 +56,8 @@ class Looks:
         return max(first.at - due - queued, 0)
 
     def held(
-        self, first: Look | None, delay: int, stack: Sequence[Spot], line: Line | None
-    ) -> tuple[Part, ...]:
+        self, first: ThreadLook | None, delay: int, stack: Sequence[Spot], line: CodeLine | None
+    ) -> tuple[StateShare, ...]:
         """Return in what it spent the *delay* before *first*; call before end()."""
         if first is None or self._before is None or self._now is None:
             return ()
@@ -66,18 +66,24 @@ class Looks:
         return self._parts(held(before, first, delay, used, self._now.wait), stack, line)
 
     def parts(
-        self, first: Look | None, last: Look | None, stack: Sequence[Spot], line: Line | None
-    ) -> tuple[Part, ...]:
+        self,
+        first: ThreadLook | None,
+        last: ThreadLook | None,
+        stack: Sequence[Spot],
+        line: CodeLine | None,
+    ) -> tuple[StateShare, ...]:
         """Return in what it spent the time between *first* and *last*, when it was on *stack*."""
         now = self._now
         if first is None or last is None or now is None:
             return ()
         return self._parts(split(first, last, now.wait), stack, line)
 
-    def _parts(self, shares: Shares, stack: Sequence[Spot], line: Line | None) -> tuple[Part, ...]:
+    def _parts(
+        self, shares: Shares, stack: Sequence[Spot], line: CodeLine | None
+    ) -> tuple[StateShare, ...]:
         found = [self._torch.what(what, stack) for what, _ in shares]
         return tuple(
-            Part(what.state, what.mount, line, share)
+            StateShare(what.state, what.mount, line, share)
             for what, share in zip(found, whole([share for _, share in shares]), strict=True)
         )
 
@@ -86,7 +92,7 @@ class Looks:
         for each in self._by_tid.values():
             each.close()
 
-    def _look(self, at: Callable[[Watched], Look]) -> Look | None:
+    def _look(self, at: Callable[[Watched], ThreadLook]) -> ThreadLook | None:
         if self._now is None:
             return None
         try:

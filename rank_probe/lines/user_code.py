@@ -17,7 +17,7 @@ FILE_CHARACTERS: Final = 48
 FILE_PARTS: Final = 3
 
 
-class Line(NamedTuple):
+class CodeLine(NamedTuple):
     """A line of source: the function's qualified name, its file as compiled, the line's number."""
 
     function: str
@@ -48,7 +48,7 @@ class UserCode:
             known = self._known[file] = self._is_users(file)
         return known
 
-    def place(self, line: Line) -> str:
+    def place(self, line: CodeLine) -> str:
         """Return *line* for people: `Corpus.__next__ (data/corpus.py:41)`, printable and short."""
         function = line.function.replace("<locals>.", "")
         return (

@@ -21,7 +21,7 @@ LONG_TAPE: Final = 4096
 _STEP_ENDS: Final = BEGIN | COMPLETE
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """A point in a stream's work that records the device's time when the device reaches it."""
 
     def query(self) -> bool:
@@ -38,7 +38,7 @@ class Events(Protocol):
     def device(self) -> int:
         """Return the device on whose streams the events are recorded."""
 
-    def new(self) -> Event:
+    def new(self) -> DeviceEvent:
         """Return an event that was never recorded."""
 
     def record(self, event: Any) -> int:
@@ -96,14 +96,14 @@ class DeviceClock:
         self._host_now = now
         self._thread = get_ident()
         self._state = _State.BEGINS
-        self._free: list[Event] = []
+        self._free: list[DeviceEvent] = []
         self._free_on = {events.device: self._free}
         self._made = 0
         self._step: list[Any] = []  # the unfinished step: mark, event, mark, event...
-        self._last_on: dict[int, Event] = {}  # its last event on each stream
-        self._waiting: deque[tuple[int, list[Any], dict[int, Event]]] = deque()
+        self._last_on: dict[int, DeviceEvent] = {}  # its last event on each stream
+        self._waiting: deque[tuple[int, list[Any], dict[int, DeviceEvent]]] = deque()
         self._number = steps_before  # of the last step that ended
-        self._reached: Event | None = None  # the latest event with a known time
+        self._reached: DeviceEvent | None = None  # the latest event with a known time
         self._at = 0
         self._read = (0, now())  # the last device time that was read, and when
         # A guard for a function of one argument costs half; see never_raise.
@@ -233,7 +233,7 @@ class DeviceClock:
         if len(self.tape) > LONG_TAPE:
             self.steps.fold(wait=False)
 
-    def _time_of(self, event: Event) -> int:
+    def _time_of(self, event: DeviceEvent) -> int:
         """Return when the device reached *event*, in nanoseconds since it reached the first.
 
         On another stream it may precede the event before it; then it gets the same time. Distances

@@ -6,7 +6,7 @@ The walk is written twice, here and in _fold.c; tests hold the two together.
 from collections.abc import Callable
 from typing import Final
 
-from rank_probe.measure.loop_state import State
+from rank_probe.measure.loop_state import LoopState
 from rank_probe.measure.transitions import after
 
 try:
@@ -21,12 +21,12 @@ STATES_KEPT: Final = 4096
 class Interpreter:
     """Turns events into boundaries, one after the other; remembers what follows from what."""
 
-    def __init__(self, state: State) -> None:
-        self._nodes: dict[State, _Node] = {}
+    def __init__(self, state: LoopState) -> None:
+        self._nodes: dict[LoopState, _Node] = {}
         self._node = self._known(state)
 
     @property
-    def state(self) -> State:
+    def state(self) -> LoopState:
         """Return the state after the last event."""
         return self._node.state
 
@@ -44,7 +44,7 @@ class Interpreter:
         """Return the events that were seen, except those longest ago in a very varied loop."""
         return {code for node in list(self._nodes.values()) for code in list(node)}
 
-    def _known(self, state: State) -> "_Node":
+    def _known(self, state: LoopState) -> "_Node":
         if len(self._nodes) > STATES_KEPT:
             self._nodes.clear()
         node = self._nodes.get(state)
@@ -56,7 +56,7 @@ class Interpreter:
 class _Node(dict[int, tuple["_Node", int | None]]):
     """A state, and what it becomes after each event that was seen in it."""
 
-    def __init__(self, state: State, known: Callable[[State], "_Node"]) -> None:
+    def __init__(self, state: LoopState, known: Callable[[LoopState], "_Node"]) -> None:
         super().__init__()
         self.state = state
         self._known = known

@@ -17,7 +17,7 @@ except ImportError:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class StepTotals:
     """Counters over all whole steps: nanoseconds per stage, in the order of STAGES."""
 
     nanoseconds: tuple[int, ...]

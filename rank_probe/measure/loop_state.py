@@ -23,7 +23,7 @@ class Frame(NamedTuple):
     suspended: int | None
 
 
-class State(NamedTuple):
+class LoopState(NamedTuple):
     """Where a training loop is. *automatic*: stages and step ends are found, not given.
 
     *optimizers* is how many ran since the step began, *fetched* whether a batch arrived since, and
@@ -50,20 +50,20 @@ class State(NamedTuple):
 
 
 # The state after an event, and the mark of the boundary at it: a stage with marks; None for none.
-After = tuple[State, int | None]
+After = tuple[LoopState, int | None]
 
 
-def push(state: State, event: int, stage: int) -> State:
+def push(state: LoopState, event: int, stage: int) -> LoopState:
     """Suspend the stage for *stage*, until what *event* began ends."""
     return state._replace(stage=stage, frames=(*state.frames, Frame(event, state.stage)))
 
 
-def pass_(state: State, event: int) -> After:
+def pass_(state: LoopState, event: int) -> After:
     """Something begins that changes nothing."""
     return state._replace(frames=(*state.frames, Frame(event, None))), None
 
 
-def pop(state: State, event: int) -> tuple[State, bool]:
+def pop(state: LoopState, event: int) -> tuple[LoopState, bool]:
     """End the last *event*, and all in it that never ended; return whether that changes the stage.
 
     An optimizer that raised does not say so, nor does what an interrupt of the user cut short.
@@ -79,17 +79,17 @@ def pop(state: State, event: int) -> tuple[State, bool]:
             return state._replace(stage=stage, frames=tuple(frames)), changed
 
 
-def is_open(state: State, event: int) -> bool:
+def is_open(state: LoopState, event: int) -> bool:
     """Whether an *event* has not ended."""
     return any(frame.event == event for frame in state.frames)
 
 
-def is_in(state: State, event: int) -> bool:
+def is_in(state: LoopState, event: int) -> bool:
     """Whether the last thing that began and has not ended is *event*."""
     return bool(state.frames) and state.frames[-1].event == event
 
 
-def end_failed_optimizer(state: State) -> State:
+def end_failed_optimizer(state: LoopState) -> LoopState:
     """Forget an optimizer that raised: no batch and no backward begins inside one.
 
     Its closure is different.
@@ -99,14 +99,14 @@ def end_failed_optimizer(state: State) -> State:
     return state
 
 
-def idle(state: State) -> tuple[State, int]:
+def idle(state: LoopState) -> tuple[LoopState, int]:
     """What follows has no name yet."""
     if state.automatic and not state.frames:
         state = state._replace(stage=OTHER)
     return state, state.stage
 
 
-def use(state: State) -> tuple[State, int]:
+def use(state: LoopState) -> tuple[LoopState, int]:
     """The batches that are there are trained with."""
     if not state.batches:
         return state, 0
@@ -114,7 +114,7 @@ def use(state: State) -> tuple[State, int]:
     return state._replace(batches=0, loader_ended=False), used
 
 
-def drop(state: State) -> tuple[State, int]:
+def drop(state: LoopState) -> tuple[LoopState, int]:
     """The batches of a loader that ended were not trained with: it was that of an evaluation.
 
     Not at its end: a loop that reads ahead trains with its last batches after that.
@@ -125,12 +125,12 @@ def drop(state: State) -> tuple[State, int]:
     return state._replace(batches=0, loader_ended=False), unused
 
 
-def begin_step(state: State) -> State:
+def begin_step(state: LoopState) -> LoopState:
     """A step begins."""
     return state._replace(optimizers=0, fetched=False)
 
 
-def next_step(state: State, *, is_batch: bool) -> tuple[State, int]:
+def next_step(state: LoopState, *, is_batch: bool) -> tuple[LoopState, int]:
     """Return the marks of a boundary at which a step, perhaps the first, visibly begins.
 
     A step ends by itself at the first fetch, forward or backward after an optimizer ran. This also

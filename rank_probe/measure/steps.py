@@ -5,7 +5,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
-from rank_probe.measure.ledger import Totals, new_ledger
+from rank_probe.measure.ledger import StepTotals, new_ledger
 from rank_probe.measure.vectors import StepVector, Vectors
 from rank_probe.measure.wait_floor import WaitFloor
 from rank_probe.wire.stages import SYNC
@@ -62,12 +62,12 @@ class Steps:
         finally:
             self._lock.release()
 
-    def totals(self) -> Totals:
+    def totals(self) -> StepTotals:
         """Return the counters over all whole steps so far."""
         self.fold()
         with self._lock:
             ledger = self._ledger
-            return Totals(
+            return StepTotals(
                 nanoseconds=tuple(ledger.committed),
                 steps=ledger.steps,
                 busy_seconds_squared=ledger.busy_seconds_squared,

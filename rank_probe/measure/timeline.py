@@ -10,7 +10,7 @@ from rank_probe.guest.guard import failures, never_raise
 from rank_probe.measure import events
 from rank_probe.measure.boundaries import BEGIN, COMPLETE, STAGE_BITS, UNCUT
 from rank_probe.measure.interpreter import Interpreter
-from rank_probe.measure.loop_state import State
+from rank_probe.measure.loop_state import LoopState
 from rank_probe.measure.steps import Steps
 from rank_probe.measure.tape import NOBODY, new_tape
 from rank_probe.measure.work_units import WorkUnits
@@ -41,7 +41,7 @@ class Timeline:
         self.work = work or WorkUnits()
         self.tape = new_tape(now)
         self._thread = self.tape.owner
-        start = State(automatic=automatic, finds_steps=automatic)
+        start = LoopState(automatic=automatic, finds_steps=automatic)
         self._interpreter = Interpreter(start)
         self.steps = Steps(self._boundaries, now or time.perf_counter_ns, wall, self._told)
         # Called if the wait in a backward could not be split from it: see torch_hooks.backward.
@@ -58,7 +58,7 @@ class Timeline:
         self.tape.on_long = never_raise(lambda: self.steps.fold(wait=False))
 
     @property
-    def state(self) -> State:
+    def state(self) -> LoopState:
         """Where the loop is now."""
         self.steps.fold()
         return self._interpreter.state

@@ -21,7 +21,7 @@ from rank_probe.measure.loop_state import (
     MOST_BATCHES,
     MOST_OPTIMIZERS,
     After,
-    State,
+    LoopState,
     begin_step,
     drop,
     end_failed_optimizer,
@@ -37,7 +37,7 @@ from rank_probe.measure.loop_state import (
 from rank_probe.wire.stages import BACKWARD, DATA, EVAL, FORWARD, OPTIMIZER, OTHER, SYNC
 
 
-def after(state: State, code: int) -> After:
+def after(state: LoopState, code: int) -> After:
     """Return the state after the event *code*, and the mark of the boundary at it, if any.
 
     The end of something that never began, or was forgotten, changes nothing.
@@ -45,24 +45,24 @@ def after(state: State, code: int) -> After:
     return TRANSITIONS[code & ~STAGE_BITS](state, code & STAGE_BITS)
 
 
-def _enter(state: State, stage: int) -> After:
+def _enter(state: LoopState, stage: int) -> After:
     begin = 0 if state.begun else BEGIN
     return push(state._replace(begun=True), e.ENTER, stage), stage | begin
 
 
-def _part(state: State, stage: int) -> After:
+def _part(state: LoopState, stage: int) -> After:
     """Counting does not begin here: the time before the first batch belongs to no step."""
     if state.stage in (stage, SYNC):
         return pass_(state, e.ENTER)
     return push(state, e.ENTER, stage), stage
 
 
-def _leave(state: State, _: int) -> After:
+def _leave(state: LoopState, _: int) -> After:
     state, changed = pop(state, e.ENTER)
     return state, state.stage if changed else None
 
 
-def _fetch(state: State, _: int) -> After:
+def _fetch(state: LoopState, _: int) -> After:
     state = end_failed_optimizer(state)
     if is_in(state, e.FETCH) or (state.stage == EVAL and state.frames):
         return pass_(state, e.FETCH)
@@ -71,7 +71,7 @@ def _fetch(state: State, _: int) -> After:
     return push(state._replace(fetched=True), e.FETCH, DATA), DATA | marks | unused
 
 
-def _fetch_ungraded(state: State, _: int) -> After:
+def _fetch_ungraded(state: LoopState, _: int) -> After:
     """A loader that is read with gradients off belongs to an evaluation."""
     if state.frames or not state.gradients_tell:
         return _fetch(state, 0)
@@ -81,7 +81,7 @@ def _fetch_ungraded(state: State, _: int) -> After:
     return state, EVAL | marks if changed else None
 
 
-def _fetched(state: State, _: int) -> After:
+def _fetched(state: LoopState, _: int) -> After:
     """A loader within a loader, or in an evaluation, brings nothing to train with."""
     state, changed = pop(state, e.FETCH)
     if not changed:
@@ -93,19 +93,19 @@ def _fetched(state: State, _: int) -> After:
     return state._replace(stage=stage, batches=state.batches + 1), stage
 
 
-def _iterated(state: State, _: int) -> After:
+def _iterated(state: LoopState, _: int) -> After:
     state, changed = pop(state, e.FETCH)
     return idle(state) if changed else (state, None)
 
 
-def _exhausted(state: State, _: int) -> After:
+def _exhausted(state: LoopState, _: int) -> After:
     state, changed = pop(state, e.FETCH)
     if not changed:
         return state, None
     return idle(state._replace(loader_ended=state.batches > 0))
 
 
-def _forward_begins(state: State, _: int) -> After:
+def _forward_begins(state: LoopState, _: int) -> After:
     state, marks = next_step(end_failed_optimizer(state), is_batch=False)
     if state.automatic and (not state.frames or state.frames[-1].event == e.CLOSURE_BEGINS):
         changed = state.stage != FORWARD
@@ -114,7 +114,7 @@ def _forward_begins(state: State, _: int) -> After:
     return state, state.stage | marks if marks else None
 
 
-def _backward_begins(state: State, _: int) -> After:
+def _backward_begins(state: LoopState, _: int) -> After:
     state = end_failed_optimizer(state)
     if state.stage in (BACKWARD, SYNC):  # A backward within a backward.
         return pass_(state, e.BACKWARD_BEGINS)[0], state.stage | (UNCUT if state.has_peers else 0)
@@ -125,7 +125,7 @@ def _backward_begins(state: State, _: int) -> After:
     return push(state, e.BACKWARD_BEGINS, BACKWARD), BACKWARD | marks | used
 
 
-def _gradients_ready(state: State, _: int) -> After:
+def _gradients_ready(state: LoopState, _: int) -> After:
     """Once per backward: several roots say it, and so does the end of a backward within."""
     if state.stage != BACKWARD or not is_in(state, e.BACKWARD_BEGINS):
         return state, None
@@ -134,16 +134,16 @@ def _gradients_ready(state: State, _: int) -> After:
     return state._replace(stage=SYNC), SYNC
 
 
-def _backward_ended(state: State, _: int) -> After:
+def _backward_ended(state: LoopState, _: int) -> After:
     """Without peers its end is the release: there is no wait to be split from it."""
     return _after_backward(state, UNCUT if state.has_peers else RELEASE)
 
 
-def _backward_raised(state: State, _: int) -> After:
+def _backward_raised(state: LoopState, _: int) -> After:
     return _after_backward(state, 0)
 
 
-def _after_backward(state: State, not_cut: int) -> After:
+def _after_backward(state: LoopState, not_cut: int) -> After:
     marks = RELEASE if state.stage == SYNC else not_cut
     state, changed = pop(state, e.BACKWARD_BEGINS)
     if not changed:
@@ -155,14 +155,14 @@ def _after_backward(state: State, not_cut: int) -> After:
     return state, state.stage | marks
 
 
-def _optimizer_begins(state: State, _: int) -> After:
+def _optimizer_begins(state: LoopState, _: int) -> After:
     if is_in(state, e.OPTIMIZER_BEGINS):  # An optimizer may wrap another.
         return pass_(state, e.OPTIMIZER_BEGINS)
     state, used = use(state)
     return push(state, e.OPTIMIZER_BEGINS, OPTIMIZER), OPTIMIZER | used
 
 
-def _optimizer_ended(state: State, _: int) -> After:
+def _optimizer_ended(state: LoopState, _: int) -> After:
     """The step ends when something else begins: another optimizer may follow."""
     known = is_open(state, e.OPTIMIZER_BEGINS)
     state, changed = pop(state, e.OPTIMIZER_BEGINS)
@@ -178,53 +178,53 @@ def _optimizer_ended(state: State, _: int) -> After:
     return idle(state)
 
 
-def _closure_begins(state: State, _: int) -> After:
+def _closure_begins(state: LoopState, _: int) -> After:
     """Lightning and LBFGS run forward and backward in the closure of an optimizer."""
     if state.stage != OPTIMIZER:
         return pass_(state, e.CLOSURE_BEGINS)
     return push(state, e.CLOSURE_BEGINS, FORWARD), FORWARD
 
 
-def _closure_ended(state: State, _: int) -> After:
+def _closure_ended(state: LoopState, _: int) -> After:
     state, changed = pop(state, e.CLOSURE_BEGINS)
     return state, state.stage if changed else None
 
 
-def _wait(state: State, _: int) -> After:
+def _wait(state: LoopState, _: int) -> After:
     if state.stage == SYNC:
         return pass_(state, e.WAIT)
     return push(state, e.WAIT, SYNC), SYNC
 
 
-def _waited(state: State, _: int) -> After:
+def _waited(state: LoopState, _: int) -> After:
     return _after_wait(state, e.WAIT, 0)
 
 
-def _released(state: State, _: int) -> After:
+def _released(state: LoopState, _: int) -> After:
     return _after_wait(state, e.WAIT, RELEASE)
 
 
-def _engine_wait(state: State, _: int) -> After:
+def _engine_wait(state: LoopState, _: int) -> After:
     """It is the owner's wait if the owner is in a backward, whose nodes the engine runs."""
     if state.stage != BACKWARD:
         return state, None
     return push(state, e.ENGINE_WAIT, SYNC), SYNC
 
 
-def _engine_waited(state: State, _: int) -> After:
+def _engine_waited(state: LoopState, _: int) -> After:
     return _after_wait(state, e.ENGINE_WAIT, 0)
 
 
-def _engine_released(state: State, _: int) -> After:
+def _engine_released(state: LoopState, _: int) -> After:
     return _after_wait(state, e.ENGINE_WAIT, RELEASE)
 
 
-def _after_wait(state: State, event: int, release: int) -> After:
+def _after_wait(state: LoopState, event: int, release: int) -> After:
     state, changed = pop(state, event)
     return state, state.stage | release if changed else None
 
 
-def _step(state: State, _: int) -> After:
+def _step(state: LoopState, _: int) -> After:
     """The user completes a step; from now on only the user does."""
     state, used = use(end_failed_optimizer(state))
     begin = 0 if state.begun else BEGIN
@@ -232,35 +232,35 @@ def _step(state: State, _: int) -> After:
     return state, state.stage | begin | COMPLETE | used
 
 
-def _finish(state: State, _: int) -> After:
+def _finish(state: LoopState, _: int) -> After:
     """The last step is complete if its optimizer ran: nothing follows."""
     state, marks = next_step(state, is_batch=True)
     return state, state.stage | marks if marks else None
 
 
-def _steps_are_found(state: State, _: int) -> After:
+def _steps_are_found(state: LoopState, _: int) -> After:
     return state._replace(finds_steps=state.automatic, optimizers=0), None
 
 
-def _steps_are_given(state: State, _: int) -> After:
+def _steps_are_given(state: LoopState, _: int) -> After:
     return state._replace(finds_steps=False, optimizers=0), None
 
 
-def _has_peers(state: State, _: int) -> After:
+def _has_peers(state: LoopState, _: int) -> After:
     return state._replace(has_peers=True), None
 
 
-def _loop_reads_itself(state: State, _: int) -> After:
+def _loop_reads_itself(state: LoopState, _: int) -> After:
     return state._replace(reads_itself=True), None
 
 
-def _restart(state: State, _: int) -> After:
+def _restart(state: LoopState, _: int) -> After:
     """No boundary: the next one begins the counting."""
-    kept = State(automatic=state.automatic, finds_steps=state.finds_steps)
+    kept = LoopState(automatic=state.automatic, finds_steps=state.finds_steps)
     return kept._replace(gradients_tell=state.gradients_tell, has_peers=state.has_peers), None
 
 
-TRANSITIONS: Final[dict[int, Callable[[State, int], After]]] = {
+TRANSITIONS: Final[dict[int, Callable[[LoopState, int], After]]] = {
     e.ENTER: _enter,
     e.PART: _part,
     e.LEAVE: _leave,

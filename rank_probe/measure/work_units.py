@@ -38,8 +38,8 @@ class WorkUnits:
         self._given = measure
         self._measured: deque[int | Content] = deque()  # one per FETCHED event, samples or more
         self._masks = Masks()
-        self._counted = Sums()
-        self._added = Sums()
+        self._counted = WorkSums()
+        self._added = WorkSums()
 
     def measure(self, batch: Any) -> None:
         """Note what *batch* holds: rows of its first tensor, and a mapping's tokens. Never raises.
@@ -118,7 +118,7 @@ class WorkUnits:
 
 
 @dataclass
-class Sums:
+class WorkSums:
     """Samples, tokens and padding tokens; None while there were none."""
 
     samples: int | None = None

@@ -39,7 +39,7 @@ sys.path[:] = path
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class StartOptions:
     """What `start` was given."""
 
     automatic: bool = False
@@ -49,14 +49,14 @@ class Options:
 
 
 # What starts the probe in this process.
-Start = Callable[[Options], object]
+Start = Callable[[StartOptions], object]
 
 
 class _Following:
     """What becomes of the children of this process; *options* is None while nothing does."""
 
     def __init__(self) -> None:
-        self.options: Options | None = None
+        self.options: StartOptions | None = None
         self.start: Start = lambda options: None
         self.is_rank: Callable[[], bool] = lambda: False
         self.is_registered = False
@@ -92,7 +92,7 @@ def index() -> int | None:
     return place if isinstance(place, int) else None
 
 
-def follow(options: Options, start: Start, is_rank: Callable[[], bool]) -> None:
+def follow(options: StartOptions, start: Start, is_rank: Callable[[], bool]) -> None:
     """Call *start* with *options* in children that turn out to be ranks.
 
     *is_rank* says whether this process is one itself: its children are then left alone.
@@ -116,7 +116,9 @@ def leave_alone() -> None:
 
 
 @never_raise
-def arrive(options: Options, start: Start, is_rank: Callable[[], bool] = lambda: False) -> None:
+def arrive(
+    options: StartOptions, start: Start, is_rank: Callable[[], bool] = lambda: False
+) -> None:
     """Call *start* with *options* if this child, which is being prepared, becomes a rank.
 
     Its own children are followed too.
@@ -188,7 +190,7 @@ class _Note:
     stays as it was.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: StartOptions) -> None:
         # A function of the script's cannot be read yet when the child reads this.
         self._options = asdict(replace(options, measure=None))
 

@@ -41,7 +41,7 @@ class Parts:
     loader: Callable[[], str] = str
 
 
-class Report:
+class RankReport:
     """Creates snapshots, each newer than the last; for one thread."""
 
     def __init__(self, parts: Parts, *, source: str) -> None:

@@ -10,7 +10,7 @@ from rank_probe.guest.guard import never_raise
 from rank_probe.guest.patches import Patches
 
 
-class Listener(Protocol):
+class RendezvousListener(Protocol):
     """Who is told."""
 
     def rendezvous_begins(self) -> None:
@@ -20,7 +20,7 @@ class Listener(Protocol):
         """All ranks have met."""
 
 
-def attach(lifecycle: Listener, meanwhile: Callable[[], object]) -> Patches:
+def attach(lifecycle: RendezvousListener, meanwhile: Callable[[], object]) -> Patches:
     """Tell *lifecycle* of init_process_group, calling *meanwhile* first; `undo` to detach.
 
     Not seen: a script that imported the function by name earlier.
@@ -39,7 +39,7 @@ def attach(lifecycle: Listener, meanwhile: Callable[[], object]) -> Patches:
 
 
 def _told(
-    lifecycle: Listener, meanwhile: Callable[[], object], original: Callable[..., Any]
+    lifecycle: RendezvousListener, meanwhile: Callable[[], object], original: Callable[..., Any]
 ) -> Any:
     begins, before, ended = (
         never_raise(lifecycle.rendezvous_begins),

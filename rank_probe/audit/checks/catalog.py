@@ -15,7 +15,7 @@ from rank_probe.audit.checks import (
     reports,
     sameness,
 )
-from rank_probe.audit.checks.findings import ORDER, Finding, Outcome, outcome
+from rank_probe.audit.checks.findings import ORDER, AuditFinding, Outcome, outcome
 from rank_probe.audit.checks.launch import Launch
 
 
@@ -24,7 +24,7 @@ class Check:
     """One check: its *name* is a label of the metric, *find* yields at least one finding."""
 
     name: str
-    find: Callable[[Launch], Iterator[Finding]]
+    find: Callable[[Launch], Iterator[AuditFinding]]
 
 
 CHECKS: Final = (

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rank_probe.audit.checks.findings import (
-    Finding,
+    AuditFinding,
     count,
     fail,
     names,
@@ -18,7 +18,7 @@ from rank_probe.audit.readings.devices import BUS_ORDER, ORDER, VISIBLE
 from rank_probe.audit.readings.facts import Facts
 
 
-def without_gpus(launch: Launch) -> Finding | None:
+def without_gpus(launch: Launch) -> AuditFinding | None:
     """Return why nothing about GPUs can be checked; None if some rank may use one."""
     if not any(devices.has_gpus(facts) for facts in launch.facts):
         return not_checked("no rank sees a GPU" if not launch.alone else "this node has no GPU")
@@ -27,7 +27,7 @@ def without_gpus(launch: Launch) -> Finding | None:
     return None
 
 
-def device_per_rank(launch: Launch) -> Iterator[Finding]:
+def device_per_rank(launch: Launch) -> Iterator[AuditFinding]:
     """Name the ranks that see no GPU, or share one."""
     nothing = without_gpus(launch)
     if nothing:
@@ -46,7 +46,7 @@ def device_per_rank(launch: Launch) -> Iterator[Finding]:
     yield ok(f"{len(launch.facts)} ranks have a GPU each")
 
 
-def device_order(launch: Launch) -> Iterator[Finding]:
+def device_order(launch: Launch) -> Iterator[AuditFinding]:
     """Name the ranks for which the number of a GPU may mean another GPU than for others."""
     nothing = without_gpus(launch)
     if nothing:
@@ -73,8 +73,8 @@ def device_order(launch: Launch) -> Iterator[Finding]:
 
 
 def _blind(
-    launch: Launch, machine: Sequence[Facts], seen: dict[int, devices.Seen]
-) -> Iterator[Finding]:
+    launch: Launch, machine: Sequence[Facts], seen: dict[int, devices.VisibleGpus]
+) -> Iterator[AuditFinding]:
     for facts in machine:
         mine = seen[facts.rank]
         who = facts.node if launch.alone else f"rank {facts.rank} ({facts.node})"
@@ -90,7 +90,7 @@ def _blind(
             yield _too_few(facts, f"{who}, with local rank {facts.local_rank},", len(mine.visible))
 
 
-def _too_few(facts: Facts, who: str, seen: int) -> Finding:
+def _too_few(facts: Facts, who: str, seen: int) -> AuditFinding:
     visible = facts.settings.get(VISIBLE)
     shown = f" ({VISIBLE}={visible})" if visible is not None else ""
     return fail(
@@ -99,7 +99,9 @@ def _too_few(facts: Facts, who: str, seen: int) -> Finding:
     )
 
 
-def _shared(machine: Sequence[Facts], seen: dict[int, devices.Seen]) -> Iterator[Finding]:
+def _shared(
+    machine: Sequence[Facts], seen: dict[int, devices.VisibleGpus]
+) -> Iterator[AuditFinding]:
     called = devices.names(machine)
     users: dict[tuple[str, str], list[int]] = {}
     for facts in machine:
@@ -116,7 +118,7 @@ def _shared(machine: Sequence[Facts], seen: dict[int, devices.Seen]) -> Iterator
             )
 
 
-def _different_orders(machine: Sequence[Facts]) -> Iterator[Finding]:
+def _different_orders(machine: Sequence[Facts]) -> Iterator[AuditFinding]:
     """Yield whose visible GPUs are those of others in another order."""
     seen = devices.seen(machine)
     first: dict[frozenset[str], tuple[int, tuple[str, ...]]] = {}

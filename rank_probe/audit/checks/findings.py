@@ -11,7 +11,7 @@ MOST_NAMED: Final = 8
 MOST_FINDINGS: Final = 8
 
 
-class Status(enum.StrEnum):
+class AuditStatus(enum.StrEnum):
     """The outcomes of a check, the worst first."""
 
     FAIL = "fail"
@@ -20,14 +20,14 @@ class Status(enum.StrEnum):
     OK = "ok"
 
 
-ORDER: Final = tuple(Status)
+ORDER: Final = tuple(AuditStatus)
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class AuditFinding:
     """One sentence on what is so, and for FAIL and WARN one on *what to do*."""
 
-    status: Status
+    status: AuditStatus
     reason: str
     advice: str = ""
 
@@ -37,41 +37,41 @@ class Outcome:
     """What the check called *check* found, the worst finding first; *more* are left out."""
 
     check: str
-    findings: tuple[Finding, ...]
+    findings: tuple[AuditFinding, ...]
     more: int = 0
 
     @property
-    def status(self) -> Status:
+    def status(self) -> AuditStatus:
         """The worst status of its findings."""
         return self.findings[0].status
 
 
-def outcome(check: str, findings: Iterable[Finding]) -> Outcome:
+def outcome(check: str, findings: Iterable[AuditFinding]) -> Outcome:
     """Return the outcome of *check*; what is fine is left out beside what is not."""
     found = sorted(findings, key=lambda finding: ORDER.index(finding.status))
-    troubles = [one for one in found if one.status in (Status.FAIL, Status.WARN)]
+    troubles = [one for one in found if one.status in (AuditStatus.FAIL, AuditStatus.WARN)]
     shown = tuple((troubles or found[:1])[:MOST_FINDINGS])
     return Outcome(check, shown, max(0, len(troubles) - len(shown)))
 
 
-def fail(reason: str, advice: str) -> Finding:
+def fail(reason: str, advice: str) -> AuditFinding:
     """Return what will break or slow the job."""
-    return Finding(Status.FAIL, reason, advice)
+    return AuditFinding(AuditStatus.FAIL, reason, advice)
 
 
-def warn(reason: str, advice: str) -> Finding:
+def warn(reason: str, advice: str) -> AuditFinding:
     """Return what may slow the job."""
-    return Finding(Status.WARN, reason, advice)
+    return AuditFinding(AuditStatus.WARN, reason, advice)
 
 
-def ok(reason: str) -> Finding:
+def ok(reason: str) -> AuditFinding:
     """Return that all is well."""
-    return Finding(Status.OK, reason)
+    return AuditFinding(AuditStatus.OK, reason)
 
 
-def not_checked(reason: str) -> Finding:
+def not_checked(reason: str) -> AuditFinding:
     """Return why there was nothing to look at."""
-    return Finding(Status.NOT_CHECKED, reason)
+    return AuditFinding(AuditStatus.NOT_CHECKED, reason)
 
 
 def ranks(numbers: Iterable[int]) -> str:

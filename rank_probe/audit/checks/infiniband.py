@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from rank_probe.audit.checks.findings import Finding, fail, names, not_checked, ok, warn
+from rank_probe.audit.checks.findings import AuditFinding, fail, names, not_checked, ok, warn
 from rank_probe.audit.checks.launch import Launch, majority
 from rank_probe.audit.readings.facts import Facts, Port
 from rank_probe.audit.readings.network import matching
@@ -10,7 +10,7 @@ from rank_probe.audit.readings.network import matching
 CHOOSER = "NCCL_IB_HCA"
 
 
-def infiniband(launch: Launch) -> Iterator[Finding]:
+def infiniband(launch: Launch) -> Iterator[AuditFinding]:
     """Name the ports that are down, or slower than most, and adapters that are missing."""
     nodes = [machine[0] for machine in launch.machines()]
     if all(facts.settings.get("NCCL_IB_DISABLE") == "1" for facts in nodes):
@@ -45,7 +45,7 @@ def _used(facts: Facts) -> list[Port]:
     return [port for port in facts.ports if port.device in devices]
 
 
-def _down(nodes: list[Facts], used: dict[int, list[Port]]) -> Iterator[Finding]:
+def _down(nodes: list[Facts], used: dict[int, list[Port]]) -> Iterator[AuditFinding]:
     active = {
         (port.device, port.number) for ports in used.values() for port in ports if port.is_active
     }
@@ -63,7 +63,7 @@ def _down(nodes: list[Facts], used: dict[int, list[Port]]) -> Iterator[Finding]:
             )
 
 
-def _slow(nodes: list[Facts], used: dict[int, list[Port]]) -> Iterator[Finding]:
+def _slow(nodes: list[Facts], used: dict[int, list[Port]]) -> Iterator[AuditFinding]:
     everything = [
         (nodes[index], port) for index, ports in used.items() for port in ports if port.is_active
     ]
@@ -83,7 +83,7 @@ def _slow(nodes: list[Facts], used: dict[int, list[Port]]) -> Iterator[Finding]:
             )
 
 
-def _fewer(nodes: list[Facts], used: dict[int, list[Port]]) -> Iterator[Finding]:
+def _fewer(nodes: list[Facts], used: dict[int, list[Port]]) -> Iterator[AuditFinding]:
     counts = {index: len(ports) for index, ports in used.items()}
     usual = majority(counts)
     odd = [index for index, count in counts.items() if usual is not None and count < usual]

@@ -3,7 +3,15 @@
 from collections.abc import Iterator
 from typing import Final
 
-from rank_probe.audit.checks.findings import Finding, binary, fail, not_checked, ok, ranks, warn
+from rank_probe.audit.checks.findings import (
+    AuditFinding,
+    binary,
+    fail,
+    not_checked,
+    ok,
+    ranks,
+    warn,
+)
 from rank_probe.audit.checks.launch import Launch
 from rank_probe.audit.readings import devices
 
@@ -19,7 +27,7 @@ MEMORY_WARN_PER_RANK: Final = 2 * GIB
 MEMORY_WARN_PER_WORKER: Final = GIB // 2
 
 
-def shared_memory(launch: Launch) -> Iterator[Finding]:
+def shared_memory(launch: Launch) -> Iterator[AuditFinding]:
     """Compare /dev/shm with what NCCL and the loader workers put there."""
     known = [group for group in launch.containers() if group[0].shared_memory_bytes is not None]
     for container in known:
@@ -40,7 +48,7 @@ def shared_memory(launch: Launch) -> Iterator[Finding]:
     yield ok("/dev/shm is large enough")
 
 
-def locked_memory(launch: Launch) -> Iterator[Finding]:
+def locked_memory(launch: Launch) -> Iterator[AuditFinding]:
     """Look at RLIMIT_MEMLOCK, where something locks memory: InfiniBand or pinned batches."""
     uses_ports = any(
         facts.ports and facts.settings.get("NCCL_IB_DISABLE", "0") != "1" for facts in launch.facts
@@ -66,7 +74,7 @@ def locked_memory(launch: Launch) -> Iterator[Finding]:
     yield ok("enough memory may be locked")
 
 
-def memory_limit(launch: Launch) -> Iterator[Finding]:
+def memory_limit(launch: Launch) -> Iterator[AuditFinding]:
     """Compare the memory that is left on the node, and in its control group, with the ranks."""
     known = [group for group in launch.containers() if group[0].memory_free_bytes is not None]
     for container in known:

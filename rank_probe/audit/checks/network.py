@@ -2,13 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 
-from rank_probe.audit.checks.findings import Finding, fail, names, not_checked, ok, warn
+from rank_probe.audit.checks.findings import AuditFinding, fail, names, not_checked, ok, warn
 from rank_probe.audit.checks.launch import Launch, grouped, majority
 from rank_probe.audit.readings.facts import Facts
 from rank_probe.audit.readings.network import CHOOSERS
 
 
-def socket_interface(launch: Launch) -> Iterator[Finding]:
+def socket_interface(launch: Launch) -> Iterator[AuditFinding]:
     """Name the nodes on which a variable chooses no interface, or one that is down."""
     choosing = [facts for facts in launch.facts if any(map(facts.settings.get, CHOOSERS))]
     for facts in _one_for_each_choice(choosing):
@@ -33,7 +33,7 @@ def socket_interface(launch: Launch) -> Iterator[Finding]:
     yield ok("the chosen interfaces exist and are up")
 
 
-def mtu(launch: Launch) -> Iterator[Finding]:
+def mtu(launch: Launch) -> Iterator[AuditFinding]:
     """Name the nodes whose interfaces have another MTU than those of most nodes."""
     nodes = [machine[0] for machine in launch.machines() if machine[0].interfaces]
     if not nodes:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Final
 
-from rank_probe.audit.checks.findings import Finding, count, fail, ok, ranks, warn
+from rank_probe.audit.checks.findings import AuditFinding, count, fail, ok, ranks, warn
 from rank_probe.audit.checks.launch import Launch, grouped
 
 # Libraries, devices and data files.
@@ -14,7 +14,7 @@ PER_RANK_OF_THE_JOB: Final = 1
 PER_WORKER: Final = 128
 
 
-def open_files(launch: Launch) -> Iterator[Finding]:
+def open_files(launch: Launch) -> Iterator[AuditFinding]:
     """Name the ranks whose RLIMIT_NOFILE is below what the job may open."""
     wanted = ANY_RANK + PER_RANK_OF_THE_JOB * launch.world_size + PER_WORKER * launch.workers
     jobs = count(launch.world_size, "rank")

@@ -3,15 +3,15 @@
 from collections.abc import Iterator
 
 from rank_probe.audit.checks.devices import without_gpus
-from rank_probe.audit.checks.findings import Finding, fail, names, not_checked, ok, warn
+from rank_probe.audit.checks.findings import AuditFinding, fail, names, not_checked, ok, warn
 from rank_probe.audit.checks.launch import Launch, majority
-from rank_probe.audit.readings.facts import Facts, Gpu
+from rank_probe.audit.readings.facts import Facts, GpuFacts
 
 # nvmlGpuTopologyLevel_t, and what nvidia-smi topo -m calls it.
 LEVELS = {0: "", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 
-def peer_paths(launch: Launch) -> Iterator[Finding]:
+def peer_paths(launch: Launch) -> Iterator[AuditFinding]:
     """Name the GPUs with fewer NVLinks, or farther from their peers, than most of their node."""
     nothing = without_gpus(launch)
     problem = next((facts.nvml_problem for facts in launch.facts if facts.nvml_problem), "")
@@ -29,7 +29,7 @@ def peer_paths(launch: Launch) -> Iterator[Finding]:
     yield ok("the GPUs of each node have equally good paths to each other")
 
 
-def _links(facts: Facts) -> Iterator[Finding]:
+def _links(facts: Facts) -> Iterator[AuditFinding]:
     links = {gpu.index: gpu.nvlinks or 0 for gpu in facts.gpus}
     usual = majority(links) or max(links.values())
     for gpu in facts.gpus:
@@ -42,7 +42,7 @@ def _links(facts: Facts) -> Iterator[Finding]:
             )
 
 
-def _paths(facts: Facts) -> Iterator[Finding]:
+def _paths(facts: Facts) -> Iterator[AuditFinding]:
     """Yield the GPUs that are farther from the others; none if no distance is usual."""
     distances = {gpu.index: tuple(sorted(gpu.paths.values())) for gpu in facts.gpus}
     usual = majority(distances)
@@ -58,7 +58,7 @@ def _paths(facts: Facts) -> Iterator[Finding]:
         )
 
 
-def _told(gpu: Gpu) -> str:
+def _told(gpu: GpuFacts) -> str:
     return _levels(tuple(sorted(gpu.paths.values())))
 
 

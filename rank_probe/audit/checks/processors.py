@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from rank_probe.audit.checks.devices import without_gpus
-from rank_probe.audit.checks.findings import Finding, count, fail, not_checked, ok, ranks, warn
+from rank_probe.audit.checks.findings import AuditFinding, count, fail, not_checked, ok, ranks, warn
 from rank_probe.audit.checks.launch import Launch, grouped, majority
 from rank_probe.audit.readings import devices
 from rank_probe.audit.readings.facts import Facts
@@ -19,7 +19,7 @@ LEAST_NEAR = 0.5
 MOST_CROWDED = 2
 
 
-def affinity(launch: Launch) -> Iterator[Finding]:
+def affinity(launch: Launch) -> Iterator[AuditFinding]:
     """Name the ranks that are bound to one and the same CPU, or to fewer than the others."""
     for machine in launch.machines():
         yield from _same_cpu(machine)
@@ -44,7 +44,7 @@ def affinity(launch: Launch) -> Iterator[Finding]:
     yield ok(f"each rank may use {count(fewest, 'CPU')} or more")
 
 
-def numa(launch: Launch) -> Iterator[Finding]:
+def numa(launch: Launch) -> Iterator[AuditFinding]:
     """Name the ranks that are bound to CPUs far from their GPU."""
     nothing = without_gpus(launch) or _no_locality(launch)
     if nothing:
@@ -67,7 +67,7 @@ def numa(launch: Launch) -> Iterator[Finding]:
     yield ok(f"no rank is bound to CPUs far from its GPU{note}")
 
 
-def cpus(launch: Launch) -> Iterator[Finding]:
+def cpus(launch: Launch) -> Iterator[AuditFinding]:
     """Compare the threads and loader workers of a node's ranks with their CPUs."""
     yield from _unset_threads(launch)
     for container in launch.containers():
@@ -78,7 +78,7 @@ def cpus(launch: Launch) -> Iterator[Finding]:
     yield ok("there are CPUs enough for the ranks' threads and workers")
 
 
-def cpu_quota(launch: Launch) -> Iterator[Finding]:
+def cpu_quota(launch: Launch) -> Iterator[AuditFinding]:
     """Compare the threads and workers with the CPU time that a control group allows."""
     limited = [group for group in launch.containers() if group[0].cpu_quota is not None]
     for container in limited:
@@ -101,7 +101,7 @@ def threads_of(facts: Facts) -> int | None:
     return int(first) if first.isdecimal() and len(first) < 6 and int(first) else None
 
 
-def _same_cpu(machine: Sequence[Facts]) -> Iterator[Finding]:
+def _same_cpu(machine: Sequence[Facts]) -> Iterator[AuditFinding]:
     bound = [facts for facts in machine if len(facts.cpus) == 1]
     if machine[0].cpus_of_node == 1:
         return
@@ -114,14 +114,14 @@ def _same_cpu(machine: Sequence[Facts]) -> Iterator[Finding]:
             )
 
 
-def _no_locality(launch: Launch) -> Finding | None:
+def _no_locality(launch: Launch) -> AuditFinding | None:
     problem = next((facts.nvml_problem for facts in launch.facts if facts.nvml_problem), "")
     if not any(gpu.cpus for facts in launch.facts for gpu in facts.gpus):
         return not_checked(problem or "NVML does not say which CPUs are near a GPU")
     return None
 
 
-def _distance(facts: Facts, near: set[int], used: Sequence[str]) -> Iterator[Finding]:
+def _distance(facts: Facts, near: set[int], used: Sequence[str]) -> Iterator[AuditFinding]:
     share = len(near.intersection(facts.cpus)) / len(facts.cpus)
     if share >= LEAST_NEAR:
         return
@@ -136,7 +136,7 @@ def _distance(facts: Facts, near: set[int], used: Sequence[str]) -> Iterator[Fin
     )
 
 
-def _unset_threads(launch: Launch) -> Iterator[Finding]:
+def _unset_threads(launch: Launch) -> Iterator[AuditFinding]:
     """Yield the ranks that share a node and would each start a thread for every CPU."""
     unset = [
         facts
@@ -154,7 +154,7 @@ def _unset_threads(launch: Launch) -> Iterator[Finding]:
 
 def _crowd(
     launch: Launch, container: Sequence[Facts], available: float, shown: str
-) -> Iterator[Finding]:
+) -> Iterator[AuditFinding]:
     """Yield whether the threads and workers of *container* are more than *available* CPUs."""
     together = launch.count(container)
     threads = max(threads_of(facts) or 1 for facts in container)

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from rank_probe.audit.checks.findings import Finding, fail, not_checked, ok, ranks
+from rank_probe.audit.checks.findings import AuditFinding, fail, not_checked, ok, ranks
 from rank_probe.audit.checks.launch import Launch
 
 
-def reported(launch: Launch) -> Iterator[Finding]:
+def reported(launch: Launch) -> Iterator[AuditFinding]:
     """Name the ranks that did not report in time."""
     if launch.cannot_compare:
         yield not_checked(launch.cannot_compare)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from rank_probe.audit.checks.findings import Finding, Status, not_checked, ok, ranks
+from rank_probe.audit.checks.findings import AuditFinding, AuditStatus, not_checked, ok, ranks
 from rank_probe.audit.checks.launch import Launch, majority
 from rank_probe.audit.readings.variables import HIDDEN
 
@@ -19,7 +19,7 @@ UNSET: Final = "unset"
 MOST_VALUES: Final = 4
 
 
-def environment(launch: Launch) -> Iterator[Finding]:
+def environment(launch: Launch) -> Iterator[AuditFinding]:
     """Name the ranks whose variables differ from those of most ranks."""
     if launch.cannot_compare:
         yield not_checked(launch.cannot_compare)
@@ -32,14 +32,14 @@ def environment(launch: Launch) -> Iterator[Finding]:
         yield from _difference(
             name,
             values,
-            Status.FAIL if matters else Status.WARN,
+            AuditStatus.FAIL if matters else AuditStatus.WARN,
             "set it to the same value for all ranks, in the job script rather than in the shells "
             "or profiles of nodes",
         )
     yield ok(f"{len(names)} variables have the same values on {_all(launch)}")
 
 
-def versions(launch: Launch) -> Iterator[Finding]:
+def versions(launch: Launch) -> Iterator[AuditFinding]:
     """Name the ranks whose libraries or GPUs differ from those of most ranks."""
     if launch.cannot_compare:
         yield not_checked(launch.cannot_compare)
@@ -51,7 +51,7 @@ def versions(launch: Launch) -> Iterator[Finding]:
         yield from _difference(
             name,
             values,
-            Status.FAIL if name in MUST_MATCH else Status.WARN,
+            AuditStatus.FAIL if name in MUST_MATCH else AuditStatus.WARN,
             "start all ranks from the same image or environment, on nodes of the same kind",
         )
     told = ", ".join(f"{name} {value}" for name, value in launch.facts[0].versions.items() if value)
@@ -59,8 +59,8 @@ def versions(launch: Launch) -> Iterator[Finding]:
 
 
 def _difference(
-    name: str, values: Mapping[int, str], status: Status, advice: str
-) -> Iterator[Finding]:
+    name: str, values: Mapping[int, str], status: AuditStatus, advice: str
+) -> Iterator[AuditFinding]:
     """Yield the ranks that differ from most; if there is no majority, who has which value."""
     usual = majority(values)
     groups = _ranks_by_value(values)
@@ -69,13 +69,13 @@ def _difference(
     if usual is None:
         told = [f"{_value(value)} on {ranks(who)}" for value, who in groups.items()]
         rest = f", and {len(told) - MOST_VALUES} more values" if len(told) > MOST_VALUES else ""
-        yield Finding(status, f"{name} differs: {', '.join(told[:MOST_VALUES])}{rest}", advice)
+        yield AuditFinding(status, f"{name} differs: {', '.join(told[:MOST_VALUES])}{rest}", advice)
         return
     del groups[usual]
     told = [f"{_value(value)} on {ranks(who)}" for value, who in groups.items()]
     rest = f", and {len(told) - MOST_VALUES} more values" if len(told) > MOST_VALUES else ""
     reason = f"{name} is {', '.join(told[:MOST_VALUES])}{rest}; on the others it is {_value(usual)}"
-    yield Finding(status, reason, advice)
+    yield AuditFinding(status, reason, advice)
 
 
 def _ranks_by_value(values: Mapping[int, str]) -> dict[str, list[int]]:

@@ -5,13 +5,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from rank_probe.audit.readings.files import Mounts, number_in, text_of
+from rank_probe.audit.readings.files import NodeMounts, number_in, text_of
 
 # Version 1 writes "no limit" as the largest number of pages.
 NO_LIMIT_BYTES: Final = 2**60
 
 
-def key(mounts: Mounts) -> str:
+def key(mounts: NodeMounts) -> str:
     """Return what is the same for processes that share all limits.
 
     In a container every path may be /, so the namespace is part of it.
@@ -23,7 +23,7 @@ def key(mounts: Mounts) -> str:
     return f"{namespace} {text_of(mounts.procfs / 'self/cgroup')}"
 
 
-def cpu_quota(mounts: Mounts) -> float | None:
+def cpu_quota(mounts: NodeMounts) -> float | None:
     """Return how many CPUs the processes of the group may keep busy; None without a limit."""
     quotas = [
         quota
@@ -34,7 +34,7 @@ def cpu_quota(mounts: Mounts) -> float | None:
     return min(quotas, default=None)
 
 
-def memory(mounts: Mounts) -> tuple[int | None, int | None]:
+def memory(mounts: NodeMounts) -> tuple[int | None, int | None]:
     """Return the lowest memory limit, and what is left of the scarcest, both in bytes."""
     limits, left = [], []
     for folder in _folders(mounts, "memory"):
@@ -49,7 +49,7 @@ def memory(mounts: Mounts) -> tuple[int | None, int | None]:
     return min(limits, default=None), min(left, default=None)
 
 
-def _folders(mounts: Mounts, controller: str) -> Iterator[Path]:
+def _folders(mounts: NodeMounts, controller: str) -> Iterator[Path]:
     """Yield the group's folder and those above it, in both versions."""
     root = mounts.sysfs / "fs/cgroup"
     for line in text_of(mounts.procfs / "self/cgroup").splitlines():

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rank_probe.audit.readings.facts import Facts, Gpu
+from rank_probe.audit.readings.facts import Facts, GpuFacts
 
 VISIBLE = "CUDA_VISIBLE_DEVICES"
 ORDER = "CUDA_DEVICE_ORDER"
@@ -11,7 +11,7 @@ BUS_ORDER = "PCI_BUS_ID"
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class VisibleGpus:
     """The GPUs that a rank sees, in CUDA's order, and those of them that it uses.
 
     A GPU is its UUID; without NVML, what CUDA_VISIBLE_DEVICES calls it, or its number.
@@ -31,7 +31,7 @@ def hides_all(facts: Facts) -> bool:
     return VISIBLE in facts.settings and not _entries(facts)
 
 
-def seen(machine: Sequence[Facts]) -> dict[int, Seen]:
+def seen(machine: Sequence[Facts]) -> dict[int, VisibleGpus]:
     """Return what each rank of *machine* sees and uses.
 
     Launchers do one of three things: give each rank one GPU, give each rank GPUs of its own, or
@@ -41,7 +41,7 @@ def seen(machine: Sequence[Facts]) -> dict[int, Seen]:
     total = sum(len(gpus) for gpus in visible.values())
     apart = len({gpu for gpus in visible.values() for gpu in gpus}) == total
     return {
-        facts.rank: Seen(visible[facts.rank], _used(visible[facts.rank], facts, apart))
+        facts.rank: VisibleGpus(visible[facts.rank], _used(visible[facts.rank], facts, apart))
         for facts in machine
     }
 
@@ -51,7 +51,7 @@ def names(machine: Sequence[Facts]) -> Mapping[str, str]:
     return {gpu.uuid: f"GPU {gpu.index} ({gpu.uuid})" for one in machine for gpu in one.gpus}
 
 
-def by_uuid(facts: Facts) -> dict[str, Gpu]:
+def by_uuid(facts: Facts) -> dict[str, GpuFacts]:
     """Return the GPUs that NVML shows to this rank."""
     return {gpu.uuid: gpu for gpu in facts.gpus}
 

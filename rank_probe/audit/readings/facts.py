@@ -15,7 +15,7 @@ class NotFacts(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Gpu:
+class GpuFacts:
     """One GPU, as NVML shows it; *cpus* are those next to it.
 
     *paths* has NVML's level of the path to each other GPU, by UUID: the higher, the farther.
@@ -81,7 +81,7 @@ class Facts:
     locked_bytes: int | None = None
     device_files: int = 0
     nvml_problem: str = ""
-    gpus: tuple[Gpu, ...] = ()
+    gpus: tuple[GpuFacts, ...] = ()
     interface_names: tuple[str, ...] = ()
     interfaces: tuple[Interface, ...] = ()
     ports: tuple[Port, ...] = ()
@@ -100,7 +100,7 @@ def unpack(posted: bytes) -> Facts:
         document["cpus"] = tuple(document["cpus"])
         document["interface_names"] = tuple(document["interface_names"])
         document["gpus"] = tuple(
-            Gpu(**(gpu | {"cpus": tuple(gpu["cpus"])})) for gpu in document["gpus"]
+            GpuFacts(**(gpu | {"cpus": tuple(gpu["cpus"])})) for gpu in document["gpus"]
         )
         document["interfaces"] = tuple(Interface(**one) for one in document["interfaces"])
         document["ports"] = tuple(Port(**port) for port in document["ports"])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True, slots=True)
-class Mounts:
+class NodeMounts:
     """Where the node's proc file system and sysfs are mounted, and its devices."""
 
     procfs: Path = Path("/proc")

@@ -11,7 +11,7 @@ from typing import Final
 
 from rank_probe.audit.readings import control_groups, gpus, network
 from rank_probe.audit.readings.facts import Facts
-from rank_probe.audit.readings.files import Mounts, text_of
+from rank_probe.audit.readings.files import NodeMounts, text_of
 from rank_probe.audit.readings.variables import compared, looked_at
 from rank_probe.process import runtime
 from rank_probe.process.cpus import cpu_list
@@ -22,7 +22,7 @@ CAP_IPC_LOCK: Final = 14  # linux/capability.h
 
 
 def facts(
-    rank: int, local_rank: int, environment: Mapping[str, str], mounts: Mounts, with_torch: bool
+    rank: int, local_rank: int, environment: Mapping[str, str], mounts: NodeMounts, with_torch: bool
 ) -> Facts:
     """Return what this process knows; *with_torch* imports torch for the versions it brings."""
     seen, nvml_problem = gpus.read()
@@ -78,7 +78,7 @@ def _versions(with_torch: bool) -> dict[str, str]:
     return versions
 
 
-def _shared_memory(mounts: Mounts) -> tuple[int | None, int | None]:
+def _shared_memory(mounts: NodeMounts) -> tuple[int | None, int | None]:
     """Return size and free bytes of /dev/shm."""
     try:
         status = os.statvfs(mounts.devices / "shm")
@@ -87,7 +87,7 @@ def _shared_memory(mounts: Mounts) -> tuple[int | None, int | None]:
     return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
 
 
-def _lockable_bytes(mounts: Mounts) -> int:
+def _lockable_bytes(mounts: NodeMounts) -> int:
     """Return RLIMIT_MEMLOCK, which does not bind a process with CAP_IPC_LOCK."""
     found = re.search(r"^CapEff:\s+([0-9a-f]{1,16})$", text_of(mounts.procfs / "self/status"), re.M)
     if found and int(found[1], 16) >> CAP_IPC_LOCK & 1:
@@ -95,7 +95,7 @@ def _lockable_bytes(mounts: Mounts) -> int:
     return _bounded(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0])
 
 
-def _available_bytes(mounts: Mounts) -> int | None:
+def _available_bytes(mounts: NodeMounts) -> int | None:
     for line in text_of(mounts.procfs / "meminfo").splitlines():
         name, *columns = line.split()
         if name == "MemAvailable:" and columns and columns[0].isdecimal():

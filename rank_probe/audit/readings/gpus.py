@@ -4,20 +4,20 @@ import re
 from collections.abc import Callable
 from typing import Any, Final
 
-from rank_probe.audit.readings.facts import Gpu
-from rank_probe.audit.readings.files import Mounts, names_in
+from rank_probe.audit.readings.facts import GpuFacts
+from rank_probe.audit.readings.files import NodeMounts, names_in
 from rank_probe.process.cpus import MOST_CPUS
 
 NO_PYNVML: Final = "pynvml is not installed (pip install nvidia-ml-py)"
 WORD_BITS: Final = 64
 
 
-def device_files(mounts: Mounts) -> int:
+def device_files(mounts: NodeMounts) -> int:
     """Return how many GPUs this process could open: /dev/nvidia0 and so on."""
     return sum(re.fullmatch("nvidia[0-9]+", name) is not None for name in names_in(mounts.devices))
 
 
-def read() -> tuple[tuple[Gpu, ...], str]:
+def read() -> tuple[tuple[GpuFacts, ...], str]:
     """Return the GPUs; without them, why NVML has none. May take long: it calls the driver."""
     try:
         import pynvml
@@ -41,7 +41,7 @@ def read() -> tuple[tuple[Gpu, ...], str]:
         _tried(pynvml, pynvml.nvmlShutdown)
 
 
-def _gpu(pynvml: Any, index: int, handle: Any, everybody: dict[str, Any]) -> Gpu:
+def _gpu(pynvml: Any, index: int, handle: Any, everybody: dict[str, Any]) -> GpuFacts:
     uuid = list(everybody)[index]
     pci = pynvml.nvmlDeviceGetPciInfo(handle)
     paths = {
@@ -50,7 +50,7 @@ def _gpu(pynvml: Any, index: int, handle: Any, everybody: dict[str, Any]) -> Gpu
         if other != uuid
     }
     words = _tried(pynvml, pynvml.nvmlDeviceGetCpuAffinity, handle, MOST_CPUS // WORD_BITS)
-    return Gpu(
+    return GpuFacts(
         index=index,
         uuid=uuid,
         bus_id=_text(pci.busId),

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from rank_probe.audit.readings.facts import Interface, Port
-from rank_probe.audit.readings.files import Mounts, names_in, number_in, text_of
+from rank_probe.audit.readings.files import NodeMounts, names_in, number_in, text_of
 
 # Variables that choose interfaces by name.
 CHOOSERS: Final = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
@@ -15,12 +15,12 @@ MOST_INTERFACES: Final = 16
 MOST_PORTS: Final = 64
 
 
-def interface_names(mounts: Mounts) -> tuple[str, ...]:
+def interface_names(mounts: NodeMounts) -> tuple[str, ...]:
     """Return the names of the first interfaces of this network namespace."""
     return tuple(names_in(mounts.sysfs / "class/net")[:MOST_INTERFACES])
 
 
-def interfaces(mounts: Mounts, environment: Mapping[str, str]) -> Iterator[Interface]:
+def interfaces(mounts: NodeMounts, environment: Mapping[str, str]) -> Iterator[Interface]:
     """Yield the interfaces that a variable chooses, and that of the default route if none does."""
     names = names_in(mounts.sysfs / "class/net")
     chosen = {
@@ -57,7 +57,7 @@ def matching(chosen: str, names: list[str], by_prefix: bool) -> list[str]:
     return [name for name in names if name not in found and not name.startswith(("lo", "docker"))]
 
 
-def ports(mounts: Mounts) -> Iterator[Port]:
+def ports(mounts: NodeMounts) -> Iterator[Port]:
     """Yield the ports of the RDMA devices, without those of virtual functions."""
     folder = mounts.sysfs / "class/infiniband"
     found = [
@@ -74,7 +74,7 @@ def ports(mounts: Mounts) -> Iterator[Port]:
             yield Port(device, port, layer, state.endswith(": ACTIVE"), float(rate[1]))
 
 
-def _default(mounts: Mounts) -> str:
+def _default(mounts: NodeMounts) -> str:
     """Return the interface of the default route with the lowest metric; empty without one."""
     routes = []
     for line in text_of(mounts.procfs / "net/route").splitlines()[1:]:

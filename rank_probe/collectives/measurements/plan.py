@@ -16,7 +16,7 @@ TIMEOUT_SECONDS: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class MeasurementOptions:
     """What the user asked for; None leaves it to the backend."""
 
     backend: str | None = None
@@ -44,7 +44,7 @@ class Plan:
         return self.rounds_seconds / max(rounds, len(self.rounds))
 
 
-def plan(options: Options, backend: str, ranks: int) -> Plan:
+def plan(options: MeasurementOptions, backend: str, ranks: int) -> Plan:
     """Return the plan for *ranks* ranks: half of the time for collectives, half for pairs."""
     largest = options.max_bytes or max(LARGEST_BYTES[backend], options.min_bytes)
     sizes = tuple(sizes_between(options.min_bytes, largest, options.factor, ranks))

@@ -78,7 +78,7 @@ class World:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlaceInWorld:
     """Which rank of how many this process is, and which of those on its node."""
 
     rank: int
@@ -86,7 +86,7 @@ class Place:
     local_rank: int
 
 
-def place(environment: Mapping[str, str]) -> Place:
+def place(environment: Mapping[str, str]) -> PlaceInWorld:
     """Return this process's place; raises CannotMeasure without a launcher."""
     me = identity.from_environment(environment)
     if me is None:
@@ -99,12 +99,14 @@ def place(environment: Mapping[str, str]) -> Place:
             f"{' and '.join(missing)} must be set, so that the ranks find one another; torchrun "
             "sets them"
         )
-    return Place(me.rank, me.world_size, int(me.local_rank) if me.local_rank.isdecimal() else 0)
+    return PlaceInWorld(
+        me.rank, me.world_size, int(me.local_rank) if me.local_rank.isdecimal() else 0
+    )
 
 
 @contextmanager
 def joined(
-    me: Place, backend: str | None, timeout_seconds: float, watchdog: Watchdog
+    me: PlaceInWorld, backend: str | None, timeout_seconds: float, watchdog: Watchdog
 ) -> Iterator[World]:
     """Meet the other ranks and give the world, in which no device has been used yet."""
     torch_backend = chosen(backend)
@@ -117,7 +119,7 @@ def joined(
     _leave()
 
 
-def connect(world: World, me: Place, timeout_seconds: float) -> None:
+def connect(world: World, me: PlaceInWorld, timeout_seconds: float) -> None:
     """Take the device, and make the process group that is measured."""
     import torch
     from torch import distributed
@@ -165,7 +167,7 @@ def _gpu(local_rank: int, count: int) -> int:
     return local_rank
 
 
-def _store(me: Place, timeout_seconds: float) -> Any:
+def _store(me: PlaceInWorld, timeout_seconds: float) -> Any:
     from torch.distributed.rendezvous import rendezvous
 
     from rank_probe.torch_hooks.store import PrefixStore

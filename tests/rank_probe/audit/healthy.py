@@ -4,9 +4,9 @@ import dataclasses
 from typing import Any
 
 from rank_probe.audit.checks.catalog import audit
-from rank_probe.audit.checks.findings import Outcome, Status
+from rank_probe.audit.checks.findings import AuditStatus, Outcome
 from rank_probe.audit.checks.launch import Launch
-from rank_probe.audit.readings.facts import Facts, Gpu, Interface, Port
+from rank_probe.audit.readings.facts import Facts, GpuFacts, Interface, Port
 
 GIB = 2**30
 HERE = 4
@@ -18,10 +18,10 @@ def uuid(node: int, index: int) -> str:
     return f"GPU-{node}-{index}"
 
 
-def gpus(node: int) -> tuple[Gpu, ...]:
+def gpus(node: int) -> tuple[GpuFacts, ...]:
     """Return the GPUs of *node*, the first two on one socket and the others on the other."""
     return tuple(
-        Gpu(
+        GpuFacts(
             index=index,
             uuid=uuid(node, index),
             bus_id=f"0000:{index:02x}:00.0",
@@ -84,4 +84,8 @@ def settings(**variables: str) -> dict[str, Any]:
 
 def troubles(audited: Launch) -> dict[str, Outcome]:
     """Return what failed or warned, by check."""
-    return {one.check: one for one in audit(audited) if one.status in (Status.FAIL, Status.WARN)}
+    return {
+        one.check: one
+        for one in audit(audited)
+        if one.status in (AuditStatus.FAIL, AuditStatus.WARN)
+    }

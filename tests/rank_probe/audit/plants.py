@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any
 
-from rank_probe.audit.readings.facts import Gpu, Interface, Port
+from rank_probe.audit.readings.facts import GpuFacts, Interface, Port
 from tests.rank_probe.audit.healthy import GIB, SYS, facts, gpus, settings, uuid
 
 Changes = dict[int, dict[str, Any]]
@@ -16,7 +16,7 @@ def on(ranks: Any, **change: Any) -> Changes:
     return {rank: change for rank in ranks}
 
 
-def gpu(node: int, index: int, **change: Any) -> tuple[Gpu, ...]:
+def gpu(node: int, index: int, **change: Any) -> tuple[GpuFacts, ...]:
     """Return the GPUs of *node* with one changed."""
     return tuple(
         dataclasses.replace(one, **change) if one.index == index else one for one in gpus(node)

@@ -9,15 +9,15 @@ from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.operator.levels import Orders
 from exporter.ranks.audits import Audits
 from exporter.ranks.store import RankStore
-from rank_probe.audit.checks.findings import Finding, Outcome, Status
+from rank_probe.audit.checks.findings import AuditFinding, AuditStatus, Outcome
 from rank_probe.audit.names import AUDIT_PATH
 from rank_probe.audit.push import NotPushed, push
 from tests.exporter.asgi import ask
 from tests.rank_probe.answering import answering
 
 OUTCOMES = [
-    Outcome("mtu", (Finding(Status.WARN, "differs", "mend it"),)),
-    Outcome("numa", (Finding(Status.OK, "fine"),)),
+    Outcome("mtu", (AuditFinding(AuditStatus.WARN, "differs", "mend it"),)),
+    Outcome("numa", (AuditFinding(AuditStatus.OK, "fine"),)),
 ]
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rank_probe.check import exporter as check_exporter
-from rank_probe.check.check import Found, check
+from rank_probe.check.check import Checked, check
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import DRY_RUN_PATH
 from tests.exporter.running import RunningExporter, running_exporter
@@ -27,7 +27,7 @@ def described(title: str, version: str = "0.0.9") -> tuple[int, dict[str, Any]]:
     return 200, {"info": {"title": title, "version": version}}
 
 
-def look(endpoint: str, require_scrape: bool = False, **environment: str) -> Found:
+def look(endpoint: str, require_scrape: bool = False, **environment: str) -> Checked:
     return check({"RANKSKEW_EXPORTER": endpoint} | environment, 0.0, require_scrape)
 
 
@@ -225,7 +225,7 @@ def test_wait_ends_when_the_exporter_is_up(tmp_path: Path, monkeypatch: pytest.M
     """A gate waits for an exporter that starts late, and says once what it waits for."""
     monkeypatch.setattr("rank_probe.check.check.POLL_SECONDS", 0.05)
     said: list[str] = []
-    found: list[Found] = []
+    found: list[Checked] = []
     endpoint = f"unix:{tmp_path}/late/e.sock"
 
     def wait() -> None:

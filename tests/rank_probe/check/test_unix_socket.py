@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from rank_probe.check.problem import Problem
+from rank_probe.check.problem import CannotReport
 from rank_probe.check.unix_socket import look_at, require_writable, socket_path
 
 
@@ -36,15 +36,19 @@ def test_permission_denied_names_user_mode_and_owner(
     monkeypatch.setattr("os.getuid", lambda: 4_000_000)
     found = look_at(str(bound))
 
-    with pytest.raises(Problem, match=r"user 4000000 may not write to .* \(mode 0660, owner \w+"):
+    with pytest.raises(
+        CannotReport, match=r"user 4000000 may not write to .* \(mode 0660, owner \w+"
+    ):
         require_writable(found)
 
 
 def test_absent_socket_is_told_from_an_absent_directory(tmp_path: Path) -> None:
     """In a container the directory is not mounted; on a node no exporter runs. Both may pass."""
-    with pytest.raises(Problem, match=r"there is no socket .*/e\.sock: start one") as socket_gone:
+    with pytest.raises(
+        CannotReport, match=r"there is no socket .*/e\.sock: start one"
+    ) as socket_gone:
         look_at(f"{tmp_path}/e.sock")
-    with pytest.raises(Problem, match=r"there is no directory .*/absent: start one"):
+    with pytest.raises(CannotReport, match=r"there is no directory .*/absent: start one"):
         look_at(f"{tmp_path}/absent/e.sock")
 
     assert socket_gone.value.may_pass
@@ -52,7 +56,7 @@ def test_absent_socket_is_told_from_an_absent_directory(tmp_path: Path) -> None:
 
 def test_what_is_no_socket_is_said(tmp_path: Path) -> None:
     """A file, or a directory that a mount created in its place, is not waited for."""
-    with pytest.raises(Problem, match="is not a socket: set RANKSKEW_EXPORTER") as found:
+    with pytest.raises(CannotReport, match="is not a socket: set RANKSKEW_EXPORTER") as found:
         look_at(str(tmp_path))
 
     assert not found.value.may_pass
@@ -62,7 +66,7 @@ def test_path_through_a_file_is_one_sentence(tmp_path: Path) -> None:
     """Whatever the system says of the path is in the sentence."""
     (tmp_path / "file").write_text("")
 
-    with pytest.raises(Problem, match=r"cannot look at the socket .*: Not a directory; in a"):
+    with pytest.raises(CannotReport, match=r"cannot look at the socket .*: Not a directory; in a"):
         look_at(f"{tmp_path}/file/e.sock")
 
 

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Mapping, Sequence
 
-from rank_probe.collectives.measure import Result
+from rank_probe.collectives.measure import MeasuredLinks
 from rank_probe.collectives.measurements.operations import CollectiveTime
 from rank_probe.collectives.measurements.pairwise import PairTime
 from rank_probe.collectives.measurements.rounds import rounds
@@ -50,11 +50,11 @@ def pair_times(
     return found
 
 
-def result(pairs: Sequence[PairTime], hosts: Sequence[str]) -> Result:
+def result(pairs: Sequence[PairTime], hosts: Sequence[str]) -> MeasuredLinks:
     """Return a result with *pairs*, judged, and two collectives."""
     collectives = (
         CollectiveTime("all_reduce", 4096, 1e-3, 0.9e-3, 1.2e-3, 100),
         CollectiveTime("all_gather", 4096, 0.5e-3, 0.4e-3, 0.6e-3, 200),
     )
     slow = named(suspects(pairs, hosts), hosts)
-    return Result("gloo", tuple(hosts), collectives, pairs, (), slow, ())
+    return MeasuredLinks("gloo", tuple(hosts), collectives, pairs, (), slow, ())

@@ -2,14 +2,14 @@
 
 import pytest
 
-from rank_probe.join.coverage import ALWAYS_PENDING, LATE_ROUNDS, WINDOW_SECONDS, Coverage
+from rank_probe.join.coverage import ALWAYS_PENDING, LATE_ROUNDS, WINDOW_SECONDS, JoinCoverage
 
 PERIOD = 2.0
 
 
 def test_nothing_is_known_before_a_step_could_be_joined() -> None:
     """A step that is on its way is neither joined nor lost."""
-    coverage = Coverage(PERIOD)
+    coverage = JoinCoverage(PERIOD)
     coverage.offer(range(1, 11), 100.0)
     coverage.joined(0, 0, 100.0 + LATE_ROUNDS * PERIOD)
 
@@ -18,7 +18,7 @@ def test_nothing_is_known_before_a_step_could_be_joined() -> None:
 
 def test_steps_that_come_too_late_are_lost() -> None:
     """Without a peer's probe no step is joined, and a few rounds later the share is 0."""
-    coverage = Coverage(PERIOD)
+    coverage = JoinCoverage(PERIOD)
     coverage.offer(range(1, 2 + ALWAYS_PENDING), 100.0)
     coverage.joined(0, 0, 100.1 + LATE_ROUNDS * PERIOD)
 
@@ -27,7 +27,7 @@ def test_steps_that_come_too_late_are_lost() -> None:
 
 def test_step_that_one_rank_has_not_seen_the_end_of_is_not_lost() -> None:
     """While one rank writes a checkpoint of 30 s, its peers' last step is on its way."""
-    coverage = Coverage(PERIOD)
+    coverage = JoinCoverage(PERIOD)
     ratios = []
     ends = {step: 10.0 * step + (20.0 if step >= 6 else 0.0) for step in range(1, 12)}
     for number in range(75):
@@ -44,7 +44,7 @@ def test_step_that_one_rank_has_not_seen_the_end_of_is_not_lost() -> None:
 
 def test_share_is_that_of_the_last_minute() -> None:
     """What was lost longer ago is forgotten, and what is lost now shows."""
-    coverage = Coverage(PERIOD)
+    coverage = JoinCoverage(PERIOD)
     joined, ratios = 0, []
     for number in range(120):
         now = 100.0 + number * PERIOD
@@ -62,7 +62,7 @@ def test_share_is_that_of_the_last_minute() -> None:
 
 def test_share_stands_while_no_step_ends() -> None:
     """A hang, or steps longer than a minute, is no loss of coverage."""
-    coverage = Coverage(PERIOD)
+    coverage = JoinCoverage(PERIOD)
     coverage.offer(range(10), 100.0)
     coverage.joined(8, 9, 102.0)
     coverage.joined(8, 9, 1_000.0)

@@ -14,8 +14,8 @@ from rank_probe.join import join, rounds
 from rank_probe.join.join import Join
 from rank_probe.join.result import COLUMNS
 from rank_probe.join.ring import digest
-from rank_probe.join.rounds import PERIODS, Place, Rounds
-from rank_probe.join.totals import Totals
+from rank_probe.join.rounds import PERIODS, PlaceInJob, Rounds
+from rank_probe.join.totals import JoinTotals
 from rank_probe.measure import events
 from rank_probe.measure.steps import Steps
 from rank_probe.measure.timeline import Timeline
@@ -82,7 +82,7 @@ class World:
         self.rounds = [
             Rounds(
                 self.store,
-                Place(rank, len(groups)),
+                PlaceInJob(rank, len(groups)),
                 self.kept[rank],
                 lambda rank=rank, group=group: identity(rank, group),  # type: ignore[misc]
                 threading.Event(),
@@ -96,7 +96,7 @@ class World:
             kept.waiting.append(each)
 
     def round(self, *absent: int) -> None:
-        self.now += Place(0, len(self.rounds)).period_seconds
+        self.now += PlaceInJob(0, len(self.rounds)).period_seconds
         for rank, each in enumerate(self.rounds):
             if rank not in absent:
                 each.run(self.now)
@@ -229,7 +229,7 @@ def test_news_are_told_at_once() -> None:
     """When the verdict names somebody else, whoever pushes hears of it."""
     store, news = MemoryStore(), []
     joined = Join({}, lambda: news.append(1))
-    joined.begin(lambda: store, Place(1, 2), Steps(list), lambda: identity(1))
+    joined.begin(lambda: store, PlaceInJob(1, 2), Steps(list), lambda: identity(1))
     until(lambda: "steps/1" in store.values)
     told = struct.pack(f"{COLUMNS}d", *[1.0] * COLUMNS)
     for late in ([], [{"rank": 0, "kind": "persistent"}]):
@@ -255,7 +255,9 @@ def test_rank_that_stops_posting_is_not_judged_by_its_past() -> None:
 
 def test_large_world_takes_turns_less_often() -> None:
     """One store serves 256 ranks every second, and any number every ten."""
-    periods = [Place(0, ranks).period_seconds for ranks in (2, 256, 257, 4_096, 4_097, 100_000)]
+    periods = [
+        PlaceInJob(0, ranks).period_seconds for ranks in (2, 256, 257, 4_096, 4_097, 100_000)
+    ]
 
     assert periods == [1, 1, 2, 5, 10, 10]
     assert [seconds for _, seconds in PERIODS] == sorted(set(periods))
@@ -265,7 +267,7 @@ def test_large_world_takes_turns_less_often() -> None:
 def joining(connect: Callable[[], MemoryStore], **environment: str) -> Iterator[Join]:
     """Run a join of a world of two, as rank 1, and end it."""
     joined = Join(environment, nothing)
-    joined.begin(connect, Place(1, 2), Steps(list), lambda: identity(1))
+    joined.begin(connect, PlaceInJob(1, 2), Steps(list), lambda: identity(1))
     try:
         yield joined
     finally:
@@ -341,7 +343,7 @@ def test_steps_are_kept_from_the_connection_on() -> None:
         return MemoryStore()
 
     joined = Join({}, nothing)
-    joined.begin(connect, Place(1, 2), steps, lambda: identity(1))
+    joined.begin(connect, PlaceInJob(1, 2), steps, lambda: identity(1))
     until(lambda: len(steps._takers) == 1)
     joined.stop()
 
@@ -392,7 +394,7 @@ def test_rank_whose_steps_are_no_longer_counted_gives_up() -> None:
         thread_of(joined).join(5)
         assert set(store.values) <= {GROUP}
         assert joined.snapshot_fields([])["join_coverage"] == 0
-        joined.begin(lambda: store, Place(1, 2), Steps(list), lambda: identity(1))
+        joined.begin(lambda: store, PlaceInJob(1, 2), Steps(list), lambda: identity(1))
     assert set(store.values) <= {GROUP}
 
 
@@ -408,7 +410,7 @@ def test_store_that_never_answers_holds_nobody_up(monkeypatch: pytest.MonkeyPatc
             release.wait(10)
 
     joined = Join({}, nothing, now=lambda: seconds[0])
-    joined.begin(Stuck, Place(1, 2), Steps(list), lambda: identity(1))
+    joined.begin(Stuck, PlaceInJob(1, 2), Steps(list), lambda: identity(1))
     assert stuck.wait(5)
     assert joined.snapshot_fields([])["join_coverage"] is None
     seconds[0] = join.STUCK_SECONDS + 1
@@ -443,9 +445,9 @@ def test_arithmetic_that_fails_is_a_fault_of_our_own(monkeypatch: pytest.MonkeyP
     def wrong(*_: object) -> None:
         raise RuntimeError("The size of tensor a (3) must match the size of tensor b (4)")
 
-    monkeypatch.setattr(Totals, "add", wrong)
+    monkeypatch.setattr(JoinTotals, "add", wrong)
     joined = Join({}, nothing)
-    joined.begin(MemoryStore, Place(0, 1), timeline.steps, lambda: identity(0))
+    joined.begin(MemoryStore, PlaceInJob(0, 1), timeline.steps, lambda: identity(0))
     until(lambda: bool(timeline.steps._takers))
     for _ in range(3):
         timeline.tape.note(events.STEP)

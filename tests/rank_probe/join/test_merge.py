@@ -13,8 +13,8 @@ from exporter.accounting.step import charge as reference
 from rank_probe.join.align import Alignment
 from rank_probe.join.charge import use_one_cpu
 from rank_probe.join.merge import CHUNK, Merger
-from rank_probe.join.result import Result, read_result
-from rank_probe.join.ring import LARGEST, Ring, digest
+from rank_probe.join.result import JoinResult, read_result
+from rank_probe.join.ring import LARGEST, StepRing, digest
 from rank_probe.measure.vectors import StepVector
 from rank_probe.wire.stages import BACKWARD, DATA, STAGES
 
@@ -26,12 +26,12 @@ Run = Sequence[Sequence[Row]]
 
 def message(rows: Sequence[tuple[int, Row]], world_size: int, group: str) -> bytes:
     """Return what a rank posts that has the numbered *rows* in its ring."""
-    ring = Ring(2.0)
+    ring = StepRing(2.0)
     ring.take([StepVector(step, 0, tuple(1000 * each for each in row)) for step, row in rows], 0.0)
     return ring.message(world_size, digest(group), 0)
 
 
-def merged(run: Run, groups: Sequence[str]) -> list[Result]:
+def merged(run: Run, groups: Sequence[str]) -> list[JoinResult]:
     """Return what each rank is told after the steps of *run*, which are numbered from 1."""
     world_size = len(groups)
     alignment = Alignment(range(1, len(run) + 1), range(world_size), world_size)
@@ -57,7 +57,7 @@ def charges(run: Run, groups: Sequence[str]) -> list[Charges]:
     ]
 
 
-def agree(results: Sequence[Result], run: Run, groups: Sequence[str]) -> None:
+def agree(results: Sequence[JoinResult], run: Run, groups: Sequence[str]) -> None:
     """Hold the sums that each rank is told against those of the reference."""
     expected = charges(run, groups)
     caused: defaultdict[tuple[int, str], float] = defaultdict(float)

@@ -14,7 +14,7 @@ from rank_probe.join.ring import (
     ROUNDS,
     ROW,
     STEPS_A_ROUND,
-    Ring,
+    StepRing,
     digest,
     is_sampled,
 )
@@ -31,9 +31,9 @@ def vectors(first: int, count: int) -> list[StepVector]:
     ]
 
 
-def paced(steps_a_round: int, rounds: int) -> tuple[Ring, list[int]]:
+def paced(steps_a_round: int, rounds: int) -> tuple[StepRing, list[int]]:
     """Return the ring of a loop after some rounds, and what it has offered in all."""
-    ring, offered = Ring(PERIOD), []
+    ring, offered = StepRing(PERIOD), []
     for number in range(rounds):
         steps = vectors(number * steps_a_round + 1, steps_a_round)
         offered += ring.take(steps, number * PERIOD)
@@ -107,7 +107,7 @@ def test_what_happens_every_so_many_steps_is_sampled_as_often_as_the_rest(every:
 
 def test_steps_stay_until_everybody_has_posted_them() -> None:
     """A step is offered for two rounds and a half, and the last few whatever their age."""
-    ring = Ring(PERIOD)
+    ring = StepRing(PERIOD)
     ring.take(vectors(1, 20), 0.0)
     ring.take([], ROUNDS * PERIOD)
     assert len(ring.offers) == 20
@@ -118,7 +118,7 @@ def test_steps_stay_until_everybody_has_posted_them() -> None:
 
 def test_message_is_a_head_and_rows_in_microseconds() -> None:
     """The layout of a message, which all ranks of a job share."""
-    ring = Ring(PERIOD)
+    ring = StepRing(PERIOD)
     ring.take(vectors(7, 3), 0.0)
     message = ring.message(4, digest("pp1"), digest("node"))
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from exporter.accounting.windows import PlainReduction
-from rank_probe.judge.windows import History, Mark, Window, change_point
+from rank_probe.judge.windows import Mark, MarkHistory, Window, change_point
 from tests.alerts.jobs import STAGE_SHARES, Fault, Job, Step, simulate
 from tests.rank_probe.judged import judged_steps, reduction_of, vectors
 
@@ -146,7 +146,7 @@ class Kept:
     seconds: float
 
     def marks(self) -> list[Mark]:
-        history = History()
+        history = MarkHistory()
         for number in range(1, int(self.seconds / self.step_seconds) + 1):
             history.add(Mark(number, number * self.step_seconds, None))
         return history.marks
@@ -173,7 +173,7 @@ def test_history_forgets_what_is_older_than_an_hour_and_a_half() -> None:
 
 def test_before_returns_the_latest_mark_that_is_old_enough() -> None:
     """It must be so many seconds and so many steps ago."""
-    history = History()
+    history = MarkHistory()
     for number in range(1, 41):
         history.add(Mark(number, 10.0 * number, None))
     end = history.marks[-1]

@@ -2,23 +2,23 @@
 
 import pytest
 
-from rank_probe.lines.stack_window import LEAST_SAMPLES, Found, Sample, Window
-from rank_probe.lines.user_code import Line
+from rank_probe.lines.stack_window import LEAST_SAMPLES, LineShare, StackSample, StackWindow
+from rank_probe.lines.user_code import CodeLine
 
-READ, PARSE, LOSS = (Line(name, "/a.py", n) for n, name in enumerate(("read", "parse", "loss")))
+READ, PARSE, LOSS = (CodeLine(name, "/a.py", n) for n, name in enumerate(("read", "parse", "loss")))
 
 
-def window(*samples: tuple[str, Line | None, int], most: int = 6_000) -> Window:
+def window(*samples: tuple[str, CodeLine | None, int], most: int = 6_000) -> StackWindow:
     """Return a window after so many samples of each stage and line."""
-    made = Window(most)
+    made = StackWindow(most)
     for stage, line, count in samples:
         add(made, stage, line, count)
     return made
 
 
-def add(to: Window, stage: str, line: Line | None, count: int) -> None:
+def add(to: StackWindow, stage: str, line: CodeLine | None, count: int) -> None:
     for _ in range(count):
-        to.add(Sample(stage, line, is_fetching=line is READ))
+        to.add(StackSample(stage, line, is_fetching=line is READ))
 
 
 def test_shares_are_of_the_lines_own_stage() -> None:
@@ -26,17 +26,17 @@ def test_shares_are_of_the_lines_own_stage() -> None:
     seen = window(("forward", LOSS, 90), ("data", READ, 30), ("data", PARSE, 10))
 
     assert seen.lines("data", 5) == [
-        Found("data", READ, 0.75),
-        Found("data", PARSE, 0.25),
-        Found("forward", LOSS, 1.0),
+        LineShare("data", READ, 0.75),
+        LineShare("data", PARSE, 0.25),
+        LineShare("forward", LOSS, 1.0),
     ]
-    assert seen.lines("data", 1) == [Found("data", READ, 0.75)]
+    assert seen.lines("data", 1) == [LineShare("data", READ, 0.75)]
 
 
 def test_time_outside_the_users_code_counts_in_the_share() -> None:
     """Samples without a line make the others smaller."""
     assert window(("data", READ, 30), ("data", None, 30)).lines("data", 5) == [
-        Found("data", READ, 0.5)
+        LineShare("data", READ, 0.5)
     ]
 
 
@@ -44,14 +44,14 @@ def test_few_samples_say_nothing() -> None:
     """The first moments of a lateness name no line."""
     assert window(("data", READ, LEAST_SAMPLES - 1)).lines("data", 5) == []
     assert window(("data", READ, LEAST_SAMPLES - 1)).iterating_share("data") is None
-    assert window(("data", READ, LEAST_SAMPLES)).lines("data", 5) == [Found("data", READ, 1.0)]
+    assert window(("data", READ, LEAST_SAMPLES)).lines("data", 5) == [LineShare("data", READ, 1.0)]
 
 
 def test_only_the_latest_samples_count() -> None:
     """What a rank did long ago is forgotten, and takes no memory."""
     seen = window(("data", READ, 500), ("data", PARSE, 100), most=100)
 
-    assert seen.lines("data", 5) == [Found("data", PARSE, 1.0)]
+    assert seen.lines("data", 5) == [LineShare("data", PARSE, 1.0)]
     assert seen.iterating_share("data") == 0.0
 
 

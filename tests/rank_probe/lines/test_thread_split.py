@@ -1,11 +1,11 @@
 """A delay of the sampler is divided by what the clocks say of it."""
 
 from rank_probe.lines.system_calls import BLOCKED, CPU_QUEUE, LOCK, RUNNING, SLEEP, Wait
-from rank_probe.lines.thread_clocks import Look
+from rank_probe.lines.thread_clocks import ThreadLook
 from rank_probe.lines.thread_split import held
 
 MS = 1_000_000
-BEFORE = Look(at=0, cpu=0, queue=0, own_queue=0, call=b"")
+BEFORE = ThreadLook(at=0, cpu=0, queue=0, own_queue=0, call=b"")
 CALLS = {b"lock": Wait(LOCK), b"sleep": Wait(SLEEP), b"running": None}
 
 
@@ -13,7 +13,7 @@ def shares(
     ran: int, used: int, call: bytes = b"lock", queued: int = 0, delay: int = 80
 ) -> dict[str, float]:
     """Return how *delay* ms are divided, after 20 ms; all threads *used* so much CPU."""
-    first = Look(100 * MS, ran * MS, queued * MS, 0, call)
+    first = ThreadLook(100 * MS, ran * MS, queued * MS, 0, call)
     found = held(BEFORE, first, delay * MS, used * MS, CALLS.__getitem__)
     return {wait.state: round(share, 3) for wait, share in found}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rank_probe.lines.user_code import Line, UserCode, of_this_process
+from rank_probe.lines.user_code import CodeLine, UserCode, of_this_process
 from rank_probe.report import push
 
 CODE = UserCode(["/usr/lib/python3.11"], ["/home/ann/train", "/home/ann", "/opt/team/"])
@@ -66,7 +66,7 @@ def test_torch_that_was_built_in_place_is_not_the_users(monkeypatch: pytest.Monk
 )
 def test_file_is_told_as_its_module_is_imported(file: str, told: str) -> None:
     """No directory above the user's project is told, so no name of a person either."""
-    assert CODE.place(Line("f", file, 41)) == f"f ({told}:41)"
+    assert CODE.place(CodeLine("f", file, 41)) == f"f ({told}:41)"
 
 
 def test_import_root_above_the_home_directories_tells_no_name(
@@ -76,7 +76,7 @@ def test_import_root_above_the_home_directories_tells_no_name(
     monkeypatch.setattr(sys, "path", ["/home", "/"])
     code = of_this_process({"HOME": "/home/ann"})
 
-    assert code.place(Line("f", "/home/ann/corpus.py", 1)) == "f (corpus.py:1)"
+    assert code.place(CodeLine("f", "/home/ann/corpus.py", 1)) == "f (corpus.py:1)"
 
 
 def test_script_with_a_relative_name_is_found(
@@ -86,12 +86,12 @@ def test_script_with_a_relative_name_is_found(
     monkeypatch.chdir(tmp_path)
     code = UserCode([], [str(tmp_path)])
 
-    assert code.place(Line("<module>", "jobs/train.py", 3)) == "<module> (jobs/train.py:3)"
+    assert code.place(CodeLine("<module>", "jobs/train.py", 3)) == "<module> (jobs/train.py:3)"
 
 
 def test_nested_function_is_told_without_its_scopes() -> None:
     """`<locals>` says nothing to a reader."""
-    line = Line("main.<locals>.Corpus.__next__", "/home/ann/train/corpus.py", 7)
+    line = CodeLine("main.<locals>.Corpus.__next__", "/home/ann/train/corpus.py", 7)
 
     assert CODE.place(line) == "main.Corpus.__next__ (corpus.py:7)"
 
@@ -99,12 +99,12 @@ def test_nested_function_is_told_without_its_scopes() -> None:
 @pytest.mark.parametrize(
     "line",
     [
-        Line("f" * 1_000, "/home/ann/train/" + "g" * 1_000 + ".py", 10**9),
-        Line("f\n\x1b[31m\u202e", "/home/ann/train/\udcff\x00.py", 1),
-        Line('f"}\\', "/home/ann/train/g.py", 1),
+        CodeLine("f" * 1_000, "/home/ann/train/" + "g" * 1_000 + ".py", 10**9),
+        CodeLine("f\n\x1b[31m\u202e", "/home/ann/train/\udcff\x00.py", 1),
+        CodeLine('f"}\\', "/home/ann/train/g.py", 1),
     ],
 )
-def test_any_name_becomes_a_short_printable_label(line: Line) -> None:
+def test_any_name_becomes_a_short_printable_label(line: CodeLine) -> None:
     """What a program calls its functions and files cannot break a page or be refused."""
     place = CODE.place(line)
 
@@ -115,7 +115,7 @@ def test_any_name_becomes_a_short_printable_label(line: Line) -> None:
 def test_end_of_a_long_name_is_kept() -> None:
     """The innermost function says most."""
     name = ".".join(f"Outer{number}" for number in range(30)) + ".read"
-    place = CODE.place(Line(name, "/home/ann/train/corpus.py", 7))
+    place = CODE.place(CodeLine(name, "/home/ann/train/corpus.py", 7))
 
     assert place.startswith("…")
     assert place.endswith(".read (corpus.py:7)")

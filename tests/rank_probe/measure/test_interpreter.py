@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from rank_probe.measure import events
 from rank_probe.measure.boundaries import COMPLETE, OTHER_BATCH, UNCUT, UNUSED, USED
 from rank_probe.measure.interpreter import Interpreter, python_read, read
-from rank_probe.measure.loop_state import MOST_BATCHES, MOST_OPTIMIZERS, State
+from rank_probe.measure.loop_state import MOST_BATCHES, MOST_OPTIMIZERS, LoopState
 from rank_probe.measure.steps import Steps
 from rank_probe.measure.transitions import TRANSITIONS, after
 from rank_probe.wire.stages import (
@@ -29,7 +29,7 @@ class Job:
     """One rank's loop as the hooks note it, in fake milliseconds."""
 
     def __init__(self, *, automatic: bool = True) -> None:
-        self._interpreter = Interpreter(State(automatic=automatic, finds_steps=automatic))
+        self._interpreter = Interpreter(LoopState(automatic=automatic, finds_steps=automatic))
         self._noted: list[int] = []
         self._now = 1_000
         self.marks: list[int] = []
@@ -40,7 +40,7 @@ class Job:
             self._noted += (code, self._now)
 
     @property
-    def state(self) -> State:
+    def state(self) -> LoopState:
         self.ledger.fold()
         return self._interpreter.state
 
@@ -572,7 +572,7 @@ def test_interpreter_remembers_only_what_is_so(
     noted: list[tuple[int, int]], automatic: bool
 ) -> None:
     """Its memory gives the same boundaries as the meaning of each event, again and again."""
-    start = State(automatic=automatic, finds_steps=automatic)
+    start = LoopState(automatic=automatic, finds_steps=automatic)
     interpreter, state, marks = Interpreter(start), start, []
     flat: list[int] = []
     for code, at in noted * 2:
@@ -598,7 +598,7 @@ def test_walk_in_c_is_that_in_python(noted: list[tuple[int, int]]) -> None:
     """Both give the same boundaries, and end in the same state."""
     if read is python_read:
         pytest.skip("the extension module is not built: there is no C compiler")
-    start = State(automatic=True, finds_steps=True)
+    start = LoopState(automatic=True, finds_steps=True)
     flat = [number for each in noted for number in each]
     one, other = Interpreter(start), Interpreter(start)
     for _ in range(2):
@@ -610,7 +610,7 @@ def test_walk_in_c_is_that_in_python(noted: list[tuple[int, int]]) -> None:
 
 def test_steps_end_where_the_next_begins() -> None:
     """The mark that completes a step is on the boundary of the next one's first event."""
-    state = State(automatic=True, finds_steps=True)
+    state = LoopState(automatic=True, finds_steps=True)
     marks = []
     for code in (
         *(events.FETCH, events.FETCHED, events.BACKWARD_BEGINS, events.BACKWARD_ENDED),

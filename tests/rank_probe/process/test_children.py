@@ -155,7 +155,7 @@ def test_helpers_are_no_ranks(
 
 def test_child_that_cannot_import_the_probe_starts() -> None:
     """What its parent's preparation data holds for us does nothing there."""
-    note = children._Note(children.Options(automatic=True))
+    note = children._Note(children.StartOptions(automatic=True))
     run_by_pickle, (program, names) = note.__reduce__()
     lost = names | {"folder": "/nowhere"}
     child = f"exec({program!r}, {lost!r}); import sys; print('/nowhere' in sys.path)"
@@ -172,7 +172,7 @@ def test_nothing_is_carried_to_the_children_of_a_rank(monkeypatch: pytest.Monkey
     monkeypatch.setattr(spawn, "get_preparation_data", prepare)
     bare = set(prepare("child"))
     is_rank = False
-    children.follow(children.Options(), lambda options: None, lambda: is_rank)
+    children.follow(children.StartOptions(), lambda options: None, lambda: is_rank)
 
     assert set(spawn.get_preparation_data("child")) - bare == {"rank_probe"}
     is_rank = True

@@ -6,7 +6,7 @@ import pytest
 
 from rank_probe.audit import names
 from rank_probe.audit.checks.catalog import CHECKS, audit
-from rank_probe.audit.checks.findings import ORDER, Finding, Status, outcome
+from rank_probe.audit.checks.findings import ORDER, AuditFinding, AuditStatus, outcome
 from rank_probe.audit.checks.launch import Launch
 from tests.rank_probe.audit.healthy import facts, launch, settings, troubles, uuid
 from tests.rank_probe.audit.plants import EVERY, NODE_1, PLANTS, Changes, on
@@ -18,9 +18,11 @@ def test_healthy_launch_has_no_trouble() -> None:
 
     assert {one.check for one in outcomes} == {check.name for check in CHECKS}
     assert tuple(check.name for check in CHECKS) == names.CHECKS
-    assert {one.check: one.findings for one in outcomes if one.status is not Status.OK} == {
+    assert {one.check: one.findings for one in outcomes if one.status is not AuditStatus.OK} == {
         "socket_interface": (
-            Finding(Status.NOT_CHECKED, "neither NCCL_SOCKET_IFNAME nor GLOO_SOCKET_IFNAME is set"),
+            AuditFinding(
+                AuditStatus.NOT_CHECKED, "neither NCCL_SOCKET_IFNAME nor GLOO_SOCKET_IFNAME is set"
+            ),
         )
     }
 
@@ -37,7 +39,7 @@ def test_planted_misconfiguration_is_found(
     found = troubles(launch(changes, **of_launch))
 
     assert list(found) == [check]
-    assert found[check].status is Status[status]
+    assert found[check].status is AuditStatus[status]
     assert says in found[check].findings[0].reason
     assert found[check].findings[0].advice
 
@@ -58,8 +60,8 @@ def test_worst_is_shown_first() -> None:
 
 def test_many_findings_are_counted_not_listed() -> None:
     """A mistake on every node of a large job fits on a screen."""
-    same = [Finding(Status.WARN, f"node {number}", "mend it") for number in range(100)]
-    found = outcome("mtu", [*same, Finding(Status.OK, "fine")])
+    same = [AuditFinding(AuditStatus.WARN, f"node {number}", "mend it") for number in range(100)]
+    found = outcome("mtu", [*same, AuditFinding(AuditStatus.OK, "fine")])
 
     assert (len(found.findings), found.more) == (8, 92)
 
@@ -67,7 +69,7 @@ def test_many_findings_are_counted_not_listed() -> None:
 def test_node_without_gpus_is_not_judged_on_them() -> None:
     """A job on CPUs is neither right nor wrong about GPUs."""
     outcomes = audit(launch({rank: {"gpus": (), "device_files": 0} for rank in EVERY}))
-    skipped = {one.check for one in outcomes if one.status is Status.NOT_CHECKED}
+    skipped = {one.check for one in outcomes if one.status is AuditStatus.NOT_CHECKED}
 
     assert skipped >= {"device_per_rank", "device_order", "numa", "peer_paths"}
     assert not troubles(launch({rank: {"gpus": (), "device_files": 0} for rank in EVERY}))

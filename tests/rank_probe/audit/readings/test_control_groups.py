@@ -7,16 +7,16 @@ from types import MappingProxyType
 import pytest
 
 from rank_probe.audit.readings import control_groups
-from rank_probe.audit.readings.files import Mounts
+from rank_probe.audit.readings.files import NodeMounts
 
 
 @pytest.fixture
-def mounts(tmp_path: Path) -> Mounts:
+def mounts(tmp_path: Path) -> NodeMounts:
     """An empty machine."""
-    return Mounts(tmp_path / "proc", tmp_path / "sys")
+    return NodeMounts(tmp_path / "proc", tmp_path / "sys")
 
 
-def write(mounts: Mounts, cgroup: str, files: Mapping[str, str] = MappingProxyType({})) -> None:
+def write(mounts: NodeMounts, cgroup: str, files: Mapping[str, str] = MappingProxyType({})) -> None:
     """Put the process into *cgroup*, and write *files* below the mount of control groups."""
     (mounts.procfs / "self").mkdir(parents=True, exist_ok=True)
     (mounts.procfs / "self/cgroup").write_text(cgroup)
@@ -26,7 +26,7 @@ def write(mounts: Mounts, cgroup: str, files: Mapping[str, str] = MappingProxyTy
         path.write_text(text)
 
 
-def test_lowest_quota_above_the_process_counts(mounts: Mounts) -> None:
+def test_lowest_quota_above_the_process_counts(mounts: NodeMounts) -> None:
     """A pod's limit binds the container in it."""
     write(
         mounts,
@@ -37,7 +37,7 @@ def test_lowest_quota_above_the_process_counts(mounts: Mounts) -> None:
     assert control_groups.cpu_quota(mounts) == 2.5
 
 
-def test_quota_of_version_1(mounts: Mounts) -> None:
+def test_quota_of_version_1(mounts: NodeMounts) -> None:
     """-1 is no limit."""
     write(
         mounts,
@@ -53,7 +53,7 @@ def test_quota_of_version_1(mounts: Mounts) -> None:
     assert control_groups.cpu_quota(mounts) == 4.0
 
 
-def test_memory_that_is_left_counts_the_cache(mounts: Mounts) -> None:
+def test_memory_that_is_left_counts_the_cache(mounts: NodeMounts) -> None:
     """The kernel drops the cache before it kills anybody."""
     write(
         mounts,
@@ -68,7 +68,7 @@ def test_memory_that_is_left_counts_the_cache(mounts: Mounts) -> None:
     assert control_groups.memory(mounts) == (1000000, 400000)
 
 
-def test_machine_without_limits_has_none(mounts: Mounts) -> None:
+def test_machine_without_limits_has_none(mounts: NodeMounts) -> None:
     """No limit is no number."""
     write(mounts, "0::/job\n", {"job/memory.max": "max\n", "job/cpu.max": "max 100000\n"})
 
@@ -76,14 +76,14 @@ def test_machine_without_limits_has_none(mounts: Mounts) -> None:
     assert control_groups.memory(mounts) == (None, None)
 
 
-def test_path_outside_the_mount_is_not_followed(mounts: Mounts) -> None:
+def test_path_outside_the_mount_is_not_followed(mounts: NodeMounts) -> None:
     """In a container of another namespace the path may begin with /.. ."""
     write(mounts, "0::/../../job\n", {"cpu.max": "100000 100000\n"})
 
     assert control_groups.cpu_quota(mounts) is None
 
 
-def test_processes_of_one_group_have_one_key(mounts: Mounts) -> None:
+def test_processes_of_one_group_have_one_key(mounts: NodeMounts) -> None:
     """Another group is another key."""
     write(mounts, "0::/a\n")
     first = control_groups.key(mounts)

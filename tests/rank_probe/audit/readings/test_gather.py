@@ -6,17 +6,17 @@ from pathlib import Path
 
 from rank_probe.audit.readings import gather
 from rank_probe.audit.readings.facts import pack, unpack
-from rank_probe.audit.readings.files import Mounts
+from rank_probe.audit.readings.files import NodeMounts
 from rank_probe.version import __version__
 
 
-def machine(folder: Path, **files: str) -> Mounts:
+def machine(folder: Path, **files: str) -> NodeMounts:
     """Return a machine with *files* below its /proc; __ stands for /."""
     for name, text in files.items():
         path = folder / "proc" / name.replace("__", "/")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return Mounts(folder / "proc", folder / "sys", folder / "dev")
+    return NodeMounts(folder / "proc", folder / "sys", folder / "dev")
 
 
 def test_process_knows_its_own_limits(tmp_path: Path) -> None:

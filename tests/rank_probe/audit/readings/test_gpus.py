@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rank_probe.audit.readings.files import Mounts
+from rank_probe.audit.readings.files import NodeMounts
 from rank_probe.audit.readings.gpus import device_files
 from tests import nvmlstub
 
@@ -86,5 +86,5 @@ def test_device_files_count_gpus_only(tmp_path: Path) -> None:
     for name in ("nvidia0", "nvidia7", "nvidiactl", "nvidia-uvm"):
         (tmp_path / name).touch()
 
-    assert device_files(Mounts(devices=tmp_path)) == 2
-    assert device_files(Mounts(devices=tmp_path / "absent")) == 0
+    assert device_files(NodeMounts(devices=tmp_path)) == 2
+    assert device_files(NodeMounts(devices=tmp_path / "absent")) == 0

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from rank_probe.audit.readings.facts import Interface, Port
-from rank_probe.audit.readings.files import Mounts
+from rank_probe.audit.readings.files import NodeMounts
 from rank_probe.audit.readings.network import interfaces, matching, ports
 
 ROUTES = (
@@ -18,7 +18,7 @@ NAMES = ["docker0", "eth0", "eth10", "ib0", "lo"]
 
 
 @pytest.fixture
-def mounts(tmp_path: Path) -> Mounts:
+def mounts(tmp_path: Path) -> NodeMounts:
     """A machine with a few interfaces."""
     for name in NAMES:
         folder = tmp_path / "sys/class/net" / name
@@ -27,7 +27,7 @@ def mounts(tmp_path: Path) -> Mounts:
         (folder / "operstate").write_text("down\n" if name == "ib0" else "up\n")
     (tmp_path / "proc/net").mkdir(parents=True)
     (tmp_path / "proc/net/route").write_text(ROUTES)
-    return Mounts(tmp_path / "proc", tmp_path / "sys")
+    return NodeMounts(tmp_path / "proc", tmp_path / "sys")
 
 
 @pytest.mark.parametrize(
@@ -51,12 +51,12 @@ def test_names_are_read_as_the_library_reads_them(
     assert matching(chosen, NAMES, by_prefix) == found
 
 
-def test_default_route_with_the_lowest_metric_is_taken(mounts: Mounts) -> None:
+def test_default_route_with_the_lowest_metric_is_taken(mounts: NodeMounts) -> None:
     """As for the sockets of a job that chooses nothing."""
     assert list(interfaces(mounts, {})) == [Interface("eth0", 9000, False, "the default route")]
 
 
-def test_chosen_interface_replaces_the_default(mounts: Mounts) -> None:
+def test_chosen_interface_replaces_the_default(mounts: NodeMounts) -> None:
     """Its state is that of the kernel."""
     found = list(interfaces(mounts, {"GLOO_SOCKET_IFNAME": "ib0"}))
 
@@ -65,14 +65,14 @@ def test_chosen_interface_replaces_the_default(mounts: Mounts) -> None:
 
 def test_host_without_network_has_no_interface(tmp_path: Path) -> None:
     """Nothing is found, and nothing fails."""
-    assert list(interfaces(Mounts(tmp_path, tmp_path), {})) == []
-    assert list(ports(Mounts(tmp_path, tmp_path))) == []
+    assert list(interfaces(NodeMounts(tmp_path, tmp_path), {})) == []
+    assert list(ports(NodeMounts(tmp_path, tmp_path))) == []
 
 
 def test_ports_are_those_of_real_adapters() -> None:
     """State, rate and kind of each port; a port that is down reports its lowest rate."""
     fixture = Path(__file__).parents[3] / "fixtures/sys"
-    found = {port.device: port for port in ports(Mounts(sysfs=fixture))}
+    found = {port.device: port for port in ports(NodeMounts(sysfs=fixture))}
 
     assert found["mlx5_0"] == Port("mlx5_0", "1", "InfiniBand", True, 400.0)
     assert not found["mlx5_2"].is_active

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rank_probe.collectives.measurements.plan import Options, plan, sizes_between
+from rank_probe.collectives.measurements.plan import MeasurementOptions, plan, sizes_between
 
 
 def test_sizes_grow_by_the_factor() -> None:
@@ -13,14 +13,14 @@ def test_sizes_grow_by_the_factor() -> None:
 
 def test_backend_has_its_largest_sizes() -> None:
     """Host memory need not be measured for minutes."""
-    assert plan(Options(), "nccl", 8).sizes_bytes[-1] == 256 * 2**20
-    assert plan(Options(), "gloo", 8).sizes_bytes[-1] == 16 * 2**20
-    assert plan(Options(min_bytes=2**26), "gloo", 8).sizes_bytes == (2**26,)
+    assert plan(MeasurementOptions(), "nccl", 8).sizes_bytes[-1] == 256 * 2**20
+    assert plan(MeasurementOptions(), "gloo", 8).sizes_bytes[-1] == 16 * 2**20
+    assert plan(MeasurementOptions(min_bytes=2**26), "gloo", 8).sizes_bytes == (2**26,)
 
 
 def test_time_is_shared_between_collectives_and_pairs() -> None:
     """Half for each, and what is repeated gets no longer than the first pass in all."""
-    found = plan(Options(seconds=12.0, max_bytes=4096), "gloo", 4)
+    found = plan(MeasurementOptions(seconds=12.0, max_bytes=4096), "gloo", 4)
 
     assert found.collective_seconds == pytest.approx(2.0)
     assert found.seconds_of_each(3) == pytest.approx(2.0)

@@ -3,7 +3,7 @@
 import pytest
 
 from rank_probe.collectives.measurements.failure import CannotMeasure
-from rank_probe.collectives.measurements.world import Place, chosen, place
+from rank_probe.collectives.measurements.world import PlaceInWorld, chosen, place
 
 LAUNCHED = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
 MASTER = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
@@ -11,9 +11,9 @@ MASTER = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
 
 def test_place_comes_from_the_launcher() -> None:
     """torchrun's variables, or those of SLURM and MPI with the address of rank 0."""
-    assert place(LAUNCHED | MASTER) == Place(3, 8, 1)
+    assert place(LAUNCHED | MASTER) == PlaceInWorld(3, 8, 1)
     slurm = {"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "2"}
-    assert place(slurm | MASTER | {"SLURM_STEP_ID": "0"}) == Place(5, 6, 2)
+    assert place(slurm | MASTER | {"SLURM_STEP_ID": "0"}) == PlaceInWorld(5, 6, 2)
 
 
 @pytest.mark.parametrize(

@@ -29,9 +29,9 @@ from benchmarks.accuracy_score import Row, is_miss, score, summary
 from benchmarks.accuracy_trace import Delayed, TraceError, merge, read_rows, truth, write_rows
 from benchmarks.report import RESULTS, show
 from exporter.errors import UsageError
-from exporter.replay.replay import job
-from exporter.replay.replay import replay as replay_run
-from exporter.replay.traces import read_traces
+from rankskew.replay.replay import job
+from rankskew.replay.replay import replay as replay_run
+from rankskew.replay.traces import read_traces
 
 ROOT = Path(__file__).parents[1]
 TRACES = ROOT / ".accuracy"

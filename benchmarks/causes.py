@@ -25,8 +25,8 @@ from benchmarks import causes_faults, causes_job
 from benchmarks.causes_job import CAUSES, DELAY, LATE_FILE
 from benchmarks.causes_score import Heard, row, said_by, said_in
 from benchmarks.report import RESULTS, show, write
-from demo.process import get, wait_for
-from demo.stack import Exporter, Prometheus, Training
+from fleet_simulator.stack.parts import Exporter, Prometheus, Training
+from fleet_simulator.stack.process import get, wait_for
 
 JOB: Final = Path(causes_job.__file__)
 INTERVAL_SECONDS: Final = 5.0
@@ -93,7 +93,7 @@ def listen(exporter: Exporter, prometheus: Prometheus, name: str) -> Heard:
 
 def diagnosed(prometheus: Prometheus, name: str) -> dict[str, Any]:
     """Return what `rankskew diagnose` finds about a rank of the job *name*; empty if nothing."""
-    command = [sys.executable, "-m", "exporter", "diagnose", "--json"]
+    command = [sys.executable, "-m", "rankskew", "diagnose", "--json"]
     command += ["--prometheus", prometheus.url, "--job", name]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if not done.stdout:  # What was heard until then counts all the same.

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from benchmarks.report import write
-from exporter.diagnose.compare.comparison import WORSE, compare
-from exporter.diagnose.compare.side import Block, Side, in_blocks
+from rankskew.compare.comparison import WORSE, compare
+from rankskew.compare.side import Block, Side, in_blocks
 
 STEPS: Final = (150, 300, 1000)
 CORRELATIONS: Final = (0.0, 0.4, 0.8)

@@ -15,9 +15,9 @@ from benchmarks.accuracy import record
 from benchmarks.accuracy_plan import Segment
 from benchmarks.accuracy_trace import WARM_STEPS, read_rows, truth
 from benchmarks.report import RESULTS, write
-from exporter.diagnose.compare.choose import compare_traces
-from exporter.diagnose.compare.report import as_text
-from exporter.replay.traces import read_traces
+from rankskew.compare.choose import compare_traces
+from rankskew.compare.report import as_text
+from rankskew.replay.traces import read_traces
 
 # Steps of about 70 ms before and after the change.
 STEPS: Final = 300

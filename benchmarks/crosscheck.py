@@ -5,7 +5,7 @@ python -m benchmarks.crosscheck
 Simulated jobs of 2 to 64 ranks, with the judge's verdict (join) or with only blocks of steps, which
 each node judges, are scraped while they run: from the exporter of each node, at its own moment.
 For four minutes, Prometheus is asked several times who is late, in which stage and at what cost;
-exporter/accounting/run.py has the right answers.
+rankskew/accounting/run.py has the right answers.
 """
 
 import statistics
@@ -22,9 +22,9 @@ from typing import Any, Final
 
 from benchmarks.one_port import OnePortPrometheus
 from benchmarks.report import write
-from demo.process import free_port
-from demo.stack import Series
-from exporter.accounting.run import Account, account, kinds
+from fleet_simulator.stack.parts import Series
+from fleet_simulator.stack.process import free_port
+from rankskew.accounting.run import Account, account, kinds
 from tests.alerts.job_series import Node, starts_of
 from tests.alerts.jobs import Fault, Job, Step, simulate
 from tests.rank_probe.judged import vectors

@@ -28,9 +28,9 @@ from benchmarks.accuracy_trace import read_rows, truth
 from benchmarks.diagnose_plan import CANNOT_TELL, TOUR, Expected, of_segment
 from benchmarks.diagnose_score import Row, is_right, score
 from benchmarks.report import RESULTS, write
-from demo.stack import RULES, Prometheus, Simulation
-from exporter.commands import diagnose
 from exporter.errors import UsageError
+from fleet_simulator.stack.parts import RULES, Prometheus, Simulation
+from rankskew.commands import diagnose
 
 PATIENCE_SECONDS: Final = 480.0
 POLL_SECONDS: Final = 10.0

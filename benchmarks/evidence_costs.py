@@ -29,19 +29,19 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.sampling import Sample, Source
 from exporter.settings import Settings
-from exporter.simulate.asked import parse
-from exporter.simulate.hardware import (
+from fleet_simulator.faults.asked import parse
+from fleet_simulator.hardware import (
     SimulatedHost,
     SimulatedNvml,
     SimulatedWorkers,
     gpu_uuid,
     processes,
 )
-from exporter.simulate.host_files import HostFiles
-from exporter.simulate.judged import Judged
-from exporter.simulate.plan import JobPlan
-from exporter.simulate.ranks import SimulatedRank
-from exporter.simulate.training import Training
+from fleet_simulator.host_files import HostFiles
+from fleet_simulator.judged import Judged
+from fleet_simulator.plan import JobPlan
+from fleet_simulator.ranks import SimulatedRank
+from fleet_simulator.training import Training
 
 GPUS = RANKS = 8
 FILL_SECONDS: Final = round(ring.DEPTH_SECONDS) + 60

@@ -17,8 +17,8 @@ from typing import Any, Final
 
 from benchmarks.report import median_interval, write
 from benchmarks.scrape import Family, pushing, scrape
-from demo.process import StackError
-from demo.stack import ROOT, Exporter
+from fleet_simulator.stack.parts import ROOT, Exporter
+from fleet_simulator.stack.process import StackError
 
 CHECK: Final = ROOT / "deploy" / "image" / "health_check.py"
 INTERVAL_SECONDS: Final = 15.0

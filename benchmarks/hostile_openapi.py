@@ -12,7 +12,7 @@ from typing import Any, Final
 from urllib.error import HTTPError
 
 from benchmarks.hostile_victim import Broken, Victim
-from demo.process import free_port, get
+from fleet_simulator.stack.process import free_port, get
 
 DESCRIPTION: Final = "/openapi.json"
 EXAMPLES: Final = 200

@@ -21,8 +21,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.hostile_bodies import JOBS, RANKS, valid
 from benchmarks.hostile_case import Case
 from benchmarks.scrape import scrape
-from demo.process import get
-from demo.stack import Exporter
+from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.process import get
 from rank_probe.report.push import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
 

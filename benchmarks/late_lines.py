@@ -20,8 +20,8 @@ from typing import Any, Final
 from benchmarks import late_lines_job
 from benchmarks.late_lines_job import LATE_RANK, PLACES
 from benchmarks.report import show, write
-from demo.process import StackError
-from demo.stack import Exporter, Training
+from fleet_simulator.stack.parts import Exporter, Training
+from fleet_simulator.stack.process import StackError
 
 JOB: Final = Path(late_lines_job.__file__)
 HEALTHY: Final = "none"

@@ -22,9 +22,9 @@ from typing import Any, Final
 from benchmarks.accuracy_job import STEP_SECONDS
 from benchmarks.accuracy_plan import SHARES, Segment
 from benchmarks.report import write
-from demo.process import StackError
-from demo.stack import Exporter, Prometheus, Training
 from demo.verdict import STRAGGLER
+from fleet_simulator.stack.parts import Exporter, Prometheus, Training
+from fleet_simulator.stack.process import StackError
 
 INTERVALS_SECONDS: Final = (15.0, 5.0)
 RANKS: Final = 4

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import yaml
 
-from demo.stack import RULES, Prometheus
+from fleet_simulator.stack.parts import RULES, Prometheus
 
 
 class OnePortPrometheus(Prometheus):

@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from benchmarks.overhead_arms import Arm, Batches, Train, Training
-from demo.process import free_port
+from fleet_simulator.stack.process import free_port
 
 # (owner, attribute) of each function that traceml.init(mode="auto") replaces.
 PATCHED: tuple[tuple[Any, str], ...] = (

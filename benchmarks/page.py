@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from benchmarks.report import write
 from benchmarks.scrape import RANK, Family, beside
-from demo.process import wait_for
-from demo.stack import Exporter
+from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.process import wait_for
 from rank_probe.report.push import Pusher
 from rank_probe.wire.snapshot import Snapshot
 from tests import nvmlstub

@@ -23,8 +23,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.report import write
 from benchmarks.scrape import RANK, STEPS_A_PUSH, Rank, beside, scrape
-from demo.process import wait_for
-from demo.stack import Exporter
+from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.process import wait_for
 from rank_probe.report.push import Pusher
 
 # A rank that is not back by then has not recovered.

@@ -34,7 +34,7 @@ from benchmarks.scale_run import (
     Usage,
     running,
 )
-from demo.stack import ROOT
+from fleet_simulator.stack.parts import ROOT
 
 SIZES: Final = (1_024, 4_096, 16_384)
 # CPU seconds of 15 that rules and scraping may take, and memory, up to the largest size.

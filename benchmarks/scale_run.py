@@ -12,8 +12,8 @@ from typing import Any, Final
 
 import psutil
 
-from demo.process import get
-from demo.stack import ROOT, RULES, Prometheus, Simulation
+from fleet_simulator.stack.parts import ROOT, RULES, Prometheus, Simulation
+from fleet_simulator.stack.process import get
 
 CORES: Final = 2
 RANKS_PER_NODE: Final = 8

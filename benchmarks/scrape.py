@@ -19,8 +19,8 @@ from typing import Any
 import psutil
 
 from benchmarks.report import write
-from demo.process import wait_for
-from demo.stack import Exporter
+from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.process import wait_for
 from rank_probe.report.push import Pusher
 from rank_probe.wire.snapshot import Snapshot
 from rank_probe.wire.stages import STAGES

@@ -26,9 +26,9 @@ import psutil
 from benchmarks.hostile_bodies import valid
 from benchmarks.report import write
 from benchmarks.scrape import RANKS, beside, pushing, scrape
-from demo.process import wait_for
-from demo.stack import Exporter
 from exporter.listeners.connection import MOST_PIPELINED
+from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.process import wait_for
 from rank_probe.report.push import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
 

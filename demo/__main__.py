@@ -9,9 +9,9 @@ from pathlib import Path
 from types import FrameType
 
 from demo import page_only, paged
-from demo.process import StackError, missing_programs
 from demo.scenario import FAULTS, Scenario
-from demo.stack import ALERTMANAGER, PROMETHEUS
+from fleet_simulator.stack.parts import ALERTMANAGER, PROMETHEUS
+from fleet_simulator.stack.process import StackError, missing_programs
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 

@@ -7,9 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from demo.process import StackError
 from demo.scenario import HEALTHY_SECONDS, JOB_ID, RANK, WAIT_SECONDS, Scenario, sentence
 from demo.verdict import Conclusion, Health, Verdict
+from fleet_simulator.stack.process import StackError
 
 ALERT: Final = "none(page)"
 # The judge has already waited for enough steps: this only checks that its verdict lasts.

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from demo.process import Process, StackError
 from demo.scenario import (
     HEALTHY_SECONDS,
     JOB_ID,
@@ -18,9 +17,10 @@ from demo.scenario import (
     say_started,
     sentence,
 )
-from demo.stack import Alertmanager, Exporter, Prometheus
 from demo.verdict import STRAGGLER, Conclusion, Health, Verdict, verdict_of, wrong_names
-from demo.webhook import Page, Webhook
+from fleet_simulator.stack.parts import Alertmanager, Exporter, Prometheus
+from fleet_simulator.stack.process import Process, StackError
+from fleet_simulator.stack.webhook import Page, Webhook
 
 # The usual ports, if they are free.
 PROMETHEUS_PORT: Final = 9090

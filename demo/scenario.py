@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from demo.process import Process
-from demo.stack import Exporter, Training
 from demo.verdict import Conclusion
+from fleet_simulator.stack.parts import Exporter, Training
+from fleet_simulator.stack.process import Process
 
 FAULTS: Final = ("data", "forward", "backward", "optimizer", "none")
 JOB_ID: Final = "demo"

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from demo.webhook import Page
+from fleet_simulator.stack.webhook import Page
 
 STRAGGLER = "RankskewStraggler"
 

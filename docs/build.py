@@ -29,9 +29,9 @@ from docs import (
 )
 from docs.markdown import fill, table
 from docs.variables import VARIABLES
-from exporter.advice import advice
 from exporter.collectors.catalog import COLLECTORS
 from exporter.settings import flags
+from rankskew.diagnose.advice import advice
 
 ROOT = Path(__file__).parents[1]
 

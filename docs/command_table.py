@@ -1,7 +1,7 @@
 """The table of commands in docs/README.md."""
 
 from docs.markdown import table
-from exporter.commands.table import COMMANDS
+from rankskew.commands.table import COMMANDS
 
 
 def commands() -> str:

@@ -1,7 +1,7 @@
 """The table of docs/simulate.md: the faults that `rankskew simulate` knows."""
 
 from docs.markdown import table
-from exporter.simulate.kinds import KINDS
+from fleet_simulator.faults.kinds import KINDS
 
 
 def faults() -> str:

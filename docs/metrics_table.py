@@ -20,8 +20,8 @@ from exporter.scrape.exposition import Wanted
 from exporter.scrape.levels import ALL, LEVELS, PARTS, Level, exposed_name
 from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
-from exporter.simulate.fleet import Fleet
-from exporter.simulate.plan import equal_jobs
+from fleet_simulator.fleet import Fleet
+from fleet_simulator.plan import equal_jobs
 from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
 
 ROOT = Path(__file__).parents[1]

@@ -1,7 +1,7 @@
 """What the playbook's pages repeat of alerts/advice.yaml."""
 
 from docs.markdown import table
-from exporter.advice import advice
+from rankskew.diagnose.advice import advice
 
 
 def causes() -> str:

@@ -14,8 +14,8 @@ import yaml
 import rank_probe
 from docs import metrics_table
 from docs.variables import VARIABLES
-from exporter.commands.table import COMMANDS, load
 from rank_probe.wire.stages import STAGES
+from rankskew.commands.table import COMMANDS, load
 
 ROOT: Final = Path(__file__).parents[1]
 FILE: Final = ROOT / "docs" / "public_names.txt"

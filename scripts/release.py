@@ -148,7 +148,7 @@ def files_archive(source: Path, directory: Path) -> Path:
     """Pack what `rankskew files` writes, and what deploys it, into one archive."""
     name = f"rankskew-{VERSION}-files"
     tree = source.parent / name
-    files = [sys.executable, "-m", "exporter", "files", str(tree)]
+    files = [sys.executable, "-m", "rankskew", "files", str(tree)]
     subprocess.run(files, cwd=source, check=True, stdout=subprocess.DEVNULL)
     for each in DEPLOYED:
         if (source / "deploy" / each).is_dir():

@@ -10,8 +10,8 @@ from typing import Final
 from benchmarks.faults.job import JOB_ID
 from benchmarks.faults.kills import Killed
 from benchmarks.faults.records import Life
-from demo.process import get
-from demo.stack import Prometheus
+from fleet_simulator.stack.parts import Prometheus
+from fleet_simulator.stack.process import get
 
 COUNTERS: Final = '{job="rankskew",__name__=~"rankskew_.+_total"}'
 DURATION: Final = 'scrape_duration_seconds{job="rankskew"}'

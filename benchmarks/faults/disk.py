@@ -12,8 +12,8 @@ from typing import Final
 from benchmarks.faults.pushing import BACK_SECONDS, pushing
 from benchmarks.faults.rows import Row, row
 from benchmarks.scrape import RANK, scrape
-from demo.process import get, wait_for
-from demo.stack import Exporter
+from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.process import get, wait_for
 from rank_probe.process.identity import for_rank
 from rank_probe.report.push import open_connection
 from rank_probe.report.trace import TraceFile

@@ -10,7 +10,7 @@ from torch._C._distributed_c10d import TCPStore
 from benchmarks.faults import pauses
 from benchmarks.faults.rank import GENERATION
 from benchmarks.faults.records import Life, read
-from demo.process import Process, wait_for
+from fleet_simulator.stack.process import Process, wait_for
 
 JOB_ID = "faults"
 RANKS = 4

@@ -14,8 +14,8 @@ import psutil
 from benchmarks.faults.pushing import BACK_SECONDS, pushing
 from benchmarks.faults.rows import Row, row
 from benchmarks.scrape import RANK
-from demo.process import get, wait_for
-from demo.stack import Exporter
+from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.process import get, wait_for
 from rank_probe.report.push import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
 

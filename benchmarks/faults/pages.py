@@ -5,8 +5,8 @@ import urllib.request
 from contextlib import suppress
 from typing import Final
 
-from demo.stack import Alertmanager
-from demo.webhook import Page, Webhook
+from fleet_simulator.stack.parts import Alertmanager
+from fleet_simulator.stack.webhook import Page, Webhook
 
 ALERT: Final = "FaultsTrial"
 

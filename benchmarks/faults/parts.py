@@ -16,9 +16,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.faults.job import JOB_ID, Job
 from benchmarks.faults.pages import can_page
 from benchmarks.faults.wall_clock import WallClock
-from demo.process import Process, StackError, get
-from demo.stack import Alertmanager, Exporter, Prometheus
-from demo.webhook import Webhook
+from fleet_simulator.stack.parts import Alertmanager, Exporter, Prometheus
+from fleet_simulator.stack.process import Process, StackError, get
+from fleet_simulator.stack.webhook import Webhook
 from tests import nvmlstub
 
 GPUS: Final = 1

@@ -7,8 +7,8 @@ from typing import Final
 
 from benchmarks.restarts import steps_on
 from benchmarks.scrape import Rank, scrape
-from demo.process import wait_for
-from demo.stack import Exporter
+from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.process import wait_for
 from rank_probe.report.push import Pusher
 
 INTERVAL_SECONDS: Final = 0.1

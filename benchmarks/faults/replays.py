@@ -10,7 +10,7 @@ from typing import Final
 from benchmarks.faults.pushing import page_steps
 from benchmarks.faults.rows import Row, row
 from benchmarks.scrape import RANK, Rank
-from demo.stack import Exporter
+from fleet_simulator.stack.parts import Exporter
 from rank_probe.report.push import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH, Snapshot
 

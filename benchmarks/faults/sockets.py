@@ -5,8 +5,8 @@ from pathlib import Path
 
 from benchmarks.faults.pushing import BACK_SECONDS, pushing
 from benchmarks.faults.rows import Row, row
-from demo.process import wait_for
-from demo.stack import Exporter
+from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.process import wait_for
 
 
 def socket_directory(directory: Path) -> list[Row]:

@@ -9,8 +9,8 @@ from typing import Final
 
 from benchmarks.faults.job import RANKS, Job
 from benchmarks.faults.rows import Row, row
-from demo.process import get, wait_for
-from demo.stack import ROOT, Exporter
+from fleet_simulator.stack.parts import ROOT, Exporter
+from fleet_simulator.stack.process import get, wait_for
 
 COMMITS_AGO: Final = 60
 NO_HISTORY: Final = f"the clone has less than {COMMITS_AGO} commits: git fetch --unshallow"

@@ -1,6 +1,6 @@
 """The accounting of the join, on torch's CPU tensors.
 
-The formulas are those of exporter.accounting.step.charge, for many steps and ranks at a time; a
+The formulas are those of rankskew.accounting.step.charge, for many steps and ranks at a time; a
 test checks that the two agree. Every tensor names its device and dtype, because a training may
 have changed both defaults.
 """
@@ -30,7 +30,7 @@ def use_one_cpu() -> None:
 
 
 class JoinCharges(NamedTuple):
-    """Like exporter.accounting.step.Charges, in the unit of the durations.
+    """Like rankskew.accounting.step.Charges, in the unit of the durations.
 
     *busy*, *unequal* and *normal*, the baseline of each rank's group, are [steps, ranks], *caused*
     is [steps, ranks, stages], *pacer* and *stage* (a position in STAGES) are [steps].
@@ -89,7 +89,7 @@ def charge(durations: Tensor, members: Sequence[Tensor]) -> JoinCharges:
 
 
 def _shared_waits(busy: Tensor, equal: Tensor) -> Tensor:
-    """Return what each rank is charged [steps, ranks]; see exporter.accounting.step._shared_waits.
+    """Return what each rank is charged [steps, ranks]; see rankskew.accounting.step._shared_waits.
 
     Between two consecutive moments, the ranks whose *equal* has passed wait, and those whose *busy*
     is still ahead work. Simultaneous moments may be in any order: no time lies between them.

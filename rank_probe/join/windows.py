@@ -1,6 +1,6 @@
 """Statistics of windows of steps on torch's CPU tensors, for the join's thousands of ranks.
 
-The formulas are those of exporter/accounting/windows.py; a test checks that the two agree.
+The formulas are those of rankskew/accounting/windows.py; a test checks that the two agree.
 """
 
 from collections.abc import Collection, Sequence

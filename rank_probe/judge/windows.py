@@ -1,7 +1,7 @@
 """The judge's input: windows of steps, and the ranks that stand out in them.
 
 The reduction from step vectors to these statistics exists twice, in torch (join/windows.py, for
-the join) and in plain Python (exporter/accounting/windows.py); a test checks that the two agree.
+the join) and in plain Python (rankskew/accounting/windows.py); a test checks that the two agree.
 """
 
 import math

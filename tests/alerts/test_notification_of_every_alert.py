@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from alerts import build_index
-from demo.stack import ALERTMANAGER_CONFIG
+from fleet_simulator.stack.parts import ALERTMANAGER_CONFIG
 from tests.alerts.receivers import (
     Promised,
     Sender,

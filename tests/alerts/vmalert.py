@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from demo.process import Process, free_port, get
+from fleet_simulator.stack.process import Process, free_port, get
 
 Labels = frozenset[tuple[str, str]]  # with __name__
 Samples = dict[float, float | None]

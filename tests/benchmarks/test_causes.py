@@ -16,7 +16,7 @@ from benchmarks.causes_score import (
     said_by,
     said_in,
 )
-from exporter.advice import advice
+from rankskew.diagnose.advice import advice
 
 PAGE = """\
 # HELP rankskew_late_cause_info Why a rank is late (the exporter of its node).

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from benchmarks.crosscheck import Case, cases, compare, nodes, reference, served
-from demo.stack import Series
-from exporter.accounting.run import kinds
+from fleet_simulator.stack.parts import Series
+from rankskew.accounting.run import kinds
 from tests.alerts.jobs import Fault, Job, simulate
 
 LATE = (1, "forward")

@@ -7,9 +7,9 @@ import pytest
 from benchmarks.accuracy_plan import grid
 from benchmarks.diagnose_plan import BALANCED, CANNOT_TELL, FOUND, TOUR, Expected, of_segment
 from benchmarks.diagnose_score import is_right, score
-from exporter.advice import advice, situations
-from exporter.simulate.plan import tour
+from fleet_simulator.plan import tour
 from rank_probe.wire.stages import STAGES
+from rankskew.diagnose.advice import advice, situations
 
 
 def finding(**changes: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.health_check import OURS, cpu_milliseconds, measure
-from demo.process import StackError
+from fleet_simulator.stack.process import StackError
 
 
 def test_image_check_costs_less_than_urllib(tmp_path: Path) -> None:

@@ -16,8 +16,8 @@ from benchmarks.panels import (
     slowest,
     substituted,
 )
-from exporter.commands.simulate import fleet_plans, parser
-from exporter.simulate.training import Training
+from fleet_simulator.command import fleet_plans, parser
+from fleet_simulator.training import Training
 
 BOARD = {
     "panels": [

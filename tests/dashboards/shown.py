@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from demo.stack import Prometheus, Series
+from fleet_simulator.stack.parts import Prometheus, Series
 from tests.dashboards.dashboard_files import JSON_FILES, Target, panels
 
 LABEL = re.compile(r"\{\{(\w+)\}\}")

@@ -8,8 +8,8 @@ from typing import Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from exporter.scrape.levels import ALL
-from exporter.simulate.fleet import Fleet, fleet_app
-from exporter.simulate.plan import tour
+from fleet_simulator.fleet import Fleet, fleet_app
+from fleet_simulator.plan import tour
 from tests.exporter.asgi import ask
 from tests.exporter.clock import Clock
 

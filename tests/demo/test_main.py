@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from demo.process import MARK, wait_for
-from tests.demo.processes import runs
+from fleet_simulator.stack.process import MARK, wait_for
+from tests.fleet_simulator.stack.processes import runs
 
 
 @contextmanager

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from demo.verdict import Health, verdict_of, wrong_names
-from demo.webhook import Page, pages_in
+from fleet_simulator.stack.webhook import Page, pages_in
 
 LABELS = {
     "alertname": "RankskewStraggler",

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 import psutil
 
-from demo.process import Process, wait_for
+from fleet_simulator.stack.process import Process, wait_for
 from tests.deploy.debian import ROOT
 
 CGROUPS: Final = Path("/sys/fs/cgroup")

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from demo.process import Process, free_port, get, wait_for
-from demo.stack import Prometheus
+from fleet_simulator.stack.parts import Prometheus
+from fleet_simulator.stack.process import Process, free_port, get, wait_for
 from tests.deploy.kubernetes import Manifest, chart, examples, pod_spec
 from tests.deploy.pod import container_process
 

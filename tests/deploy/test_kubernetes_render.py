@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from exporter.commands.table import load
 from exporter.settings import Settings
 from rank_probe.version import __version__
+from rankskew.commands.table import load
 from tests.deploy.kubernetes import (
     CHART,
     HELM,

@@ -9,9 +9,9 @@ from typing import Final
 
 import pytest
 
-from demo.process import answers, wait_for
-from demo.stack import Alertmanager, Prometheus
-from demo.webhook import Webhook
+from fleet_simulator.stack.parts import Alertmanager, Prometheus
+from fleet_simulator.stack.process import answers, wait_for
+from fleet_simulator.stack.webhook import Webhook
 from tests.deploy.cluster import Cluster, cluster
 from tests.deploy.debian import ROOT
 from tests.deploy.machine import Network

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from exporter.commands.table import COMMANDS, load
+from rankskew.commands.table import COMMANDS, load
 
 ROOT: Final = Path(__file__).parents[2]
 PAGES: Final = sorted(

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.advice import advice
 from exporter.causes.explain import ROWS
 from exporter.live.runbooks import Runbooks
+from rankskew.diagnose.advice import advice
 from tests.exporter.live.test_runbooks import live
 
 PLAYBOOK = Path(__file__).parents[2] / "docs" / "playbook"

@@ -9,8 +9,8 @@ from typing import Final
 
 import yaml
 
-from demo.process import Process, free_port
-from demo.stack import RULES
+from fleet_simulator.stack.parts import RULES
+from fleet_simulator.stack.process import Process, free_port
 
 INTERVAL_SECONDS: Final = 60.0
 Span = tuple[float, float]

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from demo.process import wait_for
-from demo.stack import Alertmanager, Exporter, Prometheus
-from demo.webhook import Webhook
+from fleet_simulator.stack.parts import Alertmanager, Exporter, Prometheus
+from fleet_simulator.stack.process import wait_for
+from fleet_simulator.stack.webhook import Webhook
 from tests.e2e.tour import Tour, settled_tour
 
 TOUR: Final = "fleet"

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from demo.stack import Prometheus as PrometheusProcess
-from exporter.accounting.step import busy_seconds
-from exporter.client.prometheus import Prometheus, selector
-from exporter.diagnose.compare.choose import compare_recorded, compare_traces
-from exporter.diagnose.compare.comparison import CANNOT_TELL, IMPROVED, Comparison
-from exporter.replay.judge import judge
-from exporter.replay.timeline import TraceTimeline, stretches, timeline
-from exporter.replay.traces import Run, instance, read_traces
+from fleet_simulator.stack.parts import Prometheus as PrometheusProcess
+from rankskew.accounting.step import busy_seconds
+from rankskew.client.prometheus import Prometheus, selector
+from rankskew.compare.choose import compare_recorded, compare_traces
+from rankskew.compare.comparison import CANNOT_TELL, IMPROVED, Comparison
+from rankskew.replay.judge import judge
+from rankskew.replay.timeline import TraceTimeline, stretches, timeline
+from rankskew.replay.traces import Run, instance, read_traces
 from tests.exporter.recorded import record
 
 pytestmark = pytest.mark.e2e

@@ -2,8 +2,8 @@
 
 import pytest
 
-from demo.process import get, wait_for
-from demo.stack import Training
+from fleet_simulator.stack.parts import Training
+from fleet_simulator.stack.process import get, wait_for
 from tests.e2e.conftest import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from demo.process import free_port
+from fleet_simulator.stack.process import free_port
 
 pytestmark = pytest.mark.e2e
 

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from demo.stack import Training
-from demo.webhook import Page
+from fleet_simulator.stack.parts import Training
+from fleet_simulator.stack.webhook import Page
 from tests.e2e.conftest import HANGING, SHRUNK, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

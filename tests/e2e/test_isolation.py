@@ -48,7 +48,7 @@ class Unprivileged(RunningExporter):
     COMMAND = (  # type: ignore[assignment, misc] # Final in the base
         *("setpriv", f"--reuid={EXPORTERS_UID}", f"--regid={EXPORTERS_UID}", "--clear-groups"),
         *("--inh-caps=-all,+dac_read_search", "--ambient-caps=-all,+dac_read_search"),
-        *("--bounding-set=-all,+dac_read_search", sys.executable, "-m", "exporter", "exporter"),
+        *("--bounding-set=-all,+dac_read_search", sys.executable, "-m", "rankskew", "exporter"),
     )
 
 

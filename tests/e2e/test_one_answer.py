@@ -8,14 +8,14 @@ from typing import Any, Final
 
 import pytest
 
-from exporter.diagnose.from_exporter import read_exporters as diagnose_exporters
-from exporter.diagnose.model import Report
-from exporter.diagnose.prometheus.read import read as diagnose_prometheus
 from exporter.live import states
-from exporter.top.from_exporter import read_exporters
-from exporter.top.from_prometheus import read_prometheus
-from exporter.top.model import Job
 from rank_probe.judge.verdict import MILD, UNSYNCED
+from rankskew.diagnose.from_exporter import read_exporters as diagnose_exporters
+from rankskew.diagnose.model import Report
+from rankskew.diagnose.prometheus.read import read as diagnose_prometheus
+from rankskew.top.from_exporter import read_exporters
+from rankskew.top.from_prometheus import read_prometheus
+from rankskew.top.model import Job
 from tests.e2e.tour import PLACES, Tour
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]

@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from benchmarks.diagnose import fast_rules
-from demo.process import wait_for
-from demo.stack import Prometheus, Simulation
+from fleet_simulator.stack.parts import Prometheus, Simulation
+from fleet_simulator.stack.process import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from demo.process import Process, get, wait_for
-from demo.stack import Exporter
+from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.process import Process, get, wait_for
 from tests import nvmlstub
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pytest
 
-from exporter.__main__ import main
+from rankskew.__main__ import main
 from tests.e2e.backfilled import INTERVAL_SECONDS, Past, remembering
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]

@@ -14,9 +14,9 @@ from benchmarks.diagnose import ask
 from benchmarks.diagnose_plan import TOUR
 from benchmarks.diagnose_score import is_right, score
 from dashboards.states import STATES
-from demo.process import wait_for
-from demo.stack import Prometheus
 from exporter.vocabulary.words import CAUSES
+from fleet_simulator.stack.parts import Prometheus
+from fleet_simulator.stack.process import wait_for
 from tests.dashboards.dashboard_files import JSON_FILES, Target, panels
 from tests.dashboards.shown import shown
 from tests.e2e.tour import (
@@ -83,7 +83,7 @@ def test_live_page(fleet: Tour, row: Row) -> None:
 @pytest.mark.parametrize("row", documented(), ids=lambda row: row.state)
 def test_terminal_view(fleet: Tour, row: Row) -> None:
     """`rankskew top` has the state in words, and the rank and stage if there is one to look at."""
-    command = [sys.executable, "-m", "exporter", "top", "--once", "--json"]
+    command = [sys.executable, "-m", "rankskew", "top", "--once", "--json"]
     command += ["--prometheus", fleet.prometheus.url]
     answer = subprocess.run(command, capture_output=True, check=True)
     (job,) = (job for job in json.loads(answer.stdout)["jobs"] if job["job_id"] == row.job_id)

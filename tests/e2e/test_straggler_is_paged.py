@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from demo.process import Process, wait_for
 from demo.train import VARIANTS
-from demo.webhook import Page
+from fleet_simulator.stack.process import Process, wait_for
+from fleet_simulator.stack.webhook import Page
 from tests.e2e.conftest import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]

@@ -9,12 +9,12 @@ from typing import Any, Final
 
 from benchmarks.diagnose import fast_rules
 from benchmarks.diagnose_plan import TOUR
-from demo.process import get, wait_for
-from demo.stack import ROOT, Prometheus, Simulation
 from exporter.live.states import HUNG
-from exporter.simulate.faults import Scope
-from exporter.simulate.kinds import BY_NAME
-from exporter.simulate.plan import tour
+from fleet_simulator.faults.fault import Scope
+from fleet_simulator.faults.kinds import BY_NAME
+from fleet_simulator.plan import tour
+from fleet_simulator.stack.parts import ROOT, Prometheus, Simulation
+from fleet_simulator.stack.process import get, wait_for
 
 # A scrape that is missed changes a state: on a busy machine a node's page takes seconds.
 INTERVAL_SECONDS: Final = 6.0

@@ -6,7 +6,7 @@ from typing import Final
 
 import yaml
 
-from demo.process import Process, free_port
+from fleet_simulator.stack.process import Process, free_port
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy" / "prometheus"
 INTERVAL: Final = "1s"

@@ -35,7 +35,7 @@ class UnixConnection(http.client.HTTPConnection):
 class RunningExporter:
     """An exporter process that serves; *port* is its web port."""
 
-    COMMAND: Final = (sys.executable, "-m", "exporter", "exporter")
+    COMMAND: Final = (sys.executable, "-m", "rankskew", "exporter")
     DIRECTORY: Final = ROOT
 
     def __init__(self, socket_path: Path, *flags: str) -> None:

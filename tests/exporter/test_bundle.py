@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from exporter import bundle
-from exporter.__main__ import main
 from exporter.bundle import PLACES, RULERS, Ruler, Wanted, bundled, write_files
 from exporter.errors import StartError, UsageError
+from rankskew.__main__ import main
 
 DIRECTORIES = (
     "alerts/rules",

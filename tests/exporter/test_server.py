@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from exporter.__main__ import main
+from rankskew.__main__ import main
 from tests.exporter.running import (
     RunningExporter,
     UnixConnection,

@@ -41,7 +41,7 @@ def test_start_that_fails_is_an_object_too(tmp_path: Path) -> None:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         ended = subprocess.run(
             [
-                *(sys.executable, "-m", "exporter", "exporter", "--log.format=json"),
+                *(sys.executable, "-m", "rankskew", "exporter", "--log.format=json"),
                 *("--ingest.socket=", "--operator.socket=", f"--web.listen-address={address}"),
             ],
             cwd=ROOT,

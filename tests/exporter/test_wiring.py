@@ -84,7 +84,7 @@ def test_bound_that_fits_is_taken_as_it_is(
 
 def test_exporter_leaves_out_what_it_does_not_need() -> None:
     """Each takes memory on every node: pynvml is the worker's, bcrypt is for a file."""
-    names = "pynvml", "bcrypt", "rank_probe.judge.judge", "exporter.replay"
+    names = "pynvml", "bcrypt", "rank_probe.judge.judge", "rankskew.replay"
     loaded = f"import sys, exporter.commands.exporter; print({names!r} & sys.modules.keys())"
     script = loaded.replace(repr(names), repr(set(names)))
     ended = subprocess.run(

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from exporter.accounting.windows import PlainReduction
 from rank_probe.judge.judge import Judge
 from rank_probe.judge.verdict import Late, Verdict
 from rank_probe.judge.windows import Leader
+from rankskew.accounting.windows import PlainReduction
 from tests.alerts.jobs import Job, Step, simulate
 
 # The ranks post their steps, and rank 0 judges them, every so often.

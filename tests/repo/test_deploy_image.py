@@ -10,8 +10,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from demo.stack import Exporter
 from exporter.settings import Settings
+from fleet_simulator.stack.parts import Exporter
 
 ROOT = Path(__file__).parents[2]
 IMAGE = ROOT / "deploy" / "image"

@@ -37,7 +37,7 @@ def test_every_metric_of_a_collector_is_listed() -> None:
 
 def test_every_flag_of_the_help_is_listed() -> None:
     """docs/configuration.md has each flag that `rankskew exporter --help` has."""
-    command = [sys.executable, "-m", "exporter", "exporter", "--help"]
+    command = [sys.executable, "-m", "rankskew", "exporter", "--help"]
     shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT).stdout
     flags = set(re.findall(r"^  (--[^\s,]+)", shown, re.MULTILINE)) - {"--help"}
     page = (ROOT / "docs" / "configuration.md").read_text()

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 # Rooms with doors between them: each subfolder is a room of its own, and so is each of these files.
 CATALOG = "exporter.collectors.catalog"
 
-PRODUCT = ("rank_probe", "exporter", "dashboards", "alerts")
+PRODUCT = ("rank_probe", "exporter", "rankskew", "fleet_simulator", "dashboards", "alerts")
 # Of the probe: a room may need those above it, and none below.
 PROBE = (
     "version",
@@ -128,14 +128,14 @@ def test_what_serves_needs_nothing_of_replay() -> None:
     """Only the commands know both, and those that read a trace among other sources."""
     taken = rooms()
 
-    assert {user for user, needs in taken.items() if "exporter.replay" in needs} == {
+    assert {user for user, needs in taken.items() if "rankskew.replay" in needs} == {
         "exporter.commands",
-        "exporter.diagnose",
-        "exporter.diagnose.compare",
+        "rankskew.diagnose",
+        "rankskew.compare",
     }
     assert not any(
-        "exporter.diagnose" in needs
+        "rankskew.diagnose" in needs
         for room, needs in taken.items()
-        if room not in ("exporter.commands", "exporter.diagnose.prometheus")
+        if room not in ("exporter.commands", "rankskew.diagnose.prometheus")
     )
-    assert "exporter.server" not in taken["exporter.replay"] | taken["exporter.accounting"]
+    assert "exporter.server" not in taken["rankskew.replay"] | taken["rankskew.accounting"]

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from demo.process import Process, free_port, get
 from exporter.bundle import write_files
+from fleet_simulator.stack.process import Process, free_port, get
 
 ROOT = Path(__file__).parents[2]
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from demo.process import find_program
-from demo.stack import ALERTMANAGER, PROMETHEUS
+from fleet_simulator.stack.parts import ALERTMANAGER, PROMETHEUS
+from fleet_simulator.stack.process import find_program
 from tests.deploy.image.builder import ROOT, Builder
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]

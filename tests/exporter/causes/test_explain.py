@@ -2,12 +2,12 @@
 
 import pytest
 
-from exporter.advice import advice
 from exporter.causes.explain import MOST_GUESSES, ROWS, explain
 from exporter.causes.model import Evidence, Lateness, Quantiles, ThreadState
-from exporter.simulate.faults import Kind, Scope
-from exporter.simulate.kinds import KINDS
+from fleet_simulator.faults.fault import Kind, Scope
+from fleet_simulator.faults.kinds import KINDS
 from rank_probe.judge.verdict import NODE, PAUSES, PERSISTENT
+from rankskew.diagnose.advice import advice
 from tests.exporter.causes.planted import evidence, found, lateness, named, peers
 
 LINE = "Corpus.__getitem__ (corpus.py:41)"
@@ -62,7 +62,7 @@ MOUNTS = {"nfs": "/data (nfs4)", "lustre": "/scratch (lustre)"}
 def test_every_simulated_fault_is_found(kind: Kind, have_times: bool) -> None:
     """From its figures and its peers', whether or not anybody measured its stages.
 
-    Those that show in what a thread does are in tests/exporter/simulate.
+    Those that show in what a thread does are in tests/fleet_simulator.
     """
     name, extra = kind.name, kind.extra
     changes, cause, detail = SIMULATED[name]

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from exporter.__main__ import main
 from exporter.config_check.check import check
 from exporter.config_check.findings import Findings
 from exporter.config_check.web import check_web_config
 from exporter.settings import Settings
+from rankskew.__main__ import main
 from tests.exporter.certificates import make_certificate
 
 TLS = "tls_server_config: {cert_file: node.crt, key_file: node.key}"

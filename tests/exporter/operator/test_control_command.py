@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from exporter.__main__ import main
 from exporter.operator.control_command import control_endpoint
 from exporter.settings import Settings
+from rankskew.__main__ import main
 from tests.exporter.running import (
     RunningExporter,
     counted,
     running_exporter,
 )
 from tests.exporter.snapshots import snapshot
-from tests.exporter.test_cli import without_extra
+from tests.rankskew.test_cli import without_extra
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:

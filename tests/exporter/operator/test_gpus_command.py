@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from exporter.__main__ import main
 from exporter.operator import gpus_command
+from rankskew.__main__ import main
 from tests.exporter.running import RunningExporter, wait_until
 
 

@@ -11,8 +11,8 @@ from prometheus_client.metrics_core import Metric
 
 from docs.metrics_table import families_by_collector
 from exporter.scrape.levels import ALL, LEVELS, PARTS, Shown, exposed_name
-from exporter.simulate.fleet import Fleet, fleet_app
-from exporter.simulate.plan import equal_jobs
+from fleet_simulator.fleet import Fleet, fleet_app
+from fleet_simulator.plan import equal_jobs
 from tests.exporter.asgi import ask
 from tests.exporter.clock import Clock
 from tests.exporter.nvml.fixed import series

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from exporter.replay.traces import read_traces
+from rankskew.replay.traces import read_traces
 from tests.rank_probe.jobs.elastic_job import BATCH, STEP_SECONDS
 from tests.rank_probe.sink import Sink, listening, listening_on_loopback
 

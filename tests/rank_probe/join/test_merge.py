@@ -8,8 +8,6 @@ from random import Random
 import pytest
 import torch
 
-from exporter.accounting.step import Charges, StageSeconds
-from exporter.accounting.step import charge as reference
 from rank_probe.join.align import Alignment
 from rank_probe.join.charge import use_one_cpu
 from rank_probe.join.merge import CHUNK, Merger
@@ -17,6 +15,8 @@ from rank_probe.join.result import JoinResult, read_result
 from rank_probe.join.ring import LARGEST, StepRing, digest
 from rank_probe.measure.vectors import StepVector
 from rank_probe.wire.stages import BACKWARD, DATA, STAGES
+from rankskew.accounting.step import Charges, StageSeconds
+from rankskew.accounting.step import charge as reference
 
 # Microseconds a stage of one rank, in the order of STAGES.
 Row = tuple[int, ...]

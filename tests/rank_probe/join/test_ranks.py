@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 from torch._C._distributed_c10d import TCPStore
 
-from exporter.accounting.step import charge
 from rank_probe.wire.stages import STAGES
+from rankskew.accounting.step import charge
 from tests.rank_probe.join.join_job import DELAY, LATE_RANK, LATE_STAGE, STEPS
 
 ROOT = Path(__file__).parents[3]

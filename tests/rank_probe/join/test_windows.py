@@ -5,7 +5,6 @@ from random import Random
 import pytest
 import torch
 
-from exporter.accounting.windows import PlainReduction
 from rank_probe.join.align import Aligned
 from rank_probe.join.charge import charge, members_by_size
 from rank_probe.join.merge import Merger
@@ -13,6 +12,7 @@ from rank_probe.join.windows import TensorReduction
 from rank_probe.judge.judge import Judge
 from rank_probe.judge.windows import Leader, Reduction, Window
 from rank_probe.wire.stages import STAGES
+from rankskew.accounting.windows import PlainReduction
 
 Run = list[list[list[int]]]  # microseconds [step][rank][stage]
 

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.accounting.run import account, kinds
 from rank_probe.judge.verdict import MILD, NODE, PERSISTENT
+from rankskew.accounting.run import account, kinds
 from tests.alerts.jobs import STAGE_SHARES, Fault, Job, Step, gpus_lost, simulate
 from tests.rank_probe.judged import Named, judged, judged_steps, vectors
 

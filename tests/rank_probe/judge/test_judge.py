@@ -5,7 +5,6 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.accounting.windows import PlainReduction
 from rank_probe.judge.judge import Judge
 from rank_probe.judge.verdict import (
     MOST_LATE,
@@ -16,6 +15,7 @@ from rank_probe.judge.verdict import (
     UNSYNCED,
     WARMING_UP,
 )
+from rankskew.accounting.windows import PlainReduction
 from tests.alerts.jobs import Fault, Job, Step, gpus_lost, simulate
 from tests.rank_probe.judged import judged, judged_steps, mean_step_seconds
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from exporter.accounting.windows import PlainReduction
 from rank_probe.judge.windows import Mark, MarkHistory, Window, change_point
+from rankskew.accounting.windows import PlainReduction
 from tests.alerts.jobs import STAGE_SHARES, Fault, Job, Step, simulate
 from tests.rank_probe.judged import judged_steps, reduction_of, vectors
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from exporter.replay.traces import read_traces
 from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
 from rank_probe.process.identity import Identity
 from rank_probe.report.trace import Trace, TraceFile, own_directory
 from rank_probe.wire.stages import DATA, STAGES
+from rankskew.replay.traces import read_traces
 from tests.rank_probe.fake_time import FakeTime
 
 HEADER = (

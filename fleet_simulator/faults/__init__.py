@@ -1,0 +1,1 @@
+"""The faults that a simulated fleet can have."""

@@ -1,0 +1,191 @@
+"""The nodes of a simulated fleet behind one address: /node/NAME/ is the exporter of a node."""
+
+import asyncio
+import html
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from exporter.scrape.exposition import headers, wanted
+from fleet_simulator.copies import Copies, copied
+from fleet_simulator.faults.fault import EARLIER_SECONDS
+from fleet_simulator.joined import JoinedFigures
+from fleet_simulator.judged import Judged
+from fleet_simulator.node import SimulatedNode
+from fleet_simulator.plan import JobPlan
+from fleet_simulator.training import Training
+
+CLUSTER: Final = "simulated"
+# Pages show ten minutes. In a large fleet only a time before and one after the first faults count.
+HISTORY_SECONDS: Final = 600
+HISTORY_STEP_SECONDS: Final = 10
+NODES_WITH_HISTORY: Final = 128
+# In a larger fleet many nodes repeat the readings of others; all of them would take a core.
+NODES_WITH_READINGS: Final = 512
+# A page is updated once a second while somebody looks at it.
+LOOK_SECONDS: Final = 1.0
+LOOKED_AT_SECONDS: Final = 10.0
+
+
+class Fleet:
+    """The nodes of the jobs in *plans*, with their files below *directory*.
+
+    *detail* is that of --series.detail, of each node.
+    """
+
+    def __init__(
+        self,
+        plans: Sequence[JobPlan],
+        directory: Path,
+        clock: Callable[[], float] = time.time,
+        detail: frozenset[str] = frozenset(),
+    ) -> None:
+        self._clock = clock
+        self._detail = detail
+        self._began = clock()
+        number = sum(plan.nodes for plan in plans)
+        self.nodes: dict[str, SimulatedNode] = {}
+        self._copies: dict[str, Copies] = {}
+        for plan in plans:
+            nodes = self._of(plan, directory, _past(number))
+            self.nodes |= {node.name: node for node in nodes}
+            if number > NODES_WITH_READINGS:
+                self._copies |= copied(nodes, self.now)
+        self._apps: dict[str, ASGIApp] = {}
+        self._looked_at: dict[str, float] = {}
+
+    def _of(self, plan: JobPlan, directory: Path, past: list[float]) -> list[SimulatedNode]:
+        training = Training(plan)
+        said = Judged(training), JoinedFigures()
+        return [
+            SimulatedNode(
+                training, *said, number, directory / str(number), self._began, past, self._detail
+            )
+            for number in range(plan.first_node, plan.first_node + plan.nodes)
+        ]
+
+    def now(self) -> float:
+        """Return the seconds since the start of the simulation."""
+        return self._clock() - self._began
+
+    def copies(self, name: str) -> Copies | None:
+        """Return what makes the page of the node *name*, None if it makes its own."""
+        return self._copies.get(name)
+
+    def app(self, name: str) -> ASGIApp:
+        """Return the exporter of the node *name* as of now; raises KeyError if there is none."""
+        node = self.nodes[name]
+        node.advance(self.now())
+        if node.is_down():
+            return PlainTextResponse("This exporter is simulated to be down.\n", 503)
+        if name not in self._apps:
+            self._apps[name] = node.app()
+        return self._apps[name]
+
+    def look_at(self, name: str) -> None:
+        """Keep the page of the node *name* up to date for a while."""
+        self._looked_at[name] = self.now()
+
+    async def keep_pages_fresh(self) -> None:
+        """Advance the nodes that somebody looks at, once a second."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            now = self.now()
+            for name, seconds in self._looked_at.items():
+                if now - seconds < LOOKED_AT_SECONDS:
+                    self.nodes[name].advance(now)
+
+    def targets(self, address: str) -> list[dict[str, Any]]:
+        """Return the nodes as Prometheus' HTTP service discovery wants them, at *address*."""
+        return [
+            {
+                "targets": [address],
+                "labels": {
+                    "__metrics_path__": f"/node/{node.name}/metrics",
+                    "instance": node.instance,
+                    "cluster": CLUSTER,
+                },
+            }
+            for node in self.nodes.values()
+        ]
+
+
+def _past(nodes: int) -> list[float]:
+    if nodes <= NODES_WITH_HISTORY:
+        return [float(at) for at in range(-HISTORY_SECONDS, 1, HISTORY_STEP_SECONDS)]
+    return [-EARLIER_SECONDS - HISTORY_STEP_SECONDS, 0.0]
+
+
+def fleet_app(fleet: Fleet, title: str) -> ASGIApp:
+    """Return the application: a list of the nodes, discovery, and each node's own exporter."""
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        task = asyncio.create_task(fleet.keep_pages_fresh())
+        yield
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+    async def listing(_: Request) -> HTMLResponse:
+        return HTMLResponse(_listing(fleet, title))
+
+    async def discovery(request: Request) -> JSONResponse:
+        return JSONResponse(fleet.targets(request.headers.get("host", "127.0.0.1")))
+
+    async def ready(_: Request) -> PlainTextResponse:
+        return PlainTextResponse("The simulated fleet is ready.\n")
+
+    routes = [Route("/", listing), Route("/sd", discovery), Route("/-/ready", ready)]
+    return _Nodes(fleet, Starlette(routes=routes, lifespan=lifespan))
+
+
+class _Nodes:
+    """Sends what is below /node/NAME to that node, and the rest to *others*."""
+
+    def __init__(self, fleet: Fleet, others: ASGIApp) -> None:
+        self._fleet = fleet
+        self._others = others
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        parts = scope.get("path", "").split("/", 3)
+        if scope["type"] != "http" or len(parts) < 4 or parts[1] != "node":
+            await self._others(scope, receive, send)
+            return
+        _, _, name, rest = parts
+        if name not in self._fleet.nodes:
+            answer = PlainTextResponse(f"There is no node {name[:40]!a}; / lists them.\n", 404)
+            await answer(scope, receive, send)
+            return
+        made = self._fleet.copies(name)
+        if rest == "metrics" and made is not None and not scope["query_string"]:
+            asked = wanted([], Headers(scope=scope))
+            page = await made.page(self._fleet.nodes[name], asked)
+            await Response(page, headers=headers(asked))(scope, receive, send)
+            return
+        if not rest.startswith("metrics"):
+            self._fleet.look_at(name)
+        path = f"/{rest}"
+        inner = {**scope, "path": path, "raw_path": path.encode(), "root_path": ""}
+        await self._fleet.app(name)(inner, receive, send)
+
+
+def _listing(fleet: Fleet, title: str) -> str:
+    links = "".join(
+        f'<li><a href="node/{name}/">{name}</a>: {html.escape(node.about)}</li>'
+        for name, node in fleet.nodes.items()
+    )
+    return (
+        "<!doctype html><html lang=en><meta charset=utf-8>"
+        "<meta name=viewport content='width=device-width'><title>rankskew simulate</title>"
+        f"<h1>Simulated fleet</h1><p>{html.escape(title)}</p><ul>{links}</ul></html>"
+    )

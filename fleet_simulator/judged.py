@@ -1,0 +1,105 @@
+"""The verdict on a simulated job. It is known who is late, so nothing has to be found out."""
+
+import random
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fleet_simulator.faults.fault import Scope, Silence
+from fleet_simulator.training import (
+    BUSY_SECONDS,
+    COMMUNICATION_SECONDS,
+    PEER_GROUP,
+    RUN_SECONDS,
+    Phase,
+    Training,
+)
+from rank_probe.judge.verdict import MOST_LATE, NO_SYNC, NODE, PERSISTENT, Late, Verdict
+
+# How often rank 0 judges, and how much its figures, means of the last minute, vary between rounds.
+ROUND_SECONDS: Final = 5.0
+NOISE: Final = 0.02
+UNJUDGED: Final = (Silence.UNJOINED, Silence.STARTING, Silence.OFF)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """A verdict, also as each rank repeats it in JSON, and when it was made."""
+
+    verdict: Verdict
+    json: dict[str, Any]
+    judged_seconds: float
+
+
+class Judged:
+    """What the judge of the job says over time; the same on all of its nodes."""
+
+    def __init__(self, training: Training) -> None:
+        self._training = training
+        self._round: int | None = None
+        self._said: Said | None = None
+
+    def at(self, at: float) -> Said | None:
+        """Return the newest verdict at *at*, in seconds of the simulation; None without a join."""
+        number = int(at // ROUND_SECONDS)
+        if number != self._round:
+            self._round = number
+            phase = self._training.phase(at)
+            # Without steps there is nothing to judge.
+            judged = phase.begins_seconds - 1e-3 if phase.halts else number * ROUND_SECONDS
+            verdict = self._verdict(judged)
+            self._said = None if verdict is None else Said(verdict, verdict.to_json(), judged)
+        return self._said
+
+    def _verdict(self, at: float) -> Verdict | None:
+        training = self._training
+        phase = training.phase(at)
+        if any(training.has(silence, at) for silence in UNJUDGED):
+            return None
+        absent = _unseen(phase)
+        steps, ranks = training.steps(at), {PEER_GROUP: training.plan.ranks - absent}
+        if training.has(Silence.UNTIMED, at):
+            return Verdict(steps, ranks, reason=NO_SYNC)
+        late = [_late(phase, rank, at) for rank in phase.late]
+        late.sort(key=lambda each: -each.gpus_lost)
+        draw = random.Random(f"{training.plan.job_id} {self._round}")
+        noise = draw.gauss(1, NOISE)
+        lost = sum(each.gpus_lost for each in late)
+        longest = max((sum(extra.values()) for extra in phase.late.values()), default=0.0)
+        rotating = {stage: gpus * noise for stage, gpus in phase.charges.rotating.items()}
+        return Verdict(
+            step=steps,
+            ranks=ranks,
+            absent=absent,
+            step_seconds=phase.step_seconds * draw.gauss(1, NOISE / 10),
+            slowdown=phase.step_seconds / (phase.step_seconds - longest),
+            gpus_lost={
+                "group": 0.0,
+                "persistent": lost * noise,
+                "rotating": sum(rotating.values()),
+                "common": sum(ranks.values()) * COMMUNICATION_SECONDS / phase.step_seconds,
+            },
+            rotating=rotating,
+            late=tuple(late[:MOST_LATE]),
+        )
+
+
+def _unseen(phase: Phase) -> int:
+    nodes = {fault.node for fault in phase.faults if fault.kind.silence is Silence.UNSEEN}
+    return len(nodes) * phase.plan.gpus
+
+
+def _late(phase: Phase, rank: int, at: float) -> Late:
+    extra = phase.late[rank]
+    faults = phase.faults_of(rank)
+    since = at - max(min(fault.begins_seconds for fault in faults), -RUN_SECONDS)
+    return Late(
+        rank=rank,
+        peer_group=PEER_GROUP,
+        stage=max(extra, key=lambda stage: extra[stage]),
+        kind=NODE if any(fault.kind.scope is Scope.NODE for fault in faults) else PERSISTENT,
+        ratio=sum(extra.values()) / BUSY_SECONDS,
+        gpus=phase.charges.late[rank],
+        since_seconds=since,
+        steps=int(since / phase.step_seconds),
+        confidence=9.0,
+    )

@@ -1,0 +1,248 @@
+"""A simulated node: a real store, collectors, live page and web application, made-up readings."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Final
+
+import psutil
+from prometheus_client.metrics_core import Metric
+from starlette.types import ASGIApp
+
+from exporter.collectors.base import Collector
+from exporter.collectors.catalog import Sources, makers
+from exporter.evidence.late_causes import LateCauses
+from exporter.evidence.sampler import Sampler
+from exporter.evidence.service import EvidenceService
+from exporter.ingest.app import IngestCounts
+from exporter.live.node import Node
+from exporter.live.page import LiveView
+from exporter.nvml.expected import ExpectedGpus
+from exporter.processes.rank_gpus import RankJoin
+from exporter.ranks.node_jobs import NodeJobs
+from exporter.ranks.store import RankStore
+from exporter.scrape.exposition import Exposition
+from exporter.scrape.levels import Shown
+from exporter.scrape.sampling import Sample, Scrape, Source
+from exporter.settings import Settings
+from exporter.web.app import web_app
+from fleet_simulator.faults.fault import Scope, Silence
+from fleet_simulator.hardware import (
+    SimulatedHost,
+    SimulatedNvml,
+    SimulatedWorkers,
+    gpu_uuid,
+    processes,
+)
+from fleet_simulator.host_files import HostFiles
+from fleet_simulator.joined import JoinedFigures
+from fleet_simulator.judged import Judged
+from fleet_simulator.ranks import SimulatedRank
+from fleet_simulator.training import RUN_SECONDS, Training
+
+PORT: Final = 9917
+# The page shows the past; evidence of it would take the time that there is before the start.
+EVIDENCE_SECONDS: Final = 30.0
+
+
+class SimulatedNode:
+    """Node *node* of a fleet, with the ranks of *training*. Call from the event loop only.
+
+    Its ranks have reported at each time in *past*, so that the page has a history. *unix_start* is
+    the start of the simulation. *detail* is that of --series.detail.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        judged: Judged,
+        joined: JoinedFigures,
+        node: int,
+        directory: Path,
+        unix_start: float,
+        past: Iterable[float],
+        detail: frozenset[str] = frozenset(),
+    ) -> None:
+        self.name = f"sim-{node:02}"
+        self._training = training
+        self._judged = judged
+        self._joined = joined
+        self._node = node
+        self._unix_start = unix_start
+        self._at = -RUN_SECONDS
+        self._files = HostFiles(directory, training, node)
+        self._counts = IngestCounts()
+        self._store = RankStore(clock=lambda: self._at)
+        self._jobs = NodeJobs(self._store)
+        plan = training.plan
+        first = (node - plan.first_node) * plan.gpus
+        self._ranks = {
+            gpu: SimulatedRank(training, first + gpu, gpu_uuid(node, gpu), unix_start)
+            for gpu in range(plan.gpus)
+        }
+        self._nvml = SimulatedNvml(training, node, unix_start)
+        self._found = processes(plan, node)
+        self._host = SimulatedHost(training, node)
+        self._workers = SimulatedWorkers(training, node)
+        self._causes = LateCauses()
+        scrape = _Scrape(makers(self._sources()), self._reading_here, self._now, Shown(detail))
+        self.exposition = Exposition(scrape)
+        join = RankJoin(self._nvml, lambda: self._found, self._store)
+        page = Node(self.name, join=join)
+        self._live = LiveView(self._jobs, lambda: plan.gpus, page, self._causes.of)
+        self._evidence = self._service(scrape) if self._is_read else None
+        for at in past:
+            self.advance(at)
+
+    @property
+    def instance(self) -> str:
+        """Return the label `instance` that discovery gives it."""
+        return f"{self.name}:{PORT}"
+
+    @property
+    def names(self) -> list[str]:
+        """Return the labels that only its own series have, in the order of its GPUs."""
+        node_rank = self._node - self._training.plan.first_node
+        each = (name for rank in self._ranks.values() for name in rank.names)
+        return [f'nodename="{self.name}"', f'node_rank="{node_rank}"', *each]
+
+    @property
+    def is_usual(self) -> bool:
+        """Return whether it differs from others of its job in names only.
+
+        The first node may not: there a fault of the whole job is.
+        """
+        plan = self._training.plan
+        faulty = {fault.node for fault in plan.faults}
+        return self._node != plan.first_node and self._node not in faulty
+
+    @property
+    def _is_read(self) -> bool:
+        """Return whether its readings are kept: of usual nodes, one has the figures of all."""
+        return not self.is_usual or self._node == self._training.plan.first_node + 1
+
+    @property
+    def about(self) -> str:
+        """Return its job, and what is wrong here, in words."""
+        plan = self._training.plan
+        faults = [
+            fault.kind.about
+            for fault in plan.faults
+            if fault.node == self._node or fault.kind.scope is Scope.JOB
+        ]
+        return "; ".join([f"job {plan.job_id}", *faults])
+
+    def is_down(self) -> bool:
+        """Return whether its exporter does not answer now."""
+        return self._has(Silence.DOWN)
+
+    def advance(self, at: float) -> None:
+        """Let the node reach the time *at* of the simulation: its ranks report, the page looks."""
+        if at <= self._at:
+            return
+        self._at = self._host.at = self._workers.at = at
+        self._nvml.advance(at)
+        if not (self._has(Silence.UNSEEN) or self._has(Silence.UNPROBED)):
+            self._push(at)
+        if self._evidence is not None and at >= -EVIDENCE_SECONDS:
+            with self._reading_here():
+                self._evidence.look(at)
+        self._live.sample(at, self._unix_start + at)
+
+    def _push(self, at: float) -> None:
+        said = self._judged.at(at)
+        late = [] if said is None else [each.rank for each in said.verdict.late]
+        for gpu, rank in self._ranks.items():
+            if not self._has(Silence.FROZEN, gpu):
+                snapshot = rank.snapshot(at, said, lambda: self._joined.of_peers(late))
+                self._store.put(snapshot)
+                self._counts.results["accepted"] += 1
+                told = None if self._evidence is None else self._evidence.figures_for(snapshot)
+                if told is not None:
+                    self._joined.post(snapshot.rank, told)
+
+    def _now(self) -> float:
+        return self._unix_start + self._at
+
+    def _service(self, scrape: Scrape) -> EvidenceService:
+        sampler = Sampler(self._store, self._nvml, lambda: self._found, self._host, scrape.latest)
+        return EvidenceService(
+            self._store, self._jobs, sampler, self._host, self._causes, self._workers, self.name
+        )
+
+    def app(self) -> ASGIApp:
+        """Return the web application of its exporter."""
+        return web_app(self.exposition, self._live, lambda: None, lambda: None)
+
+    def _sources(self) -> Sources:
+        procfs, sysfs = self._files.mounts
+        settings = Settings(path_procfs=str(procfs), path_sysfs=str(sysfs))
+        return Sources(
+            settings,
+            self._store,
+            self._counts,
+            self._nvml,
+            ExpectedGpus(number=self._training.plan.gpus),
+            jobs=self._jobs,
+            causes=self._causes,
+            processes=lambda: self._found,
+            host=self._host,
+            node_name=self.name,
+        )
+
+    def _has(self, silence: Silence, gpu: int = 0) -> bool:
+        """Return whether a fault of that effect is on *gpu*, or on the whole node or job."""
+        return any(
+            fault.kind.silence is silence
+            and (fault.has(self._node, gpu) or fault.kind.scope is Scope.JOB)
+            for fault in self._training.phase(self._at).faults
+        )
+
+    @contextmanager
+    def _reading_here(self) -> Iterator[None]:
+        """Let psutil, which has one path per process, read this node's files."""
+        self._files.show(self._at)
+        before = psutil.PROCFS_PATH
+        psutil.PROCFS_PATH = str(self._files.mounts.procfs)
+        try:
+            yield
+        finally:
+            psutil.PROCFS_PATH = before
+
+
+class _Scrape(Scrape):
+    """Collects while it is in the context that *around* returns; *clock* is the simulation's.
+
+    It has no threads: whoever wants the latest sample is in that context and makes it.
+    """
+
+    def __init__(
+        self,
+        makers: Mapping[str, Callable[[], Collector]],
+        around: Callable[[], AbstractContextManager[None]],
+        clock: Callable[[], float],
+        shown: Shown,
+    ) -> None:
+        super().__init__(makers=makers, clock=clock, shown=shown)
+        self._around = around
+        self._known: dict[str, Sample] = {}
+
+    def collect(
+        self, names: Collection[str] | None = None, deadline: float | None = None
+    ) -> Iterator[Metric]:
+        """Yield what the collectors say."""
+        with self._around():
+            yield from super().collect(names, deadline)
+
+    def latest(self, name: str) -> Sample | None:
+        """Return a sample of the collector *name* as of now, None without it."""
+        found = [source for source in self._sources if source.collector.name == name]
+        return self._to_show(found[0]) if found else None
+
+    def _to_show(self, source: Source) -> Sample | None:
+        # As often as in the background: some collectors say what has changed since.
+        name, interval = source.collector.name, source.collector.interval_seconds
+        known = self._known.get(name)
+        if known is None or self._clock() - known.timestamp_seconds >= interval:
+            known = self._known[name] = source.sample()
+        return known

@@ -1,0 +1,80 @@
+"""Which jobs a simulated fleet runs, on which nodes and with which faults."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from exporter.errors import UsageError
+from fleet_simulator.faults.fault import Fault, Kind, Scope, Silence
+from fleet_simulator.faults.kinds import BY_NAME, KINDS
+
+# The tour: one small job for each kind of fault.
+TOUR_NODES: Final = 2
+TOUR_GPUS: Final = 4
+HEALTHY: Final = "healthy"
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """A job on *nodes* nodes from *first_node* of the fleet on, *gpus* ranks on each."""
+
+    job_id: str
+    first_node: int
+    nodes: int
+    gpus: int
+    faults: tuple[Fault, ...] = ()
+
+    @property
+    def ranks(self) -> int:
+        """Return how many ranks it has."""
+        return self.nodes * self.gpus
+
+    def place(self, rank: int) -> tuple[int, int]:
+        """Return the node of the fleet and the GPU on which *rank* runs."""
+        return self.first_node + rank // self.gpus, rank % self.gpus
+
+
+def tour(gpus: int = TOUR_GPUS) -> list[JobPlan]:
+    """Return a healthy job, and one for each kind of fault, named after it.
+
+    Without a join there is a late rank too: it shows what can be said then.
+    """
+    plans = [JobPlan(HEALTHY, 0, TOUR_NODES, gpus)]
+    for kind in KINDS:
+        first = len(plans) * TOUR_NODES
+        kinds = [kind, BY_NAME["loader"]] if kind.silence is Silence.UNJOINED else [kind]
+        faults = tuple(
+            Fault(each, first + TOUR_NODES - 1, _gpu(each, gpus), each.begins_seconds)
+            for each in kinds
+        )
+        plans.append(JobPlan(kind.name, first, TOUR_NODES, gpus, faults))
+    return plans
+
+
+def _gpu(kind: Kind, gpus: int) -> int:
+    return min(2, gpus - 1) if kind.scope is Scope.GPU else 0
+
+
+def equal_jobs(nodes: int, gpus: int, jobs: int, faults: Sequence[Fault]) -> list[JobPlan]:
+    """Return *jobs* equal jobs on *nodes* nodes, each with the *faults* on its nodes.
+
+    Raises UsageError if that is impossible.
+    """
+    if nodes % jobs:
+        raise UsageError(f"{nodes} nodes cannot be divided among {jobs} jobs: choose a divisor")
+    for fault in faults:
+        if fault.node >= nodes or fault.gpu >= gpus:
+            raise UsageError(
+                f"{fault.kind.name}: there is no GPU {fault.gpu} on node {fault.node}; nodes are "
+                f"0 to {nodes - 1} and GPUs 0 to {gpus - 1}"
+            )
+    each = nodes // jobs
+    plans = [JobPlan(_name(n, jobs), n * each, each, gpus) for n in range(jobs)]
+    return [
+        replace(plan, faults=tuple(fault for fault in faults if fault.node // each == n))
+        for n, plan in enumerate(plans)
+    ]
+
+
+def _name(number: int, jobs: int) -> str:
+    return "sim" if jobs == 1 else f"sim-{number:0{len(str(jobs - 1))}}"

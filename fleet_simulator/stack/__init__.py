@@ -1,0 +1,1 @@
+"""The real programs that the demo, tests and benchmarks run."""

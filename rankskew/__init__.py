@@ -1,0 +1,1 @@
+"""The `rankskew` command: what people run to look at jobs, exporters and Prometheus."""

@@ -1,0 +1,38 @@
+"""`rankskew` and `python -m rankskew`: run a command; what stops it is one line on stderr."""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from exporter.errors import StartError, UsageError
+from rankskew.cli import run
+
+OUR_PACKAGES = ("exporter", "rank_probe")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0 when the command did its work, 1 when the machine refused, 2 for wrong usage."""
+    try:
+        status = run(sys.argv[1:] if arguments is None else arguments)
+        sys.stdout.flush()
+        return status
+    except (UsageError, StartError) as error:
+        return _end(error.status, str(error))
+    except BrokenPipeError:
+        # The reader has seen enough, as head does. Python flushes stdout once more at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except ModuleNotFoundError as error:
+        missing = (error.name or "").partition(".")[0]
+        if missing in OUR_PACKAGES:
+            raise
+        return _end(2, f"{missing} is not installed: run pip install 'rankskew[exporter]'")
+
+
+def _end(status: int, message: str) -> int:
+    print(f"rankskew: {' '.join(message.split())}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,243 @@
+"""Statistics of windows of steps in plain Python, for code that must not need torch.
+
+The formulas are those of rank_probe/join/windows.py; a test checks that the two agree.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from operator import add, sub
+from statistics import median
+
+from rank_probe.judge.windows import (
+    BASELINE_QUANTILE,
+    CAUSED,
+    DISTANCE,
+    DISTANCE_SQUARED,
+    FIRST_STAGE,
+    LOWER_QUANTILE,
+    MOST_STANDING,
+    SPREAD_PEERS,
+    STANDS_OUT_RATIO,
+    WORK_STAGES,
+    Leader,
+    Mark,
+    Standing,
+    Window,
+    WindowGroup,
+    spread_scale,
+)
+from rank_probe.wire.stages import STAGES
+from rankskew.accounting.step import SYNC, StageSeconds, baseline, busy_seconds, charge, quantile
+
+Row = list[float]
+
+
+@dataclass(slots=True)
+class Sums:
+    """Sums over steps, in seconds: a row for each rank and group, in order, and one for the job.
+
+    Columns of a rank are those of rank_probe.judge.windows; of a group the baseline and its square;
+    of the job those of Window, *caused* by stage last.
+    """
+
+    ranks: list[Row]
+    groups: list[Row]
+    job: Row
+
+    def less(self, other: "Sums") -> "Sums":
+        """Return the sums of the steps that *other* has not."""
+        return Sums(
+            [list(map(sub, a, b)) for a, b in zip(self.ranks, other.ranks, strict=True)],
+            [list(map(sub, a, b)) for a, b in zip(self.groups, other.groups, strict=True)],
+            list(map(sub, self.job, other.job)),
+        )
+
+    def over(self, steps: int) -> "Sums":
+        """Return the means of so many *steps*."""
+        return Sums(
+            [[each / steps for each in row] for row in self.ranks],
+            [[each / steps for each in row] for row in self.groups],
+            [each / steps for each in self.job],
+        )
+
+
+class PlainReduction:
+    """Adds steps up and makes statistics of them; every step has the same ranks."""
+
+    def __init__(self, peer_groups: Mapping[int, str], nodes: Mapping[int, int]) -> None:
+        self.nodes = nodes
+        self._ranks = sorted(peer_groups)
+        self.groups = peer_groups
+        self._names = sorted(set(peer_groups.values()))
+        self._members = [
+            [at for at, rank in enumerate(self._ranks) if peer_groups[rank] == name]
+            for name in self._names
+        ]
+        self._steps = 0
+        self._sums = Sums(
+            [[0.0] * (FIRST_STAGE + len(WORK_STAGES)) for _ in self._ranks],
+            [[0.0, 0.0] for _ in self._names],
+            [0.0] * (4 + len(WORK_STAGES)),
+        )
+
+    def add(self, number: int, step: Mapping[int, StageSeconds], at: float) -> Leader:
+        """Add one step, which ended *at*; return who led it."""
+        sums = self._sums
+        charges = charge(step, self.groups)
+        busy = [busy_seconds(step[rank]) for rank in self._ranks]
+        caused = dict.fromkeys(self._ranks, 0.0)
+        by_stage = [0.0] * len(WORK_STAGES)
+        for (rank, stage), seconds in charges.caused.items():
+            caused[rank] += seconds
+            by_stage[STAGES.index(stage)] += seconds
+        heaviest = 0.0
+        for position, members in enumerate(self._members):
+            usual = baseline([busy[at] for at in members])
+            heaviest = max(heaviest, usual)
+            sums.groups[position] = list(map(add, sums.groups[position], (usual, usual**2)))
+            for member in members:
+                rank, distance = self._ranks[member], busy[member] - usual
+                stages = [step[rank].get(stage, 0.0) for stage in WORK_STAGES]
+                gained = [distance, distance**2, caused[rank], *stages]
+                sums.ranks[member] = list(map(add, sums.ranks[member], gained))
+        length = sum(sum(stages.values()) for stages in step.values()) / len(step)
+        sync = sum(stages.get(SYNC, 0.0) for stages in step.values())
+        waited, unequal = sum(charges.waited.values()), sum(charges.unequal.values())
+        sums.job = list(map(add, sums.job, [length, sync, waited, unequal, *by_stage]))
+        self._steps += 1
+        pacer = charges.pacer
+        lead = busy[self._ranks.index(pacer)] - heaviest
+        at_stage = STAGES.index(charges.stage)
+        return Leader(number, at, pacer, at_stage, lead, caused[pacer], heaviest)
+
+    def mark(self, at: float) -> Mark:
+        """Return the sums of now; rows are replaced as steps are added, never changed."""
+        sums = self._sums
+        return Mark(self._steps, at, Sums(list(sums.ranks), list(sums.groups), sums.job))
+
+    def window(
+        self,
+        begin: Mark,
+        end: Mark,
+        watched: Collection[int] = (),
+        before: tuple[Mark, Mark] | None = None,
+    ) -> Window:
+        """Return what stands out; see rank_probe.judge.windows.Reduction."""
+        steps = end.steps - begin.steps
+        sums = end.sums.less(begin.sums)
+        means = sums.over(steps)
+        earlier, steps_before = None, 0
+        if before is not None:
+            steps_before = before[1].steps - before[0].steps
+            earlier = before[1].sums.less(before[0].sums).over(steps_before)
+        own = [
+            means.groups[position][0] + means.ranks[member][DISTANCE]
+            for position, members in enumerate(self._members)
+            for member in members
+        ]
+        seconds, sync, waited, unequal, *caused = sums.job
+        return Window(
+            begin=begin,
+            steps=steps,
+            elapsed=end.at - begin.at,
+            seconds=seconds,
+            longest=max(own),
+            median=median(own),
+            sync=sync,
+            waited=waited,
+            unequal=unequal,
+            caused=tuple(caused),
+            groups=tuple(
+                self._group(position, means, earlier, watched)
+                for position in range(len(self._names))
+            ),
+            steps_before=steps_before,
+        )
+
+    def path(self, rank: int, marks: Sequence[Mark]) -> list[float]:
+        """Return the distances of *rank* from the baseline, summed up to each of *marks*."""
+        at = self._ranks.index(rank)
+        return [mark.sums.ranks[at][DISTANCE] for mark in marks]
+
+    def group_path(self, name: str, marks: Sequence[Mark]) -> list[float]:
+        """Return the baseline of group *name*, summed up to each of *marks*."""
+        at = self._names.index(name)
+        return [mark.sums.groups[at][0] for mark in marks]
+
+    def _group(
+        self, position: int, means: Sums, earlier: Sums | None, watched: Collection[int]
+    ) -> WindowGroup:
+        members = self._members[position]
+        normal, normal_squared = means.groups[position]
+        rows = [means.ranks[member] for member in members]
+        distances = [row[DISTANCE] for row in rows]
+        usual = baseline(distances)
+        variances = _variances(rows)
+        stages = [baseline(column) for column in zip(*(r[FIRST_STAGE:] for r in rows), strict=True)]
+        excess = [distance - usual for distance in distances]
+        before = _Earlier([earlier.ranks[member] for member in members]) if earlier else None
+        rises = [0.0] * len(members)
+        if before is not None:
+            rises = list(map(sub, excess, before.excess))
+        rise = baseline(rises)
+        further = [max(a, b - rise) for a, b in zip(excess, rises, strict=True)]
+        order = sorted(range(len(members)), key=lambda at: -further[at])[:MOST_STANDING]
+        standing = [at for at in order if further[at] > STANDS_OUT_RATIO * (normal + usual)]
+        standing += [
+            at
+            for at, member in enumerate(members)
+            if self._ranks[member] in watched and at not in standing
+        ]
+        return WindowGroup(
+            name=self._names[position],
+            ranks=len(members),
+            baseline=normal + usual,
+            stages=tuple(stages),
+            spread=_spread(distances),
+            variance=variances[0] if len(members) < 3 else median(variances),
+            standing=tuple(
+                Standing(
+                    rank=self._ranks[members[at]],
+                    busy=normal + distances[at],
+                    excess=excess[at],
+                    variance=variances[at],
+                    caused=rows[at][CAUSED],
+                    stages=tuple(map(sub, rows[at][FIRST_STAGE:], stages)),
+                    before=before.excess[at] if before else 0.0,
+                    variance_before=before.variances[at] if before else 0.0,
+                )
+                for at in standing
+            ),
+            baseline_variance=max(normal_squared - normal**2, 0.0),
+            rise=rise,
+            rise_spread=_spread(rises) if before else 0.0,
+            baseline_before=earlier.groups[position][0] + before.usual if earlier and before else 0,
+            stages_before=tuple(before.stages) if before else (),
+        )
+
+
+class _Earlier:
+    """What the members of a group were like before."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.variances = _variances(rows)
+        self.usual = baseline([row[DISTANCE] for row in rows])
+        self.excess = [row[DISTANCE] - self.usual for row in rows]
+        self.stages = [
+            baseline(each) for each in zip(*(r[FIRST_STAGE:] for r in rows), strict=True)
+        ]
+
+
+def _variances(rows: Sequence[Row]) -> list[float]:
+    """Return how each distance varies from step to step; of two ranks how their difference does."""
+    means, squares = [r[DISTANCE] for r in rows], [r[DISTANCE_SQUARED] for r in rows]
+    if len(rows) == 2:
+        return [max(sum(squares) - (means[0] - means[1]) ** 2, 0.0)] * 2
+    return [max(square - mean**2, 0.0) for square, mean in zip(squares, means, strict=True)]
+
+
+def _spread(values: Sequence[float]) -> float:
+    if len(values) < SPREAD_PEERS:
+        return 0.0
+    low, usual = (quantile(share, values) for share in (LOWER_QUANTILE, BASELINE_QUANTILE))
+    return spread_scale(len(values)) * (usual - low)

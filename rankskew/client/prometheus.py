@@ -1,0 +1,134 @@
+"""Queries to a Prometheus."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rankskew.client.access import ANYONE, Access
+from rankskew.client.fetch import Trouble, get_json
+from rankskew.client.fields import mapping, number, objects, text
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A value now of the series *name* with *labels*; a label that it lacks is empty."""
+
+    name: str
+    labels: Mapping[str, str]
+    value: float
+
+    def __getitem__(self, label: str) -> str:
+        return self.labels.get(label, "")
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The values of the series *name* with *labels*, at times in Unix seconds, in their order."""
+
+    name: str
+    labels: Mapping[str, str]
+    points: Sequence[tuple[float, float]]
+
+    def __getitem__(self, label: str) -> str:
+        return self.labels.get(label, "")
+
+
+class Prometheus:
+    """The server at *url*; *now* is its clock at the last answer.
+
+    With *at*, a Unix time, it is asked about that moment wherever none is given. It has
+    *timeout_seconds* for each answer, or as many as a person waits. *access* is how it is reached.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        at: float | None = None,
+        timeout_seconds: float | None = None,
+        access: Access = ANYONE,
+    ) -> None:
+        self.url = url
+        self._at = at
+        self._timeout_seconds = timeout_seconds
+        self._access = access
+        self.now = time.time() if at is None else at
+
+    def as_of(self, at: float) -> "Prometheus":
+        """Return the same server, asked about the Unix time *at*."""
+        return Prometheus(self.url, at, self._timeout_seconds, self._access)
+
+    def query(self, expression: str, at: float | None = None) -> list[Sample]:
+        """Return the value of *expression* at the Unix time *at*, or now; raises Trouble."""
+        at = self._at if at is None else at
+        query = {"query": expression} | ({} if at is None else {"time": f"{at:.3f}"})
+        answers = map(_sample, self._ask("/api/v1/query", query))
+        found = [each for each in answers if each is not None]
+        for _, seconds in found:
+            self.now = seconds
+        return [sample for sample, _ in found]
+
+    def query_range(
+        self, expression: str, start: float, end: float, step_seconds: float
+    ) -> list[Series]:
+        """Return the values of *expression* from *start* to *end*, Unix times; raises Trouble.
+
+        Prometheus refuses more than 11,000 points per series.
+        """
+        query = {"query": expression, "start": f"{start:.3f}", "end": f"{end:.3f}"}
+        found = self._ask("/api/v1/query_range", query | {"step": f"{step_seconds:g}"})
+        return [Series(*_named(each), _points(each)) for each in found]
+
+    def alert_groups(self) -> list[Mapping[str, Any]]:
+        """Return the groups of rules that have alerts, as /api/v1/rules does; raises Trouble."""
+        return objects(self._data("/api/v1/rules?type=alert", None).get("groups"))
+
+    def _ask(self, path: str, query: Mapping[str, str]) -> list[Mapping[str, Any]]:
+        return objects(self._data(path, query).get("result"))
+
+    def _data(self, path: str, query: Mapping[str, str] | None) -> Mapping[str, Any]:
+        said = get_json(self.url, path, query, self._timeout_seconds, self._access)
+        if not isinstance(said, dict) or said.get("status") not in ("success", "error"):
+            raise Trouble(f"{self.url} answers, but it is not a Prometheus.")
+        if said["status"] == "error":
+            raise Trouble(f"{self.url} cannot answer a query: {text(said.get('error'))}.")
+        return mapping(said.get("data"))
+
+
+def selector(**labels: str | None) -> str:
+    """Return matchers of *labels*, those that are None left out; json quotes as PromQL does."""
+    return ",".join(
+        f"{name}={json.dumps(value, ensure_ascii=False)}"
+        for name, value in labels.items()
+        if value is not None
+    )
+
+
+def _sample(said: Mapping[str, Any]) -> tuple[Sample, float] | None:
+    """Return a sample and its time; None for what is no number, such as NaN."""
+    found = _point(said.get("value"))
+    if found is None:
+        return None
+    return Sample(*_named(said), found[1]), found[0]
+
+
+def _points(said: Mapping[str, Any]) -> list[tuple[float, float]]:
+    values = said.get("values")
+    found = map(_point, values if isinstance(values, list) else [])
+    return [each for each in found if each is not None]
+
+
+def _point(said: Any) -> tuple[float, float] | None:
+    try:
+        at, value = said
+        found = number(float(value))
+    except (TypeError, ValueError):
+        return None
+    return None if found is None else (number(at) or 0.0, found)
+
+
+def _named(said: Mapping[str, Any]) -> tuple[str, dict[str, str]]:
+    metric = mapping(said.get("metric")).items()
+    labels = {text(name) or "": text(each) or "" for name, each in metric}
+    return labels.pop("__name__", ""), labels

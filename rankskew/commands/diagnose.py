@@ -1,0 +1,141 @@
+"""`rankskew diagnose`: what is wrong with a job, why, and what to do about it."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from exporter.commands.arguments import Parser, add_json, interval, moment, positive
+from exporter.errors import UsageError
+from rankskew.client.fetch import Trouble, base_url
+from rankskew.commands.compare import add_compare, run_compare
+from rankskew.commands.servers import access, add_access
+from rankskew.diagnose.formats import as_json, as_markdown, as_text, trouble_as_json
+from rankskew.diagnose.model import EXIT_STATUS, CannotTell, Report
+
+DEFAULT_URL: Final = "http://127.0.0.1:9917"
+CANNOT_TELL: Final = 2
+EXAMPLES: Final = """\
+rankskew diagnose --prometheus http://prometheus:9090 --job llama
+rankskew diagnose --prometheus http://prometheus:9090 --job llama --at 2026-11-23T07:45Z
+rankskew diagnose --prometheus http://prometheus:9090 --job llama --since 2h --markdown
+rankskew diagnose --exporter node1:9917 --exporter node2:9917
+rankskew diagnose --trace /scratch/trace --json | jq '.findings[0].first'
+rankskew diagnose --prometheus http://prometheus:9090 --job llama --compare 14:05..14:20
+rankskew diagnose --trace /scratch/trace --compare 100-400..500-900"""
+
+Read = Callable[[], Report]
+
+
+def parser() -> Parser:
+    """Return the parser of its arguments."""
+    options = Parser(
+        prog="rankskew diagnose",
+        description="Say what is wrong with a job: the loss, each late rank with its stage, line "
+        "of code, cause and the evidence for it, what to do in the order of least disturbance, "
+        "and what could not be judged. Exit status: 0 balanced, 1 something found, 2 cannot tell.",
+        examples=EXAMPLES,
+    )
+    _add_sources(options)
+    options.add_argument("--job", metavar="JOB_ID", help="this job; not needed if there is one")
+    options.add_argument("--cluster", help="only this cluster of the Prometheus")
+    _add_times(options)
+    add_compare(options)
+    options.add_argument(
+        "--time-scale",
+        metavar="K",
+        type=positive,
+        default=1.0,
+        help="with --trace: make the clock and every stage K times slower, for traces of only a "
+        "few seconds (default: 1)",
+    )
+    _add_formats(options)
+    add_access(options)
+    return options
+
+
+def _add_sources(options: Parser) -> None:
+    source = options.add_mutually_exclusive_group()
+    source.add_argument("--prometheus", metavar="URL", help="ask this Prometheus: it knows most")
+    source.add_argument(
+        "--exporter",
+        metavar="URL",
+        action="append",
+        help=f"ask this exporter; may be given for each node of the job (default: {DEFAULT_URL})",
+    )
+    source.add_argument("--trace", metavar="DIR", type=Path, help="judge this recorded trace")
+
+
+def _add_times(options: Parser) -> None:
+    times = options.add_mutually_exclusive_group()
+    times.add_argument(
+        "--at",
+        metavar="TIME",
+        type=moment,
+        help="at an earlier time: 2026-11-23T07:45Z, or Unix seconds; needs --prometheus",
+    )
+    times.add_argument(
+        "--since",
+        metavar="DURATION",
+        type=interval,
+        help="over this time up to now, the worst first; needs --prometheus",
+    )
+
+
+def _add_formats(options: Parser) -> None:
+    formats = options.add_mutually_exclusive_group()
+    add_json(formats, "the whole report; docs/diagnose.md describes it")
+    formats.add_argument("--markdown", action="store_true", help="print Markdown, for a ticket")
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Print a report; returns 0 if the job is balanced, 1 if something is found, else 2."""
+    options = parser().parse_args(arguments)
+    if options.compare is not None:
+        return run_compare(options)
+    if options.window is not None:
+        raise UsageError("--window needs --compare")
+    read = _reader(options)
+    try:
+        report = read()
+    except (Trouble, CannotTell) as trouble:
+        if options.json:
+            print(trouble_as_json(str(trouble)))
+        print(f"rankskew: {trouble}", file=sys.stderr)
+        return CANNOT_TELL
+    if options.json:
+        print(as_json(report))
+    else:
+        print(as_markdown(report) if options.markdown else as_text(report))
+    return EXIT_STATUS[report.outcome]
+
+
+def _reader(options: argparse.Namespace) -> Read:
+    """Return what reads the report; raises UsageError for options that do not go together."""
+    if options.prometheus is None:
+        for name in ("at", "since", "cluster"):
+            if getattr(options, name) is not None:
+                raise UsageError(f"--{name} needs --prometheus: only that has a history")
+    if options.trace is None and options.time_scale != 1.0:
+        raise UsageError("--time-scale needs --trace")
+    if options.trace is not None:
+        from rankskew.diagnose.from_trace import read_trace
+
+        return partial(read_trace, options.trace, options.job, options.time_scale)
+    if options.prometheus is None:
+        from rankskew.diagnose.from_exporter import read_exporters
+
+        urls = [base_url(url) for url in options.exporter or [DEFAULT_URL]]
+        return partial(read_exporters, list(dict.fromkeys(urls)), options.job, access(options))
+    url = base_url(options.prometheus)
+    if options.since is not None:
+        from rankskew.diagnose.prometheus.stretch import read_stretch
+
+        return partial(
+            read_stretch, url, options.cluster, options.job, options.since, access(options)
+        )
+    from rankskew.diagnose.prometheus.read import read
+
+    return partial(read, url, options.cluster, options.job, options.at, access(options))

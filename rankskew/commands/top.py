@@ -1,0 +1,104 @@
+"""`rankskew top`: watch jobs and their ranks in a terminal."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from exporter.commands.arguments import Parser, add_json, interval
+from exporter.errors import UsageError
+from rankskew.client.fetch import base_url
+from rankskew.commands.servers import access, add_access
+from rankskew.top.document import as_json
+from rankskew.top.from_exporter import read_exporters
+from rankskew.top.model import Fleet
+
+DEFAULT_URL: Final = "http://127.0.0.1:9917"
+EXAMPLES: Final = """\
+rankskew top                                        # the jobs of this node
+rankskew top node1:9917 node2:9917                  # the jobs of several nodes
+rankskew top --prometheus http://prometheus:9090    # all jobs, with causes and costs
+rankskew top --job llama --once                     # the ranks of one job, printed once
+rankskew top --json | jq '.jobs[].state'"""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Show jobs and ranks; 1 if something that was asked does not answer or does not exist."""
+    options = parser().parse_args(arguments)
+    read = _reader(options)
+    if options.json:
+        return _print(read(), lambda fleet: print(as_json(fleet, options.job is not None)))
+    if options.once or not sys.stdout.isatty():
+        return _print(read(), _print_view)
+    from rankskew.top.screen import show
+
+    show(read, options.interval)
+    return 0
+
+
+def parser() -> Parser:
+    """Return the parser of its arguments."""
+    options = Parser(
+        prog="rankskew top",
+        description="Watch jobs in a terminal: which rank is late, why, and how many GPUs wait for "
+        "it. The most urgent job comes first. A single job, or the one that --job names, is shown "
+        "with its ranks, the late ones first. q or Ctrl-C ends it.",
+        examples=EXAMPLES,
+    )
+    options.add_argument(
+        "url", nargs="*", help=f"exporters of the jobs' nodes (default: {DEFAULT_URL})"
+    )
+    options.add_argument("--prometheus", metavar="URL", help="ask this Prometheus instead")
+    options.add_argument("--cluster", help="only this cluster of the Prometheus")
+    options.add_argument("--job", metavar="JOB_ID", help="show the ranks of this job")
+    options.add_argument(
+        "--once",
+        action="store_true",
+        help="print one view and exit, as if stdout is not a terminal; exits 1 if it is incomplete",
+    )
+    add_json(options, "all jobs, with the ranks of the one that --job names; implies --once")
+    options.add_argument(
+        "--interval",
+        metavar="DURATION",
+        type=interval,
+        default="2s",
+        help="time between updates (default: %(default)s)",
+    )
+    add_access(options)
+    return options
+
+
+def _reader(options: argparse.Namespace) -> Callable[[], Fleet]:
+    if options.prometheus is None:
+        if options.cluster is not None:
+            raise UsageError("--cluster needs --prometheus: an exporter knows no clusters")
+        urls = list(dict.fromkeys(base_url(url) for url in options.url or [DEFAULT_URL]))
+        return partial(read_exporters, urls, options.job, access(options))
+    if options.url:
+        raise UsageError("give either URLs of exporters or --prometheus, not both")
+    from rankskew.top.from_prometheus import read_prometheus
+
+    return partial(
+        read_prometheus,
+        base_url(options.prometheus),
+        options.cluster,
+        options.job,
+        access(options),
+    )
+
+
+def _print(fleet: Fleet, show: Callable[[Fleet], None]) -> int:
+    show(fleet)
+    for trouble in fleet.troubles:
+        print(f"rankskew: {trouble}", file=sys.stderr)
+    return 1 if fleet.troubles else 0
+
+
+def _print_view(fleet: Fleet) -> None:
+    from rich.console import Console
+
+    from rankskew.top.view import View
+
+    if fleet.jobs:
+        Console(highlight=False).print(View(fleet))

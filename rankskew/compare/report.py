@@ -1,0 +1,175 @@
+"""A comparison as text, Markdown or JSON."""
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Final
+
+from exporter.vocabulary.words import slow_at
+from rankskew.compare.comparison import (
+    CANNOT_TELL,
+    IMPROVED,
+    NO_WORSE,
+    NO_WORSE_RATIO,
+    WORSE,
+    Change,
+    Comparison,
+    LateChange,
+)
+from rankskew.compare.side import LateRank, Side
+from rankskew.compare.statistics import Interval
+
+EXIT_STATUS: Final = {IMPROVED: 0, NO_WORSE: 0, WORSE: 1, CANNOT_TELL: 2}
+COLUMNS: Final = ("", "before", "after", "after / before (95 % interval)")
+# Stages that take less of a step are not listed.
+SMALLEST_STAGE: Final = 0.005
+
+Row = tuple[str, str, str, str]
+
+
+def as_text(found: Comparison) -> str:
+    """Return a report for a terminal."""
+    lines = [_heading(found), *_sentences(found)]
+    if rows := list(_rows(found)):
+        lines += ["", *_table(rows)]
+    if late := list(_late(found)):
+        lines += ["", *late]
+    return "\n".join(lines)
+
+
+def as_markdown(found: Comparison) -> str:
+    """Return the same as Markdown."""
+    lines = [f"## {_heading(found)}", "", "  \n".join(_sentences(found))]
+    if rows := list(_rows(found)):
+        table = [COLUMNS, ("---",) * len(COLUMNS), *rows]
+        lines += ["", *(f"| {' | '.join(row)} |" for row in table)]
+    if late := list(_late(found)):
+        lines += ["", *(f"- {line}" for line in late)]
+    return "\n".join(lines)
+
+
+def as_json(found: Comparison) -> str:
+    """Return it for scripts; docs/compare.md describes the fields."""
+    said = asdict(found) | {"before": _side(found.before), "after": _side(found.after)}
+    said["step_without_rare"], said["gpus_lost"] = said.pop("without_rare"), said.pop("lost")
+    return json.dumps(said, indent=2, allow_nan=False)
+
+
+def _side(side: Side) -> dict[str, object]:
+    return {
+        "job_id": side.job_id,
+        "begin": round(side.begin, 3),
+        "end": round(side.end, 3),
+        "ranks": side.ranks,
+        "steps": round(side.steps, 3),
+        "blocks": len(side.blocks),
+        "slowdown": side.slowdown,
+    }
+
+
+# ---- Sentences ---------------------------------------------------------------------------------
+
+
+def _heading(found: Comparison) -> str:
+    names = dict.fromkeys((found.before.job_id, found.after.job_id))
+    return f"job{'s' * (len(names) > 1)} {' and '.join(names)}: {found.verdict.replace('_', ' ')}"
+
+
+def _sentences(found: Comparison) -> Iterator[str]:
+    if found.cost is not None and found.cost.ratio is not None:
+        name, ratio = found.cost.name, found.cost.ratio
+        so_what = ""
+        if found.verdict == NO_WORSE:
+            loss = f"a loss of {NO_WORSE_RATIO - 1:.0%} or more"
+            so_what = f": no change is certain, and {loss} is ruled out"
+        if name == "step":
+            yield f"Steps take {_times(ratio, 'as long')}{so_what}."
+        else:
+            gain = _times(ratio.inverse, f"as many {name} a second")
+            yield f"A GPU trains {gain}{so_what}."
+    if found.why is not None:
+        yield found.why
+    yield from found.notes
+
+
+def _times(ratio: Interval, what: str) -> str:
+    value, low, high = _numbers(ratio)
+    return f"{value} times {what} as before (95 % interval {low} to {high})"
+
+
+def _late(found: Comparison) -> Iterator[str]:
+    if found.cost is None:
+        return
+    if found.late is None:
+        yield "Late ranks cannot be compared: nobody judged the job on both sides."
+        return
+    for one in found.late:
+        yield f"Rank {one.rank}, slow {slow_at(one.stage)}: {_fate(one)}."
+    if not found.late:
+        yield "No rank was late on either side."
+
+
+def _fate(one: LateChange) -> str:
+    if one.before is None:
+        return f"not late before, {_gpus(one.after)} after"
+    if one.after is None:
+        return f"{_gpus(one.before)} before, no longer late"
+    return f"{_gpus(one.before)} before, {_gpus(one.after)} after"
+
+
+def _gpus(late: LateRank | None) -> str:
+    if late is None or late.gpus_lost is None:
+        return "late at an unknown cost"
+    return f"{late.gpus_lost:.2f} GPUs lost"
+
+
+# ---- The table ---------------------------------------------------------------------------------
+
+
+def _table(rows: Sequence[Row]) -> Iterator[str]:
+    lines = [COLUMNS, *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(COLUMNS))]
+    for name, *cells in lines:
+        aligned = [cell.rjust(width) for cell, width in zip(cells, widths[1:], strict=True)]
+        yield "  ".join([name.ljust(widths[0]), *aligned]).rstrip()
+
+
+def _rows(found: Comparison) -> Iterator[Row]:
+    if found.step is None:
+        return
+    before, after = found.before, found.after
+    yield "steps", f"{before.steps:,.0f}", f"{after.steps:,.0f}", ""
+    yield _ratio_row("step", found.step, _seconds)
+    if found.without_rare is not None:
+        yield _ratio_row("without checkpoint, eval", found.without_rare, _seconds)
+    for rate in found.rates:
+        yield _ratio_row(f"{rate.name} a second", rate, _amount)
+    for lost in found.lost:
+        name = "GPUs lost" if lost.name == "total" else f"  {lost.name}"
+        by = lost.difference
+        plus = f"{by.value:+.2f} ({by.low:+.2f} to {by.high:+.2f})"
+        yield name, f"{lost.before:.2f}", f"{lost.after:.2f}", plus
+    if before.slowdown is not None and after.slowdown is not None:
+        yield "slowdown by late ranks", f"{before.slowdown:.2f}x", f"{after.slowdown:.2f}x", ""
+    for stage in found.stages:
+        if max(stage.before, stage.after) > SMALLEST_STAGE * found.step.before:
+            yield _ratio_row(f"{stage.name}, median rank", stage, _seconds)
+
+
+def _ratio_row(name: str, one: Change, show: Callable[[float], str]) -> Row:
+    interval = "{} ({} to {})".format(*_numbers(one.ratio)) if one.ratio else ""
+    return name, show(one.before), show(one.after), interval
+
+
+def _numbers(found: Interval) -> list[str]:
+    """Return value, low and high with as many decimals as show the width of the interval."""
+    digits = 2 if found.high - found.low >= 0.05 else 3
+    return [f"{number:.{digits}f}" for number in (found.value, found.low, found.high)]
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{seconds * 1000:.3g} ms"
+
+
+def _amount(number: float) -> str:
+    return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"

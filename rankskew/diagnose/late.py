@@ -1,0 +1,104 @@
+"""Late ranks and slow nodes as findings, each with the cause that its exporter tells."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from statistics import fmean
+from typing import Final
+
+from exporter.causes.model import UNKNOWN
+from exporter.live.causes import CauseView
+from exporter.live.sentences import LateView, late_sentence, sentence
+from rank_probe.judge.verdict import NODE, UNSYNCED
+from rankskew.diagnose.advice import advice
+from rankskew.diagnose.known import Known
+from rankskew.diagnose.model import Event, Finding, Place
+from rankskew.top import causes
+from rankskew.top.model import Job, few
+
+# So many are told with all that is known of them.
+MOST_FINDINGS: Final = 5
+MOST_EVENTS: Final = 5
+MOST_MILD: Final = 3
+# What costs less than this share of the costliest waits until that one is mended.
+WORTH_MENDING: Final = 0.1
+
+
+def late_findings(known: Known) -> tuple[list[Finding], list[str]]:
+    """Return the late ranks and slow nodes, the costliest first, and who else is late."""
+    together: dict[str, list[LateView]] = defaultdict(list)
+    for late in known.job.late:
+        if late.wakes:
+            node = known.place(late.rank).node if late.kind == NODE else None
+            together[f"node {node}" if node else f"rank {late.rank}"].append(late)
+    found = sorted(together.items(), key=lambda each: -_cost(each[1]))
+    least = WORTH_MENDING * _cost(found[0][1]) if found else 0.0
+    told = [those for _, those in found[:MOST_FINDINGS] if _cost(those) >= least]
+    rest = [name for name, _ in found[len(told) :]]
+    more = list(mild(known.job.late))
+    if rest:
+        less = "They cost less: mend the above first, and look again."
+        more.insert(0, f"Late as well: {few(rest)}. {less}")
+    return [late_finding(known, those) for those in told], more
+
+
+def mild(late_ranks: Sequence[LateView]) -> Iterator[str]:
+    """Say which of them are not late enough to be told, or not known well enough."""
+    for late in [late for late in late_ranks if not late.wakes][:MOST_MILD]:
+        why = "but no wait was measured" if late.kind == UNSYNCED else "too little for an alert"
+        yield sentence(f"rank {late.rank} needs {late.ratio:.1%} more time than its peers, {why}.")
+
+
+def late_events(job: Job) -> Iterator[Event]:
+    """Yield when the costliest ranks became slow, as far as that is known."""
+    began = [late for late in job.late if late.wakes and late.late_for_seconds]
+    for late in began[:MOST_EVENTS]:
+        yield Event(late.late_for_seconds, f"Rank {late.rank} became slow in {late.stage}.")
+
+
+def late_finding(known: Known, those: Sequence[LateView]) -> Finding:
+    """Return what is known of a late rank, or of the late ranks of a node."""
+    first = max(those, key=lambda late: late.gpus_lost)
+    is_node = first.kind == NODE
+    place = known.place(first.rank)
+    stage = Counter(late.stage for late in those).most_common(1)[0][0]
+    groups = {late.peer_group for late in those}
+    lines = [line for late in those for line in known.lines.get(late.rank, ())]
+    finding = Finding(
+        what=UNKNOWN,
+        sentence=late_sentence(those, known.job.world_size or len(those)),
+        rank=None if is_node else first.rank,
+        ranks=tuple(sorted(late.rank for late in those)),
+        peer_group=groups.pop() or None if len(groups) == 1 else None,
+        place=Place(node=place.node, instance=place.instance) if is_node else place,
+        stage=stage,
+        kind=first.kind,
+        ratio=fmean(late.ratio for late in those),
+        gpus_lost=_cost(those),
+        since_seconds=max(late.late_for_seconds for late in those) or None,
+        lines=tuple(sorted(lines, key=lambda line: (line.stage != stage, -line.share))),
+        cause=UNKNOWN,
+        cause_text=advice()[UNKNOWN].text,
+    )
+    cause = causes.of_node(those)
+    return finding if cause is None else _explained(finding, cause)
+
+
+def _cost(those: Sequence[LateView]) -> float:
+    return sum(late.gpus_lost for late in those)
+
+
+def _explained(finding: Finding, cause: CauseView) -> Finding:
+    return replace(
+        finding,
+        what=cause.cause if cause.cause in advice() else UNKNOWN,
+        cause=cause.cause,
+        cause_text=cause.sentence.removesuffix("."),
+        detail=cause.detail or None,
+        explains=None if cause.cause == UNKNOWN else cause.share,
+        others=tuple(f"{each.sentence} ({each.share:.0%})" for each in cause.others),
+        figure=cause.figure,
+        value=cause.value,
+        peers_value=cause.peers_value,
+        first=cause.first_action or None,
+    )

@@ -1,0 +1,161 @@
+"""One job at one time: what the rules have recorded of it, asked for once."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from exporter.live.sentences import LineView
+from exporter.live.states import RANKS_MISSING
+from exporter.vocabulary.words import reasons_in_order
+from rankskew.client.fields import label, whole
+from rankskew.client.names import Names, names_of_nodes
+from rankskew.client.prometheus import Prometheus, Sample, selector
+from rankskew.diagnose.known import Known
+from rankskew.diagnose.model import Place, host
+from rankskew.top.from_prometheus import Found
+from rankskew.top.model import Job
+
+# A job has a few of each, however many ranks it has: they are about late and silent ranks only.
+SERIES: Final = (
+    "job_stage:rankskew_gpus_lost:sum|rank_stage:rankskew_(gpus_lost:sum|hang_suspect:group)"
+    "|rank:rankskew_(late:ratio|silent_seconds:max)|rankskew_late_line_ratio"
+    "|job_reason:rankskew_not_judgeable:bool|node:rankskew_exporter_down:group"
+    "|job:rankskew_(threshold:value|gpu_hour_price:value|ranks:sum|run_seconds:max|starting_seconds:max)"
+)
+INFO: Final = "rankskew_(rank_info|gpu_rank_info)"
+# An exporter that has just gone, or did not answer in time, has told where its ranks are.
+RECENTLY: Final = "last_over_time({}[15m])"
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """The *job* as *prometheus* knows it, *found* of it by series, and *names* of addresses."""
+
+    prometheus: Prometheus
+    job: Job
+    found: Found
+    names: Names
+
+    @property
+    def where(self) -> str:
+        """Return the matchers of the job."""
+        return selector(cluster=self.job.cluster, job_id=self.job.job_id)
+
+    def place(self, instance: str) -> Place:
+        """Return the node whose exporter is at *instance*."""
+        name = self.names.get((self.job.cluster, instance))
+        return Place(node=name or host(instance), instance=instance or None)
+
+    def known(self) -> Known:
+        """Return what the findings are made from; raises Trouble."""
+        found, is_missing = self.found, self.job.state == RANKS_MISSING
+        silent = self._silent() if is_missing else []
+        unprobed = self._ask("rankskew_gpu_rank_info", 'source="environ",') if is_missing else []
+        judges = self.prometheus.query(
+            f"group by (judge) (rankskew_job_judge_info{{{self.where}}})"
+        )
+        located = [
+            *(*unprobed, *silent),
+            *found.samples["rank_stage:rankskew_hang_suspect:group"],
+            *found.samples["rank:rankskew_late:ratio"],
+        ]
+        return Known(
+            self.job,
+            places=self.places({rank.rank: "" for rank in self.job.ranks[:1]} | instances(located)),
+            lines=self._lines(),
+            late_gpus=self._late_gpus(),
+            silent={rank: each.value for rank, each in _by_rank(silent).items()},
+            unprobed=list(_by_rank(unprobed)),
+            down=[
+                self.place(each)
+                for each in sorted({*found.labels("node:rankskew_exporter_down:group", "instance")})
+            ],
+            rotating=self._by_label("job_stage:rankskew_gpus_lost:sum", "stage"),
+            reasons=reasons_in_order(
+                found.labels("job_reason:rankskew_not_judgeable:bool", "reason")
+            ),
+            age_seconds=found.value("job:rankskew_starting_seconds:max")
+            or found.value("job:rankskew_run_seconds:max"),
+            judge=judges[0]["judge"] if len(judges) == 1 else None,
+            judged_ranks=found.value("job:rankskew_ranks:sum"),
+            thresholds=self._by_label("job:rankskew_threshold:value", "name"),
+            gpu_hour_price=found.value("job:rankskew_gpu_hour_price:value"),
+        )
+
+    def places(self, wanted: Mapping[int, str]) -> dict[int, Place]:
+        """Return where each rank runs, by the instance of its exporter if it is known."""
+        known = self._infos("{}", wanted)
+        if missing := wanted.keys() - known.keys():
+            known |= self._infos(RECENTLY, {rank: wanted[rank] for rank in missing})
+        return {
+            rank: self._place(known.get(rank, {"instance": instance}))
+            for rank, instance in wanted.items()
+        }
+
+    def _infos(self, form: str, wanted: Mapping[int, str]) -> dict[int, dict[str, str]]:
+        """Return what is known of each rank, by its own exporter if *wanted* has one."""
+        if not wanted:
+            return {}
+        names = "|".join(map(str, sorted(wanted)))
+        series = f'{{__name__=~"{INFO}",{self.where},rank=~"{names}"}}'
+        known: dict[int, dict[str, str]] = {}
+        # rankskew_rank_info is the last, so that its words count.
+        for sample in sorted(
+            self.prometheus.query(form.format(series)), key=lambda each: each.name
+        ):
+            rank = int(sample["rank"])
+            own = wanted.get(rank) or known.get(rank, sample.labels)["instance"]
+            if sample["instance"] == own:
+                told = {name: each for name, each in sample.labels.items() if each}
+                known.setdefault(rank, {}).update(told)
+        return known
+
+    def _place(self, infos: Mapping[str, str]) -> Place:
+        gpu, uuid, pid = (infos.get(name) for name in ("gpu", "gpu_uuid", "pid"))
+        place = self.place(infos["instance"])
+        return replace(place, gpu=label(gpu), gpu_uuid=label(uuid), pid=whole(pid))
+
+    def _late_gpus(self) -> dict[int, dict[str, float]]:
+        lost: dict[int, dict[str, float]] = defaultdict(dict)
+        for sample in self.found.samples["rank_stage:rankskew_gpus_lost:sum"]:
+            if sample["rank"].isdecimal() and sample.value > 0:
+                lost[int(sample["rank"])][sample["stage"]] = sample.value
+        return lost
+
+    def _lines(self) -> dict[int, list[LineView]]:
+        lines: dict[int, list[LineView]] = defaultdict(list)
+        for each in self.found.samples["rankskew_late_line_ratio"]:
+            if each["rank"].isdecimal():
+                line = LineView(each["stage"], each["place"], each.value)
+                lines[int(each["rank"])].append(line)
+        return lines
+
+    def _silent(self) -> Sequence[Sample]:
+        """Return the silent ranks; the rules leave out those of a job that is dead."""
+        silent = self.found.samples["rank:rankskew_silent_seconds:max"]
+        return silent or self._ask("rankskew_rank_silent_seconds")
+
+    def _ask(self, name: str, matchers: str = "") -> Sequence[Sample]:
+        return self.prometheus.query(f"{name}{{{matchers}{self.where}}}")
+
+    def _by_label(self, name: str, label: str) -> dict[str, float]:
+        return {sample[label]: sample.value for sample in self.found.samples[name]}
+
+
+def look(prometheus: Prometheus, job: Job) -> Moment:
+    """Return what is recorded of *job*; raises Trouble."""
+    found = Found()
+    where = selector(cluster=job.cluster, job_id=job.job_id)
+    for sample in prometheus.query(f'{{__name__=~"{SERIES}",{where}}}'):
+        found.samples[sample.name].append(sample)
+    return Moment(prometheus, job, found, names_of_nodes(prometheus, job.cluster))
+
+
+def instances(samples: Iterable[Sample]) -> dict[int, str]:
+    """Return the instance that each rank in *samples* has."""
+    return {rank: each["instance"] for rank, each in _by_rank(samples).items()}
+
+
+def _by_rank(samples: Iterable[Sample]) -> dict[int, Sample]:
+    return {int(each["rank"]): each for each in samples if each["rank"].isdecimal()}

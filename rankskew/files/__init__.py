@@ -1,0 +1,1 @@
+"""`rankskew files`: what belongs to this release, written out."""

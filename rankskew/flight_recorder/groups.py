@@ -1,0 +1,45 @@
+"""The process groups of a job, put together from the dumps of its ranks."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rankskew.flight_recorder.dumps import Dump, Entry
+
+# The group of all ranks, as torch describes it.
+WORLD: Final = "default_pg"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group with the collectives of its ranks; *members* are those with entries if not known."""
+
+    name: str
+    description: str
+    members: frozenset[int]
+    # By rank and number.
+    entries: Mapping[int, Mapping[int, Entry]]
+
+
+def groups_of(dumps: Sequence[Dump]) -> list[Group]:
+    """Return the groups in which any rank has begun a collective."""
+    by_group: dict[tuple[str, str, frozenset[int]], dict[int, dict[int, Entry]]] = {}
+    named = {rank for dump in dumps for ranks in dump.members.values() for rank in ranks}
+    world = frozenset(range(max(named | {dump.rank for dump in dumps}, default=-1) + 1))
+    for dump in dumps:
+        for entry in dump.entries:
+            if entry.is_p2p:
+                continue
+            # A split may give groups of other ranks the same name.
+            members = dump.members.get(entry.group, frozenset())
+            if not members and entry.description == WORLD:
+                members = world
+            key = (entry.group, entry.description, members)
+            # Operations that are coalesced share a number: the first stands for all.
+            by_group.setdefault(key, {}).setdefault(dump.rank, {}).setdefault(entry.number, entry)
+    return [
+        Group(name, description, members or frozenset(entries), entries)
+        for (name, description, members), entries in sorted(
+            by_group.items(), key=lambda item: (item[0][0], item[0][1], sorted(item[0][2]))
+        )
+    ]

@@ -1,0 +1,103 @@
+"""What the dumps say, as text and as one JSON document."""
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, Final
+
+from exporter.live.sentences import listed, sentence
+from rankskew.flight_recorder.dumps import Dump
+from rankskew.flight_recorder.finding import MISMATCH, MISSING, Finding
+
+# Named one by one; more ranks are counted.
+MOST_RANKS: Final = 8
+NOTHING: Final = "Nothing is wrong: the ranks have begun the same collectives, and finished them."
+PARTIAL: Final = "Nothing is wrong in these dumps, but {missing} left none, so nobody can tell."
+VICTIM: Final = "What follows may be its consequence:"
+
+
+def untold(dumps: Sequence[Dump]) -> list[int]:
+    """Return the ranks of the job that left no dump, as far as the dumps name them."""
+    named = {rank for dump in dumps for ranks in dump.members.values() for rank in ranks}
+    have = {dump.rank for dump in dumps}
+    return sorted((named | set(range(max(have, default=-1) + 1))) - have)
+
+
+def as_text(dumps: Sequence[Dump], found: Sequence[Finding]) -> str:
+    """Return the report for people, the likely root first."""
+    entries = sum(len(dump.entries) for dump in dumps)
+    lines = [f"{len(dumps)} dumps with {entries} operations."]
+    if not found:
+        missing = untold(dumps)
+        lines.append(PARTIAL.format(missing=_ranks(missing)) if missing else NOTHING)
+    for place, each in enumerate(found):
+        lines += ["", *([VICTIM] if place == 1 else []), _headline(each)]
+        lines += [f"  {line}" for line in _details(each)]
+    return "\n".join(lines)
+
+
+def as_json(dumps: Sequence[Dump], found: Sequence[Finding]) -> str:
+    """Return the same as one JSON document."""
+    said: dict[str, Any] = {
+        "dumps": [dump.rank for dump in dumps],
+        "ranks_without_dump": untold(dumps),
+        "findings": [asdict(each) | {"sentence": _headline(each)} for each in found],
+    }
+    return json.dumps(said, indent=2)
+
+
+def _headline(found: Finding) -> str:
+    what = f"{found.operation} {found.number} in group {_group(found)}"
+    if found.kind == MISMATCH:
+        return sentence(f"{_ranks(found.ranks)} began something else than {what}.")
+    if found.kind == MISSING:
+        begun = f"{_ranks(found.begun)} {_wait(found.begun)} in {what}"
+        return sentence(f"{begun}; {' and '.join(_absent(found))}.")
+    if set(found.ranks) == set(found.begun):
+        return (
+            f"All ranks are in {what}, and none has finished it: look at the network between them."
+        )
+    return sentence(
+        f"all ranks have begun {what}, but {_ranks(found.ranks)} {_have(found.ranks)} "
+        "not finished it."
+    )
+
+
+def _absent(found: Finding) -> Iterator[str]:
+    if found.ranks:
+        yield f"{_ranks(found.ranks)} {_have(found.ranks)} not begun it"
+    if found.without_dump:
+        yield f"{_ranks(found.without_dump)} left no dump"
+
+
+def _details(found: Finding) -> Iterator[str]:
+    if found.sizes:
+        yield f"{found.operation} {found.sizes}"
+    if found.line is not None:
+        yield f"begun at {found.line}"
+    yield from found.differences
+    for at in found.last:
+        state = "finished" if at.finished else "not finished"
+        where = f", begun at {at.line}" if at.line else ""
+        yield f"rank {at.rank} was last in {at.operation} {at.number} of {at.group}, {state}{where}"
+    if found.agreed is not None:
+        yield f"before it, all ranks agreed on {found.agreed}"
+
+
+def _group(found: Finding) -> str:
+    return f"{found.group} ({found.description})" if found.description else found.group
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    names = [str(rank) for rank in ranks[:MOST_RANKS]]
+    if len(ranks) > MOST_RANKS:
+        names.append(f"{len(ranks) - MOST_RANKS} more")
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(names)}"
+
+
+def _have(ranks: Sequence[int]) -> str:
+    return "has" if len(ranks) == 1 else "have"
+
+
+def _wait(ranks: Sequence[int]) -> str:
+    return "waits" if len(ranks) == 1 else "wait"

@@ -1,0 +1,136 @@
+"""The view that stays: drawn again when something changes, until q or Ctrl-C."""
+
+import os
+import select
+import signal
+import sys
+import termios
+import threading
+import time
+import tty
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+from typing import Final
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.text import Text
+
+from exporter.live.sentences import duration
+from rankskew.top.model import Fleet
+from rankskew.top.view import View
+
+# How soon a key, a new size of the window and a new view show.
+TICK_SECONDS: Final = 0.2
+# What a screen needs besides jobs: the line at the top, the table's head, sentences.
+OTHER_LINES: Final = 10
+
+
+class Watch:
+    """Reads a fleet again and again in a thread; a read that fails keeps what was seen before."""
+
+    def __init__(self, read: Callable[[], Fleet], interval_seconds: float) -> None:
+        self._read = read
+        self._interval = interval_seconds
+        self._fleet: Fleet | None = None
+        # A daemon: a server that does not answer must not delay the end.
+        self._thread = threading.Thread(target=self._watch, name="read", daemon=True)
+
+    def start(self) -> None:
+        """Begin to read."""
+        self._thread.start()
+
+    def fleet(self) -> Fleet | None:
+        """Return what was seen last, None before the first answer."""
+        if not self._thread.is_alive():
+            raise RuntimeError("the thread that reads has ended")  # Never go on with an old view.
+        return self._fleet
+
+    def _watch(self) -> None:
+        while True:
+            self._fleet = kept(self._read(), self._fleet)
+            time.sleep(self._interval)
+
+
+def kept(new: Fleet, old: Fleet | None) -> Fleet:
+    """Return *new*, with the jobs of *old* and their time if nothing could be read."""
+    if new.jobs or not new.troubles or old is None or not old.jobs:
+        return new
+    return replace(old, troubles=new.troubles)
+
+
+def show(read: Callable[[], Fleet], interval_seconds: float) -> None:
+    """Show what *read* returns until someone presses q or Ctrl-C."""
+    watch = Watch(read, interval_seconds)
+    console = Console()
+    with (
+        _told_to_end() as ending,
+        _keys() as pressed,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        watch.start()
+        drawn = None
+        while not ending.is_set() and "q" not in pressed(TICK_SECONDS).lower():
+            seen = watch.fleet(), console.size, round(time.time())
+            if seen != drawn:
+                live.update(frame(seen[0], console.height, time.time()), refresh=True)
+                drawn = seen
+
+
+def frame(fleet: Fleet | None, height: int, now: float) -> Group:
+    """Return a screen full: a line on the source, the troubles, the view."""
+    if fleet is None:
+        return Group(Text("rankskew top · asking …   q quits", "bright_black"))
+    age = 0.0 if fleet.timestamp_seconds is None else max(0.0, now - fleet.timestamp_seconds)
+    seen = f" · seen {duration(age)} ago" if age >= 10 else ""
+    head = Text("rankskew top", "bold").append(f" · {fleet.source}{seen}   q quits", "not bold")
+    head.no_wrap, head.overflow = True, "ellipsis"
+    troubles = [Text(f"{trouble} Trying again.", "dark_orange") for trouble in fleet.troubles]
+    most = max(3, height - OTHER_LINES - len(troubles))
+    return Group(head, *troubles, Text(), View(fleet, most))
+
+
+@contextmanager
+def _keys() -> Iterator[Callable[[float], str]]:
+    """Give a function that waits for keys and returns them; without a terminal there are none."""
+    if not sys.stdin.isatty():
+        yield _no_key
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+    try:
+        yield lambda seconds: _key(terminal, seconds)
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _key(terminal: int, seconds: float) -> str:
+    ready, _, _ = select.select([terminal], [], [], seconds)
+    return os.read(terminal, 64).decode(errors="replace") if ready else ""
+
+
+def _no_key(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
+
+
+@contextmanager
+def _told_to_end() -> Iterator[threading.Event]:
+    """Give an event that Ctrl-C and SIGTERM set, so that the terminal is left as it was.
+
+    An exception could be raised anywhere, even in a destructor, where Python ignores it.
+    """
+    ending = threading.Event()
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        ending.set()
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield ending
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

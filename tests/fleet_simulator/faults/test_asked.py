@@ -1,0 +1,37 @@
+"""How a fault is asked for, and what is refused."""
+
+import pytest
+
+from exporter.errors import UsageError
+from fleet_simulator.faults.asked import parse
+from fleet_simulator.faults.fault import Fault
+from fleet_simulator.faults.kinds import BY_NAME
+
+
+def test_fault_is_placed_where_it_was_asked_for() -> None:
+    """The kind comes first; node, GPU and onset follow in any order."""
+    assert parse("thermal:gpu=3,node=7,after=2m") == Fault(BY_NAME["thermal"], 7, 3, 120.0)
+
+
+def test_fault_has_begun_unless_it_is_to_begin_later() -> None:
+    """Without an onset, a fault is there from the start, on the first GPU."""
+    assert parse("loader") == Fault(BY_NAME["loader"], 0, 0, BY_NAME["loader"].begins_seconds)
+    assert parse("loader").begins_seconds < 0
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("melted:node=1", "there is no fault 'melted'; choose one of loader, "),
+        ("loader:node=x", "expected KIND:node=I,gpu=J,after=30s, not 'node=x'"),
+        ("loader:rank=3", "expected KIND:node=I,gpu=J,after=30s, not 'rank=3'"),
+        ("loader:after=soon", "loader:after=soon: 'soon' is not a duration"),
+    ],
+)
+def test_what_is_no_fault_is_refused_in_one_sentence(text: str, complaint: str) -> None:
+    """The answer names what was wrong, and what can be written instead."""
+    with pytest.raises(UsageError) as refused:
+        parse(text)
+
+    assert complaint in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,140 @@
+"""A started program is awaited, and nothing of it outlives its block."""
+
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from fleet_simulator.stack.process import MARK, Process, StackError, free_port, wait_for
+from tests.fleet_simulator.stack.processes import runs
+
+SLEEPER = "import time; time.sleep(600)"
+# Ignores SIGTERM, and has a child in a session of its own that outlives its parent.
+STUBBORN = f"""
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+subprocess.Popen([sys.executable, "-c", {SLEEPER!r}], start_new_session=True)
+print("child started", flush=True)
+time.sleep(600)
+"""
+
+
+def python(code: str, directory: Path) -> Process:
+    return Process("the program", [sys.executable, "-c", code], directory / "log")
+
+
+def wait_for_log(process: Process, text: str) -> None:
+    assert wait_for(lambda: text in process.last_lines() or None, 20), process.last_lines()
+
+
+def test_everything_is_stopped(tmp_path: Path) -> None:
+    """Neither SIGTERM ignored nor a session of its own keeps a process alive."""
+    process = python(STUBBORN, tmp_path)
+    process.grace_seconds = 0.5
+    with process:
+        wait_for_log(process, "child started")
+        family = process.family()
+        assert len(family) == 2
+
+    assert not any(runs(each) for each in family)
+
+
+def test_orphans_are_stopped(tmp_path: Path) -> None:
+    """After a crash of the program itself, what it had started is found and stopped."""
+    process = python(STUBBORN, tmp_path)
+    with process:
+        wait_for_log(process, "child started")
+        process.kill()
+        [orphan] = process.family()
+        assert process.exit_code == -signal.SIGKILL
+
+    assert not runs(orphan)
+
+
+def test_nothing_survives_a_killed_demo(tmp_path: Path) -> None:
+    """When the process that started it is itself killed with SIGKILL, the program ends too."""
+    starter = f"""
+import sys, time
+from pathlib import Path
+from fleet_simulator.stack.process import Process
+process = Process("inner", [sys.executable, "-c", {SLEEPER!r}], Path({str(tmp_path / "log")!r}))
+process.start()
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", starter], stdout=subprocess.PIPE) as demo:
+        assert demo.stdout is not None
+        inner = psutil.Process(int(demo.stdout.readline()))
+        # Until then it is still setpriv, which may not have tied itself yet.
+        assert wait_for(lambda: inner.cmdline()[:1] == [sys.executable] or None, 10)
+        demo.kill()
+
+    assert wait_for(lambda: None if runs(inner) else True, 10)
+
+
+def test_early_end_shows_the_log(tmp_path: Path) -> None:
+    """A program that ends instead of becoming ready is named, with what it said last."""
+    process = python("raise SystemExit('no such rule file')", tmp_path)
+    process.ready_url = f"http://127.0.0.1:{free_port()}/-/ready"
+
+    with pytest.raises(StackError, match=r"the program ended by itself with code 1;") as error:
+        process.__enter__()
+
+    assert "no such rule file" in str(error.value)
+
+
+def test_never_ready_is_named_and_stopped(tmp_path: Path) -> None:
+    """A program that never answers fails in time, and is not left running."""
+    process = python(SLEEPER, tmp_path)
+    process.ready_url = f"http://127.0.0.1:{free_port()}/-/ready"
+    process.ready_seconds = 0.3
+
+    with pytest.raises(StackError, match="the program did not become ready in 0 s"):
+        process.__enter__()
+
+    assert process.family() == []
+
+
+def test_started_again_after_a_crash(tmp_path: Path) -> None:
+    """A killed program can be started again by the same object."""
+    with python(SLEEPER, tmp_path) as process:
+        first = process.pid
+        process.kill()
+        process.start()
+
+        assert process.pid != first
+        process.check_alive()
+
+
+def test_mark_is_not_shared(tmp_path: Path) -> None:
+    """Programs are told apart: stopping one leaves the other alone."""
+    (tmp_path / "other").mkdir()
+    with python(SLEEPER, tmp_path / "other") as other:
+        with python(SLEEPER, tmp_path):
+            pass
+        assert [each.pid for each in other.family()] == [other.pid]
+        assert psutil.Process(other.pid).environ()[MARK]
+
+
+def test_preferred_port_is_taken_when_free() -> None:
+    """The usual port is used while it is free, another one when it is not."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert free_port(port) != port
+    assert free_port(port) == port
+
+
+def test_waiting_ends_at_the_first_answer() -> None:
+    """Waiting returns as soon as there is an answer, and None when there is none in time."""
+    started = time.monotonic()
+
+    assert wait_for(lambda: 0, seconds=60) == 0
+    assert wait_for(lambda: None, seconds=0.05, every=0.01) is None
+    assert time.monotonic() - started < 10

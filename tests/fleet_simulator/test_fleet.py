@@ -1,0 +1,188 @@
+"""The nodes of a simulated fleet answer as exporters do."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from docs.metrics_table import families_by_collector
+from exporter.scrape.levels import ALL, exposed_name
+from fleet_simulator.faults.asked import parse
+from fleet_simulator.fleet import LOOKED_AT_SECONDS, Fleet, fleet_app
+from fleet_simulator.host_files import MEMORY_KIB
+from fleet_simulator.node import SimulatedNode
+from fleet_simulator.plan import equal_jobs, tour
+from tests.exporter.asgi import Answer, ask
+from tests.exporter.clock import Clock
+
+EVERYTHING = frozenset({ALL})
+# Divided GPUs, pods, audits, a driver and collectors that fail are not simulated.
+NOT_SIMULATED = {
+    "rankskew_audit_age_seconds",
+    "rankskew_audit_check",
+    "rankskew_collector_last_success_timestamp_seconds",
+    "rankskew_event_lines_total",
+    "rankskew_exporter_web_config_last_reload_success_timestamp_seconds",
+    "rankskew_exporter_web_config_last_reload_successful",
+    "rankskew_gpu_mig_info",
+    "rankskew_gpu_mig_memory_total_bytes",
+    "rankskew_gpu_mig_memory_used_bytes",
+    "rankskew_gpu_mig_sm_active_ratio",
+    "rankskew_group_wait_seconds_total",
+    "rankskew_infiniband_congestion_events_total",
+    "rankskew_nccl_bus_bandwidth_bytes_per_second",
+    "rankskew_nvml_call_stuck_seconds",
+    "rankskew_node_starved_ranks",
+    "rankskew_nvml_error_info",
+    "rankskew_rank_pod_info",
+}
+
+
+def fleet(directory: Path, *faults: str, clock: Clock | None = None) -> Fleet:
+    plans = equal_jobs(2, 4, 1, [parse(fault) for fault in faults])
+    return Fleet(plans, directory, clock or Clock(), EVERYTHING)
+
+
+def get(fleet: Fleet, path: str) -> Answer:
+    answer = ask(fleet_app(fleet, "a fleet"), "GET", path, host="sim:9919")
+    assert answer is not None
+    return answer
+
+
+def samples(fleet: Fleet, node: str) -> dict[str, list[tuple[dict[str, str], float]]]:
+    text = get(fleet, f"/node/{node}/metrics").text
+    found: dict[str, list[tuple[dict[str, str], float]]] = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            found.setdefault(sample.name, []).append((sample.labels, sample.value))
+    return found
+
+
+def test_discovery_lists_each_node_with_its_own_page(tmp_path: Path) -> None:
+    """Prometheus finds all nodes behind the address that it asked, told apart by instance."""
+    groups: list[dict[str, Any]] = get(fleet(tmp_path), "/sd").content
+
+    assert [group["targets"] for group in groups] == [["sim:9919"], ["sim:9919"]]
+    assert [group["labels"] for group in groups] == [
+        {
+            "__metrics_path__": f"/node/sim-0{n}/metrics",
+            "instance": f"sim-0{n}:9917",
+            "cluster": "simulated",
+        }
+        for n in range(2)
+    ]
+
+
+def test_tour_exposes_what_real_exporters_do(tmp_path: Path) -> None:
+    """Some node of the tour has each series that documentation lists, except a few."""
+    clock = Clock()
+    simulated = Fleet(tour(), tmp_path, clock, EVERYTHING)
+    for node in simulated.nodes:
+        samples(simulated, node)  # Work, and faults that last, are told from two scrapes on.
+    clock.seconds += 50  # An exporter of the tour goes down after a minute.
+    seen = {name for node in simulated.nodes for name in samples(simulated, node)}
+    real = {exposed_name(f) for _, _, found in families_by_collector() for f in found}
+
+    assert real - seen == NOT_SIMULATED
+
+
+def test_simulated_node_leaves_psutil_as_it_was(tmp_path: Path) -> None:
+    """psutil has one path per process, and other code in it may read the real one."""
+    before = psutil.PROCFS_PATH
+    found = samples(fleet(tmp_path), "sim-00")
+
+    assert found["rankskew_node_memory_total_bytes"][0][1] == MEMORY_KIB * 1024
+    assert before == psutil.PROCFS_PATH
+
+
+def test_gpu_of_a_thermal_fault_is_hot_and_slow(tmp_path: Path) -> None:
+    """What explains the late rank is on its GPU, and on no other."""
+    found = samples(fleet(tmp_path, "thermal:node=1,gpu=2"), "sim-01")
+    clocks = {
+        labels["gpu"]: value
+        for labels, value in found["rankskew_gpu_clock_hertz"]
+        if labels["clock"] == "sm"
+    }
+
+    assert min(clocks, key=lambda gpu: clocks[gpu]) == "2"
+    assert clocks["2"] < 0.8 * clocks["1"]
+
+
+def test_host_is_read_as_often_as_by_an_exporter(tmp_path: Path) -> None:
+    """A collector in the background has the same reading for five seconds; GPUs are read anew."""
+    clock = Clock()
+    simulated = fleet(tmp_path, clock=clock)
+    pages = []
+    for seconds in (5, 3, 3):
+        clock.seconds += seconds
+        pages.append(samples(simulated, "sim-00"))
+    disk, energy = (
+        [page[name][0][1] for page in pages]
+        for name in (
+            "rankskew_node_disk_busy_seconds_total",
+            "rankskew_gpu_energy_joules_total",
+        )
+    )
+
+    assert disk[0] == disk[1] < disk[2]
+    assert energy[0] < energy[1] < energy[2]
+
+
+def test_page_of_a_node_is_the_real_one(tmp_path: Path) -> None:
+    """The live page of a simulated node says who is late."""
+    live = get(fleet(tmp_path, "loader:node=1,gpu=2"), "/node/sim-01/api/v1/live").content
+
+    assert "ank 6 is slow loading data" in live["jobs"][0]["verdict"]["sentence"]
+    assert get(fleet(tmp_path), "/node/sim-01/").status == 200
+
+
+def test_page_that_is_open_moves_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that somebody looks at goes on by itself for a while; the others cost nothing."""
+    clock = Clock()
+    simulated = fleet(tmp_path, clock=clock)
+    get(simulated, "/node/sim-01/")
+    get(simulated, "/node/sim-00/metrics")
+    advanced: list[str] = []
+    monkeypatch.setattr(SimulatedNode, "advance", lambda node, at: advanced.append(node.name))
+    monkeypatch.setattr("fleet_simulator.fleet.LOOK_SECONDS", 0.0)
+
+    async def a_moment() -> None:
+        fresh = asyncio.create_task(simulated.keep_pages_fresh())
+        await asyncio.sleep(0.05)
+        fresh.cancel()
+
+    asyncio.run(a_moment())
+    assert set(advanced) == {"sim-01"}
+    clock.seconds += LOOKED_AT_SECONDS
+    advanced.clear()
+    asyncio.run(a_moment())
+    assert advanced == []
+
+
+def test_exporter_that_goes_down_answers_before(tmp_path: Path) -> None:
+    """Prometheus sees the node first and misses it later."""
+    clock = Clock()
+    simulated = fleet(tmp_path, "down:node=1,after=30s", clock=clock)
+    before = get(simulated, "/node/sim-01/metrics").status
+    clock.seconds += 31
+
+    assert before == 200
+    assert get(simulated, "/node/sim-01/metrics").status == 503
+    assert get(simulated, "/node/sim-00/metrics").status == 200
+
+
+def test_unknown_node_gets_a_plain_sentence(tmp_path: Path) -> None:
+    """A mistyped address says where the list is."""
+    answer = get(fleet(tmp_path), "/node/sim-77/metrics")
+
+    assert answer.status == 404
+    assert answer.text == "There is no node 'sim-77'; / lists them.\n"
+
+
+@pytest.mark.parametrize("path", ["/", "/-/ready"])
+def test_fleet_answers(tmp_path: Path, path: str) -> None:
+    """The list of nodes and the readiness check work."""
+    assert get(fleet(tmp_path), path).status == 200

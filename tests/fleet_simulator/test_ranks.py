@@ -1,0 +1,134 @@
+"""What the simulated ranks report adds up, as it does for real ranks."""
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import pytest
+
+from fleet_simulator.faults.asked import parse
+from fleet_simulator.faults.kinds import BY_NAME
+from fleet_simulator.judged import Judged, Said
+from fleet_simulator.plan import JobPlan
+from fleet_simulator.ranks import SimulatedRank
+from fleet_simulator.training import Training
+from rank_probe.wire.snapshot import Snapshot
+
+LATE_RANK = 6
+
+
+def training(*faults: str) -> Training:
+    return Training(JobPlan("job", 0, 2, 4, tuple(parse(fault) for fault in faults)))
+
+
+def reports(
+    run: Training, rank: int, times: Iterable[float], said: Said | None = None
+) -> list[Snapshot]:
+    simulated = SimulatedRank(run, rank, f"GPU-{rank}", unix_start=1e9)
+    return [simulated.snapshot(at, said) for at in times]
+
+
+def mean_step(first: Snapshot, last: Snapshot) -> dict[str, float]:
+    steps = last.steps - first.steps
+    return {
+        stage: (last.stage_seconds[stage] - first.stage_seconds.get(stage, 0.0)) / steps
+        for stage in last.stage_seconds
+    }
+
+
+@pytest.mark.parametrize("kind", BY_NAME)
+def test_counters_never_decrease(kind: str) -> None:
+    """Whatever is wrong with a job, Prometheus sees no counter reset."""
+    for rank in (0, LATE_RANK):
+        for one, next_one in pairwise(reports(training(f"{kind}:node=1,gpu=2"), rank, range(60))):
+            assert next_one.steps >= one.steps
+            assert next_one.busy_seconds >= one.busy_seconds
+            assert (next_one.gc_pause_seconds or 0) >= (one.gc_pause_seconds or 0)
+            assert (next_one.tokens or 0) >= (one.tokens or 0)
+            for stage, seconds in one.stage_seconds.items():
+                assert next_one.stage_seconds[stage] >= seconds
+
+
+def test_stages_add_up_to_the_wall_time() -> None:
+    """Own work and wait fill the steps of each rank, late or not."""
+    run = training("loader:node=1,gpu=2")
+    for rank in (0, LATE_RANK):
+        first, last = reports(run, rank, (0.0, 300.0))
+        wall = (last.steps - first.steps) * run.phase(0.0).step_seconds
+
+        assert sum(mean_step(first, last).values()) * (last.steps - first.steps) == pytest.approx(
+            wall, rel=0.01
+        )
+
+
+def test_late_rank_works_longest_and_waits_least() -> None:
+    """The one idea: the delay of one rank shows as waiting on all others."""
+    run = training("loader:node=1,gpu=2")
+    steps = {rank: mean_step(*reports(run, rank, (0.0, 300.0))) for rank in range(8)}
+
+    assert min(steps, key=lambda rank: steps[rank]["sync"]) == LATE_RANK
+    assert max(steps, key=lambda rank: steps[rank]["data"]) == LATE_RANK
+
+
+def test_fault_begins_when_it_was_asked_to() -> None:
+    """Before its onset the job is healthy, after it its steps are longer."""
+    run = training("thermal:node=1,gpu=2,after=60s")
+    before, onset, after = reports(run, LATE_RANK, (0.0, 60.0, 120.0))
+
+    assert mean_step(onset, after)["backward"] > 1.3 * mean_step(before, onset)["backward"]
+    assert after.steps - onset.steps < onset.steps - before.steps
+
+
+def test_stuck_rank_stays_in_its_stage_while_the_others_wait() -> None:
+    """No rank steps, and each says how long it has been where it is."""
+    run = training("hang:node=1,gpu=2,after=10s")
+    stuck, waiting = (reports(run, rank, (5.0, 15.0, 40.0)) for rank in (LATE_RANK, 0))
+
+    assert stuck[1].steps == stuck[2].steps == waiting[2].steps > stuck[0].steps - 1
+    assert (stuck[2].stage, waiting[2].stage) == ("data", "sync")
+    assert stuck[2].stage_elapsed_seconds == waiting[2].stage_elapsed_seconds == 30.0
+
+
+def test_verdict_names_the_late_rank_and_what_it_costs() -> None:
+    """The seven others wait for it nearly all of its extra time."""
+    run = training("loader:node=1,gpu=2")
+    said = Judged(run).at(0.0)
+    assert said is not None
+    late = said.verdict.late
+
+    assert [(each.rank, each.stage, each.kind) for each in late] == [
+        (LATE_RANK, "data", "persistent")
+    ]
+    extra = run.phase(0.0).extra(LATE_RANK)["data"]
+    assert late[0].gpus_lost == pytest.approx(7 * extra / run.phase(0.0).step_seconds, rel=0.1)
+    assert said.verdict.slowdown == pytest.approx(1.5, rel=0.2)
+
+
+def test_nobody_is_late_in_turn_for_long() -> None:
+    """A rotating fault costs GPUs and has no culprit."""
+    said = Judged(training("rotating")).at(0.0)
+    assert said is not None
+
+    assert said.verdict.late == ()
+    assert said.verdict.gpus_lost["rotating"] > 1.5
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason"), [("nosync", "no_sync"), ("nojoin", None), ("starting", None)]
+)
+def test_job_that_cannot_be_judged_gets_no_names(fault: str, reason: str | None) -> None:
+    """A reason or no verdict at all, as from the real join."""
+    said = Judged(training(fault)).at(0.0)
+
+    assert (said.verdict.reason if said else None) == reason
+    assert said is None or said.verdict.late == ()
+
+
+def test_verdict_of_a_hung_job_grows_old() -> None:
+    """Without steps there is nothing to judge: the last word stays that of before the hang."""
+    run = training("hang:node=1,gpu=2,after=10s")
+    said = Judged(run).at(100.0)
+    (repeated,) = reports(run, 0, [100.0], said)
+
+    assert repeated.verdict_age_seconds == pytest.approx(90.0, abs=0.1)
+    assert repeated.verdict is not None
+    assert repeated.verdict["late"] == []

@@ -1,0 +1,287 @@
+"""Each fault leaves the traces from which its cause is concluded, in its place and nowhere else."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleet_simulator.faults.asked import parse
+from fleet_simulator.fleet import Fleet
+from fleet_simulator.judged import Judged
+from fleet_simulator.plan import tour
+from tests.fleet_simulator.test_fleet import fleet, get, samples
+from tests.fleet_simulator.test_ranks import LATE_RANK, mean_step, reports, training
+
+NODE, GPU = "sim-01", "2"
+
+
+def only(found: list[tuple[dict[str, str], float]], **wanted: str) -> float:
+    """Return the value of the one sample that has the *wanted* labels."""
+    (value,) = [value for labels, value in found if wanted.items() <= labels.items()]
+    return value
+
+
+@pytest.mark.parametrize(
+    ("kind", "series", "labels", "least"),
+    [
+        ("thermal", "rankskew_gpu_throttle_seconds_total", {"reason": "sw_thermal_slowdown"}, 200),
+        ("foreign", "rankskew_gpu_foreign_processes", {}, 1),
+        ("memory", "rankskew_gpu_ecc_errors_total", {"type": "uncorrected"}, 20),
+        ("nvlink", "rankskew_gpu_nvlink_errors_total", {"type": "crc"}, 100),
+        ("decoder", "rankskew_gpu_decoder_utilization_ratio", {}, 0.95),
+        ("pstate", "rankskew_gpu_performance_state", {}, 2),
+    ],
+)
+def test_trace_is_on_the_gpu(
+    tmp_path: Path, kind: str, series: str, labels: dict[str, str], least: float
+) -> None:
+    """What is wrong with a GPU shows on that GPU, and on none of its neighbours."""
+    found = samples(fleet(tmp_path, f"{kind}:node=1,gpu={GPU}"), NODE)[series]
+
+    assert only(found, gpu=GPU, **labels) >= least
+    assert only(found, gpu="1", **labels) == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "series", "times"),
+    [
+        ("cpu", "rankskew_rank_cgroup_throttled_seconds_total", 10),
+        ("cpu", "rankskew_rank_cgroup_throttled_periods_total", 10),
+        ("storage", "rankskew_rank_read_bytes_total", 10),
+        ("storage", "rankskew_rank_major_faults_total", 10),
+        ("checkpoint", "rankskew_rank_written_bytes_total", 10),
+        ("gc", "rankskew_gc_pause_seconds_total", 10),
+    ],
+)
+def test_trace_is_on_the_rank(tmp_path: Path, kind: str, series: str, times: float) -> None:
+    """What a rank does more than its peers is counted for it alone."""
+    found = samples(fleet(tmp_path, f"{kind}:node=1,gpu={GPU}"), NODE)[series]
+    mine, peers = only(found, rank=str(LATE_RANK)), only(found, rank="5")
+
+    assert mine > times * peers
+
+
+@pytest.mark.parametrize(
+    ("kind", "series"),
+    [
+        ("aer", "rankskew_gpu_pcie_errors_total"),
+        ("aer", "rankskew_gpu_pcie_replays_total"),
+        ("weaklink", "rankskew_gpu_nvlink_link_errors_total"),
+    ],
+)
+def test_link_of_the_gpu_counts_errors(tmp_path: Path, kind: str, series: str) -> None:
+    """A bad link has thousands of errors, that of its neighbour the few of its life."""
+    found = samples(fleet(tmp_path, f"{kind}:node=1,gpu={GPU}"), NODE)[series]
+
+    assert only(found, gpu=GPU) > 3000
+    assert only(found, gpu="1") < 10
+
+
+def test_longer_samples_are_counted_in_tokens() -> None:
+    """A rank with uneven batches trains on more tokens in as many steps."""
+    (mine,), (peers,) = (
+        reports(training("batches:node=1,gpu=2"), rank, [0.0]) for rank in (LATE_RANK, 5)
+    )
+
+    assert mine.steps == peers.steps
+    # The fault is 300 s old, of an hour.
+    assert 1.02 < (mine.tokens or 0) / (peers.tokens or 1) < 1.3
+
+
+def test_node_that_is_short_of_cpu_waits(tmp_path: Path) -> None:
+    """The pressure is the node's own, and the judge names the node and not a rank."""
+    simulated = fleet(tmp_path, "node:node=1")
+    waited = [
+        only(
+            samples(simulated, name)["rankskew_node_pressure_waiting_seconds_total"], resource="cpu"
+        )
+        for name in ("sim-00", NODE)
+    ]
+    said = Judged(training("node:node=1")).at(0.0)
+
+    assert waited[1] > waited[0] + 100
+    assert said is not None
+    assert sorted(late.rank for late in said.verdict.late) == [4, 5, 6, 7]
+    assert {late.kind for late in said.verdict.late} == {"node"}
+
+
+def test_network_of_a_node_drops_packets(tmp_path: Path) -> None:
+    """Drops are counted where they happen, on the device and not on its peers."""
+    simulated = fleet(tmp_path, "network:node=1")
+    drops = [
+        only(samples(simulated, name)["rankskew_node_network_receive_drops_total"])
+        for name in ("sim-00", NODE)
+    ]
+
+    assert drops[0] == 0
+    assert drops[1] > 1000
+
+
+@pytest.mark.parametrize(
+    ("kind", "series", "labels", "times"),
+    [
+        ("congestion", "rankskew_infiniband_transmit_wait_total", {}, 2),
+        ("retransmits", "rankskew_node_tcp_retransmitted_segments_total", {}, 10),
+        ("slowport", "rankskew_infiniband_rate_bytes_per_second", {"device": "mlx5_0"}, 0.25),
+    ],
+)
+def test_network_of_a_node_is_worse(
+    tmp_path: Path, kind: str, series: str, labels: dict[str, str], times: float
+) -> None:
+    """What is wrong with the network of one node shows there, held against another node."""
+    simulated = fleet(tmp_path, f"{kind}:node=1")
+    usual, odd = (only(samples(simulated, name)[series], **labels) for name in ("sim-00", NODE))
+
+    assert odd >= times * usual
+    assert (odd < usual) == (times < 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "series", "labels", "least"),
+    [
+        ("disk", "rankskew_node_disk_busy_seconds_total", {"device": "nvme0n1"}, 200),
+        ("disk", "rankskew_node_disk_read_seconds_total", {"device": "nvme0n1"}, 200),
+        ("cpuheat", "rankskew_node_cpu_throttled_seconds_total", {}, 150),
+        ("numa", "rankskew_node_numa_misses_total", {}, 10_000_000),
+    ],
+)
+def test_trace_is_on_the_node(
+    tmp_path: Path, kind: str, series: str, labels: dict[str, str], least: float
+) -> None:
+    """What a node's storage, CPUs or memory do is counted there and not on its peer."""
+    simulated = fleet(tmp_path, f"{kind}:node=1")
+    usual, odd = (only(samples(simulated, name)[series], **labels) for name in ("sim-00", NODE))
+
+    assert odd > usual + least
+
+
+@pytest.mark.parametrize("fstype", ["nfs", "lustre"])
+def test_slow_file_system_is_the_one_that_is_shown(tmp_path: Path, fstype: str) -> None:
+    """Of a node's two file systems, the slow one takes the most time."""
+    simulated = fleet(tmp_path, f"{fstype}:node=1")
+    (_, usual), (labels, odd) = (
+        samples(simulated, name)["rankskew_node_mount_operation_seconds_total"][0]
+        for name in ("sim-00", NODE)
+    )
+
+    assert labels["fstype"] == fstype
+    # 2.66 s per second since the fault began, as of up to 15 s ago: mounts are not read more often.
+    assert odd > usual + 750
+
+
+@pytest.mark.parametrize(("kind", "share"), [("cpuheat", 0.6), ("cpuclock", 0.4)])
+def test_cpus_of_a_node_run_slower(tmp_path: Path, kind: str, share: float) -> None:
+    """The clock of the busy CPUs is lower than on its peer."""
+    simulated = fleet(tmp_path, f"{kind}:node=1")
+    usual, odd = (
+        only(samples(simulated, name)["rankskew_node_cpu_clock_hertz"]) for name in ("sim-00", NODE)
+    )
+
+    assert odd == pytest.approx(share * usual)
+
+
+def test_process_that_the_kernel_kills_is_counted(tmp_path: Path) -> None:
+    """On the node of that rank, whichever of its GPUs it is on."""
+    simulated = fleet(tmp_path, f"oom:node=1,gpu={GPU},after=0s")
+    kills = [
+        only(samples(simulated, name)["rankskew_node_oom_kills_total"]) for name in ("sim-00", NODE)
+    ]
+
+    assert kills == [0, 1]
+
+
+def test_ranks_that_were_never_seen_are_absent_from_the_verdict() -> None:
+    """The judge has compared the others, and says how many it misses."""
+    said = Judged(training("missing:node=1")).at(0.0)
+    assert said is not None
+
+    assert (said.verdict.ranks, said.verdict.absent) == ({"all": 4}, 4)
+
+
+def live(simulated: Fleet, node: str = NODE) -> dict[str, Any]:
+    document: dict[str, Any] = get(simulated, f"/node/{node}/api/v1/live").content
+    return document
+
+
+@pytest.mark.parametrize(
+    ("job_id", "state"),
+    [
+        ("healthy", "healthy"),
+        ("thermal", "straggler"),
+        ("node", "slow_node"),
+        ("rotating", "rotating"),
+        ("hang", "hung"),
+        ("frozen", "hung"),
+        ("lost", "hung"),
+        ("deadlock", "hung"),
+        ("killed", "ranks_missing"),
+        ("memory", "healthy"),
+        ("missing", "ranks_missing"),
+        ("nosync", "not_judgeable"),
+        ("nojoin", "straggler"),
+        ("off", "not_judgeable"),
+        ("starting", "starting"),
+        ("finished", "finished"),
+        ("noprobe", "no_probe"),
+    ],
+)
+def test_live_page_of_the_tour_shows_the_state(tmp_path: Path, job_id: str, state: str) -> None:
+    """Each state that one node can know is there to be seen, on the node that has the fault."""
+    (plan,) = [plan for plan in tour() if plan.job_id == job_id]
+    number = plan.faults[0].node if plan.faults else plan.first_node
+    # Of the missing ranks the other node knows.
+    number -= job_id == "missing"
+    (job,) = live(Fleet([plan], tmp_path, lambda: 5_000.0), f"sim-{number:02}")["jobs"]
+
+    assert (job["job_id"], job["verdict"]["state"]) == (job_id, state)
+
+
+@pytest.mark.parametrize(("job_id", "reason"), [("nosync", "no_sync"), ("off", "off")])
+def test_live_page_of_the_tour_shows_the_reason(tmp_path: Path, job_id: str, reason: str) -> None:
+    """Jobs that cannot be judged are told apart by what is missing."""
+    (plan,) = [plan for plan in tour() if plan.job_id == job_id]
+    (job,) = live(Fleet([plan], tmp_path, lambda: 5_000.0), f"sim-{plan.first_node:02}")["jobs"]
+
+    assert job["verdict"]["reason"] == reason
+
+
+def test_rank_without_a_measured_wait_has_none() -> None:
+    """Where collectives are not timed, a rank that waits looks like one that works."""
+    first, last = reports(training("nosync"), 0, (0.0, 60.0))
+
+    assert "sync" not in mean_step(first, last)
+
+
+def test_last_step_is_the_end_of_one() -> None:
+    """The age of the last step swings between nothing and one step, as on real ranks."""
+    run = training()
+    for at in (0.0, 0.1, 7.3, 100.0):
+        ended = run.last_step_seconds(at)
+
+        assert at - run.phase(at).step_seconds <= ended <= at
+        assert run.steps(ended + 1e-6) == run.steps(at) == run.steps(ended - 1e-6) + 1
+
+
+@pytest.mark.parametrize(("kind", "has_lines"), [("loader", True), ("thermal", False)])
+def test_line_of_code_is_named_where_code_is_slow(kind: str, has_lines: bool) -> None:
+    """A hot GPU is nobody's line; a slow loader is."""
+    run = training(f"{kind}:node=1,gpu=2")
+    said = Judged(run).at(0.0)
+    (mine,), (peers,) = (reports(run, rank, [0.0], said) for rank in (LATE_RANK, 0))
+
+    assert bool(mine.late_lines) == has_lines
+    assert not peers.late_lines
+
+
+def test_tour_of_nodes_with_one_gpu_has_its_faults_on_it() -> None:
+    """--gpus 1 is a fleet too: no fault is on a GPU that is not there."""
+    assert {fault.gpu for plan in tour(1) for fault in plan.faults} == {0}
+
+
+def test_fault_of_the_command_line_is_that_of_the_tour() -> None:
+    """A kind begins at the same time, however it was asked for."""
+    asked = {plan.job_id: parse(plan.job_id) for plan in tour() if plan.faults}
+
+    assert {job_id: fault.begins_seconds for job_id, fault in asked.items()} == {
+        plan.job_id: plan.faults[0].begins_seconds for plan in tour() if plan.faults
+    }

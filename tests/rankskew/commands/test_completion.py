@@ -1,0 +1,75 @@
+"""A shell that has read the script completes the commands and flags of `rankskew`."""
+
+import subprocess
+
+import pytest
+
+from exporter.settings import flags
+from rankskew.__main__ import main
+from rankskew.commands.completion import SHELLS
+from rankskew.commands.table import COMMANDS
+from tests.rankskew.test_cli import without_extra
+
+# What bash does at a tab: the words so far, then the function that the script has registered.
+TAB = """
+{script}
+COMP_WORDS=({words}) COMP_CWORD=$(( ${{#COMP_WORDS[@]}} - 1 ))
+function=$(complete -p rankskew | sed 's/.*-F \\([^ ]*\\).*/\\1/')
+$function rankskew "${{COMP_WORDS[COMP_CWORD]}}" "${{COMP_WORDS[COMP_CWORD-1]}}"
+printf '%s\\n' "${{COMPREPLY[@]}}"
+"""
+
+
+def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what `rankskew completion` prints."""
+    assert main(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("ex", {"exporter"}),
+        ("''", set(COMMANDS)),
+        ("replay --js", {"--json"}),
+        ("exporter --log", {"--log.format", "--log.level"}),
+        ("exporter --no-collector.gpu_x", {"--no-collector.gpu_xid"}),
+        ("control llama d", {"detail"}),
+        ("gpus re", {"release", "resume"}),
+        ("completion z", {"zsh"}),
+    ],
+)
+def test_bash_completes(typed: str, offered: set[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """bash accepts the script, and offers the commands, flags and choices that begin so."""
+    program = TAB.format(script=script("bash", capsys), words=f"rankskew {typed}")
+    done = subprocess.run(
+        ["bash", "--norc", "-c", program], capture_output=True, text=True, check=True
+    )
+
+    assert done.stderr == ""
+    assert set(done.stdout.split()) == offered
+
+
+def test_bash_parses_the_script(capsys: pytest.CaptureFixture[str]) -> None:
+    """`bash -n` finds nothing wrong with it."""
+    subprocess.run(["bash", "-n"], input=script("bash", capsys), text=True, check=True)
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_each_shell_is_told_every_command_and_flag(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The script is made from the parsers, so it misses nothing."""
+    printed = script(shell, capsys)
+
+    assert "rankskew" in printed
+    for name in [*COMMANDS, *(flag.name.lstrip("-") for _, flag in flags())]:
+        assert name in printed
+
+
+def test_base_install_says_how_to_get_it() -> None:
+    """The script is made by a package of the extra."""
+    ended = without_extra("completion", "bash")
+
+    assert ended.returncode == 2
+    assert "shtab is not installed: run pip install 'rankskew[exporter]'" in ended.stderr

@@ -1,0 +1,137 @@
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from exporter.errors import UsageError
+from rankskew.client.fetch import Trouble
+from rankskew.client.prometheus import Prometheus
+from rankskew.compare.choose import compare_recorded, compare_traces
+from rankskew.compare.comparison import IMPROVED, NO_WORSE, WORSE, Comparison
+from rankskew.replay.traces import Run, read_traces
+from tests.exporter.recorded import record
+from tests.rankskew.client.servers import Answer, json_answer, serving
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A job of which rank 3 is late until step 200, at 252 s; it ends at 547 s."""
+    path = record(
+        tmp_path_factory.mktemp("trace") / "job.csv",
+        late=lambda rank, step: 0.2 if rank == 3 and step < 200 else 0.0,
+        ranks=4,
+        steps=480,
+    )
+    return read_traces([path])[0]
+
+
+def ask(run: Run, asked: str, window_seconds: float = 600) -> Comparison:
+    return compare_traces([run], asked, window_seconds)
+
+
+def test_ranges_of_steps_are_compared(run: Run) -> None:
+    """Both ends of a range belong to it."""
+    found = ask(run, "0-199..200-399")
+
+    assert found.verdict == IMPROVED
+    assert (found.before.steps, found.after.steps) == (200, 200)
+    assert found.before.what == "Before (steps 0 to 199)"
+    assert found.cost is not None
+    assert found.cost.ratio is not None
+    assert found.cost.ratio.value == pytest.approx(1.08 / 1.26, abs=0.02)
+
+
+def test_the_other_way_round_it_is_worse(run: Run) -> None:
+    """Ranges may be in any order."""
+    assert ask(run, "200-399..0-199").verdict == WORSE
+
+
+def test_times_of_the_run_are_compared(run: Run) -> None:
+    """A window ends with A, and another begins with B."""
+    found = ask(run, "4m..5m", window_seconds=200)
+
+    assert found.verdict == IMPROVED
+    assert found.before.what == "Before (0:00:40 to 0:04:00)"
+    assert found.after.what == "After (0:05:00 to 0:08:20)"
+
+
+def test_one_range_is_refused(run: Run) -> None:
+    """A range of steps and a time cannot be compared."""
+    with pytest.raises(UsageError, match="two ranges of steps"):
+        ask(run, "0-199..5m")
+
+
+def test_two_jobs_are_compared_without_their_first_steps(tmp_path: Path) -> None:
+    """Both are taken whole, less the steps that fill caches."""
+    runs = [
+        read_traces([record(tmp_path / f"{name}.csv", ranks=2, steps=205, step_seconds=seconds)])[0]
+        for name, seconds in (("old", 1.0), ("new", 0.9))
+    ]
+    runs[1].job_id = "new"
+    found = compare_traces(runs, "job:j..job:new", 600)
+
+    assert found.verdict == IMPROVED
+    assert (found.before.job_id, found.after.job_id) == ("j", "new")
+    assert found.after.steps == 200
+
+
+def test_a_job_that_is_not_there_is_refused(run: Run) -> None:
+    """The message lists those that are."""
+    with pytest.raises(UsageError, match="no job 'x'; there are: j"):
+        compare_traces([run], "job:j..job:x", 600)
+    with pytest.raises(UsageError, match="two jobs"):
+        ask(run, "job:j..5m")
+
+
+def test_of_several_jobs_one_must_be_named(run: Run, tmp_path: Path) -> None:
+    """Times belong to one job."""
+    other = read_traces([record(tmp_path / "b.csv", steps=20)])[0]
+    other.job_id = "new"
+    with pytest.raises(UsageError, match="name one with --job: j, new"):
+        compare_traces([run, other], "0-199..200-399", 600)
+    assert compare_traces([run, other], "200-359..320-479", 600, "j").verdict == NO_WORSE
+
+
+@contextmanager
+def knowing(*jobs: dict[str, str]) -> Iterator[Prometheus]:
+    """A Prometheus that knows these *jobs* at any time, and nothing of them."""
+
+    def answer(path: str, form: dict[str, str]) -> Answer:
+        asks = "group by (cluster, job_id)" in form["query"]
+        result = [{"metric": job, "value": [1, "1"]} for job in jobs if asks]
+        return json_answer({"status": "success", "data": {"result": result}})
+
+    with serving(answer) as url:
+        yield Prometheus(url)
+
+
+def test_the_only_job_needs_no_name() -> None:
+    """It is found in the series at the end of both periods."""
+    with knowing({"job_id": "llama"}) as prometheus:
+        found = compare_recorded(prometheus, "1000..2000", 600, now=3000)
+
+    assert found.before.job_id == "llama"
+    assert found.before.what == "Before (1970-01-01 00:06:40 to 00:16:40 UTC)"
+    assert found.after.what == "After (1970-01-01 00:33:20 to 00:43:20 UTC)"
+
+
+@pytest.mark.parametrize(
+    ("jobs", "job_id", "message"),
+    [
+        ([], None, "No job ran at the end of both periods"),
+        ([], "x", "no steps of a job 'x' at the end of both periods"),
+        ([{"job_id": "a"}, {"job_id": "b"}], None, "Give --job; these ran in both periods: a, b"),
+        (
+            [{"job_id": "a", "cluster": "x"}, {"job_id": "a", "cluster": "y"}],
+            "a",
+            "Several clusters have a job 'a'; give --cluster: x, y",
+        ),
+    ],
+)
+def test_a_job_that_is_none_or_many_is_refused(
+    jobs: list[dict[str, str]], job_id: str | None, message: str
+) -> None:
+    """Each with a sentence that says what to give."""
+    with knowing(*jobs) as prometheus, pytest.raises(Trouble, match=message):
+        compare_recorded(prometheus, "1000..2000", 600, now=3000, job_id=job_id)

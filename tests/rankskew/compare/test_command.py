@@ -1,0 +1,74 @@
+import json
+
+import pytest
+
+from exporter.errors import UsageError
+from rankskew.commands.diagnose import run
+from tests.exporter.recorded import record
+
+NOWHERE = "http://127.0.0.1:1"
+
+
+@pytest.fixture(scope="module")
+def trace(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A trace of a job whose rank 3 is late until step 160."""
+    path = record(
+        tmp_path_factory.mktemp("trace") / "job.csv",
+        late=lambda rank, step: 0.3 if rank == 3 and step < 160 else 0.0,
+        ranks=4,
+        steps=320,
+    )
+    return str(path)
+
+
+def test_an_improvement_exits_0(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The verdict is the first line."""
+    status = run(["--trace", trace, "--compare", "0-159..160-319"])
+
+    assert status == 0
+    assert capsys.readouterr().out.startswith("job j: improved\nSteps take 0.")
+
+
+def test_a_loss_exits_1(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """As Markdown the verdict is the heading."""
+    status = run(["--trace", trace, "--compare", "160-319..0-159", "--markdown"])
+
+    assert status == 1
+    assert capsys.readouterr().out.startswith("## job j: worse\n")
+
+
+def test_too_few_steps_exit_2(trace: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """The document says why."""
+    status = run(["--trace", trace, "--compare", "0-19..160-319", "--json"])
+
+    assert status == 2
+    said = json.loads(capsys.readouterr().out)
+    assert said["verdict"] == "cannot_tell"
+    assert said["why"].startswith("Before (steps 0 to 19) has only 20 steps; at least 150 are")
+
+
+def test_a_silent_prometheus_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
+    """One sentence on stderr, and a document for a program."""
+    status = run(["--prometheus", NOWHERE, "--compare=-30m..-10m", "--json"])
+
+    said = capsys.readouterr()
+    assert status == 2
+    assert said.err.startswith(f"rankskew: {NOWHERE} does not answer: ")
+    assert json.loads(said.out)["verdict"] == "cannot_tell"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--compare", "14:05..14:20"], "needs --prometheus or --trace"),
+        (["--prometheus", NOWHERE, "--compare", "14:05"], "is not A..B"),
+        (["--prometheus", NOWHERE, "--compare", "1..2", "--since", "2h"], "leave out --at and"),
+        (["--trace", "x", "--compare", "1-2..3-4", "--cluster", "c"], "a trace knows no clusters"),
+        (["--trace", "x", "--compare", "1-2..3-4", "--time-scale", "2"], "leave out --time-scale"),
+        (["--prometheus", NOWHERE, "--window", "5m"], "--window needs --compare"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(arguments: list[str], message: str) -> None:
+    """Each with a sentence that says what to do."""
+    with pytest.raises(UsageError, match=message):
+        run(arguments)

@@ -1,0 +1,330 @@
+"""A job at one moment, from the series that the rules record."""
+
+import pytest
+
+from rankskew.client.fetch import Trouble
+from rankskew.diagnose.model import BALANCED, CANNOT_TELL, FOUND, CannotTell, Report
+from rankskew.diagnose.prometheus.read import read
+from rankskew.diagnose.words import rows
+from tests.rankskew.client.servers import serving
+from tests.rankskew.diagnose.prometheus.jobs import WHO, ask, losses, straggler
+from tests.rankskew.top import fake_prometheus as fake
+from tests.rankskew.top.fake_prometheus import NOW, FakePrometheus, Series, series
+
+
+def test_late_rank_is_told_with_all_that_is_known() -> None:
+    """Where it is, since when, its line of code, its cause, and the commands with its process."""
+    said = ask(straggler())
+    (finding,) = said.findings
+
+    assert (said.outcome, said.state, said.gpu_hour_price) == (FOUND, "straggler", 2.5)
+    assert (finding.rank, finding.stage, finding.cause, finding.detail) == (
+        6,
+        "data",
+        "input",
+        "workers",
+    )
+    assert (finding.place.node, finding.place.pid, finding.place.gpu) == ("n2", 4006, "2")
+    assert (finding.explains, finding.since_seconds) == (0.97, 240.0)
+    assert finding.cause_text == "3 of its workers never wait, 0 of its peers'"
+    assert (finding.figure, finding.value, finding.peers_value) == ("saturated_workers", 3.0, 0.0)
+    assert [line.place for line in finding.lines] == ["f (c.py:1)"]
+    assert finding.first == "`py-spy dump --pid 4006` on n2"
+    assert finding.steps[0].do.startswith("`py-spy dump --pid 4006` on n2")
+    assert finding.links[0].endswith("docs/playbook/input.md")
+
+
+def test_node_has_its_name_instead_of_its_address() -> None:
+    """What is read and typed has the name; the address stays for queries."""
+    address = {"instance": "10.0.0.2:9917"}
+    samples = [
+        (labels | address if "instance" in labels else labels, value)
+        for labels, value in straggler()
+    ]
+    name = series("rankskew_exporter_build_info", nodename="gpu-2", job_id="", **address)
+    said = ask([*samples, name])
+    (finding,) = said.findings
+
+    assert (finding.place.node, finding.place.instance) == ("gpu-2", "10.0.0.2:9917")
+    assert finding.steps[0].do.startswith("`py-spy dump --pid 4006` on gpu-2")
+    assert dict(rows(finding, None))["Where"].startswith("gpu-2, GPU 2, ")
+
+
+def test_loss_is_split_by_kind_rank_and_stage() -> None:
+    """The parts add up to what the job loses."""
+    lost = ask(straggler()).loss
+
+    assert lost is not None
+    assert lost.gpus == pytest.approx(2.0)
+    assert [part.gpus for part in lost.parts] == [1.6, 0.06, 0.34]
+    (rank,) = lost.parts[0].parts
+    assert sum(part.gpus for part in rank.parts) == pytest.approx(1.6)
+
+
+def test_rank_without_a_cause_yet_is_told_by_its_stage() -> None:
+    """Nothing is derived here: the stage decides what to look at."""
+    samples = [each for each in straggler() if "cause" not in each[0]["__name__"]]
+    (finding,) = ask(samples).findings
+
+    assert (finding.what, finding.cause, finding.explains) == ("unknown", "unknown", None)
+    assert finding.first is not None
+    assert finding.first.startswith("`py-spy dump --pid 4006`")
+
+
+def test_cause_of_a_later_release_is_repeated_all_the_same() -> None:
+    """There is no advice on it but that on a cause that is not known."""
+    samples = [each for each in straggler() if "cause" not in each[0]["__name__"]]
+    (finding,) = ask([*samples, *fake.cause(cause="gravity", detail="")]).findings
+
+    assert (finding.what, finding.cause, finding.detail) == ("unknown", "gravity", None)
+    assert finding.first == "`py-spy dump --pid 4006` on n2"
+
+
+def node() -> list[Series]:
+    """Return a job whose node n2 is slow."""
+    found = fake.job(state="slow_node")
+    for rank in (4, 5):
+        who = {"rank": str(rank), "instance": "n2:9917", "peer_group": "all"}
+        found += [
+            series("rank:rankskew_late:ratio", 0.2, kind="node", stage="forward", **who),
+            series("rank:rankskew_gpus_lost:sum", 0.2, **who),
+            series("rank:rankskew_told_gpus_lost:sum", 0.2, **who),
+        ]
+    found.append(series("job_severity:rankskew_told:max5m", 0.05, severity="critical"))
+    found += fake.cause(4, "cpu", 0.9, detail="node", sentence="71 % of the time tasks wait")
+    found += fake.cause(5, "cpu", 0.8, detail="node", sentence="70 % of the time tasks wait")
+    return found
+
+
+def test_slow_node_is_one_finding() -> None:
+    """Its ranks together, and what they share, in the words of the first of the costliest."""
+    (finding,) = ask(node()).findings
+
+    assert (finding.rank, finding.ranks, finding.place.node) == (None, (4, 5), "n2")
+    assert (finding.cause, finding.detail, finding.gpus_lost) == ("cpu", "node", 0.4)
+    assert finding.cause_text == "71 % of the time tasks wait"
+
+
+def late_of_node(gpus: dict[int, float], why: dict[int, str]) -> list[Series]:
+    """Return a slow node with late ranks, what each costs and why."""
+    found = fake.job(state="slow_node")
+    for rank, lost in gpus.items():
+        who = {"rank": str(rank), "instance": "n2:9917", "peer_group": "all"}
+        found += [
+            series("rank:rankskew_late:ratio", 0.2, kind="node", stage="forward", **who),
+            series("rank:rankskew_gpus_lost:sum", lost, **who),
+            series("rank:rankskew_told_gpus_lost:sum", lost, **who),
+            *fake.cause(rank, why[rank], 0.8, detail=""),
+        ]
+    return [*found, series("job_severity:rankskew_told:max5m", 0.05, severity="critical")]
+
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        ({4: "cpu", 5: "network", 6: "cpu"}, "cpu"),
+        ({4: "cpu", 5: "network"}, "network"),
+    ],
+)
+def test_slow_node_has_the_cause_of_most_of_its_ranks(why: dict[int, str], told: str) -> None:
+    """One of them may have another one besides; where they are as many, the costliest's counts."""
+    gpus = {rank: 0.9 if rank == 5 else 0.2 for rank in why}
+    (finding,) = ask(late_of_node(gpus, why)).findings
+
+    assert finding.cause == told
+
+
+def test_cause_that_is_not_known_explains_nothing() -> None:
+    """The exporter has looked, and says what comes next."""
+    samples = [each for each in straggler() if "cause" not in each[0]["__name__"]]
+    (finding,) = ask([*samples, *fake.cause(cause="unknown", share=0.0, detail="")]).findings
+
+    assert (finding.what, finding.cause, finding.explains) == ("unknown", "unknown", None)
+
+
+def test_judge_of_each_node_alone_is_told() -> None:
+    """Without the join only ranks of one node are compared."""
+    judge = series("rankskew_job_judge_info", judge="node")
+    said = ask([*straggler(), judge])
+
+    assert any("those of its node only" in each for each in said.unjudged)
+    assert not ask(straggler()).unjudged
+
+
+def test_late_rank_that_costs_a_tenth_of_another_waits() -> None:
+    """The costliest is mended first; the others are named."""
+    who = {"rank": "3", "instance": "n1:9917", "peer_group": "all"}
+    second = [
+        series("rank:rankskew_late:ratio", 0.05, kind="persistent", stage="data", **who),
+        series("rank:rankskew_gpus_lost:sum", 0.1, **who),
+        series("rank:rankskew_told_gpus_lost:sum", 0.1, **who),
+    ]
+    said = ask([*straggler(), *second])
+
+    assert [finding.rank for finding in said.findings] == [6]
+    assert said.more == (
+        "Late as well: rank 3. They cost less: mend the above first, and look again.",
+    )
+
+
+def test_healthy_job_is_balanced() -> None:
+    """There is nothing to do; what it loses to communication is told."""
+    said = ask([*fake.job(), *losses(common=0.3)])
+
+    assert (said.outcome, said.findings) == (BALANCED, ())
+
+
+@pytest.mark.parametrize(
+    ("samples", "what", "outcome"),
+    [
+        (losses(rotating=2.0), "rotating", FOUND),
+        (losses(common=2.5), "common", FOUND),
+        (losses(group=1.2), "group", FOUND),
+        (losses(group=0.7, common=1.9, rotating=0.7), None, BALANCED),
+    ],
+)
+def test_loss_without_a_late_rank(samples: list[Series], what: str | None, outcome: str) -> None:
+    """Above its threshold, each kind has its own advice."""
+    said = ask([*fake.job(), *samples, series("job:rankskew_ranks:sum", 8.0)])
+
+    assert [finding.what for finding in said.findings] == ([what] if what else [])
+    assert said.outcome == outcome
+
+
+def reason(name: str) -> Series:
+    return series("job_reason:rankskew_not_judgeable:bool", reason=name)
+
+
+SUSPECT = series("rank_stage:rankskew_hang_suspect:group", stage="data", **WHO)
+FINISHED = series("rank_stage:rankskew_hang_suspect:group", stage="finished", **WHO)
+HUNG = series("job:rankskew_hung:seconds", 300.0)
+SILENT = series("rank:rankskew_silent_seconds:max", 75.0, **WHO)
+DOWN = series("node:rankskew_exporter_down:group", instance="n2:9917")
+UNPROBED = series("rankskew_gpu_rank_info", source="environ", **WHO)
+STARTED = series("job:rankskew_run_seconds:max", 60.0)
+LONG_AGO = series("job:rankskew_starting_seconds:max", 1000.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "samples", "what", "first", "outcome"),
+    [
+        ("hung", [SUSPECT, HUNG], "hung", "`py-spy dump --pid 4006` on n2", FOUND),
+        ("hung", [FINISHED, HUNG], "hung_finished", "read its log on n2", FOUND),
+        ("hung", [HUNG], "hung_together", "`py-spy dump --pid PID` of each rank", FOUND),
+        ("exporter_down", [DOWN], "exporter_down", "`systemctl status", FOUND),
+        ("ranks_missing", [SILENT], "ranks_silent", "`ps -p 4006`, then `dmesg", FOUND),
+        ("ranks_missing", [UNPROBED], "ranks_without_probe", "list them: `rank", FOUND),
+        ("ranks_missing", [], "ranks_missing", "compare the job's nodes", FOUND),
+        ("starting", [STARTED], "starting", "wait", CANNOT_TELL),
+        ("starting", [LONG_AGO], "slow_start", "`py-spy dump --pid 4006` on n2", FOUND),
+        ("not_judgeable", [reason("no_sync")], "no_sync", "mark the coll", CANNOT_TELL),
+        ("not_judgeable", [reason("off")], "off", "`rankskew control llama", CANNOT_TELL),
+        ("no_probe", [], "no_probe", "start the job with the probe", CANNOT_TELL),
+        ("finished", [], "finished", "ask about a time", CANNOT_TELL),
+    ],
+)
+def test_every_other_state_says_what_to_do_first(
+    state: str, samples: list[Series], what: str, first: str, outcome: str
+) -> None:
+    """What it is, which rank, what to do first, and whether anything could be told."""
+    said = ask([*fake.job(state=state), *fake.rank(6, "n2:9917"), *samples])
+
+    assert said.findings[0].what == what
+    assert said.findings[0].first is not None
+    assert said.findings[0].first.startswith(first)
+    assert said.outcome == outcome
+
+
+def alert(name: str, state: str = "firing", severity: str = "warning", **labels: str) -> Series:
+    return series("ALERTS", alertname=name, alertstate=state, severity=severity, **labels)
+
+
+def only_alert(said: Report) -> str:
+    (finding,) = said.findings
+    return finding.what
+
+
+def test_alert_about_a_gpu_is_a_finding() -> None:
+    """A job may be healthy on a GPU that is about to fail; its alert has the rank on it."""
+    labels = {"gpu": "2", "gpu_uuid": "GPU-6", "nodename": "gpu-2"} | WHO
+    said = ask([*fake.job(), alert("RankskewGpuEccErrors", **labels)])
+
+    assert only_alert(said) == "gpu_memory"
+    assert (said.findings[0].rank, said.findings[0].place.gpu) == (6, "2")
+    assert said.findings[0].first == "`nvidia-smi -q -i GPU-6 -d ECC,ROW_REMAPPER` on gpu-2"
+
+
+def test_information_counts_only_when_it_fires() -> None:
+    """What has just begun may be over soon, unless it is urgent."""
+    pending = {"state": "pending", "rank": "6", "instance": "n2:9917"}
+    assert (
+        ask([*fake.job(), alert("RankskewNumaMismatch", severity="info", **pending)]).findings == ()
+    )
+    assert only_alert(ask([*fake.job(), alert("RankskewNvlinkDown", **pending)])) == "nvlink_down"
+
+
+def test_alert_about_a_late_rank_is_a_fact_of_it() -> None:
+    """It is not told twice."""
+    (finding,) = ask([*straggler(), alert("RankskewGpuThrottled", **WHO)]).findings
+
+    assert finding.rank == 6
+    assert finding.facts == ("Rank 6 on n2: a GPU is throttled.",)
+
+
+def test_job_that_became_slower_as_a_whole() -> None:
+    """When, by how much, and what began at that time."""
+    fleet = FakePrometheus(
+        [*fake.job(), alert("RankskewRuntimeDrift"), series("ALERTS_FOR_STATE", NOW - 3000)],
+        over_time={"job:rankskew_step_seconds:max": [0.5] * 120 + [0.7] * 60},
+    )
+    fleet.samples[-1][0]["alertname"] = "RankskewGpuThrottled"
+
+    with fleet.serve() as url:
+        said = read(url, None, None, None)
+    slower = next(finding for finding in said.findings if finding.what == "slower")
+
+    assert slower.sentence == (
+        "The whole job has become slower: for 59 min, a step has taken 700 ms, before 500 ms."
+    )
+    assert slower.facts == ("At about that time: RankskewGpuThrottled began.",)
+
+
+def test_late_rank_explains_a_slower_job() -> None:
+    """Then the rank is the finding, and the rise an event."""
+    fleet = FakePrometheus(
+        [*straggler(), series("job:rankskew_slowdown:max", 1.4)],
+        over_time={"job:rankskew_step_seconds:max": [0.5] * 120 + [0.7] * 60},
+    )
+
+    with fleet.serve() as url:
+        said = read(url, None, None, None)
+
+    assert [finding.rank for finding in said.findings] == [6]
+    assert any("1.40 times as long" in event.sentence for event in said.events)
+
+
+def test_what_cannot_be_told_is_one_sentence() -> None:
+    """An unknown job, several jobs, an empty time, a dead or forbidding server."""
+    two = [*fake.job("b"), *fake.job("a")]
+    with pytest.raises(CannotTell, match=r"There is no job 'c'; there are: a, b\."):
+        ask(two, "c")
+    with pytest.raises(CannotTell, match=r"There are 2 jobs; name one with --job: a, b\."):
+        ask(two)
+    with pytest.raises(CannotTell, match=r"recorded nothing of any job at 1970-01-01 00:01:40"):
+        ask([], at=100.0)
+    with (
+        serving(lambda path, form: (403, "text/plain", b"no")) as url,
+        pytest.raises(CannotTell, match=r"refuses us \(403"),
+    ):
+        read(url, None, None, None)
+
+
+def test_trouble_halfway_is_not_hidden() -> None:
+    """A Prometheus that dies between two queries is no healthy job."""
+    fleet = FakePrometheus(straggler())
+
+    def answer(path: str, form: dict[str, str]) -> tuple[int, str, bytes]:
+        return (500, "text/plain", b"") if len(fleet.asked) > 6 else fleet.answer(path, form)
+
+    with serving(answer) as url, pytest.raises(Trouble, match="answers 500"):
+        read(url, None, None, None)

@@ -1,0 +1,100 @@
+"""`rankskew diagnose`: its options, its formats and its exit status."""
+
+import json
+import time
+
+import pytest
+
+from rankskew.__main__ import main
+from tests.rankskew.client.servers import exporter_of
+from tests.rankskew.diagnose.prometheus.jobs import losses, straggler
+from tests.rankskew.top import fake_prometheus as fake
+from tests.rankskew.top.documents import live
+from tests.rankskew.top.fake_prometheus import FakePrometheus
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_something_found_is_status_1(capsys: Captured) -> None:
+    """The text has the report; nothing is on stderr."""
+    with FakePrometheus(straggler()).serve() as url:
+        assert main(["diagnose", "--prometheus", url]) == 1
+
+    said = capsys.readouterr()
+    assert "1. Rank 6 is slow loading data" in said.out
+    assert said.err == ""
+
+
+def test_balanced_job_is_status_0(capsys: Captured) -> None:
+    """It says so."""
+    with FakePrometheus([*fake.job(), *losses(common=0.3)]).serve() as url:
+        assert main(["diagnose", "--prometheus", url, "--markdown"]) == 0
+
+    assert "Balanced: nothing is wrong that was measured." in capsys.readouterr().out
+
+
+def test_document_is_for_programs(capsys: Captured) -> None:
+    """The whole report as JSON, with its outcome."""
+    with FakePrometheus(straggler()).serve() as url:
+        assert main(["diagnose", "--prometheus", url, "--json"]) == 1
+
+    said = json.loads(capsys.readouterr().out)
+    assert (said["outcome"], said["exit_status"], said["job_id"]) == ("found", 1, "llama")
+    assert said["findings"][0]["place"]["pid"] == 4006
+    assert said["cost_per_hour"] == pytest.approx(5.0)
+
+
+def test_what_cannot_be_told_is_status_2(capsys: Captured) -> None:
+    """One sentence on stderr, and a document for programs."""
+    with exporter_of(live()) as url:
+        pass
+    assert main(["diagnose", "--exporter", url]) == 2
+    assert capsys.readouterr().err == f"rankskew: {url} does not answer: Connection refused.\n"
+
+    assert main(["diagnose", "--exporter", url, "--json"]) == 2
+    assert json.loads(capsys.readouterr().out)["trouble"].startswith(url)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--at", "10:00"], "'10:00' is not a time such as 2026-11-23T07:45Z"),
+        (["--at", "2026-11-23"], "--at needs --prometheus: only that has a history"),
+        (["--since", "1h", "--trace", "x"], "--since needs --prometheus"),
+        (["--cluster", "eu"], "--cluster needs --prometheus"),
+        (["--time-scale", "2"], "--time-scale needs --trace"),
+        (["--since", "0s", "--prometheus", "http://p"], "'0s' is not a duration above 0"),
+        (["--prometheus", "http://p", "--trace", "x"], "not allowed with argument"),
+        (["--prometheus", "http://p", "--at", "1", "--since", "1h"], "not allowed with argument"),
+        (["--prometheus", "ftp://p"], "'ftp://p' is not a URL"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments: list[str], complaint: str, capsys: Captured) -> None:
+    """Options that do not go together are refused before anything is asked."""
+    assert main(["diagnose", *arguments]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+
+
+def test_time_may_be_written_in_several_ways(
+    capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unix seconds, or ISO 8601; without an offset it is UTC, wherever one sits."""
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    time.tzset()
+    fleet = FakePrometheus(straggler())
+    times = []
+    with fleet.serve() as url:
+        for text in (
+            "1795420800",
+            "2026-11-23T08:00:00Z",
+            "2026-11-23T08:00",
+            "2026-11-23T09:00+01:00",
+        ):
+            main(["diagnose", "--prometheus", url, "--at", text, "--json"])
+            times.append(json.loads(capsys.readouterr().out)["at_seconds"])
+
+    monkeypatch.undo()
+    time.tzset()
+    assert times == [1_795_420_800.0] * 4

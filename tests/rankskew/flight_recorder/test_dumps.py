@@ -1,0 +1,116 @@
+"""Tests of reading dumps, which may come from anybody."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from exporter.errors import UsageError
+from rankskew.flight_recorder import dumps
+from rankskew.flight_recorder.dumps import read_directory
+from tests.rankskew.flight_recorder.gloo_dumps import FIXTURES
+from tests.rankskew.flight_recorder.nccl import entry, write
+
+
+def test_ranks_and_entries_of_torch_are_read() -> None:
+    """The rank is in the file's name, the rest in the pickle that torch 2.13 wrote."""
+    read = read_directory(FIXTURES / "missing")
+
+    assert [dump.rank for dump in read] == [0, 1, 2, 3]
+    assert {dump.version for dump in read} == {"2.10"}
+    assert [entry.operation for entry in read[2].entries] == ["all_reduce"] * 3 + ["barrier"]
+    last = read[0].entries[-1]
+    assert (last.number, last.input_sizes, last.types) == (5, ((8,),), ("Float", "Float"))
+    assert (last.finished, read[0].entries[0].finished) == (False, True)
+
+
+def test_other_files_are_passed_over(tmp_path: Path) -> None:
+    """A directory for temporary files has more than dumps."""
+    write(tmp_path, {0: [entry(1)]})
+    (tmp_path / "notes.txt").write_text("x")
+    (tmp_path / "folder_3").mkdir()
+
+    assert [dump.rank for dump in read_directory(tmp_path)] == [0]
+
+
+class Harmful:
+    """A pickle of this runs a command where it is read."""
+
+    def __init__(self, mark: Path) -> None:
+        self._mark = mark
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self._mark}",)
+
+
+def test_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    """Whoever can write a dump must not get a shell of whoever reads it."""
+    mark = tmp_path / "was_run"
+    (tmp_path / "nccl_trace_rank_0").write_bytes(pickle.dumps({"entries": Harmful(mark)}))
+
+    with pytest.raises(UsageError, match=r"_0 is refused: it would run posix\.system, and a dump"):
+        read_directory(tmp_path)
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x80\x02}q",
+        b"hello",
+        b"{",
+        b"[1]",
+        b'{"version": "2.10", "entries": [{}]}',
+        b'{"version": "2.10", "entries": [], "pg_config": {"0": {"ranks": "__import__(1)"}}}',
+        pickle.dumps(7),
+    ],
+)
+def test_what_is_no_dump_is_said_in_one_sentence(tmp_path: Path, data: bytes) -> None:
+    """A file that was cut off, or is something else, has a message with its name."""
+    (tmp_path / "trace_0").write_bytes(data)
+
+    with pytest.raises(UsageError, match=r"trace_0 is no dump of torch's flight recorder"):
+        read_directory(tmp_path)
+
+
+def test_empty_file_is_said(tmp_path: Path) -> None:
+    """Its process ended before it had written."""
+    (tmp_path / "trace_0").touch()
+
+    with pytest.raises(UsageError, match="is empty: its process ended while it wrote"):
+        read_directory(tmp_path)
+
+
+def test_file_of_any_size_takes_no_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A core dump with a number at its end is not read."""
+    monkeypatch.setattr(dumps, "LARGEST_BYTES", 10)
+    (tmp_path / "core.4711").write_bytes(b"x" * 11)
+
+    with pytest.raises(UsageError, match="is larger than"):
+        read_directory(tmp_path)
+
+
+def test_two_dumps_of_a_rank_must_be_sorted_out(tmp_path: Path) -> None:
+    """Dumps of two jobs in one directory would be compared with each other."""
+    write(tmp_path, {0: [entry(1)]})
+    (tmp_path / "comm_lib_trace_rank_0").write_bytes(b"x")
+
+    with pytest.raises(UsageError, match="two dumps of rank 0, comm_lib_trace_rank_0 and nccl_tr"):
+        read_directory(tmp_path)
+
+
+def test_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
+    """No traceback for a typing error."""
+    with pytest.raises(UsageError, match=r"cannot read .*nowhere: No such file"):
+        read_directory(tmp_path / "nowhere")
+
+
+def test_text_is_fit_for_a_terminal(tmp_path: Path) -> None:
+    """The name of a function must not move the cursor of whoever reads it."""
+    frame = {"name": "a\x1b[2Jb", "filename": "/job/x.py", "line": 1}
+    write(tmp_path, {0: [entry(1, frames=[frame])]})
+
+    (dump,) = read_directory(tmp_path)
+    assert dump.entries[0].frames == (("a?[2Jb", "/job/x.py", 1),)

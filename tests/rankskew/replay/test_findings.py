@@ -1,0 +1,226 @@
+"""Verdicts become findings: one for each incident, with its onset, its end and what it cost."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from exporter.vocabulary.thresholds import Thresholds
+from rank_probe.judge.verdict import WARMING_UP, Change, Late, Verdict
+from rankskew.replay.findings import TraceFinding, findings, not_judgeable
+from rankskew.replay.judge import JudgedStretch
+from rankskew.replay.timeline import TraceStretch
+
+INSTANCES = {rank: f"node{rank // 2}" for rank in range(8)}
+
+
+def late(since: float, rank: int = 3, kind: str = "persistent", gpus: float = 2.0) -> Late:
+    """Return a rank that has been late for *since* seconds."""
+    return Late(rank, "pp0", "data", kind, 0.5, {"data": gpus}, since, 30, 2.0)
+
+
+def verdict(*ranks: Late, lost: Mapping[str, float] | None = None, **fields: Any) -> Verdict:
+    """Return a verdict on 8 ranks."""
+    kinds = dict.fromkeys(("group", "persistent", "rotating", "common"), 0.0)
+    said: dict[str, Any] = {
+        "step_seconds": 1.0,
+        "gpus_lost": kinds | dict(lost or {}),
+        "rotating": {},
+    }
+    return Verdict(100, {"pp0": 8}, late=ranks, **(said | fields))
+
+
+def judged(verdicts: Mapping[int, Verdict], begin: float = 0.0, warm: float = 5.0) -> JudgedStretch:
+    """Return a stretch that begins at *begin*, with these verdicts."""
+    stretch = TraceStretch(tuple(range(8)), range(100), begin, max(verdicts))
+    return JudgedStretch(stretch, list(verdicts.items()), begin + warm)
+
+
+def found(*stretches: JudgedStretch) -> list[TraceFinding]:
+    """Return what the verdicts on *stretches* come to."""
+    return findings(stretches, INSTANCES, Thresholds().value)
+
+
+def times(one: TraceFinding) -> tuple[float, float, float | None]:
+    """Return when it began, was named and ended."""
+    return one.onset_s, one.named_s, one.cleared_s
+
+
+def test_incident_is_one_finding_with_its_mean_cost() -> None:
+    """Verdicts in a row with one onset are one: from the onset, and to the first that is silent."""
+    (one,) = found(
+        judged(
+            {
+                40: verdict(),
+                60: verdict(late(20, gpus=3.0)),
+                62: verdict(late(22.5, gpus=2.0)),
+                64: verdict(late(24, gpus=1.0)),
+                66: verdict(),
+                68: verdict(),
+            }
+        )
+    )
+
+    assert one == TraceFinding(
+        kind="persistent",
+        severity="critical",
+        rank=3,
+        ranks=(3,),
+        peer_group="pp0",
+        instance="node1",
+        stage="data",
+        ratio=0.5,
+        onset_s=40.0,
+        named_s=60.0,
+        cleared_s=66.0,
+        gpus_lost=2.0,
+    )
+
+
+def test_other_onset_is_another_finding() -> None:
+    """An incident that ended starts over; one that lasts until the end has no end."""
+    verdicts = {60: verdict(late(20)), 80: verdict(), 90: verdict(late(8)), 92: verdict(late(10))}
+
+    assert [times(one) for one in found(judged(verdicts))] == [(40, 60, 80), (82, 90, None)]
+
+
+def test_what_was_so_at_the_end_of_the_warm_up_was_so_from_the_begin() -> None:
+    """The judge looks at no earlier step, so it cannot know better."""
+    (one,) = found(judged({30: verdict(late(25))}))
+
+    assert times(one) == (0, 30, None)
+
+
+def test_incident_goes_on_when_other_ranks_come_or_go() -> None:
+    """Late at the end of a stretch and at the beginning of the next is one; else it has ended."""
+    first = judged({50: verdict(late(20), late(20, rank=5))})
+    unjudged = judged({60: verdict(reason=WARMING_UP)}, begin=55)
+    then = judged({100: verdict(late(35)), 120: verdict(late(55))}, begin=60)
+    three, five = found(first, unjudged, then)
+
+    assert (three.rank, times(three)) == (3, (30, 50, None))
+    assert (five.rank, times(five)) == (5, (30, 50, 50))
+
+
+def test_slow_node_is_one_finding() -> None:
+    """Its late ranks are one finding, with the cost of all of them."""
+    ranks = [late(20, rank=2, kind="node", gpus=1.0), late(18, rank=3, kind="node", gpus=0.5)]
+    elsewhere = late(20, rank=6, kind="node", gpus=0.25)
+    one, other = found(judged({60: verdict(*ranks), 62: verdict(*ranks, elsewhere)}))
+
+    assert (one.kind, one.instance, one.rank, one.ranks) == ("node", "node1", None, (2, 3))
+    assert one.gpus_lost == pytest.approx(1.5)
+    assert times(one) == (40, 60, None)
+    assert (other.instance, other.ranks) == ("node3", (6,))
+
+
+def test_kind_is_what_it_was_for_most_of_the_time() -> None:
+    """A rank that is late before its neighbour belongs to a slow node; mild means always mild.
+
+    A mild rank pages nobody, whatever it costs.
+    """
+    node = {60: late(20), 62: late(22, kind="node"), 64: late(24, kind="node")}
+    mild = {60: late(20, kind="mild"), 62: late(22, kind="mild"), 64: late(24)}
+    kinds = [
+        [(one.kind, one.severity) for one in found(judged({at: verdict(said[at]) for at in said}))]
+        for said in (node, mild, {60: mild[60]})
+    ]
+
+    assert kinds == [[("node", "critical")], [("persistent", "critical")], [("mild", "info")]]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "severity"), [(0.05, "info"), (0.1, "warning"), (0.5, "critical")]
+)
+def test_severity_is_that_of_the_rules(gpus: float, severity: str) -> None:
+    """Over a hundredth of the job's GPUs it warns, over a twentieth it pages."""
+    (one,) = found(judged({60: verdict(late(20, gpus=gpus))}))
+
+    assert one.severity == severity
+
+
+def test_severity_is_that_of_the_job() -> None:
+    """Two ranks that cost a warning each are a page together, as in the rules."""
+    alone = {60: verdict(late(20, gpus=0.3))}
+    both = {60: verdict(late(20, gpus=0.3), late(20, rank=5, gpus=0.3))}
+
+    assert [one.severity for one in found(judged(alone))] == ["warning"]
+    assert [one.severity for one in found(judged(both))] == ["critical", "critical"]
+
+
+def test_rank_that_costs_a_tenth_of_another_is_information() -> None:
+    """Nobody is told of it before that one is mended."""
+    said = {60: verdict(late(20, gpus=2.0), late(20, rank=5, gpus=0.2))}
+
+    assert [(one.rank, one.severity) for one in found(judged(said))] == [
+        (3, "critical"),
+        (5, "info"),
+    ]
+
+
+def test_rank_whose_peers_nobody_knows_to_wait_has_no_cost() -> None:
+    """Without a measured wait what it costs is unknown, which is not 0."""
+    (one,) = found(judged({60: verdict(late(20, kind="unsynced", gpus=0.0), reason="no_sync")}))
+
+    assert (one.kind, one.severity, one.gpus_lost) == ("unsynced", "info", None)
+
+
+def test_change_of_a_group_is_a_finding() -> None:
+    """What takes longer than it did, how many times as long, and since when."""
+    said = {at: verdict(changes=(Change("pp1", "forward", 2.0, at - 50),)) for at in (60, 62)}
+    (one,) = found(judged(said))
+
+    assert (one.kind, one.peer_group, one.stage, one.rank) == ("change", "pp1", "forward", None)
+    assert one.ratio == pytest.approx(2.0)
+    assert times(one) == (50, 60, None)
+
+
+def shares(*parts: tuple[int, float], kind: str = "rotating") -> JudgedStretch:
+    """Return verdicts every 10 s: so many of them, and the share of the GPUs that is lost."""
+    lost = [share * 8 for count, share in parts for _ in range(count)]
+    return judged(
+        {
+            40 + 10 * at: verdict(lost={kind: gpus}, rotating={"data": gpus / 3, "eval": gpus})
+            for at, gpus in enumerate(lost)
+        }
+    )
+
+
+def test_loss_to_nobody_is_told_of_the_job() -> None:
+    """Where more than the threshold is lost for minutes: since when, in which stage, how much."""
+    (one,) = found(shares((20, 0.02), (40, 0.3), (20, 0.02)))
+
+    assert (one.kind, one.severity, one.stage) == ("rotating", "info", "eval")
+    assert (one.rank, one.ranks, one.instance) == (None, (), None)
+    assert times(one) == (230, 470, 640)
+    assert one.gpus_lost == pytest.approx(2.4)
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        pytest.param([(80, 0.09)], id="too little"),
+        pytest.param([(20, 0.0), (20, 0.3), (40, 0.0)], id="too short"),
+        pytest.param([(1, 0.15), (1, 0.0)] * 40, id="now and then"),
+    ],
+)
+def test_little_or_short_loss_is_not_told(parts: list[tuple[int, float]]) -> None:
+    """Nobody hears of what the rules would not tell."""
+    assert found(shares(*parts)) == []
+
+
+def test_short_run_tells_of_its_losses_too() -> None:
+    """Half of it is enough if the whole run is shorter than the rules wait."""
+    kinds = [one.kind for one in found(shares((8, 0.3), kind="common"))]
+
+    assert kinds == ["common"]
+
+
+def test_reason_is_told_if_it_stood_for_half_of_the_run() -> None:
+    """The warm-up does not count, unless nothing came after it."""
+    warming, blind = verdict(reason=WARMING_UP), verdict(reason="no_sync")
+    begin = {at: warming for at in range(10)}
+
+    assert not_judgeable([judged(begin | {40: blind, 50: verdict()})]) == ["no_sync"]
+    assert not_judgeable([judged(begin | {40: blind, 50: verdict(), 60: verdict()})]) == []
+    assert not_judgeable([judged(begin)]) == ["warming_up"]

@@ -1,0 +1,375 @@
+"""`rankskew replay` reports who was slow in a recorded run, or in one line why it cannot."""
+
+import gzip
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rankskew.__main__ import main
+from rankskew.replay.replay import replay as judged
+from rankskew.replay.report import report
+from rankskew.replay.traces import read_traces
+from tests.exporter.recorded import record
+
+TRACES = Path(__file__).parents[2] / "fixtures" / "traces"
+Capture = pytest.CaptureFixture[str]
+
+
+def replay(capsys: Capture, *arguments: object) -> str:
+    """Return what the command prints."""
+    assert main(["replay", *map(str, arguments)]) == 0
+    return capsys.readouterr().out
+
+
+def job(capsys: Capture, *arguments: object) -> dict[str, Any]:
+    """Return the one job that the command prints as JSON."""
+    (found,) = json.loads(replay(capsys, *arguments, "--format=json"))["jobs"]
+    assert isinstance(found, dict)
+    return found
+
+
+def named(found: dict[str, Any]) -> dict[int, str]:
+    """Return the stage of each rank that is late."""
+    return {
+        finding["rank"]: finding["stage"]
+        for finding in found["findings"]
+        if finding["kind"] == "persistent"
+    }
+
+
+def without(path: Path, dropped: Callable[[int, int], bool]) -> Path:
+    """Take the rows of a rank and step out of a trace."""
+    header, *rows = path.read_text().splitlines()
+    kept = [row for row in rows if not dropped(int(row.split(",")[1]), int(row.split(",")[3]))]
+    path.write_text("\n".join([header, *kept, ""]))
+    return path
+
+
+def test_json_has_two_spellings(tmp_path: Path, capsys: Capture) -> None:
+    """--json is the option of every command; --format json still works."""
+    path = record(tmp_path / "a.csv", steps=30)
+
+    assert replay(capsys, path, "--json") == replay(capsys, path, "--format", "json")
+
+
+def test_late_rank_is_named_with_time_stage_and_cost(tmp_path: Path, capsys: Capture) -> None:
+    """A rank half a step late from step 100 on is named within 20 steps, and what it costs."""
+    path = record(
+        tmp_path / "a.csv",
+        late=lambda rank, step: 0.5 * (rank == 3 and 100 <= step < 250),
+        steps=400,
+    )
+    found = job(capsys, path)
+
+    assert (found["job_id"], found["attempt"], found["ranks"], found["steps"]) == ("j", 0, 8, 400)
+    assert (found["source"], found["not_judgeable"]) == ("judge", [])
+    (finding,) = found["findings"]
+    assert {
+        name: finding[name] for name in ("kind", "severity", "rank", "ranks", "peer_group")
+    } == {
+        "kind": "persistent",
+        "severity": "critical",
+        "rank": 3,
+        "ranks": [3],
+        "peer_group": "pp0",
+    }
+    assert (finding["instance"], finding["stage"]) == ("node1", "backward")
+    assert finding["onset_s"] == pytest.approx(102, abs=3)
+    assert 5 < finding["named_s"] - finding["onset_s"] < 37
+    assert 102 + 150 * 1.5 < finding["cleared_s"] < 102 + 150 * 1.5 + 45
+    assert finding["ratio"] == pytest.approx(0.5, abs=0.05)
+    assert finding["gpus_lost"] == pytest.approx(7 * 0.5 / 1.53, rel=0.1)
+    assert found["gpus_lost_by_kind"]["persistent"] == pytest.approx(7 * 0.5 * 150 / 480, rel=0.1)
+    assert sum(found["gpus_lost_by_kind"].values()) == pytest.approx(found["gpus_lost"])
+    assert found["slowdown"] == pytest.approx(475 / 400, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("late", "culprits"),
+    [
+        pytest.param(lambda rank, step: {2: 0.5, 5: 0.45}.get(rank, 0.0), {2, 5}, id="two at once"),
+        pytest.param(
+            lambda rank, step: 0.4 * (rank == step // 130 * 3), {0, 3, 6}, id="a wandering one"
+        ),
+    ],
+)
+def test_shapes_of_real_traces(
+    tmp_path: Path, capsys: Capture, late: Callable[[int, int], float], culprits: set[int]
+) -> None:
+    """Whoever is late for a while is named."""
+    path = record(tmp_path / "a.csv", late=late, steps=390)
+
+    assert named(job(capsys, path)) == dict.fromkeys(culprits, "backward")
+
+
+def test_healthy_job_has_no_finding(tmp_path: Path, capsys: Capture) -> None:
+    """If no rank is late, nothing is found at all, and nothing slows the job down."""
+    found = job(capsys, record(tmp_path / "a.csv", steps=700))
+
+    assert (found["findings"], found["slowdown"]) == ([], 1.0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "found"),
+    [
+        pytest.param(
+            {
+                "late": lambda rank, step: 5.0 * (rank == 3 and step % 50 == 0 and step > 0),
+                "stage": "optimizer",
+                "steps": 600,
+            },
+            ("pauses", 3, "pp0", "node1", "optimizer"),
+            id="pauses",
+        ),
+        pytest.param(
+            {"late": lambda rank, step: 0.5 * (rank == step * 3 % 8)},
+            ("rotating", None, None, None, "backward"),
+            id="another in each step",
+        ),
+        pytest.param(
+            {"late": lambda rank, step: 0.3 * (rank in (2, 3))},
+            ("node", None, "pp0", "node1", "backward"),
+            id="slow node",
+        ),
+        pytest.param(
+            {"group_work": (1.0, 1.0, 1.0, 1.3)},
+            ("group", None, "pp3", None, None),
+            id="heavier peer group",
+        ),
+    ],
+)
+def test_each_kind_is_one_finding(
+    tmp_path: Path, capsys: Capture, shape: dict[str, Any], found: tuple[str | int | None, ...]
+) -> None:
+    """Who is named is a rank, a node, a group that has more work, or nobody."""
+    (finding,) = job(capsys, record(tmp_path / "a.csv", **shape))["findings"]
+
+    said = tuple(finding[name] for name in ("kind", "rank", "peer_group", "instance", "stage"))
+    assert said == found
+
+
+def test_ranks_that_differ_for_good_are_nobodys_fault(tmp_path: Path, capsys: Capture) -> None:
+    """Workers on shares of GPUs spread by a quarter, and by as much in every step: none stands out.
+
+    The shape of job 2 of Alibaba's mini-batch times: compute alone, a sample every ten seconds.
+    """
+    path = record(
+        tmp_path / "a.csv",
+        late=lambda rank, step: 0.03 * rank - 0.18,
+        ranks=10,
+        steps=250,
+        every_seconds=10.0,
+        synced=False,
+    )
+
+    assert job(capsys, path)["findings"] == []
+
+
+def test_real_job_with_a_slow_worker(tmp_path: Path, capsys: Capture) -> None:
+    """In ByteDance's trace the worker that was slowed down is named, and no other."""
+    path = tmp_path / "a.csv"
+    path.write_bytes(gzip.decompress((TRACES / "bytedance_AR.csv.gz").read_bytes()))
+    found = job(capsys, path)
+    (finding,) = found["findings"]
+
+    assert (finding["rank"], finding["kind"], finding["onset_s"]) == (0, "persistent", 0)
+    assert found["slowdown"] == pytest.approx(2.168, abs=0.01)
+
+
+def test_pipeline_stage_that_gets_slower_is_told(tmp_path: Path, capsys: Capture) -> None:
+    """Where no rank is late against its peers, what changed is: stage, group, how much, when."""
+    path = record(
+        tmp_path / "a.csv",
+        late=lambda rank, step: 0.25 * (rank >= 4 and step >= 300),
+        stage="forward",
+        group_work=(1.0, 1.0),
+        steps=600,
+    )
+    found = job(capsys, path)
+    (finding,) = [one for one in found["findings"] if one["kind"] == "change"]
+
+    assert (finding["peer_group"], finding["stage"], finding["rank"]) == ("pp1", "forward", None)
+    assert finding["ratio"] == pytest.approx(2.0, abs=0.1)
+    assert finding["onset_s"] == pytest.approx(300 * 1.02, abs=10)
+    assert named(found) == {}
+    until = "forward of peer group pp1 takes 2.0 times as long as until 0:05:0"
+    assert until in replay(capsys, path)
+
+
+@pytest.mark.parametrize("every_seconds", [10.0, 45.0])
+def test_sampled_steps_are_judged(tmp_path: Path, capsys: Capture, every_seconds: float) -> None:
+    """One step in ten, or steps of three quarters of a minute: the late rank is still named."""
+    path = record(
+        tmp_path / "a.csv",
+        late=lambda rank, step: 0.5 * (rank == 3),
+        step_seconds=min(every_seconds, 30.0) / 10 if every_seconds < 45 else 30.0,
+        steps=int(1500 / every_seconds),
+        every_seconds=every_seconds,
+    )
+
+    assert named(job(capsys, path)) == {3: "backward"}
+
+
+def test_short_trace_can_be_stretched(tmp_path: Path, capsys: Capture) -> None:
+    """A rank that is a little late in seconds of fast steps is not believed; in minutes it is."""
+    path = record(
+        tmp_path / "a.csv",
+        late=lambda rank, step: 0.07 * (rank == 6),
+        step_seconds=0.04,
+        steps=160,
+        noise=0.01,
+    )
+    short, long = job(capsys, path), job(capsys, "--time-scale=25", path)
+
+    assert (named(short), named(long)) == ({}, {6: "backward"})
+    assert long["seconds"] == pytest.approx(25 * short["seconds"], rel=1e-3)
+    assert long["gpus_lost"] == pytest.approx(short["gpus_lost"])
+
+
+def test_wait_that_was_not_measured_is_told_as_such(tmp_path: Path, capsys: Capture) -> None:
+    """Without it nobody knows who waits: the reason, and whose time stands out, from when to when.
+
+    Nobody is told who always was a little apart.
+    """
+    path = record(
+        tmp_path / "a.csv",
+        late=lambda rank, step: 0.5 * (rank == 3 and 200 <= step < 500) + 0.08 * (rank == 6),
+        synced=False,
+        steps=800,
+    )
+    found = job(capsys, path)
+    (finding,) = found["findings"]
+
+    assert (finding["kind"], finding["severity"], finding["rank"]) == ("unsynced", "info", 3)
+    assert finding["gpus_lost"] is None
+    assert finding["onset_s"] == pytest.approx(215, abs=5)
+    assert 650 < finding["cleared_s"] < 750
+    assert (found["source"], found["not_judgeable"], found["slowdown"]) == (
+        "none",
+        ["no_sync"],
+        None,
+    )
+    said = replay(capsys, path)
+    assert "but no wait was measured" in said
+    assert "lost, if all ranks waited for the slowest" in said
+
+
+def test_ranks_may_come_and_go(tmp_path: Path, capsys: Capture) -> None:
+    """Each period with the same ranks is judged separately; a rank late throughout is one finding.
+
+    Steps that some rank lacks now and then are left out.
+    """
+    path = without(
+        record(tmp_path / "a.csv", late=lambda rank, step: 0.5 * (rank == 3), steps=600),
+        lambda rank, step: (
+            (rank >= 6 and step >= 200) or (rank == 5 and step < 400) or (rank + 7 * step) % 97 == 0
+        ),
+    )
+    found = job(capsys, path)
+    (finding,) = found["findings"]
+
+    assert [part["ranks"] for part in found["stretches"]] == [7, 5, 6]
+    assert [part["whole_steps"] for part in found["stretches"]] == [185, 190, 188]
+    assert found["whole_steps"] == 185 + 190 + 188
+    for before, after in pairwise(found["stretches"]):
+        assert after["begin_s"] == pytest.approx(before["end_s"], abs=2)
+    assert (finding["rank"], finding["onset_s"], finding["cleared_s"]) == (3, 0, None)
+    said = replay(capsys, path)
+    assert "(37 more lack a rank and are left out)" in said
+    said_of_periods = "each period with the same ranks is judged separately:\n"
+    assert f"ranks come and go; {said_of_periods}    0:00:00 to 0:05:0" in said
+
+
+def test_rank_with_few_rows_does_not_blind_the_others(tmp_path: Path, capsys: Capture) -> None:
+    """One that recorded every tenth step is left out, and said."""
+    path = without(
+        record(tmp_path / "a.csv", late=lambda rank, step: 0.5 * (rank == 3), steps=300),
+        lambda rank, step: rank == 7 and step % 10 > 0,
+    )
+    found = job(capsys, path)
+
+    assert (found["left_out"], found["whole_steps"]) == ([7], 300)
+    assert named(found) == {3: "backward"}
+    assert "  rank 7 left out: too few rows to judge\n" in replay(capsys, path)
+
+
+def test_text_says_who_was_slow_and_what_it_cost(tmp_path: Path, capsys: Capture) -> None:
+    """One line for each finding, the four kinds with the ranks and stages that cost, each group."""
+    path = record(tmp_path / "a.csv", late=lambda rank, step: 0.5 * (rank == 3), steps=200)
+    said = replay(capsys, path).splitlines()
+
+    assert said[0] == "job j, attempt 0: 200 steps of 8 ranks in 0:05:00"
+    assert said[1].startswith(
+        "  0:00:00 to the end: rank 3 of peer group pp0 on node1 is slow in the backward pass, by 5"
+    )
+    assert "GPUs lost (critical, named at 0:00:" in said[1]
+    assert "times what it would take with rank 3 as fast as its peers" in said[2]
+    kinds = ("persistent", "rotating", "group", "common")
+    lines = [[line for line in said if f"({kind}): " in line] for kind in kinds]
+    assert [len(found) for found in lines] == [1, 1, 1, 1]
+    assert any(line.startswith("      rank 3 in backward: ") for line in said)
+    assert said[-1].startswith("  peer group pp0: 8 ranks waited ")
+
+
+def test_slowdown_of_nothing_is_not_told(tmp_path: Path) -> None:
+    """A rank may be late without making the steps longer."""
+    path = record(tmp_path / "a.csv", late=lambda rank, step: 0.5 * (rank == 3), steps=200)
+    (one,) = map(judged, read_traces([path]))
+
+    assert "slowdown: 1.006 times" in report([replace(one, slowdown=1.006)])
+    assert "slowdown" not in report([replace(one, slowdown=1.004)])
+
+
+def test_runs_and_steps_that_lack_ranks_are_said(tmp_path: Path, capsys: Capture) -> None:
+    """Each attempt is a job of its own; what cannot be accounted for is said, and no error."""
+    path = record(tmp_path / "a.csv", steps=3)
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([header, *rows[:-1], ""]))
+    alone = next(row for row in rows if row.startswith("j,0,"))
+    (tmp_path / "j-1-0.csv").write_text(f"{header}\n{alone}\n")
+    (tmp_path / "j-1-1.csv").write_text(f"{header}\n{alone.replace('j,0,pp0,0', 'j,1,pp0,1')}\n")
+    first, second = replay(capsys, tmp_path).split("\n\n")
+
+    assert first.startswith("job j, attempt 0: 2 steps of 8 ranks")
+    assert "(1 more lack a rank and are left out)" in first
+    assert "  nothing found\n  not judgeable: warming_up\n" in first
+    assert second.startswith("job j, attempt 1: 0 steps of 2 ranks")
+    assert "  not judgeable: join_incomplete\n" in second
+    assert "no step has all ranks" in second
+
+
+def test_loss_that_nobody_can_account_for_is_null(tmp_path: Path, capsys: Capture) -> None:
+    """If no step has all ranks, the loss is unknown, not 0."""
+    path = record(tmp_path / "a.csv", ranks=2, steps=2)
+    header, *rows = path.read_text().splitlines()
+    path.write_text("\n".join([header, rows[0], rows[3], ""]))
+    found = job(capsys, path)
+
+    assert (found["whole_steps"], found["source"]) == (0, "none")
+    assert (found["gpus_lost"], found["gpus_lost_by_kind"], found["slowdown"]) == (None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--time-scale=0"], "'0' is not a number above 0"),
+        (["--time-scale=inf"], "'inf' is not a number above 0"),
+        (["--time-scale=fast"], "'fast' is not a number above 0"),
+        (["--format=xml"], "invalid choice: 'xml'"),
+        (["--rules"], "unrecognized arguments: --rules"),
+        ([], "cannot read /nowhere.csv: No such file or directory"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments: list[str], complaint: str, capsys: Capture) -> None:
+    """A wrong value or file ends the command with status 2, one line and nothing else."""
+    assert main(["replay", *arguments, "/nowhere.csv"]) == 2
+
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert complaint in said.err
+    assert said.err.count("\n") == 1

@@ -1,0 +1,178 @@
+"""A trace is read completely, or refused in one line that says where and what was expected."""
+
+from pathlib import Path
+
+import pytest
+
+from exporter.errors import UsageError
+from rank_probe.process.identity import for_rank
+from rank_probe.report.trace import TraceFile
+from rank_probe.wire.stages import STAGES
+from rankskew.replay.traces import read_traces
+
+HEADER = "job_id,rank,peer_group,step,time_s,node,data_s,sync_s"
+ROWS = [f"j,{rank},pp0,{step},{step}.5,{rank},0.5,0.25" for step in range(4) for rank in range(2)]
+
+
+def write(path: Path, *rows: str, header: str = HEADER, end: str = "\n") -> Path:
+    """Write a trace of ROWS and *rows*."""
+    path.write_text("\n".join([header, *ROWS, *rows]) + end)
+    return path
+
+
+def test_row_is_a_step_of_a_rank(tmp_path: Path) -> None:
+    """Stages, time, peer group and node of each rank are kept as they stand there."""
+    (run,) = read_traces([write(tmp_path / "a.csv", "j,7,,4,4.75,,,0.125")])
+
+    assert run.steps[3] == {rank: {"data": 0.5, "sync": 0.25} for rank in range(2)}
+    assert run.steps[4] == {7: {"sync": 0.125}}
+    assert run.times[1] == {0: 0.5, 1: 1.5, 2: 2.5, 3: 3.5}
+    assert run.peer_groups == {0: "pp0", 1: "pp0", 7: "all"}
+    assert run.nodes == {0: "0", 1: "1", 7: ""}
+
+
+def test_node_and_order_are_optional(tmp_path: Path) -> None:
+    """A trace without nodes, ranks out of order and empty lines read as any other."""
+    header = "job_id,rank,peer_group,step,time_s,data_s"
+    rows = ["j,1,all,1,2,1", "", "j,0,all,0,1,1", "j,1,all,0,1,1", "j,0,all,1,2,1"]
+    path = tmp_path / "a.csv"
+    path.write_text("\n".join([header, *rows, ""]))
+    (run,) = read_traces([path])
+
+    assert run.nodes == {0: "", 1: ""}
+    assert sorted(run.steps) == [0, 1]
+    assert all(len(ranks) == 2 for ranks in run.steps.values())
+
+
+def test_row_without_any_stage_is_no_step(tmp_path: Path) -> None:
+    """A step without measurements would only make the mean step shorter."""
+    (run,) = read_traces([write(tmp_path / "a.csv", "j,0,pp0,4,4.5,0,,")])
+
+    assert sorted(run.steps) == [0, 1, 2, 3]
+
+
+def test_repeated_row_is_harmless(tmp_path: Path) -> None:
+    """The same file twice changes nothing."""
+    path = write(tmp_path / "a.csv")
+
+    assert read_traces([path, path]) == read_traces([path])
+
+
+def test_row_cut_off_by_a_kill_is_left_out_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The end of a killed process's file costs one row, and no silence."""
+    path = write(tmp_path / "a.csv", "j,0,pp0,4,4.5,0,0.", end="")
+    (run,) = read_traces([path])
+
+    assert sorted(run.steps) == [0, 1, 2, 3]
+    assert capsys.readouterr().err == (
+        f"rankskew: {path}: its last row has no newline and is left out\n"
+    )
+
+
+def test_attempts_are_told_apart_by_the_file(tmp_path: Path) -> None:
+    """A directory holds one file a rank and attempt; a restart counts its steps from 0 again."""
+    for name in ("j-0-0.csv", "j-1-0.csv"):
+        (tmp_path / name).write_text("\n".join([HEADER, "j,0,all,0,1,0,0.5,0", ""]))
+    (tmp_path / "j-2-0.csv").touch()  # Killed before its first row.
+
+    assert [(run.attempt, len(run.steps)) for run in read_traces([tmp_path])] == [(0, 1), (1, 1)]
+
+
+def test_attempt_is_in_the_name_that_the_probe_gives(tmp_path: Path) -> None:
+    """What the probe writes is read as its attempt, whatever the job is called."""
+    for job_id in ("j", "team/job 5-3", "j-1"):
+        for rank in range(2):
+            file = TraceFile(str(tmp_path), job_id, attempt=7)
+            file.write(for_rank({}, rank, 2), [(0, 1.0, [0.5] * len(STAGES))])
+            file.close()
+
+    assert [(run.job_id, run.attempt, len(run.times)) for run in read_traces([tmp_path])] == [
+        ("j", 7, 2),
+        ("j-1", 7, 2),
+        ("team/job 5-3", 7, 2),
+    ]
+
+
+@pytest.mark.parametrize(
+    "name", ["incident-2024-05-01.csv", "j-5-1.csv.csv", "j-1.csv", "x-5-1.csv"]
+)
+def test_other_names_hold_no_attempt(tmp_path: Path, name: str) -> None:
+    """A date in a name is not an attempt, even if it ends in the number of a rank."""
+    (run,) = read_traces([write(tmp_path / name)])
+
+    assert (run.attempt, sorted(run.times)) == (0, [0, 1])
+
+
+def test_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
+    """A file that a spreadsheet has saved reads as before."""
+    path = write(tmp_path / "a.csv")
+    as_written = read_traces([path])
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+
+    assert read_traces([path]) == as_written
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("j,0,pp0,4,4.5,0,0.1", "it has 7 cells; expected 8, as in the header"),
+        ("j,0,pp0,4,4.5,0,0.1,0.2,9", "it has 9 cells; expected 8, as in the header"),
+        ("j,x,pp0,4,4.5,0,0.1,0.2", "rank is 'x', not a whole number"),
+        ("j,0,pp0,-1,4.5,0,0.1,0.2", "step is '-1', not a whole number"),
+        ("j,0,pp0,4,soon,0,0.1,0.2", "time_s is 'soon', not a number of seconds"),
+        ("j,0,pp0,4,,0,0.1,0.2", "time_s is empty; expected seconds from the start"),
+        ("j,0,pp0,4,4.5,0,nan,0.2", "data_s is 'nan', not a number of seconds"),
+        ("j,0,pp0,4,4.5,0,0.1,-1", "sync_s is '-1', not a number of seconds"),
+        ("j,0,pp0,4,1732233600000,0,0.1,0.2", "time_s is '1732233600000', not a number of seconds"),
+        ("j,0,pp0,4,4.5,0,1e12,0.2", "data_s is '1e12', not a number of seconds from 0 to 1e+11"),
+        ("j,0,pp0,0,0.5,0,9.9,0.2", "rank 0 of job 'j' has two times for step 0; keep"),
+        ("j,0,pp0,0,0.6,0,0.5,0.25", "rank 0 of job 'j' has two times for step 0; keep"),
+        (
+            "j,0,pp0,4,3.25,0,0.1,0.2",
+            "time_s goes backwards for rank 0 of job 'j': step 3 was at 3.5, step 4 is at 3.25",
+        ),
+        ('j,0,"pp0"x,4,4.5,0,0.1,0.2', "',' expected after '\"'"),
+    ],
+)
+def test_bad_row_is_named_with_file_and_line(tmp_path: Path, row: str, complaint: str) -> None:
+    """A broken row ends the reading with its place, what is wrong and what was expected."""
+    path = write(tmp_path / "a.csv", row)
+
+    with pytest.raises(UsageError) as error:
+        read_traces([path])
+    assert str(error.value).startswith(f"{path}, line 10: {complaint}")
+
+
+@pytest.mark.parametrize(
+    ("header", "complaint"),
+    [
+        ("rank,peer_group,step,time_s,data_s", "line 1: the header has no column job_id; expected"),
+        (HEADER + ",lunch_s", "line 1: column 'lunch_s' is not a stage; use optimizer_s"),
+        (HEADER + ",data_s", "line 1: the header needs columns of stages, each once"),
+        ("job_id,rank,peer_group,step,time_s,node", "line 1: the header needs columns of stages"),
+    ],
+)
+def test_bad_header_is_named(tmp_path: Path, header: str, complaint: str) -> None:
+    """A file that is not a trace is detected at its first line."""
+    path = write(tmp_path / "a.csv", header=header)
+
+    with pytest.raises(UsageError, match=complaint):
+        read_traces([path])
+
+
+def test_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+    """A missing file, an empty directory or file, bytes, and a trace without a step."""
+    for complaint in ("cannot read .*No such file", "has no .csv file"):
+        with pytest.raises(UsageError, match=complaint):
+            read_traces([tmp_path / "a.csv" if "cannot" in complaint else tmp_path])
+    path = tmp_path / "a.csv"
+    for content, complaint in (
+        (b"", "these files contain no step"),
+        (f"{HEADER}\n".encode(), "these files contain no step"),
+        (b"\xff\xfe\n", "is not UTF-8 text"),
+    ):
+        path.write_bytes(content)
+        with pytest.raises(UsageError, match=complaint):
+            read_traces([path])

@@ -1,0 +1,167 @@
+"""Weeks of a series are read within the limits of Prometheus; counters grow across restarts."""
+
+from itertools import pairwise
+
+import pytest
+
+from rankskew.client.fetch import Trouble
+from rankskew.client.prometheus import Prometheus
+from rankskew.report.history import (
+    MOST_POINTS,
+    MOST_QUERIES,
+    Grid,
+    PastSeries,
+    grid,
+    growth,
+    stretches,
+)
+from tests.rankskew.report.fake_history import FakeHistory, Written
+
+DAY = 86_400.0
+HOUR = 3600.0
+
+
+def test_a_fortnight_is_read_at_the_interval_of_the_rules() -> None:
+    """80,640 points are eight queries, none of more than Prometheus allows, without a gap."""
+    times = grid(20_000 * DAY + 7, 20_014 * DAY + 7, 15.0)
+    chunks = list(times.chunks())
+
+    assert times.step_seconds == 15.0
+    assert len(chunks) == 8
+    assert all((end - begin) / 15 + 1 <= MOST_POINTS for begin, end in chunks)
+    assert all(b[0] - a[1] == 15 for a, b in pairwise(chunks))
+    assert (chunks[0][0], chunks[-1][1]) == (times.begin, times.end)
+
+
+def test_what_is_too_long_is_read_in_whole_multiples() -> None:
+    """A year every 15 s takes a longer step, so that it takes no more queries."""
+    times = grid(0, 365 * DAY, 15.0)
+
+    assert times.step_seconds == 120.0
+    assert len(list(times.chunks())) <= MOST_QUERIES
+
+
+def test_least_step_is_kept() -> None:
+    """A coarse look has a multiple of the interval too."""
+    assert grid(0, DAY, 15.0, 100.0).step_seconds == 105.0
+    assert grid(0, DAY, 15.0, 30.0).step_seconds == 30.0
+
+
+def test_times_are_the_same_whenever_somebody_asks() -> None:
+    """Two reports, a few seconds apart, read the same times where they overlap."""
+    one, other = grid(1_000, 5_000, 60.0), grid(1_037, 5_037, 60.0)
+
+    assert (one.begin, other.begin) == (1_020, 1_080)
+    assert one.end == other.end == 4_980
+
+
+def test_last_time_is_not_in_the_future() -> None:
+    """A day has as many times as steps; each stands for the step that begins there."""
+    assert grid(0, DAY, 60.0) == Grid(0, DAY - 60, 60.0)
+
+
+def test_series_go_on_from_query_to_query() -> None:
+    """A series of several answers is one; its name is left out."""
+    fake = FakeHistory({"x": [({"__name__": "x", "rank": "3"}, [(0, 1e9)], 2.0)]})
+    with fake.serve() as url:
+        (line,) = PastSeries(Prometheus(url)).read("x", Grid(0, 15_000, 1))
+
+    assert len(fake.asked) == 2
+    assert line.labels == {"rank": "3"}
+    assert [at for at, _ in line.points] == [float(n) for n in range(15_001)]
+
+
+def test_what_is_too_much_is_read_in_halves() -> None:
+    """Each point is read once, however often a query is halved."""
+    words = "query processing would load too many samples into memory in query execution"
+    fake = FakeHistory({"x": [({}, [(0, 1e9)], 1.0)]}, most=300, refused=words)
+    with fake.serve() as url:
+        (line,) = PastSeries(Prometheus(url)).read("x", Grid(0, 1_000, 1))
+
+    assert [at for at, _ in line.points] == [float(n) for n in range(1_001)]
+
+
+@pytest.mark.parametrize(
+    "words", ["parse error", "too many samples"], ids=["other words", "never enough"]
+)
+def test_what_cannot_be_read_is_trouble(words: str) -> None:
+    """Another refusal is not tried again, and halving ends."""
+    fake = FakeHistory({}, most=1, refused=words)
+    with fake.serve() as url, pytest.raises(Trouble, match=words):
+        PastSeries(Prometheus(url)).read("x", Grid(0, 1_000, 1))
+
+    assert len(fake.asked) <= 5
+
+
+# ---- Counters ----------------------------------------------------------------------------------
+
+
+def grown(
+    written: list[Written], parts: list[tuple[float, float]], series: int = 1
+) -> dict[tuple[str, ...], float]:
+    """Return the growth by rank and stage; none can grow by more than 8 a second."""
+    with FakeHistory({"x": written}).serve() as url:
+        times = Grid(0, 10 * HOUR, 60)
+        found = growth(PastSeries(Prometheus(url)), "x", ("rank",), parts, times, series, 8.0)
+    return dict(found)
+
+
+def values(rank: str, *steps: tuple[float, float]) -> list[Written]:
+    """Return a counter that has each value from its time on, for ten minutes."""
+    return [({"rank": rank, "n": "1"}, [(at, at + 600)], value) for at, value in steps]
+
+
+def test_restart_begins_at_nothing() -> None:
+    """A fall is a new process: what it has counted since counts."""
+    written = values("3", (0, 0), (600, 100), (1200, 40), (1800, 50))
+
+    assert grown(written, [(0, 2400)]) == {("3",): 150.0}
+
+
+def test_what_was_counted_before_it_was_seen_is_left_out() -> None:
+    """A Prometheus that is younger than the job finds a large value at first."""
+    assert grown(values("3", (0, 9000), (600, 9100)), [(0, 1200)]) == {("3",): 100.0}
+    # As much as this can have been counted since the last scrape.
+    assert grown(values("3", (0, 500), (600, 600)), [(0, 1200)]) == {("3",): 600.0}
+
+
+def test_rank_that_joins_later_counts_from_nothing() -> None:
+    """Its first value is its growth."""
+    assert grown(values("9", (1200, 30), (1800, 40)), [(0, 3600)]) == {("9",): 40.0}
+
+
+def test_stretch_after_a_hang_begins_with_what_was_counted() -> None:
+    """The step that hung was counted at its end, between the stretches."""
+    written = values("3", (0, 0), (600, 100), (4200, 20_000), (4800, 20_010))
+
+    assert grown(written, [(0, 1200), (4200, 5400)]) == {("3",): 110.0}
+
+
+def test_many_series_are_read_less_often() -> None:
+    """A step as long as the data allows; the growth is the same."""
+    fake = FakeHistory({"x": values("3", (0, 0), (600, 100))})
+    with fake.serve() as url:
+        history = PastSeries(Prometheus(url))
+        growth(history, "x", ("rank",), [(0, 10 * HOUR)], Grid(0, 1, 15), 10_000, 8.0)
+
+    assert [form["step"] for form in fake.asked] == ["360"]
+
+
+def test_end_is_read_however_long_the_step_is() -> None:
+    """What grew after the last multiple of a long step counts too."""
+    written = values("3", (0, 0), (650, 100))
+
+    assert grown(written, [(0, 700)], series=850_000) == {("3",): 100.0}
+
+
+def test_stretches_leave_out_hangs() -> None:
+    """Each begins a minute after the hang before it, when its step has been counted."""
+    assert stretches((0, 1000), [(100, 200), (600, 700)]) == [(0, 100), (260, 600), (760, 1000)]
+    assert stretches((0, 1000), []) == [(0, 1000)]
+    assert stretches((0, 1000), [(0, 960)]) == []
+
+
+@pytest.mark.parametrize("parts", [[], [(0.0, 600.0)]])
+def test_no_counter_no_growth(parts: list[tuple[float, float]]) -> None:
+    """A job without a join has none."""
+    assert grown([], parts) == {}

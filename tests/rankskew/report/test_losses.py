@@ -1,0 +1,96 @@
+"""Losses are split into parts that add up to what was counted."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rankskew.client.prometheus import Series
+from rankskew.report.losses import (
+    COMMON,
+    HUNG,
+    LATE,
+    ROTATING,
+    Loss,
+    counted,
+    gauged,
+    grouped,
+    hung,
+    integral,
+    worth,
+)
+
+SECONDS = st.floats(0, 1e7)
+WHERE = st.tuples(st.sampled_from("012"), st.sampled_from(["data", "forward"]))
+WHY = st.tuples(st.sampled_from("012"), st.sampled_from(["data", "forward"]), st.sampled_from("ab"))
+
+
+def test_cause_is_known_while_the_rank_is_named() -> None:
+    """The rest was lost in steps in which it happened to be the slowest."""
+    found = counted({("3", "data"): 100.0}, {("3", "data", "input"): 60.0, ("3", "data", ""): 30.0})
+
+    assert found == [
+        Loss(LATE, 60.0, "3", "data", "input"),
+        Loss(LATE, 30.0, "3", "data", "unknown"),
+        Loss(ROTATING, 10.0, "3", "data"),
+    ]
+
+
+def test_gauges_that_say_more_are_scaled_down() -> None:
+    """They are means of minutes; the count is exact."""
+    found = counted(
+        {("3", "data"): 45.0}, {("3", "data", "input"): 60.0, ("3", "data", "gc"): 30.0}
+    )
+
+    assert [loss.gpu_seconds for loss in found] == [30.0, 15.0, 0.0]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.dictionaries(WHERE, SECONDS), st.dictionaries(WHY, SECONDS))
+def test_parts_add_up_to_the_count(
+    caused: dict[tuple[str, ...], float], named: dict[tuple[str, ...], float]
+) -> None:
+    """Whatever the gauges say, by rank and stage and as a whole, and no part is negative."""
+    found = counted(caused, named)
+
+    assert sum(loss.gpu_seconds for loss in found) == pytest.approx(sum(caused.values()))
+    assert all(loss.gpu_seconds >= -1e-6 for loss in found)
+    for (rank, stage), seconds in caused.items():
+        parts = [loss.gpu_seconds for loss in found if (loss.rank, loss.stage) == (rank, stage)]
+        assert sum(parts) == pytest.approx(seconds)
+
+
+def test_without_counters_the_kinds_are_split() -> None:
+    """What is late but not named, and in turn but in no stage, has a part of its own."""
+    kinds = {LATE: 100.0, ROTATING: 50.0, COMMON: 7.0}
+    found = worth(gauged(kinds, {("3", "data", "gc"): 80.0}, {"forward": 45.0}))
+
+    assert found == [
+        Loss(LATE, 80.0, "3", "data", "gc"),
+        Loss(LATE, 20.0, cause="unknown"),
+        Loss(ROTATING, 45.0, stage="forward"),
+        Loss(ROTATING, 5.0),
+    ]
+
+
+def test_hang_is_charged_to_its_suspects() -> None:
+    """By how long each of them was the suspect; a deadlock has none."""
+    assert hung(800.0, {("5", "data"): 30.0, ("6", "frozen"): 10.0}) == [
+        Loss(HUNG, 600.0, "5", "data"),
+        Loss(HUNG, 200.0, "6", "frozen"),
+    ]
+    assert hung(800.0, {}) == [Loss(HUNG, 800.0)]
+
+
+def test_integral_of_a_gauge() -> None:
+    """Each value lasts a step."""
+    a = Series("", {"kind": "a"}, [(0, 2.0), (15, 3.0)])
+    b = Series("", {"kind": "b"}, [(0, 1.0)])
+
+    assert integral([a, b], 15, "kind") == {("a",): 75.0, ("b",): 15.0}
+
+
+def test_groups_come_by_size() -> None:
+    """The largest first."""
+    losses = [Loss(LATE, 1.0, "1"), Loss(LATE, 3.0, "2"), Loss(LATE, 1.0, "1")]
+
+    assert list(grouped(losses, lambda loss: loss.rank).items()) == [("2", 3.0), ("1", 2.0)]

@@ -1,0 +1,59 @@
+"""Periods are joined, cut and added up; times and amounts are as people read them."""
+
+import pytest
+
+from rankskew.report import times
+from rankskew.report.times import merged, of_points, seconds, within, without
+
+
+def test_spans_that_overlap_or_meet_are_one() -> None:
+    """In any order; a gap that is too long keeps two apart."""
+    assert merged([(10, 20), (0, 5), (5, 8), (15, 30)]) == [(0, 8), (10, 30)]
+    assert merged([(0, 5), (8, 9), (20, 21)], gap_seconds=3) == [(0, 9), (20, 21)]
+
+
+def test_what_is_taken_away_is_gone() -> None:
+    """From the middle, from the ends, and all of it."""
+    assert without([(0, 10), (20, 30)], [(4, 6), (8, 25)]) == [(0, 4), (6, 8), (25, 30)]
+    assert without([(0, 10)], [(0, 10)]) == []
+    assert without([(0, 10)], [(10, 20)]) == [(0, 10)]
+
+
+def test_points_stand_for_their_step() -> None:
+    """A series read every 15 s that has three values lasted 45 s."""
+    assert of_points([0, 15, 30, 90], 15) == [(0, 45), (90, 105)]
+    assert seconds(of_points([0, 15, 30, 90], 15)) == 60
+
+
+def test_a_period_cuts_spans() -> None:
+    """Only what is inside remains."""
+    assert within([(0, 10), (20, 30)], 5, 25) == [(5, 10), (20, 25)]
+
+
+@pytest.mark.parametrize(
+    ("long", "text"),
+    [
+        (0.4, "0.4s"),
+        (12, "12s"),
+        (450, "7m 30s"),
+        (18_720, "5h 12m"),
+        (18_750, "5h 12m"),
+        (273_600, "3d 4h"),
+        (86_400 + 59, "1d"),
+    ],
+)
+def test_lengths_have_two_units(long: float, text: str) -> None:
+    """The two largest units that follow each other."""
+    assert times.length(long) == text
+
+
+def test_amounts() -> None:
+    """What is not known is not 0, and what is little is not nothing."""
+    assert [times.gpu_hours(h) for h in (None, 0, 0.001, 1.234, 1234.5)] == [
+        *("–", "0.00", "<0.01", "1.23"),
+        "1,234",
+    ]
+    assert [times.money(m) for m in (None, 0, 0.001, 1.5, 12345)] == [
+        *("–", "$0.00", "<$0.01", "$1.50"),
+        "$12,345",
+    ]

@@ -1,0 +1,212 @@
+"""A command does what its flags say, or ends with one line that says what is wrong."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from exporter.commands.exporter import parse_settings
+from exporter.settings import Settings
+from rank_probe.version import __version__
+from rankskew.__main__ import main
+from rankskew.commands.table import COMMANDS
+from tests.exporter.running import ROOT
+
+
+def test_no_flag_gives_the_defaults() -> None:
+    """An exporter without flags runs with the documented defaults."""
+    assert parse_settings([]) == Settings()
+
+
+def test_flags_reach_their_settings() -> None:
+    """A flag is parsed into the setting it belongs to."""
+    settings = parse_settings(
+        [
+            "--ranks.max=8",
+            "--ranks.finished-retention",
+            "90s",
+            "--ingest.socket=",
+            "--operator.socket=",
+            "--no-collector.ranks",
+            "--series.detail=gpu_pcie, gpu_nvlink",
+            "--log.level=warning",
+        ]
+    )
+
+    assert settings == Settings(
+        ranks_max=8,
+        ranks_finished_retention_seconds=90.0,
+        ingest_socket="",
+        operator_socket="",
+        log_level="warning",
+        series_detail=frozenset({"gpu_pcie", "gpu_nvlink"}),
+        collectors_off=frozenset({"ranks"}),
+    )
+
+
+def test_collector_can_be_switched_on_again() -> None:
+    """The last of two opposite switches counts, so a wrapper's default can be overruled."""
+    switches = ["--no-collector.ranks", "--collector.ranks"]
+
+    assert parse_settings(switches).collectors_off == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["exprter"], "there is no command 'exprter'; did you mean 'exporter'?"),
+        (["--verison"], "the following arguments are required: COMMAND"),
+        (["xyz"], "there is no command 'xyz'; see rankskew --help"),
+        (
+            ["exporter", "--series.detail=gpu_pcie,gpus"],
+            "--series.detail: no collector is called 'gpus'",
+        ),
+        (["exporter", "--log.level=loud"], "'loud' is not one of debug, info, warning, error"),
+        (["exporter", "--rank.max=8"], "unrecognized arguments: --rank.max=8"),
+        (["exporter", "--ranks.ma=8"], "unrecognized arguments: --ranks.ma=8"),
+        (["exporter", "extra"], "unrecognized arguments: extra"),
+        (["exporter", "--ranks.max"], "argument --ranks.max: expected one argument"),
+        (["exporter", "--ranks.max=none"], "--ranks.max: 'none' is not a whole number"),
+        (["exporter", "--ranks.silent-retention=60"], "'60' is not a duration such as 5m"),
+        (["exporter", "--nvml.interval=0s"], "'0s' is too short: at least 100ms, as the driver"),
+        (["exporter", "--nvml.window=0s"], "'0s' is too short: at least 1s, as"),
+        (["exporter", "--ranks.silent-retention=0s"], "'0s' is too short: at least 1s, as ranks"),
+        (["exporter", "--ranks.finished-retention=0s"], "'0s' is too short: at least 1s, as a"),
+        (["exporter", "--grafana.url=grafana:3000"], "'grafana:3000' is not a URL such as"),
+        (["exporter", "--ingest.socket-mode=rw"], "'rw' is not an octal file mode"),
+        (["exporter", "--web.listen-address=9917"], "'9917' is not host:port"),
+        (["exporter", "--web.config.file=/nowhere/web.yaml"], "cannot read /nowhere/web.yaml"),
+        (["gpus", "release", "--for=0s"], "'0s' is not a duration above 0"),
+        (["files"], "the following arguments are required: directory"),
+        (["replay"], "the following arguments are required: path"),
+        (["control"], "the following arguments are required: job_id, level"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(
+    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong flag, value or file ends the command with status 2 and one line, no usage page."""
+    assert main(arguments) == 2
+
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("rankskew: ")
+    assert complaint in output.err
+    assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
+def test_commands_are_listed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    """`rankskew` alone, as with --help, shows each command on a line, and is no mistake."""
+    try:
+        status: int | str | None = main(arguments)
+    except SystemExit as ended:
+        status = ended.code
+
+    output = capsys.readouterr()
+    assert (status, output.err) == (0, "")
+    for name, sentence in COMMANDS.items():
+        assert f"\n  {name:<16}{sentence}\n" in output.out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_of_each_command_ends_with_an_example(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever asks a command for help sees how it is used, as lines to copy."""
+    with pytest.raises(SystemExit) as ended:
+        main([command, "--help"])
+
+    last = capsys.readouterr().out.rpartition("\n\n")[2].splitlines()
+    assert ended.value.code == 0
+    assert last[0] == "examples:"
+    assert len(last) > 1
+    assert all(line.startswith(f"  rankskew {command}") for line in last[1:])
+    assert max(map(len, last)) <= 100
+
+
+@pytest.mark.parametrize("flags", [(), ("--overwrite", "--vmalert")])
+def test_files_are_listed_for_scripts(
+    flags: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`rankskew files --json` names each file written and what to load."""
+    assert main(["files", str(tmp_path), "--json", *flags]) == 0
+
+    said = json.loads(capsys.readouterr().out)
+    written = {str(path) for path in tmp_path.rglob("*") if path.is_file()}
+    assert said["directory"] == str(tmp_path)
+    assert set(said["files"]) == written
+    assert said["rule_files"] == [f"{tmp_path}/alerts/rules/*.yaml"]
+
+
+def test_version_is_the_one_of_the_release(capsys: pytest.CaptureFixture[str]) -> None:
+    """`rankskew --version` prints the version of probe and exporter."""
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"rankskew {__version__}\n"
+
+
+def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
+    """`rankskew exporter --help` shows each flag with its default."""
+    with pytest.raises(SystemExit) as ended:
+        main(["exporter", "--help"])
+
+    text = " ".join(capsys.readouterr().out.split())
+    assert ended.value.code == 0
+    assert "--ranks.finished-retention" in text
+    assert "(default: 5m)" in text
+    assert "--no-collector.node_cpu" in text
+
+
+# As if the base install had been made: nothing that the extra brings can be imported.
+WITHOUT_EXTRA = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {
+            "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "psutil", "yaml",
+            "bcrypt", "pynvml", "shtab", "urllib3",
+        }:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from rankskew.__main__ import main
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+def without_extra(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WITHOUT_EXTRA, *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_base_install_says_how_to_get_the_exporter() -> None:
+    """Without the extra, `rankskew exporter` is one line with the command to install it."""
+    ended = without_extra("exporter")
+
+    assert ended.returncode == 2
+    assert ended.stderr.count("\n") == 1
+    assert ended.stderr.startswith("rankskew: ")
+    assert "is not installed: run pip install 'rankskew[exporter]'" in ended.stderr
+
+
+def test_base_install_knows_its_version_and_its_files(tmp_path: Path) -> None:
+    """What needs no package of the extra works without it."""
+    assert without_extra("--version").stdout == f"rankskew {__version__}\n"
+    assert without_extra("files", str(tmp_path / "out")).returncode == 0
+    assert (tmp_path / "out" / "alerts" / "alertmanager.yaml").is_file()
+
+
+def test_reader_that_has_seen_enough_is_no_failure(tmp_path: Path) -> None:
+    """Whatever is printed into `head` after its last line is thrown away, without a traceback."""
+    command = f"{sys.executable} -m rankskew files {tmp_path}/out | true"
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.stderr == ""

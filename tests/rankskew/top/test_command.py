@@ -1,0 +1,123 @@
+"""`rankskew top` as a command: what it prints and how it ends."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from rankskew.__main__ import main
+from tests.exporter.running import ROOT
+from tests.rankskew.client.servers import exporter_of
+from tests.rankskew.top import fake_prometheus as fake
+from tests.rankskew.top.documents import hung, job, live, straggler
+from tests.rankskew.top.fake_prometheus import FakePrometheus
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_once_prints_one_view(capsys: Captured) -> None:
+    """--once ends with status 0, and a table without escape sequences if stdout is no terminal."""
+    with exporter_of(live(straggler(), job("calm"))) as url:
+        assert main(["top", url, "--once"]) == 0
+
+    said = capsys.readouterr()
+    assert "Straggler  llama   1.9 of 8" in said.out
+    assert "\x1b" not in said.out
+    assert said.err == ""
+
+
+def test_pipe_gets_one_view_too(capsys: Captured) -> None:
+    """Without a terminal there is nothing to redraw."""
+    with exporter_of(live(straggler())) as url:
+        assert main(["top", url]) == 0
+
+    assert "Rank 2 is slow loading data" in capsys.readouterr().out
+
+
+def test_json_is_one_document(capsys: Captured) -> None:
+    """--json prints all jobs; ranks only of the job that is named."""
+    with exporter_of(live(straggler(), hung())) as url:
+        assert main(["top", url, "--json"]) == 0
+        fleet = json.loads(capsys.readouterr().out)
+        assert main(["top", url, "--json", "--job", "llama"]) == 0
+        one = json.loads(capsys.readouterr().out)
+
+    assert [each["state"] for each in fleet["jobs"]] == ["hung", "straggler"]
+    assert "ranks" not in fleet["jobs"][0]
+    assert fleet["troubles"] == []
+    (llama,) = one["jobs"]
+    assert llama["culprit"] == {"rank": 2, "stage": "data"}
+    assert [each["rank"] for each in llama["ranks"]] == [2, 0, 1, 3]
+    assert llama["ranks"][0]["late"]["gpus_lost"] == 1.9
+
+
+def test_json_tells_troubles(capsys: Captured) -> None:
+    """A program sees what is missing in the document, and by the status."""
+    with exporter_of(live()) as url:
+        assert main(["top", url, "--json"]) == 1
+
+    document = json.loads(capsys.readouterr().out)
+    assert document["jobs"] == []
+    assert document["troubles"][0].startswith("No rank has reported yet")
+
+
+def test_trouble_is_one_line_and_status_1(capsys: Captured) -> None:
+    """What does not answer is a sentence on stderr."""
+    with exporter_of(live()) as url:
+        pass
+    assert main(["top", url, "--once"]) == 1
+
+    said = capsys.readouterr()
+    assert said.err == f"rankskew: {url} does not answer: Connection refused.\n"
+    assert said.out == ""
+
+
+def test_prometheus_is_asked_with_its_flag(capsys: Captured) -> None:
+    """--prometheus shows what an exporter does not know."""
+    with FakePrometheus([*fake.job(state="straggler"), *fake.late()]).serve() as url:
+        assert main(["top", "--prometheus", url, "--cluster", "eu", "--once"]) == 0
+
+    assert "$0.75" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["--prometheus", "http://p", "http://n"], "give either URLs of exporters or --prometheus"),
+        (["--cluster", "eu"], "--cluster needs --prometheus"),
+        (["ftp://n"], "'ftp://n' is not a URL such as http://node1:9917"),
+        (["--interval", "0s"], "'0s' is not a duration above 0"),
+        (["--interval", "2"], "'2' is not a duration such as 5m"),
+    ],
+)
+def test_wrong_usage_is_one_line(arguments: list[str], complaint: str, capsys: Captured) -> None:
+    """Flags that contradict each other are refused before anything is asked."""
+    assert main(["top", *arguments]) == 2
+
+    (line,) = capsys.readouterr().err.splitlines()
+    assert complaint in line
+
+
+def test_help_has_examples(capsys: Captured) -> None:
+    """--help shows how to ask one node, several and a Prometheus."""
+    with pytest.raises(SystemExit) as ended:
+        main(["top", "--help"])
+
+    said = capsys.readouterr().out
+    assert ended.value.code == 0
+    assert "rankskew top --prometheus http://prometheus:9090" in said
+    assert max(map(len, said.splitlines())) <= 90
+
+
+def test_other_commands_do_not_wait_for_rich() -> None:
+    """rich and the HTTP client are imported for a view only; the document needs no rich."""
+    code = (
+        "import sys; from rankskew.__main__ import main;"
+        "main(['top', 'http://127.0.0.1:9', '--json']); assert 'rich' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+
+    assert done.returncode == 0, done.stderr

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from exporter.bundle import RULERS, Wanted, write_files
 from exporter.commands.arguments import Parser, add_json
 from rankskew.files.next_steps import next_steps
+from rankskew.files.write import RULERS, Wanted, write_files
 
 EXAMPLES: Final = """\
 rankskew files /etc/prometheus/rankskew

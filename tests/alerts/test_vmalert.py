@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from exporter.bundle import Wanted, write_files
+from rankskew.files.write import Wanted, write_files
 from tests.alerts.promtool import GROUPS, RULES, eval_order, promtool
 from tests.alerts.vmalert import (
     UNITS,

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.diagnose import fast_rules
-from exporter.bundle import Wanted, write_files
 from fleet_simulator.stack.parts import Alertmanager, Simulation
 from fleet_simulator.stack.process import wait_for
 from fleet_simulator.stack.webhook import Page, Webhook
+from rankskew.files.write import Wanted, write_files
 from tests.alerts.vmalert import VictoriaMetrics
 from tests.e2e.victoria import Agent, Ruler
 

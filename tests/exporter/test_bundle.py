@@ -1,47 +1,22 @@
-"""What an operator needs besides the exporter is found and written out, and no work is lost."""
+"""What an operator needs besides the exporter is found."""
 
 from pathlib import Path
 
 import pytest
-import yaml
 
 from exporter import bundle
-from exporter.bundle import PLACES, RULERS, Ruler, Wanted, bundled, write_files
-from exporter.errors import StartError, UsageError
-from rankskew.__main__ import main
-
-DIRECTORIES = (
-    "alerts/rules",
-    "alerts/runbooks",
-    "alerts/playbook",
-    "dashboards",
-    "deploy/prometheus",
-    "deploy/slurm",
-    "deploy/systemd",
-)
+from exporter.bundle import PLACES, bundled
+from exporter.errors import StartError
+from tests.exporter.installed import DIRECTORIES, installed
 
 
-@pytest.fixture(params=["wheel", "checkout"])
-def installation(
-    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Path:
-    """The package directory of a small installation of either kind."""
-    package = tmp_path / "installed" / "exporter"
-    names = {name: package / "bundled" / name for name in PLACES}
-    if request.param == "checkout":
-        names = {name: package.parent / place for name, place in PLACES.items()}
-    for name in DIRECTORIES:
-        names[name].mkdir(parents=True)
-        (names[name] / "one.txt").write_text(name)
-    names["alerts/advice.yaml"].write_text("causes: {}")
-    names["alerts/alertmanager.yaml"].write_text("route: {}")
-    names["alerts/notifications.tmpl"].write_text("{{ define }}")
-    monkeypatch.setattr(bundle, "PACKAGE", package)
-    return package
-
-
-def test_files_are_found_in_a_wheel_and_in_a_checkout(installation: Path) -> None:
+@pytest.mark.parametrize("kind", ["wheel", "checkout"])
+def test_files_are_found_in_a_wheel_and_in_a_checkout(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A name leads to the same content in either kind of installation."""
+    monkeypatch.setattr(bundle, "PACKAGE", installed(kind, tmp_path))
+
     assert {name: bundled(name).is_dir() for name in PLACES} == {
         **dict.fromkeys(DIRECTORIES, True),
         "alerts/advice.yaml": False,
@@ -51,108 +26,9 @@ def test_files_are_found_in_a_wheel_and_in_a_checkout(installation: Path) -> Non
     assert (bundled("dashboards") / "one.txt").read_text() == "dashboards"
 
 
-def test_everything_is_written_in_one_layout(installation: Path, tmp_path: Path) -> None:
-    """`rankskew files` writes the same tree from either kind of installation."""
-    out = tmp_path / "out"
-    written = write_files(out)
-
-    assert sorted(written) == sorted(path for path in out.glob("**/*") if path.is_file())
-    assert {str(path.relative_to(out)) for path in written} == {
-        "alerts/advice.yaml",
-        "alerts/alertmanager.yaml",
-        "alerts/notifications.tmpl",
-        *(f"{name}/one.txt" for name in DIRECTORIES),
-    }
-
-
-def test_script_stays_a_script(installation: Path, tmp_path: Path) -> None:
-    """What a scheduler runs is written executable; the rest is not."""
-    (bundled("deploy/systemd") / "one.txt").write_text("#!/bin/sh\n")
-    write_files(tmp_path / "out")
-
-    executable = {path for path in (tmp_path / "out").glob("**/*.txt") if path.stat().st_mode & 0o1}
-    assert executable == {tmp_path / "out/deploy/systemd/one.txt"}
-
-
-def test_changed_file_is_kept_unless_told_otherwise(installation: Path, tmp_path: Path) -> None:
-    """Somebody's edited Alertmanager configuration does not vanish in an upgrade."""
-    out = tmp_path / "out"
-    write_files(out)
-    write_files(out)
-    edited = out / "alerts" / "alertmanager.yaml"
-    edited.write_text("mine")
-
-    with pytest.raises(UsageError, match=r"alertmanager.yaml was changed: .* add --overwrite"):
-        write_files(out)
-    assert edited.read_text() == "mine"
-    write_files(out, overwrite=True)
-    assert edited.read_text() == "route: {}"
-
-
-def test_command_says_what_to_do_with_the_files(
-    installation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The output has the line that goes into prometheus.yml; test_next_steps.py has the rest."""
-    assert main(["files", str(tmp_path / "out")]) == 0
-
-    assert f"rule_files: ['{tmp_path}/out/alerts/rules/*.yaml']" in capsys.readouterr().out
-
-
-def test_directory_that_cannot_be_written_is_one_line(
-    installation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A path below a file ends in one line with the reason, not in a traceback."""
-    (tmp_path / "file").write_text("")
-
-    assert main(["files", str(tmp_path / "file" / "out")]) == 1
-    complaint = capsys.readouterr().err
-    assert complaint.startswith("rankskew: cannot write ")
-    assert complaint.count("\n") == 1
-
-
 def test_damaged_installation_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wheel without its rules reports that, instead of writing a part of them."""
+    """A wheel without its rules reports that."""
     monkeypatch.setattr(bundle, "PACKAGE", tmp_path / "exporter")
 
     with pytest.raises(StartError, match="alerts/rules is not in this installation"):
-        write_files(tmp_path / "out")
-
-
-def test_rules_for_vmalert_have_no_keep_firing_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """It refuses a file with that key, and needs the rest as it is."""
-    monkeypatch.setattr(bundle, "PACKAGE", tmp_path / "exporter")
-    for name in bundle.PLACES:
-        place = tmp_path / "exporter" / "bundled" / name
-        (place.parent if place.suffix else place).mkdir(parents=True, exist_ok=True)
-        (place if place.suffix else place / "own.yaml").write_text("a: 1\n  keep_firing_for: 1m\n")
-    out = tmp_path / "vmalert"
-    assert main(["files", str(out), "--vmalert"]) == 0
-    assert f"-rule='{out.resolve()}/alerts/rules/*.yaml'" in capsys.readouterr().out
-
-    assert (out / "alerts/rules/own.yaml").read_text() == "a: 1\n"
-    assert (out / "alerts/runbooks/own.yaml").read_text() == "a: 1\n  keep_firing_for: 1m\n"
-
-
-def test_rule_file_of_an_earlier_release_is_refused(installation: Path, tmp_path: Path) -> None:
-    """Prometheus would load it beside the others, and page twice."""
-    old = tmp_path / "out" / "alerts" / "rules" / "straggler.yaml"
-    old.parent.mkdir(parents=True)
-    old.write_text("groups: []")
-
-    with pytest.raises(UsageError, match=r"straggler.yaml does not belong to these rules"):
-        write_files(tmp_path / "out", overwrite=True)
-
-
-@pytest.mark.parametrize("ruler", RULERS)
-def test_rulers_get_the_form_that_they_know(tmp_path: Path, ruler: Ruler) -> None:
-    """Mimir wants a namespace for each file, Thanos no answer rather than half of one."""
-    written = write_files(tmp_path, wanted=Wanted(ruler=ruler))
-    files = [yaml.safe_load(path.read_text()) for path in written if path.parent.name == "rules"]
-    groups = [group for file in files for group in file["groups"]]
-
-    assert len({file.get("namespace") for file in files}) == (len(files) if ruler == "mimir" else 1)
-    assert {group.get("partial_response_strategy") for group in groups} == {
-        "abort" if ruler == "thanos" else None
-    }
+        bundled("alerts/rules")

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from exporter.bundle import write_files
 from exporter.settings import Settings
+from rankskew.files.write import write_files
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from exporter.bundle import PLACES, write_files
+from exporter.bundle import PLACES
 from rank_probe.version import __version__
+from rankskew.files.write import write_files
 from tests.deploy.kubernetes import HELM, KUBECTL, kustomized_text, run
 
 ROOT = Path(__file__).parents[2]
@@ -20,6 +21,7 @@ SCRIPT = Path("scripts", "release.py")
 NEEDED = (SCRIPT, Path("rank_probe", "version.py"), Path("CHANGELOG.md"))
 # What is in no archive: the image is made from a checkout.
 NOT_PACKED = {"image"}
+PACKAGES = ("rank_probe", "exporter", "rankskew", "fleet_simulator")
 IN_ARCHIVE_ONLY = {"compose", "kubernetes", "helm"}
 CAN_COMPILE = bool(shutil.which("cc")) and Path(sysconfig.get_path("include"), "Python.h").exists()
 
@@ -102,7 +104,7 @@ def test_no_source_is_ignored_by_git() -> None:
     """A wheel leaves out what git ignores, however well it works in a checkout."""
     listed = subprocess.run(
         ["git", "-C", str(ROOT), "ls-files", "--others", "--ignored", "--exclude-standard"]
-        + [f"{package}/**.py" for package in ("exporter", "rank_probe")],
+        + [f"{package}/**.py" for package in PACKAGES],
         check=True,
         capture_output=True,
         text=True,

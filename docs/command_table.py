@@ -8,5 +8,5 @@ def commands() -> str:
     """Return a row for each command of `rankskew`."""
     return table(
         ("command", "what it does"),
-        ((f"`rankskew {name}`", sentence) for name, sentence in COMMANDS.items()),
+        ((f"`rankskew {name}`", each.sentence) for name, each in COMMANDS.items()),
     )

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from exporter.errors import StartError, UsageError
 from rankskew.cli import run
 
-OUR_PACKAGES = ("exporter", "rank_probe")
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0 when the command did its work, 1 when the machine refused, 2 for wrong usage."""
@@ -22,11 +20,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The reader has seen enough, as head does. Python flushes stdout once more at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
-    except ModuleNotFoundError as error:
-        missing = (error.name or "").partition(".")[0]
-        if missing in OUR_PACKAGES:
-            raise
-        return _end(2, f"{missing} is not installed: run pip install 'rankskew[exporter]'")
 
 
 def _end(status: int, message: str) -> int:

@@ -9,6 +9,7 @@ from exporter.commands.arguments import Parser
 from exporter.errors import UsageError
 from rank_probe.version import __version__
 from rankskew.commands.table import COMMANDS, load
+from rankskew.extras import needing
 
 EXAMPLES: Final = """\
 rankskew exporter
@@ -20,7 +21,7 @@ ALIKE: Final = 0.5
 
 def parser() -> Parser:
     """Return the parser of the command's name; each command has a parser of its own."""
-    commands = "\n".join(f"  {name:<16}{sentence}" for name, sentence in COMMANDS.items())
+    commands = "\n".join(f"  {name:<16}{each.sentence}" for name, each in COMMANDS.items())
     options = Parser(
         prog="rankskew",
         description="Names the late rank of a multi-GPU PyTorch job, its stage and its cost.",
@@ -41,7 +42,8 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     if options.command not in COMMANDS:
         raise UsageError(_unknown(options.command))
-    status: int = load(options.command).run(options.arguments)
+    with needing(COMMANDS[options.command].extra):
+        status: int = load(options.command).run(options.arguments)
     return status
 
 

@@ -209,8 +209,8 @@ install_python_packages() {
 
 mode=${1:-}
 case $mode in
-    demo) extras=exporter frameworks=() ;;
-    test | deploy) extras=exporter,dashboards,dev frameworks=(-r tests/requirements.txt) ;;
+    demo) extras=exporter,cli frameworks=() ;;
+    test | deploy) extras=exporter,cli,dashboards,dev frameworks=(-r tests/requirements.txt) ;;
     *) say "expected demo, test or deploy, got '$mode'"; exit 2 ;;
 esac
 install_programs

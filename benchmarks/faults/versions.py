@@ -13,6 +13,7 @@ from fleet_simulator.stack.parts import ROOT, Exporter
 from fleet_simulator.stack.process import get, wait_for
 
 COMMITS_AGO: Final = 60
+PACKAGES: Final = ("exporter", "rank_probe", "rankskew", "alerts", "dashboards")
 NO_HISTORY: Final = f"the clone has less than {COMMITS_AGO} commits: git fetch --unshallow"
 OLD_RANKS: Final = (2, 3)
 START_SECONDS: Final = 60.0
@@ -31,8 +32,9 @@ def old_release(directory: Path) -> Iterator[dict[str, str]]:
     _git("worktree", "add", "--detach", str(tree), f"HEAD~{COMMITS_AGO}").check_returncode()
     packages = directory / "packages"
     packages.mkdir()
-    for package in ("exporter", "rank_probe", "alerts", "dashboards"):
-        (packages / package).symlink_to(tree / package)
+    for package in PACKAGES:
+        if (tree / package).exists():  # Its exporter/ had the command once: the new one starts it.
+            (packages / package).symlink_to(tree / package)
     try:
         # Not from the folder in which it is started, which has the new ones.
         yield {"PYTHONPATH": f"{packages}:{ROOT}", "PYTHONSAFEPATH": "1"}

@@ -1,1 +1,1 @@
-"""The commands of `rankskew`: one file for each, whose run() takes the command's arguments."""
+"""The commands that need a node: one file for each, whose run() takes the command's arguments."""

@@ -9,6 +9,7 @@ import shtab
 from exporter.commands.arguments import Parser
 from rank_probe.version import __version__
 from rankskew.commands.table import COMMANDS, load
+from rankskew.extras import NotInstalled, needing
 
 SHELLS: Final = ("bash", "zsh", "fish")
 EXAMPLES: Final = """\
@@ -22,7 +23,7 @@ def parser() -> Parser:
     options = Parser(
         prog="rankskew completion",
         description="Print a script that lets your shell complete the commands of rankskew and "
-        "their flags. It is a list, made when you run this: run it again after an upgrade.",
+        "their flags. It lists what is installed when you run this: run it again after an upgrade.",
         examples=EXAMPLES,
     )
     options.add_argument("shell", choices=SHELLS)
@@ -37,14 +38,18 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def everything() -> Parser:
-    """Return one parser with the arguments of all commands."""
+    """Return one parser with the arguments of all commands whose packages are installed."""
     whole = Parser(prog="rankskew")
     whole.add_argument("--version", action="version", version=__version__, help="show the version")
     commands = whole.add_subparsers(metavar="COMMAND")
-    for name, sentence in COMMANDS.items():
-        own = load(name).parser()
+    for name, command in COMMANDS.items():
+        try:
+            with needing(command.extra):
+                own = load(name).parser()
+        except NotInstalled:
+            continue
         for action in own._actions:
             if action.type is Path:
                 vars(action)["complete"] = shtab.FILE  # Where shtab looks for it.
-        commands.add_parser(name, help=sentence, parents=[own], add_help=False)
+        commands.add_parser(name, help=command.sentence, parents=[own], add_help=False)
     return whole

@@ -1,26 +1,76 @@
-"""The commands of `rankskew`, each with one sentence; each is a module of exporter.commands."""
+"""The commands of `rankskew`: what each does, where it is, and which extra brings its packages."""
 
 from collections.abc import Mapping
 from importlib import import_module
 from types import ModuleType
-from typing import Final
+from typing import Final, NamedTuple
 
-COMMANDS: Final[Mapping[str, str]] = {
-    "exporter": "serve this node's metrics and take in what its ranks report",
-    "files": "write the rules, runbooks and dashboards that belong to this release",
-    "control": "change how much the probes of a running job time",
-    "gpus": "release the GPUs for a reset, or forget those that were removed",
-    "replay": "judge recorded traces: which ranks were late, and at what cost",
-    "simulate": "serve a simulated fleet to try dashboards and alerts",
-    "diagnose": "say what is wrong with a job, why, and what to do about it",
-    "flight-recorder": "name the rank that a hanging collective waits for, from torch's dumps",
-    "top": "watch jobs and their ranks in this terminal",
-    "report": "look back over weeks of alerts, or over what a job lost",
-    "confirm": "say whether an incident of the report was right",
-    "completion": "print a completion script for your shell",
+EXPORTER: Final = "exporter"
+CLI: Final = "cli"
+
+
+class Command(NamedTuple):
+    """A command, in a *module* with its parser() and run(arguments).
+
+    The names of the modules are all that the command line knows of the exporter's commands and of
+    the simulator, so that none of them is imported before it is asked for.
+    """
+
+    sentence: str
+    module: str
+    extra: str = CLI
+
+
+COMMANDS: Final[Mapping[str, Command]] = {
+    "exporter": Command(
+        "serve this node's metrics and take in what its ranks report",
+        "exporter.commands.exporter",
+        EXPORTER,
+    ),
+    "files": Command(
+        "write the rules, runbooks and dashboards that belong to this release",
+        "rankskew.commands.files",
+    ),
+    "control": Command(
+        "change how much the probes of a running job time",
+        "exporter.commands.control",
+        EXPORTER,
+    ),
+    "gpus": Command(
+        "release the GPUs for a reset, or forget those that were removed",
+        "exporter.commands.gpus",
+        EXPORTER,
+    ),
+    "replay": Command(
+        "judge recorded traces: which ranks were late, and at what cost",
+        "rankskew.commands.replay",
+    ),
+    "simulate": Command(
+        "serve a simulated fleet to try dashboards and alerts",
+        "fleet_simulator.command",
+        EXPORTER,
+    ),
+    "diagnose": Command(
+        "say what is wrong with a job, why, and what to do about it",
+        "rankskew.commands.diagnose",
+    ),
+    "flight-recorder": Command(
+        "name the rank that a hanging collective waits for, from torch's dumps",
+        "rankskew.commands.flight_recorder",
+    ),
+    "top": Command("watch jobs and their ranks in this terminal", "rankskew.commands.top"),
+    "report": Command(
+        "look back over weeks of alerts, or over what a job lost", "rankskew.commands.report"
+    ),
+    "confirm": Command(
+        "say whether an incident of the report was right", "rankskew.commands.confirm"
+    ),
+    "completion": Command(
+        "print a completion script for your shell", "rankskew.commands.completion"
+    ),
 }
 
 
 def load(name: str) -> ModuleType:
     """Return the module of the command *name*, with its parser() and run(arguments)."""
-    return import_module(f"exporter.commands.{name.replace('-', '_')}")
+    return import_module(COMMANDS[name].module)

@@ -3,7 +3,9 @@
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 import pytest
 
@@ -107,8 +109,8 @@ def test_commands_are_listed(arguments: list[str], capsys: pytest.CaptureFixture
 
     output = capsys.readouterr()
     assert (status, output.err) == (0, "")
-    for name, sentence in COMMANDS.items():
-        assert f"\n  {name:<16}{sentence}\n" in output.out
+    for name, command in COMMANDS.items():
+        assert f"\n  {name:<16}{command.sentence}\n" in output.out
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -162,43 +164,74 @@ def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
     assert "--no-collector.node_cpu" in text
 
 
-# As if the base install had been made: nothing that the extra brings can be imported.
-WITHOUT_EXTRA = """
+# As if an extra had not been installed: none of these packages can be imported.
+WITHOUT = """
 import sys
+
+MISSING = {missing!r}
 
 class Missing:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in {
-            "fastapi", "starlette", "uvicorn", "pydantic", "prometheus_client", "psutil", "yaml",
-            "bcrypt", "pynvml", "shtab", "urllib3",
-        }:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+        if name.partition(".")[0] in MISSING:
+            raise ModuleNotFoundError(f"No module named {{name!r}}", name=name)
 
 sys.meta_path.insert(0, Missing())
 from rankskew.__main__ import main
 sys.exit(main(sys.argv[1:]))
 """
+EXPORTER: Final = ("fastapi", "starlette", "uvicorn", "httptools", "prometheus_client", "psutil")
+CLI: Final = ("urllib3", "rich", "shtab")
+BOTH: Final = ("pydantic", "yaml")
+EVERY: Final = (*EXPORTER, *CLI, *BOTH, "bcrypt", "markdown_it", "pynvml")
 
 
-def without_extra(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", WITHOUT_EXTRA, *arguments]
+def without(missing: Sequence[str], *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run a command where the packages *missing* are not installed."""
+    command = [sys.executable, "-c", WITHOUT.format(missing=set(missing)), *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 
 
-def test_base_install_says_how_to_get_the_exporter() -> None:
-    """Without the extra, `rankskew exporter` is one line with the command to install it."""
-    ended = without_extra("exporter")
+@pytest.mark.parametrize(
+    ("missing", "arguments", "extra"),
+    [
+        (EXPORTER, ("exporter",), "exporter"),
+        (EXPORTER, ("simulate",), "exporter"),
+        (CLI, ("top", "--once"), "cli"),
+        (CLI, ("diagnose", "--exporter", "127.0.0.1:1"), "cli"),
+        (CLI, ("completion", "bash"), "cli"),
+        (BOTH, ("replay", "trace"), "cli"),
+    ],
+)
+def test_missing_package_is_one_line_that_says_what_to_install(
+    missing: Sequence[str], arguments: Sequence[str], extra: str
+) -> None:
+    """Each command names the extra that brings what it needs."""
+    ended = without(missing, *arguments)
 
     assert ended.returncode == 2
     assert ended.stderr.count("\n") == 1
     assert ended.stderr.startswith("rankskew: ")
-    assert "is not installed: run pip install 'rankskew[exporter]'" in ended.stderr
+    assert f"is not installed: run pip install 'rankskew[{extra}]'" in ended.stderr
+
+
+@pytest.mark.parametrize("command", ["exporter", "control", "gpus", "simulate"])
+def test_commands_of_a_node_need_nothing_of_the_client(command: str) -> None:
+    """`rankskew[exporter]` alone runs all that a node runs."""
+    assert without(CLI, command, "--help").returncode == 0
+
+
+@pytest.mark.parametrize(
+    "command", sorted(name for name, each in COMMANDS.items() if each.extra == "cli")
+)
+def test_commands_for_people_need_nothing_of_an_exporter(command: str) -> None:
+    """`rankskew[cli]` alone runs them where no exporter is."""
+    assert without(EXPORTER, command, "--help").returncode == 0
 
 
 def test_base_install_knows_its_version_and_its_files(tmp_path: Path) -> None:
-    """What needs no package of the extra works without it."""
-    assert without_extra("--version").stdout == f"rankskew {__version__}\n"
-    assert without_extra("files", str(tmp_path / "out")).returncode == 0
+    """What needs no package of an extra works without it."""
+    assert without(EVERY, "--version").stdout == f"rankskew {__version__}\n"
+    assert without(EVERY, "files", str(tmp_path / "out")).returncode == 0
     assert (tmp_path / "out" / "alerts" / "alertmanager.yaml").is_file()
 
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from exporter.bundle import write_files
 from fleet_simulator.stack.process import Process, free_port, get
+from rankskew.files.write import write_files
 
 ROOT = Path(__file__).parents[2]
 
@@ -113,6 +113,14 @@ def test_operator_command_without_its_extra_says_what_to_install(
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "rankskew[exporter]" in done.stderr
+
+
+def test_node_is_told_what_its_terminal_lacks(full: Path, tmp_path: Path) -> None:
+    """The exporter's extra brings nothing for people, and `rankskew top` says what does."""
+    done = run(full / "rankskew", "top", "--once", cwd=tmp_path)
+
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[0].endswith("run pip install 'rankskew[cli]'")
 
 
 def test_installed_exporter_serves_metrics_and_page(full: Path, tmp_path: Path) -> None:

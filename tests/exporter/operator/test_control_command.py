@@ -17,7 +17,7 @@ from tests.exporter.running import (
     running_exporter,
 )
 from tests.exporter.snapshots import snapshot
-from tests.rankskew.test_cli import without_extra
+from tests.rankskew.test_cli import EVERY, without
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
@@ -115,9 +115,9 @@ def test_environment_says_where(
 
 
 def test_base_install_can_control(exporter: RunningExporter) -> None:
-    """The command needs no package of the extra."""
+    """The command needs no package of an extra."""
     exporter.push(snapshot(job_id="bare").to_json())
-    ended = without_extra("control", "bare", "off", f"--endpoint=unix:{exporter.socket_path}")
+    ended = without(EVERY, "control", "bare", "off", f"--endpoint=unix:{exporter.socket_path}")
 
     assert (ended.returncode, ended.stderr) == (0, "")
 

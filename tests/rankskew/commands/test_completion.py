@@ -8,7 +8,7 @@ from exporter.settings import flags
 from rankskew.__main__ import main
 from rankskew.commands.completion import SHELLS
 from rankskew.commands.table import COMMANDS
-from tests.rankskew.test_cli import without_extra
+from tests.rankskew.test_cli import EXPORTER, without
 
 # What bash does at a tab: the words so far, then the function that the script has registered.
 TAB = """
@@ -67,9 +67,10 @@ def test_each_shell_is_told_every_command_and_flag(
         assert name in printed
 
 
-def test_base_install_says_how_to_get_it() -> None:
-    """The script is made by a package of the extra."""
-    ended = without_extra("completion", "bash")
+def test_commands_that_are_not_installed_are_left_out() -> None:
+    """Beside a Prometheus there is no exporter to start, and the rest is completed."""
+    printed = without(EXPORTER, "completion", "bash")
 
-    assert ended.returncode == 2
-    assert "shtab is not installed: run pip install 'rankskew[exporter]'" in ended.stderr
+    assert printed.stderr == ""
+    assert "--prometheus" in printed.stdout
+    assert "--ranks.max" not in printed.stdout

@@ -1,1 +1,1 @@
-"""The demo: a real training with a planted straggler, and the real stack that names it."""
+"""The demo: a real training with a planted straggler, in front of the real stack."""

@@ -1,6 +1,6 @@
 """The real stack on loopback ports: exporter, Prometheus, Alertmanager and a torch training.
 
-Each is a context manager with its own directory; tests/e2e use them too.
+Each is a context manager with its own directory, for the demo, tests and benchmarks.
 """
 
 import json

@@ -122,20 +122,3 @@ def test_no_two_rooms_need_each_other() -> None:
     assert order.index("exporter.nvml") < order.index("exporter.nvml.readings")
     assert order.index("exporter.ranks") < order.index("exporter.live")
     assert order.index(CATALOG) < order.index("exporter.wiring")
-
-
-def test_what_serves_needs_nothing_of_replay() -> None:
-    """Only the commands know both, and those that read a trace among other sources."""
-    taken = rooms()
-
-    assert {user for user, needs in taken.items() if "rankskew.replay" in needs} == {
-        "exporter.commands",
-        "rankskew.diagnose",
-        "rankskew.compare",
-    }
-    assert not any(
-        "rankskew.diagnose" in needs
-        for room, needs in taken.items()
-        if room not in ("exporter.commands", "rankskew.diagnose.prometheus")
-    )
-    assert "exporter.server" not in taken["rankskew.replay"] | taken["rankskew.accounting"]

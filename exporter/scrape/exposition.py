@@ -91,12 +91,12 @@ class Exposition:
         deadline = None if wanted.seconds is None else self._scrape.monotonic() + wanted.seconds
         await asyncio.sleep(0)
         del self._coming[wanted]  # Who asks from here on gets a page that is newer.
-        page = _Page(self._scrape.collect(wanted.collectors, deadline))
+        page = Page(self._scrape.collect(wanted.collectors, deadline))
         encode, _ = _format(wanted)
         return packed(encode(page), wanted)
 
 
-class _Page(Collector):
+class Page(Collector):
     """The families of one scrape, as prometheus_client's encoders take them."""
 
     def __init__(self, families: Iterable[Metric]) -> None:

@@ -80,6 +80,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
         yield found
 
 
+@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook.
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one worker run all tests of a file, and of the tour."""
     for item in items:

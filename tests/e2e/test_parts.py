@@ -19,6 +19,7 @@ DEPLOY: Final = Path(__file__).parents[2] / "deploy" / "prometheus"
 NODES, GPUS = 6, 2
 LATE_RANK, STUCK_RANK = "3", "8"
 PARTS: Final = 2
+BEATING: Final = 'sum(rankskew_node_ranks{cluster="east",state="beating"})'
 COVERAGE: Final = 'sum(job:rankskew_coverage:ratio{cluster="east"})'
 # Without a cause, which simulated nodes may not have, a page waits for a minute.
 PATIENCE_SECONDS: Final = 150.0
@@ -106,7 +107,7 @@ def test_hang_names_the_rank_on_the_part_that_scrapes_it(parts: list[Prometheus]
 def test_no_part_misses_the_ranks_of_the_other(parts: list[Prometheus]) -> None:
     """Each scrapes only some of the nodes, and each says that the job is covered."""
     for each in parts:
-        seen = each.value('sum(rankskew_node_ranks{cluster="east",state="beating"})')
+        seen = wait_for(partial(each.value, BEATING), PATIENCE_SECONDS)
         assert seen is not None
         assert 0 < seen < NODES * GPUS
         assert wait_for(partial(each.value, COVERAGE), PATIENCE_SECONDS) == 1

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 
@@ -12,8 +12,6 @@ from fleet_simulator.stack.parts import Alertmanager, Exporter, Prometheus
 from fleet_simulator.stack.process import wait_for
 from fleet_simulator.stack.webhook import Webhook
 from tests.e2e.tour import Tour, settled_tour
-
-TOUR: Final = "fleet"
 
 # Scraped and judged this often, so that a page is late by no more than that.
 INTERVAL_SECONDS = 2.0
@@ -73,16 +71,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
         yield Stack(directory, exporter, prometheus, webhook)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Tour]:
-    """The tour, once it has settled: three minutes, so all files share it."""
+    """The tour, once it has settled, up for one file of tests."""
     with settled_tour(tmp_path_factory.mktemp("tour")) as found:
         yield found
-
-
-@pytest.hookimpl(tryfirst=True)  # xdist reads the groups in the same hook.
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one worker run all tests of a file, and of the tour."""
-    for item in items:
-        group = TOUR if TOUR in getattr(item, "fixturenames", ()) else item.path.stem
-        item.add_marker(pytest.mark.xdist_group(group))

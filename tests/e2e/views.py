@@ -1,12 +1,9 @@
-"""Page, top, diagnose and alert give one answer: in every state, for every fault, at any time."""
+"""What page, top, diagnose and alert say of each job of the tour, in words that compare."""
 
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
-
-import pytest
 
 from exporter.live import states
 from rank_probe.judge.verdict import MILD, UNSYNCED
@@ -18,13 +15,6 @@ from rankskew.top.from_prometheus import read_prometheus
 from rankskew.top.model import Job
 from tests.e2e.tour import PLACES, Tour
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
-
-MOMENTS: Final = 3
-BETWEEN_SECONDS: Final = 15.0
-# Views look at a job one after the other, and its figures are noisy: 2 % every five seconds.
-NEAR: Final = 0.1
-NEAR_GPUS: Final = 0.1
 PAGE, ALERT = "page", "alert"
 # An exporter cannot know that another one is down.
 BLIND: Final = {"down": ("page", "top of exporters", "diagnose of exporters")}
@@ -143,52 +133,7 @@ def ask_all(fleet: Tour) -> dict[str, dict[str, Answer]]:
     return found
 
 
-@pytest.fixture(scope="module")
-def moments(fleet: Tour) -> list[dict[str, Answers]]:
-    """What each view said of each job of the tour, at three moments."""
-    asked: list[dict[str, Answers]] = []
-    for number in range(MOMENTS):
-        time.sleep(BETWEEN_SECONDS if number else 0.0)
-        asked.append(dict(ask_all(fleet)))
-    return asked
-
-
 def sighted(job_id: str, answers: Answers) -> Answers:
     """Return the answers of the views that can know the state of the job."""
     blind = BLIND.get(job_id, ())
     return {view: answer for view, answer in answers.items() if view not in blind}
-
-
-@pytest.mark.parametrize("job_id", PLACES)
-def test_every_view_gives_the_same_state(moments: list[dict[str, Answers]], job_id: str) -> None:
-    """One word for it, at each moment."""
-    for each in moments:
-        answers = sighted(job_id, each[job_id])
-        assert len({answer.state for answer in answers.values()}) == 1, answers
-
-
-@pytest.mark.parametrize("job_id", PLACES)
-def test_every_view_names_the_same_ranks(moments: list[dict[str, Answers]], job_id: str) -> None:
-    """Those that are late enough to be told, or that the others wait for."""
-    for each in moments:
-        answers = sighted(job_id, each[job_id])
-        assert len({answer.ranks for answer in answers.values()}) == 1, answers
-
-
-@pytest.mark.parametrize("job_id", PLACES)
-def test_every_view_gives_the_same_cause(moments: list[dict[str, Answers]], job_id: str) -> None:
-    """The exporter's, with its detail where the view has one; none for what is not a late rank."""
-    for each in moments:
-        answers = sighted(job_id, each[job_id])
-        causes = {answer.cause and answer.cause[0] for answer in answers.values()}
-        details = {answer.cause for view, answer in answers.items() if view != ALERT}
-        assert (len(causes), len(details)) == (1, 1), answers
-
-
-@pytest.mark.parametrize("job_id", PLACES)
-def test_every_view_counts_the_same_gpus(moments: list[dict[str, Answers]], job_id: str) -> None:
-    """All kinds of loss together, and the whole job while it hangs."""
-    for each in moments:
-        answers = sighted(job_id, each[job_id])
-        lost = [answer.gpus_lost for answer in answers.values() if answer.gpus_lost is not None]
-        assert max(lost) - min(lost) <= max(NEAR_GPUS, NEAR * max(lost)), answers

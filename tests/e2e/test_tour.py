@@ -1,9 +1,10 @@
-"""Every view says what the documentation promises, in every state of a job and for every fault."""
+"""Every view says what the documentation promises, and what the others say, in every state."""
 
 import json
 import re
 import subprocess
 import sys
+import time
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -29,9 +30,15 @@ from tests.e2e.tour import (
     Tour,
     documented,
 )
+from tests.e2e.views import ALERT, Answers, ask_all, sighted
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
+# Views look at a job one after the other, and its figures are noisy: 2 % every five seconds.
+NEAR: Final = 0.1
+NEAR_GPUS: Final = 0.1
+MOMENTS: Final = 3
+BETWEEN_SECONDS: Final = 15.0
 FIRST_ROW: Final = ("State", "GPUs lost", "Who", "Judged")
 
 
@@ -223,3 +230,28 @@ def test_every_query_shows_something_somewhere(fleet: Tour, path: Path) -> None:
                 empty.add((path.stem, panel["title"], target["refId"]))
 
     assert empty - EMPTY == set()
+
+
+@pytest.fixture(scope="module")
+def moments(fleet: Tour) -> list[dict[str, Answers]]:
+    """What each view says of each job of the tour, at three moments."""
+    asked: list[dict[str, Answers]] = []
+    for number in range(MOMENTS):
+        time.sleep(BETWEEN_SECONDS if number else 0.0)
+        asked.append(dict(ask_all(fleet)))
+    return asked
+
+
+@pytest.mark.parametrize("job_id", PLACES)
+def test_every_view_gives_the_same_answer(moments: list[dict[str, Answers]], job_id: str) -> None:
+    """State, ranks, cause and loss are those of all others, at each moment."""
+    for each in moments:
+        answers = sighted(job_id, each[job_id])
+        causes = {answer.cause and answer.cause[0] for answer in answers.values()}
+        details = {answer.cause for view, answer in answers.items() if view != ALERT}
+        lost = [answer.gpus_lost for answer in answers.values() if answer.gpus_lost is not None]
+
+        assert len({answer.state for answer in answers.values()}) == 1, answers
+        assert len({answer.ranks for answer in answers.values()}) == 1, answers
+        assert (len(causes), len(details)) == (1, 1), answers
+        assert max(lost) - min(lost) <= max(NEAR_GPUS, NEAR * max(lost)), answers

@@ -59,7 +59,7 @@ def main() -> None:
     def block(number: int, with_join: bool) -> float:
         nonlocal joined
         each = Join({}, lambda: None)
-        connect = opener()
+        connect = opener("", {})
         if with_join and connect is not None:
             each.begin(connect, PlaceInJob(rank, ranks), timeline.steps, lambda: me)
         dist.barrier()

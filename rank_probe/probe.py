@@ -263,7 +263,9 @@ class Probe:
             return
         from rank_probe.torch_hooks.store import opener
 
-        connect = opener()
+        me = self.own_rank.who()
+        job_id = "" if me is None else me.job_id
+        connect = opener(f"{job_id}/{known[1]}", self._environment)
         if connect is not None:
             device = self._parts.device
             steps = self.timeline.steps if device is None else device.steps

@@ -261,7 +261,7 @@ def test_rank_that_was_off_joins_no_more() -> None:
     """Its peers' steps went on while it was off, so its next ones have other numbers."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process_group, "rank_and_world_size", lambda: (2, 4))
-        patch.setattr(store, "opener", lambda: MemoryStore)
+        patch.setattr(store, "opener", lambda *_: MemoryStore)
         on, off = (Probe(automatic=False, environment=RANK_2_OF_4) for _ in range(2))
         off._after_push({"level": "off"})
         off._after_push({"level": "stages"})
@@ -337,7 +337,7 @@ def test_join_goes_on_with_the_devices_steps(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(runtime, "gpu_model", lambda: "")
     monkeypatch.setattr(process_group, "rank_and_world_size", lambda: (2, 4))
     monkeypatch.setattr(cuda_events, "CudaEvents", lambda: cuda)
-    monkeypatch.setattr(store, "opener", lambda: MemoryStore)
+    monkeypatch.setattr(store, "opener", lambda *_: MemoryStore)
     monkeypatch.setattr(Join, "begin", lambda self, connect, place, steps, who: begun.append(steps))
     probe = Probe(automatic=False, environment=RANK_2_OF_4)
     probe.timeline.tape.note(events.STEP)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from rank_probe.guest.guard import never_raise
-from rank_probe.join.figures import known
+from rank_probe.join.figures import known_figures
 from rank_probe.join.result import counters
 from rank_probe.join.rounds import PlaceInJob, Rounds
 from rank_probe.join.store import Store
@@ -88,7 +88,7 @@ class Join:
 
     def tell(self, figures: object) -> None:
         """Tell the peers this rank's *figures*, as its exporter said them; None: nothing new."""
-        if figures is None or not (told := known(figures)):
+        if figures is None or not (told := known_figures(figures)):
             return
         self._told = told
         if (rounds := self._rounds) is not None:

@@ -117,7 +117,8 @@ def test_rank_that_is_late_no_longer_forgets_its_peers() -> None:
     own = OwnFigures(store, 3)
     store.values[PEERS] = HEAD.pack(MAGIC, 1, 0) + struct.pack("<3f", 1, 2, 3)
     late = {"late": [{"rank": 3, "kind": "persistent", "stage": "data"}]}
-    for no_longer in ({"late": []}, None):
+    healthy: dict[str, list[object]] = {"late": []}
+    for no_longer in (healthy, None):
         own.read("all", late)
         assert own.peers == {FIGURES[0]: [1.0, 2.0, 3.0]}
         own.read("all", no_longer)
@@ -171,8 +172,8 @@ def test_rank_posts_an_empty_message_first_and_takes_back_what_is_told_no_longer
     store = CountingStore()
     own = OwnFigures(store, 3)
     empty, full = message({}, "all"), message({POWER: 1.0}, "all")
-    for now in range(100):
-        own.post("all", float(now))
+    for second in range(100):
+        own.post("all", float(second))
     assert store.written == ["figures/3"]
     assert len(empty) < 300
     for now, is_told, expected in [

@@ -7,11 +7,8 @@ import pytest
 from rank_probe.judge.verdict import (
     LATE_KINDS,
     LOST_KINDS,
-    MOST_CHANGES,
-    MOST_LATE,
     REASONS,
     Change,
-    Late,
     Verdict,
     from_json,
 )
@@ -30,7 +27,7 @@ JOBS = {
 
 @pytest.mark.parametrize("name", JOBS)
 def test_every_verdict_survives_its_way_as_json(name: str) -> None:
-    """What a rank reads back is what the judge said, to six digits."""
+    """What a rank reads back is what was said, to six digits, in words of the closed sets."""
     for _, verdict in judged(JOBS[name]).verdicts:
         said = verdict.to_json()
         read = from_json(json.loads(json.dumps(said)))
@@ -39,28 +36,13 @@ def test_every_verdict_survives_its_way_as_json(name: str) -> None:
         assert (read.step, read.ranks, read.reason) == (verdict.step, verdict.ranks, verdict.reason)
         assert read.gpus_lost == pytest.approx(verdict.gpus_lost, rel=1e-5)
         assert [late.rank for late in read.late] == [late.rank for late in verdict.late]
-
-
-@pytest.mark.parametrize("name", JOBS)
-def test_words_are_of_the_closed_sets(name: str) -> None:
-    """Labels have no other values than those that are listed."""
-    for _, verdict in judged(JOBS[name]).verdicts:
         assert verdict.reason is None or verdict.reason in REASONS
         assert set(verdict.gpus_lost) in (set(), set(LOST_KINDS))
         assert set(verdict.rotating) <= set(STAGES) - {"sync"}
-        assert len(verdict.late) <= MOST_LATE
-        assert len(verdict.changes) <= MOST_CHANGES
         for late in verdict.late:
             assert late.kind in LATE_KINDS
             assert late.stage in STAGES
             assert set(late.gpus) <= set(STAGES) - {"sync"}
-
-
-def test_cost_of_a_rank_is_that_of_its_stages() -> None:
-    """The stage is where it is late; what it loses in others adds to its cost."""
-    late = Late(3, "all", "data", "persistent", 0.25, {"data": 1.5, "forward": 0.5}, 9.0, 20, 2.0)
-
-    assert late.gpus_lost == 2.0
 
 
 def test_fields_of_another_version_are_refused() -> None:

@@ -42,32 +42,26 @@ def test_permission_denied_names_user_mode_and_owner(
         require_writable(found)
 
 
-def test_absent_socket_is_told_from_an_absent_directory(tmp_path: Path) -> None:
-    """In a container the directory is not mounted; on a node no exporter runs. Both may pass."""
-    with pytest.raises(
-        CannotReport, match=r"there is no socket .*/e\.sock: start one"
-    ) as socket_gone:
-        look_at(f"{tmp_path}/e.sock")
-    with pytest.raises(CannotReport, match=r"there is no directory .*/absent: start one"):
-        look_at(f"{tmp_path}/absent/e.sock")
-
-    assert socket_gone.value.may_pass
-
-
-def test_what_is_no_socket_is_said(tmp_path: Path) -> None:
-    """A file, or a directory that a mount created in its place, is not waited for."""
-    with pytest.raises(CannotReport, match="is not a socket: set RANKSKEW_EXPORTER") as found:
-        look_at(str(tmp_path))
-
-    assert not found.value.may_pass
-
-
-def test_path_through_a_file_is_one_sentence(tmp_path: Path) -> None:
-    """Whatever the system says of the path is in the sentence."""
+@pytest.mark.parametrize(
+    ("path", "sentence", "may_pass"),
+    [
+        ("e.sock", r"there is no socket .*/e\.sock: start one", True),
+        # In a container the directory is not mounted.
+        ("absent/e.sock", r"there is no directory .*/absent: start one", True),
+        # A directory that a mount created in its place is not waited for.
+        ("", "is not a socket: set RANKSKEW_EXPORTER", False),
+        ("file/e.sock", "cannot look at the socket .*: Not a directory; in a", False),
+    ],
+)
+def test_what_is_no_socket_is_said(
+    path: str, sentence: str, may_pass: bool, tmp_path: Path
+) -> None:
+    """Nothing there, or something else: one sentence, whatever the system says of the path."""
     (tmp_path / "file").write_text("")
+    with pytest.raises(CannotReport, match=sentence) as found:
+        look_at(str(tmp_path / path))
 
-    with pytest.raises(CannotReport, match=r"cannot look at the socket .*: Not a directory; in a"):
-        look_at(f"{tmp_path}/file/e.sock")
+    assert found.value.may_pass == may_pass
 
 
 @pytest.mark.parametrize(

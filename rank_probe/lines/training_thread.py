@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from rank_probe.lines.loop_frames import Spot
-from rank_probe.lines.state_window import StateShare, whole
+from rank_probe.lines.sample_window import WHOLE, StateShare
 from rank_probe.lines.system_calls import Reader
 from rank_probe.lines.thread_clocks import Gone, ThreadLook, Watched
 from rank_probe.lines.thread_split import Shares, held, split
@@ -81,10 +81,9 @@ class Looks:
     def _parts(
         self, shares: Shares, stack: Sequence[Spot], line: CodeLine | None
     ) -> tuple[StateShare, ...]:
-        found = [self._torch.what(what, stack) for what, _ in shares]
+        found = [(self._torch.what(what, stack), share) for what, share in shares]
         return tuple(
-            StateShare(what.state, what.mount, line, share)
-            for what, share in zip(found, whole([share for _, share in shares]), strict=True)
+            StateShare(what.state, what.mount, line, round(WHOLE * share)) for what, share in found
         )
 
     def close(self) -> None:

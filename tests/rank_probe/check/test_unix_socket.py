@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rank_probe.check.problem import CannotReport
-from rank_probe.check.unix_socket import look_at, require_writable, socket_path
+from rank_probe.check.unix_socket import look_at, require_writable
 
 
 @pytest.fixture
@@ -62,12 +62,3 @@ def test_what_is_no_socket_is_said(
         look_at(str(tmp_path / path))
 
     assert found.value.may_pass == may_pass
-
-
-@pytest.mark.parametrize(
-    ("endpoint", "path"),
-    [("unix:/a/b", "/a/b"), ("unix:///a/b", "/a/b"), ("unix:a", None), ("http://x:1", None)],
-)
-def test_only_a_socket_has_a_path(endpoint: str, path: str | None) -> None:
-    """Over TCP there is no file to look at."""
-    assert socket_path(endpoint) == path

@@ -14,7 +14,7 @@ import pytest
 
 from rank_probe.guest.guard import failures
 from rank_probe.report import push
-from rank_probe.report.push import TIMEOUT_SECONDS, Pusher, open_connection
+from rank_probe.report.push import TIMEOUT_SECONDS, Pusher, open_connection, socket_path
 from tests.exporter.snapshots import snapshot
 from tests.rank_probe.sink import PATIENCE_SECONDS, listening, listening_on_loopback
 
@@ -125,6 +125,15 @@ def test_exporter_that_never_answers_is_given_up(
 
         assert any(seconds_of(pusher.push) < 2 for _ in range(ATTEMPTS))
         assert pusher.failed_pushes > 0
+
+
+@pytest.mark.parametrize(
+    ("endpoint", "path"),
+    [("unix:/a/b", "/a/b"), ("unix:///a/b", "/a/b"), ("unix:a", None), ("http://x:1", None)],
+)
+def test_only_a_socket_has_a_path(endpoint: str, path: str | None) -> None:
+    """Over TCP there is no file to look at."""
+    assert socket_path(endpoint) == path
 
 
 @pytest.mark.parametrize("endpoint", ["", "exporter.sock", "unix:relative", "http://host", "x:1"])

@@ -1,22 +1,22 @@
 """Samples become shares of their stage, of the latest time, in a steady order."""
 
-from rank_probe.lines.stack_window import LEAST_SAMPLES, LineShare, StackSample, StackWindow
+from rank_probe.lines.sample_window import LEAST_SAMPLES, LineShare, Sample, SampleWindow
 from rank_probe.lines.user_code import CodeLine
 
 READ, PARSE, LOSS = (CodeLine(name, "/a.py", n) for n, name in enumerate(("read", "parse", "loss")))
 
 
-def window(*samples: tuple[str, CodeLine | None, int], most: int = 6_000) -> StackWindow:
+def window(*samples: tuple[str, CodeLine | None, int], most: int = 6_000) -> SampleWindow:
     """Return a window after so many samples of each stage and line."""
-    made = StackWindow(most)
+    made = SampleWindow(most)
     for stage, line, count in samples:
         add(made, stage, line, count)
     return made
 
 
-def add(to: StackWindow, stage: str, line: CodeLine | None, count: int) -> None:
+def add(to: SampleWindow, stage: str, line: CodeLine | None, count: int) -> None:
     for _ in range(count):
-        to.add(StackSample(stage, line, is_fetching=line is READ))
+        to.add(Sample(stage, line, is_fetching=line is READ))
 
 
 def test_shares_are_of_the_lines_own_stage() -> None:

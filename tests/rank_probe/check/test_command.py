@@ -111,16 +111,6 @@ def test_wait_takes_a_duration(text: str, seconds: float) -> None:
     assert command.parser().parse_args(["--wait", text]).wait == seconds
 
 
-def test_help_ends_with_examples() -> None:
-    """`rank-probe check --help` shows how to use it as a gate."""
-    done = run("--help")
-
-    assert "examples:\n  rank-probe check " in done.stdout
-    assert "--wait 60s" in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 100
-    assert done.returncode == 0
-
-
 def test_check_does_not_import_torch() -> None:
     """A prolog has no time for it, and the node may have no torch."""
     program = (

@@ -125,18 +125,12 @@ def test_rank_that_is_late_no_longer_forgets_its_peers() -> None:
         assert own.peers == {}
 
 
-def test_mildly_late_rank_costs_nothing() -> None:
-    """It is no candidate for a page, so nobody looks for its cause."""
-    store = posted(1, 1, 1, 1)
-    told(store, verdict(1, kind="mild"), range(4))
-
-    assert store.calls == 0
-
-
 def test_rank_0_reads_every_ten_seconds_and_at_once_for_a_new_rank() -> None:
-    """One lateness of many ranks does not make it read each round."""
+    """One lateness of many ranks does not make it read each round, nor one that is mild at all."""
     store = posted(1, 1, 1, 1)
     peers = PeerFigures(store, threading.Event(), 0.0)
+    peers.share(verdict(1, kind="mild"), range(4), 0.0)
+    assert store.calls == 0
     readings = []
     for now, late in enumerate([[1]] * 12 + [[1, 2]] + [[1]] * 5 + [[]] * 3 + [[2]]):
         before = store.calls

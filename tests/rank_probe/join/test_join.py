@@ -22,6 +22,7 @@ from rank_probe.measure.timeline import Timeline
 from rank_probe.measure.vectors import StepVector, Vectors
 from rank_probe.process.identity import Identity
 from rank_probe.wire.stages import BACKWARD, DATA, STAGES, SYNC
+from tests.exporter.running import wait_until
 
 MS = 1_000_000
 GROUP = f"group/{digest('all'):x}"
@@ -34,29 +35,25 @@ class MemoryStore:
         self.values: dict[str, bytes] = {}
         self.error: Exception | None = None
 
-    def _answer(self) -> None:
+    def _live(self) -> dict[str, bytes]:
         if self.error is not None:
             raise self.error
+        return self.values
 
     def set(self, key: str, value: bytes) -> None:
-        self._answer()
-        self.values[key] = value
+        self._live()[key] = value
 
     def check(self, keys: Sequence[str]) -> bool:
-        self._answer()
-        return self.values.keys() >= set(keys)
+        return self._live().keys() >= set(keys)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        self._answer()
-        return [self.values[key] for key in keys]
+        return [self._live()[key] for key in keys]
 
     def multi_set(self, keys: Sequence[str], values: Sequence[bytes]) -> None:
-        self._answer()
-        self.values.update(zip(keys, values, strict=True))
+        self._live().update(zip(keys, values, strict=True))
 
     def delete_key(self, key: str) -> bool:
-        self._answer()
-        return self.values.pop(key, None) is not None
+        return self._live().pop(key, None) is not None
 
 
 def identity(rank: int, group: str = "all") -> Identity:
@@ -231,14 +228,6 @@ def joining(
         joined.stop()
 
 
-def until(condition: Callable[[], bool]) -> None:
-    for _ in range(500):
-        if condition():
-            return
-        threading.Event().wait(0.01)
-    raise AssertionError("it has not happened for 5 seconds")
-
-
 def thread_of(joined: Join) -> threading.Thread:
     assert joined._thread is not None
     return joined._thread
@@ -248,13 +237,13 @@ def test_news_are_told_at_once() -> None:
     """When the verdict names somebody else, whoever pushes hears of it."""
     store, news = MemoryStore(), []
     with joining(lambda: store, lambda: news.append(1)) as joined:
-        until(lambda: "steps/1" in store.values)
+        wait_until(lambda: "steps/1" in store.values)
         told = struct.pack(f"{COLUMNS}d", *[1.0] * COLUMNS)
         for late in ([], [{"rank": 0, "kind": "persistent"}]):
             assert news == []
             store.values |= {"result/1": told, "verdict": json.dumps({"late": late}).encode()}
-            until(lambda late=late: joined.snapshot_fields([])["verdict"] == {"late": late})  # type: ignore[misc]
-        until(lambda: news == [1])
+            wait_until(lambda late=late: joined.snapshot_fields([])["verdict"] == {"late": late})  # type: ignore[misc]
+        wait_until(lambda: news == [1])
 
 
 def test_stages_have_their_counters_from_the_begin_on() -> None:
@@ -264,7 +253,7 @@ def test_stages_have_their_counters_from_the_begin_on() -> None:
     """
     store, before = MemoryStore(), random.getstate()
     with joining(lambda: store) as joined:
-        until(lambda: "steps/1" in store.values)
+        wait_until(lambda: "steps/1" in store.values)
         fields = joined.snapshot_fields(["data", "backward", "sync"])
 
     assert set(store.values) <= {GROUP}
@@ -286,26 +275,9 @@ def test_keys_of_a_killed_attempt_are_not_read_as_ours() -> None:
     told = struct.pack(f"{COLUMNS}d", *[99.0] * COLUMNS)
     store.values = {"steps/1": b"old", "result/1": told}
     with joining(lambda: store) as joined:
-        until(lambda: store.values.get("steps/1", b"old") != b"old")
-        until(lambda: joined.snapshot_fields([])["joined_seconds"] == 0)
+        wait_until(lambda: store.values.get("steps/1", b"old") != b"old")
+        wait_until(lambda: joined.snapshot_fields([])["joined_seconds"] == 0)
         assert "result/1" not in store.values
-
-
-def test_steps_are_kept_from_the_connection_on() -> None:
-    """What a slow store makes us wait for would be too much for the first round."""
-    steps, takers = Steps(list), []
-
-    def connect() -> MemoryStore:
-        takers.append(len(steps._takers))
-        return MemoryStore()
-
-    joined = Join({}, lambda: None)
-    joined.begin(connect, QuickPlace(1, 2), steps, lambda: identity(1))
-    until(lambda: len(steps._takers) == 1)
-    joined.stop()
-
-    assert takers == [0]
-    assert steps._takers == ()
 
 
 @pytest.mark.parametrize(("error", "faults"), [(RuntimeError("Broken"), 0), (KeyError("key"), 1)])
@@ -313,7 +285,7 @@ def test_store_that_fails_ends_the_join_quietly(error: Exception, faults: int) -
     """The counters stand and the coverage is 0; only what is no store's error is our failure."""
     store, before = MemoryStore(), failures.count
     with joining(lambda: store) as joined:
-        until(lambda: "steps/1" in store.values)
+        wait_until(lambda: "steps/1" in store.values)
         store.error = error
         thread_of(joined).join(5)
         fields = joined.snapshot_fields(["data"])
@@ -341,7 +313,7 @@ def test_rank_whose_steps_are_no_longer_counted_gives_up() -> None:
     """Its later steps have other numbers than its peers'; so it takes its keys back for good."""
     store = MemoryStore()
     with joining(lambda: store) as joined:
-        until(lambda: "steps/1" in store.values)
+        wait_until(lambda: "steps/1" in store.values)
         joined.give_up()
         thread_of(joined).join(5)
         assert set(store.values) <= {GROUP}
@@ -382,7 +354,7 @@ def test_arithmetic_that_fails_is_a_fault_of_our_own(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(JoinTotals, "add", wrong)
     joined = Join({}, lambda: None)
     joined.begin(MemoryStore, QuickPlace(0, 1), timeline.steps, lambda: identity(0))
-    until(lambda: bool(timeline.steps._takers))
+    wait_until(lambda: bool(timeline.steps._takers))
     for _ in range(3):
         timeline.tape.note(events.STEP)
     thread_of(joined).join(5)

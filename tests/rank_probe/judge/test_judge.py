@@ -29,39 +29,12 @@ def waiting(steps: list[Step], seconds: float = 60.0) -> float:
     return sum(sum(step.sync) for step in window) / lengths
 
 
-@pytest.mark.parametrize(
-    "job",
-    [
-        Job(ranks=8, seed=6),
-        Job(ranks=2, seed=6, faults=(LATE,)),
-        Job(ranks=8, seed=6, faults=(LATE,)),
-        Job(ranks=8, seed=6, faults=(LATE, replace(LATE, rank=5, stage="forward"))),
-        Job(ranks=8, seed=6, faults=(Fault(None, "data", 0.5), LATE)),
-        Job(ranks=8, seed=6, group_work=(1.0, 1.3), faults=(Fault(0, "data", 0.5),)),
-        Job(ranks=8, seed=6, communication_ratio=1.0),
-        Job(ranks=8, seed=6, busy_seconds=12, seconds=900, faults=(LATE,)),
-    ],
-)
-def test_kinds_add_up_to_all_waiting(job: Job) -> None:
-    """Every GPU that waits is charged to exactly one kind."""
-    steps = simulate(job)
-    found = judged_steps(job, steps).last
-    lost = found.gpus_lost
-
-    # The late ranks' cost is a mean since they are late, so it is another sample of the same noise.
-    truth = waiting(steps, max(60.0, 20 * mean_step_seconds(steps)))
-    assert sum(lost.values()) == pytest.approx(truth, rel=0.05)
-    assert lost["persistent"] == pytest.approx(sum(each.gpus_lost for each in found.late))
-    assert lost["rotating"] == pytest.approx(sum(found.rotating.values()))
-
-
 @pytest.mark.parametrize("busy_seconds", [0.5, 40.0])
 @pytest.mark.parametrize("ranks", [2, 4, 16])
 def test_rotating_loss_is_counted_by_stage_without_a_name(ranks: int, busy_seconds: float) -> None:
     """A loss with no stable leader is seen in full, as the kind `rotating`, in its stage."""
-    fault = Fault(None, "data", 0.5)
     job = Job(ranks=ranks, seed=5, busy_seconds=busy_seconds, seconds=480 * busy_seconds)
-    steps = simulate(replace(job, faults=(fault,)))
+    steps = simulate(replace(job, faults=(ROTATING,)))
     found = judged_steps(job, steps)
     window = max(60.0, 20 * mean_step_seconds(steps))
     truth = gpus_lost(steps, steps[-1].end_seconds, window)
@@ -103,7 +76,9 @@ def test_late_rank_in_the_heavier_group_is_charged_beyond_the_groups() -> None:
     assert late.peer_group == "g1"
 
 
-SLOWER = {
+ROTATING = Fault(None, "data", 0.5)
+JOBS = {
+    "nobody": Job(ranks=8),
     "one of two": Job(ranks=2, faults=(LATE,)),
     "one of four": Job(faults=(LATE,)),
     "one of sixteen": Job(ranks=16, faults=(LATE,)),
@@ -115,28 +90,34 @@ SLOWER = {
     ),
     "a node": Job(ranks=32, faults=tuple(Fault(rank, "forward", 0.2) for rank in range(8, 16))),
     "heavier group": Job(ranks=8, group_work=(1.0, 1.3), faults=(replace(LATE, rank=7),)),
+    "lighter group": Job(ranks=8, group_work=(1.0, 1.3), faults=(Fault(0, "data", 0.5),)),
     "long wire": Job(ranks=8, communication_ratio=1.0, faults=(replace(LATE, ratio=0.5),)),
+    "long steps": Job(ranks=8, busy_seconds=12, seconds=900, faults=(LATE,)),
+    "one late, others in turn": Job(ranks=8, faults=(ROTATING, LATE)),
     "from 120 s on": Job(seconds=300, faults=(replace(LATE, ratio=0.5, start_seconds=120),)),
     "pauses": Job(ranks=8, seconds=500, faults=(Fault(0, "checkpoint", 8, every=40),)),
-    "nobody": Job(ranks=8),
 }
 
 
-@pytest.mark.parametrize("name", SLOWER)
-def test_slowdown_is_what_the_late_ranks_make_of_a_step(name: str) -> None:
-    """It is the time of a step over that of the same job without the fault.
-
-    All that is published can be added up and divided by.
-    """
-    job = replace(SLOWER[name], seed=7)
+@pytest.mark.parametrize("name", JOBS)
+def test_every_gpu_that_waits_is_charged_and_the_slowdown_is_the_late_ranks(name: str) -> None:
+    """Kinds add up to all waiting; steps are so many times longer than without the late ranks."""
+    job = replace(JOBS[name], seed=7)
     steps, healthy = simulate(job), simulate(replace(job, faults=()))
     verdicts = [verdict for _, verdict in judged_steps(job, steps).verdicts]
-    found = verdicts[-1]
+    found, lost = verdicts[-1], verdicts[-1].gpus_lost
     since = max([20.0, *(fault.start_seconds for fault in job.faults)])  # Compiled by then.
     truth = mean_step_seconds(steps, since) / mean_step_seconds(healthy, since)
+    window = max(60.0, 20 * mean_step_seconds(steps))
 
-    assert found.slowdown == pytest.approx(truth, rel=0.03)
-    recent = steps[-1].end_seconds - 60
+    if ROTATING not in job.faults:  # Those who are late in turn have their share in it.
+        assert found.slowdown == pytest.approx(truth, rel=0.03)
+    # The late ranks' cost is a mean since they are late: another sample of the same noise.
+    if name != "pauses":  # The last minute may have more of them than the mean.
+        assert sum(lost.values()) == pytest.approx(waiting(steps, window), rel=0.05)
+    assert lost["persistent"] == pytest.approx(sum(each.gpus_lost for each in found.late))
+    assert lost["rotating"] == pytest.approx(sum(found.rotating.values()))
+    recent = steps[-1].end_seconds - window
     assert found.step_seconds == pytest.approx(mean_step_seconds(steps, recent), rel=0.1)
     for verdict in verdicts:
         numbers = [*verdict.gpus_lost.values(), *verdict.rotating.values()]

@@ -2,12 +2,12 @@
 
 import itertools
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from rank_probe.lines.stacks import Stacks
+from tests.exporter.running import wait_until
 
 Done = Callable[[], bool]
 Work = Callable[[Done], object]
@@ -32,10 +32,10 @@ class LateRank:
             on_first=on_first,
         )
 
-    def takes(self, samples: int = 40) -> bool:
+    def takes(self, samples: int = 40) -> None:
         """Wait for so many more samples."""
         before = self.stacks.samples
-        return until(lambda: self.stacks.samples >= before + samples, 20)
+        wait_until(lambda: self.stacks.samples >= before + samples)
 
 
 @contextmanager
@@ -54,16 +54,6 @@ def late_rank(
         made.done.set()
         wake()
         made.thread.join()
-
-
-def until(done: Done, seconds: float = 10.0) -> bool:
-    """Wait until *done*; False if it takes too long."""
-    deadline = time.monotonic() + seconds
-    while not done():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.001)
-    return True
 
 
 def number_of_line(file: str, comment: str) -> int:

@@ -10,7 +10,8 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
 from rank_probe.lines.loader_code import workers_line
 from rank_probe.probe import Probe
-from tests.rank_probe.lines.late_rank import number_of_line, until
+from tests.exporter.running import wait_until
+from tests.rank_probe.lines.late_rank import number_of_line
 
 HERE = __file__
 
@@ -145,7 +146,7 @@ def test_probe_knows_the_loader_of_the_loop_while_it_is_late() -> None:
         assert probe.timeline.loader() is training
         assert probe.stacks.loader() == ""
         probe.stacks.watch("data")
-        assert until(lambda: probe.stacks.samples >= 0)
+        wait_until(lambda: probe.stacks.samples >= 0)
         line = number_of_line(HERE, "# ones")
         assert probe.stacks.loader().startswith("Ones.__getitem__ (")
         assert probe.stacks.loader().endswith(f"test_loader_code.py:{line})")

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rank_probe.lines.loop_frames import Layout, Spot, TrainingLoop, layout, loop_spot, stack_of
+from rank_probe.lines.loop_frames import TrainingLoop, layout, loop_spot, stack_of
 
 Look = Callable[[], None]
 
@@ -201,16 +201,6 @@ def test_nobody_elses_frame_is_the_loop() -> None:
     assert seen == [False] * 3
     assert loop_spot([], (), layout) is None
     assert stack_of(None) == []
-
-
-def test_loop_is_the_innermost_that_carries_backward() -> None:
-    """Of the frames known to carry it, the others only call that one."""
-    inner, outer = Spot(work.__code__, 0), Spot(epochs.__code__, 0)
-    both = {id(inner.code), id(outer.code)}
-    nothing = Layout(frozenset(), ())
-
-    assert loop_spot([inner, outer], both, lambda _: nothing) is inner
-    assert loop_spot([inner, outer], {id(outer.code)}, lambda _: nothing) is outer
 
 
 def test_caches_of_an_instruction_belong_to_it() -> None:

@@ -12,7 +12,8 @@ from rank_probe.guest.guard import failures
 from rank_probe.lines import sampling
 from rank_probe.lines.loop_frames import stack_of
 from rank_probe.lines.sampling import line_of
-from tests.rank_probe.lines.late_rank import Done, Work, late_rank, number_of_line, until
+from tests.exporter.running import wait_until
+from tests.rank_probe.lines.late_rank import Done, Work, late_rank, number_of_line
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +24,7 @@ def _fast(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     before = failures.count
     yield
     assert failures.count == before
-    assert until(lambda: not sampling_threads())
+    wait_until(lambda: not sampling_threads())
 
 
 def sampling_threads() -> list[threading.Thread]:
@@ -72,7 +73,7 @@ def test_slow_line_is_named_first(
     """With its function, file, stage and share, and how often the loop fetched its next item."""
     with late_rank(work) as late:
         late.stacks.watch("data")
-        assert late.takes(100)
+        late.takes(100)
         first = late.stacks.lines()[0]
         fetching = late.stacks.iterating_share("data")
         assert late.stacks.iterating_share("forward") is None
@@ -103,36 +104,25 @@ def test_end_of_the_lateness_ends_the_sampling() -> None:
         for _ in range(5):
             late.stacks.watch("data")
         assert len(sampling_threads()) == 1
-        assert late.takes(100)
+        late.takes(100)
         late.stacks.watch(None)
         assert late.stacks.lines() == []
-        assert until(lambda: not sampling_threads())
+        wait_until(lambda: not sampling_threads())
         taken = late.stacks.samples
         time.sleep(0.02)
         assert late.stacks.samples == taken
         late.stacks.watch("data")
         assert late.stacks.lines() == []
-        assert late.takes()
-
-
-def test_waiting_for_others_explains_nothing() -> None:
-    """Samples in sync are not taken: the stack of a waiting rank has nothing to do with it."""
-    with late_rank(reads) as late:
-        late.stages = itertools.repeat("sync")
-        late.stacks.watch("data")
-        time.sleep(0.05)
-        assert late.stacks.samples == 0
-        late.stages = itertools.repeat("data")
-        assert late.takes()
+        late.takes()
 
 
 def test_lines_of_the_late_stage_come_first() -> None:
     """What the judge names leads, and the other stages follow."""
     with late_rank(reads) as late:
         late.stacks.watch("forward")
-        assert late.takes(100)
+        late.takes(100)
         late.stages = itertools.repeat("forward")
-        assert late.takes()
+        late.takes()
         stages = [each["stage"] for each in late.stacks.lines()]
         late.stacks.watch("data")
         assert late.stacks.lines()[0]["stage"] == "data"
@@ -147,6 +137,6 @@ def test_thread_that_has_ended_has_no_line() -> None:
     with late_rank(lambda is_over: None) as gone:
         gone.thread.join()
         gone.stacks.watch("data")
-        assert gone.takes()
+        gone.takes()
         assert gone.stacks.lines() == []
     assert line_of(stack_of(sys._getframe()), lambda file: False) is None

@@ -15,6 +15,7 @@ import pytest
 from rank_probe.guest.guard import failures
 from rank_probe.report import push
 from rank_probe.report.push import TIMEOUT_SECONDS, Pusher, open_connection, socket_path
+from tests.exporter.running import wait_until
 from tests.exporter.snapshots import snapshot
 from tests.rank_probe.sink import PATIENCE_SECONDS, listening, listening_on_loopback
 
@@ -31,14 +32,6 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def path(tmp_path: Path) -> Path:
     """Where the exporter's socket is."""
     return tmp_path / "s"
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 5) -> bool:
-    """Return whether *condition* came true within *seconds*."""
-    deadline = time.monotonic() + seconds
-    while not condition() and time.monotonic() < deadline:
-        time.sleep(0.01)
-    return condition()
 
 
 def seconds_of(action: Callable[[], object]) -> float:
@@ -71,7 +64,7 @@ def test_snapshots_arrive_again_and_again(path: Path) -> None:
     with listening(path) as sink:
         pusher = Pusher(f"unix:{path}", snapshot, interval_seconds=0.02)
         pusher.start()
-        assert wait_until(lambda: len(sink.snapshots) >= 3)
+        wait_until(lambda: len(sink.snapshots) >= 3)
         pusher.stop()
 
     assert sink.snapshots[0]["job_id"] == snapshot().job_id
@@ -84,10 +77,10 @@ def test_exporter_that_comes_back_is_found_again(path: Path) -> None:
     pusher = Pusher(f"unix:{path}", snapshot, interval_seconds=0.02)
     with listening(path) as first:
         pusher.start()
-        assert wait_until(lambda: bool(first.snapshots))
-    assert wait_until(lambda: pusher.failed_pushes > 0)
+        wait_until(lambda: bool(first.snapshots))
+    wait_until(lambda: pusher.failed_pushes > 0)
     with listening(path) as second:
-        assert wait_until(lambda: bool(second.snapshots))
+        wait_until(lambda: bool(second.snapshots))
         pusher.stop()
 
 

@@ -12,7 +12,7 @@ from rank_probe.guest.guard import never_raise
 from rank_probe.lines.loop_frames import Spot, TrainingLoop, stack_of
 from rank_probe.lines.sample_window import WHOLE, Sample, SampleWindow, Spent
 from rank_probe.lines.thread_clocks import ThreadLook
-from rank_probe.lines.training_thread import Looks
+from rank_probe.lines.training_thread import TrainingThread
 from rank_probe.lines.user_code import CodeLine, UserCode
 from rank_probe.wire.snapshot import MOST_LATE_LINES, MOST_THREAD_STATES
 from rank_probe.wire.stages import STAGES, SYNC
@@ -94,7 +94,7 @@ class Sampling:
 
     def _run(self) -> None:
         own_random = random.Random()  # The global one is the user's.
-        looks = Looks()
+        looks = TrainingThread()
         try:
             while not self._stop.is_set():
                 pause = self._interval() * _jittered(own_random)
@@ -110,7 +110,7 @@ class Sampling:
         is_first = self.samples < FIRST_SAMPLES
         return min(FIRST_INTERVAL_SECONDS, INTERVAL_SECONDS) if is_first else INTERVAL_SECONDS
 
-    def _take(self, looks: Looks, due: int, pause: float, seconds: float) -> None:
+    def _take(self, looks: TrainingThread, due: int, pause: float, seconds: float) -> None:
         ident = self._watched()
         first = looks.begin(ident)
         before = self._stage()
@@ -133,7 +133,7 @@ class Sampling:
         self.samples += 1
 
     def _take_delay(
-        self, looks: Looks, first: ThreadLook | None, stage: str, due: int, planned: float
+        self, looks: TrainingThread, first: ThreadLook | None, stage: str, due: int, planned: float
     ) -> None:
         """Count the time by which a look came late, because a call kept the interpreter.
 

@@ -1,5 +1,7 @@
 """`rank-probe check` finds out whether a rank could report, and says why not in one sentence."""
 
+import os
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -183,16 +185,48 @@ def test_nobody_scrapes(seconds_ago: list[float]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "sentence"),
+    ("endpoint", "sentence", "may_pass"),
     [
-        ("nonsense", "it must be unix:/path/to.sock or http://127.0.0.1:PORT"),
-        (f"http://{'x' * 300}:1", "cannot be reached"),
-        ("http://127.0.0.1:1", "nothing listens at http://127.0.0.1:1: start one with"),
+        ("nonsense", "it must be unix:/path/to.sock or http://127.0.0.1:PORT", False),
+        (f"http://{'x' * 300}:1", "cannot be reached", False),
+        ("http://127.0.0.1:1", "nothing listens at http://127.0.0.1:1: start one with", True),
+        ("unix:{folder}/e.sock", "there is no socket {folder}/e.sock: start one", True),
+        # In a container the directory is not mounted.
+        ("unix:{folder}/no/e.sock", "there is no directory {folder}/no: start one", True),
+        # A directory that a mount created in its place is not waited for.
+        ("unix:{folder}", "is not a socket: set RANKSKEW_EXPORTER", False),
+        ("unix:{folder}/file/e.sock", "file/e.sock: Not a directory; in a container", False),
     ],
 )
-def test_endpoint_without_anybody_is_one_sentence(endpoint: str, sentence: str) -> None:
-    """A wrong address is told apart from one where nobody listens."""
-    assert sentence in problem(endpoint)
+def test_endpoint_without_anybody_is_one_sentence(
+    endpoint: str, sentence: str, may_pass: bool, tmp_path: Path
+) -> None:
+    """A wrong address is told apart from one where nobody listens, which may pass."""
+    (tmp_path / "file").touch()
+    endpoint = endpoint.format(folder=tmp_path)
+    found = look(endpoint).problem
+
+    assert sentence.format(folder=tmp_path) in problem(endpoint)
+    assert found is not None
+    assert found.may_pass == may_pass
+
+
+def test_socket_that_may_not_be_written_is_shown_with_its_permissions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sentence has what an administrator needs to see: user, mode and owner, as of `ls -l`."""
+    path = tmp_path / "e.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+    path.chmod(0o660)
+    shown = look(f"unix:{path}").socket
+    assert shown is not None
+    assert (shown.path, shown.mode, shown.writable) == (str(path), "0660", True)
+    monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000)
+
+    said = problem(f"unix:{path}")
+    assert said.startswith(f"user 4000000 may not write to {path} (mode 0660, owner ")
 
 
 def test_wait_ends_when_the_exporter_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

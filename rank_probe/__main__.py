@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rank_probe import api
-from rank_probe.command_line.grammar import USAGE, Command, WrongCommand, parse
+from rank_probe.command_line.grammar import USAGE, Invocation, WrongCommand, parse
 from rank_probe.process import relaunch
 from rank_probe.version import __version__
 
@@ -45,7 +45,7 @@ def main(words: Sequence[str] | None = None) -> int:
     return 0
 
 
-def run(command: Command) -> None:
+def run(command: Invocation) -> None:
     """Run the script or module of *command* as __main__ under the probe.
 
     Its exceptions and its exit status pass unchanged.

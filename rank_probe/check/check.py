@@ -10,10 +10,10 @@ from typing import Final
 
 from rank_probe.check.exporter import TIMEOUT_SECONDS, DryRunAnswer, dry_run
 from rank_probe.check.problem import CannotReport
-from rank_probe.check.unix_socket import SocketFile, look_at, require_writable, socket_path
+from rank_probe.check.unix_socket import SocketFile, look_at, require_writable
 from rank_probe.process import identity
 from rank_probe.process.identity import Identity
-from rank_probe.report.push import DEFAULT_ENDPOINT
+from rank_probe.report.push import DEFAULT_ENDPOINT, socket_path
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import Snapshot
 from rank_probe.wire.stages import OTHER, STAGES

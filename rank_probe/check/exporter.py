@@ -1,14 +1,13 @@
 """Asks what answers at an endpoint whether it would accept a snapshot, and who scrapes it."""
 
 import http.client
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from rank_probe.check.problem import CannotReport
-from rank_probe.report.push import DEFAULT_ENDPOINT, Bearer, open_connection
+from rank_probe.report.push import DEFAULT_ENDPOINT, Bearer, json_object, open_connection
 from rank_probe.version import __version__
 from rank_probe.wire.snapshot import DRY_RUN_PATH, Snapshot
 
@@ -166,7 +165,7 @@ def _ask(
         )
         response = connection.getresponse()
         server = _printable(response.headers.get("Server", ""))
-        return _Reply(response.status, server, _object(response.read(LARGEST_ANSWER_BYTES)))
+        return _Reply(response.status, server, json_object(response.read(LARGEST_ANSWER_BYTES)))
     except (OSError, OverflowError, ValueError, http.client.HTTPException) as error:
         raise _no_answer(endpoint, error) from error
     finally:
@@ -190,14 +189,6 @@ def _no_answer(endpoint: str, error: Exception) -> CannotReport:
         why = os.strerror(number) if number > 0 else str(error.strerror or error)
         return CannotReport(f"{endpoint} does not answer: {why}", may_pass=True)
     return CannotReport(f"RANKSKEW_EXPORTER={endpoint} cannot be reached: {error}")
-
-
-def _object(body: bytes) -> dict[str, Any]:
-    try:
-        decoded = json.loads(body)
-    except (ValueError, RecursionError):
-        return {}
-    return decoded if isinstance(decoded, dict) else {}
 
 
 def _printable(text: str) -> str:

@@ -21,12 +21,6 @@ class SocketFile:
     writable: bool
 
 
-def socket_path(endpoint: str) -> str | None:
-    """Return the path in *endpoint*; None if it is not a Unix socket."""
-    scheme, _, rest = endpoint.partition(":")
-    return "/" + rest.lstrip("/") if scheme == "unix" and rest.startswith("/") else None
-
-
 def look_at(path: str) -> SocketFile:
     """Return what lies at *path*; raises Problem if it is no socket."""
     try:

@@ -42,7 +42,7 @@ class WrongCommand(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class Invocation:
     """What to do, and for `run` what to run with which arguments."""
 
     action: Literal["run", "check", "audit", "bench-collectives", "help", "version"]
@@ -51,7 +51,7 @@ class Command:
     arguments: tuple[str, ...] = ()
 
 
-def parse(words: Sequence[str]) -> Command:
+def parse(words: Sequence[str]) -> Invocation:
     """Return the command in *words*, the arguments of the process; raises WrongCommand.
 
     The launcher's own option, before everything else, becomes the script's first argument: there
@@ -62,29 +62,29 @@ def parse(words: Sequence[str]) -> Command:
         case ["run", *rest]:
             return _run(rest, passed_on)
         case ["check" | "audit" | "bench-collectives" as action, *rest]:
-            return Command(action, arguments=tuple(rest))
+            return Invocation(action, arguments=tuple(rest))
         case rest:
             return _run(rest, passed_on)
 
 
-def _run(words: Sequence[str], passed_on: tuple[str, ...]) -> Command:
+def _run(words: Sequence[str], passed_on: tuple[str, ...]) -> Invocation:
     match words:
         case []:
             raise WrongCommand("expected a script, -m MODULE, check, audit or bench-collectives")
         case ["-h" | "--help", *_]:
-            return Command("help")
+            return Invocation("help")
         case ["--version", *_]:
-            return Command("version")
+            return Invocation("version")
         case ["-m"]:
             raise WrongCommand("-m must be followed by the name of a module")
         case ["-m", module, *arguments]:
             _require_module(module)
-            return Command("run", module, True, (*passed_on, *arguments))
+            return Invocation("run", module, True, (*passed_on, *arguments))
         case [option, *_] if option.startswith("-"):
             raise WrongCommand(f"unknown option {option!r}; those of the script come after it")
         case [script, *arguments]:
             _require_script(script)
-            return Command("run", script, False, (*passed_on, *arguments))
+            return Invocation("run", script, False, (*passed_on, *arguments))
     raise AssertionError("every list of words is one of these")
 
 

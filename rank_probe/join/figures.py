@@ -42,7 +42,7 @@ def peers_key(group: int) -> str:
     return f"peers/{group:x}"
 
 
-def known(said: object) -> dict[str, float]:
+def known_figures(said: object) -> dict[str, float]:
     """Return the figures in what an exporter *said*: known names with numbers."""
     if not isinstance(said, Mapping):
         return {}

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from rank_probe.guest.guard import never_raise
-from rank_probe.join.figures import known
+from rank_probe.join.figures import known_figures
 from rank_probe.join.result import counters
 from rank_probe.join.rounds import PlaceInJob, Rounds
 from rank_probe.join.store import Store
@@ -23,7 +23,8 @@ from rank_probe.process.identity import Identity
 
 log = logging.getLogger("rank_probe")
 
-JITTER: Final = 0.1
+# Of the length of a round.
+JITTER: Final = 0.9, 1.1
 # Share of the steps that must be joined for a valid verdict; the rules use the same threshold.
 ENOUGH_COVERAGE: Final = 0.9
 # Much longer than any round takes: the store has stopped answering.
@@ -88,7 +89,7 @@ class Join:
 
     def tell(self, figures: object) -> None:
         """Tell the peers this rank's *figures*, as its exporter said them; None: nothing new."""
-        if figures is None or not (told := known(figures)):
+        if figures is None or not (told := known_figures(figures)):
             return
         self._told = told
         if (rounds := self._rounds) is not None:
@@ -158,16 +159,13 @@ class Join:
         self._rounds = rounds
         if self._told:
             rounds.figures.tell(self._told)
-        while not self._stop.wait(self._until_next_seconds(place)):
+        while not self._stop.wait(place.period_seconds * self._random.uniform(*JITTER)):
             before = _named(rounds.verdict)
             rounds.run(self._now())
             self._beat = self._now()
             if _named(rounds.verdict) != before:
                 self._on_news()
         rounds.take_back()
-
-    def _until_next_seconds(self, place: PlaceInJob) -> float:
-        return place.period_seconds * self._random.uniform(1 - JITTER, 1 + JITTER)
 
 
 def _named(verdict: Mapping[str, Any] | None) -> list[tuple[int, str]]:

@@ -4,7 +4,7 @@ Only while the verdict names late ranks: nobody else needs to be compared.
 """
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import torch
@@ -100,8 +100,8 @@ class PeerFigures:
 
     def _write(self, table: "PostedFigures") -> None:
         with own_arithmetic():
-            told = list(table.told(self._late, give_way))
-        for group, message in told:
+            messages = list(table.messages_for_groups_of(self._late))
+        for group, message in messages:
             self._store.set(peers_key(group), message)
             self._written.add(group)
             give_way()
@@ -128,7 +128,7 @@ class PostedFigures:
         if rows:
             self._rows.append(torch.frombuffer(rows, dtype=torch.float32).view(-1, len(FIGURES)))
 
-    def told(self, late: set[int], pause: Callable[[], None]) -> Iterator[tuple[int, bytes]]:
+    def messages_for_groups_of(self, late: set[int]) -> Iterator[tuple[int, bytes]]:
         """Yield each group with a *late* rank, and the message for it.
 
         The late ranks of the group are left out, unless there are no others.
@@ -136,17 +136,17 @@ class PostedFigures:
         if not self._rows:
             return
         figures = torch.cat(self._rows)
-        pause()
+        give_way()
         members: dict[int, list[int]] = {}
         for row, group in enumerate(self._groups):
             members.setdefault(group, []).append(row)
-        pause()
+        give_way()
         for group, rows in members.items():
             healthy = [row for row in rows if self._ranks[row] not in late]
-            pause()
+            give_way()
             if len(healthy) < len(rows):
                 at = torch.tensor(healthy or rows, dtype=torch.int64, device="cpu")
-                yield group, group_message(group, figures[at], pause)
+                yield group, group_message(group, figures[at])
 
 
 def row_of(message: bytes) -> bytes | None:
@@ -159,13 +159,13 @@ def row_of(message: bytes) -> bytes | None:
     return message[HEAD.size : HEAD.size + len(_NOTHING)] + _NOTHING[4 * count :]
 
 
-def group_message(group: int, figures: Tensor, pause: Callable[[], None]) -> bytes:
+def group_message(group: int, figures: Tensor) -> bytes:
     """Return the message with the thirds and the median of *figures* [ranks, figures]."""
     thirds = torch.tensor(THIRDS, dtype=torch.float32, device="cpu")
     values: list[float] = []
     for at in range(figures.shape[1]):
         values += torch.nanquantile(figures[:, at], thirds).tolist()
-        pause()
+        give_way()
     return HEAD.pack(MAGIC, len(values) // OF_PEERS, group) + pack(values)
 
 

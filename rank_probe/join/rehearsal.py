@@ -5,7 +5,6 @@ import threading
 from typing import Final
 
 from rank_probe.guest.guard import never_raise
-from rank_probe.guest.yielding import give_way
 from rank_probe.join.align import Alignment
 from rank_probe.join.charge import use_one_cpu
 from rank_probe.join.figures import message
@@ -39,4 +38,4 @@ def _round() -> None:
     merger.totals.messages(ring.stride)
     table = PostedFigures()
     table.add(range(RANKS), [message({}, "all")] * RANKS)
-    list(table.told({0}, give_way))
+    list(table.messages_for_groups_of({0}))

@@ -69,7 +69,7 @@ class Rounds:
         self._ring = StepRing(place.period_seconds)
         self._node = digest(os.uname().nodename)
         self._group = ""
-        self._merging = Merging(store, place, stop) if place.rank == 0 else None
+        self._rank_zero = RankZero(store, place, stop) if place.rank == 0 else None
         self._verdict_message = b""
         self.coverage = JoinCoverage(place.period_seconds)
         self.figures = OwnFigures(store, place.rank)
@@ -90,8 +90,8 @@ class Rounds:
         give_way()
         self._post(me.peer_group)
         give_way()
-        if self._merging is not None:
-            self._merging.run([offer.step for offer in self._ring.offers], self._ring.stride, now)
+        if self._rank_zero is not None:
+            self._rank_zero.run([offer.step for offer in self._ring.offers], self._ring.stride, now)
             give_way()
         self._read(now)
         give_way()
@@ -103,8 +103,8 @@ class Rounds:
         self._store.delete_key(_steps_key(own))
         self._store.delete_key(_result_key(own))
         self.figures.take_back()
-        if self._merging is not None:
-            self._merging.take_back()
+        if self._rank_zero is not None:
+            self._rank_zero.take_back()
 
     def _post(self, group: str) -> None:
         if group != self._group:
@@ -135,7 +135,7 @@ class Rounds:
         )
 
 
-class Merging:
+class RankZero:
     """Rank 0's part: reads what the ranks have posted, and publishes the results."""
 
     def __init__(self, store: Store, place: PlaceInJob, stop: threading.Event) -> None:

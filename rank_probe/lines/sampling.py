@@ -10,10 +10,9 @@ from typing import Any, Final
 
 from rank_probe.guest.guard import never_raise
 from rank_probe.lines.loop_frames import Spot, TrainingLoop, stack_of
-from rank_probe.lines.stack_window import LEAST_SAMPLES, StackSample, StackWindow
-from rank_probe.lines.state_window import LEAST_LOOKS, WHOLE, Looked, Spent, StateShare, StateWindow
+from rank_probe.lines.sample_window import WHOLE, Sample, SampleWindow, Spent
 from rank_probe.lines.thread_clocks import ThreadLook
-from rank_probe.lines.training_thread import Looks
+from rank_probe.lines.training_thread import TrainingThread
 from rank_probe.lines.user_code import CodeLine, UserCode
 from rank_probe.wire.snapshot import MOST_LATE_LINES, MOST_THREAD_STATES
 from rank_probe.wire.stages import STAGES, SYNC
@@ -56,9 +55,8 @@ class Sampling:
         self._late_stage = late_stage
         self._on_first: Callable[[], None] | None = on_first
         self._loop = TrainingLoop(backward, code.has)
-        self._window = StackWindow()
-        self._states = StateWindow()
-        self._lock = threading.Lock()  # On the windows.
+        self._window = SampleWindow()
+        self._lock = threading.Lock()  # On the window.
         self._stop = threading.Event()
         self.samples = 0
         run = never_raise(self._run)
@@ -80,7 +78,7 @@ class Sampling:
     def states(self, late_stage: str) -> list[dict[str, Any]]:
         """Return in what the thread spent its time, in *late_stage* first."""
         with self._lock:
-            found = self._states.spent(late_stage, MOST_THREAD_STATES)
+            found = self._window.states(late_stage, MOST_THREAD_STATES)
         return [self._said(each) for each in found]
 
     def iterating_share(self, stage: str) -> float | None:
@@ -96,7 +94,7 @@ class Sampling:
 
     def _run(self) -> None:
         own_random = random.Random()  # The global one is the user's.
-        looks = Looks()
+        looks = TrainingThread()
         try:
             while not self._stop.is_set():
                 pause = self._interval() * _jittered(own_random)
@@ -112,7 +110,7 @@ class Sampling:
         is_first = self.samples < FIRST_SAMPLES
         return min(FIRST_INTERVAL_SECONDS, INTERVAL_SECONDS) if is_first else INTERVAL_SECONDS
 
-    def _take(self, looks: Looks, due: int, pause: float, seconds: float) -> None:
+    def _take(self, looks: TrainingThread, due: int, pause: float, seconds: float) -> None:
         ident = self._watched()
         first = looks.begin(ident)
         before = self._stage()
@@ -131,11 +129,11 @@ class Sampling:
             took = last.at - first.at - max(last.own_queue - first.own_queue, 0)
             weight += max(took - seconds * NANOSECONDS, 0) / planned
         parts = looks.parts(first, last, stack, line) if stage == before else ()
-        self._add(StackSample(stage, line, self._loop.is_fetching(stack)), parts, weight)
+        self._add(Sample(stage, line, self._loop.is_fetching(stack), parts=parts), weight)
         self.samples += 1
 
     def _take_delay(
-        self, looks: Looks, first: ThreadLook | None, stage: str, due: int, planned: float
+        self, looks: TrainingThread, first: ThreadLook | None, stage: str, due: int, planned: float
     ) -> None:
         """Count the time by which a look came late, because a call kept the interpreter.
 
@@ -147,25 +145,18 @@ class Sampling:
         stack = stack_of(sys._current_frames().get(self._watched()))
         line = line_of(stack, self._code.has)
         parts = looks.held(first, delay, stack, line)
-        sample = StackSample(stage, line, self._loop.is_fetching(stack))
-        self._add(sample, parts, delay / planned)
+        sample = Sample(stage, line, self._loop.is_fetching(stack), parts=parts)
+        self._add(sample, delay / planned)
 
-    def _add(self, sample: StackSample, parts: Sequence[StateShare], weight: float) -> None:
+    def _add(self, sample: Sample, weight: float) -> None:
         weight = min(weight, MOST_WEIGHT)
-        weighed = tuple(each._replace(share=round(each.share * weight)) for each in parts)
+        parts = tuple(each._replace(share=round(each.share * weight)) for each in sample.parts)
         with self._lock:
-            self._window.add(sample._replace(weight=round(WHOLE * weight)))
-            if weighed:
-                self._states.add(Looked(sample.stage, weighed))
+            self._window.add(sample._replace(weight=round(WHOLE * weight), parts=parts))
 
     def _tell_first(self) -> None:
         """Say once that lines of the late stage are there, and its states if they can be told."""
-        if self._on_first is None:
-            return
-        late = self._late_stage()
-        samples = self._window.samples_of(late)
-        has_states = self._states.looks_at(late) >= LEAST_LOOKS or samples >= 2 * LEAST_SAMPLES
-        if samples >= LEAST_SAMPLES and has_states:
+        if self._on_first is not None and self._window.has_answer(self._late_stage()):
             told, self._on_first = self._on_first, None
             told()
 

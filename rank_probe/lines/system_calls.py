@@ -268,7 +268,9 @@ def mounts(file: str) -> list[tuple[str, str]]:
         if len(row) == 2:
             point = _unescaped(row[0].split()[4])
             kind = row[1].split()[0]
-            found[point] = f"{_short(point)} ({kind})"  # A later mount hides an earlier one.
+            found[point] = (
+                f"{end_of(point, MOUNT_CHARACTERS)} ({kind})"  # A later mount hides an earlier one.
+            )
     return sorted(found.items(), key=lambda each: -len(each[0]))
 
 
@@ -278,7 +280,7 @@ def _unescaped(point: str) -> str:
     return point
 
 
-def _short(text: str) -> str:
+def end_of(text: str, most: int) -> str:
+    """Return the end of *text*, which says most, without what cannot be printed."""
     printable = "".join(each if each.isprintable() else "?" for each in text)
-    within = len(printable) <= MOUNT_CHARACTERS
-    return printable if within else "…" + printable[1 - MOUNT_CHARACTERS :]
+    return printable if len(printable) <= most else "…" + printable[1 - most :]

@@ -35,7 +35,7 @@ class ThreadLook(NamedTuple):
     is_on_cpu: bool = False
 
 
-class Gone(Exception):
+class ThreadEnded(Exception):
     """The thread has ended."""
 
 
@@ -70,7 +70,7 @@ class Files:
             os.close(self._open.pop())
 
 
-class Watched:
+class WatchedThread:
     """The thread with number *tid*, looked at by the calling thread."""
 
     def __init__(self, tid: int, reader: Reader) -> None:
@@ -114,7 +114,7 @@ class Watched:
         try:
             return time.clock_gettime_ns(self._clock)
         except OSError as error:
-            raise Gone from error
+            raise ThreadEnded from error
 
     def _is_in_disk_sleep(self) -> bool:
         return self._stat().rpartition(b")")[2].split()[:1] == [b"D"]

@@ -6,26 +6,26 @@ import time
 from collections.abc import Callable, Sequence
 
 from rank_probe.lines.loop_frames import Spot
-from rank_probe.lines.state_window import StateShare, whole
+from rank_probe.lines.sample_window import WHOLE, StateShare
 from rank_probe.lines.system_calls import Reader
-from rank_probe.lines.thread_clocks import Gone, ThreadLook, Watched
+from rank_probe.lines.thread_clocks import ThreadEnded, ThreadLook, WatchedThread
 from rank_probe.lines.thread_split import Shares, held, split
 from rank_probe.lines.torch_calls import TorchCalls, engine_thread
 from rank_probe.lines.user_code import CodeLine
 
 
-class Looks:
+class TrainingThread:
     """Looks at the thread that does the work; for the sampling thread."""
 
     def __init__(self) -> None:
         self._torch = TorchCalls()
         self._reader = Reader()
-        self._by_tid: dict[int, Watched] = {}
+        self._by_tid: dict[int, WatchedThread] = {}
         self._tids: dict[int, int | None] = {}
         self._engine: int | None = None
-        self._now: Watched | None = None
+        self._now: WatchedThread | None = None
         # The end of the look before: of which thread, and what the process had used.
-        self._before: tuple[Watched, ThreadLook, int] | None = None
+        self._before: tuple[WatchedThread, ThreadLook, int] | None = None
 
     def begin(self, ident: int) -> ThreadLook | None:
         """Look at the thread *ident*, or at the one that works for it; None if it has ended."""
@@ -34,11 +34,11 @@ class Looks:
         elsewhere = self._torch.runs_elsewhere(code)
         tid = self._engine_tid() if elsewhere else self._tid(ident)
         self._now = None if tid is None else self._watched(tid)
-        return self._look(Watched.begin)
+        return self._look(WatchedThread.begin)
 
     def end(self) -> ThreadLook | None:
         """Look at it again; None if it has ended."""
-        look, now = self._look(Watched.end), self._now
+        look, now = self._look(WatchedThread.end), self._now
         if look is None or now is None:
             self._before = None
         else:
@@ -81,10 +81,9 @@ class Looks:
     def _parts(
         self, shares: Shares, stack: Sequence[Spot], line: CodeLine | None
     ) -> tuple[StateShare, ...]:
-        found = [self._torch.what(what, stack) for what, _ in shares]
+        found = [(self._torch.what(what, stack), share) for what, share in shares]
         return tuple(
-            StateShare(what.state, what.mount, line, share)
-            for what, share in zip(found, whole([share for _, share in shares]), strict=True)
+            StateShare(what.state, what.mount, line, round(WHOLE * share)) for what, share in found
         )
 
     def close(self) -> None:
@@ -92,19 +91,19 @@ class Looks:
         for each in self._by_tid.values():
             each.close()
 
-    def _look(self, at: Callable[[Watched], ThreadLook]) -> ThreadLook | None:
+    def _look(self, at: Callable[[WatchedThread], ThreadLook]) -> ThreadLook | None:
         if self._now is None:
             return None
         try:
             return at(self._now)
-        except Gone:
+        except ThreadEnded:
             self._tids.clear()
             return None
 
-    def _watched(self, tid: int) -> Watched:
+    def _watched(self, tid: int) -> WatchedThread:
         known = self._by_tid.get(tid)
         if known is None:
-            known = self._by_tid[tid] = Watched(tid, self._reader)
+            known = self._by_tid[tid] = WatchedThread(tid, self._reader)
         return known
 
     def _tid(self, ident: int) -> int | None:

@@ -7,6 +7,7 @@ import sysconfig
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from rank_probe.lines.system_calls import end_of
 from rank_probe.torch_hooks.dynamo import DIRECTORY
 
 # A path that has one of these was installed, whichever environment it belongs to.
@@ -52,8 +53,8 @@ class UserCode:
         """Return *line* for people: `Corpus.__next__ (data/corpus.py:41)`, printable and short."""
         function = line.function.replace("<locals>.", "")
         return (
-            f"{_short(function, FUNCTION_CHARACTERS)} "
-            f"({_short(self._relative(line.file), FILE_CHARACTERS)}:{line.number})"
+            f"{end_of(function, FUNCTION_CHARACTERS)} "
+            f"({end_of(self._relative(line.file), FILE_CHARACTERS)}:{line.number})"
         )
 
     def _is_users(self, file: str) -> bool:
@@ -95,9 +96,3 @@ def _below_home(roots: Iterable[str], home: str) -> list[str]:
 
 def _directory(path: str) -> str:
     return os.path.abspath(path).rstrip(os.sep) + os.sep
-
-
-def _short(text: str, most: int) -> str:
-    """Return the end of *text*, which says most, without what cannot be printed."""
-    printable = "".join(each if each.isprintable() else "?" for each in text)
-    return printable if len(printable) <= most else "…" + printable[1 - most :]

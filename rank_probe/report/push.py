@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from rank_probe.guest.guard import never_raise
 from rank_probe.guest.yielding import give_way
@@ -45,14 +46,20 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock = connection
 
 
+def socket_path(endpoint: str) -> str | None:
+    """Return the path in *endpoint*; None if it is not a Unix socket."""
+    scheme, _, rest = endpoint.partition(":")
+    return "/" + rest.lstrip("/") if scheme == "unix" and rest.startswith("/") else None
+
+
 def open_connection(endpoint: str) -> http.client.HTTPConnection:
     """Return an unconnected HTTP connection to *endpoint*.
 
     *endpoint* is `unix:/path/to.sock` or `http://127.0.0.1:PORT`; ValueError for anything else.
     """
+    if (path := socket_path(endpoint)) is not None:
+        return _UnixConnection(path)
     scheme, _, rest = endpoint.partition(":")
-    if scheme == "unix" and rest.startswith("/"):
-        return _UnixConnection("/" + rest.lstrip("/"))
     host, _, port = rest.removeprefix("//").rstrip("/").rpartition(":")
     if scheme == "http" and host and port.isdecimal():
         return http.client.HTTPConnection(host.strip("[]"), int(port), timeout=TIMEOUT_SECONDS)
@@ -185,7 +192,7 @@ class Pusher:
         if status != http.client.OK:
             self._failed(f"{status}: {answer.decode(errors='replace')[:300]}")
             return {}
-        return _object(answer)
+        return json_object(answer)
 
     def _exchange(self, body: bytes) -> tuple[int, bytes]:
         if self._connection.sock is None:
@@ -240,9 +247,10 @@ def _more(connection: socket.socket, received: bytes) -> bytes:
     return more
 
 
-def _object(answer: bytes) -> dict[str, object]:
+def json_object(text: bytes) -> dict[str, Any]:
+    """Return the JSON object in *text*; an empty one if it is anything else."""
     try:
-        decoded = json.loads(answer)
+        decoded = json.loads(text)
     except (ValueError, RecursionError):
         return {}
     return decoded if isinstance(decoded, dict) else {}

@@ -1,5 +1,7 @@
 """`rank-probe check` finds out whether a rank could report, and says why not in one sentence."""
 
+import os
+import socket
 import threading
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from tests.exporter.running import RunningExporter, running_exporter
 from tests.exporter.snapshots import snapshot
 from tests.rank_probe.answering import answering, saying
 
+UPGRADE = f"which cannot check a rank: upgrade it to {__version__}, the version of this probe"
 SCRAPED = {"address": "10.0.0.7", "agent": "Prometheus/2.53.0", "seconds_ago": 12.0}
 
 
@@ -64,16 +67,11 @@ def test_exporter_that_accepts_is_found(exporter: RunningExporter) -> None:
 
 def test_check_beside_a_running_job_is_no_older_process(exporter: RunningExporter) -> None:
     """On the node of a restarted job, a person without a rank is told that ranks can report."""
+    endpoint = f"unix:{exporter.socket_path}"
     exporter.push(snapshot(job_id="restarted", attempt=3, world_size=1).to_json())
-    found = look(f"unix:{exporter.socket_path}", RANKSKEW_JOB_ID="restarted")
-
-    assert found.problem is None
-
-
-def test_job_that_nothing_can_show_is_refused(exporter: RunningExporter) -> None:
-    """The exporter's own sentence says what is wrong with the rank."""
-    said = problem(f"unix:{exporter.socket_path}", RANKSKEW_JOB_ID="x" * 200)
-
+    assert look(endpoint, RANKSKEW_JOB_ID="restarted").problem is None
+    # For a job that nothing can show, the exporter's own sentence says what is wrong.
+    said = problem(endpoint, RANKSKEW_JOB_ID="x" * 200)
     assert said.startswith("the exporter would refuse this rank: Field job_id is wrong")
 
 
@@ -86,52 +84,58 @@ def test_listeners_of_the_exporter_are_told_apart(exporter: RunningExporter) -> 
     assert "is where the exporter serves its operator, and no rank can report there" in operator
 
 
-def test_older_exporter_is_to_be_upgraded() -> None:
-    """An exporter without dry runs is recognised by its description, and named with its version."""
-    with answering({"/openapi.json": described("rankskew ingest")}) as endpoint:
-        said = problem(endpoint)
-
-    assert said == (
-        f"the exporter at {endpoint} is rankskew 0.0.9, which cannot check a rank: upgrade it to "
-        f"{__version__}, the version of this probe"
-    )
-
-
-def test_exporter_of_another_release_is_a_warning() -> None:
-    """A newer exporter that accepts the rank does its work; both versions are named."""
+def test_what_may_go_wrong_later_is_a_warning() -> None:
+    """A newer exporter that accepts the rank does its work; with RANK_PROBE=0 no rank reports."""
     newer = judged(version="9.9.9", unknown_fields=2)
     with answering({DRY_RUN_PATH: (200, newer)}) as endpoint:
-        found = look(endpoint)
+        found = look(endpoint, RANK_PROBE="0")
 
     assert found.problem is None
-    assert found.warnings == (
+    assert set(found.warnings) == {
         f"the exporter is rankskew 9.9.9 and this probe {__version__}: use the same release, "
         "and upgrade exporters first",
         "the exporter does not know 2 fields of this probe's snapshots",
-    )
+        "RANK_PROBE=0 turns the probe off here: no rank will report",
+    }
+
+
+INGEST = "rankskew ingest"
+NO_EXPORTER = "what listens at {endpoint} is not an exporter: it answers {status}"
+
+
+def error(sentence: str) -> dict[str, str]:
+    return {"error": sentence}
 
 
 @pytest.mark.parametrize(
-    ("status", "content"),
+    ("title", "status", "content", "sentence"),
     [
-        (501, b"<html>Unsupported method</html>"),
-        (200, b"<html>Welcome to nginx!</html>"),
-        (200, {"version": "1"}),
-        (200, judged(scraped=[{"address": "x"}])),
-        (200, judged(scraped=7)),
-        (200, b"[" * 100_000),
-        (204, b""),
-        (404, {"detail": "Not Found"}),
+        # An exporter without dry runs is recognised by its description.
+        (INGEST, 404, error("Not Found."), f"{{endpoint}} is rankskew 0.0.9, {UPGRADE}"),
+        # Anything that speaks HTTP but is no exporter is named as that.
+        ("their API", 501, b"<html>Unsupported method</html>", NO_EXPORTER),
+        ("their API", 200, b"<html>Welcome to nginx!</html>", NO_EXPORTER),
+        ("their API", 200, {"version": "1"}, NO_EXPORTER),
+        ("their API", 200, judged(scraped=[{"address": "x"}]), NO_EXPORTER),
+        ("their API", 200, judged(scraped=7), NO_EXPORTER),
+        ("their API", 200, b"[" * 100_000, NO_EXPORTER),
+        ("their API", 204, b"", NO_EXPORTER),
+        ("their API", 404, {"detail": "Not Found"}, NO_EXPORTER),
+        ("their API", 404, {"detail": "Not Found"}, "calls itself BaseHTTP"),
+        # A refusal before the snapshot is read is passed on.
+        (INGEST, 401, error("It wants the token."), "the exporter refuses: It wants the token"),
+        (INGEST, 413, error("The body is larger."), "the exporter refuses: The body is larger"),
+        (INGEST, 429, error("Too often."), "the exporter refuses: Too often"),
+        (INGEST, 503, error("Too many."), "the exporter turns this rank away: Too many"),
     ],
 )
-def test_other_server_is_no_exporter(status: int, content: Any) -> None:
-    """Anything that speaks HTTP but is no exporter is named as that, with what it calls itself."""
-    answers = {DRY_RUN_PATH: (status, content), "/openapi.json": described("their API")}
+def test_what_answers_says_what_is_wrong(
+    title: str, status: int, content: Any, sentence: str
+) -> None:
+    """Another server, an older exporter, and one that refuses are told apart."""
+    answers = {DRY_RUN_PATH: (status, content), "/openapi.json": described(title)}
     with answering(answers) as endpoint:
-        said = problem(endpoint)
-
-    assert said.startswith(f"what listens at {endpoint} is not an exporter: it answers {status}")
-    assert "calls itself BaseHTTP" in said
+        assert sentence.format(endpoint=endpoint, status=status) in problem(endpoint)
 
 
 @pytest.mark.parametrize("said", [b"SSH-2.0-OpenSSH_9.2\r\n", b"\xff\0" * 100])
@@ -153,25 +157,6 @@ def test_server_that_hangs_is_not_awaited_for_long(monkeypatch: pytest.MonkeyPat
 
     assert "the exporter there hangs or starts" in str(found.problem)
     assert said == [f"waiting for {endpoint} to answer, for up to 0 s"]
-
-
-@pytest.mark.parametrize(
-    ("status", "error", "sentence"),
-    [
-        (401, "This listener wants the token.", "the exporter refuses: This listener wants the"),
-        (413, "The body is larger.", "the exporter refuses: The body is larger"),
-        (429, "This user has asked too often.", "the exporter refuses: This user has asked"),
-        (503, "Too many ingest connections.", "the exporter turns this rank away: Too many"),
-    ],
-)
-def test_refusal_before_the_snapshot_is_passed_on(status: int, error: str, sentence: str) -> None:
-    """A missing token or too many connections: the exporter's sentence is shown."""
-    answers = {
-        DRY_RUN_PATH: (status, {"error": error}),
-        "/openapi.json": described("rankskew ingest"),
-    }
-    with answering(answers) as endpoint:
-        assert problem(endpoint).startswith(sentence)
 
 
 def test_token_is_shown(tmp_path: Path) -> None:
@@ -199,26 +184,49 @@ def test_nobody_scrapes(seconds_ago: list[float]) -> None:
         assert problem(endpoint, require_scrape=True) == found.warnings[0]
 
 
-def test_probe_that_is_off_is_a_warning() -> None:
-    """With RANK_PROBE=0 ranks could report, but will not."""
-    with answering({DRY_RUN_PATH: (200, judged())}) as endpoint:
-        found = look(endpoint, RANK_PROBE="0")
-
-    assert found.problem is None
-    assert found.warnings == ("RANK_PROBE=0 turns the probe off here: no rank will report",)
-
-
 @pytest.mark.parametrize(
-    ("endpoint", "sentence"),
+    ("endpoint", "sentence", "may_pass"),
     [
-        ("nonsense", "it must be unix:/path/to.sock or http://127.0.0.1:PORT"),
-        (f"http://{'x' * 300}:1", "cannot be reached"),
-        ("http://127.0.0.1:1", "nothing listens at http://127.0.0.1:1: start one with"),
+        ("nonsense", "it must be unix:/path/to.sock or http://127.0.0.1:PORT", False),
+        (f"http://{'x' * 300}:1", "cannot be reached", False),
+        ("http://127.0.0.1:1", "nothing listens at http://127.0.0.1:1: start one with", True),
+        ("unix:{folder}/e.sock", "there is no socket {folder}/e.sock: start one", True),
+        # In a container the directory is not mounted.
+        ("unix:{folder}/no/e.sock", "there is no directory {folder}/no: start one", True),
+        # A directory that a mount created in its place is not waited for.
+        ("unix:{folder}", "is not a socket: set RANKSKEW_EXPORTER", False),
+        ("unix:{folder}/file/e.sock", "file/e.sock: Not a directory; in a container", False),
     ],
 )
-def test_endpoint_without_anybody_is_one_sentence(endpoint: str, sentence: str) -> None:
-    """A wrong address is told apart from one where nobody listens."""
-    assert sentence in problem(endpoint)
+def test_endpoint_without_anybody_is_one_sentence(
+    endpoint: str, sentence: str, may_pass: bool, tmp_path: Path
+) -> None:
+    """A wrong address is told apart from one where nobody listens, which may pass."""
+    (tmp_path / "file").touch()
+    endpoint = endpoint.format(folder=tmp_path)
+    found = look(endpoint).problem
+
+    assert sentence.format(folder=tmp_path) in problem(endpoint)
+    assert found is not None
+    assert found.may_pass == may_pass
+
+
+def test_socket_that_may_not_be_written_is_shown_with_its_permissions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sentence has what an administrator needs to see: user, mode and owner, as of `ls -l`."""
+    path = tmp_path / "e.sock"
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(path))
+    path.chmod(0o660)
+    shown = look(f"unix:{path}").socket
+    assert shown is not None
+    assert (shown.path, shown.mode, shown.writable) == (str(path), "0660", True)
+    monkeypatch.setattr("os.access", lambda path, mode: mode != os.W_OK)
+    monkeypatch.setattr("os.getuid", lambda: 4_000_000)
+
+    said = problem(f"unix:{path}")
+    assert said.startswith(f"user 4000000 may not write to {path} (mode 0660, owner ")
 
 
 def test_wait_ends_when_the_exporter_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,16 +248,13 @@ def test_wait_ends_when_the_exporter_is_up(tmp_path: Path, monkeypatch: pytest.M
     assert said[0].startswith("waiting for up to 60 s: there is no directory ")
 
 
-def test_wait_is_not_for_what_cannot_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong address does not become right: it fails at once."""
-    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("waited"))
-
-    assert check({"RANKSKEW_EXPORTER": "nonsense"}, 60.0).problem is not None
-
-
-def test_wait_ends_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An exporter that never comes is a failure after that time."""
+def test_wait_ends_with_its_time_and_is_not_for_what_cannot_pass(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """An exporter that never comes is a failure after that time, a wrong address at once."""
     monkeypatch.setattr("rank_probe.check.check.POLL_SECONDS", 0.05)
     found = check({"RANKSKEW_EXPORTER": "unix:/nowhere/e.sock"}, 0.2)
-
     assert "there is no directory /nowhere" in str(found.problem)
+
+    monkeypatch.setattr("time.sleep", lambda seconds: pytest.fail("waited"))
+    assert check({"RANKSKEW_EXPORTER": "nonsense"}, 60.0).problem is not None

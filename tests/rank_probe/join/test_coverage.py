@@ -7,21 +7,13 @@ from rank_probe.join.coverage import ALWAYS_PENDING, LATE_ROUNDS, WINDOW_SECONDS
 PERIOD = 2.0
 
 
-def test_nothing_is_known_before_a_step_could_be_joined() -> None:
-    """A step that is on its way is neither joined nor lost."""
-    coverage = JoinCoverage(PERIOD)
-    coverage.offer(range(1, 11), 100.0)
-    coverage.joined(0, 0, 100.0 + LATE_ROUNDS * PERIOD)
-
-    assert coverage.ratio is None
-
-
-def test_steps_that_come_too_late_are_lost() -> None:
-    """Without a peer's probe no step is joined, and a few rounds later the share is 0."""
+def test_step_that_comes_too_late_is_lost_and_not_before() -> None:
+    """Without a peer's probe the share is 0 after a few rounds; until then nothing is known."""
     coverage = JoinCoverage(PERIOD)
     coverage.offer(range(1, 2 + ALWAYS_PENDING), 100.0)
+    coverage.joined(0, 0, 100.0 + LATE_ROUNDS * PERIOD)
+    assert coverage.ratio is None
     coverage.joined(0, 0, 100.1 + LATE_ROUNDS * PERIOD)
-
     assert coverage.ratio == 0
 
 

@@ -14,8 +14,8 @@ from rank_probe.join.merge import CHUNK, Merger
 from rank_probe.join.result import JoinResult, read_result
 from rank_probe.join.ring import LARGEST, StepRing, digest
 from rank_probe.measure.vectors import StepVector
-from rank_probe.wire.stages import BACKWARD, DATA, STAGES
-from rankskew.accounting.step import Charges, StageSeconds
+from rank_probe.wire.stages import DATA, STAGES
+from rankskew.accounting.step import StageSeconds
 from rankskew.accounting.step import charge as reference
 
 # Microseconds a stage of one rank, in the order of STAGES.
@@ -48,18 +48,13 @@ def seconds(row: Row) -> StageSeconds:
     return {stage: float(each) for stage, each in zip(STAGES, row, strict=True) if each}
 
 
-def charges(run: Run, groups: Sequence[str]) -> list[Charges]:
-    """Return the reference's charges in microseconds, step by step."""
+def agree(results: Sequence[JoinResult], run: Run, groups: Sequence[str]) -> None:
+    """Hold the sums that each rank is told against those of the reference."""
     peer_groups = dict(enumerate(groups))
-    return [
+    expected = [
         reference({rank: seconds(row) for rank, row in enumerate(step)}, peer_groups)
         for step in run
     ]
-
-
-def agree(results: Sequence[JoinResult], run: Run, groups: Sequence[str]) -> None:
-    """Hold the sums that each rank is told against those of the reference."""
-    expected = charges(run, groups)
     caused: defaultdict[tuple[int, str], float] = defaultdict(float)
     for each in expected:
         for key, share in each.caused.items():
@@ -95,38 +90,24 @@ def drawn(random: Random) -> tuple[Run, list[str]]:
     return rows, random.choices("abc"[: random.randint(1, 3)], k=ranks)
 
 
-def test_sums_are_those_of_the_reference() -> None:
-    """Two ranks or seven, ties, unequal groups, stages missing on some ranks: one accounting."""
-    for seed in range(150):
-        run, groups = drawn(Random(seed))
-        agree(merged(run, groups), run, groups)
-
-
-def test_many_ranks_are_added_up_in_parts() -> None:
-    """A world too large for one go at all its steps gives the same sums."""
+def many() -> tuple[Run, list[str]]:
+    """Draw the steps of a world that is too large to be added up in one go."""
     generator = torch.Generator().manual_seed(1)
     ranks, steps = 300, 12
     assert ranks * steps * len(STAGES) > CHUNK
     drawn = torch.randint(0, 50_000, (steps, ranks, len(STAGES)), generator=generator)
     run = [[tuple(row) for row in step] for step in drawn.tolist()]
-    groups = [f"pp{rank % 3}" for rank in range(ranks)]
+    return run, [f"pp{rank % 3}" for rank in range(ranks)]
 
-    agree(merged(run, groups), run, groups)
+
+def test_sums_are_those_of_the_reference() -> None:
+    """Two ranks or many, ties, unequal groups, stages missing on some ranks: one accounting."""
+    for run, groups in (many(), *(drawn(Random(seed)) for seed in range(150))):
+        agree(merged(run, groups), run, groups)
 
 
 def row(**milliseconds: int) -> Row:
     return tuple(1000 * milliseconds.get(stage, 0) for stage in STAGES)
-
-
-def test_late_rank_is_told_what_it_costs() -> None:
-    """Three ranks that wait 40 ms for the fourth are 120 ms on its account, in its stage."""
-    healthy, late = row(data=5, backward=10, sync=42), row(data=5, backward=50, sync=2)
-    results = merged([[healthy, healthy, late, healthy]] * 2, ["all"] * 4)
-
-    assert results[2].wait_caused_seconds[BACKWARD] == pytest.approx(0.24)
-    assert results[2].paced_steps[BACKWARD] == 2
-    assert [sum(result.wait_caused_seconds) for result in results[:2]] == [0, 0]
-    assert [result.joined_seconds for result in results] == pytest.approx([0.114] * 4)
 
 
 def test_only_steps_that_all_ranks_hold_are_joined() -> None:
@@ -145,27 +126,18 @@ def test_only_steps_that_all_ranks_hold_are_joined() -> None:
 
 
 def test_merged_steps_are_remembered_while_they_are_offered() -> None:
-    """Rank 0 offers no step again that it has dropped, so what is remembered does not grow."""
-    alignment = Alignment([5, 7, 9], range(1), 1)
-    alignment.add([message([(step, row(data=1)) for step in (5, 7, 9)], 1, "all")])
+    """So what is remembered does not grow; a step merged late does not take the last one back."""
     merger = Merger(1)
-    merger.judge(alignment.common(), {}, 1.0)
-    assert merger.totals.unmerged([7, 9, 11]) == [11]
-    assert merger.totals.unmerged([5, 7, 9, 11]) == [5, 11]
-
-
-def test_last_step_is_the_highest_of_all_merges() -> None:
-    """A step that was merged late does not take the last one back."""
-    merger = Merger(1)
-    for step in (9, 5):
-        alignment = Alignment([step], range(1), 1)
-        alignment.add([message([(step, row(data=1))], 1, "all")])
-        merger.totals.unmerged([step])
+    for steps in ([7, 9], [5]):
+        alignment = Alignment(steps, range(1), 1)
+        alignment.add([message([(step, row(data=1)) for step in steps], 1, "all")])
         merger.judge(alignment.common(), {}, 1.0)
     result = read_result(merger.totals.messages(1)[0])
 
     assert result is not None
-    assert (result.steps, result.last_step) == (2, 9)
+    assert (result.steps, result.last_step) == (3, 9)
+    assert merger.totals.unmerged([7, 9, 11]) == [11]
+    assert merger.totals.unmerged([5, 7, 9, 11]) == [5, 11]
 
 
 @pytest.mark.parametrize(
@@ -206,15 +178,13 @@ def test_merging_thread_alone_keeps_to_one_cpu() -> None:
     """On rank 0 a team of threads a few times a minute would take training its CPUs."""
     threads: list[int] = []
 
-    def count() -> None:
+    def count(is_merging: bool) -> None:
+        if is_merging:
+            use_one_cpu()
         threads.append(torch.get_num_threads())
 
-    def keep_to_one() -> None:
-        use_one_cpu()
-        count()
-
-    for target in (count, keep_to_one, count):
-        thread = threading.Thread(target=target)
+    for is_merging in (False, True, False):
+        thread = threading.Thread(target=count, args=(is_merging,))
         thread.start()
         thread.join()
 

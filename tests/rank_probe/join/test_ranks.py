@@ -23,7 +23,7 @@ RANKS = 4
 Account = tuple[int, str]  # a rank and its stage
 
 
-def start(port: int, answers: Path, ranks: int, *options: str) -> list[subprocess.Popen[str]]:
+def start(port: int, answers: Path, ranks: int, *options: str) -> list[subprocess.Popen[bytes]]:
     """Start the ranks; their store is at *port*."""
     arguments = [str(port), str(answers), *options]
     command = [sys.executable, "-m", "tests.rank_probe.join.join_job", *arguments]
@@ -34,23 +34,19 @@ def start(port: int, answers: Path, ranks: int, *options: str) -> list[subproces
             command,
             cwd=ROOT,
             env=os.environ | world | {"RANK": str(rank)},
-            stderr=subprocess.PIPE,
-            text=True,
         )
         for rank in range(ranks)
     ]
 
 
-def end(ranks: list[subprocess.Popen[str]], answers: Path) -> list[dict[str, Any]]:
+def end(ranks: list[subprocess.Popen[bytes]], answers: Path) -> list[dict[str, Any]]:
     """Wait for the ranks, which must end well; return their answers."""
     try:
-        for rank in ranks:
-            _, said = rank.communicate(timeout=60)
-            assert rank.returncode == 0, said[-3000:]
+        assert [rank.wait(60) for rank in ranks] == [0] * len(ranks)
     finally:
         for rank in ranks:
             rank.kill()
-            rank.communicate()
+            rank.wait()
     return [json.loads((answers / f"{rank}.json").read_text()) for rank in range(len(ranks))]
 
 

@@ -43,6 +43,14 @@ def flat(window: Window) -> list[float]:
     return numbers(window[1:])
 
 
+def seconds(step: list[list[int]]) -> dict[int, dict[str, float]]:
+    """Return *step* as plain Python has it: seconds by rank and stage."""
+    return {
+        rank: dict(zip(STAGES, (each / 1e6 for each in row), strict=True))
+        for rank, row in enumerate(step)
+    }
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_both_reductions_say_the_same(seed: int) -> None:
     """Sums, baselines, spreads, what stands out, what was before, leaders: one arithmetic."""
@@ -56,11 +64,7 @@ def test_both_reductions_say_the_same(seed: int) -> None:
     leaders: tuple[list[Leader], list[Leader]] = ([], [])
     marks = []
     for number, step in enumerate(run, 1):
-        seconds = {
-            rank: dict(zip(STAGES, (each / 1e6 for each in row), strict=True))
-            for rank, row in enumerate(step)
-        }
-        leaders[0].append(plain.add(number, seconds, number / 2))
+        leaders[0].append(plain.add(number, seconds(step), number / 2))
         part = torch.tensor([step], dtype=torch.int32)
         leaders[1].extend(tensors.add([number], part, charge(part, members), [number / 2]))
         if number in (5, 15, 40):
@@ -90,32 +94,21 @@ def test_the_join_judges_as_a_replay_does() -> None:
     merger = Merger(6)
     plain = PlainReduction(dict.fromkeys(range(6), "all"), dict.fromkeys(range(6), 7))
     judge = Judge(plain)
-    for number in range(120):
-        part, steps = run[number : number + 1], [number + 1]
+    for number, step in enumerate(run, 1):
         now = number / 4
         said = merger.judge(
             Aligned(
-                steps,
+                [number],
                 range(6),
-                torch.tensor(part, dtype=torch.int32),
+                torch.tensor([step], dtype=torch.int32),
                 torch.ones(6, dtype=torch.int64),
                 torch.full((6,), 7, dtype=torch.int64),
             ),
             {1: "all"},
             now,
         )
-        leaders = [
-            plain.add(
-                step,
-                {
-                    rank: dict(zip(STAGES, (each / 1e6 for each in row), strict=True))
-                    for rank, row in enumerate(rows)
-                },
-                now,
-            )
-            for step, rows in zip(steps, part, strict=True)
-        ]
-        expected = judge.judge(plain.mark(now), leaders, step=steps[-1])
+        leader = plain.add(number, seconds(step), now)
+        expected = judge.judge(plain.mark(now), [leader], step=number)
 
         assert said.reason == expected.reason
         assert [(each.rank, each.stage, each.kind) for each in said.late] == [

@@ -29,39 +29,12 @@ def waiting(steps: list[Step], seconds: float = 60.0) -> float:
     return sum(sum(step.sync) for step in window) / lengths
 
 
-@pytest.mark.parametrize(
-    "job",
-    [
-        Job(ranks=8, seed=6),
-        Job(ranks=2, seed=6, faults=(LATE,)),
-        Job(ranks=8, seed=6, faults=(LATE,)),
-        Job(ranks=8, seed=6, faults=(LATE, replace(LATE, rank=5, stage="forward"))),
-        Job(ranks=8, seed=6, faults=(Fault(None, "data", 0.5), LATE)),
-        Job(ranks=8, seed=6, group_work=(1.0, 1.3), faults=(Fault(0, "data", 0.5),)),
-        Job(ranks=8, seed=6, communication_ratio=1.0),
-        Job(ranks=8, seed=6, busy_seconds=12, seconds=900, faults=(LATE,)),
-    ],
-)
-def test_kinds_add_up_to_all_waiting(job: Job) -> None:
-    """Every GPU that waits is charged to exactly one kind."""
-    steps = simulate(job)
-    found = judged_steps(job, steps).last
-    lost = found.gpus_lost
-
-    # The late ranks' cost is a mean since they are late, so it is another sample of the same noise.
-    truth = waiting(steps, max(60.0, 20 * mean_step_seconds(steps)))
-    assert sum(lost.values()) == pytest.approx(truth, rel=0.05)
-    assert lost["persistent"] == pytest.approx(sum(each.gpus_lost for each in found.late))
-    assert lost["rotating"] == pytest.approx(sum(found.rotating.values()))
-
-
 @pytest.mark.parametrize("busy_seconds", [0.5, 40.0])
 @pytest.mark.parametrize("ranks", [2, 4, 16])
 def test_rotating_loss_is_counted_by_stage_without_a_name(ranks: int, busy_seconds: float) -> None:
     """A loss with no stable leader is seen in full, as the kind `rotating`, in its stage."""
-    fault = Fault(None, "data", 0.5)
     job = Job(ranks=ranks, seed=5, busy_seconds=busy_seconds, seconds=480 * busy_seconds)
-    steps = simulate(replace(job, faults=(fault,)))
+    steps = simulate(replace(job, faults=(ROTATING,)))
     found = judged_steps(job, steps)
     window = max(60.0, 20 * mean_step_seconds(steps))
     truth = gpus_lost(steps, steps[-1].end_seconds, window)
@@ -73,13 +46,22 @@ def test_rotating_loss_is_counted_by_stage_without_a_name(ranks: int, busy_secon
 
 
 def test_unequal_groups_are_nobodys_fault() -> None:
-    """A heavier pipeline stage costs GPUs of the kind `group`, and names nobody."""
-    found = judged(Job(ranks=8, seed=5, group_work=(1.0, 1.3)))
+    """A heavier pipeline stage costs GPUs of the kind `group`, and names nobody.
 
+    Not even a rank that is late in the lighter one, where it paces nobody.
+    """
+    found = judged(Job(ranks=8, seed=5, group_work=(1.0, 1.3)))
     assert found.named == set()
     assert found.last.ranks == {"g0": 4, "g1": 4}
     # Half of the ranks wait 0.3 of a step for the other half.
     assert found.last.gpus_lost["group"] == pytest.approx(4 * 0.3 / 1.36, rel=0.1)
+
+    job = Job(ranks=4, seed=5, group_work=(1.0, 1.5), faults=(replace(LATE, rank=0),))
+    steps = simulate(job)
+    found = judged_steps(job, steps)
+    truth = gpus_lost(steps, steps[-1].end_seconds)
+    assert found.named == set()
+    assert found.last.gpus_lost["group"] == pytest.approx(truth, rel=0.15)
 
 
 def test_late_rank_in_the_heavier_group_is_charged_beyond_the_groups() -> None:
@@ -94,18 +76,9 @@ def test_late_rank_in_the_heavier_group_is_charged_beyond_the_groups() -> None:
     assert late.peer_group == "g1"
 
 
-def test_late_rank_in_a_lighter_group_costs_nothing() -> None:
-    """A rank that is late against its peers but paces nobody is not named."""
-    job = Job(ranks=4, seed=5, group_work=(1.0, 1.5), faults=(replace(LATE, rank=0),))
-    steps = simulate(job)
-    found = judged_steps(job, steps)
-    truth = gpus_lost(steps, steps[-1].end_seconds)
-
-    assert found.named == set()
-    assert found.last.gpus_lost["group"] == pytest.approx(truth, rel=0.15)
-
-
-SLOWER = {
+ROTATING = Fault(None, "data", 0.5)
+JOBS = {
+    "nobody": Job(ranks=8),
     "one of two": Job(ranks=2, faults=(LATE,)),
     "one of four": Job(faults=(LATE,)),
     "one of sixteen": Job(ranks=16, faults=(LATE,)),
@@ -117,25 +90,43 @@ SLOWER = {
     ),
     "a node": Job(ranks=32, faults=tuple(Fault(rank, "forward", 0.2) for rank in range(8, 16))),
     "heavier group": Job(ranks=8, group_work=(1.0, 1.3), faults=(replace(LATE, rank=7),)),
+    "lighter group": Job(ranks=8, group_work=(1.0, 1.3), faults=(Fault(0, "data", 0.5),)),
     "long wire": Job(ranks=8, communication_ratio=1.0, faults=(replace(LATE, ratio=0.5),)),
+    "long steps": Job(ranks=8, busy_seconds=12, seconds=900, faults=(LATE,)),
+    "one late, others in turn": Job(ranks=8, faults=(ROTATING, LATE)),
     "from 120 s on": Job(seconds=300, faults=(replace(LATE, ratio=0.5, start_seconds=120),)),
     "pauses": Job(ranks=8, seconds=500, faults=(Fault(0, "checkpoint", 8, every=40),)),
-    "nobody": Job(ranks=8),
 }
 
 
-@pytest.mark.parametrize("name", SLOWER)
-def test_slowdown_is_what_the_late_ranks_make_of_a_step(name: str) -> None:
-    """It is the time of a step over that of the same job without the fault."""
-    job = replace(SLOWER[name], seed=7)
+@pytest.mark.parametrize("name", JOBS)
+def test_every_gpu_that_waits_is_charged_and_the_slowdown_is_the_late_ranks(name: str) -> None:
+    """Kinds add up to all waiting; steps are so many times longer than without the late ranks."""
+    job = replace(JOBS[name], seed=7)
     steps, healthy = simulate(job), simulate(replace(job, faults=()))
-    found = judged_steps(job, steps).last
+    verdicts = [verdict for _, verdict in judged_steps(job, steps).verdicts]
+    found, lost = verdicts[-1], verdicts[-1].gpus_lost
     since = max([20.0, *(fault.start_seconds for fault in job.faults)])  # Compiled by then.
     truth = mean_step_seconds(steps, since) / mean_step_seconds(healthy, since)
+    window = max(60.0, 20 * mean_step_seconds(steps))
 
-    assert found.slowdown == pytest.approx(truth, rel=0.03)
-    recent = steps[-1].end_seconds - 60
+    if ROTATING not in job.faults:  # Those who are late in turn have their share in it.
+        assert found.slowdown == pytest.approx(truth, rel=0.03)
+    # The late ranks' cost is a mean since they are late: another sample of the same noise.
+    if name != "pauses":  # The last minute may have more of them than the mean.
+        assert sum(lost.values()) == pytest.approx(waiting(steps, window), rel=0.05)
+    assert lost["persistent"] == pytest.approx(sum(each.gpus_lost for each in found.late))
+    assert lost["rotating"] == pytest.approx(sum(found.rotating.values()))
+    recent = steps[-1].end_seconds - window
     assert found.step_seconds == pytest.approx(mean_step_seconds(steps, recent), rel=0.1)
+    for verdict in verdicts:
+        numbers = [*verdict.gpus_lost.values(), *verdict.rotating.values()]
+        for late in verdict.late:
+            numbers += [*late.gpus.values(), late.since_seconds, late.steps, late.confidence]
+            assert late.gpus
+            assert late.ratio > 0
+        assert all(math.isfinite(number) and number >= 0 for number in numbers)
+        assert verdict.slowdown is None or verdict.slowdown >= 1
 
 
 def test_only_the_costliest_are_told() -> None:
@@ -211,52 +202,14 @@ def test_steps_without_busy_time_are_not_judged() -> None:
     assert not found.changes
 
 
-@pytest.mark.parametrize(("start", "end", "named"), [(0, 1e9, 60), (300, 500, 360)])
-def test_rank_that_stands_out_is_told_where_no_wait_was_measured(
-    start: float, end: float, named: float
-) -> None:
-    """Nobody knows whether anyone waits for it, so it has no cost; onset and end are told."""
-    fault = Fault(3, "data", 0.3, start_seconds=start, end_seconds=end)
-    job = Job(ranks=8, seed=5, seconds=700, sync_measured=False, faults=(fault,))
-    found = judged(job)
+def test_late_rank_has_no_cost_where_no_wait_was_measured() -> None:
+    """Nobody knows whether anyone waits for it."""
+    fault = Fault(3, "data", 0.3)
+    found = judged(Job(ranks=8, seed=5, sync_measured=False, faults=(fault,)))
     (incident,) = found.incidents
 
     assert found.last.reason == NO_SYNC
     assert found.named == {(3, "data", UNSYNCED)}
-    assert incident.named < named
+    assert incident.named < 60
     assert incident.last.gpus_lost == 0
     assert not found.last.gpus_lost
-    if start:
-        assert incident.onset == pytest.approx(start, abs=3)
-        assert incident.cleared == pytest.approx(end + 30, abs=15)
-
-
-@pytest.mark.parametrize("ranks", [2, 8, 32])
-def test_ranks_that_always_differed_are_not_told_where_no_wait_was_measured(ranks: int) -> None:
-    """5 to 9 % over the others for good is what ranks are like whom nobody waits for."""
-    faults = (Fault(0, "data", 0.09), Fault(ranks - 1, "forward", 0.05))
-    job = Job(ranks=ranks, seed=5, seconds=500, sync_measured=False, faults=faults)
-
-    assert judged(job).named == set()
-
-
-def test_absent_ranks_are_passed_on() -> None:
-    """Ranks that never finished a step that all have are counted, whatever else is said."""
-    reduction = PlainReduction({0: "all", 1: "all"}, {})
-    verdict = Judge(reduction).judge(reduction.mark(0.0), [], step=0, absent=2)
-
-    assert (verdict.absent, verdict.reason) == (2, WARMING_UP)
-
-
-@pytest.mark.parametrize("name", SLOWER)
-def test_numbers_are_finite_and_never_below_zero(name: str) -> None:
-    """What is published can be added up and divided by."""
-    job = replace(SLOWER[name], seed=9, seconds=120)
-    for _, verdict in judged(job).verdicts:
-        numbers = [*verdict.gpus_lost.values(), *verdict.rotating.values()]
-        for late in verdict.late:
-            numbers += [*late.gpus.values(), late.since_seconds, late.steps, late.confidence]
-            assert late.gpus
-            assert late.ratio > 0
-        assert all(math.isfinite(number) and number >= 0 for number in numbers)
-        assert verdict.slowdown is None or verdict.slowdown >= 1

@@ -1,22 +1,24 @@
-"""A verdict travels as JSON, through the store and the snapshots, and stays what it is."""
+"""A verdict travels as JSON and stays what it is; a rank reads in it whether it is late."""
 
 import json
+from typing import Any
 
 import pytest
 
+from rank_probe.judge.late_stage import late_stage
 from rank_probe.judge.verdict import (
     LATE_KINDS,
     LOST_KINDS,
-    MOST_CHANGES,
-    MOST_LATE,
+    MILD,
     REASONS,
+    UNSYNCED,
     Change,
-    Late,
     Verdict,
     from_json,
 )
 from rank_probe.wire.stages import STAGES
 from tests.alerts.jobs import Fault, Job
+from tests.exporter.snapshots import late, verdict
 from tests.rank_probe.judged import judged
 
 JOBS = {
@@ -30,37 +32,22 @@ JOBS = {
 
 @pytest.mark.parametrize("name", JOBS)
 def test_every_verdict_survives_its_way_as_json(name: str) -> None:
-    """What a rank reads back is what the judge said, to six digits."""
-    for _, verdict in judged(JOBS[name]).verdicts:
-        said = verdict.to_json()
+    """What a rank reads back is what was said, to six digits, in words of the closed sets."""
+    for _, made in judged(JOBS[name]).verdicts:
+        said = made.to_json()
         read = from_json(json.loads(json.dumps(said)))
 
         assert read.to_json() == said
-        assert (read.step, read.ranks, read.reason) == (verdict.step, verdict.ranks, verdict.reason)
-        assert read.gpus_lost == pytest.approx(verdict.gpus_lost, rel=1e-5)
-        assert [late.rank for late in read.late] == [late.rank for late in verdict.late]
-
-
-@pytest.mark.parametrize("name", JOBS)
-def test_words_are_of_the_closed_sets(name: str) -> None:
-    """Labels have no other values than those that are listed."""
-    for _, verdict in judged(JOBS[name]).verdicts:
-        assert verdict.reason is None or verdict.reason in REASONS
-        assert set(verdict.gpus_lost) in (set(), set(LOST_KINDS))
-        assert set(verdict.rotating) <= set(STAGES) - {"sync"}
-        assert len(verdict.late) <= MOST_LATE
-        assert len(verdict.changes) <= MOST_CHANGES
-        for late in verdict.late:
-            assert late.kind in LATE_KINDS
-            assert late.stage in STAGES
-            assert set(late.gpus) <= set(STAGES) - {"sync"}
-
-
-def test_cost_of_a_rank_is_that_of_its_stages() -> None:
-    """The stage is where it is late; what it loses in others adds to its cost."""
-    late = Late(3, "all", "data", "persistent", 0.25, {"data": 1.5, "forward": 0.5}, 9.0, 20, 2.0)
-
-    assert late.gpus_lost == 2.0
+        assert (read.step, read.ranks, read.reason) == (made.step, made.ranks, made.reason)
+        assert read.gpus_lost == pytest.approx(made.gpus_lost, rel=1e-5)
+        assert [each.rank for each in read.late] == [each.rank for each in made.late]
+        assert made.reason is None or made.reason in REASONS
+        assert set(made.gpus_lost) in (set(), set(LOST_KINDS))
+        assert set(made.rotating) <= set(STAGES) - {"sync"}
+        for each in made.late:
+            assert each.kind in LATE_KINDS
+            assert each.stage in STAGES
+            assert set(each.gpus) <= set(STAGES) - {"sync"}
 
 
 def test_fields_of_another_version_are_refused() -> None:
@@ -71,3 +58,28 @@ def test_fields_of_another_version_are_refused() -> None:
         from_json({**said, "mood": "good"})
     with pytest.raises(TypeError):
         from_json({**said, "changes": [{"peer_group": "all"}]})
+
+
+@pytest.mark.parametrize("kind", LATE_KINDS)
+def test_judge_names_the_rank_and_its_stage(kind: str) -> None:
+    """Only the named rank is late, if it may page, whatever the exporter of one node says."""
+    said = verdict(late=(late(kind=kind),))
+
+    assert late_stage(said, 2, {}) == (None if kind in (MILD, UNSYNCED) else "data")
+    assert late_stage(said, 3, {"late": "data"}) is None
+
+
+@pytest.mark.parametrize(
+    ("answer", "stage"),
+    [
+        ({}, None),
+        ({"late": "backward"}, "backward"),
+        ({"late": "sync"}, None),
+        ({"late": "lunch"}, None),
+        ({"late": ["data"]}, None),
+        ({"late": None}, None),
+    ],
+)
+def test_without_a_judge_the_exporter_says(answer: dict[str, Any], stage: str | None) -> None:
+    """What an exporter of another release may say more is not a stage."""
+    assert late_stage(None, 2, answer) == stage

@@ -1,15 +1,13 @@
-"""Statistics of windows: they add up, scale with time, and care for no rank's number."""
+"""Statistics of windows: they add up, and care for no rank's number."""
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rank_probe.judge.windows import Mark, MarkHistory, Window, change_point
+from rank_probe.judge.windows import Mark, MarkHistory, Window
 from rankskew.accounting.windows import PlainReduction
 from tests.alerts.jobs import STAGE_SHARES, Fault, Job, Step, simulate
 from tests.rank_probe.judged import judged_steps, reduction_of, vectors
@@ -44,19 +42,6 @@ def marks_of(job: Job, steps: list[Step], at: list[int], reduction: PlainReducti
         if number in at:
             marks.append(reduction.mark(step.end_seconds))
     return marks
-
-
-def times(steps: list[Step], factor: float) -> list[Step]:
-    """Return *steps* that take *factor* times as long."""
-    return [
-        Step(
-            step.number,
-            factor * step.end_seconds,
-            [{stage: factor * seconds for stage, seconds in own.items()} for own in step.stages],
-            [factor * seconds for seconds in step.sync],
-        )
-        for step in steps
-    ]
 
 
 def permuted(steps: list[Step], order: list[int]) -> list[Step]:
@@ -96,33 +81,6 @@ def _caused(window: Window) -> float:
     return sum(each.caused for group in window.groups for each in group.standing) * window.steps
 
 
-@settings(max_examples=25, deadline=None)
-@given(jobs(), st.sampled_from([0.1, 0.5, 3.0, 100.0]))
-def test_windows_scale_with_the_time_that_everything_takes(job: Job, factor: float) -> None:
-    """Steps that take c times as long lose c times the seconds, and the same ranks stand out."""
-    steps = simulate(job)
-    windows = []
-    for each in (steps, times(steps, factor)):
-        reduction = reduction_of(job)
-        begin, end = marks_of(job, each, [len(steps)], reduction)
-        windows.append(reduction.window(begin, end))
-    one, other = windows
-
-    for name in ("elapsed", "seconds", "longest", "median", "sync", "waited", "unequal"):
-        assert getattr(other, name) == pytest.approx(
-            factor * getattr(one, name), rel=1e-6, abs=1e-9
-        )
-    assert _standing(one) == _standing(other)
-    for small, large in zip(one.groups, other.groups, strict=True):
-        assert large.baseline == pytest.approx(factor * small.baseline)
-        assert large.spread == pytest.approx(factor * small.spread)
-        assert large.variance == pytest.approx(factor**2 * small.variance, rel=1e-6, abs=1e-9)
-
-
-def _standing(window: Window) -> list[int]:
-    return [each.rank for group in window.groups for each in group.standing]
-
-
 @settings(max_examples=20, deadline=None)
 @given(jobs(), st.data())
 def test_names_move_with_the_ranks(job: Job, data: st.DataObject) -> None:
@@ -138,62 +96,28 @@ def test_names_move_with_the_ranks(job: Job, data: st.DataObject) -> None:
     assert moved.last.gpus_lost == pytest.approx(found.last.gpus_lost, rel=1e-6, abs=1e-6)
 
 
-@dataclass(frozen=True)
-class Kept:
-    """Marks that a history keeps of steps that took *step_seconds* each for *seconds*."""
-
-    step_seconds: float
-    seconds: float
-
-    def marks(self) -> list[Mark]:
-        history = MarkHistory()
-        for number in range(1, int(self.seconds / self.step_seconds) + 1):
-            history.add(Mark(number, number * self.step_seconds, None))
-        return history.marks
+def history(step_seconds: float, seconds: float) -> MarkHistory:
+    """Return the history of a job whose steps took *step_seconds* each."""
+    made = MarkHistory()
+    for number in range(1, int(seconds / step_seconds) + 1):
+        made.add(Mark(number, number * step_seconds, None))
+    return made
 
 
-@pytest.mark.parametrize("kept", [Kept(1.0, 100), Kept(1.0, 7200), Kept(60.0, 7200)])
-def test_history_is_dense_where_it_is_recent(kept: Kept) -> None:
+@pytest.mark.parametrize(("step_seconds", "seconds"), [(1.0, 100), (1.0, 7200), (60.0, 7200)])
+def test_history_is_dense_where_it_is_recent(step_seconds: float, seconds: float) -> None:
     """Marks lie about a tenth of their age apart, so that thousands of steps need few."""
-    marks = kept.marks()
+    marks = history(step_seconds, seconds).marks
     end = marks[-1]
 
     assert len(marks) < 120
-    assert end.steps == int(kept.seconds / kept.step_seconds)
+    assert end.steps == int(seconds / step_seconds)
     for before, after in pairwise(marks[1:]):
         age = end.at - before.at
-        assert after.at - before.at <= max(0.25 * age, 2 * kept.step_seconds)
+        assert after.at - before.at <= max(0.25 * age, 2 * step_seconds)
 
 
 def test_history_forgets_what_is_older_than_an_hour_and_a_half() -> None:
     """Of long steps it keeps at least 120, however old they are."""
-    assert Kept(1.0, 9000).marks()[0].at > 9000 - 1.2 * 5400
-    assert Kept(90.0, 20_000).marks()[0].steps < 222 - 120
-
-
-def test_before_returns_the_latest_mark_that_is_old_enough() -> None:
-    """It must be so many seconds and so many steps ago."""
-    history = MarkHistory()
-    for number in range(1, 41):
-        history.add(Mark(number, 10.0 * number, None))
-    end = history.marks[-1]
-
-    short, long = history.before(end, 5.0, 20), history.before(end, 300.0, 20)
-    assert short is not None
-    assert 20 <= end.steps - short.steps <= 23
-    assert long is not None
-    assert 300 <= end.at - long.at <= 340
-    assert history.before(end, 1000.0, 1) is None
-
-
-def line(change: int) -> Callable[[int], float]:
-    return lambda steps: max(steps - change, 0) + 0.1 * math.sin(steps)
-
-
-@pytest.mark.parametrize("change", [0, 30, 80, 95])
-def test_change_point_is_where_the_steps_become_longer(change: int) -> None:
-    """A sum that rises by one a step from the change on, and by nothing before it."""
-    marks = [Mark(steps, float(steps), None) for steps in range(100)]
-    path = [line(change)(mark.steps) for mark in marks]
-
-    assert change_point(marks, path, 0.5).steps == pytest.approx(change, abs=1)
+    assert history(1.0, 9000).marks[0].at > 9000 - 1.2 * 5400
+    assert history(90.0, 20_000).marks[0].steps < 222 - 120

@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,9 +10,10 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
 from rank_probe.lines.loader_code import workers_line
 from rank_probe.probe import Probe
-from tests.rank_probe.lines.test_stacks import number_of_line, until
+from tests.exporter.running import wait_until
+from tests.rank_probe.lines.late_rank import number_of_line
 
-HERE = Path(__file__)
+HERE = __file__
 
 
 class Touched(Exception):
@@ -107,11 +107,11 @@ LOADERS = [
 @pytest.mark.parametrize(("made", "function", "comment"), LOADERS)
 def test_users_method_is_found(made: Any, function: str, comment: str) -> None:
     """The dataset's own, below torch's wrappers; else what puts a batch together."""
-    found = workers_line(made, lambda file: file == str(HERE))
+    found = workers_line(made, lambda file: file == HERE)
 
     assert found is not None
     first = number_of_line(HERE, comment)
-    assert (found.function, found.file) == (function, str(HERE))
+    assert (found.function, found.file) == (function, HERE)
     assert found.number in (first, first - 1)  # A decorator's line is the first.
 
 
@@ -121,7 +121,7 @@ def test_users_method_is_found(made: Any, function: str, comment: str) -> None:
 )
 def test_nothing_is_named_where_nothing_of_the_users_runs(made: Any) -> None:
     """Without workers the thread's own line says it."""
-    assert workers_line(made, lambda file: file == str(HERE)) is None
+    assert workers_line(made, lambda file: file == HERE) is None
 
 
 class Ones(Dataset[torch.Tensor]):
@@ -146,7 +146,7 @@ def test_probe_knows_the_loader_of_the_loop_while_it_is_late() -> None:
         assert probe.timeline.loader() is training
         assert probe.stacks.loader() == ""
         probe.stacks.watch("data")
-        assert until(lambda: probe.stacks.samples >= 0)
+        wait_until(lambda: probe.stacks.samples >= 0)
         line = number_of_line(HERE, "# ones")
         assert probe.stacks.loader().startswith("Ones.__getitem__ (")
         assert probe.stacks.loader().endswith(f"test_loader_code.py:{line})")

@@ -4,12 +4,14 @@ import dis
 import json
 import sys
 from collections.abc import Callable, Iterator
-from itertools import islice, pairwise
-from types import CodeType
+from itertools import islice, pairwise  # noqa: F401 - for the loops in strings
+from textwrap import indent
+from types import CodeType, FunctionType
+from typing import Any
 
 import pytest
 
-from rank_probe.lines.loop_frames import Layout, Spot, TrainingLoop, layout, loop_spot, stack_of
+from rank_probe.lines.loop_frames import TrainingLoop, layout, loop_spot, stack_of
 
 Look = Callable[[], None]
 
@@ -67,78 +69,37 @@ def work(look: Look) -> None:
     _ = [look() for _ in range(2)]  # type: ignore[func-returns-value]
 
 
-def over_a_class(looks: Looks) -> None:
-    for _ in Stream(looks):
-        looks.backward()
+def function(body: str) -> FunctionType:
+    """Return a function of *looks* with this *body*, as if it were written in this file."""
+    source = "def loop(looks):\n" + indent(body, "    ")
+    names: dict[str, Any] = {}
+    exec(compile(source, __file__, "exec"), dict(globals()), names)
+    made: FunctionType = names["loop"]
+    return made
 
 
-def over_a_generator(looks: Looks) -> None:
-    for _ in generator(looks):
-        looks.backward()
-
-
-def over_zip(looks: Looks) -> None:
-    for _, _ in zip(range(2 * ITEMS), Stream(looks), strict=False):
-        looks.backward()
-
-
-def over_enumerate(looks: Looks) -> None:
-    for _, _ in enumerate(generator(looks)):
-        looks.backward()
-
-
-def over_islice(looks: Looks) -> None:
-    for _ in islice(Stream(looks, 2 * ITEMS), ITEMS):
-        looks.backward()
-
-
-def by_next(looks: Looks) -> None:
-    stream = Stream(looks)
-    for _ in range(ITEMS):
-        _ = next(stream)
-        looks.backward()
-
-
-def by_next_in_an_expression(looks: Looks) -> None:
-    stream = Stream(looks)
-    for _ in range(ITEMS):
-        _ = str(next(stream).bit_length() + int(str(1)))
-        looks.backward()
-
-
-def by_dunder_next(looks: Looks) -> None:
-    streams = [Stream(looks)]
-    while streams[0]._left:
-        _ = streams[0].__next__()
-        looks.backward()
-
-
-def with_a_default(looks: Looks) -> None:
-    stream = Stream(looks)
-    while next(stream, None) is not None:
-        looks.backward()
-
-
-FETCHES = (
-    over_a_class,
-    over_a_generator,
-    over_zip,
-    over_enumerate,
-    over_islice,
-    by_next,
-    by_next_in_an_expression,
-    by_dunder_next,
+OVER_A_CLASS = "for _ in Stream(looks):\n    looks.backward()"
+BY_NEXT = (
+    "stream = Stream(looks)\nfor _ in range(ITEMS):\n    _ = next(stream)\n    looks.backward()"
 )
+FETCHES = [
+    OVER_A_CLASS,
+    "for _ in generator(looks):\n    looks.backward()",
+    "for _, _ in zip(range(2 * ITEMS), Stream(looks)):\n    looks.backward()",
+    "for _, _ in enumerate(generator(looks)):\n    looks.backward()",
+    "for _ in islice(Stream(looks, 2 * ITEMS), ITEMS):\n    looks.backward()",
+    BY_NEXT,
+    BY_NEXT.replace("next(stream)", "str(next(stream).bit_length() + int(str(1)))"),
+    "it = [Stream(looks)]\nwhile it[0]._left:\n    _ = it[0].__next__()\n    looks.backward()",
+]
 
 
 @pytest.mark.parametrize("knows_backward", [False, True])
-@pytest.mark.parametrize("loop", FETCHES)
-def test_fetching_the_next_item_is_seen(
-    loop: Callable[[Looks], None], knows_backward: bool
-) -> None:
+@pytest.mark.parametrize("body", FETCHES)
+def test_fetching_the_next_item_is_seen(body: str, knows_backward: bool) -> None:
     """However a loop reads its own iterator, a look from within that iterator says so."""
     looks = Looks(knows_backward)
-    loop(looks)
+    function(body)(looks)
 
     assert looks.fetching == [True] * ITEMS
 
@@ -146,63 +107,35 @@ def test_fetching_the_next_item_is_seen(
 def test_condition_of_a_while_loop_fetches() -> None:
     """Its first run comes before the loop, where nothing shows yet that one follows."""
     looks = Looks()
-    with_a_default(looks)
+    stream = "stream = Stream(looks)"
+    function(f"{stream}\nwhile next(stream, None) is not None:\n    looks.backward()")(looks)
 
     assert looks.fetching == [False] + [True] * (ITEMS - 1)
 
 
-def in_the_body(looks: Looks) -> None:
-    for _ in range(ITEMS):
-        work(looks)
-        looks.backward()
-
-
-def in_a_comprehension_of_the_body(looks: Looks) -> None:
-    for _ in range(ITEMS):
-        _ = [work(looks) for _ in range(2)]  # type: ignore[func-returns-value]
-        looks.backward()
-
-
-def in_what_next_is_given(looks: Looks) -> None:
-    for _ in range(ITEMS):
-        _ = next(iter([work(looks)]))  # type: ignore[func-returns-value]
-        looks.backward()
-
-
-def on_what_next_returned(looks: Looks) -> None:
-    looking = iter([looks] * ITEMS)
-    for _ in range(ITEMS):
-        next(looking)()
-        looks.backward()
-
-
-def in_an_iterator_of_the_body(looks: Looks) -> None:
-    for _ in range(3):
-        over_a_class(looks)
-
-
 def test_iterator_that_the_work_reads_is_no_fetching() -> None:
     """While backward's caller is unknown, only the outermost loop can be the training's."""
-    looks = Looks()
-    in_an_iterator_of_the_body(looks)
+    looks, inner = Looks(), function(OVER_A_CLASS)
+    for _ in range(3):
+        inner(looks)
 
     assert not any(looks.fetching)
 
 
 @pytest.mark.parametrize("knows_backward", [False, True])
 @pytest.mark.parametrize(
-    "loop",
+    "body",
     [
-        in_the_body,
-        in_a_comprehension_of_the_body,
-        in_what_next_is_given,
-        on_what_next_returned,
+        "for _ in range(ITEMS):\n    work(looks)\n    looks.backward()",
+        "for _ in range(ITEMS):\n    _ = [work(looks) for _ in range(2)]\n    looks.backward()",
+        "for _ in range(ITEMS):\n    _ = next(iter([work(looks)]))\n    looks.backward()",
+        "it = iter([looks] * ITEMS)\nfor _ in range(ITEMS):\n    next(it)()\n    looks.backward()",
     ],
 )
-def test_other_work_is_no_fetching(loop: Callable[[Looks], None], knows_backward: bool) -> None:
-    """Loops and comprehensions of the work itself are not the training loop's."""
+def test_other_work_is_no_fetching(body: str, knows_backward: bool) -> None:
+    """Loops and comprehensions of the work, and what `next` is given or returns, are not."""
     looks = Looks(knows_backward)
-    loop(looks)
+    function(body)(looks)
 
     assert looks.fetching
     assert not any(looks.fetching)
@@ -270,23 +203,14 @@ def test_nobody_elses_frame_is_the_loop() -> None:
     assert stack_of(None) == []
 
 
-def test_loop_is_the_innermost_that_carries_backward() -> None:
-    """Of the frames known to carry it, the others only call that one."""
-    inner, outer = Spot(work.__code__, 0), Spot(epochs.__code__, 0)
-    both = {id(inner.code), id(outer.code)}
-    nothing = Layout(frozenset(), ())
-
-    assert loop_spot([inner, outer], both, lambda _: nothing) is inner
-    assert loop_spot([inner, outer], {id(outer.code)}, lambda _: nothing) is outer
-
-
 def test_caches_of_an_instruction_belong_to_it() -> None:
     """Some versions of Python leave a frame at the caches behind its instruction."""
-    instructions = list(dis.get_instructions(by_next))
+    code = function(BY_NEXT).__code__
+    instructions = list(dis.get_instructions(code))
     names = [each.argval for each in instructions]
     rest = instructions[names.index("next") :]
     call, after = next(two for two in pairwise(rest) if two[0].opname == "CALL")
     offsets = set(range(call.offset, after.offset, 2))
 
     assert len(offsets) > 1
-    assert offsets <= layout(by_next.__code__).advances
+    assert offsets <= layout(code).advances

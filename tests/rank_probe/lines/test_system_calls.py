@@ -5,7 +5,6 @@ import platform
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -31,12 +30,14 @@ def no() -> bool:
     return False
 
 
-def waits_of(script: str, *arguments: str, cwd: Path | None = None) -> Wait | None:
+def waits_of(script: str, *arguments: str, cwd: Path | None = None) -> Wait:
     """Return what a process waits for that runs *script* and blocks at its end."""
-    command = [sys.executable, "-c", script, *arguments]
-    process = subprocess.Popen(command, cwd=cwd)
+    process = subprocess.Popen([sys.executable, "-c", script, *arguments], cwd=cwd)
+    deadline = time.monotonic() + 20
     try:
-        return until(lambda: blocked(process.pid))
+        while (wait := blocked(process.pid)) is None:
+            assert time.monotonic() < deadline
+        return wait
     finally:
         process.kill()
         process.wait()
@@ -55,42 +56,31 @@ def blocked(pid: int) -> Wait | None:
         pytest.skip("this user may not see what processes wait for")
 
 
-def until(found: Callable[[], Wait | None]) -> Wait:
-    deadline = time.monotonic() + 20
-    while (wait := found()) is None:
-        assert time.monotonic() < deadline
-    return wait
-
-
 def test_running_thread_waits_for_nothing() -> None:
     """And one that may not be read is not said to sleep."""
     assert Reader().wait(b"running\n", no) is None
     assert wait_of_channel("0", is_in_disk_sleep=False) is None
 
 
-def test_lock_of_one_process_is_told_from_one_that_processes_share() -> None:
-    """A worker that waits for the latter waits for work."""
-    own = "import threading as t; l = t.Lock(); l.acquire(); l.acquire()"
-    shared = "import multiprocessing as t; l = t.Lock(); l.acquire(); l.acquire()"
+@pytest.mark.parametrize(
+    ("script", "state", "link"),
+    [
+        ("import threading as t; l = t.Lock(); l.acquire(); l.acquire()", LOCK, ""),
+        # A worker that waits for a lock that processes share waits for work.
+        ("import multiprocessing as t; l = t.Lock(); l.acquire(); l.acquire()", LOCK, SHARED),
+        # The link finds it in another process, also if it is polled.
+        ("import os; os.read(os.pipe()[0], 1)", PIPE, "pipe:["),
+        ("import multiprocessing as m; a = m.Pipe(duplex=False); a[0].poll(60)", PIPE, "pipe:["),
+        ("import time; time.sleep(600)", SLEEP, ""),
+    ],
+)
+def test_wait_of_another_process_is_told_with_its_link(script: str, state: str, link: str) -> None:
+    """Locks, pipes and sleep."""
+    found = waits_of(script)
 
-    assert waits_of(own) == Wait(LOCK)
-    assert waits_of(shared) == Wait(LOCK, link=SHARED)
-
-
-def test_pipe_is_told_with_its_link() -> None:
-    """So that it can be found in another process, also if it is polled."""
-    read = "import os; os.read(os.pipe()[0], 1)"
-    poll = "import multiprocessing as m; ends = m.Pipe(duplex=False); ends[0].poll(60)"
-    for script in (read, poll):
-        found = waits_of(script)
-        assert found is not None
-        assert found.state == PIPE
-        assert found.link.startswith("pipe:[")
-
-
-def test_sleep_is_a_sleep() -> None:
-    """In another process too."""
-    assert waits_of("import time; time.sleep(600)") == Wait(SLEEP)
+    assert found.state == state
+    assert found.link.startswith(link)
+    assert bool(found.link) == bool(link)
 
 
 def test_path_is_that_of_the_process(tmp_path: Path) -> None:
@@ -100,18 +90,19 @@ def test_path_is_that_of_the_process(tmp_path: Path) -> None:
     absolute = waits_of("import sys; open(sys.argv[1])", str(tmp_path / "file"))
 
     assert relative == absolute
-    assert relative is not None
     assert relative.state == DISK
     assert relative.mount.endswith(")")
 
 
-def test_descriptor_that_cannot_be_read_may_be_a_queue() -> None:
-    """A worker that polls it may wait for work."""
-    assert Reader().wait(b"7 0x0 0x1 0x1388 0x0 0x0 0x0 0x7ffc 0x7f01\n", no) == Wait(
-        BLOCKED, link=SHARED
-    )
-
-
-def test_close_that_waits_writes_a_file() -> None:
-    """As on NFS; which one cannot be seen any more."""
-    assert Reader().wait(b"3 0x3 0x0 0x0 0x0 0x0 0x0 0x7ffc 0x7f01\n", no) == Wait(DISK)
+@pytest.mark.parametrize(
+    ("call", "wait"),
+    [
+        # A worker that polls what cannot be read may wait for work.
+        (b"7 0x0 0x1 0x1388 0x0 0x0 0x0 0x7ffc 0x7f01\n", Wait(BLOCKED, link=SHARED)),
+        # A close that waits writes a file, as on NFS; which one cannot be seen any more.
+        (b"3 0x3 0x0 0x0 0x0 0x0 0x0 0x7ffc 0x7f01\n", Wait(DISK)),
+    ],
+)
+def test_call_alone_says_what_it_waits_for(call: bytes, wait: Wait) -> None:
+    """Where the descriptor or the memory cannot be read."""
+    assert Reader().wait(call, no) == wait

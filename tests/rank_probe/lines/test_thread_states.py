@@ -1,5 +1,6 @@
 """What a late rank's thread does is told right, for threads that do what the test knows."""
 
+import itertools
 import mmap
 import multiprocessing
 import os
@@ -11,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,10 @@ import pytest
 import torch
 
 from rank_probe.guest.guard import failures
-from rank_probe.lines.stacks import Stacks
-from tests.rank_probe.lines.test_stacks import number_of_line, until
+from tests.exporter.running import wait_until
+from tests.rank_probe.lines.late_rank import Done, Work, late_rank, nothing, number_of_line
 
 ENOUGH_SAMPLES = 60
-
-Done = Callable[[], bool]
-Work = Callable[[Done], None]
 
 
 @pytest.fixture(autouse=True)
@@ -35,46 +33,33 @@ def _no_failure() -> Iterator[None]:
     assert failures.count == before
 
 
-def states_of(work: Work, wake: Callable[[], None] = lambda: None) -> list[dict[str, Any]]:
+def states_of(work: Work, wake: Callable[[], object] = nothing) -> list[dict[str, Any]]:
     """Return the states of a thread that does *work*, which *wake* ends."""
-    done = threading.Event()
-    thread = threading.Thread(target=work, args=(done.is_set,))
-    thread.start()
-    stacks = Stacks({}, lambda: thread.ident or 0, lambda: "data")
-    stacks.watch("data")
-    try:
-        assert until(lambda: stacks.samples >= ENOUGH_SAMPLES, 20)
-        return stacks.states()
-    finally:
-        stacks.watch(None)
-        done.set()
-        wake()
-        thread.join()
+    with late_rank(work, wake) as late:
+        late.stacks.watch("data")
+        late.takes(ENOUGH_SAMPLES)
+        return late.stacks.states()
+
+
+def shares_of(work: Work, wake: Callable[[], object] = nothing) -> dict[str, float]:
+    return {each["state"]: each["share"] for each in states_of(work, wake)}
 
 
 class Truth:
-    """What the kernel says of a thread between two moments, as shares of the time."""
+    """What the kernel says of a thread that does *work*, as shares of the time that it takes."""
 
-    def __init__(self) -> None:
+    def __init__(self, work: Work) -> None:
+        self._work = work
         self.running = self.queue = 0.0
 
-    def of(self, work: Work) -> Work:
-        """Return *work*, measured from its beginning to its end."""
-
-        def measured(is_over: Done) -> None:
-            schedstat = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
-            began, queued = time.perf_counter(), schedstat.read_text().split()[1]
-            ran = time.thread_time()
-            work(is_over)
-            elapsed = time.perf_counter() - began
-            self.running = (time.thread_time() - ran) / elapsed
-            self.queue = (int(schedstat.read_text().split()[1]) - int(queued)) / 1e9 / elapsed
-
-        return measured
-
-
-def shares(said: list[dict[str, Any]]) -> dict[str, float]:
-    return {each["state"]: each["share"] for each in said}
+    def __call__(self, is_over: Done) -> None:
+        schedstat = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        began, queued = time.perf_counter(), schedstat.read_text().split()[1]
+        ran = time.thread_time()
+        self._work(is_over)
+        elapsed = time.perf_counter() - began
+        self.running = (time.thread_time() - ran) / elapsed
+        self.queue = (int(schedstat.read_text().split()[1]) - int(queued)) / 1e9 / elapsed
 
 
 def computes_in_python(is_over: Done) -> None:
@@ -117,66 +102,54 @@ def waits_for_an_event(is_over: Done) -> None:
 )
 def test_state_of_a_thread_that_does_one_thing(work: Work, state: str) -> None:
     """It is in that state nearly always; a CPU that others use too may take its part."""
-    found = shares(states_of(work))
-
+    states = states_of(work)
+    found = {each["state"]: each["share"] for each in states}
     queued = found.pop("cpu_queue", 0.0)
+
     assert found[state] + queued > 0.9
     assert found[state] == max(found.values())
+    if work is sleeps:  # The place is the user's line that it is in meanwhile.
+        line = number_of_line(__file__, "# asleep")
+        assert states[0]["stage"] == "data"
+        assert states[0]["place"].startswith("sleeps (")
+        assert states[0]["place"].endswith(f"test_thread_states.py:{line})")
 
 
-def test_place_is_the_users_line() -> None:
-    """The one that it is in while it is in that state."""
-    (first, *_) = states_of(sleeps)
-
-    assert (first["stage"], first["state"]) == ("data", "sleep")
-    line = number_of_line(Path(__file__), "# asleep")
-    assert first["place"].startswith("sleeps (")
-    assert first["place"].endswith(f"test_thread_states.py:{line})")
-
-
-def test_queue_that_stays_empty_is_a_lock() -> None:
-    """As is every lock of Python's."""
+@pytest.mark.parametrize(
+    ("what", "state"),
+    [
+        ("queue", "lock"),  # As is every lock of Python's.
+        ("socket", "socket"),
+        ("socket with a timeout", "socket"),  # Python polls, and the descriptor tells what.
+        ("pipe", "pipe"),
+        ("pipe that is polled", "pipe"),  # As a loader's from its workers.
+        ("child", "blocked"),  # There is no word of its own for it.
+    ],
+)
+def test_wait_for_what_does_not_come(what: str, state: str) -> None:
+    """A queue that stays empty, a silent peer, an empty pipe, a child that runs."""
     items: queue.Queue[int] = queue.Queue()
-    found = shares(states_of(lambda is_over: void(items.get()), wake=lambda: items.put(1)))
-
-    assert found["lock"] > 0.9
-
-
-def void(_: object) -> None:
-    """Drop it."""
-
-
-@pytest.mark.parametrize("timeout", [None, 30.0])
-def test_silent_peer_is_a_socket(timeout: float | None) -> None:
-    """With a timeout Python polls, and the descriptor tells what."""
     one, other = socket.socketpair()
-    one.settimeout(timeout)
-    found = shares(states_of(lambda is_over: void(one.recv(1)), wake=lambda: other.close()))
-    one.close()
-
-    assert found["socket"] > 0.9
-
-
-def test_empty_pipe_is_a_pipe() -> None:
-    """Also one that is polled, as a loader's from its workers."""
+    one.settimeout(30.0 if "timeout" in what else None)
     receiving, sending = os.pipe()
-    found = shares(states_of(lambda _: void(os.read(receiving, 1)), lambda: os.close(sending)))
-    os.close(receiving)
-    assert found["pipe"] > 0.9
-
     into, out = multiprocessing.Pipe(duplex=False)
-    found = shares(states_of(lambda _: void(into.poll(30)), lambda: out.send(1)))
-    assert found["pipe"] > 0.9
-
-
-def test_child_that_runs_is_something_else() -> None:
-    """There is no word of its own for it."""
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    found = shares(states_of(lambda _: void(child.wait()), child.kill))
-    assert child.stdin is not None
-    child.stdin.close()
-
-    assert found["blocked"] > 0.9
+    waits: dict[str, tuple[Work, Callable[[], object]]] = {
+        "queue": (lambda _: items.get(), lambda: items.put(1)),
+        "socket": (lambda _: one.recv(1), lambda: other.send(b"x")),
+        "socket with a timeout": (lambda _: one.recv(1), lambda: other.send(b"x")),
+        "pipe": (lambda _: os.read(receiving, 1), lambda: os.write(sending, b"x")),
+        "pipe that is polled": (lambda _: into.poll(30), lambda: out.send(1)),
+        "child": (lambda _: child.wait(), child.kill),
+    }
+    with ExitStack() as stack:
+        for each in (one, other, into, out, child.stdin):
+            stack.callback(each.close)  # type: ignore[union-attr]
+        for descriptor in (receiving, sending):
+            stack.callback(os.close, descriptor)
+        stack.callback(child.wait)
+        stack.callback(child.kill)
+        assert shares_of(*waits[what])[state] > 0.9
 
 
 def test_other_thread_of_python_is_a_lock() -> None:
@@ -185,9 +158,9 @@ def test_other_thread_of_python_is_a_lock() -> None:
     hogs = [threading.Thread(target=computes_in_python, args=(over.is_set,)) for _ in range(3)]
     for each in hogs:
         each.start()
-    truth = Truth()
+    truth = Truth(computes_in_python)
     try:
-        found = shares(states_of(truth.of(computes_in_python)))
+        found = shares_of(truth)
     finally:
         over.set()
         for each in hogs:
@@ -200,18 +173,17 @@ def test_other_thread_of_python_is_a_lock() -> None:
 
 def test_half_of_a_cpu_is_a_queue_for_the_other_half() -> None:
     """Two busy processes on one CPU."""
-    cpus = os.sched_getaffinity(0)
-    cpu = {min(cpus)}
+    cpu = min(os.sched_getaffinity(0))
     command = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\nwhile True: pass"
-    other = subprocess.Popen([sys.executable, "-c", command, str(min(cpus))])
+    other = subprocess.Popen([sys.executable, "-c", command, str(cpu)])
 
     def works(is_over: Done) -> None:
-        os.sched_setaffinity(0, cpu)  # Of this thread only.
+        os.sched_setaffinity(0, {cpu})  # Of this thread only.
         computes_in_torch(is_over)
 
-    truth = Truth()
+    truth = Truth(works)
     try:
-        found = shares(states_of(truth.of(works)))
+        found = shares_of(truth)
     finally:
         other.kill()
         other.wait()
@@ -221,37 +193,33 @@ def test_half_of_a_cpu_is_a_queue_for_the_other_half() -> None:
     assert found["running"] == pytest.approx(truth.running, abs=0.2)
 
 
-def test_half_of_the_time_asleep_is_half() -> None:
+def runs_for_as_long_as_it_sleeps(is_over: Done) -> None:
+    while not is_over():
+        until_time = time.thread_time() + 0.03
+        while time.thread_time() < until_time:
+            pass
+        time.sleep(0.03)
+
+
+def keeps_the_interpreter_and_sleeps(is_over: Done) -> None:
+    """Run one call of C: the sampler cannot look meanwhile, so it looks less often."""
+    while not is_over():
+        sum(range(8_000_000))
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize(
+    ("work", "tolerance"),
+    [(runs_for_as_long_as_it_sleeps, 0.2), (keeps_the_interpreter_and_sleeps, 0.15)],
+)
+def test_share_is_that_of_the_time(work: Work, tolerance: float) -> None:
     """Time counts, not what is seen at the moments of the samples."""
-
-    def does_both(is_over: Done) -> None:
-        while not is_over():
-            until_time = time.thread_time() + 0.03
-            while time.thread_time() < until_time:
-                pass
-            time.sleep(0.03)
-
-    truth = Truth()
-    found = shares(states_of(truth.of(does_both)))
-
-    assert found["sleep"] == pytest.approx(1 - truth.running - truth.queue, abs=0.2)
-    assert found["running"] == pytest.approx(truth.running, abs=0.2)
-
-
-def test_call_that_keeps_the_interpreter_counts_for_as_long_as_it_takes() -> None:
-    """The sampler cannot look meanwhile, so it looks less often than at a sleep."""
-
-    def does_both(is_over: Done) -> None:
-        while not is_over():
-            sum(range(8_000_000))  # One call of C.
-            time.sleep(0.1)
-
-    truth = Truth()
-    found = shares(states_of(truth.of(does_both)))
+    truth = Truth(work)
+    found = shares_of(truth)
 
     assert truth.running > 0.15
-    assert found["running"] == pytest.approx(truth.running, abs=0.15)
-    assert found["sleep"] == pytest.approx(1 - truth.running - truth.queue, abs=0.15)
+    assert found["sleep"] == pytest.approx(1 - truth.running - truth.queue, abs=tolerance)
+    assert found["running"] == pytest.approx(truth.running, abs=tolerance)
 
 
 def test_slow_disk_is_told_with_its_mount(tmp_path: Path) -> None:
@@ -277,37 +245,14 @@ def test_slow_disk_is_told_with_its_mount(tmp_path: Path) -> None:
     assert disk["place"].endswith(")")
 
 
-def test_nothing_is_told_of_a_healthy_rank_or_if_it_is_turned_off() -> None:
-    """As for the lines."""
-    stacks = Stacks({"RANK_PROBE_STACKS": "0"}, threading.get_ident, lambda: "data")
-    stacks.watch("data")
-    assert stacks.states() == []
-    assert Stacks({}, threading.get_ident, lambda: "data").states() == []
-
-
-@contextmanager
-def watched(stage: Callable[[], str], on_first: Callable[[], None]) -> Iterator[Stacks]:
-    """Watch a thread that sleeps, in the stage that *stage* says."""
-    done = threading.Event()
-    thread = threading.Thread(target=sleeps, args=(done.is_set,))
-    thread.start()
-    stacks = Stacks({}, lambda: thread.ident or 0, stage, on_first=on_first)
-    stacks.watch("data")
-    try:
-        yield stacks
-    finally:
-        stacks.watch(None)
-        done.set()
-        thread.join()
-
-
 def test_first_answer_is_there_within_two_seconds_and_is_told_once() -> None:
     """The first page needs the line and the state, and the next push would come too late."""
     told: list[float] = []
     began = time.monotonic()
-    with watched(lambda: "data", lambda: told.append(time.monotonic() - began)) as stacks:
-        assert until(lambda: bool(told))
-        assert (bool(stacks.lines()), bool(stacks.states())) == (True, True)
+    with late_rank(sleeps, on_first=lambda: told.append(time.monotonic() - began)) as late:
+        late.stacks.watch("data")
+        wait_until(lambda: bool(told))
+        assert (bool(late.stacks.lines()), bool(late.stacks.states())) == (True, True)
         time.sleep(0.2)
 
     assert len(told) == 1
@@ -316,11 +261,13 @@ def test_first_answer_is_there_within_two_seconds_and_is_told_once() -> None:
 
 def test_waiting_for_others_is_no_state() -> None:
     """And what began in another stage is not split."""
-    stages = iter(["data", "sync"] * 1_000)
-    with watched(lambda: next(stages), lambda: None) as stacks:
+    with late_rank(sleeps) as late:
+        late.stages = itertools.cycle(["data", "sync"])
+        late.stacks.watch("data")
         time.sleep(0.5)
-        assert (stacks.samples, stacks.states()) == (0, [])
-    stages = iter(["forward", "data"] * 1_000)
-    with watched(lambda: next(stages), lambda: None) as stacks:
-        assert until(lambda: bool(stacks.lines()))
-        assert stacks.states() == []
+        assert (late.stacks.samples, late.stacks.states()) == (0, [])
+    with late_rank(sleeps) as late:
+        late.stages = itertools.cycle(["forward", "data"])
+        late.stacks.watch("data")
+        wait_until(lambda: bool(late.stacks.lines()))
+        assert late.stacks.states() == []

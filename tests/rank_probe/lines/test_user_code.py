@@ -33,20 +33,19 @@ def test_only_the_users_own_files_count(file: str, is_users: bool) -> None:
     assert CODE.has(file) is is_users  # as remembered
 
 
-def test_this_process_knows_its_libraries() -> None:
-    """Python's library, what is installed, torch and the probe are not the user's; this file is."""
+def test_this_process_knows_its_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python's library, what is installed, torch and the probe are not the user's; this file is.
+
+    Where torch lies outside the installed packages, its own file says where.
+    """
     import torch
 
+    stdlib = os.path.join(sysconfig.get_paths()["stdlib"], "logging", "__init__.py")
     code = of_this_process()
-
-    for file in (threading.__file__, pytest.__file__, torch.__file__, push.__file__):
+    for file in (stdlib, threading.__file__, pytest.__file__, torch.__file__, push.__file__):
         assert file is not None
         assert not code.has(file), file
     assert code.has(__file__)
-
-
-def test_torch_that_was_built_in_place_is_not_the_users(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where torch lies outside the installed packages, its own file says where."""
     built = type(sys)("torch")
     built.__file__ = "/src/pytorch/torch/__init__.py"
     monkeypatch.setitem(sys.modules, "torch", built)
@@ -54,19 +53,24 @@ def test_torch_that_was_built_in_place_is_not_the_users(monkeypatch: pytest.Monk
     assert not of_this_process().has("/src/pytorch/torch/nn/modules/module.py")
 
 
+LONG = ".".join(f"Outer{number}" for number in range(30)) + ".read"
+
+
 @pytest.mark.parametrize(
-    ("file", "told"),
+    ("function", "file", "told"),
     [
-        ("/home/ann/train/corpus.py", "corpus.py"),
-        ("/home/ann/train/data/corpus.py", "data/corpus.py"),
-        ("/home/ann/lib/corpus.py", "lib/corpus.py"),
-        ("/opt/team/a/b/c/corpus.py", "b/c/corpus.py"),
-        ("/home/bob/shared/corpus.py", "corpus.py"),
+        ("f", "/home/ann/train/corpus.py", "f (corpus.py:41)"),
+        ("f", "/home/ann/train/data/corpus.py", "f (data/corpus.py:41)"),
+        ("f", "/home/ann/lib/corpus.py", "f (lib/corpus.py:41)"),
+        ("f", "/opt/team/a/b/c/corpus.py", "f (b/c/corpus.py:41)"),
+        ("f", "/home/bob/shared/corpus.py", "f (corpus.py:41)"),
+        ("main.<locals>.Corpus.read", "/home/ann/train/a.py", "main.Corpus.read (a.py:41)"),
+        (LONG, "/home/ann/train/a.py", f"…{LONG[-63:]} (a.py:41)"),  # The innermost says most.
     ],
 )
-def test_file_is_told_as_its_module_is_imported(file: str, told: str) -> None:
+def test_file_is_told_as_its_module_is_imported(function: str, file: str, told: str) -> None:
     """No directory above the user's project is told, so no name of a person either."""
-    assert CODE.place(CodeLine("f", file, 41)) == f"f ({told}:41)"
+    assert CODE.place(CodeLine(function, file, 41)) == told
 
 
 def test_import_root_above_the_home_directories_tells_no_name(
@@ -89,13 +93,6 @@ def test_script_with_a_relative_name_is_found(
     assert code.place(CodeLine("<module>", "jobs/train.py", 3)) == "<module> (jobs/train.py:3)"
 
 
-def test_nested_function_is_told_without_its_scopes() -> None:
-    """`<locals>` says nothing to a reader."""
-    line = CodeLine("main.<locals>.Corpus.__next__", "/home/ann/train/corpus.py", 7)
-
-    assert CODE.place(line) == "main.Corpus.__next__ (corpus.py:7)"
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -110,19 +107,3 @@ def test_any_name_becomes_a_short_printable_label(line: CodeLine) -> None:
 
     assert 0 < len(place) <= 128
     assert place.isprintable()
-
-
-def test_end_of_a_long_name_is_kept() -> None:
-    """The innermost function says most."""
-    name = ".".join(f"Outer{number}" for number in range(30)) + ".read"
-    place = CODE.place(CodeLine(name, "/home/ann/train/corpus.py", 7))
-
-    assert place.startswith("…")
-    assert place.endswith(".read (corpus.py:7)")
-
-
-def test_stdlib_of_this_interpreter_is_known() -> None:
-    """The directory that sysconfig names is a library, whatever the distribution calls it."""
-    stdlib = sysconfig.get_paths()["stdlib"]
-
-    assert not of_this_process().has(os.path.join(stdlib, "logging", "__init__.py"))

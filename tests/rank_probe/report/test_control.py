@@ -6,43 +6,29 @@ from pathlib import Path
 import pytest
 
 from rank_probe.report.control import Control
+from rank_probe.wire.snapshot import LEVELS
 
 
-def control(path: Path | None = None) -> Control:
-    return Control({} if path is None else {"RANK_PROBE_CONTROL": str(path)})
-
-
-def test_without_any_wish_the_stages_are_timed() -> None:
-    """Nobody asked for anything: the default level."""
-    assert control().level({}) == "stages"
-
-
-@pytest.mark.parametrize("level", ["off", "stages", "detail"])
-def test_answer_sets_the_level(level: str) -> None:
-    """What the exporter answers to a push is obeyed at once."""
-    assert control().level({"level": level}) == level
-
-
-def test_level_stays_while_the_exporter_is_away() -> None:
+def test_answer_sets_the_level_until_another_does() -> None:
     """A rank that was turned off does not wake up because its exporter restarts."""
-    asked = control()
-    asked.level({"level": "off"})
-
-    assert asked.level({}) == "off"
-    assert asked.level({"level": "stages"}) == "stages"
+    control = Control({})
+    assert control.level({}) == "stages"
+    for level in LEVELS:
+        assert control.level({"level": level}) == level
+        assert control.level({}) == level
 
 
 def test_file_wins_over_the_answer(tmp_path: Path) -> None:
     """Who can write the file has the last word, and it is read anew each time."""
     path = tmp_path / "level"
     path.write_text("detail\n")
-    asked = control(path)
+    control = Control({"RANK_PROBE_CONTROL": str(path)})
 
-    assert asked.level({"level": "off"}) == "detail"
+    assert control.level({"level": "off"}) == "detail"
     path.write_text("off")
-    assert asked.level({"level": "detail"}) == "off"
+    assert control.level({"level": "detail"}) == "off"
     path.unlink()
-    assert asked.level({}) == "detail"
+    assert control.level({}) == "detail"
 
 
 @pytest.mark.parametrize("content", [None, b"", b"loud", b"\xff", b"off detail", b"x" * 10_000])
@@ -53,24 +39,24 @@ def test_file_without_a_level_is_no_opinion_and_logged_once(
     path = tmp_path / "level"
     if content is not None:
         path.write_bytes(content)
-    asked = control(path)
+    control = Control({"RANK_PROBE_CONTROL": str(path)})
     with caplog.at_level(logging.WARNING, "rank_probe"):
-        assert asked.level({"level": "off"}) == "off"
-        assert asked.level({"level": "detail"}) == "detail"
+        assert control.level({"level": "off"}) == "off"
+        assert control.level({"level": "detail"}) == "detail"
 
     (record,) = caplog.records
     assert str(path) in record.getMessage()
     assert len(record.getMessage()) < 300
 
 
-@pytest.mark.parametrize("answer", [{"level": "loud"}, {"level": 1}, {"level": ["off"]}])
+@pytest.mark.parametrize("level", ["loud", 1, ["off"]])
 def test_answer_without_a_level_changes_nothing(
-    caplog: pytest.LogCaptureFixture, answer: dict[str, object]
+    caplog: pytest.LogCaptureFixture, level: object
 ) -> None:
     """A newer exporter may ask for what this probe does not know: logged once, then ignored."""
-    asked = control()
+    control = Control({})
     with caplog.at_level(logging.WARNING, "rank_probe"):
-        assert asked.level(answer) == "stages"
-        assert asked.level(answer) == "stages"
+        assert control.level({"level": level}) == "stages"
+        assert control.level({"level": level}) == "stages"
 
     assert len(caplog.records) == 1

@@ -1,7 +1,6 @@
 """Each step's stages are in the trace file at once, and a full disk is the trace's own problem."""
 
 import errno
-import logging
 import os
 import stat
 import tempfile
@@ -28,37 +27,32 @@ ANYBODY = replace(ME, peer_group="all", rank=0, node_rank="")
 
 
 def test_rows_are_in_the_file_as_soon_as_they_are_written(tmp_path: Path) -> None:
-    """A process that is killed loses nothing of what it has written so far."""
+    """A process that is killed loses nothing of what it has written, and may go on with it."""
     trace = TraceFile(str(tmp_path / "made"), "llama", 2)
     trace.write(ME, [(0, 0.5, STEP), (1, 1.25, STEP)])
     trace.write(ME, [(2, 2.0, STEP)])
+    again = TraceFile(str(tmp_path / "made"), "llama", 2)
+    again.write(ME, [(3, 2.5, STEP)])
 
     path = tmp_path / "made" / "llama-2-3.csv"
     stages = "0,0.125,0.25,0.375,0.5,0.625,0.75,0.875,1,1.125"
-    assert path.read_text() == HEADER + (
-        f"llama,3,pp1,0,0.500,7,{stages}\n"
-        f"llama,3,pp1,1,1.250,7,{stages}\n"
-        f"llama,3,pp1,2,2.000,7,{stages}\n"
-    )
+    steps = [(0, "0.500"), (1, "1.250"), (2, "2.000"), (3, "2.500")]
+    rows = [f"llama,3,pp1,{step},{seconds},7,{stages}\n" for step, seconds in steps]
+    assert path.read_text() == HEADER + "".join(rows)
     trace.close()
-
-
-def test_nothing_to_write_makes_no_file(tmp_path: Path) -> None:
-    """A rank that never trains leaves no trace."""
-    TraceFile(str(tmp_path), "llama", 0).write(ANYBODY, [])
-
-    assert list(tmp_path.iterdir()) == []
+    again.close()
 
 
 def test_stage_that_was_not_measured_is_an_empty_cell(tmp_path: Path) -> None:
-    """None is no reading, and never written as 0."""
+    """None is no reading, and never written as 0; a rank that never trains leaves no file."""
     trace = TraceFile(str(tmp_path), "llama", 0)
+    trace.write(ANYBODY, [])
+    assert list(tmp_path.iterdir()) == []
     trace.write(ANYBODY, [(0, 0.0, (None,) * len(STAGES))])
     trace.close()
 
-    assert (
-        tmp_path / "llama-0-0.csv"
-    ).read_text() == HEADER + "llama,0,all,0,0.000," + "," * 10 + "\n"
+    row = "llama,0,all,0,0.000," + "," * 10 + "\n"
+    assert (tmp_path / "llama-0-0.csv").read_text() == HEADER + row
 
 
 def test_names_of_any_kind_survive(tmp_path: Path) -> None:
@@ -74,26 +68,14 @@ def test_names_of_any_kind_survive(tmp_path: Path) -> None:
     assert run.steps == {7: {0: dict(zip(STAGES, STEP, strict=True))}}
 
 
-def test_process_that_goes_on_writes_no_second_header(tmp_path: Path) -> None:
-    """Reopening the file of the same rank and attempt appends to it."""
-    for step in (0, 1):
-        trace = TraceFile(str(tmp_path), "llama", 0)
-        trace.write(ANYBODY, [(step, 0.0, STEP)])
-        trace.close()
-
-    assert (tmp_path / "llama-0-0.csv").read_text().count("job_id") == 1
-    assert [run.steps.keys() for run in read_traces([tmp_path])] == [{0, 1}]
-
-
 def test_directory_that_cannot_be_written_is_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Training goes on without a trace, with one line in the log."""
     (tmp_path / "file").touch()
     trace = TraceFile(str(tmp_path / "file"), "llama", 0)
-    with caplog.at_level(logging.WARNING, "rank_probe"):
-        trace.write(ANYBODY, [(0, 0.0, STEP)])
-        trace.write(ANYBODY, [(1, 0.0, STEP)])
+    trace.write(ANYBODY, [(0, 0.0, STEP)])
+    trace.write(ANYBODY, [(1, 0.0, STEP)])
 
     assert trace.stopped
     assert len(caplog.records) == 1
@@ -113,78 +95,73 @@ def test_full_disk_ends_the_trace(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", nearly_full)
-    with caplog.at_level(logging.WARNING, "rank_probe"):
-        trace.write(ANYBODY, [(1, 0.0, STEP)])
-        assert trace.stopped
-        trace.write(ANYBODY, [(2, 0.0, STEP)])
+    trace.write(ANYBODY, [(1, 0.0, STEP)])
+    assert trace.stopped
+    trace.write(ANYBODY, [(2, 0.0, STEP)])
     monkeypatch.undo()
 
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    assert "No space left" in caplog.text
+    (record,) = caplog.records
+    assert "No space left" in record.getMessage()
     assert [run.steps.keys() for run in read_traces([tmp_path])] == [{0}]
 
 
 def test_file_stops_at_its_cap(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A long run fills no disk: at the cap the trace ends with whole rows and one log line."""
     trace = TraceFile(str(tmp_path), "llama", 0, max_mib=1000 / 2**20)
-    with caplog.at_level(logging.WARNING, "rank_probe"):
-        for step in range(100):
-            trace.write(ANYBODY, [(step, 0.0, STEP)])
+    for step in range(100):
+        trace.write(ANYBODY, [(step, 0.0, STEP)])
 
     text = (tmp_path / "llama-0-0.csv").read_text()
     assert 900 < len(text) <= 1000
     assert text.endswith("\n")
-    assert ["RANK_PROBE_TRACE_MAX_MIB" in record.getMessage() for record in caplog.records] == [
-        True
-    ]
+    (record,) = caplog.records
+    assert "RANK_PROBE_TRACE_MAX_MIB" in record.getMessage()
 
 
-def test_environment_sets_the_cap(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(("cap", "rows"), [("0", 0), ("1", 1), ("many", 1)])
+def test_environment_sets_the_cap(
+    cap: str, rows: int, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """A cap that is no number is said and not used."""
-    on = {"RANK_PROBE_TRACE": str(tmp_path)}
-    for cap, rows in (("0", 0), ("1", 1), ("many", 1)):
-        trace = TraceFile.from_environment(on | {"RANK_PROBE_TRACE_MAX_MIB": cap}, cap, 0)
-        trace.write(ANYBODY, [(0, 0.0, STEP)])
-        trace.close()
-        assert len((tmp_path / f"{cap}-0-0.csv").read_text().splitlines()[1:]) == rows
-    assert "'many'" in caplog.text
+    environment = {"RANK_PROBE_TRACE": str(tmp_path), "RANK_PROBE_TRACE_MAX_MIB": cap}
+    trace = TraceFile.from_environment(environment, "llama", 0)
+    trace.write(ANYBODY, [(0, 0.0, STEP)])
+    trace.close()
+
+    assert len((tmp_path / "llama-0-0.csv").read_text().splitlines()[1:]) == rows
+    assert ("'many'" in caplog.text) == (cap == "many")
 
 
 class Loop:
-    """A loop in fake time whose steps take a millisecond of data."""
+    """A loop in fake time whose steps take a millisecond of data, and its trace."""
 
-    def __init__(self) -> None:
+    def __init__(self, **environment: str) -> None:
         self.time = FakeTime()
         self.timeline = Timeline(automatic=False, now=self.time)
+        self.trace = Trace(environment, self.timeline.steps)
 
-    def step(self) -> None:
-        self.timeline.tape.note(events.ENTER | DATA)
-        self.time.pass_(1_000_000)
-        self.timeline.tape.note(events.LEAVE)
-        self.timeline.tape.note(events.STEP)
+    def step(self, times: int = 1) -> None:
+        for _ in range(times):
+            self.timeline.tape.note(events.ENTER | DATA)
+            self.time.pass_(1_000_000)
+            self.timeline.tape.note(events.LEAVE)
+            self.timeline.tape.note(events.STEP)
 
 
-def rows(directory: Path) -> list[str]:
-    """Return the rows of the only trace in *directory*."""
+def steps_in(directory: Path) -> list[str]:
+    """Return the numbers of the steps in the only trace in *directory*."""
     (file,) = directory.iterdir()
-    return file.read_text().splitlines()[1:]
+    return [row.split(",")[3] for row in file.read_text().splitlines()[1:]]
 
 
 def test_directory_in_the_environment_turns_it_on(tmp_path: Path) -> None:
     """With RANK_PROBE_TRACE every step is written from the first on; without it none is."""
-    on, off = Loop(), Loop()
-    traced = Trace({"RANK_PROBE_TRACE": str(tmp_path)}, on.timeline.steps)
-    untraced = Trace({}, off.timeline.steps)
-    for _ in range(3):
-        on.step()
-        off.step()
-    traced.write(ME, on_demand=False)
-    untraced.write(ME, on_demand=False)
-    traced.close()
+    for loop in (Loop(RANK_PROBE_TRACE=str(tmp_path)), Loop()):
+        loop.step(3)
+        loop.trace.write(ME, on_demand=False)
+        loop.trace.close()
 
-    assert [row.split(",")[:4] for row in rows(tmp_path)] == [
-        ["llama", "3", "pp1", str(number)] for number in (1, 2, 3)
-    ]
+    assert steps_in(tmp_path) == ["1", "2", "3"]
     assert list(tmp_path.iterdir()) == [tmp_path / "llama-0-3.csv"]
 
 
@@ -194,49 +171,38 @@ def test_operator_asks_for_a_trace_while_it_runs(
     """From the order on steps are written to a directory that is only this user's."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     loop = Loop()
-    trace = Trace({}, loop.timeline.steps)
-    loop.step()
-    trace.write(ME, on_demand=True)
-    loop.step()
-    loop.step()
-    trace.write(ME, on_demand=False)
-    loop.step()
-    trace.write(ME, on_demand=False)
+    for steps, on_demand in [(1, True), (2, False), (1, False)]:
+        loop.step(steps)
+        loop.trace.write(ME, on_demand=on_demand)
+    loop.trace.close()
     directory = tmp_path / f"rankskew-{os.getuid()}"
 
-    assert [row.split(",")[3] for row in rows(directory)] == ["2", "3"]
+    assert steps_in(directory) == ["2", "3"]
     assert stat.S_IMODE(directory.stat().st_mode) == 0o700
-    trace.close()
 
 
+@pytest.mark.parametrize("is_link", [True, False])
 def test_directory_of_somebody_else_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    is_link: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A link in its place would let another user choose what is appended to."""
+    """Another user could choose what is appended to: by a link, or by making it first."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    (tmp_path / "theirs").mkdir()
-    (tmp_path / f"rankskew-{os.getuid()}").symlink_to(tmp_path / "theirs")
-
+    if is_link:
+        (tmp_path / "theirs").mkdir()
+        (tmp_path / f"rankskew-{os.getuid()}").symlink_to(tmp_path / "theirs")
+    else:
+        somebody = os.getuid() + 1
+        (tmp_path / f"rankskew-{somebody}").mkdir()
+        monkeypatch.setattr(os, "getuid", lambda: somebody)
     with pytest.raises(FileExistsError, match="RANK_PROBE_TRACE"):
         own_directory()
 
     loop = Loop()
-    trace = Trace({}, loop.timeline.steps)
     for _ in range(3):
-        trace.write(ME, on_demand=True)
+        loop.trace.write(ME, on_demand=True)
         loop.step()
     assert caplog.text.count("belongs to another user") == 1
-    assert list((tmp_path / "theirs").iterdir()) == []
-
-
-def test_directory_that_somebody_made_first_is_not_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A real directory under our name, which another user owns, is refused too."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    somebody = os.getuid() + 1
-    (tmp_path / f"rankskew-{somebody}").mkdir()
-    monkeypatch.setattr(os, "getuid", lambda: somebody)
-
-    with pytest.raises(FileExistsError, match="RANK_PROBE_TRACE"):
-        own_directory()
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -11,9 +11,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from benchmarks.accuracy import record
-from benchmarks.accuracy_plan import Segment
-from benchmarks.accuracy_trace import WARM_STEPS, read_rows, truth
+from benchmarks.accuracy.plan import Segment
+from benchmarks.accuracy.record import record
+from benchmarks.accuracy.trace import WARM_STEPS, read_rows, truth
 from benchmarks.report import RESULTS, write
 from rankskew.compare.choose import compare_traces
 from rankskew.compare.report import as_text

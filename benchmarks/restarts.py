@@ -22,7 +22,7 @@ from typing import Any, Final
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.report import write
-from benchmarks.scrape import RANK, STEPS_A_PUSH, Rank, beside, scrape
+from benchmarks.scrape.load import RANK, STEPS_A_PUSH, Rank, beside, scrape
 from fleet_simulator.stack.parts import Exporter
 from fleet_simulator.stack.process import wait_for
 from rank_probe.report.push import Pusher

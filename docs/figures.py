@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy_plan import HEALTHY
+from benchmarks.accuracy.plan import HEALTHY
 from docs.markdown import table
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"

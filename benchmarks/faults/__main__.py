@@ -13,13 +13,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.faults.disk import NEEDS_ROOT, can_mount, disks
+from benchmarks.faults.alone.disk import NEEDS_ROOT, can_mount, disks
+from benchmarks.faults.alone.memory import capped
+from benchmarks.faults.alone.replays import replayed
+from benchmarks.faults.alone.sockets import socket_directory
 from benchmarks.faults.killing import measure
-from benchmarks.faults.memory import capped
 from benchmarks.faults.plan import Plan
-from benchmarks.faults.replays import replayed
 from benchmarks.faults.rows import Row, broken, merged, row
-from benchmarks.faults.sockets import socket_directory
 from benchmarks.faults.standing import (
     Lengths,
     clock_jumps,

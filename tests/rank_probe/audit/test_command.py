@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.audit_plants import FILES, NODES
+from benchmarks.audit.plants import FILES, NODES
 from rank_probe.audit import command
 from rank_probe.command_line.grammar import WrongCommand
 from rank_probe.version import __version__

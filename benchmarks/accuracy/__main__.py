@@ -14,16 +14,14 @@ import importlib.metadata
 import json
 import os
 import platform
-import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.accuracy.plan import FAULTS, RANKS, SEEDS, SIZES, WAYS, Segment, grid
-from benchmarks.accuracy.record import AT_ONCE, REPLAYED_STEP_SECONDS, TRACES, commit, record
+from benchmarks.accuracy.record import REPLAYED_STEP_SECONDS, TRACES, commit, record_missing, timed
 from benchmarks.accuracy.score import Row, is_miss, score, summary
-from benchmarks.accuracy.trace import Delayed, TraceError, read_rows, truth
+from benchmarks.accuracy.trace import TraceError, recorded_truth
 from benchmarks.report import RESULTS, show
 from exporter.errors import UsageError
 from rankskew.replay.replay import job
@@ -31,9 +29,6 @@ from rankskew.replay.replay import replay as replay_run
 from rankskew.replay.traces import read_traces
 
 RESULT = RESULTS / "accuracy.json"
-
-# Takes a trace and a time scale, returns the output of `rankskew replay --format json`.
-Replay = Callable[[Path, float], dict[str, Any]]
 
 
 def replay(path: Path, scale: float) -> dict[str, Any]:
@@ -44,17 +39,13 @@ def replay(path: Path, scale: float) -> dict[str, Any]:
         raise TraceError(f"rankskew replay failed: {error}") from error
 
 
-def judge(segment: Segment, traces: Path, ask: Replay = replay) -> Row:
+def judge(segment: Segment, traces: Path) -> Row:
     """Return the row of a recorded *segment*."""
     path = traces / f"{segment.key}.csv"
     notes = json.loads((traces / f"{segment.key}.json").read_text())
-    delayed: Delayed = {
-        int(rank): {int(step): seconds for step, seconds in steps.items()}
-        for rank, steps in notes["delayed"].items()
-    }
-    true = truth(segment, read_rows(path), delayed)
+    true = recorded_truth(segment, traces)
     scale = REPLAYED_STEP_SECONDS / true.healthy_step_seconds
-    (said,) = ask(path, scale)["jobs"]
+    (said,) = replay(path, scale)["jobs"]
     return score(segment, true, said, scale) | {"recorded": notes["commit"], "judged": commit()}
 
 
@@ -89,27 +80,16 @@ def work(
     jobs: Iterator[list[Segment]], traces: Path, result: Path, *, only_judge: bool
 ) -> list[Row]:
     """Record what *traces* lacks, judge all, store progress in *result*; return the rows."""
-    traces.mkdir(parents=True, exist_ok=True)
     rows: list[Row] = []
     for segments in jobs:
-        new = [one for one in segments if not (traces / f"{one.key}.json").exists()]
-        for start in range(0, 0 if only_judge else len(new), AT_ONCE):
-            part = new[start : start + AT_ONCE]
-            with _timed(f"recorded {part[0].key} to {part[-1].key}"):
-                record(part, traces)
+        if not only_judge:
+            record_missing(segments, traces)
         recorded = [one for one in segments if (traces / f"{one.key}.json").exists()]
-        with _timed(f"judged {len(recorded)}"):
+        with timed(f"judged {len(recorded)}"):
             of_job = [judge(segment, traces) for segment in recorded]
         store(of_job, result)
         rows += of_job
     return rows
-
-
-@contextmanager
-def _timed(what: str) -> Iterator[None]:
-    started = time.monotonic()
-    yield
-    print(f"{what} in {time.monotonic() - started:.0f} s", flush=True)
 
 
 def main() -> None:

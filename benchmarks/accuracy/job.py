@@ -62,26 +62,20 @@ class Pace:
     def spend(self, place: str) -> None:
         """Spend the time for *place* in this step."""
         self.work(self._usual.get(place, 0.0))
-        if self._delay is not None and self._delay[0] == place:
+        if self._delay is not None and self.is_due(place):
             if not self.delayed:
                 print(f"{self._segment.key} delayed from {time.time():.3f}", flush=True)
             started = time.perf_counter()
             self.work(self._delay[1] * self.step_seconds)
             self.delayed[self._step] = time.perf_counter() - started
 
-    @property
-    def collects(self) -> bool:
-        """Whether a garbage collection is due in this step."""
-        return self._delay is not None and self._delay[0] == GARBAGE
-
-    @property
-    def saves(self) -> bool:
-        """Whether a checkpoint is due in this step."""
-        return self._delay is not None and self._delay[0] == CHECKPOINT
+    def is_due(self, place: str) -> bool:
+        """Whether a delay in *place* is due in this step."""
+        return self._delay is not None and self._delay[0] == place
 
     def at_collection(self, phase: str, _info: dict[str, int]) -> None:
         """Simulate a collection of millions of objects: one of gc's callbacks."""
-        if phase == "start" and self.collects:
+        if phase == "start" and self.is_due(GARBAGE):
             self.spend(GARBAGE)
 
 
@@ -117,7 +111,7 @@ class Busy(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, pace: Pace) -> Tensor:
         ctx.pace = pace
         pace.spend("forward")
-        if pace.collects:
+        if pace.is_due(GARBAGE):
             gc.collect()
         return x.view_as(x)
 
@@ -213,45 +207,32 @@ def train(model: nn.Module, segment: Segment, pace: Pace, job_id: str) -> float:
     dist.barrier()
     # The probe's own listener comes after this one, but its counts are not used here.
     rank_probe.start(automatic=True, job_id=job_id)
+    hogged = segment.fault == "hog" and dist.get_rank() == 0
+    hog = None
     started = time.perf_counter()
     for step, (inputs, targets) in enumerate(loader):
-        if step == segment.healthy_steps and segment.fault == "hog":
-            _hogs.start(segment)
+        if hogged and step == segment.healthy_steps:
+            hog = start_hog(segment)
         nn.functional.mse_loss(model(inputs), targets).backward()
         optimizer.step()
         optimizer.zero_grad()
-        if pace.saves:
+        if pace.is_due(CHECKPOINT):
             torch.save({"weight": torch.zeros(1)}, SlowFile(pace))  # type: ignore[arg-type]
     seconds = time.perf_counter() - started
     rank_probe.finish()
-    _hogs.stop()
+    if hog is not None:
+        hog.kill()
+        hog.wait()
     dist.barrier()
     return seconds
 
 
-class Hogs:
-    """A process that takes as much as it can get of the core that rank 0 is pinned to."""
-
-    def __init__(self) -> None:
-        self._process: subprocess.Popen[bytes] | None = None
-
-    def start(self, segment: Segment) -> None:
-        """Start competing with rank 0, at the niceness for the segment's size."""
-        if dist.get_rank() != 0:
-            return
-        self._process = subprocess.Popen([sys.executable, "-c", "while True: pass"])
-        os.sched_setaffinity(self._process.pid, os.sched_getaffinity(0))
-        os.setpriority(os.PRIO_PROCESS, self._process.pid, NICENESS[segment.size])
-
-    def stop(self) -> None:
-        """End it."""
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
-            self._process = None
-
-
-_hogs = Hogs()
+def start_hog(segment: Segment) -> subprocess.Popen[bytes]:
+    """Start a process that competes for rank 0's core, at the niceness for the segment's size."""
+    hog = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    os.sched_setaffinity(hog.pid, os.sched_getaffinity(0))
+    os.setpriority(os.PRIO_PROCESS, hog.pid, NICENESS[segment.size])
+    return hog
 
 
 @contextmanager

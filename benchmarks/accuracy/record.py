@@ -6,7 +6,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks.accuracy.plan import Segment
@@ -19,6 +21,24 @@ REPLAYED_STEP_SECONDS = 2.0
 
 # Segments per launch: starting ranks takes 20 s, and an interruption loses a launch.
 AT_ONCE = 12
+
+
+def record_missing(segments: Sequence[Segment], traces: Path) -> None:
+    """Record those of *segments*, all of one way and number of ranks, that *traces* lacks."""
+    traces.mkdir(parents=True, exist_ok=True)
+    new = [one for one in segments if not (traces / f"{one.key}.json").exists()]
+    for start in range(0, len(new), AT_ONCE):
+        part = new[start : start + AT_ONCE]
+        with timed(f"recorded {part[0].key} to {part[-1].key}"):
+            record(part, traces)
+
+
+@contextmanager
+def timed(what: str) -> Iterator[None]:
+    """Print how long the block took."""
+    started = time.monotonic()
+    yield
+    print(f"{what} in {time.monotonic() - started:.0f} s", flush=True)
 
 
 def record(segments: Sequence[Segment], traces: Path) -> None:

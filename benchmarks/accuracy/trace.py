@@ -1,6 +1,7 @@
 """The recorded trace of one segment: merged from all ranks, with the true values of it."""
 
 import csv
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -65,6 +66,16 @@ def merge(segment: Segment, rows_of: Mapping[int, Sequence[Row]]) -> list[Row]:
         for row in each
     ]
     return sorted(rows, key=lambda row: (int(row["step"]), int(row["rank"])))
+
+
+def recorded_truth(segment: Segment, traces: Path) -> Truth:
+    """Return the true values of *segment*, whose trace and notes lie in *traces*."""
+    notes = json.loads((traces / f"{segment.key}.json").read_text())
+    delayed = {
+        int(rank): {int(step): seconds for step, seconds in steps.items()}
+        for rank, steps in notes["delayed"].items()
+    }
+    return truth(segment, read_rows(traces / f"{segment.key}.csv"), delayed)
 
 
 def truth(segment: Segment, rows: Sequence[Row], delayed: Delayed) -> Truth:

@@ -24,7 +24,7 @@ from typing import Any, Final
 from benchmarks.causes import causes_job, faults
 from benchmarks.causes.causes_job import CAUSES, DELAY, LATE_FILE
 from benchmarks.causes.score import Heard, row, said_by, said_in
-from benchmarks.report import RESULTS, show, write
+from benchmarks.report import last, show, write
 from fleet_simulator.stack.parts import Exporter, Prometheus, Training
 from fleet_simulator.stack.process import get, wait_for
 
@@ -105,13 +105,11 @@ def diagnosed(prometheus: Prometheus, name: str) -> dict[str, Any]:
 
 def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return *rows*, and those of the last result for other causes or runs."""
-    path = RESULTS / "causes.json"
-    before = json.loads(path.read_text())["rows"] if path.exists() else []
 
     def key(each: dict[str, Any]) -> tuple[bool, int, int]:
         return each["busy"], each["run"], CAUSES.index(each["planted"])
 
-    kept = {key(each): each for each in [*before, *rows] if "outcome" in each}
+    kept = {key(each): each for each in [*last("causes"), *rows] if "outcome" in each}
     return [kept[each] for each in sorted(kept)]
 
 

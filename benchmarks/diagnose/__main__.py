@@ -11,7 +11,6 @@ Traces stay in .accuracy, as those of benchmarks.accuracy do, and are not record
 """
 
 import argparse
-import json
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -19,15 +18,14 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.accuracy.plan import Segment, grid
-from benchmarks.accuracy.record import AT_ONCE, REPLAYED_STEP_SECONDS, TRACES, record
-from benchmarks.accuracy.trace import read_rows, truth
+from benchmarks.accuracy.record import REPLAYED_STEP_SECONDS, TRACES, record_missing
+from benchmarks.accuracy.trace import recorded_truth
 from benchmarks.diagnose.plan import CANNOT_TELL, Expected, of_segment
 from benchmarks.diagnose.score import Row, is_right, score
 from benchmarks.diagnose.tour import ask, tour
-from benchmarks.report import RESULTS, write
+from benchmarks.report import last, write
 
 FEW_STEPS: Final = 12
-RESULT: Final = RESULTS / "diagnose.json"
 
 
 # ---- Recorded traces ---------------------------------------------------------------------------
@@ -35,31 +33,18 @@ RESULT: Final = RESULTS / "diagnose.json"
 
 def traces(ranks: Sequence[int], sizes: Sequence[float], folder: Path) -> Iterator[Row]:
     """Yield a row for each fault of the grid, recorded if need be, and for too short a trace."""
-    folder.mkdir(parents=True, exist_ok=True)
     for segments in grid(["ddp"], ranks, [1], sizes=sizes):
-        new = [one for one in segments if not (folder / f"{one.key}.json").exists()]
-        for start in range(0, len(new), AT_ONCE):
-            record(new[start : start + AT_ONCE], folder)
+        record_missing(segments, folder)
         yield from (_of_trace(segment, folder) for segment in segments)
         yield _too_short(segments[0], folder)
 
 
 def _of_trace(segment: Segment, folder: Path) -> Row:
-    scale = _scale(segment, folder)
+    scale = REPLAYED_STEP_SECONDS / recorded_truth(segment, folder).healthy_step_seconds
     document = ask("--trace", f"{folder}/{segment.key}.csv", "--time-scale", f"{scale:.3f}")
     size = f" {segment.size:.0%}" if segment.size else ""
     name = f"{segment.fault}{size}, {segment.ranks} ranks"
     return score("trace", name, of_segment(segment), document)
-
-
-def _scale(segment: Segment, folder: Path) -> float:
-    notes = json.loads((folder / f"{segment.key}.json").read_text())
-    delayed = {
-        int(rank): {int(step): seconds for step, seconds in steps.items()}
-        for rank, steps in notes["delayed"].items()
-    }
-    true = truth(segment, read_rows(folder / f"{segment.key}.csv"), delayed)
-    return REPLAYED_STEP_SECONDS / true.healthy_step_seconds
 
 
 def _too_short(segment: Segment, folder: Path) -> Row:
@@ -74,10 +59,7 @@ def _too_short(segment: Segment, folder: Path) -> Row:
 
 def _stored(measured: set[str]) -> list[Row]:
     """Return the rows of the last result whose source has not been *measured* again."""
-    if not RESULT.exists():
-        return []
-    found: list[Row] = json.loads(RESULT.read_text())["rows"]
-    return [row for row in found if row["source"] not in measured]
+    return [row for row in last("diagnose") if row["source"] not in measured]
 
 
 def main() -> int:

@@ -11,6 +11,7 @@ from benchmarks.hostile.bodies import body
 from benchmarks.hostile.case import Case, shortest
 from benchmarks.hostile.requests import request
 from benchmarks.hostile.victim import MOST_LOG_BYTES, MOST_SERIES, Broken, Victim
+from benchmarks.report import row
 
 Make = Callable[[int, int], Case]
 CASES: Final[dict[str, Make]] = {"body": body, "request": request}
@@ -121,25 +122,25 @@ def run(directory: Path, plan: Plan) -> list[dict[str, Any]]:
         if not answers["body"][200] > plan.bodies / 5:
             raise Harm(f"took {answers['body'][200]} snapshots only: little was tried")
         return [
-            _row("seed", plan.seed),
-            _row("hostile snapshots", plan.bodies),
-            _row("of these taken", answers["body"][200]),
-            _row("of these refused", plan.bodies - answers["body"][200]),
-            _row("hostile requests", plan.requests),
-            _row("of their answers 2xx", _of_class(victim, 2)),
-            _row("of their answers 4xx", _of_class(victim, 4)),
-            _row("answers 5xx", 0, 0),
-            _row("turned away for want of room (503)", victim.turned_away),
-            _row("tracebacks in the log", 0, 0),
-            _row("bytes logged", victim.log_bytes, MOST_LOG_BYTES),
-            _row("times that the pages were read", victim.pages),
-            _row("most series on a page", victim.most_series, MOST_SERIES),
-            _row("resident memory before, MiB", before[0]),
-            _row("growth of resident memory, MiB", growth, MOST_GROWTH_MIB),
-            _row("growth of open files", files, MOST_NEW_FILES),
+            row("seed", plan.seed),
+            row("hostile snapshots", plan.bodies),
+            row("of these taken", answers["body"][200]),
+            row("of these refused", plan.bodies - answers["body"][200]),
+            row("hostile requests", plan.requests),
+            row("of their answers 2xx", _of_class(victim, 2)),
+            row("of their answers 4xx", _of_class(victim, 4)),
+            row("answers 5xx", 0, 0),
+            row("turned away for want of room (503)", victim.turned_away),
+            row("tracebacks in the log", 0, 0),
+            row("bytes logged", victim.log_bytes, MOST_LOG_BYTES),
+            row("times that the pages were read", victim.pages),
+            row("most series on a page", victim.most_series, MOST_SERIES),
+            row("resident memory before, MiB", before[0]),
+            row("growth of resident memory, MiB", growth, MOST_GROWTH_MIB),
+            row("growth of open files", files, MOST_NEW_FILES),
             *_times("a snapshot", times["body"]),
             *_times("a request", times["request"]),
-            _row("seconds", time.monotonic() - began),
+            row("seconds", time.monotonic() - began),
         ]
 
 
@@ -158,14 +159,10 @@ def _of_class(victim: Victim, hundreds: int) -> int:
 
 def _times(what: str, times: list[float]) -> list[dict[str, Any]]:
     return [
-        _row(f"{what}, p50 ms", statistics.median(times)),
-        _row(f"{what}, p99 ms", statistics.quantiles(times, n=100)[98]),
-        _row(f"{what}, longest ms", max(times)),
+        row(f"{what}, p50 ms", statistics.median(times)),
+        row(f"{what}, p99 ms", statistics.quantiles(times, n=100)[98]),
+        row(f"{what}, longest ms", max(times)),
     ]
-
-
-def _row(what: str, measured: float, most: float | None = None) -> dict[str, Any]:
-    return {"what": what, "measured": measured, "most allowed": most}
 
 
 def repeat(directory: Path, seed: int, names: list[str]) -> str | None:

@@ -12,6 +12,7 @@ from typing import Any, Final
 from urllib.error import HTTPError
 
 from benchmarks.hostile.victim import Broken, Victim
+from benchmarks.report import row
 from fleet_simulator.stack.process import free_port, get
 
 DESCRIPTION: Final = "/openapi.json"
@@ -38,7 +39,7 @@ def try_descriptions(directory: Path, seed: int) -> list[dict[str, Any]]:
             victim.hang_up()  # Idle for so long, its connection was ended meanwhile.
             victim.check_service()
             what = f"examples of each operation, {name} listener (schemathesis)"
-            rows.append({"what": what, "measured": EXAMPLES, "most allowed": None})
+            rows.append(row(what, EXAMPLES))
     return rows
 
 

@@ -18,7 +18,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from benchmarks.report import write
+from benchmarks.report import broken, write
 from fleet_simulator.stack.parts import ROOT
 from rank_probe.lines.loop_frames import TrainingLoop, stack_of
 from rank_probe.lines.sampling import line_of
@@ -109,7 +109,7 @@ def main() -> int:
     options = parser.parse_args()
     rows = measure(60 * options.minutes)
     write("late_lines_cost", rows, ("torch",))
-    return int(any(r["most allowed"] and r["measured"] > r["most allowed"] for r in rows))
+    return int(bool(broken(rows)))
 
 
 if __name__ == "__main__":

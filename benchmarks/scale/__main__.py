@@ -10,7 +10,6 @@ nodes. The nodes are one process beside it, and both share two cores.
 """
 
 import argparse
-import json
 import re
 import sys
 import tempfile
@@ -20,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.report import RESULTS, write
+from benchmarks.report import last, write
 from benchmarks.scale.run import (
     BEFORE,
     EVALUATIONS,
@@ -223,10 +222,10 @@ def failures(row: dict[str, Any]) -> list[str]:
 
 def merged(name: str, rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return *rows* and those of the last result for other sizes or trees."""
-    path = RESULTS / f"{name}.json"
-    before = json.loads(path.read_text())["rows"] if path.exists() else []
     measured = {_about(row) for row in rows}
-    kept = [row for row in before if _about(row) not in measured and row.keys() == rows[0].keys()]
+    kept = [
+        row for row in last(name) if _about(row) not in measured and row.keys() == rows[0].keys()
+    ]
     return sorted([*kept, *rows], key=_place)
 
 

@@ -10,7 +10,7 @@ from benchmarks.faults.alone.replays import replayed
 from benchmarks.faults.alone.sockets import socket_directory
 from benchmarks.faults.killing import recoveries_and_counters
 from benchmarks.faults.plan import Plan
-from benchmarks.faults.rows import Row, broken
+from benchmarks.report import Row, broken
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.faults.alone.pushing import BACK_SECONDS, pushing
-from benchmarks.faults.rows import Row, row
+from benchmarks.report import Row, row
 from benchmarks.scrape.load import RANK, scrape
 from fleet_simulator.stack.parts import Exporter
 from fleet_simulator.stack.process import get, wait_for

@@ -12,7 +12,7 @@ from typing import Final
 import psutil
 
 from benchmarks.faults.alone.pushing import BACK_SECONDS, pushing
-from benchmarks.faults.rows import Row, row
+from benchmarks.report import Row, row
 from benchmarks.scrape.load import RANK
 from fleet_simulator.stack.parts import Exporter
 from fleet_simulator.stack.process import get, wait_for

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.faults.alone.pushing import page_steps
-from benchmarks.faults.rows import Row, row
+from benchmarks.report import Row, row
 from benchmarks.scrape.load import RANK, Rank
 from fleet_simulator.stack.parts import Exporter
 from rank_probe.report.push import open_connection

@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 from benchmarks.faults.alone.pushing import BACK_SECONDS, pushing
-from benchmarks.faults.rows import Row, row
+from benchmarks.report import Row, row
 from fleet_simulator.stack.parts import Exporter
 from fleet_simulator.stack.process import wait_for
 

@@ -1,7 +1,5 @@
 """Each misconfiguration alone, in an otherwise healthy launch: found by its check, and no other."""
 
-from typing import Any
-
 import pytest
 
 from rank_probe.audit import names
@@ -9,7 +7,7 @@ from rank_probe.audit.checks.catalog import CHECKS, audit
 from rank_probe.audit.checks.findings import ORDER, AuditFinding, AuditStatus, outcome
 from rank_probe.audit.checks.launch import Launch
 from tests.rank_probe.audit.healthy import facts, launch, settings, troubles, uuid
-from tests.rank_probe.audit.plants import EVERY, NODE_1, PLANTS, Changes, on
+from tests.rank_probe.audit.plants import EVERY, NODE_1, PLANTS, Plant, on
 
 
 def test_healthy_launch_has_no_trouble() -> None:
@@ -28,25 +26,26 @@ def test_healthy_launch_has_no_trouble() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "of_launch", "check", "status", "says"),
-    [plant[1:] for plant in PLANTS],
-    ids=[plant[0] for plant in PLANTS],
+    ("check", "plant"),
+    [
+        pytest.param(check, plant, id=plant.says)
+        for check, plants in PLANTS.items()
+        for plant in plants
+    ],
 )
-def test_planted_misconfiguration_is_found(
-    changes: Changes, of_launch: dict[str, Any], check: str, status: str, says: str
-) -> None:
+def test_planted_misconfiguration_is_found(check: str, plant: Plant) -> None:
     """Its check names it and who has it, says what to do, and no other check complains."""
-    found = troubles(launch(changes, **of_launch))
+    found = troubles(launch(plant.changes, **plant.of_launch))
 
     assert list(found) == [check]
-    assert found[check].status is AuditStatus[status]
-    assert says in found[check].findings[0].reason
+    assert found[check].status is plant.status
+    assert plant.says in found[check].findings[0].reason
     assert found[check].findings[0].advice
 
 
 def test_every_check_has_a_plant() -> None:
     """A new check comes with the misconfiguration that it finds."""
-    assert {plant[3] for plant in PLANTS} == {check.name for check in CHECKS}
+    assert set(PLANTS) == {check.name for check in CHECKS}
 
 
 def test_worst_is_shown_first() -> None:

@@ -14,8 +14,8 @@ def test_healthy_launch_has_no_trouble() -> None:
     """Nothing is found on a clean launch, and everything is looked at that can be."""
     outcomes = audit(launch())
 
-    assert {one.check for one in outcomes} == {check.name for check in CHECKS}
-    assert tuple(check.name for check in CHECKS) == names.CHECKS
+    assert {one.check for one in outcomes} == {check.__name__ for check in CHECKS}
+    assert tuple(check.__name__ for check in CHECKS) == names.CHECKS
     assert {one.check: one.findings for one in outcomes if one.status is not AuditStatus.OK} == {
         "socket_interface": (
             AuditFinding(
@@ -45,7 +45,7 @@ def test_planted_misconfiguration_is_found(check: str, plant: Plant) -> None:
 
 def test_every_check_has_a_plant() -> None:
     """A new check comes with the misconfiguration that it finds."""
-    assert set(PLANTS) == {check.name for check in CHECKS}
+    assert set(PLANTS) == {check.__name__ for check in CHECKS}
 
 
 def test_worst_is_shown_first() -> None:

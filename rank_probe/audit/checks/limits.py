@@ -1,4 +1,4 @@
-"""Memory: shared memory for workers and NCCL, what may be locked, and the limit of the group."""
+"""Limits: memory, shared and locked memory, and open files, beside what the ranks may want."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -6,13 +6,14 @@ from typing import Final
 from rank_probe.audit.checks.findings import (
     AuditFinding,
     binary,
+    count,
     fail,
     not_checked,
     ok,
     ranks,
     warn,
 )
-from rank_probe.audit.checks.launch import Launch
+from rank_probe.audit.checks.launch import Launch, grouped
 from rank_probe.audit.readings import devices
 
 MIB: Final = 2**20
@@ -25,6 +26,12 @@ LOCKED_WARN: Final = GIB
 MEMORY_FAIL_PER_RANK: Final = GIB
 MEMORY_WARN_PER_RANK: Final = 2 * GIB
 MEMORY_WARN_PER_WORKER: Final = GIB // 2
+# Open files: libraries, devices and data files.
+FILES_OF_ANY_RANK: Final = 256
+# The store has a connection to each rank, and so has each rank in a group of gloo.
+FILES_PER_RANK_OF_THE_JOB: Final = 1
+# The workers' tensors are passed as files, two batches in advance.
+FILES_PER_WORKER: Final = 128
 
 
 def shared_memory(launch: Launch) -> Iterator[AuditFinding]:
@@ -33,8 +40,8 @@ def shared_memory(launch: Launch) -> Iterator[AuditFinding]:
     for container in known:
         size = min(facts.shared_memory_bytes or 0 for facts in container)
         free = min(facts.shared_memory_free_bytes or 0 for facts in container)
-        count = launch.count(container)
-        wanted = count * (SHARED_PER_RANK + launch.workers * SHARED_PER_WORKER)
+        together = launch.count(container)
+        wanted = together * (SHARED_PER_RANK + launch.workers * SHARED_PER_WORKER)
         if free < wanted:
             finding = fail if free < wanted / 2 else warn
             yield finding(
@@ -80,11 +87,11 @@ def memory_limit(launch: Launch) -> Iterator[AuditFinding]:
     for container in known:
         free = min(facts.memory_free_bytes or 0 for facts in container)
         limit = container[0].memory_limit_bytes
-        count = launch.count(container)
-        wanted = count * (MEMORY_WARN_PER_RANK + launch.workers * MEMORY_WARN_PER_WORKER)
+        together = launch.count(container)
+        wanted = together * (MEMORY_WARN_PER_RANK + launch.workers * MEMORY_WARN_PER_WORKER)
         if free < wanted:
             of = f" of the control group's {binary(limit)}" if limit is not None else ""
-            finding = fail if free < count * MEMORY_FAIL_PER_RANK else warn
+            finding = fail if free < together * MEMORY_FAIL_PER_RANK else warn
             yield finding(
                 f"{container[0].node} has {binary(free)} of memory left{of}; "
                 f"{launch.told(container)} may want {binary(wanted)}",
@@ -94,3 +101,30 @@ def memory_limit(launch: Launch) -> Iterator[AuditFinding]:
     if not known:
         yield not_checked("/proc/meminfo cannot be read")
     yield ok("there is memory enough for the ranks and their workers")
+
+
+def open_files(launch: Launch) -> Iterator[AuditFinding]:
+    """Name the ranks whose RLIMIT_NOFILE is below what the job may open."""
+    wanted = (
+        FILES_OF_ANY_RANK
+        + FILES_PER_RANK_OF_THE_JOB * launch.world_size
+        + FILES_PER_WORKER * launch.workers
+    )
+    jobs = count(launch.world_size, "rank")
+    if launch.workers:
+        jobs += f" with {count(launch.workers, 'loader worker')} each"
+    limited = [facts for facts in launch.facts if facts.open_files is not None]
+    for limit, bound in grouped(limited, lambda facts: facts.open_files or 0).items():
+        if limit >= wanted:
+            continue
+        most = max(facts.most_open_files or 0 for facts in bound)
+        who = "this process" if launch.alone else ranks(facts.rank for facts in bound)
+        finding = fail if limit < FILES_OF_ANY_RANK else warn
+        yield finding(
+            f"{who} may open {limit} files (ulimit -n), and may want {wanted} in a job of {jobs}",
+            f"ulimit -n {wanted} in the job script"
+            if most >= wanted
+            else "raise the hard limit: LimitNOFILE= of the launcher or slurmd, docker run "
+            "--ulimit nofile, or limits.conf",
+        )
+    yield ok(f"each rank may open {wanted} files or more")

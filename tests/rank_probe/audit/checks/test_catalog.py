@@ -6,7 +6,7 @@ from rank_probe.audit import names
 from rank_probe.audit.checks.catalog import CHECKS, audit
 from rank_probe.audit.checks.findings import ORDER, AuditFinding, AuditStatus, outcome
 from rank_probe.audit.checks.launch import Launch
-from tests.rank_probe.audit.healthy import facts, launch, settings, troubles, uuid
+from tests.rank_probe.audit.healthy import GIB, facts, launch, settings, troubles, uuid
 from tests.rank_probe.audit.plants import EVERY, NODE_1, PLANTS, Plant, on
 
 
@@ -41,6 +41,18 @@ def test_planted_misconfiguration_is_found(check: str, plant: Plant) -> None:
     assert found[check].status is plant.status
     assert plant.says in found[check].findings[0].reason
     assert found[check].findings[0].advice
+
+
+def test_exactly_what_is_wanted_is_enough() -> None:
+    """One file or byte less would be a trouble."""
+    enough = {
+        "open_files": 264,
+        "memory_free_bytes": 8 * GIB,
+        "shared_memory_free_bytes": 128 * 2**20,
+    }
+    for name, value in enough.items():
+        assert not troubles(launch(on(EVERY, **{name: value})))
+        assert troubles(launch(on(EVERY, **{name: value - 1})))
 
 
 def test_every_check_has_a_plant() -> None:

@@ -1,24 +1,26 @@
-"""Tests of how restarts are judged, and one short run with a real exporter."""
+"""How restarts and slow clients are judged, and one short run of each with a real exporter."""
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from benchmarks import restarts, slow_clients
 from benchmarks.report import broken
 from benchmarks.restarts import (
     Kill,
-    Plan,
     Scraped,
     Steps,
     gaps,
     increases,
-    measure,
     recovery,
     rows,
 )
+from benchmarks.slow_clients import BESIDE, SAME, is_kept, unheard
 
-PLAN = Plan(kills=1, ranks=2)
+PLAN = restarts.Plan(kills=1, ranks=2)
 KILL = Kill(10.0, 14.0, {0: 0.1, 1: 0.2})
 # Both ranks step by ten a second; the exporter is down from 10 to 14.
 SCRAPES = tuple(
@@ -90,6 +92,42 @@ def test_recovery_counts_from_the_first_answer() -> None:
 @pytest.mark.e2e
 def test_killed_exporter_counts_every_step_once(tmp_path: Path) -> None:
     """With a real exporter, killed once, eight ranks lose no step."""
-    found = measure(tmp_path, Plan(seconds=10, kills=1, down_seconds=1, ranks=8))
+    found = restarts.measure(tmp_path, restarts.Plan(seconds=10, kills=1, down_seconds=1, ranks=8))
 
     assert broken(found) == []
+
+
+FINE: dict[str, Any] = {"what": BESIDE, "failed": 0, "ranks unheard": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "kept"),
+    [
+        ({}, True),
+        ({"failed": 1}, False),
+        ({"failed": 1, "what": SAME}, True),
+        ({"ranks unheard": 1, "what": SAME}, False),
+    ],
+)
+def test_failed_scrape_is_noticed(change: dict[str, Any], kept: bool) -> None:
+    """Only a scraper that has the crowd's own address may fail; no rank may go unheard."""
+    assert is_kept([FINE, FINE | change]) is kept
+
+
+def test_missing_and_silent_ranks_are_unheard() -> None:
+    """Of the eight ranks those count that are not on the page, and those that are silent on it."""
+    steps = [b'rankskew_steps_total{job_id="bench",rank="%d"} 1' % rank for rank in range(7)]
+    silent = b'rankskew_rank_silent_seconds{job_id="bench",rank="0"} 11'
+
+    assert unheard(b"\n".join([*steps, silent])) == 2
+
+
+@pytest.mark.e2e
+def test_crowd_is_not_noticed() -> None:
+    """Beside 100 slow clients on each listener of a real exporter no scrape fails."""
+    # Not pytest's directory: the crowd, another user, could not get to the socket in it.
+    with tempfile.TemporaryDirectory() as directory:
+        rows = list(slow_clients.measure(Path(directory), slow_clients.Plan(100, 3.0, 5.0, 3.0)))
+
+    assert is_kept(rows), rows
+    assert rows[1]["most open files"] > rows[0]["most open files"] + 100

@@ -1,7 +1,7 @@
-"""One gloo DDP rank that runs blocks of steps with and without the join; see join.py.
+"""One gloo DDP rank that runs blocks of steps with and without the join; see __main__.py.
 
 live.py BLOCKS STEPS, under torchrun. Rank 0 prints the medians of each pair of blocks, in
-milliseconds per step, as JSON: [[without, with], ...].
+milliseconds per step, as JSON: {"pairs": [[without, with], ...]}.
 """
 
 import json
@@ -46,7 +46,6 @@ def main() -> None:
     batch = torch.randn(32, FEATURES)
     me = Identity("bench", "all", rank, ranks, str(rank), "0", attempt=0)
     order = random.Random(1)
-    joined = 0.0
 
     def step() -> float:
         started = time.perf_counter()
@@ -56,27 +55,25 @@ def main() -> None:
         timeline.tape.note(events.STEP)
         return (time.perf_counter() - started) * 1e3
 
-    def block(number: int, with_join: bool) -> float:
-        nonlocal joined
+    def block(with_join: bool) -> float:
         each = Join({}, lambda: None)
         connect = opener()
         if with_join and connect is not None:
             each.begin(connect, PlaceInJob(rank, ranks), timeline.steps, lambda: me)
         dist.barrier()
         times = [step() for _ in range(steps)]
-        joined += each.snapshot_fields([]).get("joined_seconds") or 0.0
         each.stop()
         return statistics.median(times)
 
     for _ in range(20):
         step()
     pairs = []
-    for number in range(blocks):
+    for _ in range(blocks):
         first = order.random() < 0.5
-        one, other = block(number, first), block(number, not first)
+        one, other = block(first), block(not first)
         pairs.append([other, one] if first else [one, other])
     if rank == 0:
-        print(json.dumps({"pairs": pairs, "joined_seconds": joined}))
+        print(json.dumps({"pairs": pairs}))
     dist.barrier()
     dist.destroy_process_group()
 

@@ -1,4 +1,4 @@
-"""Many simulated ranks of the join in one process, controlled over a pipe; see join.py.
+"""Many simulated ranks of the join in one process, controlled over a pipe; see __main__.py.
 
 ranks.py PORT RANKS NUMBER OF CONNECTIONS: this is process NUMBER of OF, and acts as the ranks
 above 0 that are NUMBER modulo OF. Lines in: `post ROUND` (each rank posts its ring as of that

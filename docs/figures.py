@@ -10,7 +10,7 @@ from docs.markdown import table
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
-# These rows of benchmarks/overhead.py are the probe; the others are compared with it.
+# These rows of benchmarks/overhead are the probe; the others are compared with it.
 ADDED = "added to a step: "
 OURS = f"{ADDED}probe, automatic"
 PUSH = "CPU of a push, one a second"

@@ -1,6 +1,6 @@
 """A small training with one line that is slow on one rank.
 
-    torchrun --nproc-per-node 4 -m rank_probe benchmarks/late_lines_job.py PLACE FOLDER [--steps N]
+    torchrun --nproc-per-node 4 -m rank_probe late_lines_job.py PLACE FOLDER [--steps N]
 
 PLACE is one of PLACES, or `none`. A step computes by sleeping 60 ms, so four ranks fit on two
 cores. Each place has its slow line marked `planted: PLACE`. At the end each rank writes to FOLDER

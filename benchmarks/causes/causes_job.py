@@ -1,6 +1,6 @@
 """A small training in which one rank is late for a real cause.
 
-    torchrun --nproc-per-node 4 -m rank_probe benchmarks/causes/causes_job.py CAUSE FOLDER --steps 900
+    torchrun --nproc-per-node 4 -m rank_probe causes_job.py CAUSE FOLDER --steps 900
 
 CAUSE is one of CAUSES. A step takes about 100 ms. Ranks sleep in place of a device, and compute on
 their CPUs where the cause needs that. The late rank becomes late after HEALTHY_STEPS steps, and

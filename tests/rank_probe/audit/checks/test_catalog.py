@@ -1,5 +1,7 @@
 """Each misconfiguration alone, in an otherwise healthy launch: found by its check, and no other."""
 
+from typing import Any
+
 import pytest
 
 from rank_probe.audit import names
@@ -84,6 +86,25 @@ def test_node_without_gpus_is_not_judged_on_them() -> None:
 
     assert skipped >= {"device_per_rank", "device_order", "numa", "peer_paths"}
     assert not troubles(launch({rank: {"gpus": (), "device_files": 0} for rank in EVERY}))
+
+
+@pytest.mark.parametrize(
+    ("absent", "check", "says"),
+    [
+        (settings(NCCL_IB_DISABLE="1"), "infiniband", "NCCL_IB_DISABLE=1 turns InfiniBand off"),
+        ({"ports": ()}, "infiniband", "there is no InfiniBand or RoCE port"),
+        ({"ports": ()}, "locked_memory", "no InfiniBand port here, and no --pin-memory"),
+        ({"shared_memory_bytes": None}, "shared_memory", "there is no /dev/shm here"),
+        ({"memory_free_bytes": None}, "memory_limit", "/proc/meminfo cannot be read"),
+        ({"interfaces": ()}, "mtu", "no interface is known"),
+    ],
+)
+def test_what_is_not_there_is_not_checked(absent: dict[str, Any], check: str, says: str) -> None:
+    """It is neither a trouble nor fine."""
+    (found,) = [one for one in audit(launch(dict.fromkeys(EVERY, absent))) if one.check == check]
+
+    assert found.status is AuditStatus.NOT_CHECKED
+    assert found.findings[0].reason.startswith(says)
 
 
 def test_without_pynvml_devices_are_counted_by_their_files() -> None:

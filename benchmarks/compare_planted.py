@@ -5,15 +5,14 @@ a share of a step, so each step takes longer by that share. The delays that took
 Other work on the machine changes the step time too, so run this on an idle one.
 """
 
-import json
 from argparse import ArgumentParser
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
-from benchmarks.accuracy import record
-from benchmarks.accuracy_plan import Segment
-from benchmarks.accuracy_trace import WARM_STEPS, read_rows, truth
+from benchmarks.accuracy.plan import Segment
+from benchmarks.accuracy.record import record
+from benchmarks.accuracy.trace import WARM_STEPS, recorded_truth
 from benchmarks.report import RESULTS, write
 from rankskew.compare.choose import compare_traces
 from rankskew.compare.report import as_text
@@ -45,11 +44,6 @@ def segments(ranks: int, seed: int) -> list[Segment]:
 def row(segment: Segment, traces: Path) -> dict[str, Any]:
     """Return what the comparison says of a recorded *segment*, and what is true."""
     path = traces / f"{segment.key}.csv"
-    notes = json.loads((traces / f"{segment.key}.json").read_text())
-    delayed = {
-        int(rank): {int(step): seconds for step, seconds in steps.items()}
-        for rank, steps in notes["delayed"].items()
-    }
     change = segment.healthy_steps
     # A delay in the optimizer is in the row after that of its step.
     asked = f"{WARM_STEPS}-{change - 1}..{change + 1}-{segment.steps - 1}"
@@ -58,7 +52,7 @@ def row(segment: Segment, traces: Path) -> dict[str, Any]:
     return {
         "fault": segment.fault,
         "seed": segment.seed,
-        "true ratio": 1 + truth(segment, read_rows(path), delayed).size,
+        "true ratio": 1 + recorded_truth(segment, traces).size,
         "ratio": ratio.value if ratio else None,
         "from": ratio.low if ratio else None,
         "to": ratio.high if ratio else None,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.report import median_interval, write
-from benchmarks.scrape import Family, pushing, scrape
+from benchmarks.scrape.load import Family, pushing, scrape
 from fleet_simulator.stack.parts import ROOT, Exporter
 from fleet_simulator.stack.process import StackError
 

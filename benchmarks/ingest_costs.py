@@ -19,7 +19,7 @@ from fastapi import FastAPI, Request
 from starlette.types import ASGIApp
 
 from benchmarks.report import write
-from benchmarks.scrape import RANKS, Rank
+from benchmarks.scrape.load import RANKS, Rank
 from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.ingest.schema import parse
 from exporter.listeners.connection import Bounds

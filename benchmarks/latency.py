@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.accuracy_job import STEP_SECONDS
-from benchmarks.accuracy_plan import SHARES, Segment
+from benchmarks.accuracy.job import STEP_SECONDS
+from benchmarks.accuracy.plan import SHARES, Segment
 from benchmarks.report import write
 from demo.verdict import STRAGGLER
 from fleet_simulator.stack.parts import Exporter, Prometheus, Training
@@ -96,7 +96,7 @@ def watch(plan: list[Segment]) -> tuple[dict[str, float], dict[float, list[Fired
             [str(folder / "plan.json"), str(folder)],
             exporter=exporter.target,
             ranks=RANKS,
-            script=("-m", "benchmarks.accuracy_job"),
+            script=("-m", "benchmarks.accuracy.job"),
         )
         stack.enter_context(training)
         fired: dict[float, dict[tuple[str, str], Fired]] = {seconds: {} for seconds in servers}

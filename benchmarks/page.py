@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.report import write
-from benchmarks.scrape import RANK, Family, beside
+from benchmarks.scrape.load import RANK, Family, beside
 from fleet_simulator.stack.parts import Exporter
 from fleet_simulator.stack.process import wait_for
 from rank_probe.report.push import Pusher

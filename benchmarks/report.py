@@ -12,6 +12,29 @@ from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
 
+Row = dict[str, Any]
+
+
+def row(what: str, measured: float, most: float | None = None) -> Row:
+    """Return a figure and the most that is allowed; *most* None: nothing is promised."""
+    return {"what": what, "measured": measured, "most allowed": most}
+
+
+def broken(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that are above what is allowed."""
+    return [
+        each
+        for each in rows
+        if each["most allowed"] is not None and each["measured"] > each["most allowed"]
+    ]
+
+
+def last(name: str) -> list[Row]:
+    """Return the rows of the last result called *name*."""
+    path = RESULTS / f"{name}.json"
+    found: list[Row] = json.loads(path.read_text())["rows"] if path.exists() else []
+    return found
+
 
 def quartiles(values: Sequence[float]) -> dict[str, float]:
     """Return the median and the quartiles of *values*, in their unit."""
@@ -37,7 +60,7 @@ def median_interval(values: Sequence[float]) -> dict[str, float | None]:
     return {"median": statistics.median(ordered), "95 % from": low, "95 % to": high}
 
 
-def show(rows: Sequence[dict[str, Any]]) -> None:
+def show(rows: Sequence[Row]) -> None:
     """Print *rows*, which have the same keys, as a table; None is an empty cell."""
     columns = list(rows[0])
     cells = [columns, *([_text(row[column]) for column in columns] for row in rows)]
@@ -46,7 +69,7 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
         print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)))
 
 
-def write(name: str, rows: Sequence[dict[str, Any]], packages: Sequence[str] = ()) -> None:
+def write(name: str, rows: Sequence[Row], packages: Sequence[str] = ()) -> None:
     """Show *rows* and write them to results/*name*.json, with the versions of *packages*."""
     show(rows)
     machine = {"cpus": os.cpu_count(), "python": platform.python_version()}

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.report import write
-from benchmarks.scrape import RANK, STEPS_A_PUSH, Rank, beside, scrape
+from benchmarks.report import broken, row, write
+from benchmarks.scrape.load import RANK, STEPS_A_PUSH, Rank, beside, scrape
 from fleet_simulator.stack.parts import Exporter
 from fleet_simulator.stack.process import wait_for
 from rank_probe.report.push import Pusher
@@ -237,30 +237,28 @@ def rows(
     never_back = sum(plan.ranks - len(each.recovery_seconds) for each in kills)
     pushes = sum((steps - RANK.steps) / STEPS_A_PUSH for steps in counted.values())
     return [
-        _row("ranks", plan.ranks),
-        _row("seconds", plan.seconds),
-        _row("kills", len(kills)),
-        _row("scrapes", len(scrapes)),
-        _row("of these unanswered", sum(each.steps is None for each in scrapes)),
-        _row("down each time, median s", statistics.median(each.down_seconds for each in kills)),
-        _row("steps the ranks counted", round(sum(counted.values()))),
-        _row("of these on the last page", round(sum(last.values()))),
-        _row("ranks whose last counter is another", _differ(last, counted), 0),
-        _row("ranks whose increases add up to another sum", _differ(rose, risen), 0),
-        _row("times that a counter fell", falls, 0),
-        _row("scrapes that lacked a rank while it was up", gaps(scrapes, kills, plan.ranks), 0),
-        _row("pushes", round(pushes)),
-        _row("of these failed, while it was down", failed_pushes),
-        _row("ranks that did not come back", never_back, 0),
-        _row(
-            "from its first answer to a rank's next push, median s", statistics.median(recoveries)
-        ),
-        _row(
+        row("ranks", plan.ranks),
+        row("seconds", plan.seconds),
+        row("kills", len(kills)),
+        row("scrapes", len(scrapes)),
+        row("of these unanswered", sum(each.steps is None for each in scrapes)),
+        row("down each time, median s", statistics.median(each.down_seconds for each in kills)),
+        row("steps the ranks counted", round(sum(counted.values()))),
+        row("of these on the last page", round(sum(last.values()))),
+        row("ranks whose last counter is another", _differ(last, counted), 0),
+        row("ranks whose increases add up to another sum", _differ(rose, risen), 0),
+        row("times that a counter fell", falls, 0),
+        row("scrapes that lacked a rank while it was up", gaps(scrapes, kills, plan.ranks), 0),
+        row("pushes", round(pushes)),
+        row("of these failed, while it was down", failed_pushes),
+        row("ranks that did not come back", never_back, 0),
+        row("from its first answer to a rank's next push, median s", statistics.median(recoveries)),
+        row(
             "from its first answer to a rank's next push, most s",
             max(recoveries),
             MOST_RECOVERY_SECONDS,
         ),
-        _row("processes left behind", left_behind, 0),
+        row("processes left behind", left_behind, 0),
     ]
 
 
@@ -285,23 +283,12 @@ def _differ(ours: Steps, theirs: Steps) -> int:
     return sum(ours.get(rank) != theirs.get(rank) for rank in ours.keys() | theirs.keys())
 
 
-def _row(what: str, measured: float, most: float | None = None) -> dict[str, Any]:
-    return {"what": what, "measured": measured, "most allowed": most}
-
-
-def is_kept(rows: Sequence[dict[str, Any]]) -> bool:
-    """Say whether everything is within what is allowed."""
-    return all(
-        row["most allowed"] is None or row["measured"] <= row["most allowed"] for row in rows
-    )
-
-
 def main() -> int:
     """Measure, tell, and say whether every step was counted once."""
     with tempfile.TemporaryDirectory() as directory:
         found = measure(Path(directory), Plan())
     write("restarts", found)
-    return int(not is_kept(found))
+    return int(bool(broken(found)))
 
 
 if __name__ == "__main__":

@@ -23,9 +23,9 @@ from typing import Any, Final
 
 import psutil
 
-from benchmarks.hostile_bodies import valid
+from benchmarks.hostile.bodies import valid
 from benchmarks.report import write
-from benchmarks.scrape import RANKS, beside, pushing, scrape
+from benchmarks.scrape.load import RANKS, beside, pushing, scrape
 from exporter.listeners.connection import MOST_PIPELINED
 from fleet_simulator.stack.parts import Exporter
 from fleet_simulator.stack.process import wait_for

@@ -7,7 +7,6 @@ each place of the delay. The figures are the last ones that each rank's probe pu
 """
 
 import argparse
-import json
 import os
 import statistics
 import tempfile
@@ -16,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.report import RESULTS, show, write
+from benchmarks.report import last, show, write
 from rank_probe.wire.stages import STAGES
 from tests.rank_probe.launch import PACKAGE, Ranks, run
 from tests.rank_probe.torch_hooks.parallel_job import DELAY, PLACES
@@ -133,8 +132,7 @@ def main() -> None:
     parser.add_argument("--only", choices=[arm.name for arm in ARMS])
     parser.add_argument("--steps", type=int, default=STEPS)
     options = parser.parse_args()
-    path = RESULTS / "ways.json"
-    rows = json.loads(path.read_text())["rows"] if options.only and path.exists() else []
+    rows = last("ways") if options.only else []
     order = [arm.name for arm in ARMS]
     for arm in ARMS:
         if options.only in (None, arm.name):

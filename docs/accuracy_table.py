@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.accuracy_plan import HEALTHY
-from benchmarks.accuracy_score import is_miss, summary
-from benchmarks.crosscheck import KINDS
+from benchmarks.accuracy.plan import HEALTHY
+from benchmarks.accuracy.score import is_miss, summary
+from benchmarks.crosscheck.compare import KINDS
 from docs.figures import RESULTS, result
 from docs.markdown import table
 

@@ -4,7 +4,7 @@ from collections import Counter
 from statistics import median
 from typing import Any
 
-from benchmarks.diagnose_score import is_right
+from benchmarks.diagnose.score import is_right
 from docs.figures import RESULTS, rows
 from docs.markdown import table
 

@@ -5,12 +5,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.accuracy_plan import HEALTHY
+from benchmarks.accuracy.plan import HEALTHY
 from docs.markdown import table
 
 RESULTS = Path(__file__).parents[1] / "benchmarks" / "results"
 
-# These rows of benchmarks/overhead.py are the probe; the others are compared with it.
+# These rows of benchmarks/overhead are the probe; the others are compared with it.
 ADDED = "added to a step: "
 OURS = f"{ADDED}probe, automatic"
 PUSH = "CPU of a push, one a second"

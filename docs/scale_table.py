@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.panels import LIMIT_SECONDS
-from benchmarks.scale import MEMORY_LIMIT_MIB, RULES_LIMIT, SCRAPES_LIMIT
-from benchmarks.scale_run import BEFORE, NOW, TREES
+from benchmarks.scale.run import BEFORE, MEMORY_LIMIT_MIB, NOW, RULES_LIMIT, SCRAPES_LIMIT, TREES
 from docs.figures import result, rows
 from docs.markdown import table
 

@@ -13,13 +13,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.faults.disk import NEEDS_ROOT, can_mount, disks
+from benchmarks.faults.alone.disk import NEEDS_ROOT, can_mount, disks
+from benchmarks.faults.alone.memory import capped
+from benchmarks.faults.alone.replays import replayed
+from benchmarks.faults.alone.sockets import socket_directory
 from benchmarks.faults.killing import measure
-from benchmarks.faults.memory import capped
 from benchmarks.faults.plan import Plan
-from benchmarks.faults.replays import replayed
-from benchmarks.faults.rows import Row, broken, merged, row
-from benchmarks.faults.sockets import socket_directory
 from benchmarks.faults.standing import (
     Lengths,
     clock_jumps,
@@ -27,7 +26,7 @@ from benchmarks.faults.standing import (
     prometheus_is_down,
 )
 from benchmarks.faults.versions import NO_HISTORY, has_history, upgraded
-from benchmarks.report import write
+from benchmarks.report import Row, broken, last, row, write
 
 # What is done to the stack of the kills, in this order.
 STANDING: Final = {
@@ -46,6 +45,13 @@ ALONE: Final[dict[str, Callable[[Path], list[Row]]]] = {
     ),
 }
 FAULTS: Final = ("kills", *STANDING, *ALONE)
+
+
+def merged(rows: Sequence[Row]) -> list[Row]:
+    """Return *rows*, and in their places those of the last result that were not measured again."""
+    measured = {each["what"]: each for each in rows}
+    kept = [measured.pop(each["what"], each) for each in last("faults")]
+    return [*kept, *measured.values()]
 
 
 def _left_out(fault: str, why: str) -> list[Row]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from benchmarks.faults.job import JOB_ID
 from benchmarks.faults.kills import Killed
-from benchmarks.faults.records import Life
+from benchmarks.faults.ranks.job import JOB_ID
+from benchmarks.faults.ranks.records import Life
 from fleet_simulator.stack.parts import Prometheus
 from fleet_simulator.stack.process import get
 

@@ -13,9 +13,9 @@ from benchmarks.faults.kills import MOST_RECOVERY_SECONDS, Killed, by_part, run
 from benchmarks.faults.pages import others
 from benchmarks.faults.parts import SCRAPE_SECONDS, Site
 from benchmarks.faults.plan import Plan
-from benchmarks.faults.records import Life, Step
-from benchmarks.faults.rows import Row, row
+from benchmarks.faults.ranks.records import Life, Step
 from benchmarks.faults.standing import Lengths
+from benchmarks.report import Row, row
 
 # What happens to the whole stack for a while: see benchmarks.faults.standing.
 Standing = Callable[[Site, Lengths], list[Row]]

@@ -13,8 +13,8 @@ from typing import Final, Self
 import psutil
 from prometheus_client.parser import text_string_to_metric_families
 
-from benchmarks.faults.job import JOB_ID, Job
 from benchmarks.faults.pages import can_page
+from benchmarks.faults.ranks.job import JOB_ID, Job
 from benchmarks.faults.wall_clock import WallClock
 from fleet_simulator.stack.parts import Alertmanager, Exporter, Prometheus
 from fleet_simulator.stack.process import Process, StackError, get

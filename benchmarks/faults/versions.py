@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from benchmarks.faults.job import RANKS, Job
-from benchmarks.faults.rows import Row, row
+from benchmarks.faults.ranks.job import RANKS, Job
+from benchmarks.report import Row, row
 from fleet_simulator.stack.parts import ROOT, Exporter
 from fleet_simulator.stack.process import get, wait_for
 

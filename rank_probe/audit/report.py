@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from typing import Any, Final
 
-from rank_probe.audit.checks.findings import AuditFinding, AuditStatus, Outcome, count
+from rank_probe.audit.checks.findings import AuditStatus, Outcome, count
 from rank_probe.audit.checks.launch import Launch
 from rank_probe.audit.names import METRIC
 from rank_probe.version import __version__
@@ -42,7 +43,7 @@ def as_json(launch: Launch, outcomes: Sequence[Outcome], strict: bool) -> str:
             {
                 "check": one.check,
                 "status": one.status.value,
-                "findings": [_finding(finding) for finding in one.findings],
+                "findings": [asdict(finding) for finding in one.findings],
                 "more": one.more,
             }
             for one in outcomes
@@ -86,11 +87,3 @@ def _subject(launch: Launch) -> str:
     of = f" of {launch.world_size}" if launch.world_size != len(launch.facts) else ""
     on = machines[0][0].node if len(machines) == 1 else f"{len(machines)} nodes"
     return f"{count(len(launch.facts), 'rank')}{of} on {on}"
-
-
-def _finding(finding: AuditFinding) -> dict[str, str]:
-    return {
-        "status": finding.status.value,
-        "reason": finding.reason,
-        "advice": finding.advice,
-    }

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from rank_probe.audit import exchange
@@ -42,15 +43,26 @@ def look(
     *doing* is told what begins, in the words of a sentence on what took too long.
     """
     began = time.monotonic()
+    launch = partial(Launch, workers=asked.workers, pin_memory=asked.pin_memory)
     me = identity.from_environment(environment)
     if me is None:
         doing(READING)
-        return report(_node(asked, environment))
+        mine = gather.facts(0, 0, environment, asked.mounts, with_torch=False)
+        visible = len(devices.seen([mine])[0].visible)
+        return report(
+            launch(
+                [mine],
+                cannot_compare="without a launcher there is no other rank to compare with",
+                alone=True,
+                ranks_here=asked.ranks_here or max(1, visible),
+            )
+        )
     doing("importing torch, which may be slow from a shared file system")
     why_not = "the job has one rank" if me.world_size == 1 else exchange.why_not(environment)
     if why_not:
         doing(READING)
-        return report(_one_rank(asked, me, environment, why_not))
+        mine = gather.facts(me.rank, _local_rank(me), environment, asked.mounts, with_torch=False)
+        return report(launch([mine], me.world_size, cannot_compare=why_not))
     doing("connecting to the store of the launcher")
     link = Exchange(me.rank, me.world_size, environment, HEARING * asked.seconds)
     doing(READING)
@@ -60,14 +72,7 @@ def look(
     if me.rank != 0:
         return _hear(link, me)
     facts, missing = link.gather(began + GATHERING * asked.seconds - time.monotonic())
-    launch = Launch(
-        facts,
-        me.world_size,
-        missing,
-        workers=asked.workers,
-        pin_memory=asked.pin_memory,
-    )
-    status = report(launch)
+    status = report(launch(facts, me.world_size, missing))
     link.tell(status, others=len(facts) - 1)
     return status
 
@@ -80,30 +85,6 @@ def _hear(link: Exchange, me: Identity) -> int:
         if _local_rank(me) == 0:
             raise NoAnswer(f"rank {me.rank} heard nothing from rank 0: {error}") from error
         return 2
-
-
-def _node(asked: Asked, environment: Mapping[str, str]) -> Launch:
-    facts = gather.facts(0, 0, environment, asked.mounts, with_torch=False)
-    visible = len(devices.seen([facts])[0].visible)
-    return Launch(
-        [facts],
-        cannot_compare="without a launcher there is no other rank to compare with",
-        alone=True,
-        ranks_here=asked.ranks_here or max(1, visible),
-        workers=asked.workers,
-        pin_memory=asked.pin_memory,
-    )
-
-
-def _one_rank(asked: Asked, me: Identity, environment: Mapping[str, str], why_not: str) -> Launch:
-    facts = gather.facts(me.rank, _local_rank(me), environment, asked.mounts, with_torch=False)
-    return Launch(
-        [facts],
-        me.world_size,
-        cannot_compare=why_not,
-        workers=asked.workers,
-        pin_memory=asked.pin_memory,
-    )
 
 
 def _local_rank(me: Identity) -> int:

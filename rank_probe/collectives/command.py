@@ -10,8 +10,7 @@ from typing import Final, TextIO
 from rank_probe.collectives import metrics, picture, report
 from rank_probe.collectives.guard import keep_away
 from rank_probe.collectives.measure import MeasuredLinks, measure
-from rank_probe.collectives.measurements.ending import CANNOT_MEASURE, Watchdog
-from rank_probe.collectives.measurements.failure import CannotMeasure
+from rank_probe.collectives.measurements.ending import CANNOT_MEASURE, CannotMeasure, Watchdog
 from rank_probe.collectives.measurements.plan import (
     FACTOR,
     SECONDS,
@@ -115,14 +114,11 @@ def run(arguments: Sequence[str]) -> int:
     """Measure, and print the result on rank 0; return the exit status. Raises WrongCommand."""
     given = parser().parse_args(arguments)
     options = MeasurementOptions(
-        backend=given.backend,
         min_bytes=given.min_bytes,
         max_bytes=given.max_bytes,
         factor=given.factor,
         pair_bytes=given.pair_bytes,
         seconds=given.seconds,
-        timeout_seconds=given.timeout,
-        beside_a_job=given.beside_a_job,
     )
     if options.max_bytes is not None and options.max_bytes < options.min_bytes:
         raise WrongCommand("--max-bytes is below --min-bytes", HELP)
@@ -139,12 +135,12 @@ def run(arguments: Sequence[str]) -> int:
     # Libraries say on stdout whom they have met; only our own output goes where stdout led.
     output = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    watchdog = Watchdog(me.rank, options.timeout_seconds)
+    watchdog = Watchdog(me.rank, given.timeout)
     with watchdog.watching():
         try:
-            with joined(me, options.backend, options.timeout_seconds, watchdog) as world:
-                notes = keep_away(world, me.local_rank, options.beside_a_job)
-                connect(world, me, options.timeout_seconds)
+            with joined(me, given.backend, given.timeout, watchdog) as world:
+                notes = keep_away(world, me.local_rank, given.beside_a_job)
+                connect(world, me, given.timeout)
                 if world.rank == 0:
                     _say(
                         f"{world} measure with {world.backend}, for {options.seconds:.0f} s or more"

@@ -8,7 +8,7 @@ from typing import Any
 from rank_probe.check.check import first_snapshot
 from rank_probe.check.exporter import Running, dry_run
 from rank_probe.check.problem import CannotReport
-from rank_probe.collectives.measurements.failure import CannotMeasure
+from rank_probe.collectives.measurements.ending import CannotMeasure
 from rank_probe.collectives.measurements.world import World
 from rank_probe.process import identity
 from rank_probe.report.push import DEFAULT_ENDPOINT

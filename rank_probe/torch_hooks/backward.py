@@ -43,7 +43,7 @@ class Cut:
 
     - the *root*: a hook on `loss.grad_fn`, set for every backward. It always works, even before
       FSDP's root callbacks, but costs more than the other, nearly all of it in torch
-      (benchmarks/overhead.py has a row for it).
+      (benchmarks/overhead has a row for it).
     - one *parameter*: a permanent hook on its gradient. It works while every outermost backward
       reaches that parameter, and nobody else queues a callback at the root.
 

@@ -1,16 +1,12 @@
 """Tests that the accuracy benchmark plants what it says, and calls right what is right."""
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from benchmarks import accuracy
-from benchmarks.accuracy_job import Pace
-from benchmarks.accuracy_plan import FAULTS, GARBAGE, HEALTHY, SIZES, Segment, grid
-from benchmarks.accuracy_score import is_miss, score, summary
-from benchmarks.accuracy_trace import TraceError, Truth, merge, read_rows, truth, write_rows
+from benchmarks.accuracy.plan import FAULTS, GARBAGE, HEALTHY, Segment
+from benchmarks.accuracy.score import is_miss, score, summary
+from benchmarks.accuracy.trace import TraceError, Truth, merge, truth
 from benchmarks.latency import Fired, row
 
 SHORT = {"healthy_steps": 10, "faulty_steps": 20}
@@ -70,18 +66,6 @@ def test_healthy_segments_have_no_late_rank() -> None:
         assert one.kind is None
         assert one.late() == []
         assert places == ({(rank, GARBAGE) for rank in range(4)} if fault == "garbage" else set())
-
-
-def test_grid_has_what_the_ranks_allow_once() -> None:
-    """Keys are unique, a job has one way and number of ranks, and two ranks have no second node."""
-    jobs = list(grid())
-    keys = [one.key for job in jobs for one in job]
-
-    assert len(set(keys)) == len(keys)
-    assert all(len({(one.way, one.ranks, one.seed) for one in job}) == 1 for job in jobs)
-    assert {one.fault for job in jobs for one in job} == set(FAULTS)
-    assert not [key for key in keys if key.split("-")[1] == "2" and key.split("-")[3] == "node"]
-    assert len([key for key in keys if key.startswith("fsdp2-8-3-rotating-")]) == len(SIZES)
 
 
 def rows(one: Segment, delay: float = 0.02) -> dict[int, list[dict[str, str]]]:
@@ -249,58 +233,6 @@ def test_row_says_how_soon_and_how_much() -> None:
     (told,) = summary([row, row], ("fault",))
     assert told["loss error"] == pytest.approx(0.1)
     assert (told["fault"], told["cells"], told["found"], told["onset s"]) == ("data", 2, 2, 45)
-
-
-def test_recorded_segment_is_judged_and_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is recorded is not recorded again; each judgement is merged into the result by key."""
-    recorded: list[str] = []
-
-    def record(segments: list[Segment], traces: Path) -> None:
-        for one in segments:
-            recorded.append(one.key)
-            write_rows(traces / f"{one.key}.csv", merge(one, rows(one)))
-            notes = {"commit": "abc", "delayed": {"0": {"10": 0.4}}}
-            (traces / f"{one.key}.json").write_text(json.dumps(notes))
-
-    def judge(one: Segment, traces: Path) -> dict[str, Any]:
-        return original(one, traces, ask)
-
-    def ask(path: Path, scale: float) -> dict[str, Any]:
-        assert {row["node"] for row in read_rows(path)} == {"0", "1"}
-        assert scale == pytest.approx(20)
-        late = finding("persistent", 0, "data", 30)
-        job = {"findings": [late], "slowdown": 1.1, "gpus_lost_by_kind": {}}
-        return {"jobs": [job | {"source": "judge", "not_judgeable": []}]}
-
-    original = accuracy.judge
-    monkeypatch.setattr(accuracy, "record", record)
-    monkeypatch.setattr(accuracy, "judge", judge)
-    first, second = segment("data", **SHORT), segment("data", 0.1, **SHORT)
-    for jobs in ([[first]], [[first, second]], [[first]]):
-        accuracy.work(iter(jobs), tmp_path / "traces", tmp_path / "accuracy.json", only_judge=False)
-    kept = json.loads((tmp_path / "accuracy.json").read_text())["rows"]
-
-    assert recorded == [first.key, second.key]
-    assert [row["key"] for row in kept] == [second.key, first.key]
-    assert kept[1]["found"]
-    assert kept[1]["truth"]["size"] == pytest.approx(0.2)
-
-
-def test_pace_notes_what_a_rank_was_delayed_by() -> None:
-    """Each place takes its share, and the delay beside it is noted by step."""
-    spent: list[float] = []
-    pace = Pace(0)
-    pace.work = spent.append
-    pace.begin(segment("data", 0.5, healthy_steps=1, faulty_steps=1))
-    for _ in range(2):
-        pace.next_step()
-        pace.spend("data")
-        pace.spend("backward")
-
-    assert spent == pytest.approx([0.01, 0.02, 0.01, 0.025, 0.02])
-    assert list(pace.delayed) == [1]
 
 
 def test_latency_is_from_the_first_late_step_to_the_alert() -> None:

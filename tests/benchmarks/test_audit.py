@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.audit import row
-from benchmarks.audit_plants import PLANTS, RANKS, Plant, node_of
+from benchmarks.audit.__main__ import row
+from benchmarks.audit.plants import PLANTS, RANKS, Plant, node_of
 from rank_probe.audit.names import CHECKS
 
 

@@ -1,15 +1,12 @@
 """The benchmark of collectives counts what was named, and compares block by block."""
 
-import socket
-import time
 from typing import Any
 
 import pytest
 
-from benchmarks import collectives
-from benchmarks.collectives import Case, links
-from benchmarks.collectives_arms import compared
-from benchmarks.collectives_network import Cable
+from benchmarks.collectives import links as linked
+from benchmarks.collectives.arms import compared
+from benchmarks.collectives.links import Case, links
 
 LINK = {"kind": "link", "ranks": [1, 3], "title": "link"}
 OTHER = {"kind": "rank", "ranks": [2], "title": "rank"}
@@ -29,8 +26,8 @@ def test_right_is_the_planted_link_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, expected: Any, named: list[Any], right: int
 ) -> None:
     """A false alarm beside the right name is not right."""
-    monkeypatch.setattr(collectives, "CASES", [Case("c", lambda network: None, expected)])
-    monkeypatch.setattr(collectives, "measured", lambda case: {"named": named})
+    monkeypatch.setattr(linked, "CASES", [Case("c", lambda network: None, expected)])
+    monkeypatch.setattr(linked, "measured", lambda case: {"named": named})
     (row,) = links(2)
 
     said = "; ".join(one["title"] for one in named) or "nothing"
@@ -43,18 +40,3 @@ def test_ratio_is_that_of_the_median_block() -> None:
 
     assert row["ratio"] == pytest.approx(1.1)
     assert row["blocks"] == 5
-
-
-def test_cable_carries_both_ways_later() -> None:
-    """What goes in at one end comes out at the other, whole and not before its time."""
-    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2)]
-    (first, inner_first), (second, inner_second) = pairs
-    ends = (inner_first.detach(), inner_second.detach())
-    with first, second, Cable(ends, 0.05):
-        began = time.monotonic()
-        first.send(b"there")
-        first.send(b"again")
-        second.send(b"back")
-
-        assert [second.recv(99), second.recv(99), first.recv(99)] == [b"there", b"again", b"back"]
-        assert time.monotonic() - began >= 0.05

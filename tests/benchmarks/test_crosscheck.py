@@ -1,12 +1,10 @@
 """Tests that the crosscheck serves what the ranks push and finds what the rules get wrong."""
 
-import re
-import urllib.request
 from typing import Any
 
 import pytest
 
-from benchmarks.crosscheck import Case, cases, compare, nodes, reference, served
+from benchmarks.crosscheck.compare import Case, compare, reference
 from fleet_simulator.stack.parts import Series
 from rankskew.accounting.run import kinds
 from tests.alerts.jobs import Fault, Job, simulate
@@ -58,31 +56,3 @@ def test_wrong_answers_are_found() -> None:
     silent: dict[str, list[Series]] = {"named": [], "all": [], "kinds": [], "judge": []}
     said = compare(CASE, STEPS, {ASKED: silent})["wrong"]
     assert said == "all, persistent, common, named nobody, nobody spoke"
-
-
-@pytest.mark.parametrize("source", ["join", "block"])
-def test_pages_are_what_the_exporter_shows(source: str) -> None:
-    """Of ten ranks the second node has the last two, and the verdict; a node's own takes longer."""
-    late = (9, "forward")
-    job = Job(ranks=10, seconds=100.0, faults=(Fault(*late, 0.25),), join=source == "join")
-    fleet = nodes(Case("straggler", job, late), simulate(job))
-    address = f"/node/straggler-10-{source}.1"
-    with (
-        served(fleet, lambda: 90.0) as port,
-        urllib.request.urlopen(f"http://127.0.0.1:{port}{address}") as got,
-    ):
-        page = got.read().decode()
-
-    assert list(fleet) == [f"straggler-10-{source}.0", f"straggler-10-{source}.1"]
-    assert set(re.findall(r'^rankskew_steps_total{.*rank="(\d+)"', page, re.M)) == {"8", "9"}
-    assert re.findall(r'^rankskew_late_ratio{.*rank="(\d+)"', page, re.M) == (
-        ["9"] if source == "join" else []
-    )
-    assert "\nrankskew_job_gpus_lost{" in page
-
-
-def test_every_number_of_ranks_is_asked_of_both_sources() -> None:
-    """2 to 64 ranks, each with a straggler, by the join and by the nodes."""
-    asked = {(case.job.ranks, case.source) for case in cases() if case.late}
-
-    assert asked == {(ranks, who) for ranks in (2, 4, 8, 16, 32, 64) for who in ("join", "block")}

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.accuracy_plan import grid
-from benchmarks.diagnose_plan import BALANCED, CANNOT_TELL, FOUND, TOUR, Expected, of_segment
-from benchmarks.diagnose_score import is_right, score
+from benchmarks.accuracy.plan import grid
+from benchmarks.diagnose.plan import BALANCED, CANNOT_TELL, FOUND, TOUR, Expected, of_segment
+from benchmarks.diagnose.score import is_right, score
 from fleet_simulator.plan import tour
 from rank_probe.wire.stages import STAGES
 from rankskew.diagnose.advice import advice, situations

@@ -1,32 +1,23 @@
-"""Tests of the GPU check as far as they go without one: its verdicts, and that its loops run."""
+"""The checks on a GPU as far as they go without one: their verdicts, and that the loops run."""
 
 import contextlib
 import functools
-import json
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import distributed, profiler
+from torch import distributed
 
-from benchmarks import gpu_check, gpu_check_training, report
-from benchmarks.gpu_check import Row, at_most, equal, exit_code, near, profiled_ms, told
-from benchmarks.gpu_check_training import Faults, Training
-
-
-def test_host_without_cuda_is_told_in_one_sentence(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without a device nothing is run or written, and the exit code is neither pass nor fail."""
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-
-    assert gpu_check.main() == 2
-    assert capsys.readouterr().err == f"{gpu_check.NO_DEVICE}\n"
-    assert list(tmp_path.iterdir()) == []
+from benchmarks.gpu_check import __main__ as gpu_check
+from benchmarks.gpu_check import training as looping
+from benchmarks.gpu_check.figures import Row, at_most, equal, exit_code, near, profiled_ms, told
+from benchmarks.gpu_check.training import Faults, Training
+from benchmarks.nvml_costs import SAME, compared
+from exporter.nvml.sample import GpuSample
 
 
 @pytest.mark.parametrize(
@@ -55,33 +46,6 @@ def test_one_failed_check_fails_the_run() -> None:
     assert exit_code([good, good]) == 0
     assert exit_code([good, bad, good]) == 1
     assert exit_code([]) == 1
-
-
-def test_check_that_cannot_be_made_fails_and_hides_no_other() -> None:
-    """What torch raises becomes a row behind those that the check had already."""
-
-    def check() -> Iterator[Row]:
-        yield told("first", passed=True)
-        raise RuntimeError("CUDA error: out of memory")
-
-    rows = gpu_check.made("some", check)
-
-    assert [row["check"] for row in rows] == ["first", "some: CUDA error: out of memory"]
-    assert exit_code(rows) == 1
-
-
-def test_run_writes_its_table_and_fails_with_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Rows are shown and kept in gpu_check.json whether they passed or not."""
-    rows = [near("plain: forward", 22.0, 20.0), equal("steps dropped", 0, 0)]
-    monkeypatch.setattr(report, "RESULTS", tmp_path)
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(gpu_check, "every_row", lambda: rows)
-
-    assert gpu_check.main() == 1
-    assert json.loads((tmp_path / "gpu_check.json").read_text())["rows"] == rows
-    assert "plain: forward" in capsys.readouterr().out
 
 
 def a_range(stage: str, ts: float, dur: float, cat: str = "user_annotation") -> dict[str, Any]:
@@ -129,23 +93,6 @@ def test_kernel_belongs_to_the_range_that_launched_it() -> None:
     assert profiled_ms(trace) == {"forward": 4.0, "backward": 6.0, "sync": 40.0}
 
 
-def test_ranges_are_where_torch_writes_them(tmp_path: Path) -> None:
-    """A real trace of this torch has the ranges as the check looks for them."""
-    activities = [profiler.ProfilerActivity.CPU]
-    with (
-        profiler.profile(activities=activities) as profile,
-        profiler.record_function("stage:forward"),
-    ):
-        torch.ones(4).sum()
-    profile.export_chrome_trace(str(tmp_path / "trace.json"))
-    trace = json.loads((tmp_path / "trace.json").read_text())
-    found = [each for each in trace["traceEvents"] if each.get("name") == "stage:forward"]
-    assert [each["cat"] for each in found] == ["user_annotation"]
-    trace["traceEvents"] += a_kernel(1, found[0]["ts"], ts=0, dur=3_000, stream=7)
-
-    assert profiled_ms(trace) == {"forward": 3.0}
-
-
 class HostEvent:
     """An event of a device that does everything at once, so its time is the host's."""
 
@@ -187,9 +134,9 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     }.items():
         monkeypatch.setattr(torch.cuda, name, replacement)
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: 0, raising=False)
-    monkeypatch.setattr(gpu_check_training, "DEVICE", "cpu")
-    monkeypatch.setattr(gpu_check_training, "devices", list)
-    monkeypatch.setattr(gpu_check_training, "cycles_per_ms", lambda: 1e6)
+    monkeypatch.setattr(looping, "DEVICE", "cpu")
+    monkeypatch.setattr(looping, "devices", list)
+    monkeypatch.setattr(looping, "cycles_per_ms", lambda: 1e6)
     small = functools.partial(Training, width=32, layers=2)
     monkeypatch.setattr(gpu_check, "Training", lambda faults, **_: small(faults))
     monkeypatch.setattr(gpu_check, "STEPS", 6)
@@ -197,24 +144,6 @@ def on_the_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
     yield
     distributed.destroy_process_group()
-
-
-def test_sleep_kernel_is_calibrated(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A millisecond's cycles are found by the device's own clock."""
-    cycles = 0
-
-    def sleep(more: int) -> None:
-        nonlocal cycles
-        cycles += more
-
-    class Event(HostEvent):
-        def record(self, _stream: object = None) -> None:
-            self._at = cycles / 1.98e9
-
-    monkeypatch.setattr(torch.cuda, "_sleep", sleep)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-
-    assert gpu_check_training.cycles_per_ms() == pytest.approx(1.98e6)
 
 
 def figures(rows: Iterator[Row]) -> dict[str, float]:
@@ -240,18 +169,24 @@ def test_planted_fault_is_found_in_its_stage(faults: Faults, stage: str) -> None
     assert found["steps dropped"] == found["failures of the probe"] == 0
 
 
-@pytest.mark.usefixtures("on_the_host")
-def test_full_queue_counts_every_step() -> None:
-    """The steps that the device's clock counts are those that were trained."""
-    counted, _ = gpu_check.back_pressure()
-
-    assert counted["passed"] == "yes"
+SAMPLE = GpuSample(0, up=True, memory_total_bytes=80 << 30, power_milliwatts=650_500)
 
 
-@pytest.mark.usefixtures("on_the_host")
-def test_overhead_is_a_figure() -> None:
-    """The price of the events is found by switching them on and off."""
-    (row,) = gpu_check.overhead(blocks=2, steps=5)
+@pytest.mark.parametrize(
+    ("sample", "agree"),
+    [
+        (SAMPLE, True),
+        (replace(SAMPLE, power_milliwatts=720_000), False),
+        (replace(SAMPLE, memory_total_bytes=None), False),
+    ],
+)
+def test_disagreement_with_nvidia_smi_is_seen(sample: GpuSample, agree: bool) -> None:
+    """A reading that nvidia-smi has and we have not, or another one, does not agree."""
+    told = {"memory.total": "81920", "power.draw": "655.10"}
+    rows = list(compared(sample, [told.get(name, "[N/A]") for name, _, _ in SAME]))
 
-    assert row["unit"] == "µs"
-    assert row["found"] is not None
+    assert [row["reading"] for row in rows if row["ours"] is not None or row["nvidia-smi"]] == [
+        "memory.total",
+        "power.draw",
+    ]
+    assert all(row["agree"] for row in rows) is agree

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.late_lines import HEALTHY, JOB, planted, row
-from benchmarks.late_lines_cost import longer
-from benchmarks.late_lines_job import PLACES
+from benchmarks.late_lines.__main__ import HEALTHY, JOB, planted, row
+from benchmarks.late_lines.late_lines_job import PLACES
+from benchmarks.late_lines_cost.__main__ import longer
 
 
 def shown(at: float, *lines: str, rank: int = 2) -> dict[str, Any]:

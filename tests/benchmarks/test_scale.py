@@ -1,4 +1,4 @@
-"""What benchmarks/scale.py asks for, counts and promises."""
+"""What the benchmarks of scale and of panels count and promise."""
 
 import re
 import time
@@ -7,13 +7,11 @@ from typing import Any
 
 import pytest
 
-from benchmarks.scale import SIZES, Seen, cpu_seconds, failures, merged, plans
-from benchmarks.scale_run import FAULT_STAGE
+from benchmarks import panels
+from benchmarks.scale.__main__ import Seen, cpu_seconds, failures, plans
 from docs.metrics_table import families_by_collector
 from exporter.scrape.levels import exposed_name
-from fleet_simulator.command import fleet_plans, parser
 from fleet_simulator.stack.parts import ROOT, RULES
-from fleet_simulator.training import Training
 
 PAGE = ROOT / "docs" / "scale.md"
 DASHBOARDS = ROOT / "dashboards" / "json"
@@ -34,21 +32,6 @@ def test_nobody_reads_what_the_documentation_says_can_be_dropped() -> None:
     assert len(dropped) > 1
     assert dropped <= exposed
     assert not dropped & (names_in(RULES, "*.yaml") | names_in(DASHBOARDS, "*.json"))
-
-
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_simulated_fleet_has_one_late_rank_where_it_is_looked_for(jobs: int) -> None:
-    """It is in the first job."""
-    (plan,) = plans(["--ranks", "64", "--jobs", str(jobs)])
-    fleet = fleet_plans(parser().parse_args(plan.simulated()))
-    phases = {each.job_id: Training(each).phase(0.0) for each in fleet}
-    late = [(job, rank) for job, phase in phases.items() for rank in phase.late]
-    job, rank = plan.late
-
-    assert sum(each.ranks for each in fleet) == 64
-    assert late == [(job, int(rank))]
-    extra = phases[job].late[int(rank)]
-    assert max(extra, key=lambda stage: extra[stage]) == FAULT_STAGE
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -124,25 +107,26 @@ def test_cpu_is_told_for_15_seconds_however_late_the_answer(
     assert found == [2.0, 3.0]
 
 
-def test_result_of_one_size_leaves_the_others(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """One size measured again replaces its row only."""
-    monkeypatch.setattr("benchmarks.scale.RESULTS", tmp_path)
-    (tmp_path / "scale.json").write_text(
-        '{"rows": [{"ranks": 8, "tree": "now", "jobs": 1, "x": 1},'
-        ' {"ranks": 16, "tree": "now", "jobs": 1, "x": 2}]}'
-    )
-    again = [{"ranks": 8, "tree": "now", "jobs": 1, "x": 3}]
-
-    assert [each["x"] for each in merged("scale", again)] == [3, 2]
+def panel_row(board: str, query: str, seconds: float) -> dict[str, Any]:
+    """Return what was measured of a query."""
+    return {"dashboard": board, "query": query, "seconds": seconds}
 
 
-def test_each_size_can_be_measured_beside_another_checkout(tmp_path: Path) -> None:
-    """The other one first, with its nodes and its rules."""
-    plain, beside = plans([]), plans(["--before", str(tmp_path)])
+def test_slowest_queries_of_each_dashboard_are_kept() -> None:
+    """Each dashboard has its slowest queries, the worst first, and what all take together."""
+    rows = [panel_row("job", str(number), number / 10) for number in range(10)]
+    found = panels.slowest([*rows, panel_row("self", "x", 3.0)])
 
-    assert [(plan.ranks, plan.tree) for plan in plain] == [(ranks, "now") for ranks in SIZES]
-    assert [(plan.ranks, plan.tree, plan.checkout) for plan in beside] == [
-        each for ranks in SIZES for each in ((ranks, "before", tmp_path), (ranks, "now", ROOT))
+    assert [each["query"] for each in found] == ["9", "8", "7", "6", "x"]
+    assert len(found) == panels.SLOWEST + 1
+    assert found[0]["together, s"] == pytest.approx(4.5)
+
+
+def test_slow_query_is_a_failure() -> None:
+    """A panel that nobody wants to wait for is named."""
+    rows = [
+        panel_row("job", "Late ranks A", panels.LIMIT_SECONDS),
+        panel_row("self", "Errors", panels.LIMIT_SECONDS + 0.1),
     ]
+
+    assert panels.failures(rows) == ["self, Errors: 2.1 s"]

@@ -1,7 +1,6 @@
 """The page, typed in as it stands, at a real API server."""
 
 import os
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -10,6 +9,7 @@ import pytest
 
 from tests.deploy.api_server import cluster
 from tests.deploy.kubernetes import HELM, KUBECTL, ROOT, run
+from tests.deploy.pages import FENCE
 
 pytestmark = pytest.mark.deploy
 
@@ -17,8 +17,7 @@ pytestmark = pytest.mark.deploy
 def blocks() -> list[list[str]]:
     """Return the commands of each shell block of the page."""
     page = (ROOT / "docs" / "kubernetes.md").read_text()
-    found = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
-    return [block.splitlines() for block in found]
+    return [block.splitlines() for block in FENCE.findall(page)]
 
 
 def test_page_is_typed(tmp_path: Path) -> None:

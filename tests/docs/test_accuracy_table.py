@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.accuracy_plan import Segment
-from benchmarks.accuracy_score import score
-from benchmarks.accuracy_trace import Truth
+from benchmarks.accuracy.plan import Segment
+from benchmarks.accuracy.score import score
+from benchmarks.accuracy.trace import Truth
 from docs import accuracy_table, figures
 
 TRUTH = Truth(0.05, 1.25, 1.2, 0.26, 0.6, 0.5, None, 0.1, 3.0, None, 10.0)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.audit_launch import launch, troubles
-from benchmarks.audit_plants import PLANTS
+from benchmarks.audit.launch import launch, troubles
+from benchmarks.audit.plants import PLANTS
 from tests import nvmlstub
 
 pytestmark = pytest.mark.e2e

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from benchmarks.collectives import LIMITED_LINK, RANKS, measured, named
-from benchmarks.collectives_network import why_not
+from benchmarks.collectives.links import LIMITED_LINK, RANKS, measured, named
+from benchmarks.collectives.network import why_not
 from fleet_simulator.stack.process import free_port
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(180)]

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.faults.disk import NEEDS_ROOT, can_mount, disks
+from benchmarks.faults.alone.disk import NEEDS_ROOT, can_mount, disks
+from benchmarks.faults.alone.replays import replayed
+from benchmarks.faults.alone.sockets import socket_directory
 from benchmarks.faults.killing import recoveries_and_counters
 from benchmarks.faults.plan import Plan
-from benchmarks.faults.replays import replayed
-from benchmarks.faults.rows import Row, broken
-from benchmarks.faults.sockets import socket_directory
+from benchmarks.report import Row, broken
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(240)]
 

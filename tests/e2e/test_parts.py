@@ -9,7 +9,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from benchmarks.diagnose import fast_rules
+from benchmarks.diagnose.tour import fast_rules
 from fleet_simulator.stack.parts import Prometheus, Simulation
 from fleet_simulator.stack.process import wait_for
 

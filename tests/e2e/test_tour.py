@@ -11,9 +11,9 @@ from typing import Final
 
 import pytest
 
-from benchmarks.diagnose import ask
-from benchmarks.diagnose_plan import TOUR
-from benchmarks.diagnose_score import is_right, score
+from benchmarks.diagnose.plan import TOUR
+from benchmarks.diagnose.score import is_right, score
+from benchmarks.diagnose.tour import ask
 from dashboards.states import STATES
 from exporter.vocabulary.words import CAUSES
 from fleet_simulator.stack.parts import Prometheus

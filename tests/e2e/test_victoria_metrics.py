@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.diagnose import fast_rules
+from benchmarks.diagnose.tour import fast_rules
 from fleet_simulator.stack.parts import Alertmanager, Simulation
 from fleet_simulator.stack.process import wait_for
 from fleet_simulator.stack.webhook import Page, Webhook

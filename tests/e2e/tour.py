@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from benchmarks.diagnose import fast_rules
-from benchmarks.diagnose_plan import TOUR
+from benchmarks.diagnose.plan import TOUR
+from benchmarks.diagnose.tour import fast_rules
 from exporter.live.states import HUNG
 from fleet_simulator.faults.fault import Scope
 from fleet_simulator.faults.kinds import BY_NAME

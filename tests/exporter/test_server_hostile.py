@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.hostile import Plan, run
+from benchmarks.hostile.attack import Plan, run
 
 
 def test_hostile_input_breaks_nothing(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""What should be the same on every rank: variables of the communication, and versions."""
+"""What should be the same on every rank: that it reported, its variables, and its versions."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from rank_probe.audit.checks.findings import AuditFinding, AuditStatus, not_checked, ok, ranks
+from rank_probe.audit.checks.findings import AuditFinding, AuditStatus, fail, not_checked, ok, ranks
 from rank_probe.audit.checks.launch import Launch, majority
 from rank_probe.audit.readings.variables import HIDDEN
 
@@ -17,6 +17,20 @@ OF_A_PLACE: Final = frozenset(
 MUST_MATCH: Final = frozenset({"torch", "cuda", "nccl"})
 UNSET: Final = "unset"
 MOST_VALUES: Final = 4
+
+
+def reported(launch: Launch) -> Iterator[AuditFinding]:
+    """Name the ranks that did not report in time."""
+    if launch.cannot_compare:
+        yield not_checked(launch.cannot_compare)
+    elif launch.missing:
+        yield fail(
+            f"{ranks(launch.missing)} of {launch.world_size} did not report",
+            "look at the logs of these ranks and whether their nodes are up; a rank whose driver "
+            "hangs does not report either; --timeout sets how long to wait",
+        )
+    else:
+        yield ok(f"all {launch.world_size} ranks reported")
 
 
 def environment(launch: Launch) -> Iterator[AuditFinding]:
@@ -62,27 +76,19 @@ def _difference(
     name: str, values: Mapping[int, str], status: AuditStatus, advice: str
 ) -> Iterator[AuditFinding]:
     """Yield the ranks that differ from most; if there is no majority, who has which value."""
-    usual = majority(values)
-    groups = _ranks_by_value(values)
-    if len(groups) == 1:
-        return
-    if usual is None:
-        told = [f"{_value(value)} on {ranks(who)}" for value, who in groups.items()]
-        rest = f", and {len(told) - MOST_VALUES} more values" if len(told) > MOST_VALUES else ""
-        yield AuditFinding(status, f"{name} differs: {', '.join(told[:MOST_VALUES])}{rest}", advice)
-        return
-    del groups[usual]
-    told = [f"{_value(value)} on {ranks(who)}" for value, who in groups.items()]
-    rest = f", and {len(told) - MOST_VALUES} more values" if len(told) > MOST_VALUES else ""
-    reason = f"{name} is {', '.join(told[:MOST_VALUES])}{rest}; on the others it is {_value(usual)}"
-    yield AuditFinding(status, reason, advice)
-
-
-def _ranks_by_value(values: Mapping[int, str]) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
     for rank, value in values.items():
         groups.setdefault(value, []).append(rank)
-    return groups
+    if len(groups) == 1:
+        return
+    usual = majority(values)
+    odd = [f"{_value(value)} on {ranks(who)}" for value, who in groups.items() if value != usual]
+    rest = f", and {len(odd) - MOST_VALUES} more values" if len(odd) > MOST_VALUES else ""
+    told = f"{', '.join(odd[:MOST_VALUES])}{rest}"
+    reason = f"{name} differs: {told}"
+    if usual is not None:
+        reason = f"{name} is {told}; on the others it is {_value(usual)}"
+    yield AuditFinding(status, reason, advice)
 
 
 def _value(value: str) -> str:

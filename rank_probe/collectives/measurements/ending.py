@@ -12,11 +12,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NoReturn
 
+# The exit status.
 CANNOT_MEASURE: Final = 2
 POLL_SECONDS: Final = 0.2
 # Who claims the sentence asks the store, which may be what is lost.
 CLAIM_SECONDS: Final = 2.0
 CLAIM: Final = "ending"
+
+
+class CannotMeasure(Exception):
+    """Nothing could be measured; one sentence on what is wrong and what to do."""
 
 
 class Watchdog:

@@ -17,16 +17,13 @@ TIMEOUT_SECONDS: Final = 60.0
 
 @dataclass(frozen=True, slots=True)
 class MeasurementOptions:
-    """What the user asked for; None leaves it to the backend."""
+    """The sizes and the time that the user asked for; None leaves it to the backend."""
 
-    backend: str | None = None
     min_bytes: int = SMALLEST_BYTES
     max_bytes: int | None = None
     factor: int = FACTOR
     pair_bytes: int | None = None
     seconds: float = SECONDS
-    timeout_seconds: float = TIMEOUT_SECONDS
-    beside_a_job: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,7 @@ from dataclasses import asdict, dataclass, is_dataclass
 from datetime import timedelta
 from typing import Any, Final
 
-from rank_probe.collectives.measurements.ending import Watchdog, claim_in
-from rank_probe.collectives.measurements.failure import CannotMeasure
+from rank_probe.collectives.measurements.ending import CannotMeasure, Watchdog, claim_in
 from rank_probe.collectives.measurements.timing import Clock, CudaClock, HostClock
 from rank_probe.process import identity
 

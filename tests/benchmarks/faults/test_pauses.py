@@ -1,5 +1,6 @@
-"""Tests of how pauses of training are measured."""
+"""How pauses of training are measured, and which are the probe's."""
 
+import gc
 import sys
 import threading
 import time
@@ -10,7 +11,8 @@ from typing import Final
 
 import pytest
 
-from benchmarks.faults.pauses import Hooks, Paused, Pauses, _read, build, empty_loop, naps
+from benchmarks.faults.ranks.garbage import Garbage
+from benchmarks.faults.ranks.pauses import Hooks, Paused, Pauses, build, naps
 from rank_probe.guest import yielding
 
 
@@ -24,23 +26,6 @@ def test_longest_pause_counts_what_the_probe_used() -> None:
     assert pauses.take() == Paused(0.0, 0.0, 0.0)
 
 
-def test_code_of_the_probe_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a hook does is ours; what the script does is not."""
-    monkeypatch.setattr(yielding, "TURN_SECONDS", 0.02)
-    pauses = Pauses()
-    Hooks(pauses).watch()
-    try:
-        time.sleep(0.05)
-        before = pauses.take()
-        yielding.give_way()
-        paused = pauses.take()
-    finally:
-        sys.setprofile(None)
-
-    assert before.held_up_seconds == 0
-    assert 0.02 <= paused.held_up_seconds < 0.05
-
-
 HOOK: Final = str(Path(yielding.__file__).with_name("made_up.py"))
 
 
@@ -48,14 +33,6 @@ def test_hook_that_computes_is_ours() -> None:
     """It counts for as long as its thread used a CPU."""
     assert _ours_in("sum(range(1_000_000))") > 0.001
     assert _ours_in("time.sleep(0.02)") < 0.005
-
-
-@pytest.mark.parametrize(("name", "is_ours"), [("rank_probe_join", True), ("loader", False)])
-def test_hook_that_waits_for_the_probe_is_ours(name: str, is_ours: bool) -> None:
-    """A hook may be held up by the probe's own threads, or by others."""
-    with _computing(name):
-        ours = _ours_in("for _ in range(10): time.sleep(0.001)")
-    assert (ours > 0.005) == is_ours
 
 
 def _ours_in(code: str) -> float:
@@ -104,41 +81,38 @@ def test_only_the_probe_is_blamed(tmp_path: Path, name: str, is_ours: bool) -> N
     assert (paused.seconds > 0.001) == is_ours
 
 
-def test_thread_that_ended_is_not_counted(tmp_path: Path) -> None:
-    """The join's thread ends with its process group, perhaps during a sleep."""
+@pytest.fixture(autouse=True)
+def only_collections_of_the_test() -> Iterator[None]:
+    """Each Garbage listens for as long as the process lives."""
+    before = list(gc.callbacks)
+    gc.disable()
+    yield
+    gc.enable()
+    gc.callbacks[:] = before
+
+
+def test_collection_counts_for_as_long_as_it_overlaps() -> None:
+    """Not that of a thread that is not watched."""
+    mine = threading.current_thread()
+    watched, other = Garbage(lambda each: each is mine), Garbage(lambda each: each is not mine)
+    began = time.perf_counter_ns()
+    gc.collect()
+    ended = time.perf_counter_ns()
+
+    used = watched.used(began, ended)
+    assert 0.3 * (ended - began) < used <= ended - began
+    assert 0 < watched.used(began, (began + ended) // 2) < used
+    assert watched.used(ended, ended + 1_000_000) == 0
+    assert other.used(began, ended) == 0
+
+
+def test_collection_is_no_pause_of_the_probe() -> None:
+    """Its length by the clock stays."""
     pauses = Pauses()
-    nap = naps(build(tmp_path), pauses)
-    thread = threading.Thread(target=time.sleep, args=(0.05,), name="rank_probe_join")
-    thread.start()
-    nap(0.1)
-    thread.join()
+    pauses.begin()
+    gc.collect()
+    pauses.end()
+    paused = pauses.take()
 
-    assert pauses.take().seconds == 0.0
-
-
-def test_clock_of_a_thread_that_ended_counts_nothing() -> None:
-    """It may end while a hook runs."""
-    over = threading.Event()
-    thread = threading.Thread(target=over.wait)
-    thread.start()
-    assert thread.ident is not None
-    clock = time.pthread_getcpuclockid(thread.ident)
-    assert _read(clock) > 0
-    over.set()
-    thread.join()
-    deadline = time.monotonic() + 5
-    while _read(clock) and time.monotonic() < deadline:  # Its end follows that of its code.
-        time.sleep(0.001)
-
-    assert _read(clock) == 0
-
-
-def test_empty_loop_uses_a_cpu_for_as_long_as_it_is_told(tmp_path: Path) -> None:
-    """Its longest pause is a part of that."""
-    loop = empty_loop(build(tmp_path))
-    before = time.thread_time()
-    longest = loop(0.05)
-
-    assert time.thread_time() - before >= 0.05
-    assert 0 < longest < 0.05
-    assert loop(0.0) == 0.0
+    assert paused.held_up_seconds > 0.005
+    assert paused.seconds < 0.2 * paused.held_up_seconds

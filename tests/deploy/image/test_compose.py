@@ -16,6 +16,7 @@ import yaml
 from fleet_simulator.stack.parts import ALERTMANAGER, PROMETHEUS
 from fleet_simulator.stack.process import find_program
 from tests.deploy.image.builder import ROOT, Builder
+from tests.deploy.pages import FENCE
 
 pytestmark = [pytest.mark.deploy, pytest.mark.timeout(900)]
 
@@ -82,7 +83,7 @@ def of_debian(directory: Path, names: tuple[str, ...], hosts: Path) -> dict[str,
 
 def script(page: str) -> str:
     """Return the page's commands; the one that looks for the page is repeated until it is there."""
-    lines = "".join(re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL))
+    lines = "".join(FENCE.findall(page))
     looks = "docker compose logs pager\n"
     assert lines.count(looks) == 1
     return EXPECT + lines.replace(looks, f"expect PAGE {looks}")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import pytest
 
-from benchmarks.causes_score import RIGHT, RIGHT_WHEN_BUSY, UNKNOWN
+from benchmarks.causes.score import RIGHT, RIGHT_WHEN_BUSY, UNKNOWN
 from exporter.causes.explain import explain
 from exporter.causes.model import Cause, Evidence, Lateness, Quantiles, ThreadState
 

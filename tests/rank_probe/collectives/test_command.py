@@ -1,4 +1,4 @@
-"""Wrong usage of `rank-probe bench-collectives` is one sentence and status 2."""
+"""Wrong usage of `rank-probe bench-collectives`, or no launcher, is one sentence and status 2."""
 
 import os
 import subprocess
@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from rank_probe.collectives import command
+from rank_probe.collectives.measurements.ending import CannotMeasure
+from rank_probe.collectives.measurements.world import PlaceInWorld, chosen, place
 from rank_probe.command_line.grammar import WrongCommand
 
 
@@ -48,11 +50,33 @@ def test_without_a_launcher_it_ends(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
 
 
-def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    """And the meaning of each exit status."""
-    with pytest.raises(SystemExit):
-        command.run(["--help"])
+LAUNCHED = {"RANK": "3", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+MASTER = {"MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
 
-    said = capsys.readouterr().out
-    assert "exit status: 0 if nothing stands out" in said
-    assert "torchrun --nproc-per-node 8 -m rank_probe bench-collectives --seconds 60" in said
+
+def test_place_comes_from_the_launcher() -> None:
+    """torchrun's variables, or those of SLURM and MPI with the address of rank 0."""
+    assert place(LAUNCHED | MASTER) == PlaceInWorld(3, 8, 1)
+    slurm = {"SLURM_PROCID": "5", "SLURM_NTASKS": "6", "SLURM_LOCALID": "2"}
+    assert place(slurm | MASTER | {"SLURM_STEP_ID": "0"}) == PlaceInWorld(5, 6, 2)
+
+
+@pytest.mark.parametrize(
+    ("environment", "sentence"),
+    [
+        ({}, "no launcher has given this process a rank; start it with: torchrun"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, "one rank alone has no link; start at least two"),
+        (LAUNCHED, "MASTER_ADDR and MASTER_PORT must be set"),
+    ],
+)
+def test_missing_launcher_is_one_sentence(environment: dict[str, str], sentence: str) -> None:
+    """What is wrong, and how to start it."""
+    with pytest.raises(CannotMeasure, match=sentence):
+        place(environment)
+
+
+def test_backend_is_that_of_torch() -> None:
+    """Without a GPU it is gloo, and NCCL cannot be asked for."""
+    assert chosen(None) == "gloo"
+    with pytest.raises(CannotMeasure, match="nccl needs a GPU"):
+        chosen("nccl")

@@ -10,8 +10,7 @@ import pytest
 
 from rank_probe.collectives import guard
 from rank_probe.collectives.guard import keep_away
-from rank_probe.collectives.measurements.ending import Watchdog
-from rank_probe.collectives.measurements.failure import CannotMeasure
+from rank_probe.collectives.measurements.ending import CannotMeasure, Watchdog
 from rank_probe.collectives.measurements.world import World
 from rank_probe.wire.snapshot import DRY_RUN_PATH
 from tests.exporter.running import running_exporter

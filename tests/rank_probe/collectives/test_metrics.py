@@ -21,8 +21,8 @@ def samples(text: str) -> dict[str, dict[tuple[str, ...], float]]:
     return found
 
 
-def test_bus_bandwidth_has_collective_and_bytes() -> None:
-    """The figure that compares with other machines."""
+def test_each_figure_is_a_series() -> None:
+    """Bus bandwidths, and the worst pair beside the median of its like."""
     found = samples(as_prometheus(SLOW, 1000.0))
 
     assert found["rankskew_collective_bus_bandwidth_bytes_per_second"] == {
@@ -30,11 +30,6 @@ def test_bus_bandwidth_has_collective_and_bytes() -> None:
         ("all_gather", "4096"): pytest.approx(4096 / 0.5e-3 * 7 / 8),
     }
     assert found["rankskew_collective_measured_timestamp_seconds"] == {("gloo", "8"): 1000.0}
-
-
-def test_worst_pair_is_named() -> None:
-    """With its ranks, beside the median of its like."""
-    found = samples(as_prometheus(SLOW, 1000.0))
     worst = found["rankskew_pair_worst_bandwidth_bytes_per_second"]
 
     assert worst["intra-node", "1", "3"] == pytest.approx(2.5e9)

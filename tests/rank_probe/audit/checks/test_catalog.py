@@ -8,16 +8,16 @@ from rank_probe.audit import names
 from rank_probe.audit.checks.catalog import CHECKS, audit
 from rank_probe.audit.checks.findings import ORDER, AuditFinding, AuditStatus, outcome
 from rank_probe.audit.checks.launch import Launch
-from tests.rank_probe.audit.healthy import facts, launch, settings, troubles, uuid
-from tests.rank_probe.audit.plants import EVERY, NODE_1, PLANTS, Changes, on
+from tests.rank_probe.audit.healthy import GIB, facts, launch, settings, troubles, uuid
+from tests.rank_probe.audit.plants import EVERY, NODE_1, PLANTS, Plant, on
 
 
 def test_healthy_launch_has_no_trouble() -> None:
     """Nothing is found on a clean launch, and everything is looked at that can be."""
     outcomes = audit(launch())
 
-    assert {one.check for one in outcomes} == {check.name for check in CHECKS}
-    assert tuple(check.name for check in CHECKS) == names.CHECKS
+    assert {one.check for one in outcomes} == {check.__name__ for check in CHECKS}
+    assert tuple(check.__name__ for check in CHECKS) == names.CHECKS
     assert {one.check: one.findings for one in outcomes if one.status is not AuditStatus.OK} == {
         "socket_interface": (
             AuditFinding(
@@ -28,25 +28,38 @@ def test_healthy_launch_has_no_trouble() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "of_launch", "check", "status", "says"),
-    [plant[1:] for plant in PLANTS],
-    ids=[plant[0] for plant in PLANTS],
+    ("check", "plant"),
+    [
+        pytest.param(check, plant, id=plant.says)
+        for check, plants in PLANTS.items()
+        for plant in plants
+    ],
 )
-def test_planted_misconfiguration_is_found(
-    changes: Changes, of_launch: dict[str, Any], check: str, status: str, says: str
-) -> None:
+def test_planted_misconfiguration_is_found(check: str, plant: Plant) -> None:
     """Its check names it and who has it, says what to do, and no other check complains."""
-    found = troubles(launch(changes, **of_launch))
+    found = troubles(launch(plant.changes, **plant.of_launch))
 
     assert list(found) == [check]
-    assert found[check].status is AuditStatus[status]
-    assert says in found[check].findings[0].reason
+    assert found[check].status is plant.status
+    assert plant.says in found[check].findings[0].reason
     assert found[check].findings[0].advice
+
+
+def test_exactly_what_is_wanted_is_enough() -> None:
+    """One file or byte less would be a trouble."""
+    enough = {
+        "open_files": 264,
+        "memory_free_bytes": 8 * GIB,
+        "shared_memory_free_bytes": 128 * 2**20,
+    }
+    for name, value in enough.items():
+        assert not troubles(launch(on(EVERY, **{name: value})))
+        assert troubles(launch(on(EVERY, **{name: value - 1})))
 
 
 def test_every_check_has_a_plant() -> None:
     """A new check comes with the misconfiguration that it finds."""
-    assert {plant[3] for plant in PLANTS} == {check.name for check in CHECKS}
+    assert set(PLANTS) == {check.__name__ for check in CHECKS}
 
 
 def test_worst_is_shown_first() -> None:
@@ -73,6 +86,25 @@ def test_node_without_gpus_is_not_judged_on_them() -> None:
 
     assert skipped >= {"device_per_rank", "device_order", "numa", "peer_paths"}
     assert not troubles(launch({rank: {"gpus": (), "device_files": 0} for rank in EVERY}))
+
+
+@pytest.mark.parametrize(
+    ("absent", "check", "says"),
+    [
+        (settings(NCCL_IB_DISABLE="1"), "infiniband", "NCCL_IB_DISABLE=1 turns InfiniBand off"),
+        ({"ports": ()}, "infiniband", "there is no InfiniBand or RoCE port"),
+        ({"ports": ()}, "locked_memory", "no InfiniBand port here, and no --pin-memory"),
+        ({"shared_memory_bytes": None}, "shared_memory", "there is no /dev/shm here"),
+        ({"memory_free_bytes": None}, "memory_limit", "/proc/meminfo cannot be read"),
+        ({"interfaces": ()}, "mtu", "no interface is known"),
+    ],
+)
+def test_what_is_not_there_is_not_checked(absent: dict[str, Any], check: str, says: str) -> None:
+    """It is neither a trouble nor fine."""
+    (found,) = [one for one in audit(launch(dict.fromkeys(EVERY, absent))) if one.check == check]
+
+    assert found.status is AuditStatus.NOT_CHECKED
+    assert found.findings[0].reason.startswith(says)
 
 
 def test_without_pynvml_devices_are_counted_by_their_files() -> None:

@@ -1,93 +1,93 @@
 """Limits of control groups, in both versions, wherever above the process they are set."""
 
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import pytest
 
 from rank_probe.audit.readings import control_groups
 from rank_probe.audit.readings.files import NodeMounts
 
-
-@pytest.fixture
-def mounts(tmp_path: Path) -> NodeMounts:
-    """An empty machine."""
-    return NodeMounts(tmp_path / "proc", tmp_path / "sys")
+NO_MEMORY_LIMIT = (None, None)
 
 
-def write(mounts: NodeMounts, cgroup: str, files: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Put the process into *cgroup*, and write *files* below the mount of control groups."""
-    (mounts.procfs / "self").mkdir(parents=True, exist_ok=True)
-    (mounts.procfs / "self/cgroup").write_text(cgroup)
-    for name, text in files.items():
-        path = mounts.sysfs / "fs/cgroup" / name
+def process_in(folder: Path, group: str, **files: str) -> NodeMounts:
+    """Put the process into *group* of a machine with *files* of control groups; __ stands for /."""
+    written = {"proc/self/cgroup": group}
+    written |= {f"sys/fs/cgroup/{name.replace('__', '/')}": text for name, text in files.items()}
+    for name, text in written.items():
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
+    return NodeMounts(folder / "proc", folder / "sys")
 
 
-def test_lowest_quota_above_the_process_counts(mounts: NodeMounts) -> None:
-    """A pod's limit binds the container in it."""
-    write(
-        mounts,
-        "0::/pod/container\n",
-        {"pod/cpu.max": "250000 100000\n", "pod/container/cpu.max": "max 100000\n"},
-    )
+@pytest.mark.parametrize(
+    ("group", "files", "quota", "memory"),
+    [
+        pytest.param(
+            "0::/pod/container\n",
+            {"pod__cpu.max": "250000 100000\n", "pod__container__cpu.max": "max 100000\n"},
+            2.5,
+            NO_MEMORY_LIMIT,
+            id="a pod's limit binds the container in it",
+        ),
+        pytest.param(
+            "4:memory:/\n3:cpu,cpuacct:/job\n",
+            {
+                "cpu__job__cpu.cfs_quota_us": "400000",
+                "cpu__job__cpu.cfs_period_us": "100000",
+                "cpu__cpu.cfs_quota_us": "-1",
+                "cpu__cpu.cfs_period_us": "100000",
+            },
+            4.0,
+            NO_MEMORY_LIMIT,
+            id="version 1, in which -1 is no limit",
+        ),
+        pytest.param(
+            "0::/job\n",
+            {
+                "job__memory.max": "1000000\n",
+                "job__memory.current": "900000\n",
+                "job__memory.stat": "anon 500000\ninactive_file 300000\n",
+            },
+            None,
+            (1000000, 400000),
+            id="the kernel drops the cache before it kills anybody",
+        ),
+        pytest.param(
+            "0::/job\n",
+            {"job__memory.max": "max\n", "job__cpu.max": "max 100000\n"},
+            None,
+            NO_MEMORY_LIMIT,
+            id="no limit is no number",
+        ),
+        pytest.param(
+            "0::/../../job\n",
+            {"cpu.max": "100000 100000\n"},
+            None,
+            NO_MEMORY_LIMIT,
+            id="in another namespace the path may lead out of the mount",
+        ),
+    ],
+)
+def test_lowest_limit_above_the_process_counts(
+    tmp_path: Path,
+    group: str,
+    files: dict[str, str],
+    quota: float | None,
+    memory: tuple[int | None, int | None],
+) -> None:
+    """In both versions of control groups; nothing outside them is read."""
+    mounts = process_in(tmp_path, group, **files)
 
-    assert control_groups.cpu_quota(mounts) == 2.5
+    assert control_groups.cpu_quota(mounts) == quota
+    assert control_groups.memory(mounts) == memory
 
 
-def test_quota_of_version_1(mounts: NodeMounts) -> None:
-    """-1 is no limit."""
-    write(
-        mounts,
-        "4:memory:/\n3:cpu,cpuacct:/job\n",
-        {
-            "cpu/job/cpu.cfs_quota_us": "400000",
-            "cpu/job/cpu.cfs_period_us": "100000",
-            "cpu/cpu.cfs_quota_us": "-1",
-            "cpu/cpu.cfs_period_us": "100000",
-        },
-    )
-
-    assert control_groups.cpu_quota(mounts) == 4.0
-
-
-def test_memory_that_is_left_counts_the_cache(mounts: NodeMounts) -> None:
-    """The kernel drops the cache before it kills anybody."""
-    write(
-        mounts,
-        "0::/job\n",
-        {
-            "job/memory.max": "1000000\n",
-            "job/memory.current": "900000\n",
-            "job/memory.stat": "anon 500000\ninactive_file 300000\n",
-        },
-    )
-
-    assert control_groups.memory(mounts) == (1000000, 400000)
-
-
-def test_machine_without_limits_has_none(mounts: NodeMounts) -> None:
-    """No limit is no number."""
-    write(mounts, "0::/job\n", {"job/memory.max": "max\n", "job/cpu.max": "max 100000\n"})
-
-    assert control_groups.cpu_quota(mounts) is None
-    assert control_groups.memory(mounts) == (None, None)
-
-
-def test_path_outside_the_mount_is_not_followed(mounts: NodeMounts) -> None:
-    """In a container of another namespace the path may begin with /.. ."""
-    write(mounts, "0::/../../job\n", {"cpu.max": "100000 100000\n"})
-
-    assert control_groups.cpu_quota(mounts) is None
-
-
-def test_processes_of_one_group_have_one_key(mounts: NodeMounts) -> None:
+def test_processes_of_one_group_have_one_key(tmp_path: Path) -> None:
     """Another group is another key."""
-    write(mounts, "0::/a\n")
-    first = control_groups.key(mounts)
-    same = control_groups.key(mounts)
-    write(mounts, "0::/b\n")
+    first, same, other = (
+        control_groups.key(process_in(tmp_path, group)) for group in ("0::/a\n", "0::/a\n", "0::/b")
+    )
 
-    assert first == same != control_groups.key(mounts)
+    assert first == same != other

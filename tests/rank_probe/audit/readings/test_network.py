@@ -51,16 +51,12 @@ def test_names_are_read_as_the_library_reads_them(
     assert matching(chosen, NAMES, by_prefix) == found
 
 
-def test_default_route_with_the_lowest_metric_is_taken(mounts: NodeMounts) -> None:
-    """As for the sockets of a job that chooses nothing."""
+def test_chosen_interface_replaces_that_of_the_default_route(mounts: NodeMounts) -> None:
+    """Of several default routes the one with the lowest metric counts."""
+    chosen = {"GLOO_SOCKET_IFNAME": "ib0"}
+
     assert list(interfaces(mounts, {})) == [Interface("eth0", 9000, False, "the default route")]
-
-
-def test_chosen_interface_replaces_the_default(mounts: NodeMounts) -> None:
-    """Its state is that of the kernel."""
-    found = list(interfaces(mounts, {"GLOO_SOCKET_IFNAME": "ib0"}))
-
-    assert found == [Interface("ib0", 9000, True, "GLOO_SOCKET_IFNAME")]
+    assert list(interfaces(mounts, chosen)) == [Interface("ib0", 9000, True, "GLOO_SOCKET_IFNAME")]
 
 
 def test_host_without_network_has_no_interface(tmp_path: Path) -> None:

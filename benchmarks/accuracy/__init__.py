@@ -1,0 +1,1 @@
+"""Planted faults in real gloo ranks: is the rank named, its stage, and the cost?"""

@@ -1,0 +1,197 @@
+"""Which findings of a replay are right and wrong, given the planted fault."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from benchmarks.accuracy.plan import Segment
+from benchmarks.accuracy.trace import Truth
+
+Finding = Mapping[str, Any]
+Row = dict[str, Any]
+
+# These accuse somebody; other findings may be true next to a planted fault.
+NAMING: Final = ("persistent", "pauses", "mild", "node", "rotating", "group")
+# A rank that is late now and then may be reported as either.
+RIGHT_KINDS: Final = {"persistent": ("persistent", "pauses")}
+# From here on the shipped rules must report a loss without a culprit; below it they may.
+COMMON_SHARE: Final = 0.25
+ROTATING_SHARE: Final = 0.1
+# A process beside a rank may cost it nothing, whatever its niceness: then no rank is late.
+EFFECT: Final = 0.02
+
+
+def score(segment: Segment, truth: Truth, job: Mapping[str, Any], scale: float) -> Row:
+    """Return the row of one segment: what was planted, what was found, and whether it is right.
+
+    *job* is one of the jobs in the output of `rankskew replay --format json`. Its findings are
+    taken in the order in which they were named, at equal times the most costly first. *onset s* is
+    the time from the beginning of the fault to that, *onset error s* to the reported onset. None:
+    does not apply; a slowdown is estimated only if a rank is late for long.
+    """
+    begin = truth.begin_seconds * scale
+    findings = sorted(
+        job["findings"], key=lambda each: (each["named_s"], -(each["gpus_lost"] or 0))
+    )
+    right = [each for each in findings if _right(segment, each, begin)]
+    kinds = [each for each in findings if _kind_right(segment, each, begin)]
+    first = kinds[0] if kinds else None
+    # A rotating loss below its threshold shows on the dashboards, and should not alert.
+    planted = segment.kind is not None and (
+        truth.gpus_lost >= ROTATING_SHARE * segment.ranks
+        if segment.kind == "rotating"
+        else truth.size >= EFFECT
+    )
+    said = sorted({_short(each) for each in findings if each not in right})
+    wrong = [each for each in findings if is_false(segment, truth, each, begin)]
+    return {
+        "key": segment.key,
+        "way": segment.way,
+        "ranks": segment.ranks,
+        "seed": segment.seed,
+        "fault": segment.fault,
+        "size": segment.size,
+        "truth": truth.to_json(),
+        "time scale": scale,
+        "found": bool(right) if planted else None,
+        "rank": first is not None and _rank_right(segment, first) if planted else None,
+        "stage": first is not None and _stage_right(segment, first) if planted else None,
+        "kind": bool(kinds) if planted else None,
+        "all found": _all_found(segment, right) if planted else None,
+        "false alarms": len(wrong),
+        "onset s": right[0]["named_s"] - begin if right else None,
+        "onset error s": right[0]["onset_s"] - begin if right else None,
+        "cleared s": _cleared(truth, right, scale),
+        "slowdown error": _error(job["slowdown"], truth.slowdown_run) if segment.late() else None,
+        "loss error": _error(_lost(job), truth.gpus_lost_run),
+        "said": [_short(each) for each in right],
+        "false": [_short(each) for each in wrong],
+        "also said": [each for each in said if each not in {_short(one) for one in wrong}],
+        "source": job["source"],
+        "not judgeable": job["not_judgeable"],
+    }
+
+
+def is_false(segment: Segment, truth: Truth, finding: Finding, begin: float) -> bool:
+    """Return whether *finding* is a false alarm: it names another rank, or is not true.
+
+    It is no false alarm that all ranks wait for the network, or for another rank in each step, if
+    the trace confirms it: COMMON_SHARE of the step, or ROTATING_SHARE of the GPUs. A rank that is
+    always late may be reported before it pages, and a rank may be reported without a page if ranks
+    differ permanently.
+    """
+    kind = finding["kind"]
+    if _right(segment, finding, begin):
+        return False
+    if kind == "common":
+        return truth.common < COMMON_SHARE
+    if kind == "rotating" and segment.kind in (None, "rotating"):
+        return truth.gpus_lost_run < ROTATING_SHARE * segment.ranks
+    if kind == "mild" and segment.fault == "spread":
+        return False
+    if kind == "mild" and segment.kind == "persistent":
+        return not _right(segment, {**finding, "kind": "persistent"}, begin)
+    late = {rank for rank, _ in segment.late()}
+    return kind in NAMING or segment.kind is None or finding["rank"] not in (None, *late)
+
+
+def _right(segment: Segment, finding: Finding, begin: float) -> bool:
+    return _kind_right(segment, finding, begin) and _rank_right(segment, finding)
+
+
+def _kind_right(segment: Segment, finding: Finding, begin: float) -> bool:
+    right = RIGHT_KINDS.get(segment.kind or "", (segment.kind,))
+    return finding["kind"] in right and finding["named_s"] >= begin
+
+
+def _rank_right(segment: Segment, finding: Finding) -> bool:
+    if segment.kind == "node":
+        nodes = {f"node{segment.node(rank)}" for rank, _ in segment.late()}
+        return str(finding["instance"]).split(":")[0] in nodes
+    if segment.kind == "rotating":
+        return True
+    return finding["rank"] in {rank for rank, _ in segment.late()}
+
+
+def _stage_right(segment: Segment, finding: Finding) -> bool:
+    if segment.kind == "persistent":
+        return (finding["rank"], finding["stage"]) in segment.late()
+    return bool(finding["stage"] == segment.stage)
+
+
+def _all_found(segment: Segment, right: Sequence[Finding]) -> bool:
+    if segment.kind != "persistent":
+        return bool(right)
+    return {each["rank"] for each in right} == {rank for rank, _ in segment.late()}
+
+
+def _cleared(truth: Truth, right: Sequence[Finding], scale: float) -> float | None:
+    """Return how long after its end the fault was still reported, None if it did not end."""
+    if truth.end_seconds is None or not right or any(one["cleared_s"] is None for one in right):
+        return None
+    latest: float = max(one["cleared_s"] for one in right)
+    return latest - truth.end_seconds * scale
+
+
+def _lost(job: Mapping[str, Any]) -> float:
+    """Return the GPUs lost to ranks, without what all wait for the network."""
+    kinds: Mapping[str, float] = job["gpus_lost_by_kind"]
+    return sum(gpus for kind, gpus in kinds.items() if kind != "common")
+
+
+def _error(said: float | None, true: float) -> float | None:
+    return None if said is None else float(said / true - 1)
+
+
+def _short(finding: Finding) -> str:
+    where = [f"rank {finding['rank']}"] if finding["rank"] is not None else []
+    where += [str(finding[name]) for name in ("instance", "stage") if finding[name]]
+    lost = "" if finding["gpus_lost"] is None else f", {finding['gpus_lost']:.2f} GPUs"
+    until = "" if finding["cleared_s"] is None else f" to {finding['cleared_s']:.0f}"
+    since = f"{finding['onset_s']:.0f}{until} s, named at {finding['named_s']:.0f} s"
+    return f"{' '.join([finding['kind'], *where])}: {since}{lost}"
+
+
+def summary(rows: Iterable[Row], by: Sequence[str]) -> list[Row]:
+    """Return one row for each combination of the columns *by*: shares of cells, medians.
+
+    *slowdown error* and *loss error* are the medians of the absolute values.
+    """
+    groups: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple(row[name] for name in by), []).append(row)
+    return [{**dict(zip(by, key, strict=True)), **_of(group)} for key, group in groups.items()]
+
+
+def _of(group: Sequence[Row]) -> Row:
+    shares = {name: [row[name] for row in group] for name in ("found", "rank", "stage", "kind")}
+    return {
+        "cells": len(group),
+        "to find": sum(row["found"] is not None for row in group),
+        **{name: _count(values) for name, values in shares.items()},
+        "false alarms": sum(row["false alarms"] for row in group),
+        "onset s": _median([row["onset s"] for row in group]),
+        "slowdown error": _median([_absolute(row["slowdown error"]) for row in group]),
+        "loss error": _median([_absolute(row["loss error"]) for row in group]),
+    }
+
+
+def _count(values: Sequence[bool | None]) -> int | None:
+    told = [value for value in values if value is not None]
+    return sum(told) if told else None
+
+
+def _absolute(value: float | None) -> float | None:
+    return None if value is None else abs(value)
+
+
+def _median(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.median(known) if known else None
+
+
+def is_miss(row: Row) -> bool:
+    """Return whether something in *row* is not as it should be."""
+    return bool(row["false alarms"]) or False in (
+        row[name] for name in ("found", "rank", "stage", "kind", "all found")
+    )

@@ -1,0 +1,179 @@
+"""The recorded trace of one segment: merged from all ranks, with the true values of it."""
+
+import csv
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.accuracy.plan import HEALTHY, Segment
+
+# The first steps fill caches.
+WARM_STEPS: Final = 5
+SYNC: Final = "sync_s"
+IDENTITY: Final = ("job_id", "rank", "peer_group", "step", "time_s", "node")
+
+Row = dict[str, str]
+# Seconds of every rank in one step, by column, and when it ended for the last of them.
+Step = dict[int, dict[str, float]]
+# Each rank's delays, in seconds by step from 0.
+Delayed = Mapping[int, Mapping[int, float]]
+
+
+class TraceError(Exception):
+    """The ranks did not record the planned training."""
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What really happened in a segment; *_run*: over the whole of it, not only its faulty part.
+
+    *slowdown* is the mean faulty step over the mean healthy one, *slowdown_run* the time of the run
+    over what it would have been without the delays (of a hog: over healthy steps). *size* is the
+    delay as it took effect, in healthy steps a step. GPUs lost are the ranks' waits for the slowest
+    of each step, what the wire takes excluded; *common* is the share of the step that even the
+    luckiest rank waits. *planned_lost_run* is what the planted delays cost, None but where one rank
+    at a time was late. Times are seconds from the begin of the first step.
+    """
+
+    healthy_step_seconds: float
+    slowdown: float
+    slowdown_run: float
+    size: float
+    gpus_lost: float
+    gpus_lost_run: float
+    planned_lost_run: float | None
+    common: float
+    begin_seconds: float
+    end_seconds: float | None
+    seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON that `Truth(**json)` reads."""
+        return asdict(self)
+
+
+def merge(segment: Segment, rows_of: Mapping[int, Sequence[Row]]) -> list[Row]:
+    """Return the rows of all ranks by step, the emulated node included; raises TraceError."""
+    for rank in range(segment.ranks):
+        found = len(rows_of.get(rank, ()))
+        if found != segment.steps:
+            raise TraceError(f"{segment.key}: rank {rank} has {found} of {segment.steps} steps")
+    rows = [
+        {**row, "node": str(segment.node(rank))}
+        for rank, each in sorted(rows_of.items())
+        for row in each
+    ]
+    return sorted(rows, key=lambda row: (int(row["step"]), int(row["rank"])))
+
+
+def recorded_truth(segment: Segment, traces: Path) -> Truth:
+    """Return the true values of *segment*, whose trace and notes lie in *traces*."""
+    notes = json.loads((traces / f"{segment.key}.json").read_text())
+    delayed = {
+        int(rank): {int(step): seconds for step, seconds in steps.items()}
+        for rank, steps in notes["delayed"].items()
+    }
+    return truth(segment, read_rows(traces / f"{segment.key}.csv"), delayed)
+
+
+def truth(segment: Segment, rows: Sequence[Row], delayed: Delayed) -> Truth:
+    """Return the true values of *rows*, the merged ones.
+
+    A delay after the release (optimizer, checkpoint) is in the row after that of its step.
+    """
+    steps, ends = _steps(rows)
+    healthy = steps[WARM_STEPS : segment.healthy_steps]
+    faulty = steps[segment.healthy_steps : segment.fault_ends + 1]
+    usual = _step_seconds(healthy)
+    origin = ends[0] - max(sum(cells.values()) for cells in steps[0].values())
+    ends_early = segment.fault_ends < segment.steps
+    return Truth(
+        healthy_step_seconds=usual,
+        slowdown=_step_seconds(faulty) / usual,
+        slowdown_run=_slowdown_run(segment, steps, usual, delayed),
+        size=_size(segment, healthy, faulty, delayed) / usual,
+        gpus_lost=_gpus_lost(faulty),
+        gpus_lost_run=_gpus_lost(steps),
+        planned_lost_run=_planned(segment, delayed) / (_step_seconds(steps) * len(steps))
+        if segment.fault not in (*HEALTHY, "hog", "two", "node")
+        else None,
+        common=sum(min(_waits(step)) for step in steps) / (_step_seconds(steps) * len(steps)),
+        begin_seconds=ends[segment.healthy_steps - 1] - origin,
+        end_seconds=ends[segment.fault_ends] - origin if ends_early else None,
+        seconds=ends[-1] - origin,
+    )
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Return the rows of a trace file."""
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def write_rows(path: Path, rows: Sequence[Row]) -> None:
+    """Write *rows* as one trace file, the node before the stages."""
+    columns = [*IDENTITY, *(name for name in rows[0] if name not in IDENTITY)]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def _steps(rows: Sequence[Row]) -> tuple[list[Step], list[float]]:
+    steps: dict[int, Step] = {}
+    ends: dict[int, float] = {}
+    for row in rows:
+        number = int(row["step"])
+        cells = {name: float(value) for name, value in row.items() if name not in IDENTITY}
+        steps.setdefault(number, {})[int(row["rank"])] = cells
+        ends[number] = max(ends.get(number, 0.0), float(row["time_s"]))
+    return [steps[number] for number in sorted(steps)], [ends[number] for number in sorted(ends)]
+
+
+def _step_seconds(steps: Sequence[Step]) -> float:
+    lengths = [sum(cells.values()) for step in steps for cells in step.values()]
+    return sum(lengths) / len(lengths)
+
+
+def _busy(step: Step) -> dict[int, float]:
+    return {rank: sum(cells.values()) - cells[SYNC] for rank, cells in step.items()}
+
+
+def _waits(step: Step) -> list[float]:
+    return [cells[SYNC] for cells in step.values()]
+
+
+def _gpus_lost(steps: Sequence[Step]) -> float:
+    lost = seconds = 0.0
+    for step in steps:
+        busy = _busy(step).values()
+        lost += max(busy) * len(busy) - sum(busy)
+        seconds += _step_seconds([step])
+    return lost / seconds
+
+
+def _slowdown_run(segment: Segment, steps: Sequence[Step], usual: float, delayed: Delayed) -> float:
+    """Return the delay of the job; ranks that are delayed in the same step delay it once."""
+    if segment.fault == "hog":
+        return _step_seconds(steps[WARM_STEPS:]) / usual
+    seconds = _step_seconds(steps) * len(steps)
+    late = [max(each.get(step, 0.0) for each in delayed.values()) for step in range(len(steps))]
+    return seconds / (seconds - sum(late))
+
+
+def _planned(segment: Segment, delayed: Delayed) -> float:
+    return (segment.ranks - 1) * sum(sum(of_rank.values()) for of_rank in delayed.values())
+
+
+def _size(
+    segment: Segment, healthy: Sequence[Step], faulty: Sequence[Step], delayed: Delayed
+) -> float:
+    """Return a late rank's delay in seconds per step, the mean of several late ones."""
+    late = [rank for rank, _ in segment.late()]
+    if segment.fault == "hog":  # Only the trace shows its cost.
+        mine = [[_busy(step)[late[0]] for step in steps] for steps in (faulty, healthy)]
+        return sum(mine[0]) / len(mine[0]) - sum(mine[1]) / len(mine[1])
+    seconds = sum(sum(of_rank.values()) for of_rank in delayed.values())
+    return seconds / (len(late) or 1) / segment.fault_steps

@@ -1,0 +1,1 @@
+"""Misconfigurations planted in a real launch: does `rank-probe audit` find them?"""

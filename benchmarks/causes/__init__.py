@@ -1,0 +1,1 @@
+"""Real causes planted in a real job: is the first that is told right?"""

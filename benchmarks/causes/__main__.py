@@ -1,0 +1,161 @@
+"""Is the cause right that a late rank's exporter tells? Real ranks, real causes, real Prometheus.
+
+In each run one of four gloo ranks becomes late: a process takes its CPU, its cgroup has a quota,
+its disk is throttled, its link is slow, its batches are uneven, ... What counts is the first cause
+in the exporter's series and in the label of the alert; `diagnose` is asked at the end and told
+beside it. With --busy, each CPU has a process of its own that keeps it busy: then the cause may be
+unknown, but not wrong.
+
+    python -m benchmarks.causes [--runs 3] [--only CAUSE ...] [--busy]
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.causes import causes_job, faults
+from benchmarks.causes.causes_job import CAUSES, DELAY, LATE_FILE
+from benchmarks.causes.score import Heard, row, said_by, said_in
+from benchmarks.report import last, show, write
+from fleet_simulator.stack.parts import Exporter, Prometheus, Training
+from fleet_simulator.stack.process import get, wait_for
+
+JOB: Final = Path(causes_job.__file__)
+INTERVAL_SECONDS: Final = 5.0
+# The judge needs a quarter of it; an alert as much again.
+LATE_SECONDS: Final = 90.0
+# After its alert a rank is listened to for a scrape or two: what is wrong may be said of others.
+LONGER_SECONDS: Final = 10.0
+START_SECONDS: Final = 180.0
+# As often as a page that watches: the first answer must not be missed.
+LISTEN_SECONDS: Final = 0.5
+STEPS: Final = 3000
+
+
+@contextmanager
+def job(cause: str, folder: Path, name: str, exporter: Exporter) -> Iterator[None]:
+    """Run a training in which *cause* has just been planted."""
+    with ExitStack() as stack:
+        device = stack.enter_context(faults.disk(folder)) if cause == "disk" else ""
+        url = stack.enter_context(faults.slow_server()) if cause == "network" else ""
+        if cause == "slow_mount":
+            stack.enter_context(faults.slow_mount(folder, DELAY))
+        training = Training(
+            folder,
+            [cause, str(folder), f"--steps={STEPS}", f"--url={url}"],
+            exporter=exporter.target,
+            job_id=name,
+            script=("-m", "rank_probe", str(JOB)),
+        )
+        stack.enter_context(training)
+        late = folder / LATE_FILE
+        if wait_for(lambda: late.exists() or None, START_SECONDS) is None:
+            raise training.failure("did not become late")
+        stack.enter_context(planted(cause, int(late.read_text()), device))
+        yield
+        if training.exit_code is not None:
+            raise training.failure("ended too early")
+
+
+def planted(cause: str, pid: int, device: str) -> AbstractContextManager[None]:
+    """Plant what comes from outside on the process *pid*."""
+    match cause:
+        case "hog":
+            return faults.beside(pid)
+        case "quota":
+            return faults.quota(pid)
+        case "disk":
+            return faults.slow_disk(pid, device)
+        case _:
+            return nullcontext()
+
+
+def listen(exporter: Exporter, prometheus: Prometheus, name: str) -> Heard:
+    """Return what is told of the job *name* in the next LATE_SECONDS, or until its alert."""
+    heard, began = Heard(), time.monotonic()
+    until = LATE_SECONDS
+    while (seconds := time.monotonic() - began) < until:
+        heard.hear(said_in(get(f"{exporter.url}/metrics").decode(), name, seconds))
+        heard.hear_alerts(said_by(prometheus.active_alerts(), name, seconds))
+        if heard.alerts:
+            until = min(until, heard.alerts[0].seconds + LONGER_SECONDS)
+        time.sleep(LISTEN_SECONDS)
+    return heard
+
+
+def diagnosed(prometheus: Prometheus, name: str) -> dict[str, Any]:
+    """Return what `rankskew diagnose` finds about a rank of the job *name*; empty if nothing."""
+    command = [sys.executable, "-m", "rankskew", "diagnose", "--json"]
+    command += ["--prometheus", prometheus.url, "--job", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if not done.stdout:  # What was heard until then counts all the same.
+        print(done.stderr.strip(), file=sys.stderr)
+        return {}
+    findings = json.loads(done.stdout).get("findings", [])
+    return next((each for each in findings if each.get("rank") is not None), {})
+
+
+def merged(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return *rows*, and those of the last result for other causes or runs."""
+
+    def key(each: dict[str, Any]) -> tuple[bool, int, int]:
+        return each["busy"], each["run"], CAUSES.index(each["planted"])
+
+    kept = {key(each): each for each in [*last("causes"), *rows] if "outcome" in each}
+    return [kept[each] for each in sorted(kept)]
+
+
+def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield a row for each cause that can be planted here, in each run."""
+    with ExitStack() as stack:
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        exporter = stack.enter_context(Exporter(place))
+        server = Prometheus(
+            place / "prometheus", [exporter.address], interval_seconds=INTERVAL_SECONDS
+        )
+        prometheus = stack.enter_context(server)
+        for run in range(1, options.runs + 1):
+            for cause in options.only:
+                if why := faults.missing(cause):
+                    print(f"{cause} is not planted: {why}", file=sys.stderr)
+                    continue
+                name = f"{cause}-{run}"
+                folder = place / name
+                folder.mkdir()
+                hogs = faults.busy_cpus() if options.busy else nullcontext()
+                with hogs, job(cause, folder, name, exporter):
+                    heard = listen(exporter, prometheus, name)
+                    finding = diagnosed(prometheus, name)
+                told = row(cause, run, heard, finding, busy=options.busy)
+                # Of a mount, what matters is not where it was made.
+                yield told | {"sentence": told["sentence"].replace(f"{place}/", "")}
+
+
+def main() -> int:
+    """Measure and print; return 1 if one is wrong, or, unless --busy, not right."""
+    parser = argparse.ArgumentParser(description="Is the cause right?")
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--only", choices=CAUSES, nargs="+", default=CAUSES)
+    parser.add_argument("--busy", action="store_true", help="keep all CPUs busy beside the job")
+    options = parser.parse_args()
+    rows = []
+    for each in measured(options):
+        rows.append(each)
+        show([each])
+    write("causes", merged(rows), ("torch",))
+    outcomes = Counter(each["outcome"] for each in rows)
+    print(", ".join(f"{count} {outcome}" for outcome, count in outcomes.most_common()))
+    accepted = ("right", "unknown", "silent") if options.busy else ("right",)
+    return int(any(each["outcome"] not in accepted for each in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

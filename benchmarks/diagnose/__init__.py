@@ -1,0 +1,1 @@
+"""What `rankskew diagnose` says of every planted fault."""

@@ -1,0 +1,1 @@
+"""The device clock on a CUDA device, beside torch.profiler."""

@@ -1,0 +1,241 @@
+"""Check the device clock on a CUDA device: one command, a table, exit 1 when a check fails.
+
+The stages of a DDP loop are compared with the device work that torch.profiler saw, in a plain run
+and with each fault planted: a late peer, a slow backward, a late loader, a loop that never waits
+for the device. Then come the cost of events per step, and CUDA graphs. Writes
+results/gpu_check.json; without a CUDA device it prints that and exits 2.
+"""
+
+import copy
+import gc
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+import torch
+from torch import distributed, profiler
+
+from benchmarks.gpu_check.figures import (
+    WITHIN,
+    Row,
+    Stages,
+    at_most,
+    equal,
+    exit_code,
+    near,
+    per_step,
+    profiled_ms,
+    told,
+)
+from benchmarks.gpu_check.training import DEVICE, Clocks, Faults, Net, Training, probed
+from benchmarks.report import write
+from rank_probe.guest.guard import failures
+from rank_probe.measure import events
+from rank_probe.measure.device_clock import DeviceClock
+from rank_probe.torch_hooks.cuda_events import CudaEvents
+
+# 0.1 % of a step of 100 ms: ten boundaries at twice the reported cost of an event.
+OVERHEAD_LIMIT_US: Final = 100.0
+WARM_UP: Final = 5
+STEPS: Final = 40
+NO_DEVICE = "gpu_check needs a CUDA device, and torch sees none here."
+
+
+# The checks.
+
+
+def run(training: Training, clocks: Clocks, steps: int = STEPS) -> tuple[Stages, Stages, Stages]:
+    """Return ms per step by stage, from the profiler, the device's clock and the host's."""
+    training.run(WARM_UP)
+    host_before, device_before = clocks.read()
+    with profiler.profile(activities=profiler.supported_activities()) as profile:
+        training.run(steps)
+        host, device = clocks.read()
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "trace.json"
+        profile.export_chrome_trace(str(path))
+        seen = profiled_ms(json.loads(path.read_text()))
+    return (
+        {stage: milliseconds / steps for stage, milliseconds in seen.items()},
+        per_step(device_before, device),
+        per_step(host_before, host),
+    )
+
+
+def stages(name: str, faults: Faults) -> Iterator[Row]:
+    """Yield each stage of a run with *faults*: the profiler's time against the device clock's."""
+    before = failures.count
+    with probed() as clocks:
+        seen, device, host = run(Training(faults), clocks)
+    for stage in ("forward", "backward", "optimizer"):
+        yield near(f"{name}: {stage}", device[stage], seen.get(stage, 0.0))
+    yield near(f"{name}: sync", device["sync"], seen.get("sync", 0.0))
+    if faults.item:
+        yield near(f"{name}: data, against the host's", device["data"], host["data"])
+    else:
+        limit = WITHIN * sum(device.values())
+        yield at_most(f"{name}: data, hidden behind the device", "ms", device["data"], limit)
+    yield equal(f"{name}: steps dropped", clocks.device.dropped_steps, 0)
+    yield equal(f"{name}: failures of the probe", failures.count - before, 0)
+
+
+def back_pressure() -> Iterator[Row]:
+    """Yield whether all steps and all time are counted while the launch queue is full."""
+    with probed() as clocks:
+        training = Training(Faults())
+        training.run(WARM_UP)
+        _, before = clocks.read()
+        began = time.perf_counter()
+        training.run(3 * STEPS)
+        _, after = clocks.read()
+        wall_ms = (time.perf_counter() - began) * 1e3
+    yield equal("full queue: steps counted", after.steps - before.steps, 3 * STEPS)
+    # Both from one release to another; they differ by the loop and the reading around it.
+    found = sum(per_step(before, after).values())
+    yield near("full queue: all stages, against the wall clock", found, wall_ms / (3 * STEPS))
+
+
+def overhead(blocks: int = 20, steps: int = 200) -> Iterator[Row]:
+    """Yield the cost of events in a step that is limited by the host, not the device."""
+    added = []
+    with probed() as clocks:
+        training = Training(Faults(), width=64, layers=4)
+        for _ in range(blocks):
+            clocks.timeline.tape.follower = None
+            without = _microseconds(training, steps)
+            clocks.timeline.also_tell(DeviceClock(CudaEvents()))
+            added.append(_microseconds(training, steps) - without)
+    yield at_most("events, added to a step", "µs", statistics.median(added), OVERHEAD_LIMIT_US)
+
+
+def _microseconds(training: Training, steps: int) -> float:
+    """Return the host time of a step."""
+    training.run(WARM_UP)
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    training.run(steps)
+    return (time.perf_counter() - began) / steps * 1e6
+
+
+def whole_graph(replays: int = 20) -> Iterator[Row]:
+    """Yield whether torch.cuda.graph captures and replays a whole step with the probe attached."""
+    before = failures.count
+    net = Net(1024, 4).to(DEVICE)
+    eager = copy.deepcopy(net)
+    batch = torch.randn(1024, 1024, device=DEVICE)
+    with probed() as clocks:
+        _by_graph(net, batch, clocks, replays)
+        host, device = clocks.read()
+    _eagerly(eager, batch, WARM_UP + replays)
+    pairs = zip(net.parameters(), eager.parameters(), strict=True)
+    off = max(float((ours - theirs).abs().max().detach()) for ours, theirs in pairs)
+    yield at_most("graph: weights, against the eager ones", "", off, 1e-4)
+    yield equal("graph: failures of the probe", failures.count - before, 0)
+    # The device's clock begins after the first step.
+    known = device.steps + clocks.device.dropped_steps
+    yield equal("graph: steps counted or dropped", known, host.steps - 1)
+
+
+def _by_graph(net: Net, batch: torch.Tensor, clocks: Clocks, replays: int) -> None:
+    """Train WARM_UP steps on a side stream, as captures require, then capture and replay."""
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        net(batch).backward()
+        optimizer.step()
+
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(WARM_UP):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    for _ in range(replays):
+        graph.replay()
+        clocks.timeline.tape.note(events.STEP)
+
+
+def _eagerly(net: Net, batch: torch.Tensor, steps: int) -> None:
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3, momentum=0.9)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        net(batch).backward()
+        optimizer.step()
+
+
+def graphed_callables() -> Iterator[Row]:
+    """Yield the stages of a loop whose model is a pair of graphs made under the probe."""
+    before = failures.count
+    with probed() as clocks:
+        training = Training(Faults())
+        training.run(WARM_UP)
+        training.model = torch.cuda.make_graphed_callables(
+            Net(4096, 16).to(DEVICE), (training.batch,)
+        )
+        training.optimizer = torch.optim.SGD(training.model.parameters(), lr=1e-3)
+        seen, device, _ = run(training, clocks)
+    for stage in ("forward", "backward", "optimizer"):
+        yield near(f"graphed callables: {stage}", device[stage], seen.get(stage, 0.0))
+    yield equal("graphed callables: failures of the probe", failures.count - before, 0)
+
+
+CHECKS: dict[str, Callable[[], Iterator[Row]]] = {
+    "plain": lambda: stages("plain", Faults()),
+    "late peer": lambda: stages("late peer", Faults(late_peer_ms=40)),
+    "slow backward": lambda: stages("slow backward", Faults(slow_backward_ms=40)),
+    "late loader": lambda: stages("late loader", Faults(late_loader_ms=60, item=True)),
+    "hidden loader": lambda: stages("hidden loader", Faults(late_loader_ms=10)),
+    "full queue": back_pressure,
+    "overhead": overhead,
+    "graph": whole_graph,
+    "graphed callables": graphed_callables,
+}
+
+
+def made(name: str, check: Callable[[], Iterator[Row]]) -> list[Row]:
+    """Return the rows of *check*; after an error, those before it and one for the error."""
+    rows = []
+    try:
+        for row in check():
+            rows.append(row)
+    except RuntimeError as error:  # torch's for CUDA errors; the other checks still run.
+        rows.append(told(f"{name}: {error}", passed=False))
+    gc.collect()  # a DDP model and its hook hold each other
+    return rows
+
+
+def every_row() -> list[Row]:
+    """Run every check, as a DDP job of one rank."""
+    backend = "nccl" if distributed.is_nccl_available() else "gloo"
+    rows = [told(f"device: {torch.cuda.get_device_name()}", passed=True)]
+    with tempfile.TemporaryDirectory() as directory:
+        store = f"file://{directory}/store"
+        distributed.init_process_group(backend, init_method=store, rank=0, world_size=1)
+        for name, check in CHECKS.items():
+            print(f"{name} ...", flush=True)
+            rows += made(name, check)
+        distributed.destroy_process_group()
+    return rows
+
+
+def main() -> int:
+    """Print, and return the exit code."""
+    if not torch.cuda.is_available():
+        print(NO_DEVICE, file=sys.stderr)
+        return 2
+    rows = every_row()
+    write("gpu_check", rows, packages=("torch",))
+    return exit_code(rows)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Hostile snapshots and requests against a real exporter."""

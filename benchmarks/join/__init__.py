@@ -1,0 +1,1 @@
+"""What the per-step join costs."""

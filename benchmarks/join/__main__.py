@@ -1,0 +1,238 @@
+"""What the per-step join costs: one store and rank 0 with up to 8,192 ranks, and live training.
+
+The store is a real TCPStore in its own process. Two other processes act as all ranks but the first,
+over 64 connections (ranks.py); each rank's ring is full, as in a fast loop, which is the most
+that the join handles. Rank 0 is this process: its round runs in a thread, beside a main thread
+that works without a pause, as training does. A round makes rank 0 late by the work that the main
+thread loses meanwhile; the round's CPU time bounds that.
+
+Live: four gloo DDP ranks run blocks with and without the join in random order, with rounds at ten
+times the real pace (live.py).
+
+`--quick` only checks that it works: few ranks, few blocks, nothing written.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from benchmarks.join.ranks import LATE_RANK, PREFIX, steps_of_round
+from benchmarks.report import quartiles, show, write
+from rank_probe.join.result import read_result
+from rank_probe.join.ring import STEPS_A_ROUND
+from rank_probe.join.rounds import PlaceInJob, Rounds
+from rank_probe.measure.vectors import Vectors
+from rank_probe.process.identity import Identity
+from rank_probe.wire.stages import DATA
+
+HELPERS = 2
+CONNECTIONS = 64
+LIVE_RANKS = 4
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured."""
+
+    worlds: tuple[int, ...] = (256, 2_048, 8_192)
+    rounds: int = 5
+    blocks: int = 40
+    steps: int = 40
+
+
+QUICK = Size(worlds=(64,), rounds=2, blocks=2, steps=10)
+
+
+def row(
+    ranks: int, what: str, unit: str, values: Sequence[float], period: float | None = None
+) -> dict[str, Any]:
+    """Return a row of the result; *period* also gives *values*, in ms, as a share of a round."""
+    found = quartiles(values)
+    percent = None if period is None else found["median"] / (10 * period)
+    return {"ranks": ranks, "what": what, "unit": unit} | found | {"% of a round": percent}
+
+
+class Helper:
+    """A process that acts as some of the ranks; it answers each command with its seconds."""
+
+    def __init__(self, port: int, ranks: int, number: int) -> None:
+        numbers = [port, ranks, number, HELPERS, CONNECTIONS // HELPERS]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "benchmarks.join.ranks", *map(str, numbers)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def tell(self, command: str) -> None:
+        """Start *command* in the process."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(command + "\n")
+        self.process.stdin.flush()
+
+    def answer(self) -> float:
+        """Wait for the end of the command; return its seconds."""
+        assert self.process.stdout is not None
+        return float(self.process.stdout.readline())
+
+
+def together(helpers: Sequence[Helper], command: str) -> float:
+    """Run *command* in all *helpers*; return the milliseconds of the longest."""
+    for helper in helpers:
+        helper.tell(command)
+    return 1e3 * max(helper.answer() for helper in helpers)
+
+
+def work() -> None:
+    """Do a piece of a training's main thread: Python and small operations."""
+    product = _MATRIX
+    for _ in range(4):
+        product = torch.mm(product, _MATRIX)
+    sum(range(500))
+
+
+_MATRIX = torch.eye(64)
+
+
+class Beside:
+    """Runs a function in a thread while this one works; results are in milliseconds.
+
+    *late*: how long this thread slept meanwhile, which it only does to wait for the interpreter.
+    Waiting for a CPU does not count, so another program's load does not either.
+    """
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1)  # The same thread each time, as in a rank.
+        self.wall: list[float] = []
+        self.cpu: list[float] = []
+        self.late: list[float] = []
+
+    def run(self, function: Callable[[], None]) -> None:
+        """Measure a call of *function*."""
+        started, awake = time.perf_counter(), awake_seconds()
+        done = self._thread.submit(self._timed, function)
+        while not done.done():
+            work()
+        done.result()
+        awake = awake_seconds() - awake  # Inside `elapsed`, so that nothing can lie between.
+        elapsed = time.perf_counter() - started
+        self.wall.append(elapsed * 1e3)
+        self.late.append((elapsed - awake) * 1e3)
+
+    def _timed(self, function: Callable[[], None]) -> None:
+        started = time.thread_time()
+        function()
+        self.cpu.append((time.thread_time() - started) * 1e3)
+
+
+def awake_seconds() -> float:
+    """Return how long the calling thread has run on a CPU or waited for one.
+
+    schedstat's own figure for the former lags by up to a tick of the kernel's clock.
+    """
+    path = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+    waiting = int(path.read_text().split()[1])
+    return time.thread_time() + waiting / 1e9
+
+
+def world_rows(ranks: int, rounds: int) -> Iterator[dict[str, Any]]:
+    """Yield what a round with *ranks* takes, in total and in rank 0."""
+    place = PlaceInJob(0, ranks)
+    kept = Vectors(lambda: None)
+    me = Identity("bench", "all", 0, ranks, "0", "0", attempt=0)
+    posts, reads, beside = [], [], Beside()
+    with ExitStack() as stack:
+        port = stack.enter_context(store_process())
+        helpers = [Helper(port, ranks, number) for number in range(HELPERS)]
+        for helper in helpers:
+            stack.enter_context(helper.process)
+            stack.callback(helper.process.kill)
+        store: Any = PrefixStore(PREFIX, TCPStore("127.0.0.1", port, wait_for_workers=False))
+        merging = Rounds(store, place, kept, lambda: me, threading.Event())
+        for number in range(1, rounds + 2):
+            kept.waiting.extend(steps_of_round(number, late=False))
+            post = together(helpers, f"post {number}")
+            now = number * place.period_seconds
+            beside.run(lambda now=now: merging.run(now))  # type: ignore[misc]
+            posts.append(post)
+            reads.append(together(helpers, "read"))
+        told = store.multi_get([f"result/{LATE_RANK}"])[0]
+    result = read_result(told)
+    expected = (ranks - 1) * 0.04 * STEPS_A_ROUND * (rounds + 1)
+    if result is None or abs(result.wait_caused_seconds[DATA] / expected - 1) > 1e-6:
+        raise RuntimeError(f"{ranks} ranks: the late one was told {result}, not {expected} s")
+    period = place.period_seconds
+    for each in (posts, reads, beside.wall, beside.cpu, beside.late):
+        del each[0]  # It includes imports, and the rings are not full.
+    yield row(ranks, "all ranks post", "ms", posts)
+    yield row(ranks, "rank 0: post, collect, merge, publish (wall)", "ms", beside.wall)
+    yield row(ranks, "rank 0: the same, CPU of the thread", "ms", beside.cpu, period)
+    yield row(ranks, "rank 0: its main thread waits for the interpreter", "ms", beside.late, period)
+    yield row(ranks, "all ranks read", "ms", reads)
+
+
+@contextmanager
+def store_process() -> Iterator[int]:
+    """Serve a store from its own process while the block runs; yields its port."""
+    code = (
+        "import sys; from torch.distributed import TCPStore; "
+        "store = TCPStore('127.0.0.1', 0, is_master=True, wait_for_workers=False); "
+        "print(store.port, flush=True); sys.stdin.read()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        yield int(process.stdout.readline())
+        process.kill()
+
+
+def live_rows(blocks: int, steps: int) -> Iterator[dict[str, Any]]:
+    """Yield a step of live training without the join, and what the join adds to it."""
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(LIVE_RANKS)]
+    job = ["-m", "benchmarks.join.live", str(blocks), str(steps)]
+    done = subprocess.run(
+        [sys.executable, *launcher, *job],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"live training failed: {done.stderr[-2000:]}")
+    told = json.loads(done.stdout.splitlines()[-1])
+    without = [pair[0] for pair in told["pairs"]]
+    added = [1e3 * (pair[1] - pair[0]) for pair in told["pairs"]]
+    yield row(LIVE_RANKS, "live: a step without the join", "ms", without)
+    yield row(LIVE_RANKS, "live: added to a step, 5 rounds a second", "µs", added)
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description="What the per-step join costs.")
+    parser.add_argument("--quick", action="store_true", help="see that it runs; keep nothing")
+    quick = parser.parse_args().quick
+    size = QUICK if quick else Size()
+    rows = [each for ranks in size.worlds for each in world_rows(ranks, size.rounds)]
+    rows += live_rows(size.blocks, size.steps)
+    if quick:
+        show(rows)
+    else:
+        write("join", rows, packages=("torch",))
+
+
+if __name__ == "__main__":
+    main()

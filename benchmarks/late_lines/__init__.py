@@ -1,0 +1,1 @@
+"""A slow line planted in a job: is it the one that is named?"""

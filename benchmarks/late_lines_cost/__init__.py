@@ -1,0 +1,1 @@
+"""What it costs a rank that its stack is sampled."""

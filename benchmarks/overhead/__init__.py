@@ -1,0 +1,1 @@
+"""What the probe adds to a step, beside other tools."""

@@ -1,0 +1,115 @@
+"""Runs groups of arms in processes of their own, with the rank_probe of this or another checkout.
+
+The benchmark's code is always that of this checkout. Each process finds it behind a folder that
+holds nothing but a link to the rank_probe to be measured; so both checkouts are measured alike.
+"""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.overhead.blocks import Cost, Costs
+from benchmarks.overhead.loops import LOOPS
+from fleet_simulator.stack.parts import ROOT
+
+
+@dataclass(frozen=True)
+class Group:
+    """Arms that share a process, because each detaches cleanly, and the number of their blocks."""
+
+    loop: str
+    arms: tuple[str, ...]
+    blocks: int
+
+    @property
+    def name(self) -> str:
+        """Return what to call it in a message."""
+        return f"{', '.join(self.arms)}{LOOPS[self.loop].name}"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The rank_probe of one checkout, and the environment of a process that imports it."""
+
+    package: Path
+    environment: dict[str, str]
+
+
+@contextmanager
+def probe_of(checkout: Path) -> Iterator[Probe]:
+    """Yield the probe of *checkout*; raises FileNotFoundError if there is none."""
+    package = (checkout / "rank_probe").resolve()
+    if not (package / "__init__.py").is_file():
+        raise FileNotFoundError(f"{checkout} is no checkout of Rankskew: it has no rank_probe")
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "rank_probe").symlink_to(package, target_is_directory=True)
+        paths = [folder, str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+        yield Probe(
+            package,
+            {
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(paths),
+                "PYTHONSAFEPATH": "1",  # else the working directory would come first
+                "OMP_NUM_THREADS": "1",
+            },
+        )
+
+
+def measure_all(
+    groups: Mapping[Path, Sequence[Group]], *, processes: int, steps: int
+) -> dict[Path, Costs]:
+    """Measure each checkout's *groups*; return the figures of each checkout.
+
+    A round runs every group of every checkout once, in random order, so that a change of the
+    machine's speed meets all of them.
+    """
+    found: dict[Path, Costs] = {checkout: {} for checkout in groups}
+    with ExitStack() as stack:
+        probes = {checkout: stack.enter_context(probe_of(checkout)) for checkout in groups}
+        jobs = [(checkout, group) for checkout, each in groups.items() for group in each]
+        for _ in range(processes):
+            for checkout, group in random.sample(jobs, len(jobs)):
+                for name, costs in run(group, steps, probes[checkout]).items():
+                    found[checkout].setdefault(name, []).extend(costs)
+    return found
+
+
+def run(group: Group, steps: int, probe: Probe) -> Costs:
+    """Measure *group* in its own process, or in as many as its loop has ranks.
+
+    Raises RuntimeError with its last words if it fails, or if it had another rank_probe.
+    """
+    done = subprocess.run(
+        [*_program(LOOPS[group.loop].ranks), *_arguments(group, steps)],
+        env=probe.environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"{group.name} could not be measured: {done.stderr[-2000:]}")
+    told = json.loads(done.stdout.splitlines()[-1])
+    if Path(told["probe"]) != probe.package:
+        raise RuntimeError(f"{group.name}: measured {told['probe']} instead of {probe.package}")
+    return {name: [Cost(*each) for each in costs] for name, costs in told["costs"].items()}
+
+
+def _program(ranks: int) -> list[str]:
+    module = ["-m", "benchmarks.overhead.blocks"]
+    if ranks == 1:
+        return [sys.executable, *module]
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    return [sys.executable, *launcher, *module]
+
+
+def _arguments(group: Group, steps: int) -> list[str]:
+    amount = ["--steps", str(steps), "--blocks", str(group.blocks)]
+    seed = str(random.randrange(1_000_000))
+    return ["--loop", group.loop, *amount, "--seed", seed, *group.arms]

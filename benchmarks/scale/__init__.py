@@ -1,0 +1,1 @@
+"""How many ranks one Prometheus handles."""

@@ -11,17 +11,17 @@ from grafana_foundation_sdk.builders.dashboard import Dashboard
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from dashboards.detail import say_what_it_needs
-from dashboards.fleet import fleet_dashboard
-from dashboards.job import job_dashboard
-from dashboards.node import node_dashboard
-from dashboards.rank import rank_dashboard
-from dashboards.self import self_dashboard
+from dashboards.fleet.dashboard import fleet_dashboard
+from dashboards.job.dashboard import job_dashboard
+from dashboards.node.dashboard import node_dashboard
+from dashboards.rank.dashboard import rank_dashboard
+from dashboards.self.dashboard import self_dashboard
 
 # That of Grafana 10: newer servers migrate it when they load it, older ones cannot migrate down.
 SCHEMA_VERSION: Final = 39
 JSON: Final = Path(__file__).parent / "json"
 
-# A new dashboard is a file in this directory and a line here.
+# A new dashboard is a folder in this directory and a line here.
 DASHBOARDS: Final = {
     "fleet.json": fleet_dashboard,
     "job.json": job_dashboard,

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from dashboards.states import STATES
+from dashboards.shared.states import STATES
 from tests.alerts.promtool import promtool
 from tests.dashboards.dashboard_files import JSON_FILES, ROOT, Target, panels
 

@@ -13,7 +13,7 @@ import pytest
 from benchmarks.diagnose import ask
 from benchmarks.diagnose_plan import TOUR
 from benchmarks.diagnose_score import is_right, score
-from dashboards.states import STATES
+from dashboards.shared.states import STATES
 from exporter.vocabulary.words import CAUSES
 from fleet_simulator.stack.parts import Prometheus
 from fleet_simulator.stack.process import wait_for

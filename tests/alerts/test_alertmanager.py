@@ -12,7 +12,7 @@ import httpx
 import pytest
 import yaml
 
-from alerts import build_index
+from generators.listed import alert_rules
 
 CONFIG = Path(__file__).parents[2] / "alerts" / "alertmanager.yaml"
 
@@ -113,7 +113,7 @@ def test_every_alert_that_is_named_exists() -> None:
                 named |= {match[1] + rest for rest in (match[2] or "").split("|")}
 
     assert len(named) > 20
-    assert named <= set(build_index.alerts())
+    assert named <= set(alert_rules.alerts())
 
 
 def test_hung_job_pages_once(alertmanager: httpx.Client) -> None:

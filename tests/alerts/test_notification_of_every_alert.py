@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
-from alerts import build_index
 from fleet_simulator.stack.parts import ALERTMANAGER_CONFIG
+from generators.listed import alert_rules
 from tests.alerts.receivers import (
     Promised,
     Sender,
@@ -52,7 +52,7 @@ def every_message(sender: Sender) -> list[dict[str, Any]]:
 
 def test_every_alert_is_tried() -> None:
     """The alerts that the promtool tests expect are all that there are."""
-    assert {one.labels["alertname"] for one in EVERY} == set(build_index.alerts())
+    assert {one.labels["alertname"] for one in EVERY} == set(alert_rules.alerts())
 
 
 def test_every_message_is_complete(every_message: list[dict[str, Any]]) -> None:

@@ -9,11 +9,11 @@ import pytest
 
 from benchmarks.scale import SIZES, Seen, cpu_seconds, failures, merged, plans
 from benchmarks.scale_run import FAULT_STAGE
-from docs.metrics_table import families_by_collector
 from exporter.scrape.levels import exposed_name
 from fleet_simulator.command import fleet_plans, parser
 from fleet_simulator.stack.parts import ROOT, RULES
 from fleet_simulator.training import Training
+from generators.listed.metrics import families_by_collector
 
 PAGE = ROOT / "docs" / "scale.md"
 DASHBOARDS = ROOT / "dashboards" / "json"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from alerts import build_index
+from generators.listed import alert_rules
 from rank_probe.wire.stages import STAGES
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ PARTS = {"headline", "facts", "first", "impact"}
 MOST_LINES = 700
 
 
-ALERTS = build_index.alerts()
+ALERTS = alert_rules.alerts()
 RULES = [
     pytest.param(rule, id=f"{name}-{rule['labels']['severity']}")
     for name, rules in ALERTS.items()
@@ -62,11 +62,11 @@ def test_alerts_runbooks_and_tests_match() -> None:
 
 def test_core_alerts_are_a_dozen() -> None:
     """All alerts but the dozen have severity info, in the file that may be left out."""
-    core = [path for path in build_index.rule_files() if path.stem != "info"]
-    alerts = {rule["alert"] for path in core for rule in build_index.rules(path) if "alert" in rule}
+    core = [path for path in alert_rules.rule_files() if path.stem != "info"]
+    alerts = {rule["alert"] for path in core for rule in alert_rules.rules(path) if "alert" in rule}
     informing = [
         rule
-        for rule in build_index.rules(build_index.ALERTS / "rules" / "info.yaml")
+        for rule in alert_rules.rules(alert_rules.ALERTS / "rules" / "info.yaml")
         if "alert" in rule
     ]
 
@@ -76,7 +76,7 @@ def test_core_alerts_are_a_dozen() -> None:
 
 def test_rules_stay_short() -> None:
     """All rules can be read in one sitting."""
-    lines = [len(path.read_text().splitlines()) for path in build_index.rule_files()]
+    lines = [len(path.read_text().splitlines()) for path in alert_rules.rule_files()]
 
     assert sum(lines) <= MOST_LINES
 
@@ -96,7 +96,7 @@ def test_alert_is_tested_both_ways(name: str) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_alert_says_what_is_needed_at_night(rule: dict[str, Any]) -> None:
     """Each rule has a known severity, a text, and a runbook that exists."""
-    assert rule["labels"]["severity"] in build_index.SEVERITIES
+    assert rule["labels"]["severity"] in alert_rules.SEVERITIES
     assert set(rule["annotations"]) - PARTS == {"summary", "description", "runbook_url"}
     assert rule["annotations"]["runbook_url"] == f"{RUNBOOK_URL}{rule['alert']}.md"
 
@@ -139,7 +139,7 @@ def test_straggler_runbook_knows_every_stage() -> None:
 
 
 def test_index_is_up_to_date() -> None:
-    """The tables of alerts/README.md are what build_index.py writes."""
-    text = build_index.README.read_text()
+    """The tables of alerts/README.md are what alert_rules.py writes."""
+    text = alert_rules.README.read_text()
 
-    assert text == build_index.with_tables(text), "run python alerts/build_index.py"
+    assert text == alert_rules.with_tables(text), "run python alerts/alert_rules.py"

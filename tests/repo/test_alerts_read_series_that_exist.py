@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import yaml
 
-from alerts import build_index
 from exporter.vocabulary.thresholds import defaults
+from generators.listed import alert_rules
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = sorted((ROOT / "alerts" / "runbooks").glob("*.md"))
@@ -45,14 +45,14 @@ def exposed() -> set[str]:
 
 def recorded() -> set[str]:
     """Return every series that a rule records."""
-    rules = [rule for path in build_index.rule_files() for rule in build_index.rules(path)]
+    rules = [rule for path in alert_rules.rule_files() for rule in alert_rules.rules(path)]
     return {rule["record"] for rule in rules if "record" in rule}
 
 
 def read_by_rules(path: Path) -> set[str]:
     """Return every series that the expressions and the queries in the texts of a file read."""
     queries: list[str] = []
-    for rule in build_index.rules(path):
+    for rule in alert_rules.rules(path):
         queries.append(rule["expr"])
         for text in rule.get("annotations", {}).values():
             queries += QUERY.findall(text)
@@ -61,10 +61,10 @@ def read_by_rules(path: Path) -> set[str]:
 
 def core_files() -> list[Path]:
     """Return the rule files that everybody loads."""
-    return [path for path in build_index.rule_files() if path.stem != OPTIONAL]
+    return [path for path in alert_rules.rule_files() if path.stem != OPTIONAL]
 
 
-@pytest.mark.parametrize("path", build_index.rule_files(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", alert_rules.rule_files(), ids=lambda path: path.stem)
 def test_rules_read_series_that_exist(path: Path) -> None:
     """A metric that is renamed or dropped cannot silence a rule."""
     assert read_by_rules(path) <= exposed() | recorded() | GIVEN
@@ -87,15 +87,15 @@ def test_no_rule_records_what_nobody_reads() -> None:
         "job_kind:rankskew_lost_cost_per_hour:sum",
         "node:rankskew_gpus_lost:sum",
     }
-    read = set().union(*map(read_by_rules, build_index.rule_files()))
+    read = set().union(*map(read_by_rules, alert_rules.rule_files()))
 
     assert recorded() - read == for_people
 
 
 def test_core_does_without_the_optional_file() -> None:
     """An operator who leaves out the information file loses nothing else."""
-    optional = [path for path in build_index.rule_files() if path.stem == OPTIONAL]
-    recorded_there = {rule.get("record") for path in optional for rule in build_index.rules(path)}
+    optional = [path for path in alert_rules.rule_files() if path.stem == OPTIONAL]
+    recorded_there = {rule.get("record") for path in optional for rule in alert_rules.rules(path)}
 
     assert optional
     assert not set().union(*map(read_by_rules, core_files())) & recorded_there
@@ -105,23 +105,23 @@ def test_every_threshold_is_read() -> None:
     """None is left over that changes nothing, in a rule or in an exporter."""
     sources = [path.read_text() for path in (ROOT / "exporter").rglob("*.py")]
     named = {name for name in defaults() if any(f'"{name}"' in source for source in sources)}
-    for rule in (rule for path in build_index.rule_files() for rule in build_index.rules(path)):
+    for rule in (rule for path in alert_rules.rule_files() for rule in alert_rules.rules(path)):
         named |= set(re.findall(rf'{THRESHOLD}\{{name="(\w+)"', rule["expr"]))
 
     assert set(defaults()) == named
 
 
-@pytest.mark.parametrize("path", build_index.rule_files(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", alert_rules.rule_files(), ids=lambda path: path.stem)
 def test_rules_keep_the_cluster(path: Path) -> None:
     """Two clusters in one Thanos or Mimir do not meet, in expressions and in texts."""
     levels = [
         (rule.get("record", rule.get("alert")), level)
-        for rule in build_index.rules(path)
+        for rule in alert_rules.rules(path)
         for _, level in LEVELS.findall(rule["expr"])
     ]
     queries = [
         query
-        for rule in build_index.rules(path)
+        for rule in alert_rules.rules(path)
         for text in rule.get("annotations", {}).values()
         for query in QUERY.findall(text)
         if "job_id=" in query
@@ -135,7 +135,7 @@ def groups() -> list[dict[str, Any]]:
     """Return the groups of all rule files."""
     return [
         group
-        for path in build_index.rule_files()
+        for path in alert_rules.rule_files()
         for group in yaml.safe_load(path.read_text())["groups"]
     ]
 

@@ -87,7 +87,8 @@ def arrows(needs: Needs, shown: Iterable[str]) -> Iterator[str]:
 
 def picture() -> str:
     """Return packages, the folders in them, and what needs what, in Mermaid."""
-    boxes, between_rooms = [], []
+    boxes: list[str] = []
+    between_rooms: list[str] = []
     for name in PACKAGES:
         needs = needs_of_rooms(name)
         folders = sorted(each for each in needs if (ROOT / each.replace(".", "/")).is_dir())

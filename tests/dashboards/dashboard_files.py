@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -43,6 +43,17 @@ class Target:
         # "$1" is label_replace's; Grafana leaves it alone.
         assert not re.search(r"\$\D", expr), f"a variable that no test substitutes: {expr}"
         return expr
+
+
+def dashboard_panels(dashboard: str) -> list[dict[str, Any]]:
+    """Return the panels of the dashboard in the file of that name."""
+    (path,) = (path for path in JSON_FILES if path.stem == dashboard)
+    return panels(path)
+
+
+def named(legend: str, labels: Mapping[str, str]) -> str:
+    """Return the name of a series in a panel."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda label: labels.get(label[1], ""), legend)
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """Every query is valid, reads series that exist, and shows something when there is something."""
 
-import json
 import re
 from dataclasses import replace
 from functools import cache
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.alerts.promtool import promtool
+from tests.alerts.promtool import Expect, assert_rules, promtool
 from tests.dashboards.dashboard_files import ROOT, RULES, Target, metric_names, targets
 from tests.dashboards.simulated import MINUTES, SCRAPE_SECONDS, input_series
 
@@ -104,24 +103,15 @@ def check_results(
     job_id: str, series: list[dict[str, str]], expected: dict[Target, bool], folder: Path
 ) -> None:
     """Let the shipped rules run over *series*; compare which queries have a result."""
-    tests = [
-        {
-            "expr": f"group({target.substituted(job_id, rank=RANK)})",
-            "eval_time": f"{MINUTES}m",
-            "exp_samples": [{"labels": "{}", "value": 1}] if something else [],
-        }
+    asked = [
+        Expect(
+            f"group({target.substituted(job_id, rank=RANK)})",
+            60 * MINUTES,
+            {"{}": 1} if something else {},
+        )
         for target, something in expected.items()
     ]
-    interval = f"{SCRAPE_SECONDS}s"
-    suite = {
-        "rule_files": [str(path) for path in RULES],
-        "evaluation_interval": interval,
-        "tests": [{"interval": interval, "input_series": series, "promql_expr_test": tests}],
-    }
-    path = folder / "suite.yaml"
-    path.write_text(json.dumps(suite), encoding="utf-8")
-    done = promtool("test", "rules", str(path))
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert_rules(folder, series, asked, SCRAPE_SECONDS)
 
 
 def all_but(*empty: set[tuple[str, str]]) -> dict[Target, bool]:

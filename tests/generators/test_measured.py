@@ -1,7 +1,7 @@
 """The tables of measurements tell misses as loudly as hits, and make nothing up.
 
 Each case is what the committed results need not have; those go through every table, too, in
-tests/repo/test_docs_are_fresh.py.
+test_build.py.
 """
 
 import json

@@ -136,10 +136,3 @@ def test_straggler_runbook_knows_every_stage() -> None:
     text = (RUNBOOKS / "RankskewStraggler.md").read_text()
 
     assert set(re.findall(r"^### (\w+)$", text, re.MULTILINE)) == set(STAGES) - {"sync"}
-
-
-def test_index_is_up_to_date() -> None:
-    """The tables of alerts/README.md are what alert_rules.py writes."""
-    text = alert_rules.README.read_text()
-
-    assert text == alert_rules.with_tables(text), "run python alerts/alert_rules.py"

@@ -46,3 +46,15 @@ def gpu_panel(
         .override_by_query("A", [fixed(LATE_COLOUR), *line(2)])
         .override_by_query("B", [shades(WAIT_COLOUR)])
     )
+
+
+def host_panel(
+    title: str, description: str, unit: str, none: str = "Not measured"
+) -> timeseries.Panel:
+    """Return a panel on the host, in which nothing is drawn yet."""
+    return time_panel(title, description, unit, span=8).height(7).no_value(none)
+
+
+def rate(counter: str, selector: str = NODE) -> str:
+    """Return the rate of a *counter* of the host."""
+    return f"rate(rankskew_node_{counter}{{{selector}}}[$__rate_interval])"

@@ -16,11 +16,6 @@ _CLUSTER: Final = f"{_KEPT}&${{cluster:queryparam}}"
 _JOB: Final = f"{_CLUSTER}&${{job_id:queryparam}}"
 
 
-def to_job(job_id: str) -> Override:
-    """Return a link to a job; *job_id* is such as LABEL % "job_id"."""
-    return _link("Open this job", f"/d/{uid('job')}?{_CLUSTER}&var-job_id={job_id}")
-
-
 def to_rank(rank: str) -> Override:
     """Return a link from a dashboard with a job to one of its ranks."""
     return _link("Open this rank", f"/d/{uid('rank')}?{_JOB}&var-rank={rank}")

@@ -3,7 +3,7 @@
 Late is red and waiting is blue in every panel; a stage has one colour, as on the live page.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from grafana_foundation_sdk.builders import (
@@ -32,6 +32,8 @@ STAGE_COLOURS: Final = {name: stage.colour.upper() for name, stage in words.STAG
 POINTS_OF_ALL: Final = 60
 
 Override = models.DynamicConfigValue
+# A query over time, the name of its series, and how they differ from other lines.
+Line = tuple[str, str, Sequence[Override]]
 
 
 def query(expr: str, legend: str = "", ref: str = "A") -> prometheus.Dataquery:
@@ -51,6 +53,15 @@ def rows(expr: str, ref: str = "A") -> prometheus.Dataquery:
 
 def _query(expr: str, ref: str) -> prometheus.Dataquery:
     return prometheus.Dataquery().datasource(DATASOURCE).ref_id(ref).expr(expr)
+
+
+def drawn(panel: timeseries.Panel, *lines: Line) -> timeseries.Panel:
+    """Draw *lines*, and give each its own overrides."""
+    for ref, (expr, legend, overrides) in zip("ABCDEFGH", lines, strict=False):
+        panel.with_target(query(expr, legend, ref))
+        if overrides:
+            panel.override_by_query(ref, list(overrides))
+    return panel
 
 
 def figure_size(pixels: int = 28) -> common.VizTextDisplayOptions:

@@ -20,12 +20,3 @@ def as_series(state: str) -> list[Override]:
     """Return the overrides for a series whose name is *state*."""
     word, colour = STATES[state]
     return [Override(id_val="displayName", value=word), fixed(colour)]
-
-
-def as_values() -> Override:
-    """Return the override that shows fields with the name of a state as its word and colour."""
-    words = {
-        state: {"text": word, "color": colour, "index": index}
-        for index, (state, (word, colour)) in enumerate(STATES.items())
-    }
-    return Override(id_val="mappings", value=[{"type": "value", "options": words}])

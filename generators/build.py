@@ -3,13 +3,13 @@
 `python -m generators.build` writes the pages; `--check` exits 1 if a committed one is stale.
 """
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Final
 
+from generators.files import ROOT, text_of, write_or_check
 from generators.listed import (
     alert_rules,
     commands,
@@ -35,8 +35,6 @@ from generators.measured import (
 )
 from generators.measured.results import sample
 from rankskew.diagnose.advice import advice
-
-ROOT: Final = Path(__file__).parents[1]
 
 Part = Callable[[], str]
 
@@ -114,32 +112,18 @@ PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
 }
 
 
-def stale() -> dict[Path, str]:
-    """Return the pages that are out of date, with their new text."""
-    old = {name: _text(ROOT / name) for name in (*WHOLE, *PARTS)}
-    new = {name: generate() for name, generate in WHOLE.items()}
+def texts() -> dict[Path, str]:
+    """Return what each generated page should be."""
+    new = {ROOT / name: generate() for name, generate in WHOLE.items()}
     for name, parts in PARTS.items():
-        new[name] = fill(old[name], {marker: part() for marker, part in parts.items()})
-    return {ROOT / name: text for name, text in new.items() if text != old[name]}
-
-
-def _text(path: Path) -> str:
-    return path.read_text() if path.exists() else ""
+        filled = {marker: part() for marker, part in parts.items()}
+        new[ROOT / name] = fill(text_of(ROOT / name), filled)
+    return new
 
 
 def main() -> int:
     """Write the pages, or with --check print which are stale."""
-    parser = argparse.ArgumentParser(description="Generate what pages list.")
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if stale")
-    check = parser.parse_args().check
-    pages = stale()
-    if check:
-        for path in pages:
-            print(f"stale: {path.relative_to(ROOT)}; run `make docs` and commit", file=sys.stderr)
-        return 1 if pages else 0
-    for path, text in pages.items():
-        path.write_text(text)
-    return 0
+    return write_or_check(texts(), "make docs")
 
 
 if __name__ == "__main__":

@@ -7,14 +7,16 @@ from grafana_foundation_sdk.builders import common, dashboard, stat, timeseries
 from dashboards.fleet.jobs import jobs
 from dashboards.fleet.nodes import alerts, nodes
 from dashboards.fleet.series import COST, JOB, LOST, STATE, UNPROBED, WORLD
-from dashboards.shared.board import board, firing
+from dashboards.shared.board import board, filled, firing
 from dashboards.shared.panels import (
     LATE_COLOUR,
     Override,
+    drawn,
     fixed,
     instant,
     query,
     shades,
+    shown,
     stacked_panel,
     stat_panel,
 )
@@ -44,18 +46,13 @@ def fleet_dashboard() -> dashboard.Dashboard:
         "Every job and node: which of them lose GPUs, how much that costs, and where to look.",
         CLUSTER,
     ).with_variable(cluster_variable())
-    for figure in (_gpus(), _lost(), _money(), _alerts(), _states()):
-        fleet.with_panel(figure)
-    fleet.with_panel(jobs())
-    for panel in (_lost_by_job(), _jobs_by_state()):
-        fleet.with_panel(panel)
-    for part in (nodes(), alerts()):
-        fleet.with_panel(part)
-    return fleet
+    figures = (_gpus(), _lost(), _money(), _alerts(), _states())
+    over_time = (_lost_by_job(), _jobs_by_state())
+    return filled(fleet, (*figures, jobs(), *over_time, nodes(), alerts()), {})
 
 
 def _gpus() -> stat.Panel:
-    return (
+    return shown(
         stat_panel(
             "GPUs",
             "GPUs that jobs train on, and GPUs that all nodes have. A job with the probe counts "
@@ -64,14 +61,14 @@ def _gpus() -> stat.Panel:
             span=6,
         )
         .decimals(0)
-        .no_value("–")
-        .with_target(instant(f"sum({WORLD} or {UNPROBED})", "in jobs"))
-        .with_target(instant(f"sum(rankskew_gpus_visible{{{CLUSTER}}})", "on all nodes", "B"))
+        .no_value("–"),
+        (f"sum({WORLD} or {UNPROBED})", "in jobs", []),
+        (f"sum(rankskew_gpus_visible{{{CLUSTER}}})", "on all nodes", []),
     )
 
 
 def _lost() -> stat.Panel:
-    return (
+    return shown(
         stat_panel(
             "GPUs lost now",
             "GPUs that do nothing but wait, for any reason, mean of the last minute, and their "
@@ -80,27 +77,29 @@ def _lost() -> stat.Panel:
             span=6,
         )
         .decimals(1)
-        .no_value("No job judged")
-        .with_target(instant(f"sum({LOST})", "lost"))
-        .with_target(instant(f"sum({LOST}) / sum({WORLD} and {JOB} {LOST})", "of the GPUs", "B"))
-        .override_by_query("B", [Override(id_val="unit", value="percentunit")])
+        .no_value("No job judged"),
+        (f"sum({LOST})", "lost", []),
+        (
+            f"sum({LOST}) / sum({WORLD} and {JOB} {LOST})",
+            "of the GPUs",
+            [Override(id_val="unit", value="percentunit")],
+        ),
     )
 
 
 def _money() -> stat.Panel:
     # A subquery, because who evaluates these rules more often than each minute adds up more.
     minutes = f"sum_over_time(sum({COST})[$__range:1m])"
-    return (
+    return shown(
         stat_panel(
             "Money lost",
             "US$ for GPUs that do nothing but wait: per hour now, and over the time range above. "
             "GPUs lost times the price of a GPU hour; nothing until you record one.",
             "currencyUSD",
             span=6,
-        )
-        .no_value("–")
-        .with_target(instant(f"sum({COST})", "per hour"))
-        .with_target(instant(f"{minutes} / 60", "in this range", "B"))
+        ).no_value("–"),
+        (f"sum({COST})", "per hour", []),
+        (f"{minutes} / 60", "in this range", []),
     )
 
 
@@ -140,7 +139,7 @@ def _states() -> stat.Panel:
 
 
 def _lost_by_job() -> timeseries.Panel:
-    return (
+    return drawn(
         stacked_panel(
             "GPUs lost, by job",
             "GPUs that do nothing but wait, of the ten jobs that lost most at their worst, and "
@@ -148,12 +147,9 @@ def _lost_by_job() -> timeseries.Panel:
             "none",
             span=12,
             colours={},
-        )
-        .no_value("No job is judged")
-        .with_target(query(f"{LOST} and {JOB} {COSTLIEST}", "{{job_id}}"))
-        .with_target(query(f"sum({LOST} unless {JOB} {COSTLIEST}) > 0.05", "others", "B"))
-        .override_by_query("A", [shades(LATE_COLOUR)])
-        .override_by_query("B", [fixed("#8E99A8")])
+        ).no_value("No job is judged"),
+        (f"{LOST} and {JOB} {COSTLIEST}", "{{job_id}}", [shades(LATE_COLOUR)]),
+        (f"sum({LOST} unless {JOB} {COSTLIEST}) > 0.05", "others", [fixed("#8E99A8")]),
     )
 
 

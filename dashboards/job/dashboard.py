@@ -15,7 +15,7 @@ from dashboards.job.over_time import (
     wait_heatmap,
 )
 from dashboards.job.series import NOBODY
-from dashboards.shared.board import board, events, lifecycle, restarts
+from dashboards.shared.board import board, events, filled, lifecycle, restarts
 from dashboards.shared.causes import why_late
 from dashboards.shared.variables import JOB, cluster_variable, job_variable
 
@@ -34,24 +34,14 @@ def job_dashboard() -> dashboard.Dashboard:
         .with_variable(cluster_variable())
         .with_variable(job_variable())
     )
-    for panel in (
-        *figures(),
-        state_over_time(),
-        lost_by_kind(),
-        lost_by_rank_and_stage(),
-        late_ranks(),
-        why_late(JOB, NOBODY),
-    ):
-        job.with_panel(panel)
-    for title, panels in (
-        ("How the late rank differs from its peers", difference_panels()),
-        ("Is the job hanging?", hang_panels()),
-        ("The run so far", (late_over_time(), wait_heatmap(), *run_panels())),
-        ("GPUs of the ranks", gpu_panels()),
-    ):
-        job.with_row(dashboard.Row(title))
-        for panel in panels:
-            job.with_panel(panel)
+    losses = (lost_by_kind(), lost_by_rank_and_stage(), late_ranks(), why_late(JOB, NOBODY))
+    rows = {
+        "How the late rank differs from its peers": difference_panels(),
+        "Is the job hanging?": hang_panels(),
+        "The run so far": (late_over_time(), wait_heatmap(), *run_panels()),
+        "GPUs of the ranks": gpu_panels(),
+    }
+    filled(job, (*figures(), state_over_time(), *losses), rows)
     for title, hidden in (
         ("Symmetry", symmetry_panels()),
         ("Input and work", input_panels()),

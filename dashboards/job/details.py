@@ -27,9 +27,9 @@ from dashboards.shared.panels import (
     WAIT_COLOUR,
     coloured_from,
     column,
+    drawn,
     fixed,
     line,
-    query,
     rows,
     stacked_panel,
     table_panel,
@@ -65,23 +65,18 @@ def _late_stage() -> timeseries.Panel:
         "s",
         span=12,
     )
-    return (
-        panel.no_value(NOBODY)
-        .with_target(
-            query(
-                f"{stages()} and on (cluster, peer_group, rank, stage) {LATE}",
-                "rank {{rank}} {{stage}}",
-            )
-        )
-        .with_target(
-            query(
-                peers(f"({stages()} and {stage} {LATE})", ", stage"),
-                "median of its peers, {{stage}}",
-                "B",
-            )
-        )
-        .override_by_query("A", [fixed(LATE_COLOUR), *line(3)])
-        .override_by_query("B", [fixed(PEERS_COLOUR), *line(2, dashed=True)])
+    return drawn(
+        panel.no_value(NOBODY),
+        (
+            f"{stages()} and on (cluster, peer_group, rank, stage) {LATE}",
+            "rank {{rank}} {{stage}}",
+            [fixed(LATE_COLOUR), *line(3)],
+        ),
+        (
+            peers(f"({stages()} and {stage} {LATE})", ", stage"),
+            "median of its peers, {{stage}}",
+            [fixed(PEERS_COLOUR), *line(2, dashed=True)],
+        ),
     )
 
 
@@ -139,7 +134,7 @@ def _wait() -> timeseries.Panel:
 
 
 def _ranks_by_stage() -> timeseries.Panel:
-    return (
+    return drawn(
         stacked_panel(
             "Where the ranks are stuck",
             "Number of ranks that have been in one stage for ten seconds or more, or are silent. "
@@ -149,10 +144,9 @@ def _ranks_by_stage() -> timeseries.Panel:
             colours={f"^{stage}$": colour for stage, colour in STAGE_COLOURS.items()},
         )
         .decimals(0)
-        .no_value(NOT_STUCK)
-        .with_target(query(f"count by (cluster, stage) ({STUCK})", "{{stage}}"))
-        .with_target(query(f"count by (cluster) ({SILENT})", "silent", "B"))
-        .override_by_query("B", [fixed(PEERS_COLOUR)])
+        .no_value(NOT_STUCK),
+        (f"count by (cluster, stage) ({STUCK})", "{{stage}}", []),
+        (f"count by (cluster) ({SILENT})", "silent", [fixed(PEERS_COLOUR)]),
     )
 
 
@@ -189,16 +183,14 @@ def _outside_sync() -> table.Panel:
 
 
 def _quiet() -> timeseries.Panel:
-    return (
+    return drawn(
         time_panel(
             "Time since the last activity",
             "Time since any rank finished a step, and since the last report of the rank that has "
             "been silent longest, each measured on its own node.",
             "s",
             span=7,
-        )
-        .with_target(query(SINCE_LAST_STEP, "last step of any rank", "A"))
-        .with_target(query(f"max by (cluster) ({SILENT})", "longest silent rank", "B"))
-        .override_by_query("A", [*coloured_from(60, LATE_COLOUR), *line(2)])
-        .override_by_query("B", [fixed(WAIT_COLOUR), *line(2)])
+        ),
+        (SINCE_LAST_STEP, "last step of any rank", [*coloured_from(60, LATE_COLOUR), *line(2)]),
+        (f"max by (cluster) ({SILENT})", "longest silent rank", [fixed(WAIT_COLOUR), *line(2)]),
     )

@@ -26,6 +26,7 @@ from dashboards.shared.panels import (
     fixed,
     instant,
     sentence_panel,
+    shown,
     stat_panel,
     steps,
 )
@@ -70,7 +71,7 @@ def _gpus_lost() -> stat.Panel:
     of_all = f"job:rankskew_world_size:max{{{JOB}}}"
     share = f"({lost} / {of_all})"
     told = in_state(share, "hung|slow_node|straggler|rotating")
-    return (
+    return shown(
         sentence_panel(
             "GPUs lost",
             "GPUs that do nothing but wait for any reason, communication included, out of all "
@@ -78,18 +79,15 @@ def _gpus_lost() -> stat.Panel:
             "are to blame, from 5 % of the job on in red.",
             span=3,
             size=24,
-        )
-        .thresholds(steps(("text", None), (ORANGE, 0.001), (LATE_COLOUR, 0.05)))
-        .with_target(
-            instant(
-                f"({told} or 0 * {share})"
-                f" * {ON_JOB} group_left (lost) {figure_as('lost', f'round({lost}, 0.1)')}"
-                f" * {ON_JOB} group_left (all) {figure_as('all', of_all)}",
-                "{{lost}} of {{all}}",
-                "A",
-            )
-        )
-        .with_target(instant(f"0 * {STATE} unless {ON_JOB} {share}", "–", "B"))
+        ).thresholds(steps(("text", None), (ORANGE, 0.001), (LATE_COLOUR, 0.05))),
+        (
+            f"({told} or 0 * {share})"
+            f" * {ON_JOB} group_left (lost) {figure_as('lost', f'round({lost}, 0.1)')}"
+            f" * {ON_JOB} group_left (all) {figure_as('all', of_all)}",
+            "{{lost}} of {{all}}",
+            [],
+        ),
+        (f"0 * {STATE} unless {ON_JOB} {share}", "–", []),
     )
 
 
@@ -111,7 +109,7 @@ def _lost_cost() -> stat.Panel:
 
 
 def _step_time() -> stat.Panel:
-    return (
+    return shown(
         stat_panel(
             "Step",
             "Mean time from one release to the next, that time divided by the time without the "
@@ -122,19 +120,18 @@ def _step_time() -> stat.Panel:
             span=3,
         )
         .text(figure_size(16))
-        .no_value("–")
-        .with_target(instant(f"job:rankskew_step_seconds:max{{{JOB}}} unless {HUNG}", "takes", "A"))
-        .with_target(instant(f"job:rankskew_slowdown:max{{{JOB}}} unless {HUNG}", "slowdown", "B"))
-        .with_target(instant(f"{SINCE_LAST_STEP} > 10", "since the last", "C"))
-        .override_by_query(
-            "B",
+        .no_value("–"),
+        (f"job:rankskew_step_seconds:max{{{JOB}}} unless {HUNG}", "takes", []),
+        (
+            f"job:rankskew_slowdown:max{{{JOB}}} unless {HUNG}",
+            "slowdown",
             [
                 Override(id_val="unit", value="suffix:×"),
                 Override(id_val="decimals", value=2),
                 *coloured_from(1.01, LATE_COLOUR),
             ],
-        )
-        .override_by_query("C", coloured_from(60, LATE_COLOUR))
+        ),
+        (f"{SINCE_LAST_STEP} > 10", "since the last", coloured_from(60, LATE_COLOUR)),
     )
 
 
@@ -145,7 +142,7 @@ def _judged() -> stat.Panel:
     reason = f"bottomk(1, {coded(reasons, 'reason', REASONS)})"
     sourced = f"{judged} * {ON_JOB} group_left (judge) {JUDGE} or {ON_JOB} {judged}"
     valid = f"({sourced}) unless {ON_JOB} ({HUNG} or {reasons})"
-    return (
+    return shown(
         stat_panel(
             "Judged",
             "Share of the job's ranks that are judged, 0 if it hangs or cannot be judged, and "
@@ -158,13 +155,10 @@ def _judged() -> stat.Panel:
         )
         .thresholds(steps(("text", None), (ORANGE, 0.0), ("text", 0.995)))
         .text(figure_size(18))
-        .no_value("–")
-        .with_target(
-            instant(f'label_replace({valid}, "by", "by $1", "judge", "(.+)")', "{{by}}", "A")
-        )
-        .with_target(instant(f"0 * {words(reason, 'reason')}", "{{reason}}", "B"))
-        .with_target(instant(f"0 * {HUNG} unless {ON_JOB} {reasons}", "it hangs", "C"))
-        .override_by_query("B", [fixed(ORANGE)])
+        .no_value("–"),
+        (f'label_replace({valid}, "by", "by $1", "judge", "(.+)")', "{{by}}", []),
+        (f"0 * {words(reason, 'reason')}", "{{reason}}", [fixed(ORANGE)]),
+        (f"0 * {HUNG} unless {ON_JOB} {reasons}", "it hangs", []),
     )
 
 

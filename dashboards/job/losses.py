@@ -25,6 +25,7 @@ from dashboards.shared.panels import (
     STAGE_COLOURS,
     Override,
     column,
+    drawn,
     query,
     rows,
     stacked_panel,
@@ -55,7 +56,7 @@ def lost_by_kind() -> timeseries.Panel:
 
 def lost_by_rank_and_stage() -> timeseries.Panel:
     """Return the cost of each late rank over time, in the colour of its stage."""
-    return (
+    return drawn(
         stacked_panel(
             "GPUs lost, by rank and stage",
             "The cost of each late rank, in the stage in which it falls behind; the colour shows "
@@ -64,26 +65,20 @@ def lost_by_rank_and_stage() -> timeseries.Panel:
             "none",
             span=12,
             colours={f" {stage}$": colour for stage, colour in STAGE_COLOURS.items()},
-        )
-        .no_value(NOBODY)
-        .with_target(
-            query(
-                f"sum by (cluster, rank, stage) ({LOST_BY_STAGE}"
-                " and on (cluster, peer_group, rank, stage)"
-                f" topk(10, max_over_time({LOST_BY_STAGE}[1h]{AT_END}) > 0.02))",
-                "rank {{rank}} {{stage}}",
-            )
-        )
-        .with_target(
-            query(
-                f"{ROTATING_BY_STAGE} and on (cluster, stage)"
-                f" max_over_time({ROTATING_BY_STAGE}[1h]{AT_END}) > 0.02",
-                "no stable leader {{stage}}",
-                "B",
-            )
-        )
-        .override_by_query("A", [to_rank(LABEL % "rank")])
-        .override_by_query("B", [Override(id_val="custom.fillOpacity", value=25)])
+        ).no_value(NOBODY),
+        (
+            f"sum by (cluster, rank, stage) ({LOST_BY_STAGE}"
+            " and on (cluster, peer_group, rank, stage)"
+            f" topk(10, max_over_time({LOST_BY_STAGE}[1h]{AT_END}) > 0.02))",
+            "rank {{rank}} {{stage}}",
+            [to_rank(LABEL % "rank")],
+        ),
+        (
+            f"{ROTATING_BY_STAGE} and on (cluster, stage)"
+            f" max_over_time({ROTATING_BY_STAGE}[1h]{AT_END}) > 0.02",
+            "no stable leader {{stage}}",
+            [Override(id_val="custom.fillOpacity", value=25)],
+        ),
     )
 
 

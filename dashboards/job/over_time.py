@@ -23,6 +23,7 @@ from dashboards.shared.panels import (
     WAIT_COLOUR,
     Override,
     coloured_from,
+    drawn,
     fixed,
     line,
     query,
@@ -60,7 +61,7 @@ def late_over_time() -> statetimeline.Panel:
     """Return the stage in which each late rank was late, over time."""
     lately = f"topk({LANES}, max_over_time({LOST}[1h]{AT_END}))"
     stage = f"max by (cluster, peer_group, rank) ({coded(LATE, 'stage', STAGE_COLOURS)})"
-    return (
+    return drawn(
         timeline_panel(
             "Late ranks over time, by stage",
             f"The {LANES} ranks that cost most in the last hour of the range, each in the colour "
@@ -69,10 +70,8 @@ def late_over_time() -> statetimeline.Panel:
             span=12,
             height=10,
             values=STAGE_VALUES,
-        )
-        .no_value("No late rank was seen")
-        .with_target(query(f"{stage} and {RANK} {lately}", "rank {{rank}}"))
-        .override_by_query("A", [to_rank(LABEL % "rank")])
+        ).no_value("No late rank was seen"),
+        (f"{stage} and {RANK} {lately}", "rank {{rank}}", [to_rank(LABEL % "rank")]),
     )
 
 
@@ -100,7 +99,7 @@ def run_panels() -> Sequence[timeseries.Panel]:
 
 def _efficiency() -> timeseries.Panel:
     lost, of_all = f"job:rankskew_gpus_lost:sum{{{JOB}}}", f"job:rankskew_world_size:max{{{JOB}}}"
-    return (
+    return drawn(
         time_panel(
             "Efficiency",
             "Share of the job's GPUs that did not merely wait, over the run: 1 minus GPUs lost "
@@ -109,14 +108,13 @@ def _efficiency() -> timeseries.Panel:
             span=6,
         )
         .max(1)
-        .no_value("No rank of this job can be judged")
-        .with_target(query(f"1 - {lost} / {of_all}", "efficiency"))
-        .override_by_query("A", [fixed(GREEN), *line(2)])
+        .no_value("No rank of this job can be judged"),
+        (f"1 - {lost} / {of_all}", "efficiency", [fixed(GREEN), *line(2)]),
     )
 
 
 def _slowdown() -> timeseries.Panel:
-    return (
+    return drawn(
         time_panel(
             "Step time and slowdown",
             "The mean length of a step, and (on the right) that length divided by the length "
@@ -124,13 +122,15 @@ def _slowdown() -> timeseries.Panel:
             "communication for all ranks.",
             "s",
             span=6,
-        )
-        .no_value("No step was finished")
-        .with_target(query(f"job:rankskew_step_seconds:max{{{JOB}}} unless {HUNG}", "step", "A"))
-        .with_target(query(f"job:rankskew_slowdown:max{{{JOB}}} unless {HUNG}", "slowdown", "B"))
-        .override_by_query("A", [fixed(PEERS_COLOUR), *line(2)])
-        .override_by_query(
-            "B",
+        ).no_value("No step was finished"),
+        (
+            f"job:rankskew_step_seconds:max{{{JOB}}} unless {HUNG}",
+            "step",
+            [fixed(PEERS_COLOUR), *line(2)],
+        ),
+        (
+            f"job:rankskew_slowdown:max{{{JOB}}} unless {HUNG}",
+            "slowdown",
             [
                 *coloured_from(1.01, LATE_COLOUR),
                 *line(2),
@@ -138,7 +138,7 @@ def _slowdown() -> timeseries.Panel:
                 Override(id_val="unit", value="suffix:×"),
                 Override(id_val="min", value=1),
             ],
-        )
+        ),
     )
 
 
@@ -146,19 +146,16 @@ def _throughput() -> timeseries.Panel:
     def rate(counter: str) -> str:
         return f"sum by (cluster) (rate({counter}{{{JOB}}}[$__rate_interval]))"
 
-    return (
+    return drawn(
         time_panel(
             "Throughput",
             "Samples and (on the right) tokens that all ranks together train on per second, "
             "padding included. Only known if the training loop reports them.",
             "short",
             span=6,
-        )
-        .no_value("The training loop reports neither samples nor tokens")
-        .with_target(query(rate("rankskew_samples_total"), "samples/s", "A"))
-        .with_target(query(rate("rankskew_tokens_total"), "tokens/s", "B"))
-        .override_by_query("A", [fixed(GREEN), *line(2)])
-        .override_by_query("B", [fixed(WAIT_COLOUR), *line(2), RIGHT])
+        ).no_value("The training loop reports neither samples nor tokens"),
+        (rate("rankskew_samples_total"), "samples/s", [fixed(GREEN), *line(2)]),
+        (rate("rankskew_tokens_total"), "tokens/s", [fixed(WAIT_COLOUR), *line(2), RIGHT]),
     )
 
 
@@ -168,7 +165,7 @@ def _changes() -> timeseries.Panel:
     none = f"sum by (cluster) ({none})"
     drift = f"count by (cluster) (job_runtime:rankskew_ranks:count{{{JOB}}}) - 1"
     restarts = f"resets(job:rankskew_run_seconds:max{{{JOB}}}[$__rate_interval])"
-    return (
+    return drawn(
         time_panel(
             "What changed",
             "Steps in these lines are changes: how many ranks are late or not seen, how many "
@@ -179,13 +176,9 @@ def _changes() -> timeseries.Panel:
         )
         .decimals(0)
         .axis_soft_max(4)
-        .no_value("Nothing is known")
-        .with_target(query(f"{late} or {none}", "late ranks", "A"))
-        .with_target(query(f"job:rankskew_ranks_missing:sum{{{JOB}}}", "ranks not seen", "B"))
-        .with_target(query(drift, "other runtimes", "C"))
-        .with_target(query(f"{restarts} > 0", "restarts", "D"))
-        .override_by_query("A", [fixed(LATE_COLOUR), *line(2)])
-        .override_by_query("B", [fixed(ORANGE), *line(2)])
-        .override_by_query("C", [fixed("#B877D9"), *line(2)])
-        .override_by_query("D", [fixed(PEERS_COLOUR), *line(3)])
+        .no_value("Nothing is known"),
+        (f"{late} or {none}", "late ranks", [fixed(LATE_COLOUR), *line(2)]),
+        (f"job:rankskew_ranks_missing:sum{{{JOB}}}", "ranks not seen", [fixed(ORANGE), *line(2)]),
+        (drift, "other runtimes", [fixed("#B877D9"), *line(2)]),
+        (f"{restarts} > 0", "restarts", [fixed(PEERS_COLOUR), *line(3)]),
     )

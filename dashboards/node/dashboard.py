@@ -7,7 +7,7 @@ from dashboards.node.figures import figures, tables
 from dashboards.node.gpus import errors, heat, links, work
 from dashboards.node.host import host
 from dashboards.node.slow import slow
-from dashboards.shared.board import board
+from dashboards.shared.board import board, filled
 from dashboards.shared.panels import DATASOURCE
 from dashboards.shared.variables import NODE, cluster_variable, instance_variable
 
@@ -22,21 +22,14 @@ def node_dashboard() -> dashboard.Dashboard:
         .with_variable(instance_variable())
         .with_variable(_gpu_variable())
     )
-    for figure in figures():
-        node.with_panel(figure)
-    for table in tables():
-        node.with_panel(table)
-    for title, panels in (
-        ("Work and memory", work()),
-        ("Heat, power and clocks", heat()),
-        ("Links", links()),
-        ("Errors", errors()),
-        ("Host", (*host(), *slow())),
-    ):
-        node.with_row(dashboard.Row(title))
-        for panel in panels:
-            node.with_panel(panel)
-    return node
+    rows = {
+        "Work and memory": work(),
+        "Heat, power and clocks": heat(),
+        "Links": links(),
+        "Errors": errors(),
+        "Host": (*host(), *slow()),
+    }
+    return filled(node, (*figures(), *tables()), rows)
 
 
 def _gpu_variable() -> dashboard.QueryVariable:

@@ -15,6 +15,7 @@ from dashboards.shared.panels import (
     fixed,
     instant,
     rows,
+    shown,
     stat_panel,
     table_panel,
 )
@@ -48,26 +49,24 @@ def tables() -> Sequence[table.Panel]:
 def _gpus_up() -> stat.Panel:
     up = f"sum(rankskew_gpu_up{{{NODE}}})"
     expected = f"sum(rankskew_gpus_expected{{{NODE}}})"
-    return (
+    return shown(
         stat_panel(
             "GPUs up",
             "GPUs that answer, and GPUs that this node should have: those given by "
             "--gpus.expected, or all that were ever seen on it.",
             "none",
             span=4,
-        )
-        .no_value("No GPU is read")
-        .with_target(instant(up, "up"))
-        .with_target(instant(expected, "expected", "B"))
-        .with_target(instant(f"{expected} - {up} > 0", "missing", "C"))
-        .override_by_query("C", [fixed(LATE_COLOUR)])
+        ).no_value("No GPU is read"),
+        (up, "up", []),
+        (expected, "expected", []),
+        (f"{expected} - {up} > 0", "missing", [fixed(LATE_COLOUR)]),
     )
 
 
 def _faults() -> stat.Panel:
     gpus = f"group by (fault, gpu_uuid) ({FAULT})"
     none = f"0 * count(rankskew_gpu_up{{{NODE}}}) unless on () count({FAULT})"
-    return (
+    return shown(
         stat_panel(
             "GPUs with faults",
             "GPUs with each kind of fault, as the exporter of the node finds them: lost, memory, "
@@ -75,11 +74,9 @@ def _faults() -> stat.Panel:
             "foreign process, several ranks on one GPU, and so on.",
             "none",
             span=5,
-        )
-        .no_value("–")
-        .with_target(instant(f"count by (fault) ({gpus})", "{{fault}}"))
-        .with_target(instant(none, "of any kind", "B"))
-        .override_by_query("A", [fixed(LATE_COLOUR)])
+        ).no_value("–"),
+        (f"count by (fault) ({gpus})", "{{fault}}", [fixed(LATE_COLOUR)]),
+        (none, "of any kind", []),
     )
 
 
@@ -101,7 +98,7 @@ def _ranks() -> stat.Panel:
 
 
 def _lost() -> stat.Panel:
-    return (
+    return shown(
         stat_panel(
             "GPUs lost because of this node",
             "GPUs, on all nodes, that do nothing but wait for ranks on this one, and what they "
@@ -110,40 +107,36 @@ def _lost() -> stat.Panel:
             span=5,
         )
         .decimals(1)
-        .no_value("None known")
-        .with_target(instant(f"sum({LOST} or {HUNG})", "GPUs"))
-        .with_target(instant(f"sum(({LOST} or {HUNG}) * {PRICED})", "per hour", "B"))
-        .override_by_query("A", coloured_from(0.05, LATE_COLOUR))
-        .override_by_query(
-            "B",
+        .no_value("None known"),
+        (f"sum({LOST} or {HUNG})", "GPUs", coloured_from(0.05, LATE_COLOUR)),
+        (
+            f"sum(({LOST} or {HUNG}) * {PRICED})",
+            "per hour",
             [Override(id_val="unit", value="currencyUSD"), Override(id_val="decimals", value=0)],
-        )
+        ),
     )
 
 
 def _exporter() -> stat.Panel:
     exporters = seen(NODE)
-    return (
+    return shown(
         stat_panel(
             "Exporter",
             "Whether the exporter of this node answered the last scrape, and how long ago it read "
             "the GPUs; it does so about once a second.",
             "s",
             span=5,
-        )
-        .no_value("Never seen")
-        .with_target(
-            instant(f"min(up{{{NODE}}} and on (cluster, job, instance) {exporters})", "exporter")
-        )
-        .with_target(
-            instant(
-                f"max(time() - rankskew_nvml_sample_timestamp_seconds{{{NODE}}})",
-                "since GPUs were read",
-                "B",
-            )
-        )
-        .override_by_query("A", marked(UP)[:1])
-        .override_by_query("B", coloured_from(60, LATE_COLOUR))
+        ).no_value("Never seen"),
+        (
+            f"min(up{{{NODE}}} and on (cluster, job, instance) {exporters})",
+            "exporter",
+            marked(UP)[:1],
+        ),
+        (
+            f"max(time() - rankskew_nvml_sample_timestamp_seconds{{{NODE}}})",
+            "since GPUs were read",
+            coloured_from(60, LATE_COLOUR),
+        ),
     )
 
 

@@ -9,6 +9,7 @@ from dashboards.node.series import GPU, gpu_panel
 from dashboards.shared.panels import (
     LATE_COLOUR,
     PEERS_COLOUR,
+    drawn,
     fixed,
     line,
     query,
@@ -233,7 +234,7 @@ def _limit(panel: timeseries.Panel, series: str, legend: str) -> timeseries.Pane
 
 
 def _throttled() -> timeseries.Panel:
-    return (
+    return drawn(
         time_panel(
             "Throttled, by reason",
             "Share of the time for which a GPU's clocks were throttled, by reason. A power cap is "
@@ -244,16 +245,14 @@ def _throttled() -> timeseries.Panel:
         )
         .height(7)
         .max(1)
-        .no_value("No GPU is throttled, or none is measured")
-        .with_target(
-            query(
-                "topk(10, rate(rankskew_gpu_throttle_seconds_total"
-                f'{{reason=~"sw_power_cap|sync_boost|.+_slowdown",{GPU}}}[$__rate_interval])'
-                " > 0.01)",
-                "GPU {{gpu}} {{reason}}",
-            )
-        )
-        .override_by_query("A", [shades(ORANGE)])
+        .no_value("No GPU is throttled, or none is measured"),
+        (
+            "topk(10, rate(rankskew_gpu_throttle_seconds_total"
+            f'{{reason=~"sw_power_cap|sync_boost|.+_slowdown",{GPU}}}[$__rate_interval])'
+            " > 0.01)",
+            "GPU {{gpu}} {{reason}}",
+            [shades(ORANGE)],
+        ),
     )
 
 

@@ -7,9 +7,9 @@ from grafana_foundation_sdk.builders import timeseries
 from dashboards.shared.panels import (
     LATE_COLOUR,
     WAIT_COLOUR,
+    drawn,
     fixed,
     line,
-    query,
     shades,
     time_panel,
 )
@@ -37,14 +37,14 @@ def gpu_panel(
     title: str, description: str, unit: str, series: str, none: str, span: int = 8
 ) -> timeseries.Panel:
     """Return a line for each GPU of *series*: red while it is faulty or its rank is late."""
-    return (
-        time_panel(title, description, unit, span)
-        .height(7)
-        .no_value(none)
-        .with_target(query(f"({series}) and {OF_GPU} {TROUBLED}", "GPU {{gpu}} (late or faulty)"))
-        .with_target(query(f"({series}) unless {OF_GPU} {TROUBLED}", "GPU {{gpu}}", "B"))
-        .override_by_query("A", [fixed(LATE_COLOUR), *line(2)])
-        .override_by_query("B", [shades(WAIT_COLOUR)])
+    return drawn(
+        time_panel(title, description, unit, span).height(7).no_value(none),
+        (
+            f"({series}) and {OF_GPU} {TROUBLED}",
+            "GPU {{gpu}} (late or faulty)",
+            [fixed(LATE_COLOUR), *line(2)],
+        ),
+        (f"({series}) unless {OF_GPU} {TROUBLED}", "GPU {{gpu}}", [shades(WAIT_COLOUR)]),
     )
 
 

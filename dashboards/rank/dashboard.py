@@ -13,7 +13,7 @@ from dashboards.rank.panels import (
     throttled,
 )
 from dashboards.rank.peers import GPU, HOST, STEPS, beside
-from dashboards.shared.board import board, events, lifecycle, restarts
+from dashboards.shared.board import board, events, filled, lifecycle, restarts
 from dashboards.shared.causes import why_late
 from dashboards.shared.variables import JOB, ONE_RANK, cluster_variable, job_variable, rank_variable
 
@@ -29,21 +29,10 @@ def rank_dashboard() -> dashboard.Dashboard:
         .with_variable(job_variable())
         .with_variable(rank_variable())
     )
-    for panel in (
-        *figures(),
-        why_late(ONE_RANK, "It is not late"),
-        stages(),
-        by_stage(),
-        *beside(STEPS, 6),
-        lines(),
-        cause(),
-    ):
-        rank.with_panel(panel)
-    for title, panels in (
-        ("Its GPU", (*beside(GPU, 6), throttled(), node_pressure())),
-        ("Its processes", (*beside(HOST, 6), identity())),
-    ):
-        rank.with_row(dashboard.Row(title))
-        for panel in panels:
-            rank.with_panel(panel)
-    return rank
+    why = why_late(ONE_RANK, "It is not late")
+    rows = {
+        "Its GPU": (*beside(GPU, 6), throttled(), node_pressure()),
+        "Its processes": (*beside(HOST, 6), identity()),
+    }
+    steps = (stages(), by_stage(), *beside(STEPS, 6), lines(), cause())
+    return filled(rank, (*figures(), why, *steps), rows)

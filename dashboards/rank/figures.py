@@ -19,6 +19,7 @@ from dashboards.shared.panels import (
     fixed,
     instant,
     sentence_panel,
+    shown,
     stat_panel,
     steps,
 )
@@ -41,20 +42,17 @@ def _who() -> stat.Panel:
     who = "cluster, job_id, rank, instance"
     gpu = f"topk by ({who}) (1, rankskew_gpu_rank_info{{{ONE_RANK}}})"
     process = f"{THIS} * on ({who}) group_left (gpu) {gpu} or on ({who}) {THIS}"
-    return (
+    return shown(
         sentence_panel(
             "Where it runs",
             "The node (by its exporter's address), the process (as its container sees it), and "
             "the number of its GPU there. Click the node for its dashboard.",
             span=4,
             size=14,
-        )
-        .thresholds(steps(("text", None)))
-        .with_target(instant(THIS, "{{instance}}", "A"))
-        .with_target(instant(process, "PID {{pid}} · GPU {{gpu}}", "B"))
-        .with_target(instant(f"absent({THIS})", "Unknown rank", "C"))
-        .override_by_query("A", [to_node(LABEL % "instance")])
-        .override_by_query("C", [fixed(PEERS_COLOUR)])
+        ).thresholds(steps(("text", None))),
+        (THIS, "{{instance}}", [to_node(LABEL % "instance")]),
+        (process, "PID {{pid}} · GPU {{gpu}}", []),
+        (f"absent({THIS})", "Unknown rank", [fixed(PEERS_COLOUR)]),
     )
 
 
@@ -63,7 +61,7 @@ def _doing() -> stat.Panel:
     stuck = f"{SUSPECT} or {on} {SILENT} or {on} {FINISHED}"
     quiet = f"{THIS} unless {on} ({LATE} or {stuck})"
     known = f"and on (cluster, job_id) {JUDGED}"
-    return (
+    return shown(
         sentence_panel(
             "Now",
             "Whether the rank keeps up with its peers, is late (with the stage in which it fell "
@@ -71,24 +69,18 @@ def _doing() -> stat.Panel:
             "is not judged, so nobody can know.",
             span=4,
             size=18,
-        )
-        .with_target(instant(LATE, "late in {{stage}}", "A"))
-        .with_target(instant(SUSPECT, "stuck: {{stage}}", "B"))
-        .with_target(instant(f"{SILENT} unless {on} {SUSPECT}", "silent", "C"))
-        .with_target(instant(FINISHED, "finished", "D"))
-        .with_target(instant(f"{quiet} {known}", "keeps up", "E"))
-        .with_target(instant(f"({quiet}) unless on (cluster, job_id) {JUDGED}", "not judged", "F"))
-        .override_by_query("A", [fixed(LATE_COLOUR)])
-        .override_by_query("B", [fixed(LATE_COLOUR)])
-        .override_by_query("C", [fixed(ORANGE)])
-        .override_by_query("D", [fixed(PEERS_COLOUR)])
-        .override_by_query("E", [fixed(GREEN)])
-        .override_by_query("F", [fixed(PEERS_COLOUR)])
+        ),
+        (LATE, "late in {{stage}}", [fixed(LATE_COLOUR)]),
+        (SUSPECT, "stuck: {{stage}}", [fixed(LATE_COLOUR)]),
+        (f"{SILENT} unless {on} {SUSPECT}", "silent", [fixed(ORANGE)]),
+        (FINISHED, "finished", [fixed(PEERS_COLOUR)]),
+        (f"{quiet} {known}", "keeps up", [fixed(GREEN)]),
+        (f"({quiet}) unless on (cluster, job_id) {JUDGED}", "not judged", [fixed(PEERS_COLOUR)]),
     )
 
 
 def _lost() -> stat.Panel:
-    return (
+    return shown(
         stat_panel(
             "GPUs lost",
             "GPUs of the whole job that do nothing but wait for this rank, mean of the last "
@@ -99,15 +91,14 @@ def _lost() -> stat.Panel:
         .decimals(2)
         .no_value("–")
         .text(figure_size(20))
-        .text_mode(BigValueTextMode.VALUE)
-        .with_target(instant(f"rank:rankskew_gpus_lost:sum{{{ONE_RANK}}}", "lost", "A"))
-        .override_by_query("A", coloured_from(0.05, LATE_COLOUR))
+        .text_mode(BigValueTextMode.VALUE),
+        (f"rank:rankskew_gpus_lost:sum{{{ONE_RANK}}}", "lost", coloured_from(0.05, LATE_COLOUR)),
     )
 
 
 def _since() -> stat.Panel:
     since = f"rankskew_late_since_timestamp_seconds{{{ONE_RANK}}} * 1000"
-    return (
+    return shown(
         stat_panel(
             "Late since",
             "When the rank became late, by its node's clock. Nothing while it is not late.",
@@ -116,26 +107,23 @@ def _since() -> stat.Panel:
         )
         .no_value("–")
         .text(figure_size(16))
-        .text_mode(BigValueTextMode.VALUE)
-        .with_target(instant(since, "late", "A"))
-        .override_by_query("A", [fixed(LATE_COLOUR)])
+        .text_mode(BigValueTextMode.VALUE),
+        (since, "late", [fixed(LATE_COLOUR)]),
     )
 
 
 def _cause() -> stat.Panel:
     cause = in_short(f"rankskew_late_cause_info{{{ONE_RANK}}}")
-    return (
+    return shown(
         sentence_panel(
             "Cause",
             "Why it is late, as the exporter on its node says; the table below has its sentence. "
             "Not known: nothing that was measured accounts for half of its delay.",
             span=3,
             size=14,
-        )
-        .thresholds(steps((LATE_COLOUR, None)))
-        .with_target(instant(cause, "{{cause}}", "A"))
-        .with_target(instant(f"0 * {THIS} unless on (cluster, job_id, rank) {LATE}", "–", "B"))
-        .override_by_query("B", [fixed(PEERS_COLOUR)])
+        ).thresholds(steps((LATE_COLOUR, None))),
+        (cause, "{{cause}}", []),
+        (f"0 * {THIS} unless on (cluster, job_id, rank) {LATE}", "–", [fixed(PEERS_COLOUR)]),
     )
 
 

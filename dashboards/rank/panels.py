@@ -17,6 +17,7 @@ from dashboards.shared.panels import (
     WAIT_COLOUR,
     Override,
     column,
+    drawn,
     fixed,
     line,
     query,
@@ -106,7 +107,7 @@ def cause() -> timeseries.Panel:
     """Return the figure by which the rank's exporter explains why it is late, and its share."""
     figure = f'rankskew_late_cause_figure{{of="%s",{ONE_RANK}}}'
     share = f"rankskew_late_cause_share_ratio{{{ONE_RANK}}}"
-    return (
+    return drawn(
         time_panel(
             "Figure that explains it",
             "While it is late: the figure of this rank by which its exporter explains that, in "
@@ -116,21 +117,19 @@ def cause() -> timeseries.Panel:
             span=24,
         )
         .height(6)
-        .no_value("Not late, or no figure explains it")
-        .with_target(query(figure % "rank", "{{figure}} of this rank", "A"))
-        .with_target(query(figure % "peers", "{{figure}} of its peers", "B"))
-        .with_target(query(share, "explained", "C"))
-        .override_by_query("A", [fixed(LATE_COLOUR), *line(3)])
-        .override_by_query("B", [fixed(PEERS_COLOUR), *line(2, dashed=True)])
-        .override_by_query(
-            "C",
+        .no_value("Not late, or no figure explains it"),
+        (figure % "rank", "{{figure}} of this rank", [fixed(LATE_COLOUR), *line(3)]),
+        (figure % "peers", "{{figure}} of its peers", [fixed(PEERS_COLOUR), *line(2, dashed=True)]),
+        (
+            share,
+            "explained",
             [
                 fixed(WAIT_COLOUR),
                 Override(id_val="custom.axisPlacement", value="right"),
                 Override(id_val="unit", value="percentunit"),
                 Override(id_val="max", value=1),
             ],
-        )
+        ),
     )
 
 

@@ -9,7 +9,7 @@ from dashboards.shared.exporters import of_exporters, spread
 from dashboards.shared.panels import (
     WAIT_COLOUR,
     column,
-    query,
+    drawn,
     rows,
     shades,
     table_panel,
@@ -128,12 +128,9 @@ def _by_group(name: str) -> str:
 
 
 def _of_groups(title: str, description: str, unit: str, series: str) -> timeseries.Panel:
-    return (
-        time_panel(title, description, unit, span=8)
-        .height(7)
-        .no_value(NO_RULES)
-        .with_target(query(f"topk(6, {series})", "{{group}}"))
-        .override_by_query("A", [shades(WAIT_COLOUR)])
+    return drawn(
+        time_panel(title, description, unit, span=8).height(7).no_value(NO_RULES),
+        (f"topk(6, {series})", "{{group}}", [shades(WAIT_COLOUR)]),
     )
 
 

@@ -4,7 +4,7 @@ from grafana_foundation_sdk.builders import dashboard
 
 from dashboards.self.costs import exporter_costs, rule_costs, versions
 from dashboards.self.trust import coverage, figures, freshness, losses
-from dashboards.shared.board import board
+from dashboards.shared.board import board, filled
 from dashboards.shared.variables import CLUSTER, cluster_variable
 
 
@@ -15,17 +15,12 @@ def self_dashboard() -> dashboard.Dashboard:
         "Rankskew itself: is what it says fresh and complete, and what does that cost.",
         CLUSTER,
     ).with_variable(cluster_variable())
-    for figure in figures():
-        itself.with_panel(figure)
-    for title, panels in (
-        ("Freshness", freshness()),
-        ("Coverage", coverage()),
-        ("Lost on the way", losses()),
-        ("Cost of the exporters", exporter_costs()),
-        ("Cost of the rules", rule_costs()),
-        ("Versions", versions()),
-    ):
-        itself.with_row(dashboard.Row(title))
-        for panel in panels:
-            itself.with_panel(panel)
-    return itself
+    rows = {
+        "Freshness": freshness(),
+        "Coverage": coverage(),
+        "Lost on the way": losses(),
+        "Cost of the exporters": exporter_costs(),
+        "Cost of the rules": rule_costs(),
+        "Versions": versions(),
+    }
+    return filled(itself, figures(), rows)

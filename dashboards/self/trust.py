@@ -14,11 +14,12 @@ from dashboards.shared.panels import (
     Override,
     coloured_from,
     column,
+    drawn,
     fixed,
-    instant,
     query,
     rows,
     shades,
+    shown,
     stacked_panel,
     stat_panel,
     table_panel,
@@ -92,93 +93,83 @@ def losses() -> Sequence[timeseries.Panel]:
 
 
 def _exporters() -> stat.Panel:
-    return (
+    return shown(
         stat_panel(
             "Exporters",
             "Exporters that answered the last scrape, and those that once did and do not now.",
             "none",
             span=5,
-        )
-        .no_value("None scraped")
-        .with_target(instant(f"count({EXPORTERS} and {TARGET} up == 1)", "up"))
-        .with_target(instant(f"count({EXPORTERS} and {TARGET} up == 0)", "down", "B"))
-        .override_by_query("B", [fixed(LATE_COLOUR)])
+        ).no_value("None scraped"),
+        (f"count({EXPORTERS} and {TARGET} up == 1)", "up", []),
+        (f"count({EXPORTERS} and {TARGET} up == 0)", "down", [fixed(LATE_COLOUR)]),
     )
 
 
 def _stale() -> stat.Panel:
-    return (
+    return shown(
         stat_panel(
             "Oldest GPU reading",
             "Age of the oldest GPU reading of any exporter that reads GPUs, and the number of "
             "collectors that failed at their last run.",
             "s",
             span=5,
-        )
-        .no_value("No GPU is read")
-        .with_target(instant(f"max({SAMPLE_AGE})", "old"))
-        .with_target(instant(f"count({FAILED})", "collectors fail", "B"))
-        .override_by_query("A", coloured_from(60, ORANGE))
-        .override_by_query("B", [fixed(ORANGE), Override(id_val="unit", value="none")])
+        ).no_value("No GPU is read"),
+        (f"max({SAMPLE_AGE})", "old", coloured_from(60, ORANGE)),
+        (
+            f"count({FAILED})",
+            "collectors fail",
+            [fixed(ORANGE), Override(id_val="unit", value="none")],
+        ),
     )
 
 
 def _ranks() -> stat.Panel:
-    return (
+    return shown(
         stat_panel(
             "Ranks",
             "Ranks that report, that have gone silent, and those of a running job that no "
             "exporter shows.",
             "none",
             span=5,
-        )
-        .no_value("No rank reports")
-        .with_target(instant(f'sum(rankskew_node_ranks{{state="beating",{CLUSTER}}})', "beating"))
-        .with_target(
-            instant(f'sum(rankskew_node_ranks{{state="silent",{CLUSTER}}}) > 0', "silent", "B")
-        )
-        .with_target(instant(f"sum(job:rankskew_ranks_missing:sum{{{CLUSTER}}})", "missing", "C"))
-        .override_by_query("B", [fixed(ORANGE)])
-        .override_by_query("C", [fixed(ORANGE)])
+        ).no_value("No rank reports"),
+        (f'sum(rankskew_node_ranks{{state="beating",{CLUSTER}}})', "beating", []),
+        (f'sum(rankskew_node_ranks{{state="silent",{CLUSTER}}}) > 0', "silent", [fixed(ORANGE)]),
+        (f"sum(job:rankskew_ranks_missing:sum{{{CLUSTER}}})", "missing", [fixed(ORANGE)]),
     )
 
 
 def _jobs() -> stat.Panel:
-    return (
+    return shown(
         stat_panel(
             "Jobs judged",
             "Jobs that are judged step by step (join), by each node for itself (node), and not at "
             "all.",
             "none",
             span=5,
-        )
-        .no_value("No job")
-        .with_target(instant(f"count({JUDGED % 'join'})", "by join"))
-        .with_target(instant(f"count({BY_NODE})", "by node", "B"))
-        .with_target(instant(f"count({UNJUDGED})", "not judged", "C"))
-        .override_by_query("C", [fixed(ORANGE)])
+        ).no_value("No job"),
+        (f"count({JUDGED % 'join'})", "by join", []),
+        (f"count({BY_NODE})", "by node", []),
+        (f"count({UNJUDGED})", "not judged", [fixed(ORANGE)]),
     )
 
 
 def _refused() -> stat.Panel:
     refused = f'rankskew_ingest_snapshots_total{{result!~"accepted|ignored",{CLUSTER}}}'
-    return (
+    return shown(
         stat_panel(
             "Refused pushes",
             "Snapshots per second that exporters refused, of all probes: not valid, too many, or "
             "not allowed.",
             "suffix:/s",
             span=4,
-        )
-        .no_value("None known")
-        .with_target(instant(f"sum(rate({refused}[$__rate_interval]))", "refused"))
-        .override_by_query("A", coloured_from(0.001, ORANGE))
+        ).no_value("None known"),
+        (f"sum(rate({refused}[$__rate_interval]))", "refused", coloured_from(0.001, ORANGE)),
     )
 
 
 def _ranks_by_state() -> timeseries.Panel:
     ranks = f"sum by (state) (rankskew_node_ranks{{{CLUSTER}}})"
-    return (
+    return drawn(
         stacked_panel(
             "Ranks by state",
             "Ranks that report (beating), that have gone silent, that ended cleanly, and those of "
@@ -193,14 +184,14 @@ def _ranks_by_state() -> timeseries.Panel:
             },
         )
         .decimals(0)
-        .no_value("No rank reports")
-        .with_target(query(ranks, "{{state}}"))
-        .with_target(query(f"sum(job:rankskew_ranks_missing:sum{{{CLUSTER}}})", "missing", "B"))
+        .no_value("No rank reports"),
+        (ranks, "{{state}}", []),
+        (f"sum(job:rankskew_ranks_missing:sum{{{CLUSTER}}})", "missing", []),
     )
 
 
 def _jobs_by_verdict() -> timeseries.Panel:
-    return (
+    return drawn(
         stacked_panel(
             "Jobs by verdict",
             "Jobs that are judged step by step (join), by means over half a minute or more of the "
@@ -210,16 +201,16 @@ def _jobs_by_verdict() -> timeseries.Panel:
             colours={"^join$": GREEN, "^node$": WAIT_COLOUR, "^not judged$": ORANGE},
         )
         .decimals(0)
-        .no_value("No job")
-        .with_target(query(f"count({JUDGED % 'join'})", "join"))
-        .with_target(query(f"count({BY_NODE})", "node", "B"))
-        .with_target(query(f"count({UNJUDGED})", "not judged", "C"))
+        .no_value("No job"),
+        (f"count({JUDGED % 'join'})", "join", []),
+        (f"count({BY_NODE})", "node", []),
+        (f"count({UNJUDGED})", "not judged", []),
     )
 
 
 def _reasons() -> timeseries.Panel:
     reasons = f"job_reason:rankskew_not_judgeable:bool{{{CLUSTER}}}"
-    return (
+    return drawn(
         time_panel(
             "Why jobs are not judged",
             "Number of jobs with each reason why they cannot be judged; a job may have several. "
@@ -228,9 +219,8 @@ def _reasons() -> timeseries.Panel:
             span=8,
         )
         .decimals(0)
-        .no_value("No unjudged job is known")
-        .with_target(query(f"count by (reason) ({reasons})", "{{reason}}"))
-        .override_by_query("A", [shades(ORANGE)])
+        .no_value("No unjudged job is known"),
+        (f"count by (reason) ({reasons})", "{{reason}}", [shades(ORANGE)]),
     )
 
 
@@ -262,14 +252,13 @@ def _failing() -> table.Panel:
 
 def _by_job(title: str, description: str, counter: str) -> timeseries.Panel:
     per_job = f"sum by (cluster, job_id) (rate({counter}{{{CLUSTER}}}[$__rate_interval]))"
-    return (
+    return drawn(
         time_panel(title, description, "suffix:/s", span=6)
         .height(7)
         .no_value("None known")
         # These read every rank at every point.
-        .max_data_points(POINTS_OF_ALL)
-        .with_target(query(f"topk(10, {per_job} > 0)", "{{job_id}}"))
-        .override_by_query("A", [shades(ORANGE)])
+        .max_data_points(POINTS_OF_ALL),
+        (f"topk(10, {per_job} > 0)", "{{job_id}}", [shades(ORANGE)]),
     )
 
 

@@ -1,12 +1,16 @@
 """What every dashboard has: its identity, links to the others, and alerts on its time lines."""
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.cog.builder import Builder
 from grafana_foundation_sdk.models import dashboard as models
 
 from dashboards.shared.panels import DATASOURCE, LATE_COLOUR, RUNBOOKS_URL
 from dashboards.shared.variables import datasource_variable
+
+Panel = Builder[models.Panel]
 
 # Every dashboard by the name of its file, from the whole to the part.
 BOARDS: Final = {
@@ -37,6 +41,19 @@ def board(key: str, description: str, selector: str) -> dashboard.Dashboard:
         if other != key:
             empty.link(_link_to(other))
     return empty.link(_runbooks())
+
+
+def filled(
+    empty: dashboard.Dashboard, top: Sequence[Panel], rows: Mapping[str, Sequence[Panel]]
+) -> dashboard.Dashboard:
+    """Put panels at the *top* of a dashboard, and others below, in *rows* by their titles."""
+    for panel in top:
+        empty.with_panel(panel)
+    for title, panels in rows.items():
+        empty.with_row(dashboard.Row(title))
+        for panel in panels:
+            empty.with_panel(panel)
+    return empty
 
 
 def uid(key: str) -> str:

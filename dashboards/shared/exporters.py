@@ -4,7 +4,7 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import timeseries
 
-from dashboards.shared.panels import PEERS_COLOUR, WAIT_COLOUR, fixed, query, time_panel
+from dashboards.shared.panels import PEERS_COLOUR, WAIT_COLOUR, drawn, fixed, time_panel
 from dashboards.shared.variables import CLUSTER
 
 TARGET: Final = "on (cluster, job, instance)"
@@ -29,11 +29,8 @@ def of_exporters(series: str) -> str:
 
 def spread(title: str, description: str, unit: str, series: str, span: int) -> timeseries.Panel:
     """Return the largest and the median of *series*, which has one value per node."""
-    return (
-        time_panel(title, description, unit, span)
-        .height(7)
-        .with_target(query(f"max({series})", "highest"))
-        .with_target(query(f"quantile(0.5, {series})", "median", "B"))
-        .override_by_query("A", [fixed(WAIT_COLOUR)])
-        .override_by_query("B", [fixed(PEERS_COLOUR)])
+    return drawn(
+        time_panel(title, description, unit, span).height(7),
+        (f"max({series})", "highest", [fixed(WAIT_COLOUR)]),
+        (f"quantile(0.5, {series})", "median", [fixed(PEERS_COLOUR)]),
     )

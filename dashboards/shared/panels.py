@@ -3,14 +3,16 @@
 Late is red and waiting is blue in every panel; a stage has one colour, as on the live page.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from string import ascii_uppercase
+from typing import Any, Final, TypeVar
 
 from grafana_foundation_sdk.builders import (
     common,
     dashboard,
     prometheus,
     stat,
+    statetimeline,
     table,
     timeseries,
 )
@@ -32,7 +34,8 @@ STAGE_COLOURS: Final = {name: stage.colour.upper() for name, stage in words.STAG
 POINTS_OF_ALL: Final = 60
 
 Override = models.DynamicConfigValue
-# A query over time, the name of its series, and how they differ from other lines.
+P = TypeVar("P", stat.Panel, statetimeline.Panel, timeseries.Panel)
+# A query, the name of its series, and how they differ from others of the panel.
 Line = tuple[str, str, Sequence[Override]]
 
 
@@ -55,10 +58,21 @@ def _query(expr: str, ref: str) -> prometheus.Dataquery:
     return prometheus.Dataquery().datasource(DATASOURCE).ref_id(ref).expr(expr)
 
 
-def drawn(panel: timeseries.Panel, *lines: Line) -> timeseries.Panel:
-    """Draw *lines*, and give each its own overrides."""
-    for ref, (expr, legend, overrides) in zip("ABCDEFGH", lines, strict=False):
-        panel.with_target(query(expr, legend, ref))
+def drawn(panel: P, *lines: Line) -> P:
+    """Draw *lines* over time."""
+    return _asked(panel, query, lines)
+
+
+def shown(panel: stat.Panel, *figures: Line) -> stat.Panel:
+    """Show *figures* as they are now."""
+    return _asked(panel, instant, figures)
+
+
+def _asked(
+    panel: P, ask: Callable[[str, str, str], prometheus.Dataquery], lines: Sequence[Line]
+) -> P:
+    for ref, (expr, legend, overrides) in zip(ascii_uppercase, lines, strict=False):
+        panel.with_target(ask(expr, legend, ref))
         if overrides:
             panel.override_by_query(ref, list(overrides))
     return panel

@@ -1,5 +1,6 @@
 """Every generated file is what its generator writes, and the check says which one is not."""
 
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +10,7 @@ import pytest
 import alerts.build
 import dashboards.build
 import generators.build
+from generators.files import write_or_check
 
 
 @pytest.mark.parametrize("build", [alerts.build, dashboards.build, generators.build])
@@ -19,37 +21,23 @@ def test_committed_files_are_fresh(build: ModuleType, monkeypatch: pytest.Monkey
     assert build.main() == 0
 
 
-@pytest.mark.parametrize(
-    ("build", "place", "name"),
-    [
-        (alerts.build, "FILE", "thresholds.yaml"),
-        (dashboards.build, "JSON", "fleet.json"),
-        (generators.build, "ROOT", "docs/metrics.md"),
-    ],
-)
 def test_stale_file_is_named_and_written_anew(
-    build: ModuleType,
-    place: str,
-    name: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """With --check nothing is written; without it, what was stale is as committed."""
-    copy, committed = tmp_path / name, getattr(build, place) / name
-    copy.parent.mkdir(exist_ok=True)
-    if place == "FILE":
-        committed = build.FILE
-    copy.write_text("old\n")
-    monkeypatch.setattr(build, place, copy if place == "FILE" else tmp_path)
-    if place == "ROOT":
-        monkeypatch.setattr(build, "WHOLE", {name: build.WHOLE[name]})
-        monkeypatch.setattr(build, "PARTS", {})
+    """With --check nothing is written; what is missing or left over is stale, too."""
+    old, missing, fresh, left_over = (tmp_path / name for name in ("old", "new", "fresh", "left"))
+    texts = {old: "1", missing: "2", fresh: "3"}
+    old.write_text("0")
+    fresh.write_text("3")
 
     monkeypatch.setattr(sys, "argv", ["build", "--check"])
-    assert build.main() == 1
-    assert name in capsys.readouterr().err
-    assert copy.read_text() == "old\n"
+    assert write_or_check(texts, "make it", [left_over]) == 1
+    assert capsys.readouterr().err.splitlines() == [
+        f"stale: {os.path.relpath(path)}; run `make it` and commit"
+        for path in (old, missing, left_over)
+    ]
+    assert old.read_text() == "0"
+    assert write_or_check({fresh: "3"}, "make it") == 0
     monkeypatch.setattr(sys, "argv", ["build"])
-    assert build.main() == 0
-    assert copy.read_text() == committed.read_text()
+    assert write_or_check(texts, "make it") == 0
+    assert {path: path.read_text() for path in texts} == texts

@@ -32,17 +32,20 @@ class Target:
     expr: str
 
     def substituted(self, job_id: str, **choices: str) -> str:
-        """Return the expression as Grafana would send it, for a scrape interval of 15 s.
+        """Return the expression as Grafana would send it."""
+        return substituted(self.expr, job_id, **choices)
 
-        *choices* are those of further variables, such as rank="5".
-        """
-        chosen = {"job_id": job_id, **DEFAULTS, **choices}
-        expr = self.expr
-        for name, value in chosen.items():
-            expr = re.sub(rf"\${name}\b", value.replace("\\", r"\\"), expr)
-        # "$1" is label_replace's; Grafana leaves it alone.
-        assert not re.search(r"\$\D", expr), f"a variable that no test substitutes: {expr}"
-        return expr
+
+def substituted(expr: str, job_id: str, **choices: str) -> str:
+    """Return an expression as Grafana would send it, for a scrape interval of 15 s.
+
+    *choices* are those of further variables, such as rank="5".
+    """
+    for name, value in {"job_id": job_id, **DEFAULTS, **choices}.items():
+        expr = re.sub(rf"\${name}\b", value.replace("\\", r"\\"), expr)
+    # "$1" is label_replace's; Grafana leaves it alone.
+    assert not re.search(r"\$\D", expr), f"a variable that no test substitutes: {expr}"
+    return expr
 
 
 def dashboard_panels(dashboard: str) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from fleet_simulator.stack.parts import Prometheus
-from tests.dashboards.dashboard_files import Target, dashboard_panels, named
+from tests.dashboards.dashboard_files import dashboard_panels, named, substituted
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,5 @@ def shown(
     return [
         Shown(named(target.get("legendFormat", ""), series.labels), series.value)
         for target in panel["targets"]
-        for series in prometheus.query(
-            Target("", title, "", target["expr"]).substituted(job_id, **choices)
-        )
+        for series in prometheus.query(substituted(target["expr"], job_id, **choices))
     ]

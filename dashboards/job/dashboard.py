@@ -8,12 +8,7 @@ from dashboards.job.figures import figures
 from dashboards.job.gpus import gpu_panels, symmetry_panels
 from dashboards.job.input import input_panels
 from dashboards.job.losses import late_ranks, lost_by_kind, lost_by_rank_and_stage
-from dashboards.job.over_time import (
-    late_over_time,
-    run_panels,
-    state_over_time,
-    wait_heatmap,
-)
+from dashboards.job.over_time import late_over_time, run_panels, state_over_time, wait_heatmap
 from dashboards.job.series import NOBODY
 from dashboards.shared.board import board, events, filled, lifecycle, restarts
 from dashboards.shared.causes import why_late

@@ -5,15 +5,7 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import heatmap, statetimeline, timeseries
 
-from dashboards.job.series import (
-    AT_END,
-    HUNG,
-    LATE,
-    LOST,
-    RANK,
-    STATE,
-    wait,
-)
+from dashboards.job.series import AT_END, HUNG, LATE, LOST, RANK, STATE, wait
 from dashboards.job.who import in_state
 from dashboards.shared.links import LABEL, to_rank
 from dashboards.shared.panels import (

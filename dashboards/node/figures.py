@@ -222,9 +222,7 @@ def _gpus() -> table.Panel:
         .height(10)
         .no_value("No GPU of this node is read")
         .with_target(rows(f"max by (gpu, gpu_uuid) ({_gauge('up')})", "A"))
-        .with_target(
-            rows(f"group by (gpu_uuid, name, numa_node) ({_gauge('info')})", "B"),
-        )
+        .with_target(rows(f"group by (gpu_uuid, name, numa_node) ({_gauge('info')})", "B"))
     )
     for ref, series in last.items():
         panel.with_target(rows(f"max by (gpu_uuid) ({series})", ref))

@@ -6,14 +6,7 @@ from typing import Final
 from grafana_foundation_sdk.builders import timeseries
 
 from dashboards.node.series import host_panel, rate
-from dashboards.shared.panels import (
-    LATE_COLOUR,
-    STAGE_COLOURS,
-    WAIT_COLOUR,
-    drawn,
-    fixed,
-    shades,
-)
+from dashboards.shared.panels import LATE_COLOUR, STAGE_COLOURS, WAIT_COLOUR, drawn, fixed, shades
 from dashboards.shared.variables import NODE
 
 DATA: Final = shades(STAGE_COLOURS["data"])

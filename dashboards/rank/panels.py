@@ -4,12 +4,7 @@ from typing import Final
 
 from grafana_foundation_sdk.builders import table, timeseries
 
-from dashboards.rank.series import (
-    THIS,
-    THIS_GPU,
-    of_peers,
-    per_step,
-)
+from dashboards.rank.series import THIS, THIS_GPU, of_peers, per_step
 from dashboards.shared.panels import (
     LATE_COLOUR,
     PEERS_COLOUR,

@@ -53,9 +53,5 @@ VARIABLES: Final = (
         "A directory in which each rank writes the stages of every step to "
         "`JOB_ID-ATTEMPT-RANK.csv`, as input for `rankskew replay`.",
     ),
-    (
-        "`RANK_PROBE_TRACE_MAX_MIB`",
-        "`1024`",
-        "Largest size of such a file, in MiB.",
-    ),
+    ("`RANK_PROBE_TRACE_MAX_MIB`", "`1024`", "Largest size of such a file, in MiB."),
 )

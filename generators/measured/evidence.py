@@ -11,10 +11,7 @@ from generators.measured.results import Row, measured_table, rows
 def masking() -> str:
     """Return the naive numbers beside ours, a row for each place of the delay."""
     found = rows("masking")
-    return table(
-        tuple(found[0]),
-        [tuple(short(value) for value in row.values()) for row in found],
-    )
+    return table(tuple(found[0]), [tuple(short(value) for value in row.values()) for row in found])
 
 
 def evidence() -> str:

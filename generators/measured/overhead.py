@@ -50,12 +50,7 @@ def _beside_goals() -> str:
 def join() -> str:
     """Return the duration of a round of the join, and what it adds to live training."""
     cells = [
-        (
-            f"{row['ranks']:,}",
-            row["what"],
-            _spread(row),
-            _percent(row["% of a round"]),
-        )
+        (f"{row['ranks']:,}", row["what"], _spread(row), _percent(row["% of a round"]))
         for row in rows("join")
     ]
     header = ("ranks", "what", "median", "share of the time between rounds")

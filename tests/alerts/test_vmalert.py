@@ -21,13 +21,7 @@ from tests.alerts.vmalert import (
     vmalert,
     with_open_windows,
 )
-from tests.alerts.vmalert_inputs import (
-    SCRAPE_SECONDS,
-    in_promtool,
-    of_alerts,
-    of_jobs,
-    since_begin,
-)
+from tests.alerts.vmalert_inputs import SCRAPE_SECONDS, in_promtool, of_alerts, of_jobs, since_begin
 
 # Long enough for an alert that waits ten minutes.
 LAST_SECONDS = 660.0

@@ -129,11 +129,7 @@ def test_raw_rates_use_the_rate_interval() -> None:
 
 @pytest.mark.parametrize(
     ("variable", "selector"),
-    [
-        ("cluster", 'cluster=~"$cluster"'),
-        ("job_id", 'job_id="$job_id"'),
-        ("rank", 'rank="$rank"'),
-    ],
+    [("cluster", 'cluster=~"$cluster"'), ("job_id", 'job_id="$job_id"'), ("rank", 'rank="$rank"')],
 )
 def test_every_query_follows_the_choice(variable: str, selector: str) -> None:
     """No panel mixes jobs: each query names what was chosen, or is joined with what does."""

@@ -74,10 +74,7 @@ def test_pure_wheel_works_without_a_compiler(released: Path, tmp_path: Path) -> 
     """It installs anywhere, and uses the tape in Python."""
     [wheel] = released.glob("*-py3-none-any.whl")
     done = run(
-        install(tmp_path / "venv", "--no-index", str(wheel)) / "python",
-        "-c",
-        IS_PURE,
-        cwd=tmp_path,
+        install(tmp_path / "venv", "--no-index", str(wheel)) / "python", "-c", IS_PURE, cwd=tmp_path
     )
 
     assert done.stdout.split() == ["True", "True"], done.stderr

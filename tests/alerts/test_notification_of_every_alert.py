@@ -142,16 +142,6 @@ def test_alert_without_annotations_has_its_name(sender: Sender) -> None:
     assert ended["title"] == "Resolved after 12m30s: own/store: DiskFull"
 
 
-def test_only_a_late_rank_has_a_cause_and_it_is_a_sentence() -> None:
-    """Whoever is told a cause reads what it is, or that it is not known; others read none."""
-    for one in EVERY:
-        text = " ".join(one.annotations.values())
-        if "cause" in one.labels:
-            assert re.search(r" Cause( at rank \d+)?: [a-z][^.]{10,}| Cause unknown\.", text)
-        else:
-            assert "cause" not in re.sub(r"caused by programs", "", text.lower())
-
-
 def test_secrets_are_in_files_of_their_own() -> None:
     """The shipped configuration can be committed: it names the files with the URL and the key."""
     receivers = yaml.safe_load(ALERTMANAGER_CONFIG.read_text())["receivers"]

@@ -21,7 +21,7 @@ check: ## lint, types, and whether generated files are up to date
 	$(PYTHON) -m mypy
 	$(PYTHON) -m alerts.build --check
 	$(PYTHON) -m dashboards.build --check
-	$(PYTHON) -m docs.build --check
+	$(PYTHON) -m generators.build --check
 
 unit: ## all tests except end-to-end ones, promtool tests included
 	$(PYTHON) -m pytest -q -m "not e2e and not deploy" -n 2 --dist loadfile
@@ -106,7 +106,7 @@ image: ## build the exporter's image with docker, podman or buildah; IMAGE=ranks
 	@scripts/build_image.sh
 
 docs: ## regenerate what the documentation lists: metrics, flags, alerts, figures
-	$(PYTHON) -m docs.build
+	$(PYTHON) -m generators.build
 
 rules: ## regenerate alerts/rules/thresholds.yaml
 	$(PYTHON) -m alerts.build

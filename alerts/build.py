@@ -3,12 +3,12 @@
 `python -m alerts.build` writes it; `--check` exits 1 if the committed one is stale.
 """
 
-import argparse
 import sys
 from pathlib import Path
 from typing import Final
 
 from exporter.vocabulary.thresholds import defaults
+from generators.files import write_or_check
 
 FILE: Final = Path(__file__).parent / "rules" / "thresholds.yaml"
 HEAD: Final = """\
@@ -51,14 +51,7 @@ def text() -> str:
 
 def main() -> int:
     """Write the file, or with --check say whether it is stale; return the exit status."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, exit 1 if stale")
-    if not parser.parse_args().check:
-        FILE.write_text(text(), encoding="utf-8")
-        return 0
-    if stale := FILE.read_text(encoding="utf-8") != text():
-        print(f"stale: {FILE.name}; run python -m alerts.build", file=sys.stderr)
-    return int(stale)
+    return write_or_check({FILE: text()}, "make rules")
 
 
 if __name__ == "__main__":

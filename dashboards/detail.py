@@ -5,8 +5,8 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any, Final
 
-from docs.metrics_table import families_by_collector
 from exporter.scrape.levels import LEVELS, PARTS, Level, exposed_name
+from generators.listed.metrics import families_by_collector
 
 SELECTED: Final = re.compile(r"\b(rankskew_\w+)(?:{([^}]*)})?")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from demo.scenario import HEALTHY_SECONDS, JOB_ID, RANK, WAIT_SECONDS, Scenario, sentence
-from demo.verdict import Conclusion, Health, Verdict
+from demo.verdict import Conclusion, Health, NamedRank
 from fleet_simulator.stack.process import StackError
 
 ALERT: Final = "none(page)"
@@ -65,7 +65,7 @@ class PageWatch:
         same_seconds = self._same_for(said)
         elapsed = self._scenario.elapsed_seconds
         if first and same_seconds >= LATE_SECONDS:
-            return Verdict(JOB_ID, said[1], said[2], first["gpus_lost"], ALERT, elapsed)
+            return NamedRank(JOB_ID, said[1], said[2], first["gpus_lost"], ALERT, elapsed)
         if state == "healthy" and same_seconds >= HEALTHY_SECONDS:
             gpus_lost = sum(each["gpus_lost"] for each in late)
             return Health(JOB_ID, gpus_lost, same_seconds, ALERT, elapsed)

@@ -17,7 +17,7 @@ from demo.scenario import (
     say_started,
     sentence,
 )
-from demo.verdict import STRAGGLER, Conclusion, Health, Verdict, verdict_of, wrong_names
+from demo.verdict import STRAGGLER, Conclusion, Health, NamedRank, verdict_of, wrong_names
 from fleet_simulator.stack.parts import Alertmanager, Exporter, Prometheus
 from fleet_simulator.stack.process import Process, StackError
 from fleet_simulator.stack.webhook import Page, Webhook
@@ -48,7 +48,7 @@ def demonstrate(scenario: Scenario, directory: Path) -> str | None:
         say_started("Prometheus", f"{prometheus.url}/alerts  (the shipped rules, every 5 s)")
         training = scenario.start_training(stack, directory, exporter)
         parts = [exporter, prometheus, alertmanager, training]
-        watch = Watch(scenario, exporter, prometheus, webhook, parts)
+        watch = AlertWatch(scenario, exporter, prometheus, webhook, parts)
         verdict, wrong = watch.healthy() if scenario.fault == "none" else watch.straggler()
         scenario.conclude(
             verdict,
@@ -70,7 +70,7 @@ def graph(prometheus: Prometheus, expression: str) -> str:
     return f"{prometheus.url}/graph?{query}"
 
 
-class Watch:
+class AlertWatch:
     """Waits for the page, or for a quiet period that is long enough to count."""
 
     def __init__(
@@ -117,7 +117,7 @@ class Watch:
     def _after_seconds(self, page: Page) -> float:
         return page.received - self._scenario.started
 
-    def _named(self) -> Verdict | None:
+    def _named(self) -> NamedRank | None:
         self.say_pages()
         for page in self._webhook.pages(STRAGGLER, "firing", job_id=JOB_ID):
             return self._verdict(page)
@@ -138,7 +138,7 @@ class Watch:
         elapsed = self._scenario.elapsed_seconds
         return Health(JOB_ID, gpus_lost, judged_seconds, alert="none", after_seconds=elapsed)
 
-    def _verdict(self, page: Page) -> Verdict:
+    def _verdict(self, page: Page) -> NamedRank:
         return verdict_of(page, self._prometheus.active_alerts(), self._after_seconds(page))
 
     def diagnosis(self) -> str:

@@ -49,11 +49,7 @@ class Scenario:
         arguments = [f"--fault={self.fault}", f"--fault-rank={RANK}", f"--delay={DELAY_SECONDS}"]
         arguments += [f"--step-seconds={STEP_SECONDS}", "--steps=10000000"]
         training = Training(
-            directory,
-            arguments,
-            exporter=exporter.target,
-            job_id=JOB_ID,
-            ranks=RANKS,
+            directory, arguments, exporter=exporter.target, job_id=JOB_ID, ranks=RANKS
         )
         self.started = time.monotonic()
         stack.enter_context(training)

@@ -9,7 +9,7 @@ STRAGGLER = "RankskewStraggler"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class NamedRank:
     """The named rank, the stage in which it is late, its cost, and the alert that named it."""
 
     job_id: str
@@ -45,13 +45,13 @@ class Health:
         )
 
 
-Conclusion = Verdict | Health
+Conclusion = NamedRank | Health
 
 
-def verdict_of(page: Page, active_alerts: list[dict[str, Any]], after_seconds: float) -> Verdict:
+def verdict_of(page: Page, active_alerts: list[dict[str, Any]], after_seconds: float) -> NamedRank:
     """Return the verdict in *page*; its cost is the value of its alert in Prometheus."""
     cost = [float(alert["value"]) for alert in active_alerts if alert["labels"] == page.labels]
-    return Verdict(
+    return NamedRank(
         job_id=page.labels.get("job_id", "?"),
         rank=page.labels.get("rank", "?"),
         stage=page.labels.get("stage", "?"),

@@ -7,6 +7,7 @@ from typing import Any, Final
 import torch
 from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import distributed_c10d
+from torch.torch_version import TorchVersion
 
 __all__ = ["PrefixStore", "TCPStore", "opener"]  # torch itself names the classes in private only
 
@@ -25,7 +26,7 @@ def opener(name: str, environment: Mapping[str, str]) -> Callable[[], Any] | Non
     group's *name* and the attempt in the launcher's *environment* do.
     """
     # Dropped by the call: rank 0's store is also the server, and ends with its process group.
-    default = [distributed_c10d._get_default_store()]
+    default: list[Any] = [distributed_c10d._get_default_store()]
     if not isinstance(_without_prefixes(default[0]), TCPStore):
         return None
     prefix = f"rankskew/{name}/{_attempt(environment)}"
@@ -62,5 +63,5 @@ def _attempt(environment: Mapping[str, str]) -> str:
     Otherwise the store is a new one, and torchrun may count attempts differently on each node.
     """
     is_shared = environment.get("TORCHELASTIC_USE_AGENT_STORE") == str(True)
-    is_old = torch.__version__ < (2, 6)
+    is_old = TorchVersion(torch.__version__) < "2.6"
     return environment.get("TORCHELASTIC_RESTART_COUNT", "") if is_shared and is_old else ""

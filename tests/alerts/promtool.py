@@ -4,7 +4,7 @@ import ast
 import json
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,19 +14,19 @@ import yaml
 RULES = sorted((Path(__file__).parents[2] / "alerts" / "rules").glob("*.yaml"))
 # A group after those that it reads; a real Prometheus evaluates them side by side.
 GROUPS = [
-    "thresholds",
-    "ranks",
-    "late",
-    "hang",
-    "hardware",
-    "coverage",
-    "cost",
-    "exporter",
-    "state",
-    "info",
+    *("thresholds", "ranks", "late", "hang", "hardware"),
+    *("coverage", "cost", "exporter", "state", "info"),
 ]
-LABEL = r'(\w+)=("(?:[^"\\]|\\.)*")'
-SAMPLE = r'\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\} ([^,\s]+)'
+# What promtool says of an expectation that is not met: the expression, the time, and the samples.
+GOT = re.compile(r'expr: "(.*)", time: (\S+),\n +exp: ?.*\n +got: ?(.*)')
+SAMPLE = re.compile(r'\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\} ([^ ,]+)')
+LABEL = re.compile(r'(\w+)=("(?:[^"\\]|\\.)*")')
+# It says what it got only if that is not what was expected.
+NEVER = [{"labels": '{never="there"}', "value": 1}]
+
+Series = Sequence[dict[str, str]]
+# The labels and the value of each sample, by the expression and the time, in seconds.
+Answers = dict[tuple[str, float], list[tuple[dict[str, str], float]]]
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,11 @@ class Expect:
     expr: str
     at_seconds: float
     samples: dict[str, float]
+
+
+def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run promtool and return what it said, whether it succeeded or not."""
+    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
 
 
 def eval_order(groups: Sequence[str] = GROUPS) -> list[str]:
@@ -48,66 +53,81 @@ def eval_order(groups: Sequence[str] = GROUPS) -> list[str]:
     ]
 
 
-def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run promtool and return what it said, whether it succeeded or not."""
-    return subprocess.run(["promtool", *arguments], capture_output=True, text=True, check=False)
-
-
 def assert_rules(
     folder: Path,
-    series: Sequence[dict[str, str]],
-    expected: Sequence[Expect],
+    series: Series,
+    expected: Iterable[Expect],
     interval_seconds: float = 15.0,
     groups: Sequence[str] = GROUPS,
 ) -> None:
     """Assert what *groups* make of *series*, sampled and evaluated every *interval_seconds*."""
     asked = [
-        {
-            "expr": one.expr,
-            "eval_time": f"{one.at_seconds:g}s",
-            "exp_samples": [
-                {"labels": labels, "value": value} for labels, value in one.samples.items()
-            ],
-        }
+        _asked(
+            one.expr,
+            one.at_seconds,
+            [{"labels": labels, "value": value} for labels, value in one.samples.items()],
+        )
         for one in expected
     ]
-    done = _test(folder, series, asked, interval_seconds, groups)
+    rules = [path for path in RULES if path.stem in groups]
+    done = _run(folder, series, asked, rules, groups, interval_seconds)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def answer(
-    folder: Path, series: Sequence[dict[str, str]], expr: str, at_seconds: float
-) -> list[tuple[dict[str, str], float]]:
-    """Return the labels and values of what *expr* yields *at_seconds*, after all rules.
-
-    promtool prints a result only if it differs from what is expected, so nothing is expected.
-    """
-    at = {"eval_time": f"{at_seconds:g}s"}
-    done = _test(folder, series, [{"expr": expr, **at}, {"expr": "vector(42)", **at}])
-    *got, last = re.findall(r"^ *got: (.*)$", done.stdout + done.stderr, re.MULTILINE) or [""]
-    assert last == "{} 4.2E+01", done.stdout + done.stderr  # Else it did not finish.
-    return [
-        ({name: ast.literal_eval(text) for name, text in re.findall(LABEL, labels)}, float(value))
-        for labels, value in re.findall(SAMPLE, got[0] if got else "")
-    ]
-
-
-def _test(
+def answers(
     folder: Path,
-    series: Sequence[dict[str, str]],
-    asked: Sequence[dict[str, Any]],
-    interval_seconds: float = 15.0,
+    series: Series,
+    asked: Iterable[tuple[str, float]],
+    rules: Sequence[Path] = RULES,
     groups: Sequence[str] = GROUPS,
+) -> Answers:
+    """Return what each expression that is *asked* yields at its time, after all *rules*."""
+    wanted = set(asked)
+    tests = [_asked(expr, at_seconds, NEVER) for expr, at_seconds in sorted(wanted)]
+    done = _run(folder, series, tests, rules, groups)
+    found = {
+        (json.loads(f'"{expr}"'), _seconds(time)): [
+            ({name: ast.literal_eval(text) for name, text in LABEL.findall(labels)}, float(value))
+            for labels, value in SAMPLE.findall(got)
+        ]
+        for expr, time, got in GOT.findall(done.stdout + done.stderr)
+    }
+    assert found.keys() == wanted, (done.stdout + done.stderr)[:4000]
+    return found
+
+
+def answer(
+    folder: Path, series: Series, expr: str, at_seconds: float
+) -> list[tuple[dict[str, str], float]]:
+    """Return the labels and values of what *expr* yields *at_seconds*, after all rules."""
+    return answers(folder, series, [(expr, at_seconds)])[expr, at_seconds]
+
+
+def _asked(expr: str, at_seconds: float, samples: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"expr": expr, "eval_time": f"{at_seconds:g}s", "exp_samples": samples}
+
+
+def _run(
+    folder: Path,
+    series: Series,
+    asked: list[dict[str, Any]],
+    rules: Sequence[Path],
+    groups: Sequence[str],
+    interval_seconds: float = 15.0,
 ) -> subprocess.CompletedProcess[str]:
     interval = f"{interval_seconds:g}s"
     tests = {
-        "rule_files": [str(path) for path in RULES if path.stem in groups],
+        "rule_files": [str(path) for path in rules],
         "group_eval_order": eval_order(groups),
         "evaluation_interval": interval,
-        "tests": [
-            {"interval": interval, "input_series": list(series), "promql_expr_test": list(asked)}
-        ],
+        "tests": [{"interval": interval, "input_series": list(series), "promql_expr_test": asked}],
     }
     path = folder / "promtool.yaml"
     path.write_text(json.dumps(tests))  # JSON is YAML, and ten times faster to write.
     return promtool("test", "rules", str(path))
+
+
+def _seconds(duration: str) -> float:
+    """Return the seconds of a *duration* as promtool prints it: 1m15s."""
+    units = {"h": 3600.0, "m": 60.0, "s": 1.0}
+    return sum(float(n) * units[unit] for n, unit in re.findall(r"([\d.]+)([hms])", duration))

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.alerts.promtool import GROUPS, RULES, promtool
 
 CASES = sorted(Path(__file__).parent.glob("*.yaml"))
@@ -21,9 +19,9 @@ def test_every_group_has_its_turn() -> None:
     assert sorted(GROUPS) == [path.stem for path in RULES]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.stem)
-def test_promtool_case(case: Path) -> None:
-    """Alerts fire when due with the text promised, not before, and not on healthy input."""
-    done = promtool("test", "rules", str(case))
+def test_alerts_fire_when_due_and_stay_quiet() -> None:
+    """With the text promised, not before, and not on healthy input; what fails is named."""
+    done = promtool("test", "rules", *map(str, CASES))
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("SUCCESS") == len(CASES), done.stdout + done.stderr
+    assert done.returncode == 0

@@ -1,19 +1,18 @@
 """The rules give the same answers in VictoriaMetrics' vmalert as in Prometheus."""
 
-import json
 import math
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
-import yaml
 
+from generators.listed import alert_rules
 from rankskew.files.write import Wanted, write_files
-from tests.alerts.promtool import GROUPS, RULES, eval_order, promtool
+from tests.alerts.promtool import GROUPS, RULES, answers
 from tests.alerts.vmalert import (
-    UNITS,
     Labels,
     Samples,
     VictoriaMetrics,
@@ -22,14 +21,7 @@ from tests.alerts.vmalert import (
     vmalert,
     with_open_windows,
 )
-from tests.alerts.vmalert_inputs import (
-    SCRAPE_SECONDS,
-    in_promtool,
-    labels_of,
-    of_alerts,
-    of_jobs,
-    since_begin,
-)
+from tests.alerts.vmalert_inputs import SCRAPE_SECONDS, in_promtool, of_alerts, of_jobs, since_begin
 
 # Long enough for an alert that waits ten minutes.
 LAST_SECONDS = 660.0
@@ -37,9 +29,6 @@ TIMES = [number * SCRAPE_SECONDS for number in range(int(LAST_SECONDS / SCRAPE_S
 RECORDED = '{__name__=~"ALERTS|[a-z_]*:.+"}'
 STATE = "ALERTS_FOR_STATE"
 NAME = re.compile(r"\w+:[\w:]+")
-# What promtool says of a test that fails: the expression, the time, and the samples.
-GOT = re.compile(r'expr: "(.*)", time: (\S+),\n +exp: ?.*\n +got: ?(.*)')
-SAMPLE = re.compile(r'(\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}) ([^ ,]+)')
 
 
 @pytest.fixture(scope="module")
@@ -65,10 +54,10 @@ def test_every_rule_gives_the_answer_of_prometheus(rules: list[Path], tmp_path: 
     To 3 % where Prometheus extrapolates, as after a restart within the window.
     """
     rules = replayable(rules, tmp_path / "rules")
-    answers = assert_same(rules, of_jobs() | of_alerts(False), tmp_path)
+    told = assert_same(rules, of_jobs() | of_alerts(False), tmp_path)
 
     page = {("alertname", "RankskewStraggler"), ("alertstate", "firing"), ("job_id", "late")}
-    assert any(page <= labels for labels in answers)
+    assert any(page <= labels for labels in told)
 
 
 def test_every_alert_gives_the_answer_of_prometheus(rules: list[Path], tmp_path: Path) -> None:
@@ -92,28 +81,20 @@ def assert_same(
         read.write(inputs)
         read.write({labels: with_ends(samples) for labels, samples in recorded.items()})
         replay(rules, read, write, LAST_SECONDS, SCRAPE_SECONDS)
-        answers = write.series()
+        told = write.series()
 
     not_compared = {STATE} | reading_themselves(rules)
-    answers = {
-        labels: samples
-        for labels, samples in answers.items()
-        if name_of(labels) not in not_compared
-    }
     late = {name_of(labels) for labels in asked_last}
-    expected = {
-        labels: samples
-        for labels, samples in recorded.items()
-        if name_of(labels) not in late | not_compared
-    }
-    asked_last = {
-        labels: samples
-        for labels, samples in asked_last.items()
-        if name_of(labels) not in not_compared
-    }
-    misses = differences(expected | on_the_clock(asked_last), answers, extrapolating(rules))
+    expected = without(recorded, late) | on_the_clock(asked_last)
+    told = without(told, not_compared)
+    misses = differences(without(expected, not_compared), told, extrapolating(rules))
     assert not misses, "\n".join(misses.values())
-    return answers
+    return told
+
+
+def without(series: Mapping[Labels, Samples], names: set[str]) -> dict[Labels, Samples]:
+    """Return *series* but those with one of *names*."""
+    return {labels: each for labels, each in series.items() if name_of(labels) not in names}
 
 
 def in_prometheus(
@@ -121,40 +102,20 @@ def in_prometheus(
 ) -> tuple[dict[Labels, Samples], dict[Labels, Samples]]:
     """Return what Prometheus records of *inputs*, and what it says to late rules in the end."""
     late = {expr: labels for labels, expr in late_rules(rules)}
-    case = {
-        "interval": f"{SCRAPE_SECONDS:g}s",
-        "input_series": [
-            {"series": series_of(labels), "values": in_promtool(samples)}
-            for labels, samples in inputs.items()
-        ],
-        # Nothing is expected, so promtool says what it got.
-        "promql_expr_test": [
-            {"expr": expr, "eval_time": f"{at:g}s", "exp_samples": []}
-            for expr in (RECORDED, *late)
-            for at in TIMES
-        ],
-    }
-    path = folder / "promtool.yaml"
-    tests = {
-        "rule_files": [str(rule) for rule in rules],
-        "group_eval_order": eval_order(GROUPS),
-        "evaluation_interval": f"{SCRAPE_SECONDS:g}s",
-        "tests": [case],
-    }
-    path.write_text(json.dumps(tests))
-    done = promtool("test", "rules", str(path))
+    series = [
+        {"series": series_of(labels), "values": in_promtool(samples)}
+        for labels, samples in inputs.items()
+    ]
+    asked = [(expr, at) for expr in (RECORDED, *late) for at in TIMES]
     recorded: dict[Labels, Samples] = defaultdict(dict)
     asked_last: dict[Labels, Samples] = defaultdict(dict)
-    for expr, time, got in GOT.findall(done.stdout + done.stderr):
-        at, asked = seconds_of(time), json.loads(f'"{expr}"')
-        for text, value in SAMPLE.findall(got):
-            labels = labels_of(text)
-            if asked in late:
-                recorded_as = dict(labels) | dict(late[asked])
-                asked_last[frozenset(recorded_as.items())][at] = float(value)
+    for (expr, at), found in answers(folder, series, asked, rules).items():
+        for named, value in found:
+            labels = frozenset(named.items())
+            if expr in late:
+                asked_last[frozenset((named | dict(late[expr])).items())][at] = value
             elif labels not in inputs:
-                recorded[labels][at] = float(value)
-    assert recorded, (done.stdout + done.stderr)[:4000]
+                recorded[labels][at] = value
     return recorded, asked_last
 
 
@@ -163,18 +124,17 @@ def on_the_clock(series: Mapping[Labels, Samples]) -> dict[Labels, Samples]:
     return {labels: since_begin(labels, samples) for labels, samples in series.items()}
 
 
+def rules_in(files: Iterable[Path]) -> list[dict[str, Any]]:
+    """Return the recording rules of *files*, in order."""
+    return [rule for path in files for rule in alert_rules.rules(path) if "record" in rule]
+
+
 def late_rules(rules: Iterable[Path]) -> list[tuple[Labels, str]]:
     """Return the name and labels, and the expression, of each rule that reads a later one's answer.
 
     In one and the same moment its answer is a matter of order: it is asked when all have spoken.
     """
-    recording = [
-        rule
-        for path in rules
-        for group in yaml.safe_load(path.read_text())["groups"]
-        for rule in group["rules"]
-        if "record" in rule
-    ]
+    recording = rules_in(rules)
     first = {rule["record"]: at for at, rule in reversed(list(enumerate(recording)))}
     return [
         (frozenset({"__name__": rule["record"], **rule.get("labels", {})}.items()), rule["expr"])
@@ -186,13 +146,7 @@ def late_rules(rules: Iterable[Path]) -> list[tuple[Labels, str]]:
 
 def reading_themselves(rules: Iterable[Path]) -> set[str]:
     """Return what reads its own last answer, which here is what Prometheus says now."""
-    return {
-        rule["record"]
-        for path in rules
-        for group in yaml.safe_load(path.read_text())["groups"]
-        for rule in group["rules"]
-        if rule.get("record") in NAME.findall(rule["expr"])
-    }
+    return {r["record"] for r in rules_in(rules) if r["record"] in NAME.findall(r["expr"])}
 
 
 def with_ends(samples: Samples) -> Samples:
@@ -205,20 +159,18 @@ def extrapolating(rules: Iterable[Path]) -> set[str]:
     """Return what is recorded with `delta`: Prometheus extrapolates where a window is not full."""
     return {
         rule["record"]
-        for path in rules
-        for group in yaml.safe_load(path.read_text())["groups"]
-        for rule in group["rules"]
-        if ("delta(" in rule["expr"] or "increase(" in rule["expr"]) and "record" in rule
+        for rule in rules_in(rules)
+        if "delta(" in rule["expr"] or "increase(" in rule["expr"]
     }
 
 
 def differences(
-    expected: Mapping[Labels, Samples], answers: Mapping[Labels, Samples], extrapolated: set[str]
+    expected: Mapping[Labels, Samples], told: Mapping[Labels, Samples], extrapolated: set[str]
 ) -> dict[str, str]:
     """Return, for each name that differs: how often, and one example."""
     misses: dict[str, list[str]] = defaultdict(list)
-    for labels in sorted(expected.keys() | answers.keys(), key=sorted):
-        want, got = expected.get(labels, {}), answers.get(labels, {})
+    for labels in sorted(expected.keys() | told.keys(), key=sorted):
+        want, got = expected.get(labels, {}), told.get(labels, {})
         for at in sorted(want.keys() | got.keys()):
             tolerance = 0.03 if name_of(labels) in extrapolated else 1e-6
             if not same(want.get(at), got.get(at), tolerance):
@@ -247,8 +199,3 @@ def series_of(labels: Labels) -> str:
     """Return *labels* in Prometheus' notation."""
     rest = ",".join(f'{name}="{value}"' for name, value in sorted(labels) if name != "__name__")
     return f"{name_of(labels)}{{{rest}}}"
-
-
-def seconds_of(duration: str) -> float:
-    """Return the seconds of a *duration* as promtool prints it: 1m15s."""
-    return sum(float(n) * UNITS[unit] for n, unit in re.findall(r"(\d+)([hms])", duration))

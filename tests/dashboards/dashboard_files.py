@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -32,17 +32,31 @@ class Target:
     expr: str
 
     def substituted(self, job_id: str, **choices: str) -> str:
-        """Return the expression as Grafana would send it, for a scrape interval of 15 s.
+        """Return the expression as Grafana would send it."""
+        return substituted(self.expr, job_id, **choices)
 
-        *choices* are those of further variables, such as rank="5".
-        """
-        chosen = {"job_id": job_id, **DEFAULTS, **choices}
-        expr = self.expr
-        for name, value in chosen.items():
-            expr = re.sub(rf"\${name}\b", value.replace("\\", r"\\"), expr)
-        # "$1" is label_replace's; Grafana leaves it alone.
-        assert not re.search(r"\$\D", expr), f"a variable that no test substitutes: {expr}"
-        return expr
+
+def substituted(expr: str, job_id: str, **choices: str) -> str:
+    """Return an expression as Grafana would send it, for a scrape interval of 15 s.
+
+    *choices* are those of further variables, such as rank="5".
+    """
+    for name, value in {"job_id": job_id, **DEFAULTS, **choices}.items():
+        expr = re.sub(rf"\${name}\b", value.replace("\\", r"\\"), expr)
+    # "$1" is label_replace's; Grafana leaves it alone.
+    assert not re.search(r"\$\D", expr), f"a variable that no test substitutes: {expr}"
+    return expr
+
+
+def dashboard_panels(dashboard: str) -> list[dict[str, Any]]:
+    """Return the panels of the dashboard in the file of that name."""
+    (path,) = (path for path in JSON_FILES if path.stem == dashboard)
+    return panels(path)
+
+
+def named(legend: str, labels: Mapping[str, str]) -> str:
+    """Return the name of a series in a panel."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda label: labels.get(label[1], ""), legend)
 
 
 def load(path: Path) -> dict[str, Any]:

@@ -1,14 +1,9 @@
 """What the panels of a dashboard show, by the answers of a real Prometheus."""
 
-import re
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
-from fleet_simulator.stack.parts import Prometheus, Series
-from tests.dashboards.dashboard_files import JSON_FILES, Target, panels
-
-LABEL = re.compile(r"\{\{(\w+)\}\}")
+from fleet_simulator.stack.parts import Prometheus
+from tests.dashboards.dashboard_files import dashboard_panels, named, substituted
 
 
 @dataclass(frozen=True)
@@ -24,23 +19,8 @@ def shown(
 ) -> list[Shown]:
     """Return what the panel *title* shows for a job, in the order of its queries."""
     (panel,) = (panel for panel in dashboard_panels(dashboard) if panel["title"] == title)
-    return list(_series(prometheus, panel, job_id, choices))
-
-
-def dashboard_panels(dashboard: str) -> list[dict[str, Any]]:
-    """Return the panels of the dashboard in the file of that name."""
-    (path,) = (path for path in JSON_FILES if path.stem == dashboard)
-    return panels(path)
-
-
-def _series(
-    prometheus: Prometheus, panel: dict[str, Any], job_id: str, choices: dict[str, str]
-) -> Iterator[Shown]:
-    for target in panel["targets"]:
-        query = Target("", panel["title"], target["refId"], target["expr"])
-        for series in prometheus.query(query.substituted(job_id, **choices)):
-            yield Shown(_name(target.get("legendFormat", ""), series), series.value)
-
-
-def _name(legend: str, series: Series) -> str:
-    return LABEL.sub(lambda label: series.labels.get(label[1], ""), legend)
+    return [
+        Shown(named(target.get("legendFormat", ""), series.labels), series.value)
+        for target in panel["targets"]
+        for series in prometheus.query(substituted(target["expr"], job_id, **choices))
+    ]

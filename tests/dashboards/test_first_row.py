@@ -1,23 +1,15 @@
 """The first row of the job dashboard says what is the matter, in every state of a job."""
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from dashboards.states import STATES
-from tests.alerts.promtool import promtool
-from tests.dashboards.dashboard_files import JSON_FILES, ROOT, Target, panels
-
-JOB_ID = "j"
-# What promtool says of an expectation that is not met: the expression, and the samples.
-GOT = re.compile(r'expr: "(.*)", time: \S+,\n +exp: ?.*\n +got: ?(.*)')
-SAMPLE = re.compile(r'\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\} ([^ ,]+)')
-LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+from dashboards.shared.states import STATES
+from tests.alerts.promtool import RULES, Answers, answers
+from tests.dashboards.dashboard_files import ROOT, dashboard_panels, named, substituted
 
 OF_NODE = 'rankskew_node_ranks{job_id="j",instance="n",job="r",state="%s"} 8'
 RUNS = [
@@ -49,8 +41,6 @@ HUNG = [
     'rankskew_node_last_step_age_seconds{job_id="j",instance="n"} 160',
 ]
 REASON = 'job_reason:rankskew_not_judgeable:bool{job_id="j",reason="%s"} 1'
-# Promtool prints what it got only if that is not what was expected.
-SENTINEL = {"labels": '{never="there"}', "value": 1}
 # When the samples are read, in seconds since the epoch.
 NOW = 300
 
@@ -237,68 +227,22 @@ CASES = {
     "no probe": Case(
         "no_probe",
         ['job:rankskew_job:group{job_id="j"} 1', REASON % "no_probe"],
-        {
-            "State": {"No probe": 1},
-            "Who": {"cannot be known": 1},
-            "Judged": {"no probe": 0},
-        },
+        {"State": {"No probe": 1}, "Who": {"cannot be known": 1}, "Judged": {"no probe": 0}},
     ),
 }
 
 
 def first_row() -> list[dict[str, Any]]:
     """Return the panels at the top of the job dashboard."""
-    path = next(path for path in JSON_FILES if path.stem == "job")
-    return [panel for panel in panels(path) if panel["gridPos"]["y"] == 0]
+    return [panel for panel in dashboard_panels("job") if panel["gridPos"]["y"] == 0]
 
 
-def answers(series: list[str], folder: Path) -> dict[str, list[tuple[dict[str, str], float]]]:
-    """Return the samples of every query of the first row, given *series*; by expression."""
-    inputs = [one.rsplit(" ", 1) for one in series]
-    asked = {
-        Target("job", panel["title"], target["refId"], target["expr"]).substituted(JOB_ID)
-        for panel in first_row()
-        for target in panel["targets"]
-    }
-    suite = {
-        "rule_files": [str(ROOT / "alerts" / "rules" / "state.yaml")],
-        "evaluation_interval": "15s",
-        "tests": [
-            {
-                "interval": "15s",
-                "input_series": [{"series": n, "values": f"{v}x{NOW // 15}"} for n, v in inputs],
-                # So promtool says what it got.
-                "promql_expr_test": [
-                    {"expr": expr, "eval_time": f"{NOW}s", "exp_samples": [SENTINEL]}
-                    for expr in sorted(asked)
-                ],
-            }
-        ],
-    }
-    path = folder / "suite.yaml"
-    path.write_text(yaml.safe_dump(suite), encoding="utf-8")
-    said = promtool("test", "rules", str(path))
-    found = GOT.findall(said.stdout + said.stderr)
-    assert len(found) == len(asked), said.stdout + said.stderr
-    return {
-        json.loads(f'"{expr}"'): [
-            (dict(LABEL.findall(labels)), float(value)) for labels, value in SAMPLE.findall(got)
-        ]
-        for expr, got in found
-    }
-
-
-def shown(panel: dict[str, Any], found: dict[str, list[tuple[dict[str, str], float]]]) -> Any:
+def shown(panel: dict[str, Any], found: Answers) -> dict[str, float]:
     """Return the names that a panel shows, with their values."""
     names: dict[str, float] = {}
     for target in panel["targets"]:
-        expr = Target("job", "", "", target["expr"]).substituted(JOB_ID)
-        for labels, value in found[expr]:
-            legend = re.sub(
-                r"\{\{(\w+)\}\}",
-                lambda match, labels=labels: labels.get(match[1], ""),  # type: ignore[misc]
-                target["legendFormat"],
-            )
+        for labels, value in found[substituted(target["expr"], "j"), NOW]:
+            legend = named(target["legendFormat"], labels)
             word = STATES[legend][0] if panel["title"] == "State" else legend
             assert word not in names, f"twice in {panel['title']}: {word}"
             names[word] = value
@@ -308,7 +252,12 @@ def shown(panel: dict[str, Any], found: dict[str, list[tuple[dict[str, str], flo
 @pytest.mark.parametrize("case", CASES.values(), ids=list(CASES))
 def test_first_row_says_what_is_the_matter(case: Case, tmp_path: Path) -> None:
     """State, loss, who, since when and why: each panel shows what is true, and nothing else."""
-    found = answers(case.series, tmp_path)
+    inputs = [one.rsplit(" ", 1) for one in case.series]
+    series = [{"series": name, "values": f"{value}x{NOW // 15}"} for name, value in inputs]
+    exprs = [target["expr"] for panel in first_row() for target in panel["targets"]]
+    asked = [(substituted(expr, "j"), NOW) for expr in exprs]
+    rules = [path for path in RULES if path.stem == "state"]
+    found = answers(tmp_path, series, asked, rules, ["state"])
     row = {panel["title"]: shown(panel, found) for panel in first_row()}
 
     assert row["State"] == {STATES[case.state][0]: 1}
@@ -316,45 +265,31 @@ def test_first_row_says_what_is_the_matter(case: Case, tmp_path: Path) -> None:
         assert row[title] == pytest.approx(names), title
 
 
-def test_every_state_is_tested() -> None:
-    """No state is added that the first row does not know."""
-    assert {case.state for case in CASES.values()} == set(STATES)
-
-
 def test_states_are_those_of_the_rules() -> None:
-    """Words and colours exist for exactly the states that the rule records, in its order."""
+    """Each that the rule records has a word and a colour, in its order, and a case here."""
     rule = (ROOT / "alerts" / "rules" / "state.yaml").read_text()
     recorded = dict.fromkeys(re.findall(r'"state", "(\w+)"', rule))
 
     assert list(recorded) == list(STATES)
+    assert {case.state for case in CASES.values()} == set(STATES)
 
 
-def test_state_has_its_colour() -> None:
-    """Each state is shown as its word, in its colour."""
-    panel = next(panel for panel in first_row() if panel["title"] == "State")
-    overrides = {
-        o["matcher"]["options"]: o["properties"]
-        for o in panel["fieldConfig"]["overrides"]
-        if o["matcher"]["id"] == "byName"
+def overrides(title: str) -> dict[str, dict[str, Any]]:
+    """Return what a panel of the first row changes, by what that is of."""
+    [panel] = [panel for panel in first_row() if panel["title"] == title]
+    return {
+        each["matcher"]["options"]: {entry["id"]: entry["value"] for entry in each["properties"]}
+        for each in panel["fieldConfig"]["overrides"]
     }
-    colours = {
-        state: {p["id"]: p["value"] for p in properties} for state, properties in overrides.items()
-    }
+
+
+def test_state_has_its_colour_and_an_alert_its_runbook() -> None:
+    """Each state is shown as its word, in its colour; a click on an alert opens what to do."""
+    states = overrides("State")
+    [runbook] = overrides("Alerts")["A"]["links"]
 
     assert {
-        state: (each["displayName"], each["color"]["fixedColor"]) for state, each in colours.items()
+        state: (states[state]["displayName"], states[state]["color"]["fixedColor"])
+        for state in STATES
     } == STATES
-
-
-def test_alert_leads_to_its_runbook() -> None:
-    """A click on a firing alert opens what to do about it."""
-    panel = next(panel for panel in first_row() if panel["title"] == "Alerts")
-    links = [
-        link["url"]
-        for override in panel["fieldConfig"]["overrides"]
-        for each in override["properties"]
-        if each["id"] == "links"
-        for link in each["value"]
-    ]
-
-    assert [url.rpartition("/")[2] for url in links] == ["${__field.labels.alertname}.md"]
+    assert runbook["url"].endswith("/${__field.labels.alertname}.md")

@@ -1,12 +1,11 @@
 """The table of jobs on the fleet dashboard: its order, and whom each job waits for."""
 
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
-import yaml
 
-from tests.alerts.promtool import promtool
+from tests.alerts.promtool import Expect, assert_rules
 from tests.dashboards.dashboard_files import targets
 
 STATE: Final = "job:rankskew_state:info"
@@ -84,16 +83,6 @@ def test_jobs_by_urgency_and_whom_they_wait_for(
 ) -> None:
     """Hung jobs come first, then unjudged ones, then by GPUs lost; jobs of two clusters, or of
     none, keep apart, and a healthy job waits for nobody."""
-    samples = [{"labels": labels, "value": value} for labels, value in expected.items()]
-    case: dict[str, Any] = {
-        "interval": "1m",
-        "input_series": [{"series": name, "values": f"{value}x5"} for name, value in RECORDED],
-        "promql_expr_test": [
-            {"expr": JOBS[ref].substituted(""), "eval_time": "2m", "exp_samples": samples}
-        ],
-    }
-    path = tmp_path / "suite.yaml"
-    path.write_text(yaml.safe_dump({"rule_files": [], "tests": [case]}), encoding="utf-8")
+    series = [{"series": name, "values": f"{value}x8"} for name, value in RECORDED]
 
-    done = promtool("test", "rules", str(path))
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert_rules(tmp_path, series, [Expect(JOBS[ref].substituted(""), 120, expected)], groups=())

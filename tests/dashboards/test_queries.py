@@ -1,6 +1,5 @@
 """Every query is valid, reads series that exist, and shows something when there is something."""
 
-import json
 import re
 from dataclasses import replace
 from functools import cache
@@ -9,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.alerts.promtool import promtool
+from tests.alerts.promtool import Expect, assert_rules, promtool
 from tests.dashboards.dashboard_files import ROOT, RULES, Target, metric_names, targets
 from tests.dashboards.simulated import MINUTES, SCRAPE_SECONDS, input_series
 
@@ -23,74 +22,54 @@ TARGETS = [
     if target.dashboard == "rank" or (target.dashboard == "job" and target.panel not in FIRST_ROW)
 ]
 
-# Single queries, by panel and letter. What only a late rank draws:
+
+def queries(letters: str, *panels: str) -> set[tuple[str, str]]:
+    """Return single queries, by panel and letter."""
+    return {(panel, letter) for panel in panels for letter in letters}
+
+
+BY_STAGE = "The costliest late rank, by stage"
+# What only a late rank draws:
 LATE = {
-    ("Alerts", "A"),
     ("annotation Alerts", ""),
-    ("Cause", "A"),
-    ("GPUs lost", "A"),
-    ("GPUs lost, by rank and stage", "A"),
-    ("In its code", "A"),
-    ("Late ranks over time, by stage", "A"),
-    ("Late since", "A"),
-    ("Late stage: late rank and its peers", "A"),
-    ("Late stage: late rank and its peers", "B"),
-    ("Lines of code", "A"),
-    ("Now", "A"),
-    *(("Figure that explains it", ref) for ref in "ABC"),
-    *(("Late ranks", ref) for ref in "ABCDEFGHI"),
-    *(("Why late", ref) for ref in "ABCDE"),
-    *(("The costliest late rank, by stage", ref) for ref in "ABC"),
+    *queries("A", "Alerts", "Cause", "GPUs lost", "GPUs lost, by rank and stage", "In its code"),
+    *queries("A", "Late ranks over time, by stage", "Late since", "Lines of code", "Now"),
+    *queries("AB", "Late stage: late rank and its peers"),
+    *queries("ABC", "Figure that explains it", BY_STAGE),
+    *queries("ABCDE", "Why late"),
+    *queries("ABCDEFGHI", "Late ranks"),
 }
 # Lines of late ranks beside their peers, where the peers have lines too.
 LATE_LINES = {
-    (panel, "A")
-    for panel in (
-        "CPUs used by loaders",
-        "GPU memory used",
-        "GPU utilisation",
-        "Garbage collection",
-        "Own work per step",
-        "PCIe traffic",
-        "Padding",
-        "Read from storage",
-        "Time in data per step",
-        "Tokens per step",
-        "Wait per step",
-    )
+    *queries("A", "CPUs used by loaders", "GPU memory used", "GPU utilisation", "PCIe traffic"),
+    *queries("A", "Garbage collection", "Own work per step", "Padding", "Read from storage"),
+    *queries("A", "Time in data per step", "Tokens per step", "Wait per step"),
 }
-# What only a job that hangs shows, and the last three only if a rank gives no sign of life:
+# What only a job that hangs shows, and what only if a rank gives no sign of life:
 STUCK = {
-    ("GPUs lost, by kind", "A"),
-    ("Where the ranks are stuck", "A"),
-    ("Stuck outside sync", "A"),
-    ("Stuck outside sync", "B"),
-    ("Now", "B"),
+    *queries("A", "GPUs lost, by kind", "Where the ranks are stuck"),
+    *queries("AB", "Stuck outside sync"),
+    *queries("B", "Now"),
 }
-SILENT = {("Where the ranks are stuck", "B"), ("Time since the last activity", "B")}
+SILENT = queries("B", "Where the ranks are stuck", "Time since the last activity")
 # What only a GPU shows that heat or power slows down:
-THROTTLED = {("GPU clocks throttled", "A")}
+THROTTLED = queries("A", "GPU clocks throttled")
 # What a job shows that starts, loses ranks, restarts or ends, or is not judged:
 RARE = {
     *THROTTLED,
-    ("State", "B"),
-    ("Where it runs", "C"),
-    ("annotation Lifecycle", ""),
-    ("annotation Restarts", ""),
-    ("What changed", "B"),
-    ("What changed", "D"),
-    ("Now", "C"),
-    ("Now", "D"),
-    ("Now", "F"),
+    *(("annotation Lifecycle", ""), ("annotation Restarts", "")),
+    *queries("B", "State"),
+    *queries("C", "Where it runs"),
+    *queries("BD", "What changed"),
+    *queries("CDF", "Now"),
 }
 # What only a rank that keeps up shows:
-WELL = {("Alerts", "B"), ("Cause", "B"), ("Now", "E")}
+WELL = {*queries("B", "Alerts", "Cause"), *queries("E", "Now")}
 # What only ranks know that compare their steps:
 JOINED = {
-    *(("GPUs lost, by kind", ref) for ref in "CDE"),
-    ("GPUs lost, by rank and stage", "B"),
-    ("In its code", "A"),
-    ("Lines of code", "A"),
+    *queries("CDE", "GPUs lost, by kind"),
+    *queries("B", "GPUs lost, by rank and stage"),
+    *queries("A", "In its code", "Lines of code"),
 }
 
 
@@ -104,24 +83,15 @@ def check_results(
     job_id: str, series: list[dict[str, str]], expected: dict[Target, bool], folder: Path
 ) -> None:
     """Let the shipped rules run over *series*; compare which queries have a result."""
-    tests = [
-        {
-            "expr": f"group({target.substituted(job_id, rank=RANK)})",
-            "eval_time": f"{MINUTES}m",
-            "exp_samples": [{"labels": "{}", "value": 1}] if something else [],
-        }
+    asked = [
+        Expect(
+            f"group({target.substituted(job_id, rank=RANK)})",
+            60 * MINUTES,
+            {"{}": 1} if something else {},
+        )
         for target, something in expected.items()
     ]
-    interval = f"{SCRAPE_SECONDS}s"
-    suite = {
-        "rule_files": [str(path) for path in RULES],
-        "evaluation_interval": interval,
-        "tests": [{"interval": interval, "input_series": series, "promql_expr_test": tests}],
-    }
-    path = folder / "suite.yaml"
-    path.write_text(json.dumps(suite), encoding="utf-8")
-    done = promtool("test", "rules", str(path))
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert_rules(folder, series, asked, SCRAPE_SECONDS)
 
 
 def all_but(*empty: set[tuple[str, str]]) -> dict[Target, bool]:
@@ -158,9 +128,7 @@ def test_every_panel_shows_a_late_job(tmp_path: Path) -> None:
     """With a late rank every query has a result but those for a hang, a change or no verdict."""
     expected = all_but(STUCK, SILENT, RARE, WELL)
     # Beside its peers it is late where it was made so, by what was planted; not elsewhere.
-    late, usual = (
-        t for t in TARGETS if t.panel.startswith("The costliest late rank") and t.ref in "AB"
-    )
+    late, usual = (t for t in TARGETS if t.panel == BY_STAGE and t.ref in "AB")
     over = f"{late.expr} - on (stage) {usual.expr} > 0.1"
     in_data = "label_replace(vector(1), 'stage', 'data', '', '')"
     expected[replace(late, expr=f"{over} and on (stage) {in_data}")] = True
@@ -173,13 +141,10 @@ def test_healthy_job_names_nobody(tmp_path: Path) -> None:
     """Without a late rank what is about late ranks is empty, the rest is not."""
     expected = all_but(LATE, LATE_LINES, STUCK, SILENT, RARE)
     # The dashboard of a rank shows the rank as the line A, late or not.
-    expected |= {t: True for t in TARGETS if t.dashboard == "rank" and _is_line(t)}
+    of_rank = [t for t in TARGETS if t.dashboard == "rank" and (t.panel, t.ref) in LATE_LINES]
+    expected |= dict.fromkeys(of_rank, True)
 
     check_results("healthy", series_of("healthy"), expected, tmp_path)
-
-
-def _is_line(target: Target) -> bool:
-    return (target.panel, target.ref) in LATE_LINES
 
 
 def test_job_without_join_shows_who_is_late(tmp_path: Path) -> None:

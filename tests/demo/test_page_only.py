@@ -6,7 +6,10 @@ import pytest
 
 from demo.page_only import LATE_SECONDS, PageWatch, what_is_wrong
 from demo.scenario import HEALTHY_SECONDS, Scenario
-from demo.verdict import Health, Verdict
+from demo.verdict import Conclusion, Health, NamedRank
+
+NAMED = NamedRank("demo", "2", "data", 1.0, "none(page)", 30)
+HEALTH = Health("demo", 0.0, 90, "none(page)", 120)
 
 
 def page(state: str, *late: dict[str, Any]) -> dict[str, Any]:
@@ -60,51 +63,37 @@ def test_job_that_is_not_known_yet_has_no_verdict() -> None:
     assert PageWatch(Scenario("data", once=True), lambda: None).verdict() is None
 
 
-def test_mild_lateness_is_health(now: list[float]) -> None:
-    """A rank that is late too little to wake anybody is listed, and no verdict on it."""
-    watching = watch(page("healthy", late()))
-    watching.verdict()
-    now[0] += HEALTHY_SECONDS
-
-    assert isinstance(watching.verdict(), Health)
-
-
-def test_health_takes_time_and_no_interruption(now: list[float]) -> None:
-    """`no straggler` needs an even job for long enough; a doubt in between starts it anew."""
-    state = ["healthy"]
-    watching = PageWatch(Scenario("none", once=True), lambda: page(state[0]))
+@pytest.mark.parametrize("listed", [[], [late()]])
+def test_health_takes_time_and_no_interruption(
+    now: list[float], listed: list[dict[str, Any]]
+) -> None:
+    """An even job must stay even; a doubt starts it anew, a rank too mild to wake anybody not."""
+    summary = page("healthy", *listed)
+    watching = watch(summary)
     assert watching.verdict() is None
 
     now[0] += HEALTHY_SECONDS - 1
-    state[0] = "not_judgeable"
+    summary |= page("not_judgeable")
     assert watching.verdict() is None
     now[0] += 2
-    state[0] = "healthy"
+    summary |= page("healthy", *listed)
     assert watching.verdict() is None
     now[0] += HEALTHY_SECONDS
     verdict = watching.verdict()
     assert isinstance(verdict, Health)
-    assert verdict.gpus_lost == 0
+    assert verdict.gpus_lost == pytest.approx(0.964 * len(listed))
 
 
 @pytest.mark.parametrize(
-    ("fault", "stage", "wrong"),
+    ("fault", "verdict", "wrong"),
     [
-        ("data", "data", None),
-        ("forward", "data", "the page names rank 2 in data, but rank 2 in forward was slow"),
-        ("none", "data", "the page names rank 2 in data, but no rank was slow"),
+        ("data", NAMED, None),
+        ("forward", NAMED, "the page names rank 2 in data, but rank 2 in forward was slow"),
+        ("none", NAMED, "the page names rank 2 in data, but no rank was slow"),
+        ("data", HEALTH, "the page names nobody"),
+        ("none", HEALTH, None),
     ],
 )
-def test_wrong_verdicts_are_told(fault: str, stage: str, wrong: str | None) -> None:
+def test_wrong_verdicts_are_told(fault: str, verdict: Conclusion, wrong: str | None) -> None:
     """A verdict that is not what was planted is said to be wrong."""
-    verdict = Verdict("demo", "2", stage, 1.0, "none(page)", 30)
-
     assert what_is_wrong(Scenario(fault, once=True), verdict) == wrong
-
-
-def test_quiet_page_with_a_fault_is_wrong() -> None:
-    """A page that names nobody is right only when nothing was planted."""
-    health = Health("demo", 0.0, 90, "none(page)", 120)
-
-    assert what_is_wrong(Scenario("data", once=True), health) == "the page names nobody"
-    assert what_is_wrong(Scenario("none", once=True), health) is None

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.e2e
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "first_straggler.md"
-EXAMPLE = Path("docs/examples/first_straggler.py")
+EXAMPLE = Path("demo/first_straggler.py")
 LINE = "        tokens = tokenize(text)[:TOKENS]"
 TIMEOUT_SECONDS = 240
 # A reader waits half a minute; a test asks until the command says what the page promises.

@@ -14,7 +14,7 @@ import pytest
 from benchmarks.diagnose.plan import TOUR
 from benchmarks.diagnose.score import is_right, score
 from benchmarks.diagnose.tour import ask
-from dashboards.states import STATES
+from dashboards.shared.states import STATES
 from exporter.vocabulary.words import CAUSES
 from fleet_simulator.stack.parts import Prometheus
 from fleet_simulator.stack.process import wait_for

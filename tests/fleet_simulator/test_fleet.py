@@ -8,13 +8,13 @@ import psutil
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from docs.metrics_table import families_by_collector
 from exporter.scrape.levels import ALL, exposed_name
 from fleet_simulator.faults.asked import parse
 from fleet_simulator.fleet import LOOKED_AT_SECONDS, Fleet, fleet_app
 from fleet_simulator.host_files import MEMORY_KIB
 from fleet_simulator.node import SimulatedNode
 from fleet_simulator.plan import equal_jobs, tour
+from generators.listed.metrics import families_by_collector
 from tests.exporter.asgi import Answer, ask
 from tests.exporter.clock import Clock
 

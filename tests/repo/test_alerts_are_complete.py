@@ -7,11 +7,13 @@ from typing import Any
 import pytest
 import yaml
 
-from alerts import build_index
+from exporter.live.summary import UNSEEN_SECONDS
+from generators.listed import alert_rules
 from rank_probe.wire.stages import STAGES
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = ROOT / "alerts" / "runbooks"
+RULE_FILES = ROOT / "alerts" / "rules"
 FIRST = "In the first minute"
 HEADINGS = ["Meaning", "Impact", "Diagnosis", "Mitigation", "False alarms"]
 RUNBOOK_URL = "https://github.com/rankskew/rankskew/blob/main/alerts/runbooks/"
@@ -36,7 +38,7 @@ PARTS = {"headline", "facts", "first", "impact"}
 MOST_LINES = 700
 
 
-ALERTS = build_index.alerts()
+ALERTS = alert_rules.alerts()
 RULES = [
     pytest.param(rule, id=f"{name}-{rule['labels']['severity']}")
     for name, rules in ALERTS.items()
@@ -62,13 +64,9 @@ def test_alerts_runbooks_and_tests_match() -> None:
 
 def test_core_alerts_are_a_dozen() -> None:
     """All alerts but the dozen have severity info, in the file that may be left out."""
-    core = [path for path in build_index.rule_files() if path.stem != "info"]
-    alerts = {rule["alert"] for path in core for rule in build_index.rules(path) if "alert" in rule}
-    informing = [
-        rule
-        for rule in build_index.rules(build_index.ALERTS / "rules" / "info.yaml")
-        if "alert" in rule
-    ]
+    core = [path for path in alert_rules.rule_files() if path.stem != "info"]
+    alerts = {rule["alert"] for path in core for rule in alert_rules.rules(path) if "alert" in rule}
+    informing = [rule for rule in alert_rules.rules(RULE_FILES / "info.yaml") if "alert" in rule]
 
     assert alerts == CORE
     assert {rule["labels"]["severity"] for rule in informing} == {"info"}
@@ -76,7 +74,7 @@ def test_core_alerts_are_a_dozen() -> None:
 
 def test_rules_stay_short() -> None:
     """All rules can be read in one sitting."""
-    lines = [len(path.read_text().splitlines()) for path in build_index.rule_files()]
+    lines = [len(path.read_text().splitlines()) for path in alert_rules.rule_files()]
 
     assert sum(lines) <= MOST_LINES
 
@@ -96,38 +94,27 @@ def test_alert_is_tested_both_ways(name: str) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_alert_says_what_is_needed_at_night(rule: dict[str, Any]) -> None:
     """Each rule has a known severity, a text, and a runbook that exists."""
-    assert rule["labels"]["severity"] in build_index.SEVERITIES
+    assert rule["labels"]["severity"] in alert_rules.SEVERITIES
     assert set(rule["annotations"]) - PARTS == {"summary", "description", "runbook_url"}
     assert rule["annotations"]["runbook_url"] == f"{RUNBOOK_URL}{rule['alert']}.md"
 
 
 @pytest.mark.parametrize("name", ALERTS)
 def test_runbook_answers_every_question(name: str) -> None:
-    """Each runbook has the same headings in the same order, and an answer under each."""
+    """A box with one to three looks or commands, then the same headings, an answer under each.
+
+    Whoever reads PID in a command learns which series has it; what the exporter fills in has one
+    spelling.
+    """
     text = (RUNBOOKS / f"{name}.md").read_text()
-    parts = re.split(r"^## ", text, flags=re.MULTILINE)
+    box, *parts = re.split(r"^## ", text, flags=re.MULTILINE)
 
-    assert parts[0].startswith(f"# {name}\n\n> **{FIRST}**\n>\n")
-    assert [part.split("\n")[0] for part in parts[1:]] == HEADINGS
-    assert all(part.split("\n", 1)[1].strip() for part in parts[1:])
-
-
-@pytest.mark.parametrize("name", ALERTS)
-def test_runbook_begins_with_the_first_minute(name: str) -> None:
-    """Before anything is explained there are one to three commands or looks, in a box."""
-    box = (RUNBOOKS / f"{name}.md").read_text().split("\n## ")[0]
-
+    assert box.startswith(f"# {name}\n\n> **{FIRST}**\n>\n")
     assert 1 <= len(re.findall(r"^> \d\. ", box, re.MULTILINE)) <= 3
-
-
-@pytest.mark.parametrize("name", ALERTS)
-def test_runbook_says_where_to_read_a_process_id(name: str) -> None:
-    """Whoever reads PID in a command learns which series has it."""
-    text = (RUNBOOKS / f"{name}.md").read_text()
-
+    assert [part.split("\n")[0] for part in parts] == HEADINGS
+    assert all(part.split("\n", 1)[1].strip() for part in parts)
     if re.search(r"\bPID\b", text):
         assert '`PID` is the label `pid` of `rankskew_rank_info{job_id="JOB",rank="RANK"}`' in text
-    # What the exporter fills in has one spelling.
     assert not re.findall(r"\b(?:JOB_ID|RANK_ID|<pid>|\$PID|HOST|HOSTNAME)\b", text)
 
 
@@ -138,8 +125,14 @@ def test_straggler_runbook_knows_every_stage() -> None:
     assert set(re.findall(r"^### (\w+)$", text, re.MULTILINE)) == set(STAGES) - {"sync"}
 
 
-def test_index_is_up_to_date() -> None:
-    """The tables of alerts/README.md are what build_index.py writes."""
-    text = build_index.README.read_text()
+def test_page_waits_for_ranks_as_long_as_the_rules() -> None:
+    """Nodes of a large job start minutes apart; none of the two can load it from the other."""
+    [unseen] = [
+        rule
+        for rule in alert_rules.rules(RULE_FILES / "ranks.yaml")
+        if rule.get("expr") == "job:rankskew_ranks_missing:sum"
+    ]
 
-    assert text == build_index.with_tables(text), "run python alerts/build_index.py"
+    assert unseen["for"] == f"{UNSEEN_SECONDS / 60:.0f}m"
+    state = (RULE_FILES / "state.yaml").read_text()
+    assert f"job:rankskew_starting_seconds:max < {UNSEEN_SECONDS:.0f}\n" in state

@@ -2,13 +2,12 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from alerts import build_index
 from exporter.vocabulary.thresholds import defaults
+from generators.listed import alert_rules
 
 ROOT = Path(__file__).parents[2]
 RUNBOOKS = sorted((ROOT / "alerts" / "runbooks").glob("*.md"))
@@ -20,6 +19,7 @@ GIVEN = {
     "rankskew:gpu_hour_price:override",
     "rankskew:part:info",
 }
+ALL_RULES = [rule for path in alert_rules.rule_files() for rule in alert_rules.rules(path)]
 THRESHOLD = "job:rankskew_threshold:value"
 # What an operator may leave out.
 OPTIONAL = "info"
@@ -45,26 +45,31 @@ def exposed() -> set[str]:
 
 def recorded() -> set[str]:
     """Return every series that a rule records."""
-    rules = [rule for path in build_index.rule_files() for rule in build_index.rules(path)]
-    return {rule["record"] for rule in rules if "record" in rule}
+    return {rule["record"] for rule in ALL_RULES if "record" in rule}
 
 
 def read_by_rules(path: Path) -> set[str]:
     """Return every series that the expressions and the queries in the texts of a file read."""
-    queries: list[str] = []
-    for rule in build_index.rules(path):
-        queries.append(rule["expr"])
-        for text in rule.get("annotations", {}).values():
-            queries += QUERY.findall(text)
-    return {name for query in queries for name in SERIES.findall(query)}
+    read = [rule["expr"] for rule in alert_rules.rules(path)] + queries_in_texts(path)
+    return {name for query in read for name in SERIES.findall(query)}
+
+
+def queries_in_texts(path: Path) -> list[str]:
+    """Return the queries in the texts of a file's alerts."""
+    return [
+        query
+        for rule in alert_rules.rules(path)
+        for text in rule.get("annotations", {}).values()
+        for query in QUERY.findall(text)
+    ]
 
 
 def core_files() -> list[Path]:
     """Return the rule files that everybody loads."""
-    return [path for path in build_index.rule_files() if path.stem != OPTIONAL]
+    return [path for path in alert_rules.rule_files() if path.stem != OPTIONAL]
 
 
-@pytest.mark.parametrize("path", build_index.rule_files(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", alert_rules.rule_files(), ids=lambda path: path.stem)
 def test_rules_read_series_that_exist(path: Path) -> None:
     """A metric that is renamed or dropped cannot silence a rule."""
     assert read_by_rules(path) <= exposed() | recorded() | GIVEN
@@ -87,17 +92,16 @@ def test_no_rule_records_what_nobody_reads() -> None:
         "job_kind:rankskew_lost_cost_per_hour:sum",
         "node:rankskew_gpus_lost:sum",
     }
-    read = set().union(*map(read_by_rules, build_index.rule_files()))
+    read = set().union(*map(read_by_rules, alert_rules.rule_files()))
 
     assert recorded() - read == for_people
 
 
 def test_core_does_without_the_optional_file() -> None:
     """An operator who leaves out the information file loses nothing else."""
-    optional = [path for path in build_index.rule_files() if path.stem == OPTIONAL]
-    recorded_there = {rule.get("record") for path in optional for rule in build_index.rules(path)}
+    [optional] = set(alert_rules.rule_files()) - set(core_files())
+    recorded_there = {rule.get("record") for rule in alert_rules.rules(optional)}
 
-    assert optional
     assert not set().union(*map(read_by_rules, core_files())) & recorded_there
 
 
@@ -105,44 +109,29 @@ def test_every_threshold_is_read() -> None:
     """None is left over that changes nothing, in a rule or in an exporter."""
     sources = [path.read_text() for path in (ROOT / "exporter").rglob("*.py")]
     named = {name for name in defaults() if any(f'"{name}"' in source for source in sources)}
-    for rule in (rule for path in build_index.rule_files() for rule in build_index.rules(path)):
+    for rule in ALL_RULES:
         named |= set(re.findall(rf'{THRESHOLD}\{{name="(\w+)"', rule["expr"]))
 
     assert set(defaults()) == named
 
 
-@pytest.mark.parametrize("path", build_index.rule_files(), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", alert_rules.rule_files(), ids=lambda path: path.stem)
 def test_rules_keep_the_cluster(path: Path) -> None:
     """Two clusters in one Thanos or Mimir do not meet, in expressions and in texts."""
     levels = [
         (rule.get("record", rule.get("alert")), level)
-        for rule in build_index.rules(path)
+        for rule in alert_rules.rules(path)
         for _, level in LEVELS.findall(rule["expr"])
     ]
-    queries = [
-        query
-        for rule in build_index.rules(path)
-        for text in rule.get("annotations", {}).values()
-        for query in QUERY.findall(text)
-        if "job_id=" in query
-    ]
+    of_jobs = [query for query in queries_in_texts(path) if "job_id=" in query]
 
     assert [one for one in levels if one[1] and "cluster" not in one[1].split(", ")] == []
-    assert [query for query in queries if "cluster=" not in query] == []
-
-
-def groups() -> list[dict[str, Any]]:
-    """Return the groups of all rule files."""
-    return [
-        group
-        for path in build_index.rule_files()
-        for group in yaml.safe_load(path.read_text())["groups"]
-    ]
+    assert [query for query in of_jobs if "cluster=" not in query] == []
 
 
 def test_no_rule_reads_itself() -> None:
     """What has to be remembered is remembered by an exporter, not by a series that feeds itself."""
-    rules = [rule for group in groups() for rule in group["rules"] if "record" in rule]
+    rules = [rule for rule in ALL_RULES if "record" in rule]
     reads = {rule["record"]: set[str]() for rule in rules}
     for rule in rules:
         reads[rule["record"]] |= set(SERIES.findall(rule["expr"]))
@@ -160,7 +149,8 @@ def test_no_frequent_rule_reads_a_series_of_every_rank() -> None:
     """Every 15 s only ranks that are late, silent, standing, starting or over are looked at."""
     read = {
         name
-        for group in groups()
+        for path in alert_rules.rule_files()
+        for group in yaml.safe_load(path.read_text())["groups"]
         if "interval" not in group
         for rule in group["rules"]
         for name in SERIES.findall(MATCHED.sub("", rule["expr"]))

@@ -11,6 +11,8 @@ import pytest
 import yaml
 
 from exporter.settings import Settings
+from exporter.vocabulary.thresholds import defaults
+from generators.listed.alert_rules import rule_files
 from rankskew.files.write import write_files
 
 ROOT = Path(__file__).parents[2]
@@ -52,6 +54,11 @@ def test_yaml_is_a_mapping(path: Path) -> None:
     assert all(isinstance(document, dict) for document in documents)
 
 
+def rules_found(said: str) -> int:
+    """Return in how many files promtool has found rules."""
+    return len(re.findall(r"SUCCESS: [1-9]\d* rules found", said))
+
+
 @pytest.mark.parametrize("overrides", [0, 1])
 def test_prometheus_takes_the_pasted_lines(tmp_path: Path, overrides: int) -> None:
     """The README's steps, optional ones or not, give what promtool accepts, with all rules."""
@@ -61,24 +68,7 @@ def test_prometheus_takes_the_pasted_lines(tmp_path: Path, overrides: int) -> No
         shutil.copy(DEPLOY / "prometheus" / "overrides.yaml", tmp_path / "rankskew-overrides.yaml")
 
     said = check("promtool", "check", "config", tmp_path / "prometheus.yml")
-
-    rule_files = len(list((ROOT / "alerts" / "rules").glob("*.yaml")))
-    assert len(re.findall(r"SUCCESS: [1-9]\d* rules found", said)) == rule_files + overrides
-
-
-def test_overridden_thresholds_exist() -> None:
-    """The example overrides a threshold that the shipped rules know."""
-    shipped = load(ROOT / "alerts" / "rules" / "thresholds.yaml")["groups"]
-    names = {
-        rule["labels"]["name"]
-        for group in shipped
-        for rule in group["rules"]
-        if rule["record"] == "rankskew:threshold:default"
-    }
-    [group] = load(DEPLOY / "prometheus" / "overrides.yaml")["groups"]
-
-    assert {rule["labels"]["name"] for rule in group["rules"]} <= names
-    assert {rule["record"] for rule in group["rules"]} == {"rankskew:threshold:override"}
+    assert rules_found(said) == len(rule_files()) + overrides
 
 
 def test_compose_prometheus_is_valid(tmp_path: Path) -> None:
@@ -88,14 +78,15 @@ def test_compose_prometheus_is_valid(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "alerts" / "rules", tmp_path / "rankskew")
 
     said = check("promtool", "check", "config", tmp_path / "prometheus.yml")
-
-    rule_files = len(list((ROOT / "alerts" / "rules").glob("*.yaml")))
-    assert len(re.findall(r"SUCCESS: [1-9]\d* rules found", said)) == rule_files
+    assert rules_found(said) == len(rule_files())
 
 
-def test_alertmanager_configuration_is_valid() -> None:
-    """The configuration that compose mounts is one that Alertmanager accepts."""
-    check("amtool", "check-config", ROOT / "alerts" / "alertmanager.yaml")
+def test_overridden_thresholds_exist() -> None:
+    """The example overrides a threshold that the shipped rules know."""
+    [group] = load(DEPLOY / "prometheus" / "overrides.yaml")["groups"]
+
+    assert {rule["labels"]["name"] for rule in group["rules"]} <= defaults().keys()
+    assert {rule["record"] for rule in group["rules"]} == {"rankskew:threshold:override"}
 
 
 def test_compose_mounts_what_exists() -> None:
@@ -121,28 +112,24 @@ def test_compose_keeps_what_the_exporter_remembers() -> None:
     assert {volume.split(":")[1] for volume in services()["exporter"]["volumes"]} == written
 
 
-def test_compose_images_are_pinned() -> None:
-    """An image is built here or named with a version and a digest, so an update is a decision."""
+@pytest.mark.parametrize("name", services())
+def test_compose_service_is_pinned_and_closed(name: str) -> None:
+    """Its image is built here or has a version and a digest, so an update is a decision.
+
+    It has no writable root, no capability and no port that is open to the network; whatever it
+    waits for says when it is healthy, as the exporter's image does.
+    """
+    service = services()[name]
     release = r"[\w/]+:v?\d+\.\d+\.\d+@sha256:[0-9a-f]{64}"
-    for name, service in services().items():
-        assert "build" in service or re.fullmatch(release, service["image"]), name
 
-
-def test_compose_is_closed() -> None:
-    """No container has a writable root or a capability, and no port is open to the network."""
-    for name, service in services().items():
-        assert service["read_only"], name
-        assert service["cap_drop"] == ["ALL"], name
-        assert service["security_opt"] == ["no-new-privileges:true"], name
-        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
-
-
-def test_compose_waits_for_what_has_a_check() -> None:
-    """Whatever is waited for until it is healthy says when it is; the exporter's image does."""
-    for service in services().values():
-        for other, how in service.get("depends_on", {}).items():
-            if how["condition"] == "service_healthy":
-                assert "test" in services()[other].get("healthcheck", {}) or other == "exporter"
+    assert "build" in service or re.fullmatch(release, service["image"])
+    assert service["read_only"]
+    assert service["cap_drop"] == ["ALL"]
+    assert service["security_opt"] == ["no-new-privileges:true"]
+    assert all(port.startswith("127.0.0.1:") for port in service.get("ports", []))
+    for other, how in service.get("depends_on", {}).items():
+        if how["condition"] == "service_healthy":
+            assert "test" in services()[other].get("healthcheck", {}) or other == "exporter"
 
 
 def test_compose_is_what_the_specification_allows() -> None:

@@ -65,30 +65,21 @@ def test_health_check_tells_a_running_exporter(tmp_path: Path) -> None:
     assert said.stdout.startswith(f"no answer from {socket}: ")
 
 
-def test_image_does_not_run_as_root() -> None:
-    """The user is a number other than 0, which Kubernetes' runAsNonRoot can check."""
-    _, final = stages()
-    [user] = values(final, "USER")
+def test_image_runs_a_supported_python_and_not_as_root() -> None:
+    """One base for all stages and the demo: a Python that the package allows, with its digest.
 
-    assert int(user) > 0
-
-
-def test_image_runs_a_supported_python() -> None:
-    """Both stages use one base: a Python that the package allows, pinned by its digest."""
-    bases = {values(stage, "FROM")[0].split()[0] for stage in stages()}
+    The user is a number other than 0, which Kubernetes' runAsNonRoot can check.
+    """
     base = re.compile(r"^ARG BASE=python:3\.(\d+)\.\d+-slim-\w+@sha256:[0-9a-f]{64}$", re.MULTILINE)
-    [minor] = base.findall(DOCKERFILE)
-
-    assert bases == {"${BASE}"}
-    assert int(minor) >= 11
-
-
-def test_demo_has_the_same_base() -> None:
-    """There is one base to renew."""
-    base = re.compile(r"^ARG BASE=.*", re.MULTILINE)
+    given = re.compile(r"^ARG BASE=.*", re.MULTILINE)
     demo = (ROOT / "deploy" / "compose" / "demo.Dockerfile").read_text()
+    [minor] = base.findall(DOCKERFILE)
+    [user] = values(stages()[-1], "USER")
 
-    assert base.findall(demo) == base.findall(DOCKERFILE)
+    assert {values(stage, "FROM")[0].split()[0] for stage in stages()} == {"${BASE}"}
+    assert given.findall(demo) == given.findall(DOCKERFILE)
+    assert int(minor) >= 11
+    assert int(user) > 0
 
 
 def test_all_is_installed_with_hashes() -> None:

@@ -66,7 +66,10 @@ def test_release_has_all_files_and_their_sums(released: Path) -> None:
 def test_archive_has_what_the_command_writes_and_the_deployments(
     released: Path, tmp_path: Path
 ) -> None:
-    """Nobody needs pip to get the rules, and nobody a checkout to deploy."""
+    """Nobody needs pip to get the rules, and nobody a checkout to deploy.
+
+    `kubectl apply -k deploy/kubernetes` works on the archive as it was unpacked.
+    """
     write_files(tmp_path / "files")
     with tarfile.open(archive(released)) as opened:
         opened.extractall(tmp_path, filter="data")
@@ -78,16 +81,6 @@ def test_archive_has_what_the_command_writes_and_the_deployments(
     assert {path.name for path in (packed / "deploy").iterdir()} == {
         path.name for path in (ROOT / "deploy").iterdir() if path.name not in NOT_PACKED
     }
-
-
-def test_archive_has_the_manifests_that_are_not_in_the_repository(
-    released: Path, tmp_path: Path
-) -> None:
-    """`kubectl apply -k deploy/kubernetes` works on the archive as it was unpacked."""
-    with tarfile.open(archive(released)) as opened:
-        opened.extractall(tmp_path, filter="data")
-    [packed] = tmp_path.iterdir()
-
     assert run(KUBECTL, "kustomize", packed / "deploy" / "kubernetes") == kustomized_text()
 
 

@@ -38,6 +38,21 @@ def wheel(released: Path) -> Path:
     return min(released.glob("*.whl"), key=lambda path: path.name.endswith("-none-any.whl"))
 
 
+@pytest.fixture(scope="module")
+def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the base install and nothing else, not even pip; its bin folder."""
+    return install(tmp_path_factory.mktemp("base"), "--no-index", str(wheel))
+
+
+@pytest.fixture(scope="module")
+def full(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An environment with the exporter extra, as the README says it; its bin folder."""
+    command = "pip install --find-links dist 'rankskew[exporter]'"
+    assert f"    {command} " in (ROOT / "README.md").read_text()
+    words = shlex.split(command.replace("dist", str(released)))
+    return install(tmp_path_factory.mktemp("full"), *words[2:])
+
+
 IS_PURE = (
     "from rank_probe.measure import ledger, tape;"
     "print(tape.new_tape is tape.PythonTape, ledger.new_ledger is ledger.PythonLedger)"
@@ -59,57 +74,28 @@ def test_pure_wheel_works_without_a_compiler(released: Path, tmp_path: Path) -> 
     """It installs anywhere, and uses the tape in Python."""
     [wheel] = released.glob("*-py3-none-any.whl")
     done = run(
-        install(tmp_path / "venv", "--no-index", str(wheel)) / "python",
-        "-c",
-        IS_PURE,
-        cwd=tmp_path,
+        install(tmp_path / "venv", "--no-index", str(wheel)) / "python", "-c", IS_PURE, cwd=tmp_path
     )
 
     assert done.stdout.split() == ["True", "True"], done.stderr
 
 
-@pytest.fixture(scope="module")
-def base(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the base install and nothing else, not even pip; its bin folder."""
-    directory = tmp_path_factory.mktemp("base")
-    return install(directory, "--no-index", str(wheel))
+def test_base_install_needs_nothing(base: Path, tmp_path: Path) -> None:
+    """`import rank_probe` and `rank-probe run` work without torch or any other package.
 
-
-@pytest.fixture(scope="module")
-def full(released: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with the exporter extra, as the README says it; its bin folder."""
-    directory = tmp_path_factory.mktemp("full")
-    command = "pip install --find-links dist 'rankskew[exporter]'"
-    assert f"    {command} " in (ROOT / "README.md").read_text()
-    words = shlex.split(command.replace("dist", str(released)))
-    return install(directory, *words[2:])
-
-
-def test_base_install_imports_with_nothing_there(base: Path, tmp_path: Path) -> None:
-    """`import rank_probe` needs neither torch nor any other package."""
+    An operator's command is one line that says what to install, not a traceback.
+    """
     program = "import rank_probe, sys; print(rank_probe.__file__, 'torch' in sys.modules)"
     done = run(base / "python", "-c", program, cwd=tmp_path)
-
     assert done.stderr == ""
     assert "site-packages" in done.stdout
     assert done.stdout.strip().endswith("False")
 
-
-def test_base_install_runs_a_script(base: Path, tmp_path: Path) -> None:
-    """`rank-probe run` works without torch: the script just runs."""
     (tmp_path / "train.py").write_text("print('trained')\n")
     done = run(base / "rank-probe", "run", "train.py", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "trained\n")
 
-    assert done.stdout == "trained\n"
-    assert done.returncode == 0
-
-
-def test_operator_command_without_its_extra_says_what_to_install(
-    base: Path, tmp_path: Path
-) -> None:
-    """`rankskew` in the base install is one line and exit 2, not a traceback."""
     done = run(base / "rankskew", "exporter", cwd=tmp_path)
-
     assert done.returncode == 2
     assert len(done.stderr.splitlines()) == 1
     assert "rankskew[exporter]" in done.stderr

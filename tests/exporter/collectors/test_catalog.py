@@ -7,7 +7,6 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.samples import Sample
 
-from docs.metrics_table import families_by_collector
 from exporter.collectors import catalog
 from exporter.collectors.base import NotAvailable
 from exporter.collectors.catalog import COLLECTORS, Entry, Sources, makers
@@ -21,6 +20,7 @@ from exporter.scrape.exposition import Page
 from exporter.scrape.levels import exposed_name
 from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
+from generators.listed.metrics import families_by_collector
 from tests.exporter.collectors.expose import expose, series
 from tests.exporter.collectors.host import HOST, large_host, mounted
 from tests.exporter.fake_proc import process, torchrun

@@ -4,12 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from alerts import build_index
 from exporter.live.node import Node
 from exporter.live.page import LiveSummary, LiveView
 from exporter.live.runbooks import PLACEHOLDERS, Runbooks, filled, known
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
+from generators.listed import alert_rules
 from tests.exporter.snapshots import snapshot
 
 RUNBOOKS = Runbooks()
@@ -34,7 +34,7 @@ def page(name: str, job: str = "", rank: str = "", known_job: str = "llama") -> 
 def test_every_runbook_is_listed_and_rendered() -> None:
     """The list leads to each one, and each one becomes a page with its own title."""
     index = RUNBOOKS.index()
-    for name in build_index.alerts():
+    for name in alert_rules.alerts():
         assert f'<a href="{name}">{name}</a>' in index
         assert f"<h1>{name}</h1>" in page(name)
 

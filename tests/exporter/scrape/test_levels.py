@@ -9,10 +9,10 @@ import pytest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from docs.metrics_table import families_by_collector
 from exporter.scrape.levels import ALL, LEVELS, PARTS, Shown, exposed_name
 from fleet_simulator.fleet import Fleet, fleet_app
 from fleet_simulator.plan import equal_jobs
+from generators.listed.metrics import families_by_collector
 from tests.exporter.asgi import ask
 from tests.exporter.clock import Clock
 from tests.exporter.nvml.fixed import series

@@ -4,7 +4,6 @@ import re
 
 import pytest
 
-from alerts import build_index
 from exporter.causes.explain import ROWS
 from exporter.causes.model import UNKNOWN
 from exporter.vocabulary.words import (
@@ -19,6 +18,7 @@ from exporter.vocabulary.words import (
     reasons_in_order,
     slow_at,
 )
+from generators.listed import alert_rules
 from rank_probe.judge import verdict
 from rank_probe.wire import stages
 
@@ -42,7 +42,7 @@ def test_kinds_are_those_of_the_judge() -> None:
 
 def test_every_reason_has_words() -> None:
     """The rules know more reasons than the judge does."""
-    rules = "".join(path.read_text() for path in build_index.rule_files())
+    rules = "".join(path.read_text() for path in alert_rules.rule_files())
     recorded = re.findall(r'"reason", "(\w+)", ""|{reason: (\w+)}', rules)
 
     names = {one or other for one, other in recorded} - {"spread", "padding"}  # Of batches.
@@ -58,7 +58,7 @@ def test_states_have_colours_and_runbooks_that_exist() -> None:
         "finished",
     }
     runbooks = {state.runbook for state in STATES.values()} - {None}
-    assert runbooks <= set(build_index.alerts())
+    assert runbooks <= set(alert_rules.alerts())
     assert all(state.runbook for state in STATES.values() if state.alerts)
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alerts import build_index
 from exporter.live.states import STATES
 from exporter.vocabulary import words
 from exporter.vocabulary.words import CAUSES
+from generators.listed import alert_rules
 from rank_probe.judge.verdict import REASONS
 from rank_probe.wire.stages import STAGES
 from rankskew.diagnose.advice import (
@@ -55,7 +55,7 @@ def test_every_alert_has_advice_and_a_runbook() -> None:
     every = [*advice().values(), *situations().values()]
     told = [alert for entry in every for alert in entry.alerts]
 
-    assert sorted(told) == sorted(build_index.alerts())
+    assert sorted(told) == sorted(alert_rules.alerts())
     for entry in every:
         assert (RUNBOOKS / f"{entry.runbook}.md").is_file()
         if entry.alerts:

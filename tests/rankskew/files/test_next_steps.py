@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from alerts import build_index
+from generators.listed import alert_rules
 from rankskew.__main__ import main
 
 MOST_LINES = 15
@@ -37,7 +37,7 @@ def test_printed_configuration_is_one_that_prometheus_loads(
     )
 
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert f"{len(build_index.rule_files())} rule files found" in checked.stdout
+    assert f"{len(alert_rules.rule_files())} rule files found" in checked.stdout
     config = yaml.safe_load(text)
     assert config["global"]["evaluation_interval"] == "15s"
     assert config["scrape_configs"][0]["scrape_interval"] == "15s"

@@ -1,0 +1,1 @@
+"""The dashboard of all jobs and nodes."""

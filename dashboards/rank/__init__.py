@@ -1,0 +1,1 @@
+"""The dashboard of one rank of a job."""

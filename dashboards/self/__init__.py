@@ -1,0 +1,1 @@
+"""The dashboard of the exporters, the probes and the rules."""

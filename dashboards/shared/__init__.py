@@ -1,0 +1,1 @@
+"""What several dashboards have in common: shapes of panels, links, words and series."""

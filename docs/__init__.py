@@ -1,1 +1,0 @@
-"""The documentation; `python -m docs.build` generates everything that lists something."""

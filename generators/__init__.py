@@ -1,0 +1,1 @@
+"""What makes the parts of pages that list something; `python -m generators.build` writes them."""

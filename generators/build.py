@@ -1,0 +1,130 @@
+"""Generates what pages list: metrics, flags, alerts, measured figures, how the packages depend.
+
+`python -m generators.build` writes the pages; `--check` exits 1 if a committed one is stale.
+"""
+
+import sys
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from generators.files import ROOT, text_of, write_or_check
+from generators.listed import (
+    alert_rules,
+    commands,
+    compose_alertmanager,
+    configuration,
+    faults,
+    house,
+    metrics,
+    playbook,
+)
+from generators.markdown import fill
+from generators.measured import (
+    accuracy,
+    audit,
+    collectives,
+    compare,
+    diagnose,
+    evidence,
+    late_lines,
+    overhead,
+    robustness,
+    scale,
+)
+from generators.measured.results import sample
+from rankskew.diagnose.advice import advice
+
+Part = Callable[[], str]
+
+# Every file that is generated as a whole.
+WHOLE: Final[Mapping[str, Part]] = {
+    "docs/metrics.md": metrics.page,
+    "docs/configuration.md": configuration.page,
+    "deploy/compose/alertmanager.yaml": compose_alertmanager.configuration,
+}
+# Every page with generated parts, by their markers.
+PARTS: Final[Mapping[str, Mapping[str, Part]]] = {
+    "CONTRIBUTING.md": {"house": house.picture},
+    "README.md": {"evidence": evidence.evidence},
+    "alerts/README.md": {
+        "alerts": alert_rules.alerts_table,
+        "files": alert_rules.files_table,
+        "thresholds": alert_rules.thresholds_table,
+    },
+    "docs/README.md": {"commands": commands.commands},
+    "docs/accuracy.md": {
+        "faults": accuracy.faults,
+        "crosscheck": accuracy.crosscheck,
+        "latency": accuracy.latency,
+        "ways": accuracy.ways,
+        "late_lines": late_lines.lines,
+    },
+    "docs/audit.md": {"plants": audit.plants},
+    "docs/collectives.md": {
+        "sample": collectives.sample,
+        "links": collectives.links,
+        "loop": collectives.loop,
+    },
+    "docs/compare.md": {
+        "sample": partial(sample, "compare_sample"),
+        "coverage": compare.coverage,
+        "planted": compare.planted,
+    },
+    "docs/concepts.md": {"masking": evidence.masking},
+    "docs/decisions/0002-libraries.md": {"ingest_costs": evidence.ingest_costs},
+    "docs/diagnose.md": {
+        "sample": partial(sample, "diagnose_sample"),
+        "faults": diagnose.faults,
+        "traces": diagnose.traces,
+        "planted": diagnose.planted,
+    },
+    "docs/operating.md": {
+        "restarts": partial(robustness.measured, "restarts"),
+        "faults": partial(robustness.measured, "faults"),
+    },
+    "docs/overhead.md": {
+        "overhead": overhead.overhead,
+        "join": overhead.join,
+        "scrape": overhead.scrape,
+        "endurance": overhead.endurance,
+        "late_lines_cost": late_lines.cost,
+        "health_check": overhead.health_check,
+    },
+    "docs/playbook/README.md": {"causes": playbook.causes},
+    **{
+        f"docs/playbook/{cause}.md": {"advice": partial(playbook.summary, cause)}
+        for cause in advice()
+    },
+    "docs/scale.md": {
+        "scale_outcome": scale.outcome,
+        "scale": scale.scale,
+        "scale_rules": scale.rules,
+        "panels_outcome": scale.panels_outcome,
+        "panels": scale.panels,
+    },
+    "docs/security.md": {
+        "hostile": partial(robustness.measured, "hostile"),
+        "slow_clients": robustness.slow_clients,
+    },
+    "docs/simulate.md": {"faults": faults.faults},
+}
+
+
+def texts() -> dict[Path, str]:
+    """Return what each generated page should be."""
+    new = {ROOT / name: generate() for name, generate in WHOLE.items()}
+    for name, parts in PARTS.items():
+        filled = {marker: part() for marker, part in parts.items()}
+        new[ROOT / name] = fill(text_of(ROOT / name), filled)
+    return new
+
+
+def main() -> int:
+    """Write the pages, or with --check print which are stale."""
+    return write_or_check(texts(), "make docs")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Tables of what the code has: commands, metrics, flags, alerts, causes, faults."""

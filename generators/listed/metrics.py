@@ -1,0 +1,211 @@
+"""docs/metrics.md: everything that the exporter exposes, read from its collectors."""
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Final
+
+from prometheus_client.metrics_core import Metric
+
+from exporter.collectors.catalog import COLLECTORS, Sources
+from exporter.ingest.app import IngestCounts
+from exporter.nccl_inspector.watch import InspectorWatch
+from exporter.nvml.sample import GpuSample, NodeSample
+from exporter.ranks.store import RankStore
+from exporter.scrape.exposition import Wanted
+from exporter.scrape.levels import ALL, LEVELS, PARTS, Level, exposed_name
+from exporter.scrape.sampling import Scrape
+from exporter.settings import Settings
+from fleet_simulator.fleet import Fleet
+from fleet_simulator.plan import equal_jobs
+from generators.markdown import table
+from generators.measured import evidence
+from rank_probe.wire.snapshot import RANK_INFO_LABELS, RUNTIME_INFO_LABELS, Snapshot
+
+ROOT = Path(__file__).parents[2]
+FIXTURES = ROOT / "tests" / "fixtures"
+GPUS_A_NODE: Final = 8
+
+
+class EveryReading:
+    """Stands in for the NVML worker: one GPU that answers every call."""
+
+    worker_up = True
+    worker_restarts = 0
+    stuck_call = None
+    released = False
+
+    def latest(self) -> NodeSample:
+        """Return a sample without missing readings."""
+        readings = {field.name: 1 for field in fields(GpuSample)}
+        texts = {"uuid": "GPU-1", "name": "GPU", "pci_bus_id": "0"}
+        others = {
+            "up": True,
+            "throttle_seconds": {"idle": 1.0},
+            "processes": (),
+            "cpu_affinity": (),
+            "topology": {},
+            "xid_errors": {},
+            "mig_devices": (),
+            "nvlink_errors": {},
+            "nvlink_link_errors": {},
+            "nvlink_link_states": {},
+        }
+        gpu = GpuSample(**(readings | texts | others))  # type: ignore[arg-type]
+        return NodeSample(1.0, 1, "1", "1", (gpu,))
+
+
+def every_rank_reading() -> RankStore:
+    """Return a store with one rank that reports everything."""
+    store = RankStore(clock=lambda: 2.0)
+    store.put(
+        Snapshot(
+            job_id="j",
+            peer_group="all",
+            rank=0,
+            world_size=1,
+            attempt=0,
+            pid=1,
+            started_timestamp_seconds=1.0,
+            sequence=1,
+            heartbeat_timestamp_seconds=2.0,
+            steps=1,
+            stage_seconds={"data": 1.0},
+            busy_seconds=1.0,
+            busy_seconds_squared=1.0,
+            stage="data",
+            stage_elapsed_seconds=1.0,
+            sync_floor_seconds=1.0,
+            last_step_timestamp_seconds=1.0,
+            rank_info=dict.fromkeys(RANK_INFO_LABELS, ""),
+            runtime_info=dict.fromkeys(RUNTIME_INFO_LABELS, ""),
+            stage_host_seconds={"data": 1.0},
+            samples=1,
+            tokens=1,
+            padding_tokens=1,
+            gc_pause_seconds=1.0,
+            cuda_memory_allocated_bytes=1,
+            cuda_memory_reserved_bytes=1,
+            cuda_memory_peak_bytes=1,
+            cuda_alloc_retries=1,
+            lifecycle_seconds={"init": 1.0},
+            late_lines=[{"stage": "data", "place": "f (f.py:1)", "share": 1.0}],
+        )
+    )
+    return store
+
+
+def families_by_collector() -> Iterator[tuple[str, str, list[Metric]]]:
+    """Yield each collector's name, its purpose, and everything it can expose."""
+    # For a host that has everything: this machine's hardware does not matter.
+    host = Settings(path_procfs=str(FIXTURES / "proc"), path_sysfs=str(FIXTURES / "sys"))
+    inspector = InspectorWatch(ROOT, "")  # It never looks.
+    sources = Sources(
+        host, every_rank_reading(), IngestCounts(), EveryReading(), inspector=inspector
+    )
+    for entry in COLLECTORS:
+        yield entry.name, entry.help, list(entry.make(sources).collect())
+    yield "every collector", "Status of each collector.", list(Scrape().collect())
+
+
+def page() -> str:
+    """Return docs/metrics.md."""
+    lines = [
+        "# Metrics",
+        "",
+        "This page lists everything the exporter exposes; `make docs` generates it from the code.",
+        "These names are public API: a rename is a breaking change.",
+        "If there is no reading, the series is absent; it is never zero instead.",
+        "Descriptive labels are on the `_info` series; join them with `* on (...) group_left`.",
+        "",
+        "## Core and detail",
+        "",
+        "**Core** is what the alerts, the verdict and the first rows of the dashboards read; every "
+        "exporter shows it.",
+        "**Detail** is shown by the collectors that `--series.detail` names "
+        "(`--series.detail=gpu_pcie,gpu_nvlink`, or `all`); panels that need it say so.",
+        "The exporter reads all of it either way: faults of GPUs and causes of late ranks do not "
+        "depend on what is shown.",
+        "",
+        "**Core once it is not zero** is for counts of what should not happen: such a series "
+        "begins with its first value that is not 0, and then stays, also if it goes back to 0.",
+        "`rate()` and `increase()` do not see the step from nothing to that first value, so an "
+        "alert of your own on the first error should ask for the value (`> 0`) or for "
+        "`x unless x offset 5m`; for later errors they work as usual.",
+        "Absence means 0 while the exporter is up and the GPU answers (`rankskew_gpu_up`).",
+        "After a restart of the exporter, a count that the driver keeps is there at once; one that "
+        "the exporter keeps itself begins again with its next first value.",
+        "With `--series.detail` for their collector they are there from the start, as 0.",
+        "",
+        *_what_they_cost(),
+        "## All of them",
+        "",
+        "With all detail, a rank has at most 48 series, a GPU [64](hardware.md#gpu), the rest of "
+        "a node [120](hardware.md#host); tests check these limits.",
+        "Where the exporter sees a rank's process, [up to 16 more](#rank_host) say what that costs "
+        "its host.",
+        "A late rank has up to 11 more.",
+        evidence.series(),
+    ]
+    for name, purpose, families in families_by_collector():
+        lines += ["", f"## {name}", "", purpose, ""]
+        rows = [
+            (f"`{exposed_name(f)}`", f.type, _level(f), _labels(f), f.documentation)
+            for f in families
+        ]
+        lines.append(table(("metric", "type", "shown", "labels", "meaning"), sorted(rows)))
+    return "\n".join(lines) + "\n"
+
+
+def _level(family: Metric) -> str:
+    """Return when *family* is shown."""
+    name = exposed_name(family)
+    if name not in PARTS:
+        return LEVELS.get(name, Level.DETAIL).value
+    label, values, level = PARTS[name]
+    which = ", ".join(sorted(values))
+    return f"{level.value}: `{label}` {which}; else detail"
+
+
+def series_of_a_node(detail: str) -> int:
+    """Return how many series a simulated node of eight GPUs and ranks has, after five minutes."""
+    seconds = [1_000.0]
+    with TemporaryDirectory() as directory:
+        plans = equal_jobs(2, GPUS_A_NODE, 1, [])
+        fleet = Fleet(plans, Path(directory), lambda: seconds[0], frozenset({detail}))
+        seconds[0] += 300
+        node = list(fleet.nodes.values())[-1]
+        node.advance(fleet.now())
+        asyncio.run(node.exposition.page(Wanted()))
+        page, _ = asyncio.run(node.exposition.page(Wanted()))
+    return sum(1 for line in page.splitlines() if line and not line.startswith(b"#"))
+
+
+def _what_they_cost() -> list[str]:
+    """Return what 1,000 GPUs cost in series."""
+    nodes = 1_000 // GPUS_A_NODE
+    core, everything = series_of_a_node(""), series_of_a_node(ALL)
+    rows = [
+        (what, f"{series:,}", f"{nodes * series:,}")
+        for what, series in (("core", core), ("with `--series.detail=all`", everything))
+    ]
+    return [
+        "## What 1,000 GPUs cost in series",
+        "",
+        f"Of simulated healthy nodes with {GPUS_A_NODE} GPUs and ranks each.",
+        "A test holds core to 400 series a node: 20 a rank, 20 a GPU, 80 for the rest.",
+        "",
+        table(("shown", "series of a node", f"of {nodes} nodes"), rows),
+        "",
+        "Each series takes about 4 kB of Prometheus' memory (see [scale](scale.md)), and is read, "
+        "stored and kept whether or not anybody looks at it.",
+        "A fault of a GPU, or a late rank, adds series only while it lasts.",
+        "",
+    ]
+
+
+def _labels(family: Metric) -> str:
+    names = family.samples[0].labels if family.samples else getattr(family, "_labelnames", ())
+    return ", ".join(f"`{name}`" for name in names)

@@ -1,0 +1,138 @@
+"""The tables of docs/accuracy.md: verdicts on planted faults, and ways to train."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.accuracy.plan import HEALTHY
+from benchmarks.accuracy.score import is_miss, summary
+from benchmarks.crosscheck.compare import KINDS
+from generators.markdown import table
+from generators.measured.results import Row, result, rows, written
+
+SHOWN = (
+    *("cells", "to find", "found", "rank", "stage", "kind"),
+    *("false alarms", "onset s", "slowdown error", "loss error"),
+)
+# Of what is to be found, each should be.
+NAMED = ("found", "rank", "stage", "kind")
+FORMATS = {"onset s": ".0f", "slowdown error": ".1%", "loss error": ".1%"}
+
+
+def faults() -> str:
+    """Return the judge's results on planted faults, by size and by fault, and every miss."""
+    runs, machine = rows("accuracy"), result("accuracy")["machine"]
+    healthy = [row for row in runs if row["fault"] in HEALTHY]
+    planted = [row for row in runs if row not in healthy]
+    right = sum(not is_miss(row) for row in runs)
+    commits = ", ".join(f"`{name}`" for name in sorted({row["judged"] for row in runs}))
+    parts = [
+        f"{right} of {len(runs)} runs were judged correctly on {machine['cpus']} CPUs with torch "
+        f"{machine['torch']}, judged by commit {commits}.",
+        _table(planted, ("size",), SHOWN),
+        _table(planted, ("fault", "way"), SHOWN),
+        _table(healthy, ("fault", "way", "ranks"), ("cells", "false alarms")),
+        _misses([row for row in runs if is_miss(row)]),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _table(found: Sequence[Row], by: tuple[str, ...], shown: tuple[str, ...]) -> str:
+    if not found:
+        return ""
+    ordered = sorted(found, key=lambda row: tuple(row[name] for name in by))
+    cells = [
+        (
+            *(_named(name, row[name]) for name in by),
+            *(_said(name, row[name], row["to find"]) for name in shown),
+        )
+        for row in summary(ordered, by)
+    ]
+    return table((*by, *("runs" if name == "cells" else name for name in shown)), cells)
+
+
+def _named(name: str, value: Any) -> str:
+    return f"{value * 100:g} %" if name == "size" else str(value)
+
+
+def _said(name: str, value: Any, to_find: int) -> str:
+    """Return the figure *name*; what was missed is in bold."""
+    bad = value if name == "false alarms" else name in NAMED and value not in (None, to_find)
+    return f"**{value}**" if bad else written(value, FORMATS.get(name, "d"))
+
+
+def _misses(found: Sequence[Row]) -> str:
+    if not found:
+        return "Nothing was missed."
+    cells = [
+        (
+            f"{row['way']}, {row['ranks']} ranks, seed {row['seed']}",
+            row["fault"],
+            f"{row['truth']['size']:.1%}",
+            "; ".join(row["said"]) or ("" if row["found"] is None else "nobody"),
+            "; ".join(row["false"]),
+        )
+        for row in found
+    ]
+    header = ("run", "fault", "measured size", "right findings", "wrong findings")
+    return f"Misses:\n\n{table(header, cells)}"
+
+
+def crosscheck() -> str:
+    """Return by how much, at most, the rules on a real Prometheus differ from the reference."""
+    found = rows("crosscheck")
+    cells = []
+    for fault, source in dict.fromkeys((row["fault"], row["source"]) for row in found):
+        mine = [row for row in found if (row["fault"], row["source"]) == (fault, source)]
+        sizes = [row["ranks"] for row in mine]
+        cells.append(
+            (
+                *(fault, source, f"{min(sizes)} to {max(sizes)}"),
+                f"{sum(row['right'] for row in mine)} of {len(mine)}",
+                *(f"{max(row[kind] for row in mine):.1%}" for kind in KINDS),
+            )
+        )
+    return table(("jobs", "source", "ranks", "named correctly", *KINDS), cells)
+
+
+def latency() -> str:
+    """Return how long after the onset the alert fired."""
+    found = rows("latency")
+    if all(row["runs"] == 1 for row in found):
+        for row in found:
+            row["s"] = row.pop("median, s")
+            del row["max, s"]
+    cells = [tuple(written(value, ".3g") for value in row.values()) for row in found]
+    return table(tuple(found[0]), cells)
+
+
+def ways() -> str:
+    """Return which delays were named, with the measured excess as a share of the planted one."""
+    found, machine = rows("ways"), result("ways")["machine"]
+    places = list(dict.fromkeys(row["in"] for row in found))
+    cells = [
+        (arm, *(_cell(row) for row in found if row["arm"] == arm), _waits(found, arm))
+        for arm in dict.fromkeys(row["arm"] for row in found)
+    ]
+    named = sum(row["named"] for row in found)
+    sentence = (
+        f"For {named} of {len(found)} delays the right rank and stage were named, "
+        f"on {machine['cpus']} CPUs with torch {machine['torch']}."
+    )
+    return f"{sentence}\n\n{table(('training', *places, 'sync: late rank, its peers'), cells)}"
+
+
+def _cell(row: Row) -> str:
+    excess = f"{row['by, ms']:.0f} of {row['planted, ms']:.0f} ms"
+    if row["named"]:
+        return excess
+    return f"**rank {row['waits least']}, {row['furthest ahead in']}**: {excess}"
+
+
+def _waits(found: Sequence[Row], arm: str) -> str:
+    """Return the range over the places."""
+    mine = [row for row in found if row["arm"] == arm]
+    ranges = []
+    for key in ("its wait, ms", "wait of its peers, ms"):
+        values = [row[key] for row in mine]
+        ranges.append(f"{min(values):.0f} to {max(values):.0f} ms")
+    return ", ".join(ranges)

@@ -1,0 +1,81 @@
+"""The names that users write into their own queries, rules, scripts and jobs.
+
+`python -m generators.public_names` writes them to the file beside this one, as part of a release;
+from then on a test keeps each of them (docs/stability.md).
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import rank_probe
+from generators.listed import alert_rules, metrics
+from generators.listed.variables import VARIABLES
+from rank_probe.wire.stages import STAGES
+from rankskew.commands.table import COMMANDS, load
+
+ROOT: Final = Path(__file__).parents[1]
+FILE: Final = Path(__file__).with_name("public_names.txt")
+# A recorded series is public if one of these pages or a dashboard shows it, unless its name ends in
+# `:group`: it then only carries labels from one rule to the next.
+PAGES: Final = ("docs/*.md", "alerts/README.md", "deploy/prometheus/README.md")
+# A metric, its type, whether it is core, and its labels.
+ROW: Final = re.compile(r"^\| `(\w+)` \| \w+ \| [^|]* \| (.*?) \|", re.MULTILINE)
+LABEL: Final = re.compile(r"`(\w+)`")
+DASHBOARDS: Final = "dashboards/json/*.json"
+
+
+def names() -> list[str]:
+    """Return one line for each name, with the labels of a metric, sorted."""
+    shown = "".join(
+        path.read_text() for pattern in (*PAGES, DASHBOARDS) for path in ROOT.glob(pattern)
+    )
+    records = [
+        f"record {name}" for name in recorded() if name in shown and not name.endswith(":group")
+    ]
+    return sorted({*exposed(), *records, *alerts(), *thresholds(), *interfaces()})
+
+
+def exposed() -> Iterator[str]:
+    """Yield each metric and its labels, from the generated page."""
+    page = metrics.page()
+    for name, labels in re.findall(ROW, page):
+        yield f"metric {name}{{{','.join(LABEL.findall(labels))}}}"
+
+
+def recorded() -> set[str]:
+    """Return the names of all recorded series."""
+    return {rule["record"] for rule in _rules() if "record" in rule}
+
+
+def alerts() -> Iterator[str]:
+    """Yield each alert."""
+    yield from (f"alert {rule['alert']}" for rule in _rules() if "alert" in rule)
+
+
+def thresholds() -> Iterator[str]:
+    """Yield each threshold that can be overridden."""
+    for rule in _rules():
+        if rule.get("record") == "rankskew:threshold:default":
+            yield f"threshold {rule['labels']['name']}"
+
+
+def interfaces() -> Iterator[str]:
+    """Yield flags, variables, the Python API and the stages."""
+    for command in COMMANDS:
+        for action in load(command).parser()._actions:
+            long = [each for each in action.option_strings if each.startswith("--")]
+            yield from (f"flag rankskew {command} {each}" for each in long)
+    yield from (f"variable {name.strip('`')}" for name, _, _ in VARIABLES)
+    yield from (f"python rank_probe.{name}" for name in rank_probe.__all__)
+    yield from (f"stage {stage}" for stage in STAGES)
+
+
+def _rules() -> Iterator[dict[str, Any]]:
+    for path in alert_rules.rule_files():
+        yield from alert_rules.rules(path)
+
+
+if __name__ == "__main__":
+    FILE.write_text("".join(f"{name}\n" for name in names()))

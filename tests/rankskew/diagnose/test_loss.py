@@ -38,7 +38,6 @@ def test_printed_parts_add_up_too() -> None:
 
 
 def test_parts_that_would_print_as_nothing_are_left_out() -> None:
-    """A kind that costs nothing has no line."""
     found = hundredths(loss({"persistent": 1.0, "rotating": 0.001}, {}))
 
     assert [part.gpus for part in found.parts] == [1.0]

@@ -1,5 +1,7 @@
 """Jobs from the live summaries of exporters, of this version and of others."""
 
+from typing import Any
+
 import pytest
 
 from rankskew.client.fetch import Trouble
@@ -58,44 +60,50 @@ def test_cause_is_the_one_that_the_page_of_the_rank_shows() -> None:
     assert (found.late[0].cause.value, found.late[0].cause.unit) == (1.41e9, "hertz")
 
 
-def test_cause_that_the_page_says_in_its_details_is_not_said_twice() -> None:
-    """Its sentences come from the same exporter."""
-    said = ["Cause: its SM clock is 1.41 GHz, its peers' 1.95."]
-    found = only(live(straggler(late=[late(2, cause=cause())], details=said)))
+@pytest.mark.parametrize(
+    ("changes", "details", "told"),
+    [
+        pytest.param(
+            {},
+            ["Cause: its SM clock is 1.41 GHz, its peers' 1.95."],
+            "Cause: its SM clock is 1.41 GHz, its peers' 1.95.",
+            id="that the page says in its details",
+        ),
+        pytest.param(
+            {"cause": "unknown", "detail": "", "share": 0.0, "sentence": "nothing explains it"},
+            [],
+            "Cause unknown: nothing explains it.",
+            id="that is not known, and accounts for nothing",
+        ),
+    ],
+)
+def test_cause_is_said_once(changes: dict[str, object], details: list[str], told: str) -> None:
+    found = only(live(straggler(late=[late(2, cause=cause(**changes))], details=details)))
 
-    assert found.details == said
-
-
-def test_unknown_cause_accounts_for_nothing() -> None:
-    """It is said, without a share."""
-    unknown = cause(cause="unknown", detail="", share=0.0, sentence="nothing explains it")
-    found = only(live(straggler(late=[late(2, cause=unknown)])))
-
-    assert found.details[0] == "Cause unknown: nothing explains it."
-
-
-def test_rank_that_is_not_told_is_nobody_to_look_at() -> None:
-    """It costs too little, by the definition of the rules."""
-    found = only(live(job("llama", late=[late(2, is_told=False)])))
-
-    assert (found.culprit, [each.rank for each in found.late]) == (None, [2])
-
-
-def test_silent_rank_that_a_job_waits_for_is_frozen() -> None:
-    """As the rules call the stage of a rank that reports no more."""
-    ranks = [
-        rank(each, stage="sync", silent=each == 3, last_step_age_seconds=190.0) for each in range(4)
-    ]
-
-    assert only(live(hung(ranks=ranks))).culprit == (3, "frozen")
+    assert list(found.details) == [told]
 
 
-def test_hung_job_loses_all_gpus_to_the_rank_that_does_not_wait() -> None:
-    """A hang costs the whole job, and the rank outside sync is the one to look at."""
-    found = only(live(hung()))
+STUCK = {"last_step_age_seconds": 190.0, "stage": "sync"}
+FROZEN = [rank(each, silent=each == 3, **STUCK) for each in range(4)]
 
-    assert (found.state, found.gpus_lost, found.culprit) == ("hung", 8, (1, "backward"))
-    assert found.since_seconds == 190.0
+
+@pytest.mark.parametrize(
+    ("said", "culprit"),
+    [
+        # It costs too little, by the definition of the rules.
+        (job("llama", late=[late(2, is_told=False)]), None),
+        # The rank outside sync, or the one that reports no more, as the rules call its stage.
+        (hung(), (1, "backward")),
+        (hung(ranks=FROZEN), (3, "frozen")),
+    ],
+)
+def test_rank_to_look_at(said: dict[str, Any], culprit: tuple[int, str] | None) -> None:
+    """A hang costs the whole job."""
+    found = only(live(said))
+
+    assert found.culprit == culprit
+    if found.state == "hung":
+        assert (found.gpus_lost, found.since_seconds) == (8, 190.0)
 
 
 def test_several_nodes_make_one_job() -> None:
@@ -111,20 +119,21 @@ def test_several_nodes_make_one_job() -> None:
     assert found.ranks_seen == 8
 
 
-@pytest.mark.parametrize("urgent", ["hung", "ranks_missing"])
-def test_most_urgent_word_counts(urgent: str) -> None:
-    """One node may see that its ranks are gone while another repeats an older verdict."""
-    document = live(job("llama", urgent), at=1.0)
+@pytest.mark.parametrize(
+    ("old", "new", "state"),
+    [
+        *(("hung", "healthy", "hung"), ("ranks_missing", "healthy", "ranks_missing")),
+        *(("straggler", little, "straggler") for little in ("finished", "starting", "no_probe")),
+    ],
+)
+def test_most_telling_word_counts(old: str, new: str, state: str) -> None:
+    """One node may see that its ranks are gone while another repeats an older verdict.
 
-    assert only(live(job("llama"), at=2.0), document).state == urgent
+    And ranks of one node may have ended or not begun while the job is judged.
+    """
+    documents = [live(job("llama", each), at=at) for at, each in ((1.0, old), (2.0, new))]
 
-
-@pytest.mark.parametrize("little", ["finished", "starting", "no_probe"])
-def test_node_that_knows_little_does_not_hide_the_verdict(little: str) -> None:
-    """Ranks of one node may have ended or not begun while the job is judged."""
-    document = live(job("llama", little), at=2.0)
-
-    assert only(live(straggler(), at=1.0), document).state == "straggler"
+    assert only(*documents).state == state
 
 
 def test_newest_of_equal_words_counts() -> None:
@@ -157,11 +166,6 @@ def test_earlier_exporter_lacks_fields() -> None:
     assert (found.ranks[0].pid, found.ranks[0].gpu) == (None, None)
 
 
-def test_state_of_a_later_exporter_is_unknown() -> None:
-    """A state that this version does not know does not end the command."""
-    assert only(live(job("llama", "levitating"))).state == UNKNOWN
-
-
 @pytest.mark.parametrize(
     "nonsense", [None, [], "text", -1, {"rank": "x"}, [None, {}, {"rank": []}]]
 )
@@ -176,8 +180,10 @@ def test_nonsense_in_a_field_is_nothing(nonsense: object) -> None:
 
 
 def test_text_cannot_move_the_cursor() -> None:
-    """A job's name with an escape sequence is shown with question marks."""
-    assert only(live(job("evil\x1b[2J\n"))).job_id == "evil?[2J?"
+    """Escape sequences are question marks; a state of a later exporter ends nothing."""
+    found = only(live(job("evil\x1b[2J\n", "levitating")))
+
+    assert (found.job_id, found.state) == ("evil?[2J?", UNKNOWN)
 
 
 def test_rank_without_probe_reports_nothing() -> None:
@@ -196,30 +202,44 @@ def test_other_json_is_no_exporter(other: object) -> None:
 
 
 def test_jobs_are_read_over_http() -> None:
-    """Two exporters make one fleet, the most urgent job first."""
+    """Two exporters make one fleet, the most urgent job first; what does not answer is said."""
+    with exporter_of(live()) as gone:
+        pass
     with exporter_of(live(job("calm"), straggler())) as one, exporter_of(live(hung())) as two:
-        fleet = read_exporters([one, two])
+        fleet = read_exporters([one, two, gone])
 
     assert [each.job_id for each in fleet.jobs] == ["vision", "llama", "calm"]
-    assert (fleet.troubles, fleet.focus) == ([], None)
+    assert (fleet.troubles, fleet.focus) == (
+        [f"{gone} does not answer: Connection refused."],
+        None,
+    )
 
 
-def test_only_job_is_in_focus() -> None:
-    """A single job is shown with its ranks, the late one first."""
-    with exporter_of(live(straggler())) as url:
-        fleet = read_exporters([url])
+@pytest.mark.parametrize(
+    ("jobs", "job_id", "ranks", "troubles"),
+    [
+        pytest.param([straggler()], None, [2, 0, 1, 3], [], id="the only job"),
+        pytest.param([hung(), straggler()], "llama", [2, 0, 1, 3], [], id="the one that is named"),
+        pytest.param(
+            [hung(), straggler()],
+            "lama",
+            None,
+            ["There is no job 'lama'; there are: llama, vision."],
+            id="no such job",
+        ),
+        pytest.param([], None, None, [NO_RANK], id="no job yet"),
+    ],
+)
+def test_one_job_is_in_focus(
+    jobs: list[dict[str, Any]], job_id: str | None, ranks: list[int] | None, troubles: list[str]
+) -> None:
+    """It is shown with its ranks, the late one first."""
+    with exporter_of(live(*jobs)) as url:
+        fleet = read_exporters([url], job_id)
 
-    assert fleet.focus is not None
-    assert [each.rank for each in fleet.focus.ranks] == [2, 0, 1, 3]
-
-
-def test_named_job_is_in_focus() -> None:
-    """--job shows one job of several."""
-    with exporter_of(live(straggler(), hung())) as url:
-        fleet = read_exporters([url], "vision")
-
-    assert [each.job_id for each in fleet.jobs] == ["vision"]
-    assert fleet.focus is not None
+    assert (fleet.focus and [each.rank for each in fleet.focus.ranks]) == ranks
+    assert fleet.troubles == troubles
+    assert len(fleet.jobs) == (ranks is not None)
 
 
 def test_huge_job_shows_its_worst_ranks() -> None:
@@ -234,34 +254,6 @@ def test_huge_job_shows_its_worst_ranks() -> None:
     assert fleet.focus is not None
     assert [each.rank for each in fleet.focus.ranks][:3] == [7, 999, 998]
     assert (len(fleet.focus.ranks), fleet.focus.ranks_left_out) == (20, 980)
-
-
-def test_no_rank_yet() -> None:
-    """Without a job the next step is named."""
-    with exporter_of(live()) as url:
-        fleet = read_exporters([url])
-
-    assert fleet.troubles == [NO_RANK]
-
-
-def test_no_such_job() -> None:
-    """A job that does not exist is refused with the names of those that do."""
-    with exporter_of(live(straggler(), hung())) as url:
-        fleet = read_exporters([url], "lama")
-
-    assert fleet.troubles == ["There is no job 'lama'; there are: llama, vision."]
-    assert fleet.jobs == []
-
-
-def test_one_exporter_that_does_not_answer_hides_no_other() -> None:
-    """The jobs of the others are shown, with a sentence on what is missing."""
-    with exporter_of(live(straggler())) as url, exporter_of(live()) as gone:
-        pass
-    with exporter_of(live(straggler())) as url:
-        fleet = read_exporters([url, gone])
-
-    assert [each.job_id for each in fleet.jobs] == ["llama"]
-    assert fleet.troubles == [f"{gone} does not answer: Connection refused."]
 
 
 def test_many_exporters_that_do_not_answer_are_counted() -> None:
@@ -292,15 +284,4 @@ def test_other_servers_are_no_exporters(answer: Answer) -> None:
 
     assert fleet.troubles == [
         f"{url} answers, but it is not a Rankskew exporter; --prometheus URL asks a Prometheus."
-    ]
-
-
-def test_exporter_that_wants_a_password_says_so() -> None:
-    """401 is answered with where the password belongs."""
-    with serving(lambda path, form: (401, "text/plain", b"")) as url:
-        fleet = read_exporters([url])
-
-    assert fleet.troubles == [
-        f"{url} refuses us (401 Unauthorized): give a token or password with --http.config.file or "
-        "~/.netrc, and the tenant of a Mimir with --header 'X-Scope-OrgID: TENANT'."
     ]

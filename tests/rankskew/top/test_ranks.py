@@ -18,16 +18,14 @@ def order(state: str, *ranks: Rank) -> list[int]:
 
 
 def test_late_ranks_come_first_and_the_costliest_of_them() -> None:
-    """Then those that are silent, then those that are only a little late, then the others."""
+    """Then those that are silent, then those that are only a little late, then the others.
+
+    What nobody can price is late all the same.
+    """
     silent = Rank(3, silent=True)
-    ranks = [Rank(0), Rank(1), late(2, 0.1, "mild"), silent, late(4, 0.5), late(5, 1.5)]
+    ranks = [Rank(0), late(1, 0.0), late(2, 0.1, "mild"), silent, late(4, 0.5), late(5, 1.5)]
 
-    assert order("straggler", *ranks) == [5, 4, 3, 2, 0, 1]
-
-
-def test_late_rank_without_a_measured_cost_comes_first() -> None:
-    """What nobody can price is late all the same."""
-    assert order("straggler", Rank(0), Rank(1, silent=True), late(2, 0.0)) == [2, 1, 0]
+    assert order("straggler", *ranks) == [5, 4, 1, 3, 2, 0]
 
 
 def test_hung_job_shows_first_whom_it_waits_for() -> None:

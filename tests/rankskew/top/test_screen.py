@@ -88,26 +88,19 @@ def terminal(*arguments: str) -> Iterator[Terminal]:
         os.close(keyboard)
 
 
-@pytest.mark.parametrize("key", [b"q", b"Q", b"\x03"])
-def test_q_and_control_c_end_it(key: bytes) -> None:
-    """Both end with status 0 and give the terminal back as it was."""
+@pytest.mark.parametrize("key", [b"q", b"Q", b"\x03", signal.SIGTERM])
+def test_q_control_c_and_sigterm_end_it(key: bytes | signal.Signals) -> None:
+    """All end with status 0 and give the terminal back as it was."""
     with exporter_of(live(straggler())) as url, terminal(url) as opened:
         opened.wait_for("Rank 2 is slow loading data")
-        opened.press(key)
+        if isinstance(key, bytes):
+            opened.press(key)
+        else:
+            opened.process.send_signal(key)
 
         assert opened.ended() == 0
         opened.wait_for(LEAVE_SCREEN)
     assert "Traceback" not in opened.shown
-
-
-def test_terminating_it_gives_the_terminal_back() -> None:
-    """SIGTERM is no reason to leave a terminal without a cursor."""
-    with exporter_of(live(straggler())) as url, terminal(url) as opened:
-        opened.wait_for("Rank 2 is slow loading data")
-        opened.process.send_signal(signal.SIGTERM)
-
-        assert opened.ended() == 0
-        opened.wait_for(LEAVE_SCREEN)
 
 
 def test_it_goes_on_while_an_exporter_is_away() -> None:
@@ -151,22 +144,16 @@ def test_what_was_seen_last_is_kept() -> None:
     assert kept(Fleet("http://n"), FLEET).jobs == ()
 
 
-def test_old_view_tells_its_age() -> None:
-    """Nobody mistakes what was seen a minute ago for now."""
-    out = io.StringIO()
-    Console(file=out, width=100).print(frame(FLEET, 24, 1060.0))
-
-    assert "seen 60 s ago" in out.getvalue()
-
-
-def test_view_fits_the_height() -> None:
-    """The most urgent jobs are shown, and the others are counted."""
+def test_view_fits_the_height_and_tells_its_age() -> None:
+    """The most urgent jobs are shown, the others counted; nobody takes an old view for now."""
     jobs = [Job(f"job{number}", state="healthy") for number in range(100)]
+    fleet = Fleet("x", jobs, ["One is away."], timestamp_seconds=1000.0)
     out = io.StringIO()
-    Console(file=out, width=100).print(frame(Fleet("x", jobs), 24, 0.0))
+    Console(file=out, width=100).print(frame(fleet, 24, 1060.0))
 
     assert len(out.getvalue().splitlines()) <= 24
-    assert "and 86 more jobs" in out.getvalue()
+    for said in ("and 87 more jobs", "seen 60 s ago", "One is away. Trying again."):
+        assert said in out.getvalue()
 
 
 def test_dead_reader_is_noticed() -> None:

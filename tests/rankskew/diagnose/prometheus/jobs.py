@@ -1,6 +1,6 @@
 """What a Prometheus records of a job, for `rankskew diagnose`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rankskew.diagnose.model import Report
 from rankskew.diagnose.prometheus.read import read
@@ -34,7 +34,12 @@ def straggler() -> list[Series]:
     ]
 
 
-def ask(samples: Sequence[Series], job_id: str | None = None, at: float | None = None) -> Report:
+def ask(
+    samples: Sequence[Series],
+    job_id: str | None = None,
+    at: float | None = None,
+    over_time: Mapping[str, Sequence[float]] | None = None,
+) -> Report:
     """Return the report on what a Prometheus with *samples* has."""
-    with FakePrometheus(samples).serve() as url:
+    with FakePrometheus(samples, over_time=over_time or {}).serve() as url:
         return read(url, None, job_id, at)

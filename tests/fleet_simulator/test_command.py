@@ -48,19 +48,6 @@ def test_what_cannot_be_simulated_is_one_sentence(
     assert said.out == ""
 
 
-def test_port_in_use_is_one_sentence(capsys: Captured) -> None:
-    """A second simulation beside the first one says which address is taken."""
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-
-        assert main(["simulate", "--listen-address", address]) == 1
-
-    said = capsys.readouterr()
-    assert said.err.startswith(f"rankskew: cannot listen on {address}: ")
-    assert "choose another --listen-address" in said.err
-    assert said.err.count("\n") == 1
-
-
 def test_help_lists_every_fault(capsys: Captured) -> None:
     """Who wants to try a fault need not look into the code."""
     with pytest.raises(SystemExit) as ended:
@@ -73,7 +60,6 @@ def test_help_lists_every_fault(capsys: Captured) -> None:
 
 
 def test_size_of_the_fleet_is_said_in_words() -> None:
-    """One of a thing is not called by its plural."""
     plans = tour(4)
 
     assert described(plans[:1]) == "1 job with 8 ranks on 2 nodes, all of them simulated"
@@ -83,11 +69,17 @@ def test_size_of_the_fleet_is_said_in_words() -> None:
     )
 
 
-def test_address_can_be_scraped_from_elsewhere() -> None:
-    """A fleet on every address is named after its host, which a Prometheus can reach."""
+def test_address_can_be_scraped_from_elsewhere(capsys: Captured) -> None:
+    """A fleet on every address is named after its host; a port in use is one sentence."""
     with socket.create_server(("", 0)) as everywhere, socket.create_server(("127.0.0.1", 0)) as one:
         assert url_of(everywhere) == f"http://{socket.gethostname()}:{everywhere.getsockname()[1]}"
-        assert url_of(one) == f"http://127.0.0.1:{one.getsockname()[1]}"
+        address = f"127.0.0.1:{one.getsockname()[1]}"
+        assert url_of(one) == f"http://{address}"
+        assert main(["simulate", "--listen-address", address]) == 1
+
+    said = capsys.readouterr().err
+    assert said.startswith(f"rankskew: cannot listen on {address}: ")
+    assert ("choose another --listen-address" in said, said.count("\n")) == (True, 1)
 
 
 @contextmanager
@@ -109,28 +101,20 @@ def simulating(directory: Path, nodes: int) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_end_leaves_nothing_behind(tmp_path: Path, number: signal.Signals) -> None:
-    """Ctrl-C, or a stop by a service manager, is a clean end: no traceback and no files."""
-    with simulating(tmp_path, nodes=1) as process:
-        assert process.stdout is not None
-        url = process.stdout.readline().rpartition(" ")[2].strip()
-        with urllib.request.urlopen(f"{url}-/ready") as answer:
-            assert answer.status == 200
-        assert [path.name[:18] for path in tmp_path.iterdir()] == ["rankskew-simulate-"]
-        process.send_signal(number)
-        _, complaint = process.communicate(timeout=30)
+@pytest.mark.parametrize("nodes", [1, 1000], ids=["serving", "preparing"])
+def test_end_leaves_nothing_behind(tmp_path: Path, number: signal.Signals, nodes: int) -> None:
+    """Ctrl-C, or a stop by a service manager, is a clean end: no traceback and no files.
 
-    assert (process.returncode, complaint) == (0, "")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_end_of_the_preparations_leaves_nothing_behind(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    """A large fleet takes seconds to begin."""
-    with simulating(tmp_path, nodes=1000) as process:
+    Also of the preparations: a large fleet takes seconds to begin.
+    """
+    with simulating(tmp_path, nodes) as process:
         wait_for(lambda: any(tmp_path.iterdir()) or None, seconds=30, every=0.01)
+        assert [path.name[:18] for path in tmp_path.iterdir()] == ["rankskew-simulate-"]
+        if nodes == 1:
+            assert process.stdout is not None
+            url = process.stdout.readline().rpartition(" ")[2].strip()
+            with urllib.request.urlopen(f"{url}-/ready") as answer:
+                assert answer.status == 200
         process.send_signal(number)
         _, complaint = process.communicate(timeout=30)
 

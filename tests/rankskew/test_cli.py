@@ -17,13 +17,8 @@ from rankskew.commands.table import COMMANDS
 from tests.exporter.running import ROOT
 
 
-def test_no_flag_gives_the_defaults() -> None:
-    """An exporter without flags runs with the documented defaults."""
-    assert parse_settings([]) == Settings()
-
-
 def test_flags_reach_their_settings() -> None:
-    """A flag is parsed into the setting it belongs to."""
+    """Without any, an exporter runs with the documented defaults."""
     settings = parse_settings(
         [
             "--ranks.max=8",
@@ -37,6 +32,7 @@ def test_flags_reach_their_settings() -> None:
         ]
     )
 
+    assert parse_settings([]) == Settings()
     assert settings == Settings(
         ranks_max=8,
         ranks_finished_retention_seconds=90.0,
@@ -143,25 +139,26 @@ def test_files_are_listed_for_scripts(
     assert said["rule_files"] == [f"{tmp_path}/alerts/rules/*.yaml"]
 
 
-def test_version_is_the_one_of_the_release(capsys: pytest.CaptureFixture[str]) -> None:
-    """`rankskew --version` prints the version of probe and exporter."""
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--version"], [f"rankskew {__version__}"]),
+        (
+            ["exporter", "--help"],
+            ["--ranks.finished-retention", "(default: 5m)", "--no-collector.node_cpu"],
+        ),
+    ],
+)
+def test_version_and_help_are_printed(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of probe and exporter; each flag with its default."""
     with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"rankskew {__version__}\n"
-
-
-def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    """`rankskew exporter --help` shows each flag with its default."""
-    with pytest.raises(SystemExit) as ended:
-        main(["exporter", "--help"])
+        main(arguments)
 
     text = " ".join(capsys.readouterr().out.split())
     assert ended.value.code == 0
-    assert "--ranks.finished-retention" in text
-    assert "(default: 5m)" in text
-    assert "--no-collector.node_cpu" in text
+    assert all(word in text for word in words)
 
 
 # As if an extra had not been installed: none of these packages can be imported.

@@ -50,11 +50,6 @@ def test_bash_completes(typed: str, offered: set[str], capsys: pytest.CaptureFix
     assert set(done.stdout.split()) == offered
 
 
-def test_bash_parses_the_script(capsys: pytest.CaptureFixture[str]) -> None:
-    """`bash -n` finds nothing wrong with it."""
-    subprocess.run(["bash", "-n"], input=script("bash", capsys), text=True, check=True)
-
-
 @pytest.mark.parametrize("shell", SHELLS)
 def test_each_shell_is_told_every_command_and_flag(
     shell: str, capsys: pytest.CaptureFixture[str]

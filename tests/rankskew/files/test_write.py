@@ -61,15 +61,6 @@ def test_changed_file_is_kept_unless_told_otherwise(installation: Path, tmp_path
     assert edited.read_text() == "route: {}"
 
 
-def test_command_says_what_to_do_with_the_files(
-    installation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The output has the line that goes into prometheus.yml; test_next_steps.py has the rest."""
-    assert main(["files", str(tmp_path / "out")]) == 0
-
-    assert f"rule_files: ['{tmp_path}/out/alerts/rules/*.yaml']" in capsys.readouterr().out
-
-
 def test_directory_that_cannot_be_written_is_one_line(
     installation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,7 +74,7 @@ def test_directory_that_cannot_be_written_is_one_line(
 
 
 def test_rules_for_vmalert_have_no_keep_firing_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It refuses a file with that key, and needs the rest as it is."""
     monkeypatch.setattr(bundle, "PACKAGE", tmp_path / "exporter")
@@ -92,8 +83,7 @@ def test_rules_for_vmalert_have_no_keep_firing_for(
         (place.parent if place.suffix else place).mkdir(parents=True, exist_ok=True)
         (place if place.suffix else place / "own.yaml").write_text("a: 1\n  keep_firing_for: 1m\n")
     out = tmp_path / "vmalert"
-    assert main(["files", str(out), "--vmalert"]) == 0
-    assert f"-rule='{out.resolve()}/alerts/rules/*.yaml'" in capsys.readouterr().out
+    write_files(out, wanted=Wanted(vmalert=True))
 
     assert (out / "alerts/rules/own.yaml").read_text() == "a: 1\n"
     assert (out / "alerts/runbooks/own.yaml").read_text() == "a: 1\n  keep_firing_for: 1m\n"

@@ -9,30 +9,17 @@ ROWS = [["3", "12.50", "–"], ["sum", "100.25", "–"]]
 SMALL = Document("Job a", ["It ran."], [Section("Lost", ["Nothing else."], NAMES, ROWS)])
 
 
-def test_text_is_aligned() -> None:
-    """Numbers are below each other."""
-    assert as_text(SMALL) == "\n".join(
-        [
-            "Job a",
-            "It ran.",
-            "",
-            "Lost",
-            "  Nothing else.",
-            "  Rank  GPU-hours",
-            "  3         12.50",
-            "  sum      100.25",
-        ]
-    )
-
-
-def test_markdown_has_tables() -> None:
-    """With numbers to the right."""
-    assert as_markdown(SMALL).splitlines()[-4:] == [
-        "| Rank | GPU-hours |",
-        "| --- | ---: |",
-        "| 3 | 12.50 |",
-        "| sum | 100.25 |",
+def test_text_and_markdown_have_tables() -> None:
+    """Numbers are below each other, to the right."""
+    text = ["Job a", "It ran.", "", "Lost", "  Nothing else."]
+    assert as_text(SMALL).splitlines() == [
+        *text,
+        "  Rank  GPU-hours",
+        "  3         12.50",
+        "  sum      100.25",
     ]
+    table = ["| Rank | GPU-hours |", "| --- | ---: |", "| 3 | 12.50 |", "| sum | 100.25 |"]
+    assert as_markdown(SMALL).splitlines()[-4:] == table
 
 
 def test_markdown_shows_names_as_they_are() -> None:

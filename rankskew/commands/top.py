@@ -12,7 +12,7 @@ from rankskew.client.fetch import base_url
 from rankskew.commands.servers import access, add_access
 from rankskew.top.document import as_json
 from rankskew.top.from_exporter import read_exporters
-from rankskew.top.model import Fleet
+from rankskew.top.model import FleetStatus
 
 DEFAULT_URL: Final = "http://127.0.0.1:9917"
 EXAMPLES: Final = """\
@@ -69,7 +69,7 @@ def parser() -> Parser:
     return options
 
 
-def _reader(options: argparse.Namespace) -> Callable[[], Fleet]:
+def _reader(options: argparse.Namespace) -> Callable[[], FleetStatus]:
     if options.prometheus is None:
         if options.cluster is not None:
             raise UsageError("--cluster needs --prometheus: an exporter knows no clusters")
@@ -88,14 +88,14 @@ def _reader(options: argparse.Namespace) -> Callable[[], Fleet]:
     )
 
 
-def _print(fleet: Fleet, show: Callable[[Fleet], None]) -> int:
+def _print(fleet: FleetStatus, show: Callable[[FleetStatus], None]) -> int:
     show(fleet)
     for trouble in fleet.troubles:
         print(f"rankskew: {trouble}", file=sys.stderr)
     return 1 if fleet.troubles else 0
 
 
-def _print_view(fleet: Fleet) -> None:
+def _print_view(fleet: FleetStatus) -> None:
     from rich.console import Console
 
     from rankskew.top.view import View

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from exporter.live.sentences import listed, sentence
 from rankskew.flight_recorder.dumps import Dump
-from rankskew.flight_recorder.finding import MISMATCH, MISSING, Finding
+from rankskew.flight_recorder.finding import MISMATCH, MISSING, CollectiveFinding
 
 # Named one by one; more ranks are counted.
 MOST_RANKS: Final = 8
@@ -23,7 +23,7 @@ def untold(dumps: Sequence[Dump]) -> list[int]:
     return sorted((named | set(range(max(have, default=-1) + 1))) - have)
 
 
-def as_text(dumps: Sequence[Dump], found: Sequence[Finding]) -> str:
+def as_text(dumps: Sequence[Dump], found: Sequence[CollectiveFinding]) -> str:
     """Return the report for people, the likely root first."""
     entries = sum(len(dump.entries) for dump in dumps)
     lines = [f"{len(dumps)} dumps with {entries} operations."]
@@ -36,7 +36,7 @@ def as_text(dumps: Sequence[Dump], found: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def as_json(dumps: Sequence[Dump], found: Sequence[Finding]) -> str:
+def as_json(dumps: Sequence[Dump], found: Sequence[CollectiveFinding]) -> str:
     """Return the same as one JSON document."""
     said: dict[str, Any] = {
         "dumps": [dump.rank for dump in dumps],
@@ -46,7 +46,7 @@ def as_json(dumps: Sequence[Dump], found: Sequence[Finding]) -> str:
     return json.dumps(said, indent=2)
 
 
-def _headline(found: Finding) -> str:
+def _headline(found: CollectiveFinding) -> str:
     what = f"{found.operation} {found.number} in group {_group(found)}"
     if found.kind == MISMATCH:
         return sentence(f"{_ranks(found.ranks)} began something else than {what}.")
@@ -63,14 +63,14 @@ def _headline(found: Finding) -> str:
     )
 
 
-def _absent(found: Finding) -> Iterator[str]:
+def _absent(found: CollectiveFinding) -> Iterator[str]:
     if found.ranks:
         yield f"{_ranks(found.ranks)} {_have(found.ranks)} not begun it"
     if found.without_dump:
         yield f"{_ranks(found.without_dump)} left no dump"
 
 
-def _details(found: Finding) -> Iterator[str]:
+def _details(found: CollectiveFinding) -> Iterator[str]:
     if found.sizes:
         yield f"{found.operation} {found.sizes}"
     if found.line is not None:
@@ -84,7 +84,7 @@ def _details(found: Finding) -> Iterator[str]:
         yield f"before it, all ranks agreed on {found.agreed}"
 
 
-def _group(found: Finding) -> str:
+def _group(found: CollectiveFinding) -> str:
     return f"{found.group} ({found.description})" if found.description else found.group
 
 

@@ -12,7 +12,7 @@ from rankskew.report.coverage import PeriodCoverage, Rules, read_coverage, read_
 from rankskew.report.document import MONEY, Document, Section
 from rankskew.report.history import Grid, PastSeries, grid
 from rankskew.report.incidents import SEVERITIES
-from rankskew.report.paging import Page, pages
+from rankskew.report.paging import PagerMessage, pages
 from rankskew.report.reported import NAMES, ReportedIncident, read_incidents
 from rankskew.report.times import (
     DAY_SECONDS,
@@ -47,7 +47,7 @@ class Shadow:
     rules: Rules
     coverage: PeriodCoverage
     incidents: Sequence[ReportedIncident]
-    pages: Sequence[Page]
+    pages: Sequence[PagerMessage]
     gpu_hours: float | None
     broken_lines: Sequence[int]
 

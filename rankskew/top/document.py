@@ -4,10 +4,10 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from rankskew.top.model import Fleet, Job
+from rankskew.top.model import FleetStatus, JobStatus
 
 
-def as_json(fleet: Fleet, with_ranks: bool) -> str:
+def as_json(fleet: FleetStatus, with_ranks: bool) -> str:
     """Return *fleet* as one JSON object; the jobs have their ranks if *with_ranks*."""
     focus = fleet.focus if with_ranks else None
     jobs = [focus] if focus is not None else fleet.jobs
@@ -20,7 +20,7 @@ def as_json(fleet: Fleet, with_ranks: bool) -> str:
     return json.dumps(said, indent=2)
 
 
-def _job(job: Job, with_ranks: bool) -> dict[str, Any]:
+def _job(job: JobStatus, with_ranks: bool) -> dict[str, Any]:
     said = asdict(job)
     rank, stage = job.culprit or (None, None)
     said["culprit"] = None if rank is None else {"rank": rank, "stage": stage}

@@ -75,7 +75,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobStatus:
     """One job; what is not known is None, and *sentence* is empty.
 
     *late* are the late ranks, the costliest first. *since_seconds* is how long the costliest has
@@ -111,30 +111,30 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetStatus:
     """All jobs that *source* knows, the most urgent first, and *troubles* in sentences.
 
     *focus* is the one whose ranks are shown.
     """
 
     source: str
-    jobs: Sequence[Job] = ()
+    jobs: Sequence[JobStatus] = ()
     troubles: Sequence[str] = ()
-    focus: Job | None = None
+    focus: JobStatus | None = None
     timestamp_seconds: float | None = None
 
 
-def in_order(jobs: Sequence[Job]) -> list[Job]:
+def in_order(jobs: Sequence[JobStatus]) -> list[JobStatus]:
     """Return *jobs* as they are shown: hung, by GPUs lost, not judged, healthy, ended."""
     return sorted(jobs, key=_urgency)
 
 
-def _urgency(job: Job) -> tuple[int, float, int, str, str]:
+def _urgency(job: JobStatus) -> tuple[int, float, int, str, str]:
     lost = job.gpus_lost or 0.0
     return _GROUP_OF[job.state], -lost, STATES.index(job.state), job.cluster, job.job_id
 
 
-def no_such_job(job_id: str, jobs: Sequence[Job]) -> str:
+def no_such_job(job_id: str, jobs: Sequence[JobStatus]) -> str:
     """Say that *job_id* is not among *jobs*, and which are."""
     return f"There is no job {job_id!r}; there are: {few(sorted({job.job_id for job in jobs}))}."
 

@@ -7,15 +7,15 @@ from rankskew.compare.comparison import (
     IMPROVED,
     NO_WORSE,
     WORSE,
-    Change,
     Comparison,
+    QuantityChange,
     compare,
 )
 from rankskew.compare.side import Side
 from tests.rankskew.compare.sides import late, side
 
 
-def ratio(change: Change | None) -> float:
+def ratio(change: QuantityChange | None) -> float:
     assert change is not None
     assert change.ratio is not None
     return change.ratio.value

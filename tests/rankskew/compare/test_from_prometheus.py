@@ -165,7 +165,7 @@ def test_blocks_without_a_step_are_joined_to_the_next() -> None:
     ids=["reset", "ranks join", "begun again"],
 )
 def test_a_restart_is_a_trouble(
-    changes: dict[str, Callable[[int], float]], vectors: dict[str, list[dict[str, Any]]]
+    changes: dict[str, Callable[[int], float]], vectors: dict[str, Any]
 ) -> None:
     found = side(STEADY | changes, **vectors)
 

@@ -9,7 +9,7 @@ from exporter import bundle
 from exporter.bundle import bundled
 from exporter.errors import UsageError
 from rankskew.__main__ import main
-from rankskew.files.write import RULERS, Ruler, Wanted, write_files
+from rankskew.files.write import RULERS, RuleFormat, Ruler, write_files
 from tests.exporter.installed import DIRECTORIES, installed
 
 
@@ -83,7 +83,7 @@ def test_rules_for_vmalert_have_no_keep_firing_for(
         (place.parent if place.suffix else place).mkdir(parents=True, exist_ok=True)
         (place if place.suffix else place / "own.yaml").write_text("a: 1\n  keep_firing_for: 1m\n")
     out = tmp_path / "vmalert"
-    write_files(out, wanted=Wanted(vmalert=True))
+    write_files(out, wanted=RuleFormat(vmalert=True))
 
     assert (out / "alerts/rules/own.yaml").read_text() == "a: 1\n"
     assert (out / "alerts/runbooks/own.yaml").read_text() == "a: 1\n  keep_firing_for: 1m\n"
@@ -102,7 +102,7 @@ def test_rule_file_of_an_earlier_release_is_refused(installation: Path, tmp_path
 @pytest.mark.parametrize("ruler", RULERS)
 def test_rulers_get_the_form_that_they_know(tmp_path: Path, ruler: Ruler) -> None:
     """Mimir wants a namespace for each file, Thanos no answer rather than half of one."""
-    written = write_files(tmp_path, wanted=Wanted(ruler=ruler))
+    written = write_files(tmp_path, wanted=RuleFormat(ruler=ruler))
     files = [yaml.safe_load(path.read_text()) for path in written if path.parent.name == "rules"]
     groups = [group for file in files for group in file["groups"]]
 

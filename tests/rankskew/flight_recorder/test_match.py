@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rankskew.flight_recorder.dumps import read_directory
-from rankskew.flight_recorder.finding import MISMATCH, MISSING, STUCK, Finding
+from rankskew.flight_recorder.finding import MISMATCH, MISSING, STUCK, CollectiveFinding
 from rankskew.flight_recorder.match import findings
 from tests.rankskew.flight_recorder.gloo_dumps import FIXTURES
 from tests.rankskew.flight_recorder.nccl import entry, transfer, write
@@ -16,11 +16,11 @@ JOB = "/repo/tests/exporter/flight_recorder/gloo_job.py"
 GROUPS = {"0": ("default_pg", range(4)), "5": ("tensor", (0, 1)), "6": ("tensor", (2, 3))}
 
 
-def found(folder: Path) -> list[Finding]:
+def found(folder: Path) -> list[CollectiveFinding]:
     return findings(read_directory(folder))
 
 
-def only(folder: Path) -> Finding:
+def only(folder: Path) -> CollectiveFinding:
     (finding,) = found(folder)
     return finding
 
@@ -92,7 +92,7 @@ def test_ranks_that_are_waited_for_are_named(
     assert (finding.kind, finding.number, finding.ranks, finding.without_dump) == told
 
 
-OWN = {"input_sizes": [[7]]}
+OWN: dict[str, Any] = {"input_sizes": [[7]]}
 LONG = [entry(number) for number in range(1, 9)]
 ROOT = [entry(0), entry(1, profiling_name="nccl:broadcast")]
 PIPELINE = ("7", "pipeline")

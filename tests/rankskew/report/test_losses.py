@@ -29,7 +29,7 @@ def test_cause_is_known_while_the_rank_is_named() -> None:
 
     Gauges, means of minutes, that say more than the exact count are scaled down.
     """
-    named = {("3", "data", "input"): 60.0, ("3", "data", ""): 30.0}
+    named: dict[tuple[str, ...], float] = {("3", "data", "input"): 60.0, ("3", "data", ""): 30.0}
 
     assert counted({("3", "data"): 100.0}, named) == [
         Loss(LATE, 60.0, "3", "data", "input"),

@@ -6,14 +6,14 @@ import pytest
 
 from rankskew.client.fetch import Trouble
 from rankskew.top.from_exporter import merged, read_document, read_exporters
-from rankskew.top.model import NO_RANK, UNKNOWN, Job
+from rankskew.top.model import NO_RANK, UNKNOWN, JobStatus
 from tests.rankskew.client.servers import Answer, exporter_of, json_answer, serving
 from tests.rankskew.top.documents import SLOW_DATA, hung, job, late, live, rank, straggler
 
 URL = "http://node1:9917"
 
 
-def only(*documents: object) -> Job:
+def only(*documents: object) -> JobStatus:
     """Return the one job that *documents* of several nodes show."""
     (found,) = merged(seen for document in documents for seen in read_document(document, URL))
     return found
@@ -83,7 +83,7 @@ def test_cause_is_said_once(changes: dict[str, object], details: list[str], told
     assert list(found.details) == [told]
 
 
-STUCK = {"last_step_age_seconds": 190.0, "stage": "sync"}
+STUCK: dict[str, Any] = {"last_step_age_seconds": 190.0, "stage": "sync"}
 FROZEN = [rank(each, silent=each == 3, **STUCK) for each in range(4)]
 
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, NO_STATES, read_prometheus
-from rankskew.top.model import NO_RANK, STATES, UNKNOWN, Fleet
+from rankskew.top.model import NO_RANK, STATES, UNKNOWN, FleetStatus
 from tests.rankskew.client.servers import Answer, json_answer, serving
 from tests.rankskew.top import fake_prometheus as fake
 from tests.rankskew.top.fake_prometheus import FakePrometheus, Series, series
@@ -15,7 +15,7 @@ SUSPECT = series(
 )
 
 
-def read(*samples: Series, cluster: str | None = None, job_id: str | None = None) -> Fleet:
+def read(*samples: Series, cluster: str | None = None, job_id: str | None = None) -> FleetStatus:
     """Return the fleet that a Prometheus with *samples* has."""
     with FakePrometheus(samples).serve() as url:
         return read_prometheus(url, cluster, job_id)

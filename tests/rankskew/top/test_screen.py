@@ -22,14 +22,16 @@ import pytest
 from rich.console import Console
 
 from rankskew.client.fetch import TIMEOUT_SECONDS
-from rankskew.top.model import Fleet, Job
+from rankskew.top.model import FleetStatus, JobStatus
 from rankskew.top.screen import Watch, frame, kept
 from tests.exporter.running import PATIENCE_SECONDS, ROOT
 from tests.rankskew.client.servers import Answer, exporter_of, json_answer, serving
 from tests.rankskew.top.documents import live, straggler
 
 LEAVE_SCREEN: Final = "\x1b[?1049l"
-FLEET: Final = Fleet("http://n", [Job("llama", state="healthy")], timestamp_seconds=1000.0)
+FLEET: Final = FleetStatus(
+    "http://n", [JobStatus("llama", state="healthy")], timestamp_seconds=1000.0
+)
 
 
 @dataclass
@@ -136,18 +138,18 @@ def test_it_does_not_wait_for_a_server_that_hangs() -> None:
 
 def test_what_was_seen_last_is_kept() -> None:
     """A failed read keeps the jobs; a successful one without jobs does not."""
-    failed = Fleet("http://n", troubles=["It does not answer."])
+    failed = FleetStatus("http://n", troubles=["It does not answer."])
 
     assert kept(failed, FLEET).jobs == FLEET.jobs
     assert kept(failed, FLEET).troubles == failed.troubles
     assert kept(failed, None) is failed
-    assert kept(Fleet("http://n"), FLEET).jobs == ()
+    assert kept(FleetStatus("http://n"), FLEET).jobs == ()
 
 
 def test_view_fits_the_height_and_tells_its_age() -> None:
     """The most urgent jobs are shown, the others counted; nobody takes an old view for now."""
-    jobs = [Job(f"job{number}", state="healthy") for number in range(100)]
-    fleet = Fleet("x", jobs, ["One is away."], timestamp_seconds=1000.0)
+    jobs = [JobStatus(f"job{number}", state="healthy") for number in range(100)]
+    fleet = FleetStatus("x", jobs, ["One is away."], timestamp_seconds=1000.0)
     out = io.StringIO()
     Console(file=out, width=100).print(frame(fleet, 24, 1060.0))
 

@@ -8,7 +8,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from exporter.live.sentences import LateView
-from rankskew.top.model import STATE_WORDS, Fleet, Job, Rank
+from rankskew.top.model import STATE_WORDS, FleetStatus, JobStatus, Rank
 from rankskew.top.view import View
 from tests.rankskew.golden import assert_golden
 
@@ -23,7 +23,7 @@ OTHERS = (
     replace(RANK, rank=4, finished=True, late=replace(LATE, kind="mild")),
     replace(RANK, rank=5, stage="sync", stage_elapsed_seconds=190.0, report_age_seconds=1.0),
 )
-JOB = Job(
+JOB = JobStatus(
     job_id="llama-70b-pretrain",
     state="straggler",
     sentence="Rank 2 is slow loading data; 1.90 of 8 GPUs wait for it.",
@@ -41,11 +41,11 @@ JOB = Job(
     step_seconds=0.472,
     coverage=1.0,
 )
-HEALTHY = Job("resnet", state="healthy", sentence="All is well.", world_size=8, gpus_lost=0.1)
+HEALTHY = JobStatus("resnet", state="healthy", sentence="All is well.", world_size=8, gpus_lost=0.1)
 UNPROBED = replace(HEALTHY, state="no_probe", world_size=None)
 
 
-def drawn(fleet: Fleet, width: int, colours: bool = False, most: int | None = None) -> str:
+def drawn(fleet: FleetStatus, width: int, colours: bool = False, most: int | None = None) -> str:
     """Return what *fleet* looks like on a terminal of *width*."""
     out = io.StringIO()
     Console(
@@ -58,10 +58,10 @@ def drawn(fleet: Fleet, width: int, colours: bool = False, most: int | None = No
     return out.getvalue()
 
 
-def focused(job: Job, *ranks: Rank, left_out: int = 0) -> Fleet:
+def focused(job: JobStatus, *ranks: Rank, left_out: int = 0) -> FleetStatus:
     """Return a fleet of one job with *ranks*."""
     job = replace(job, ranks=ranks, ranks_left_out=left_out)
-    return Fleet("x", [job], focus=job)
+    return FleetStatus("x", [job], focus=job)
 
 
 def test_views_are_the_golden_ones() -> None:
@@ -75,11 +75,11 @@ def test_views_are_the_golden_ones() -> None:
     ranks = focused(JOB, LATE_RANK, RANK, *OTHERS, left_out=16_364)
     bare = focused(UNPROBED, replace(RANK, stage_seconds=None, stage=None))
     views = {
-        "jobs, 160 columns": drawn(Fleet("x", jobs), 160),
-        "jobs, 80 columns": drawn(Fleet("x", jobs), 80, most=1),
-        "a long name": drawn(Fleet("x", [replace(JOB, job_id="x" * 200)]), 80),
-        "two clusters": drawn(Fleet("x", clusters), 160),
-        "GPUs lost": drawn(Fleet("x", small), 120),
+        "jobs, 160 columns": drawn(FleetStatus("x", jobs), 160),
+        "jobs, 80 columns": drawn(FleetStatus("x", jobs), 80, most=1),
+        "a long name": drawn(FleetStatus("x", [replace(JOB, job_id="x" * 200)]), 80),
+        "two clusters": drawn(FleetStatus("x", clusters), 160),
+        "GPUs lost": drawn(FleetStatus("x", small), 120),
         "ranks, 160 columns": drawn(ranks, 160),
         "ranks, 100 columns": drawn(ranks, 100),
         "a rank without the probe": drawn(bare, 160),
@@ -97,7 +97,7 @@ def test_no_line_is_wider_than_the_terminal(width: int, name: str) -> None:
     """Long names of jobs and nodes are shortened, never wrapped by the terminal."""
     job = replace(JOB, job_id=name)
     for fleet in (
-        Fleet("x", [job, HEALTHY, replace(HEALTHY, cluster=name)]),
+        FleetStatus("x", [job, HEALTHY, replace(HEALTHY, cluster=name)]),
         focused(job, LATE_RANK, RANK, replace(RANK, node=name)),
     ):
         assert max(cell_len(line) for line in drawn(fleet, width).splitlines()) <= width
@@ -105,7 +105,11 @@ def test_no_line_is_wider_than_the_terminal(width: int, name: str) -> None:
 
 @pytest.mark.parametrize(("state", "word"), STATE_WORDS.items())
 def test_states_are_told_in_words(state: str, word: str) -> None:
-    assert drawn(Fleet("x", [replace(HEALTHY, state=state)]), 80).splitlines()[1].startswith(word)
+    assert (
+        drawn(FleetStatus("x", [replace(HEALTHY, state=state)]), 80)
+        .splitlines()[1]
+        .startswith(word)
+    )
 
 
 @pytest.mark.parametrize(
@@ -113,6 +117,6 @@ def test_states_are_told_in_words(state: str, word: str) -> None:
 )
 def test_states_and_stages_have_colours(state: str, colour: str) -> None:
     """Red needs someone now, orange soon, what is well is green; stages as on the dashboards."""
-    assert colour in drawn(Fleet("x", [replace(HEALTHY, state=state)]), 80, colours=True)
+    assert colour in drawn(FleetStatus("x", [replace(HEALTHY, state=state)]), 80, colours=True)
     coloured = drawn(focused(JOB, LATE_RANK, RANK), 120, colours=True)
     assert "38;2;230;159;0m" in coloured  # data, #e69f00

@@ -1,18 +1,19 @@
 """`rankskew top`: watch jobs and their ranks in a terminal."""
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from exporter.commands.arguments import Parser, add_json, interval
 from exporter.errors import UsageError
 from rankskew.client.fetch import base_url
 from rankskew.commands.servers import access, add_access
-from rankskew.top.document import as_json
 from rankskew.top.from_exporter import read_exporters
-from rankskew.top.model import FleetStatus
+from rankskew.top.model import FleetStatus, JobStatus
 
 DEFAULT_URL: Final = "http://127.0.0.1:9917"
 EXAMPLES: Final = """\
@@ -28,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     read = _reader(options)
     if options.json:
-        return _print(read(), lambda fleet: print(as_json(fleet, options.job is not None)))
+        return _print(read(), lambda fleet: print(_as_json(fleet, options.job is not None)))
     if options.once or not sys.stdout.isatty():
         return _print(read(), _print_view)
     from rankskew.top.screen import show
@@ -102,3 +103,25 @@ def _print_view(fleet: FleetStatus) -> None:
 
     if fleet.jobs:
         Console(highlight=False).print(View(fleet))
+
+
+def _as_json(fleet: FleetStatus, with_ranks: bool) -> str:
+    """Return *fleet* as one JSON object; the jobs have their ranks if *with_ranks*."""
+    focus = fleet.focus if with_ranks else None
+    jobs = [focus] if focus is not None else fleet.jobs
+    said = {
+        "source": fleet.source,
+        "timestamp_seconds": fleet.timestamp_seconds,
+        "troubles": list(fleet.troubles),
+        "jobs": [_job_as_json(job, with_ranks) for job in jobs],
+    }
+    return json.dumps(said, indent=2)
+
+
+def _job_as_json(job: JobStatus, with_ranks: bool) -> dict[str, Any]:
+    said = asdict(job)
+    rank, stage = job.culprit or (None, None)
+    said["culprit"] = None if rank is None else {"rank": rank, "stage": stage}
+    if not with_ranks:
+        del said["ranks"], said["ranks_left_out"]
+    return said

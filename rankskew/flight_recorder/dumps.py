@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from exporter.errors import UsageError, reading, reason
+from rankskew.client.fields import text
 
 # torch names a file by its rank: nccl_trace_rank_3, comm_lib_trace_rank_3; .json is our addition.
 NAME: Final = re.compile(r"(.*?)(\d+)(?:\.(?:json|pkl|pickle))?")
@@ -41,7 +42,6 @@ class RecordedOperation:
     output_sizes: tuple[tuple[int, ...], ...]
     types: tuple[str, ...]
     finished: bool
-    created_nanoseconds: int
     frames: tuple[tuple[str, str, int], ...] = ()
 
 
@@ -148,7 +148,6 @@ def _entry(entry: Mapping[str, Any]) -> RecordedOperation:
         output_sizes=_sizes(entry["output_sizes"]),
         types=tuple(_text(each) for each in types),
         finished=finished,
-        created_nanoseconds=int(entry.get("time_created_ns") or 0),
         frames=tuple(
             (_text(frame["name"]), _text(frame["filename"]), int(frame["line"]))
             for frame in entry.get("frames") or ()
@@ -158,7 +157,7 @@ def _entry(entry: Mapping[str, Any]) -> RecordedOperation:
 
 def _text(told: Any) -> str:
     """Return *told* fit for a terminal: a dump may come from anybody."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(told)[:LONGEST])
+    return text(str(told)[:LONGEST]) or ""
 
 
 def _sizes(told: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

@@ -79,7 +79,6 @@ def test_late_rank_is_charged_what_the_others_wait() -> None:
 
     assert found.caused == {(2, "data"): pytest.approx(5 * 3 * 0.2)}
     assert found.waited[2] == 0.0
-    assert found.paced == {(2, "data"): 5}
     assert astuple(kinds(found, {2})) == pytest.approx((0.0, 3.0, 0.0, 5 * 4 * 0.05))
     assert kinds(found, ()).rotating == pytest.approx(3.0)
 
@@ -108,7 +107,6 @@ def test_rotating_straggler_is_seen() -> None:
 
     assert kinds(found, ()).rotating == pytest.approx(40 * 3 * 0.2)
     assert found.caused == {(rank, "data"): pytest.approx(10 * 3 * 0.2) for rank in range(4)}
-    assert found.paced == {(rank, "data"): 10 for rank in range(4)}
 
 
 def test_heavier_peer_group_is_nobodys_fault() -> None:

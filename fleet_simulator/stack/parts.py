@@ -32,7 +32,18 @@ def _get_json(url: str) -> Any:
         raise StackError(f"no answer from {url}: {error}") from error
 
 
-class Exporter(Process):
+class Server(Process):
+    """A program that listens on *address*, a loopback port, and answers /-/ready when it is."""
+
+    def listen(self, directory: Path, port: int = 0) -> None:
+        """Choose a port, *port* if it is free, for the server with its files in *directory*."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.address = f"127.0.0.1:{free_port(port)}"
+        self.url = f"http://{self.address}"
+        self.ready_url = f"{self.url}/-/ready"
+
+
+class Exporter(Server):
     """`rankskew exporter`; kill() and start() again keep the port and the socket."""
 
     def __init__(
@@ -42,10 +53,7 @@ class Exporter(Process):
         flags: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.address = f"127.0.0.1:{free_port(port)}"
-        self.url = f"http://{self.address}"
-        self.ready_url = f"{self.url}/-/ready"
+        self.listen(directory, port)
         self.socket = directory / "exporter.sock"
         command = [sys.executable, "-m", "rankskew", "exporter"]
         command += [f"--web.listen-address={self.address}", f"--ingest.socket={self.socket}"]
@@ -68,7 +76,7 @@ class Exporter(Process):
         return next((job for job in self.live()["jobs"] if job["job_id"] == job_id), None)
 
 
-class Simulation(Process):
+class Simulation(Server):
     """`rankskew simulate` with *arguments*, and *environment* added to this process's own."""
 
     # Each node of the tour looks back on minutes of evidence: half a minute of CPU.
@@ -80,10 +88,7 @@ class Simulation(Process):
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.address = f"127.0.0.1:{free_port()}"
-        self.url = f"http://{self.address}"
-        self.ready_url = f"{self.url}/-/ready"
+        self.listen(directory)
         self.discovery = f"{self.url}/sd"
         command = [sys.executable, "-m", "rankskew", "simulate", "--listen-address", self.address]
         log = directory / "simulation.log"
@@ -98,7 +103,7 @@ class Series:
     value: float
 
 
-class Prometheus(Process):
+class Prometheus(Server):
     """Prometheus with the shipped rules, scraping *targets* every *interval_seconds*.
 
     *discovery* is the URL of a service discovery, for further targets.
@@ -118,10 +123,7 @@ class Prometheus(Process):
         overrides: Mapping[tuple[str, str], float] | None = None,
         port: int = 0,
     ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.address = f"127.0.0.1:{free_port(port)}"
-        self.url = f"http://{self.address}"
-        self.ready_url = f"{self.url}/-/ready"
+        self.listen(directory, port)
         overrides_file = directory / "overrides.yaml"
         overrides_file.write_text(yaml.safe_dump(override_rules(overrides or {})))
         config = directory / "prometheus.yaml"
@@ -192,7 +194,7 @@ def override_rules(overrides: Mapping[tuple[str, str], float]) -> dict[str, Any]
     return {"groups": [{"name": "overrides", "rules": rules}]}
 
 
-class Alertmanager(Process):
+class Alertmanager(Server):
     """Alertmanager with the shipped routes and inhibition; it pages *webhook_url* at once."""
 
     def __init__(
@@ -203,10 +205,7 @@ class Alertmanager(Process):
         shipped: Path = ALERTMANAGER_CONFIG,
         port: int = 0,
     ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.address = f"127.0.0.1:{free_port(port)}"
-        self.url = f"http://{self.address}"
-        self.ready_url = f"{self.url}/-/ready"
+        self.listen(directory, port)
         config = directory / "alertmanager.yaml"
         settings = paging(yaml.safe_load(shipped.read_text()), webhook_url)
         config.write_text(yaml.safe_dump(settings))

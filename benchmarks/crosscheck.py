@@ -22,7 +22,7 @@ from typing import Any, Final
 
 from benchmarks.one_port import OnePortPrometheus
 from benchmarks.report import write
-from fleet_simulator.stack.parts import Series
+from fleet_simulator.stack.parts import QueryResult
 from fleet_simulator.stack.process import free_port
 from rankskew.accounting.run import Account, account, kinds
 from tests.alerts.job_series import Node, starts_of
@@ -132,7 +132,7 @@ def reference(case: Case, steps: Sequence[Step], asked_seconds: float) -> Accoun
 
 
 def compare(
-    case: Case, steps: Sequence[Step], said: Mapping[float, Mapping[str, list[Series]]]
+    case: Case, steps: Sequence[Step], said: Mapping[float, Mapping[str, list[QueryResult]]]
 ) -> dict[str, Any]:
     """Return a row: what was named, and by how much each of KINDS differs from the reference.
 

@@ -29,7 +29,7 @@ from benchmarks.diagnose_plan import CANNOT_TELL, TOUR, Expected, of_segment
 from benchmarks.diagnose_score import Row, is_right, score
 from benchmarks.report import RESULTS, write
 from exporter.errors import UsageError
-from fleet_simulator.stack.parts import RULES, Prometheus, Simulation
+from fleet_simulator.stack.parts import RULES, PrometheusProcess, SimulationProcess
 from rankskew.commands import diagnose
 
 PATIENCE_SECONDS: Final = 480.0
@@ -64,8 +64,8 @@ def tour(interval_seconds: float) -> list[Row]:
         directory = Path(name)
         rules = fast_rules(directory / "rules")
         with (
-            Simulation(directory / "simulation") as simulation,
-            Prometheus(
+            SimulationProcess(directory / "simulation") as simulation,
+            PrometheusProcess(
                 directory,
                 discovery=simulation.discovery,
                 rules=rules,

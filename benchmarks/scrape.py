@@ -19,7 +19,7 @@ from typing import Any
 import psutil
 
 from benchmarks.report import write
-from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import wait_for
 from rank_probe.report.push import Pusher
 from rank_probe.wire.snapshot import Snapshot
@@ -100,7 +100,7 @@ def beside(work: Callable[..., None], *arguments: object) -> Iterator[None]:
         process.join()
 
 
-def pushing(exporter: Exporter) -> AbstractContextManager[None]:
+def pushing(exporter: ExporterProcess) -> AbstractContextManager[None]:
     """Have ranks push while the block runs."""
     return beside(push_for_ever, exporter.target)
 
@@ -108,7 +108,7 @@ def pushing(exporter: Exporter) -> AbstractContextManager[None]:
 class Family:
     """The exporter's process and its NVML child's."""
 
-    def __init__(self, exporter: Exporter) -> None:
+    def __init__(self, exporter: ExporterProcess) -> None:
         parent, *children = (each for each in exporter.family() if each.is_running())
         self._parts = {"exporter": [parent], "NVML child": children}
 
@@ -207,7 +207,7 @@ def measure(directory: Path, plan: Plan, is_pcie_sampled: bool) -> dict[str, Any
     """
     stub = nvmlstub.environment(nvmlstub.build(directory), gpus=GPUS)
     environment = stub | {"STUB_SAMPLED_PCIE": str(int(is_pcie_sampled))}
-    with Exporter(directory, environment=environment) as exporter, pushing(exporter):
+    with ExporterProcess(directory, environment=environment) as exporter, pushing(exporter):
         address = exporter.address
         if wait_for(lambda: _shows_all(scrape(address)), 20) is None:
             raise exporter.failure(f"did not show {RANKS} ranks in 20 s")

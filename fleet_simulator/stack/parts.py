@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import yaml
 
-from fleet_simulator.stack.process import Process, StackError, free_port, get, program
+from fleet_simulator.stack.process import StackError, StackProcess, free_port, get, program
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "alerts" / "rules"
@@ -32,7 +32,7 @@ def _get_json(url: str) -> Any:
         raise StackError(f"no answer from {url}: {error}") from error
 
 
-class Server(Process):
+class Server(StackProcess):
     """A program that listens on *address*, a loopback port, and answers /-/ready when it is."""
 
     def listen(self, directory: Path, port: int = 0) -> None:
@@ -43,7 +43,7 @@ class Server(Process):
         self.ready_url = f"{self.url}/-/ready"
 
 
-class Exporter(Server):
+class ExporterProcess(Server):
     """`rankskew exporter`; kill() and start() again keep the port and the socket."""
 
     def __init__(
@@ -76,7 +76,7 @@ class Exporter(Server):
         return next((job for job in self.live()["jobs"] if job["job_id"] == job_id), None)
 
 
-class Simulation(Server):
+class SimulationProcess(Server):
     """`rankskew simulate` with *arguments*, and *environment* added to this process's own."""
 
     # Each node of the tour looks back on minutes of evidence: half a minute of CPU.
@@ -96,14 +96,14 @@ class Simulation(Server):
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class QueryResult:
     """One element of an instant query's result."""
 
     labels: dict[str, str]
     value: float
 
 
-class Prometheus(Server):
+class PrometheusProcess(Server):
     """Prometheus with the shipped rules, scraping *targets* every *interval_seconds*.
 
     *discovery* is the URL of a service discovery, for further targets.
@@ -160,13 +160,13 @@ class Prometheus(Server):
         ]
         super().__init__("Prometheus", command, directory / "prometheus.log")
 
-    def query(self, expression: str) -> list[Series]:
+    def query(self, expression: str) -> list[QueryResult]:
         """Return the current instant vector of *expression*."""
         answer = _get_json(
             f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
         )
         return [
-            Series(element["metric"], float(element["value"][1]))
+            QueryResult(element["metric"], float(element["value"][1]))
             for element in answer["data"]["result"]
         ]
 
@@ -194,7 +194,7 @@ def override_rules(overrides: Mapping[tuple[str, str], float]) -> dict[str, Any]
     return {"groups": [{"name": "overrides", "rules": rules}]}
 
 
-class Alertmanager(Server):
+class AlertmanagerProcess(Server):
     """Alertmanager with the shipped routes and inhibition; it pages *webhook_url* at once."""
 
     def __init__(
@@ -243,7 +243,7 @@ def _without_waiting(route: dict[str, Any]) -> dict[str, Any]:
     return {**fast, "routes": children} if children else fast
 
 
-class Training(Process):
+class TrainingProcess(StackProcess):
     """torchrun with demo/train.py under the probe; *arguments* are the script's own."""
 
     grace_seconds = 5.0

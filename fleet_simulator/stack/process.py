@@ -84,7 +84,7 @@ def answers(url: str) -> bool:
     return True
 
 
-class Process:
+class StackProcess:
     """A program in its own session, its output in *log*; as a context manager, started and stopped.
 
     Stopping also reaches descendants in their own sessions, because all inherit a mark in their

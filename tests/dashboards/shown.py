@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_simulator.stack.parts import Prometheus, Series
+from fleet_simulator.stack.parts import PrometheusProcess, QueryResult
 from tests.dashboards.dashboard_files import JSON_FILES, Target, panels
 
 LABEL = re.compile(r"\{\{(\w+)\}\}")
@@ -20,7 +20,7 @@ class Shown:
 
 
 def shown(
-    prometheus: Prometheus, dashboard: str, title: str, job_id: str, **choices: str
+    prometheus: PrometheusProcess, dashboard: str, title: str, job_id: str, **choices: str
 ) -> list[Shown]:
     """Return what the panel *title* shows for a job, in the order of its queries."""
     (panel,) = (panel for panel in dashboard_panels(dashboard) if panel["title"] == title)
@@ -34,7 +34,7 @@ def dashboard_panels(dashboard: str) -> list[dict[str, Any]]:
 
 
 def _series(
-    prometheus: Prometheus, panel: dict[str, Any], job_id: str, choices: dict[str, str]
+    prometheus: PrometheusProcess, panel: dict[str, Any], job_id: str, choices: dict[str, str]
 ) -> Iterator[Shown]:
     for target in panel["targets"]:
         query = Target("", panel["title"], target["refId"], target["expr"])
@@ -42,5 +42,5 @@ def _series(
             yield Shown(_name(target.get("legendFormat", ""), series), series.value)
 
 
-def _name(legend: str, series: Series) -> str:
+def _name(legend: str, series: QueryResult) -> str:
     return LABEL.sub(lambda label: series.labels.get(label[1], ""), legend)

@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from demo.verdict import Health, verdict_of, wrong_names
-from fleet_simulator.stack.webhook import Page, pages_in
+from fleet_simulator.stack.webhook import ReceivedAlert, pages_in
 
 LABELS = {
     "alertname": "RankskewStraggler",
@@ -71,7 +71,7 @@ def test_healthy_line_says_so() -> None:
 def test_other_names_are_wrong() -> None:
     """A page for another rank or another stage is wrong; a resolved one or another alert is not."""
     pages = [
-        Page(each["status"], each["labels"], each["annotations"])
+        ReceivedAlert(each["status"], each["labels"], each["annotations"])
         for each in (
             alert(),
             alert(rank="3"),

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fleet_simulator.stack.process import MARK, Process, StackError, free_port, wait_for
+from fleet_simulator.stack.process import MARK, StackError, StackProcess, free_port, wait_for
 from tests.fleet_simulator.stack.processes import runs
 
 SLEEPER = "import time; time.sleep(600)"
@@ -23,11 +23,11 @@ time.sleep(600)
 """
 
 
-def python(code: str, directory: Path) -> Process:
-    return Process("the program", [sys.executable, "-c", code], directory / "log")
+def python(code: str, directory: Path) -> StackProcess:
+    return StackProcess("the program", [sys.executable, "-c", code], directory / "log")
 
 
-def wait_for_log(process: Process, text: str) -> None:
+def wait_for_log(process: StackProcess, text: str) -> None:
     assert wait_for(lambda: text in process.last_lines() or None, 20), process.last_lines()
 
 
@@ -60,8 +60,9 @@ def test_nothing_survives_a_killed_demo(tmp_path: Path) -> None:
     starter = f"""
 import sys, time
 from pathlib import Path
-from fleet_simulator.stack.process import Process
-process = Process("inner", [sys.executable, "-c", {SLEEPER!r}], Path({str(tmp_path / "log")!r}))
+from fleet_simulator.stack.process import StackProcess
+command = [sys.executable, "-c", {SLEEPER!r}]
+process = StackProcess("inner", command, Path({str(tmp_path / "log")!r}))
 process.start()
 print(process.pid, flush=True)
 time.sleep(600)

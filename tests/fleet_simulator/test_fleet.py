@@ -98,19 +98,6 @@ def test_simulated_node_leaves_psutil_as_it_was(tmp_path: Path) -> None:
     assert before == psutil.PROCFS_PATH
 
 
-def test_gpu_of_a_thermal_fault_is_hot_and_slow(tmp_path: Path) -> None:
-    """What explains the late rank is on its GPU, and on no other."""
-    found = samples(fleet(tmp_path, "thermal:node=1,gpu=2"), "sim-01")
-    clocks = {
-        labels["gpu"]: value
-        for labels, value in found["rankskew_gpu_clock_hertz"]
-        if labels["clock"] == "sm"
-    }
-
-    assert min(clocks, key=lambda gpu: clocks[gpu]) == "2"
-    assert clocks["2"] < 0.8 * clocks["1"]
-
-
 def test_host_is_read_as_often_as_by_an_exporter(tmp_path: Path) -> None:
     """A collector in the background has the same reading for five seconds; GPUs are read anew."""
     clock = Clock()

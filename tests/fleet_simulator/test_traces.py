@@ -79,23 +79,6 @@ def test_longer_samples_are_counted_in_tokens() -> None:
     assert 1.02 < (mine.tokens or 0) / (peers.tokens or 1) < 1.3
 
 
-def test_node_that_is_short_of_cpu_waits(tmp_path: Path) -> None:
-    """The pressure is the node's own, and the judge names the node and not a rank."""
-    simulated = fleet(tmp_path, "node:node=1")
-    waited = [
-        only(
-            samples(simulated, name)["rankskew_node_pressure_waiting_seconds_total"], resource="cpu"
-        )
-        for name in ("sim-00", NODE)
-    ]
-    said = Judged(training("node:node=1")).at(0.0)
-
-    assert waited[1] > waited[0] + 100
-    assert said is not None
-    assert sorted(late.rank for late in said.verdict.late) == [4, 5, 6, 7]
-    assert {late.kind for late in said.verdict.late} == {"node"}
-
-
 DISK = {"device": "nvme0n1"}
 PORT = {"device": "mlx5_0"}
 
@@ -112,6 +95,7 @@ PORT = {"device": "mlx5_0"}
         ("cpuheat", "rankskew_node_cpu_throttled_seconds_total", {}, 1, 150),
         ("cpuheat", "rankskew_node_cpu_clock_hertz", {}, 0.6, 0),
         ("cpuclock", "rankskew_node_cpu_clock_hertz", {}, 0.4, 0),
+        ("node", "rankskew_node_pressure_waiting_seconds_total", {"resource": "cpu"}, 1, 100),
         ("numa", "rankskew_node_numa_misses_total", {}, 1, 10_000_000),
         # On the node of that rank, whichever of its GPUs it is on.
         ("oom", "rankskew_node_oom_kills_total", {}, 1, 1),

@@ -153,17 +153,6 @@ def test_job_that_became_slower_is_told() -> None:
     assert [(each.what, each.sentence) for each in said.findings] == [("slower", sentence)]
 
 
-def test_losses_are_those_of_the_verdict_that_is_told() -> None:
-    """Nodes repeat verdicts of different ages in the same words; the newest one's losses count."""
-    here = [job("llama", gpus_lost={"common": lost}) for lost in (4.0, 2.0)]
-    documents = [live(each) | {"timestamp_seconds": at} for at, each in enumerate(here)]
-    with exporter_of(documents[0]) as old, exporter_of(documents[1]) as new:
-        said = read_exporters([old, new], None)
-
-    assert said.loss is not None
-    assert said.loss.gpus == 2.0
-
-
 def test_exporter_that_does_not_answer_is_told() -> None:
     """What the others say is reported all the same; with none there is no report."""
     with exporter_of(live()) as dead:

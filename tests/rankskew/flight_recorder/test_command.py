@@ -28,6 +28,7 @@ def test_texts_are_the_golden_ones(capsys: pytest.CaptureFixture[str], tmp_path:
     folders = {
         "missing": (FIXTURES / "missing", 1),
         "size": (FIXTURES / "size", 1),
+        "type": (FIXTURES / "type", 1),
         "fine": (FIXTURES / "fine", 0),
         "no dump": (write(tmp_path / "a", {0: done, 2: done}, three), 2),
         "no dump of a hang": (write(tmp_path / "b", {0: begun}, three), 1),

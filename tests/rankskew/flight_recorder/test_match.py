@@ -7,12 +7,10 @@ from typing import Any
 import pytest
 
 from rankskew.flight_recorder.dumps import read_directory
-from rankskew.flight_recorder.finding import MISMATCH, MISSING, STUCK, CollectiveFinding
+from rankskew.flight_recorder.finding import MISSING, STUCK, CollectiveFinding
 from rankskew.flight_recorder.match import findings
-from tests.rankskew.flight_recorder.gloo_dumps import FIXTURES
 from tests.rankskew.flight_recorder.nccl import entry, transfer, write
 
-JOB = "/repo/tests/exporter/flight_recorder/gloo_job.py"
 GROUPS = {"0": ("default_pg", range(4)), "5": ("tensor", (0, 1)), "6": ("tensor", (2, 3))}
 
 
@@ -23,32 +21,6 @@ def found(folder: Path) -> list[CollectiveFinding]:
 def only(folder: Path) -> CollectiveFinding:
     (finding,) = found(folder)
     return finding
-
-
-def test_rank_that_did_not_join_is_missing() -> None:
-    """Written by torch: ranks 0, 1 and 3 wait in an all-reduce, rank 2 is elsewhere."""
-    finding = only(FIXTURES / "missing")
-
-    assert (finding.kind, finding.ranks, finding.begun) == (MISSING, (2,), (0, 1, 3))
-    assert (finding.operation, finding.number, finding.agreed) == ("all_reduce", 5, "barrier 4")
-    assert finding.line is not None
-    assert finding.line.startswith(f"all_reduce ({JOB}:")
-    (last,) = finding.last
-    assert (last.rank, last.operation, last.number, last.finished) == (2, "barrier", 4, True)
-    assert str(last.line).startswith(f"main ({JOB}:")
-
-
-@pytest.mark.parametrize(
-    ("case", "difference"),
-    [("size", "rank 2: all_reduce of Float [16]"), ("type", "rank 2: broadcast of Float [8]")],
-)
-def test_rank_that_began_something_else_is_named(case: str, difference: str) -> None:
-    """Written by torch: the sizes, or the operations, are not the same."""
-    finding = only(FIXTURES / case)
-
-    assert (finding.kind, finding.ranks, finding.begun) == (MISMATCH, (2,), (0, 1, 3))
-    assert (finding.operation, finding.sizes) == ("all_reduce", "of Float [8]")
-    assert finding.differences[0].startswith(difference)
 
 
 def test_rank_that_waits_in_another_group_is_a_victim(tmp_path: Path) -> None:

@@ -121,21 +121,6 @@ def test_missing_rows_leave_steps_out(
     assert (one.begin, one.end) == (0.0, 2.0 * steps)
 
 
-@pytest.mark.parametrize(
-    "has",
-    [
-        pytest.param(lambda rank, step: rank < 2 or step % 5 == 0, id="every fifth step"),
-        pytest.param(lambda rank, step: rank < 2 or 40 <= step < 55, id="a few steps"),
-    ],
-)
-def test_rank_with_few_rows_is_left_out(has: Callable[[int, int], bool]) -> None:
-    """The others are judged without it."""
-    one = rows(has)
-
-    assert shape(one) == [((0, 1), 0, 100)]
-    assert left_out(one, split(one)) == [2]
-
-
 def test_ranks_that_share_no_step_have_no_whole_one() -> None:
     """Nothing can be said, and nothing breaks."""
     one = rows(lambda rank, step: step % 3 == rank)

@@ -8,13 +8,11 @@ from rankskew.client.prometheus import Series
 from rankskew.report.job import restarts
 from rankskew.report.losses import (
     COMMON,
-    HUNG,
     LATE,
     ROTATING,
     Loss,
     counted,
     gauged,
-    hung,
     integral,
     worth,
 )
@@ -65,15 +63,6 @@ def test_without_counters_the_kinds_are_split() -> None:
         Loss(ROTATING, 45.0, stage="forward"),
         Loss(ROTATING, 5.0),
     ]
-
-
-def test_hang_is_charged_to_its_suspects() -> None:
-    """By how long each of them was the suspect; a deadlock has none."""
-    assert hung(800.0, {("5", "data"): 30.0, ("6", "frozen"): 10.0}) == [
-        Loss(HUNG, 600.0, "5", "data"),
-        Loss(HUNG, 200.0, "6", "frozen"),
-    ]
-    assert hung(800.0, {}) == [Loss(HUNG, 800.0)]
 
 
 def test_integral_of_a_gauge() -> None:

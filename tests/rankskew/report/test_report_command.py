@@ -215,14 +215,6 @@ def test_server_that_cannot_tell_is_one_sentence(
     assert said.count("\n") == 1
 
 
-def test_dead_prometheus_is_one_sentence(capsys: Captured) -> None:
-    with serving(lambda path, form: (200, "", b"")) as url:
-        pass
-    assert report(url, "--shadow") == 1
-
-    assert capsys.readouterr().err == f"rankskew: {url} does not answer: Connection refused.\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -1,7 +1,5 @@
 """Periods are joined, cut and added up; times and amounts are as people read them."""
 
-import pytest
-
 from rankskew.report import times
 from rankskew.report.times import merged, of_points, seconds, within, without
 
@@ -20,23 +18,6 @@ def test_spans_are_cut_and_added_up() -> None:
     assert within([(0, 10), (20, 30)], 5, 25) == [(5, 10), (20, 25)]
     assert of_points([0, 15, 30, 90], 15) == [(0, 45), (90, 105)]
     assert seconds(of_points([0, 15, 30, 90], 15)) == 60
-
-
-@pytest.mark.parametrize(
-    ("long", "text"),
-    [
-        (0.4, "0.4s"),
-        (12, "12s"),
-        (450, "7m 30s"),
-        (18_720, "5h 12m"),
-        (18_750, "5h 12m"),
-        (273_600, "3d 4h"),
-        (86_400 + 59, "1d"),
-    ],
-)
-def test_lengths_have_two_units(long: float, text: str) -> None:
-    """The two largest units that follow each other."""
-    assert times.length(long) == text
 
 
 def test_amounts() -> None:

@@ -19,17 +19,6 @@ def only(*documents: object) -> JobStatus:
     return found
 
 
-def test_late_rank_is_shown_with_its_stage_and_cost() -> None:
-    """The straggler's rank, stage, GPUs, duration and slowdown arrive."""
-    found = only(live(straggler()))
-
-    assert (found.state, found.culprit) == ("straggler", (2, "data"))
-    assert found.gpus_lost == pytest.approx(1.94)
-    assert (found.since_seconds, found.slowdown, found.coverage) == (240.0, 1.48, 1.0)
-    assert found.first_action == "Check the disks with iostat -x 1."
-    assert [each.rank for each in found.ranks if each.late] == [2]
-
-
 def cause(**changes: object) -> dict[str, object]:
     return {
         "cause": "slow_device",
@@ -43,21 +32,6 @@ def cause(**changes: object) -> dict[str, object]:
         "unit": "hertz",
         "others": [],
     } | changes
-
-
-def test_cause_is_the_one_that_the_page_of_the_rank_shows() -> None:
-    """Each node knows only its own; what to do first goes with it."""
-    here = live(straggler(late=[late(2, cause=cause())]))
-    elsewhere = live(straggler(late=[late(2, is_here=False, cause=None)]), host="node2", at=2000.0)
-    found = only(elsewhere, here)
-
-    assert found.cause == "slow GPU (clock)"
-    assert found.details[0] == (
-        "Cause: its SM clock is 1.41 GHz, its peers' 1.95 (92% of the delay)."
-    )
-    assert found.first_action == "`nvidia-smi -q -i 2` on node1"
-    assert found.late[0].cause is not None
-    assert (found.late[0].cause.value, found.late[0].cause.unit) == (1.41e9, "hertz")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,6 @@ import pytest
 
 from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, NO_STATES, read_prometheus
 from rankskew.top.model import NO_RANK, STATES, UNKNOWN, FleetStatus
-from tests.rankskew.client.servers import Answer, json_answer, serving
 from tests.rankskew.top import fake_prometheus as fake
 from tests.rankskew.top.fake_prometheus import FakePrometheus, Series, series
 
@@ -252,19 +251,3 @@ def test_why_there_is_no_job(
 ) -> None:
     """No rules, no rank yet, no exporter, or a misspelt name have different remedies."""
     assert read(*samples, **asked).troubles == [trouble]
-
-
-ERROR = {"status": "error", "errorType": "timeout", "error": "query timed out"}
-
-
-@pytest.mark.parametrize(
-    ("answer", "trouble"),
-    [
-        # An exporter's URL after --prometheus, or any web server.
-        ((404, "text/html", b"<h1>no</h1>"), "answers, but it is not a Prometheus."),
-        (json_answer(ERROR, 422), "cannot answer a query: query timed out."),
-    ],
-)
-def test_server_that_cannot_tell_is_one_sentence(answer: Answer, trouble: str) -> None:
-    with serving(lambda path, form: answer) as url:
-        assert read_prometheus(url).troubles == [f"{url} {trouble}"]

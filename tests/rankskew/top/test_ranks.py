@@ -2,7 +2,7 @@
 
 from exporter.live.sentences import LateView
 from rankskew.top.model import Rank
-from rankskew.top.ranks import MOST_RANKS, worth_a_row
+from rankskew.top.ranks import worth_a_row
 
 
 def late(rank: int, gpus_lost: float, kind: str = "persistent") -> Rank:
@@ -35,15 +35,3 @@ def test_hung_job_shows_first_whom_it_waits_for() -> None:
     stuck = Rank(3, stage="backward", last_step_age_seconds=60.0)
 
     assert order("hung", *waiting, evaluator, stuck) == [3, 0, 1, 2]
-
-
-def test_slowest_of_a_huge_job() -> None:
-    """With too many ranks for all, the slowest have rows."""
-    ranks = [
-        Rank(rank, stage_seconds={"forward": float(rank), "sync": 1.0})
-        for rank in range(MOST_RANKS + 5)
-    ]
-    shown, left_out = worth_a_row(ranks, "healthy")
-
-    assert [rank.rank for rank in shown][:2] == [MOST_RANKS + 4, MOST_RANKS + 3]
-    assert (len(shown), left_out) == (MOST_RANKS, 5)

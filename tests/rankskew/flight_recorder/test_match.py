@@ -46,12 +46,14 @@ AHEAD = [*BEGUN, entry(3, "scheduled"), entry(4, "scheduled")]
     [
         # NCCL's ranks run ahead: what counts is the first that a rank has not begun.
         ({0: AHEAD, 1: AHEAD, 2: [entry(1)]}, None, (MISSING, 2, (2,), ())),
+        # No rank can finish an all-reduce before all have begun it, whatever it says.
+        ({0: [entry(1), entry(2)], 1: [entry(1)]}, None, (MISSING, 2, (1,), ())),
         # The code is right, so the network, or a GPU, is what remains.
         ({0: BEGUN, 1: BEGUN}, None, (STUCK, 2, (0, 1), ())),
         # A rank that was killed, or hangs in the driver, leaves no dump.
         ({0: BEGUN, 1: BEGUN}, {"0": ("default_pg", range(3))}, (MISSING, 2, (), (2,))),
     ],
-    ids=["asynchronous", "stuck", "no dump"],
+    ids=["asynchronous", "finished", "stuck", "no dump"],
 )
 def test_ranks_that_are_waited_for_are_named(
     tmp_path: Path,

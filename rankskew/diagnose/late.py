@@ -14,7 +14,8 @@ from rankskew.diagnose.advice import advice
 from rankskew.diagnose.job_facts import JobFacts
 from rankskew.diagnose.model import Event, Finding, Place
 from rankskew.top import causes
-from rankskew.top.model import JobStatus, few
+from rankskew.top.model import JobStatus
+from rankskew.wording import few
 
 # So many are told with all that is known of them.
 MOST_FINDINGS: Final = 5

@@ -5,12 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from exporter.live.sentences import listed, sentence
+from exporter.live.sentences import sentence
 from rankskew.flight_recorder.dumps import Dump
 from rankskew.flight_recorder.finding import MISMATCH, MISSING, CollectiveFinding
+from rankskew.wording import named_ranks
 
-# Named one by one; more ranks are counted.
-MOST_RANKS: Final = 8
 NOTHING: Final = "Nothing is wrong: the ranks have begun the same collectives, and finished them."
 PARTIAL: Final = "Nothing is wrong in these dumps, but {missing} left none, so nobody can tell."
 VICTIM: Final = "What follows may be its consequence:"
@@ -29,7 +28,7 @@ def as_text(dumps: Sequence[Dump], found: Sequence[CollectiveFinding]) -> str:
     lines = [f"{len(dumps)} dumps with {entries} operations."]
     if not found:
         missing = untold(dumps)
-        lines.append(PARTIAL.format(missing=_ranks(missing)) if missing else NOTHING)
+        lines.append(PARTIAL.format(missing=named_ranks(missing)) if missing else NOTHING)
     for place, each in enumerate(found):
         lines += ["", *([VICTIM] if place == 1 else []), _headline(each)]
         lines += [f"  {line}" for line in _details(each)]
@@ -49,25 +48,25 @@ def as_json(dumps: Sequence[Dump], found: Sequence[CollectiveFinding]) -> str:
 def _headline(found: CollectiveFinding) -> str:
     what = f"{found.operation} {found.number} in group {_group(found)}"
     if found.kind == MISMATCH:
-        return sentence(f"{_ranks(found.ranks)} began something else than {what}.")
+        return sentence(f"{named_ranks(found.ranks)} began something else than {what}.")
     if found.kind == MISSING:
-        begun = f"{_ranks(found.begun)} {_wait(found.begun)} in {what}"
+        begun = f"{named_ranks(found.begun)} {_wait(found.begun)} in {what}"
         return sentence(f"{begun}; {' and '.join(_absent(found))}.")
     if set(found.ranks) == set(found.begun):
         return (
             f"All ranks are in {what}, and none has finished it: look at the network between them."
         )
     return sentence(
-        f"all ranks have begun {what}, but {_ranks(found.ranks)} {_have(found.ranks)} "
+        f"all ranks have begun {what}, but {named_ranks(found.ranks)} {_have(found.ranks)} "
         "not finished it."
     )
 
 
 def _absent(found: CollectiveFinding) -> Iterator[str]:
     if found.ranks:
-        yield f"{_ranks(found.ranks)} {_have(found.ranks)} not begun it"
+        yield f"{named_ranks(found.ranks)} {_have(found.ranks)} not begun it"
     if found.without_dump:
-        yield f"{_ranks(found.without_dump)} left no dump"
+        yield f"{named_ranks(found.without_dump)} left no dump"
 
 
 def _details(found: CollectiveFinding) -> Iterator[str]:
@@ -86,13 +85,6 @@ def _details(found: CollectiveFinding) -> Iterator[str]:
 
 def _group(found: CollectiveFinding) -> str:
     return f"{found.group} ({found.description})" if found.description else found.group
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    names = [str(rank) for rank in ranks[:MOST_RANKS]]
-    if len(ranks) > MOST_RANKS:
-        names.append(f"{len(ranks) - MOST_RANKS} more")
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(names)}"
 
 
 def _have(ranks: Sequence[int]) -> str:

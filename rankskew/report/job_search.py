@@ -7,7 +7,7 @@ from exporter.errors import StartError
 from rankskew.client.prometheus import Prometheus, selector
 from rankskew.report.history import Grid, PastSeries, grid
 from rankskew.report.times import Span, show
-from rankskew.top.model import few
+from rankskew.wording import few
 
 # The search for the job takes one query.
 SEARCH_POINTS: Final = 1_000

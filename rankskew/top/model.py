@@ -7,6 +7,7 @@ from typing import Final
 from exporter.live import states
 from exporter.live.sentences import LateView
 from rank_probe.judge.verdict import Change
+from rankskew.wording import few
 
 # Not known: a Prometheus without the rules that record states, or an exporter of another version.
 UNKNOWN: Final = "?"
@@ -14,8 +15,6 @@ STATE_WORDS: Final = states.WORDS | {UNKNOWN: UNKNOWN}
 # The most urgent first.
 STATES: Final = tuple(STATE_WORDS)
 
-# As many are named in a sentence.
-MOST_NAMES: Final = 20
 NO_RANK: Final = (
     "No rank has reported yet; start a job with: torchrun --nproc-per-node 8 -m rank_probe train.py"
 )
@@ -142,9 +141,3 @@ def no_such_job(job_id: str, jobs: Sequence[JobStatus]) -> str:
 def several_jobs(names: Sequence[str]) -> str:
     """Say that one of several jobs must be named."""
     return f"There are {len(names)} jobs; name one with --job: {few(names)}."
-
-
-def few(names: Sequence[str]) -> str:
-    """Return the first of *names*, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{', '.join(names[:MOST_NAMES])}{more}"

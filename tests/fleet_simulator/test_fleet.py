@@ -108,10 +108,7 @@ def test_host_is_read_as_often_as_by_an_exporter(tmp_path: Path) -> None:
         pages.append(samples(simulated, "sim-00"))
     disk, energy = (
         [page[name][0][1] for page in pages]
-        for name in (
-            "rankskew_node_disk_busy_seconds_total",
-            "rankskew_gpu_energy_joules_total",
-        )
+        for name in ("rankskew_node_disk_busy_seconds_total", "rankskew_gpu_energy_joules_total")
     )
 
     assert disk[0] == disk[1] < disk[2]

@@ -3,14 +3,7 @@ from math import inf
 
 import pytest
 
-from rankskew.compare.statistics import (
-    Estimate,
-    Interval,
-    difference,
-    estimate,
-    ratio,
-    t_quantile,
-)
+from rankskew.compare.statistics import Estimate, Interval, difference, estimate, ratio, t_quantile
 
 
 @pytest.mark.parametrize(

@@ -12,14 +12,7 @@ from exporter.vocabulary import words
 from exporter.vocabulary.words import CAUSES
 from rank_probe.judge.verdict import REASONS
 from rank_probe.wire.stages import STAGES
-from rankskew.diagnose.advice import (
-    DISTURBS,
-    PLACEHOLDERS,
-    advice,
-    filled,
-    for_alert,
-    situations,
-)
+from rankskew.diagnose.advice import DISTURBS, PLACEHOLDERS, advice, filled, for_alert, situations
 from tests.alerts.receivers import promised
 
 ALERTS = Path(__file__).parents[3] / "alerts"

@@ -5,13 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rankskew.replay.timeline import (
-    TraceStretch,
-    has_sync,
-    left_out,
-    stretches,
-    timeline,
-)
+from rankskew.replay.timeline import TraceStretch, has_sync, left_out, stretches, timeline
 from rankskew.replay.traces import Run, read_traces
 
 HEADER = "job_id,rank,peer_group,step,time_s,data_s,sync_s"
@@ -82,9 +76,7 @@ def shape(one: Run) -> list[tuple[tuple[int, ...], int, int]]:
 
 def test_ranks_that_come_or_go_begin_a_stretch() -> None:
     """Whoever lacks twenty steps in a row is away; one that comes back is there again."""
-    elastic = rows(
-        lambda rank, step: [True, step < 50 or step >= 70, step >= 30][rank],
-    )
+    elastic = rows(lambda rank, step: [True, step < 50 or step >= 70, step >= 30][rank])
 
     assert shape(elastic) == [
         ((0, 1), 0, 30),

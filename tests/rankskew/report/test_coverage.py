@@ -43,9 +43,7 @@ def test_everything_is_covered() -> None:
 def test_each_hole_has_its_reason() -> None:
     """Retention, rules that were loaded later, exporters that nobody scraped."""
     found = coverage(
-        ruled=[(4 * HOUR, 8 * HOUR)],
-        scraped=[(2 * HOUR, 8 * HOUR)],
-        up=[(2 * HOUR, 10 * HOUR)],
+        ruled=[(4 * HOUR, 8 * HOUR)], scraped=[(2 * HOUR, 8 * HOUR)], up=[(2 * HOUR, 10 * HOUR)]
     )
     assert found.watched_seconds == 4 * HOUR
     # Exporters answered for half of the first hole, so that is not why it is one.

@@ -47,10 +47,7 @@ def test_changes_of_one_rank_are_one_incident() -> None:
 
 @pytest.mark.parametrize(
     ("labels", "later"),
-    [
-        *(({name: "other"}, 0) for name in ("rank", "job_id", "cluster", "instance")),
-        ({}, 3600),
-    ],
+    [*(({name: "other"}, 0) for name in ("rank", "job_id", "cluster", "instance")), ({}, 3600)],
 )
 def test_others_are_other_incidents(labels: dict[str, str], later: int) -> None:
     """Another rank, job, cluster or node at the same time, or the same after a long break."""

@@ -6,16 +6,7 @@ from hypothesis import strategies as st
 
 from rankskew.client.prometheus import Series
 from rankskew.report.job import restarts
-from rankskew.report.losses import (
-    COMMON,
-    LATE,
-    ROTATING,
-    Loss,
-    counted,
-    gauged,
-    integral,
-    worth,
-)
+from rankskew.report.losses import COMMON, LATE, ROTATING, Loss, counted, gauged, integral, worth
 
 SECONDS = st.floats(0, 1e7)
 WHERE = st.tuples(st.sampled_from("012"), st.sampled_from(["data", "forward"]))

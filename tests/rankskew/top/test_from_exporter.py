@@ -183,10 +183,7 @@ def test_jobs_are_read_over_http() -> None:
         fleet = read_exporters([one, two, gone])
 
     assert [each.job_id for each in fleet.jobs] == ["vision", "llama", "calm"]
-    assert (fleet.troubles, fleet.focus) == (
-        [f"{gone} does not answer: Connection refused."],
-        None,
-    )
+    assert (fleet.troubles, fleet.focus) == ([f"{gone} does not answer: Connection refused."], None)
 
 
 @pytest.mark.parametrize(

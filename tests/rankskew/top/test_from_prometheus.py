@@ -239,11 +239,7 @@ ELSEWHERE = [*fake.job("b"), *fake.job("a"), *fake.job("a", cluster="us")]
         ([series("up")], {}, NO_EXPORTER),
         (ELSEWHERE, {"cluster": "mars"}, "No exporter has the label cluster='mars'."),
         (ELSEWHERE, {"job_id": "c"}, "There is no job 'c'; there are: a, b."),
-        (
-            ELSEWHERE,
-            {"job_id": "a"},
-            "Several clusters have a job 'a'; give one: --cluster 'eu'.",
-        ),
+        (ELSEWHERE, {"job_id": "a"}, "Several clusters have a job 'a'; give one: --cluster 'eu'."),
     ],
 )
 def test_why_there_is_no_job(

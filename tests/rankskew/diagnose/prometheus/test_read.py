@@ -86,10 +86,7 @@ def late_of_node(gpus: dict[int, float], why: dict[int, str]) -> list[Series]:
 
 @pytest.mark.parametrize(
     ("why", "told"),
-    [
-        ({4: "cpu", 5: "network", 6: "cpu"}, "cpu"),
-        ({4: "cpu", 5: "network"}, "network"),
-    ],
+    [({4: "cpu", 5: "network", 6: "cpu"}, "cpu"), ({4: "cpu", 5: "network"}, "network")],
 )
 def test_slow_node_is_one_finding_with_the_cause_of_most_of_its_ranks(
     why: dict[int, str], told: str

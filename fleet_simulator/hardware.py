@@ -233,9 +233,7 @@ class SimulatedHost(HostWatch):
         throttled = sum(f.kind.quota_throttled * (self.at - f.begins_seconds) for f in faults)
         throttled += USUALLY_THROTTLED * seconds
         quota = Throttling(
-            int(PERIODS_PER_SECOND * seconds),
-            int(PERIODS_PER_SECOND * throttled),
-            throttled,
+            int(PERIODS_PER_SECOND * seconds), int(PERIODS_PER_SECOND * throttled), throttled
         )
         pressure = {"cpu": seconds / 50, "io": seconds / 100, "memory": seconds / 500}
         return HostCost(used, CgroupCost(quota, pressure))

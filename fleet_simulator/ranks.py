@@ -266,12 +266,7 @@ class SimulatedRank:
 
 
 def _event(number: int, name: str, began: float, seconds: float | None) -> dict[str, Any]:
-    return {
-        "number": number,
-        "event": name,
-        "began_timestamp_seconds": began,
-        "seconds": seconds,
-    }
+    return {"number": number, "event": name, "began_timestamp_seconds": began, "seconds": seconds}
 
 
 def thread_states(kind: Kind) -> list[dict[str, Any]]:

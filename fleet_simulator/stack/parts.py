@@ -227,10 +227,7 @@ def paging(config: dict[str, Any], webhook_url: str) -> dict[str, Any]:
     Without templates: a webhook gets the annotations as they are.
     """
     receivers = [
-        {
-            "name": receiver["name"],
-            "webhook_configs": [{"url": webhook_url, "send_resolved": True}],
-        }
+        {"name": receiver["name"], "webhook_configs": [{"url": webhook_url, "send_resolved": True}]}
         for receiver in config["receivers"]
     ]
     route = _without_waiting(config["route"])

@@ -139,8 +139,7 @@ class StackProcess:
         if url is None:
             return
         done = wait_for(
-            lambda: True if self.exit_code is not None or answers(url) else None,
-            self.ready_seconds,
+            lambda: True if self.exit_code is not None or answers(url) else None, self.ready_seconds
         )
         if done is None:
             raise self.failure(f"did not become ready in {self.ready_seconds:.0f} s")

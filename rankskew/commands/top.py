@@ -81,11 +81,7 @@ def _reader(options: argparse.Namespace) -> Callable[[], FleetStatus]:
     from rankskew.top.from_prometheus import read_prometheus
 
     return partial(
-        read_prometheus,
-        base_url(options.prometheus),
-        options.cluster,
-        options.job,
-        access(options),
+        read_prometheus, base_url(options.prometheus), options.cluster, options.job, access(options)
     )
 
 

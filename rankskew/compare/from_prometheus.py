@@ -11,14 +11,7 @@ from rank_probe.judge.verdict import MILD, UNSYNCED
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus, Sample, selector
 from rankskew.compare.periods import Period
-from rankskew.compare.side import (
-    BLOCKS,
-    RARE_STAGES,
-    LateRankCost,
-    Side,
-    StepBlock,
-    pause_seconds,
-)
+from rankskew.compare.side import BLOCKS, RARE_STAGES, LateRankCost, Side, StepBlock, pause_seconds
 
 # The median of so many ranks is that of all, and Prometheus compares them in a second.
 MOST_RANKS: Final = 256

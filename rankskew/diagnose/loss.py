@@ -27,9 +27,7 @@ def loss(kinds: Mapping[str, float], late: ByRank) -> Part:
     in_order = [kind for kind in KINDS if kind in kinds] + sorted(kinds.keys() - KINDS.keys())
     parts = [
         Part(
-            KINDS[kind].to if kind in KINDS else kind,
-            kinds[kind],
-            _ranks(kind, kinds[kind], late),
+            KINDS[kind].to if kind in KINDS else kind, kinds[kind], _ranks(kind, kinds[kind], late)
         )
         for kind in in_order
     ]

@@ -18,11 +18,7 @@ NOTHING_THERE: Final = (NO_EXPORTER, NO_RULES, NO_RANK)
 
 
 def read(
-    url: str,
-    cluster: str | None,
-    job_id: str | None,
-    at: float | None,
-    access: Access = ANYONE,
+    url: str, cluster: str | None, job_id: str | None, at: float | None, access: Access = ANYONE
 ) -> Report:
     """Return the report at the Unix time *at*, or now; raises Trouble and CannotTell."""
     return report_at(Prometheus(url, at, access=access), cluster, job_id, at)

@@ -22,32 +22,6 @@ from tests.exporter.running import ROOT
 Captured = pytest.CaptureFixture[str]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--nodes", "0"], "argument --nodes: '0' is not a whole number of at least 1"),
-        (["--nodes", "many"], "argument --nodes: 'many' is not a whole number of at least 1"),
-        (["--nodes", "2", "--fault", "melted"], "there is no fault 'melted'; choose one of loader"),
-        (["--nodes", "2", "--fault", "pcie:node=2"], "pcie: there is no GPU 0 on node 2"),
-        (["--nodes", "3", "--jobs", "2"], "3 nodes cannot be divided among 2 jobs"),
-        (["--fault", "pcie"], "--fault and --jobs need --nodes"),
-        (["--jobs", "2"], "--fault and --jobs need --nodes"),
-        (["--listen-address", "nowhere"], "--listen-address"),
-        (["--series.detail", "gpu_heat"], "no collector is called 'gpu_heat'"),
-    ],
-)
-def test_what_cannot_be_simulated_is_one_sentence(
-    arguments: list[str], complaint: str, capsys: Captured
-) -> None:
-    """Wrong usage ends with status 2 and says what was wrong."""
-    assert main(["simulate", *arguments]) == 2
-
-    said = capsys.readouterr()
-    assert complaint in said.err
-    assert said.err.count("\n") == 1
-    assert said.out == ""
-
-
 def test_help_lists_every_fault(capsys: Captured) -> None:
     """Who wants to try a fault need not look into the code."""
     with pytest.raises(SystemExit) as ended:

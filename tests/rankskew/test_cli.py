@@ -51,50 +51,6 @@ def test_collector_can_be_switched_on_again() -> None:
     assert parse_settings(switches).collectors_off == frozenset()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["exprter"], "there is no command 'exprter'; did you mean 'exporter'?"),
-        (["--verison"], "the following arguments are required: COMMAND"),
-        (["xyz"], "there is no command 'xyz'; see rankskew --help"),
-        (
-            ["exporter", "--series.detail=gpu_pcie,gpus"],
-            "--series.detail: no collector is called 'gpus'",
-        ),
-        (["exporter", "--log.level=loud"], "'loud' is not one of debug, info, warning, error"),
-        (["exporter", "--rank.max=8"], "unrecognized arguments: --rank.max=8"),
-        (["exporter", "--ranks.ma=8"], "unrecognized arguments: --ranks.ma=8"),
-        (["exporter", "extra"], "unrecognized arguments: extra"),
-        (["exporter", "--ranks.max"], "argument --ranks.max: expected one argument"),
-        (["exporter", "--ranks.max=none"], "--ranks.max: 'none' is not a whole number"),
-        (["exporter", "--ranks.silent-retention=60"], "'60' is not a duration such as 5m"),
-        (["exporter", "--nvml.interval=0s"], "'0s' is too short: at least 100ms, as the driver"),
-        (["exporter", "--nvml.window=0s"], "'0s' is too short: at least 1s, as"),
-        (["exporter", "--ranks.silent-retention=0s"], "'0s' is too short: at least 1s, as ranks"),
-        (["exporter", "--ranks.finished-retention=0s"], "'0s' is too short: at least 1s, as a"),
-        (["exporter", "--grafana.url=grafana:3000"], "'grafana:3000' is not a URL such as"),
-        (["exporter", "--ingest.socket-mode=rw"], "'rw' is not an octal file mode"),
-        (["exporter", "--web.listen-address=9917"], "'9917' is not host:port"),
-        (["exporter", "--web.config.file=/nowhere/web.yaml"], "cannot read /nowhere/web.yaml"),
-        (["gpus", "release", "--for=0s"], "'0s' is not a duration above 0"),
-        (["files"], "the following arguments are required: directory"),
-        (["replay"], "the following arguments are required: path"),
-        (["control"], "the following arguments are required: job_id, level"),
-    ],
-)
-def test_wrong_usage_is_one_line_and_exit_2(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A wrong flag, value or file ends the command with status 2 and one line, no usage page."""
-    assert main(arguments) == 2
-
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("rankskew: ")
-    assert complaint in output.err
-    assert output.err.count("\n") == 1
-
-
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
 def test_commands_are_listed(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     """`rankskew` alone, as with --help, shows each command on a line, and is no mistake."""

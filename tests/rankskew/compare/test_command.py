@@ -2,7 +2,6 @@ import json
 
 import pytest
 
-from exporter.errors import UsageError
 from rankskew.commands.diagnose import run
 from tests.exporter.recorded import record
 
@@ -52,19 +51,3 @@ def test_a_silent_prometheus_exits_2(capsys: pytest.CaptureFixture[str]) -> None
     assert status == 2
     assert said.err.startswith(f"rankskew: {NOWHERE} does not answer: ")
     assert json.loads(said.out)["verdict"] == "cannot_tell"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--compare", "14:05..14:20"], "needs --prometheus or --trace"),
-        (["--prometheus", NOWHERE, "--compare", "14:05"], "is not A..B"),
-        (["--prometheus", NOWHERE, "--compare", "1..2", "--since", "2h"], "leave out --at and"),
-        (["--trace", "x", "--compare", "1-2..3-4", "--cluster", "c"], "a trace knows no clusters"),
-        (["--trace", "x", "--compare", "1-2..3-4", "--time-scale", "2"], "leave out --time-scale"),
-        (["--prometheus", NOWHERE, "--window", "5m"], "--window needs --compare"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(arguments: list[str], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        run(arguments)

@@ -42,27 +42,6 @@ def test_what_cannot_be_told_is_status_2(capsys: Captured) -> None:
     assert json.loads(said.out)["trouble"].startswith(url)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--at", "10:00"], "'10:00' is not a time such as 2026-11-23T07:45Z"),
-        (["--at", "2026-11-23"], "--at needs --prometheus: only that has a history"),
-        (["--since", "1h", "--trace", "x"], "--since needs --prometheus"),
-        (["--cluster", "eu"], "--cluster needs --prometheus"),
-        (["--time-scale", "2"], "--time-scale needs --trace"),
-        (["--since", "0s", "--prometheus", "http://p"], "'0s' is not a duration above 0"),
-        (["--prometheus", "http://p", "--trace", "x"], "not allowed with argument"),
-        (["--prometheus", "http://p", "--at", "1", "--since", "1h"], "not allowed with argument"),
-        (["--prometheus", "ftp://p"], "'ftp://p' is not a URL"),
-    ],
-)
-def test_wrong_usage_is_one_line(arguments: list[str], complaint: str, capsys: Captured) -> None:
-    assert main(["diagnose", *arguments]) == 2
-
-    (line,) = capsys.readouterr().err.splitlines()
-    assert complaint in line
-
-
 def test_time_may_be_written_in_several_ways(
     capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from rankskew.client.fetch import Trouble
 from rankskew.diagnose.from_exporter import read_exporters
 from rankskew.diagnose.model import BALANCED, CANNOT_TELL, FOUND, CannotTell, Report
 from tests.rankskew.client.servers import exporter_of
-from tests.rankskew.top.documents import hung, job, late, live, rank, straggler
+from tests.rankskew.top.documents import CAUSE, hung, job, late, live, rank, straggler
 
 
 def ask(document: Any, job_id: str | None = None) -> Report:
@@ -18,20 +18,6 @@ def ask(document: Any, job_id: str | None = None) -> Report:
 
 def gpu(number: int, up: bool) -> dict[str, Any]:
     return {"gpu": number, "up": up, "ranks": [{"job_id": "llama", "rank": number}]}
-
-
-CAUSE: dict[str, Any] = {
-    "cause": "input",
-    "detail": "reads",
-    "share": 0.83,
-    "sentence": "it reads 240 MB/s, its peers 2",
-    "first_action": "`iotop -p 4002` on node1",
-    "figure": "read_bytes_per_second",
-    "value": 240e6,
-    "peers_value": 2e6,
-    "unit": "bytes_per_second",
-    "others": [{"cause": "gc", "detail": "", "share": 0.1, "sentence": "garbage collection"}],
-}
 
 
 def test_late_rank_has_the_cause_that_its_exporter_tells() -> None:

@@ -245,23 +245,3 @@ def test_loss_that_nobody_can_account_for_is_null(tmp_path: Path, capsys: Captur
 
     assert (found["whole_steps"], found["source"]) == (0, "none")
     assert (found["gpus_lost"], found["gpus_lost_by_kind"], found["slowdown"]) == (None, None, None)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--time-scale=0"], "'0' is not a number above 0"),
-        (["--time-scale=inf"], "'inf' is not a number above 0"),
-        (["--time-scale=fast"], "'fast' is not a number above 0"),
-        (["--format=xml"], "invalid choice: 'xml'"),
-        (["--rules"], "unrecognized arguments: --rules"),
-        ([], "cannot read /nowhere.csv: No such file or directory"),
-    ],
-)
-def test_wrong_usage_is_one_line(arguments: list[str], complaint: str, capsys: Capture) -> None:
-    assert main(["replay", *arguments, "/nowhere.csv"]) == 2
-
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert complaint in said.err
-    assert said.err.count("\n") == 1

@@ -88,19 +88,3 @@ def test_list_of_what_cannot_be_read_is_empty(command: list[str], capsys: Captur
     said = capsys.readouterr()
     assert said.out == f"nothing is written in {command[-1]}\n"
     assert said.err.endswith("not readable and left out: line 1\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "say which incident, and yes, no or unsure; or --list"),
-        ([ID], "say which incident, and yes, no or unsure; or --list"),
-        ([ID, "maybe"], "invalid choice: 'maybe'"),
-        (["--list", ID, "yes"], "--list takes no incident"),
-    ],
-)
-def test_wrong_usage_ends_with_2(arguments: list[str], words: str, capsys: Captured) -> None:
-    assert main(["confirm", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1

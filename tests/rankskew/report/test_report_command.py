@@ -215,27 +215,6 @@ def test_server_that_cannot_tell_is_one_sentence(
     assert said.count("\n") == 1
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "one of the arguments --shadow --job is required"),
-        (["--shadow", "--job", "a"], "not allowed with argument"),
-        (["--shadow", "--since", "soon"], "'soon' is not a duration"),
-        (["--shadow", "--at", "soon"], "'soon' is not a time such as"),
-        (["--shadow", "--prometheus", "not a url"], "is not a URL"),
-        (["--shadow", "--json", "--markdown"], "not allowed with argument"),
-        (["--job", "a", "--html", "a.html"], "unrecognized arguments: --html a.html"),
-    ],
-)
-def test_wrong_usage_ends_with_2(capsys: Captured, arguments: list[str], words: str) -> None:
-    """In one line that says what is wrong."""
-    assert main(["report", *arguments]) == 2
-
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
-
-
 def test_page_of_an_earlier_week_is_not_counted_again(capsys: Captured) -> None:
     """Its incident is shown, because it lasts; it pages nobody in this period."""
     lasting = [(AT - 9 * DAY, AT)]

@@ -63,23 +63,6 @@ def test_trouble_is_one_line_and_status_1(capsys: Captured) -> None:
     assert (document["jobs"], document["troubles"]) == ([], [told])
 
 
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["--prometheus", "http://p", "http://n"], "give either URLs of exporters or --prometheus"),
-        (["--cluster", "eu"], "--cluster needs --prometheus"),
-        (["ftp://n"], "'ftp://n' is not a URL such as http://node1:9917"),
-        (["--interval", "0s"], "'0s' is not a duration above 0"),
-        (["--interval", "2"], "'2' is not a duration such as 5m"),
-    ],
-)
-def test_wrong_usage_is_one_line(arguments: list[str], complaint: str, capsys: Captured) -> None:
-    assert main(["top", *arguments]) == 2
-
-    (line,) = capsys.readouterr().err.splitlines()
-    assert complaint in line
-
-
 def test_other_commands_do_not_wait_for_rich() -> None:
     """rich and the HTTP client are imported for a view only; the document needs no rich."""
     code = (

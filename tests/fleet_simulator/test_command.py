@@ -23,7 +23,6 @@ Captured = pytest.CaptureFixture[str]
 
 
 def test_help_lists_every_fault(capsys: Captured) -> None:
-    """Who wants to try a fault need not look into the code."""
     with pytest.raises(SystemExit) as ended:
         main(["simulate", "--help"])
 

@@ -86,7 +86,6 @@ def test_copy_is_as_new_as_its_original(tmp_path: Path) -> None:
 
 
 def test_copy_is_compressed_if_asked(tmp_path: Path) -> None:
-    """As an exporter does it."""
     found = large(tmp_path, Clock())
     app = fleet_app(found, "a fleet")
     zipped = ask(app, "GET", "/node/sim-03/metrics", host="sim", accept_encoding="gzip")

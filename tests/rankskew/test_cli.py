@@ -158,7 +158,6 @@ def without(missing: Sequence[str], *arguments: str) -> subprocess.CompletedProc
 def test_missing_package_is_one_line_that_says_what_to_install(
     missing: Sequence[str], arguments: Sequence[str], extra: str
 ) -> None:
-    """Each command names the extra that brings what it needs."""
     ended = without(missing, *arguments)
 
     assert ended.returncode == 2
@@ -169,7 +168,6 @@ def test_missing_package_is_one_line_that_says_what_to_install(
 
 @pytest.mark.parametrize("command", ["exporter", "control", "gpus", "simulate"])
 def test_commands_of_a_node_need_nothing_of_the_client(command: str) -> None:
-    """`rankskew[exporter]` alone runs all that a node runs."""
     assert without(CLI, command, "--help").returncode == 0
 
 
@@ -177,12 +175,10 @@ def test_commands_of_a_node_need_nothing_of_the_client(command: str) -> None:
     "command", sorted(name for name, each in COMMANDS.items() if each.extra == "cli")
 )
 def test_commands_for_people_need_nothing_of_an_exporter(command: str) -> None:
-    """`rankskew[cli]` alone runs them where no exporter is."""
     assert without(EXPORTER, command, "--help").returncode == 0
 
 
 def test_base_install_knows_its_version_and_its_files(tmp_path: Path) -> None:
-    """What needs no package of an extra works without it."""
     assert without(EVERY, "--version").stdout == f"rankskew {__version__}\n"
     assert without(EVERY, "files", str(tmp_path / "out")).returncode == 0
     assert (tmp_path / "out" / "alerts" / "alertmanager.yaml").is_file()

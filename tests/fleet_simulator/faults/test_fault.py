@@ -7,7 +7,6 @@ from rank_probe.wire.stages import STAGES
 
 
 def test_fault_affects_its_gpu_its_node_or_its_job() -> None:
-    """How far a fault reaches depends on its kind."""
     on_gpu, on_node, on_job = (
         PlantedFault(next(kind for kind in KINDS if kind.scope is scope), 1, 2) for scope in Scope
     )

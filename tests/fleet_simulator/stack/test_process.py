@@ -103,7 +103,6 @@ def test_program_that_does_not_become_ready_is_named_and_stopped(
 
 
 def test_started_again_after_a_crash(tmp_path: Path) -> None:
-    """A killed program can be started again by the same object."""
     with python(SLEEPER, tmp_path) as process:
         first = process.pid
         process.kill()

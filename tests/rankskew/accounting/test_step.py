@@ -21,7 +21,6 @@ groups = st.fixed_dictionaries(dict.fromkeys(range(21), st.sampled_from(["pp0", 
 
 
 def job(ranks: int, late: dict[int, dict[str, float]]) -> Ranks:
-    """Return one step of equal *ranks*, some of them *late* by seconds in stages."""
     return {
         rank: {
             stage: seconds + late.get(rank, {}).get(stage, 0.0)

@@ -43,7 +43,6 @@ class Listener:
 
 
 def protected(headers: Message) -> Answer | None:
-    """Refuse who does not know the token."""
     if headers["Authorization"] == "Bearer s3cret":
         return None
     return 401, "text/plain", b"s3cret is what you should have said"
@@ -236,7 +235,6 @@ def test_certificate_is_trusted_as_the_file_says(
 
 
 def test_server_is_shown_a_certificate(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
-    """Where it asks for one."""
     make_certificate(tmp_path, "us")
     context = server_tls(certificate)
     context.verify_mode = ssl.CERT_REQUIRED

@@ -43,7 +43,6 @@ def test_query_is_asked_for_a_time() -> None:
 
 
 def test_range_keeps_numbers_only() -> None:
-    """A value that is not a number is no reading."""
     points = [[0, "1"], [15, "NaN"], [30, "2"], "broken"]
     lines = [{"metric": {"rank": "3"}, "values": points}, {"metric": {}}]
     with answering({"result": lines}) as (server, asked):
@@ -57,7 +56,6 @@ def test_range_keeps_numbers_only() -> None:
 
 
 def test_refused_query_is_told() -> None:
-    """Prometheus' own words say why."""
     said = {"status": "error", "error": "exceeded maximum resolution of 11,000 points"}
 
     with (

@@ -21,7 +21,6 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 
 
 def script(shell: str, capsys: pytest.CaptureFixture[str]) -> str:
-    """Return what `rankskew completion` prints."""
     assert main(["completion", shell]) == 0
     return capsys.readouterr().out
 

@@ -43,7 +43,6 @@ def test_ranges_of_steps_are_compared(run: Run) -> None:
 
 
 def test_times_of_the_run_are_compared(run: Run) -> None:
-    """A window ends with A, and another begins with B."""
     found = ask(run, "4m..5m", window_seconds=200)
 
     assert found.verdict == IMPROVED
@@ -100,7 +99,6 @@ def knowing(*jobs: dict[str, str]) -> Iterator[Prometheus]:
 
 
 def test_the_only_job_needs_no_name() -> None:
-    """It is found in the series at the end of both periods."""
     with knowing({"job_id": "llama"}) as prometheus:
         found = compare_recorded(prometheus, "1000..2000", 600, now=3000)
 

@@ -44,7 +44,6 @@ def test_too_few_steps_exit_2(trace: str, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_a_silent_prometheus_exits_2(capsys: pytest.CaptureFixture[str]) -> None:
-    """One sentence on stderr, and a document for a program."""
     status = run(["--prometheus", NOWHERE, "--compare=-30m..-10m", "--json"])
 
     said = capsys.readouterr()

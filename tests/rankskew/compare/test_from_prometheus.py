@@ -134,7 +134,6 @@ def test_without_a_join_the_kinds_are_unknown() -> None:
 
 
 def test_ranks_known_twice_count_once() -> None:
-    """Two copies of each series change no mean."""
     twice = {name: (lambda b, at=at: 2 * at(b)) for name, at in STEADY.items() if name != "ranks"}
     found, single = side(twice | {"ranks": STEADY["ranks"]}), side(STEADY)
 

@@ -29,7 +29,6 @@ def test_texts_are_the_golden_ones() -> None:
 
 
 def test_json_has_all_of_it() -> None:
-    """A script finds verdict, ratio, interval and late ranks."""
     found = json.loads(as_json(improved()))
 
     assert (found["verdict"], found["cost"]["name"]) == ("improved", "step")

@@ -38,7 +38,6 @@ def test_late_rank_has_the_cause_that_its_exporter_tells() -> None:
 
 @pytest.mark.parametrize("cause", [None, {}, "input", {"cause": None}])
 def test_late_rank_without_a_cause(cause: Any) -> None:
-    """An exporter that does not know it yet, or is older."""
     (finding,) = ask(live(straggler(late=[late(2, cause=cause)]))).findings
 
     assert (finding.what, finding.cause, finding.explains) == ("unknown", "unknown", None)

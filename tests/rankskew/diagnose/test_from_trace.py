@@ -83,7 +83,6 @@ def test_checkpoint_of_one_rank_is_an_extra_duty(tmp_path: Path) -> None:
 
 
 def test_slow_node_is_one_finding(tmp_path: Path) -> None:
-    """Both of its ranks are late in the same stage."""
     (finding,) = trace(tmp_path / "t.csv", {2: {"forward": 0.4}, 3: {"forward": 0.4}}).findings
 
     assert (finding.rank, finding.ranks, finding.kind) == (None, (2, 3), "node")
@@ -97,7 +96,6 @@ def test_balanced_trace(tmp_path: Path) -> None:
 
 
 def test_too_few_steps_cannot_be_told(tmp_path: Path) -> None:
-    """The judge needs 25 steps."""
     said = trace(tmp_path / "t.csv", {2: {"data": 0.4}}, steps=10)
 
     assert said.outcome == CANNOT_TELL

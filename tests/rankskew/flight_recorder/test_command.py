@@ -13,7 +13,6 @@ from tests.rankskew.golden import assert_golden
 
 
 def said(capsys: pytest.CaptureFixture[str], folder: Path, *flags: str) -> tuple[int, str]:
-    """Return the exit status and what was printed."""
     status = flight_recorder.run([str(folder), *flags])
     return status, capsys.readouterr().out
 
@@ -43,7 +42,6 @@ def test_texts_are_the_golden_ones(capsys: pytest.CaptureFixture[str], tmp_path:
 
 
 def test_json_has_the_same(capsys: pytest.CaptureFixture[str]) -> None:
-    """Scripts need not read sentences."""
     status, text = said(capsys, FIXTURES / "missing", "--json")
     document = json.loads(text)
 

@@ -20,7 +20,6 @@ def late(since: float, rank: int = 3, kind: str = "persistent", gpus: float = 2.
 
 
 def verdict(*ranks: Late, lost: Mapping[str, float] | None = None, **fields: Any) -> Verdict:
-    """Return a verdict on 8 ranks."""
     kinds = dict.fromkeys(("group", "persistent", "rotating", "common"), 0.0)
     said: dict[str, Any] = {
         "step_seconds": 1.0,
@@ -106,7 +105,6 @@ def test_incident_goes_on_when_other_ranks_come_or_go() -> None:
 
 
 def test_slow_node_is_one_finding() -> None:
-    """Its late ranks are one finding, with the cost of all of them."""
     ranks = [late(20, rank=2, kind="node", gpus=1.0), late(18, rank=3, kind="node", gpus=0.5)]
     elsewhere = late(20, rank=6, kind="node", gpus=0.25)
     one, other = found(judged({60: verdict(*ranks), 62: verdict(*ranks, elsewhere)}))
@@ -147,7 +145,6 @@ def test_kind_is_what_it_was_for_most_of_the_time() -> None:
     ],
 )
 def test_severity_is_that_of_the_rules(gpus: list[float], severities: list[str]) -> None:
-    """It is that of the job."""
     those = [late(20, rank=3 + n, gpus=each, kind="persistent") for n, each in enumerate(gpus)]
 
     assert [one.severity for one in found(judged({60: verdict(*those)}))] == severities

@@ -17,13 +17,11 @@ Capture = pytest.CaptureFixture[str]
 
 
 def replay(capsys: Capture, *arguments: object) -> str:
-    """Return what the command prints."""
     assert main(["replay", *map(str, arguments)]) == 0
     return capsys.readouterr().out
 
 
 def job(capsys: Capture, *arguments: object) -> dict[str, Any]:
-    """Return the one job that the command prints as JSON."""
     (found,) = json.loads(replay(capsys, *arguments, "--format=json"))["jobs"]
     assert isinstance(found, dict)
     return found

@@ -65,7 +65,6 @@ def rows(has: Callable[[int, int], bool], steps: int = 100, ranks: int = 3) -> R
 
 
 def split(one: Run) -> list[TraceStretch]:
-    """Return its stretches."""
     return stretches(one, timeline(one, 2.0))
 
 

@@ -139,7 +139,6 @@ def test_bad_row_is_named_with_file_and_line(tmp_path: Path, row: str, complaint
     ],
 )
 def test_bad_header_is_named(tmp_path: Path, header: str, complaint: str) -> None:
-    """A file that is not a trace is detected at its first line."""
     path = write(tmp_path / "a.csv", header=header)
 
     with pytest.raises(UsageError, match=complaint):

@@ -57,7 +57,6 @@ def test_second_word_needs_no_prometheus(command: list[str], capsys: Captured) -
 
 
 def test_json_has_what_was_written(command: list[str], capsys: Captured) -> None:
-    """The confirmation, and in the list all that count."""
     assert main(["confirm", ID, "unsure", *command, "--json"]) == 0
     written = json.loads(capsys.readouterr().out)
     with Path(command[-1]).open("a") as file:

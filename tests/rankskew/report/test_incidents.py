@@ -83,7 +83,6 @@ def test_id_says_when_and_never_changes() -> None:
 
 
 def test_lines_become_firings() -> None:
-    """ALERTS without its state, for as long as it has values."""
     labels = {"alertname": "RankskewStraggler", "alertstate": "firing", "rank": "3"}
     (found,) = firings([Series("", labels, [(0, 1), (15, 1), (60, 1)])], 15)
 

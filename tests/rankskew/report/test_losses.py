@@ -57,7 +57,6 @@ def test_without_counters_the_kinds_are_split() -> None:
 
 
 def test_integral_of_a_gauge() -> None:
-    """Each value lasts a step."""
     a = Series("", {"kind": "a"}, [(0, 2.0), (15, 3.0)])
     b = Series("", {"kind": "b"}, [(0, 1.0)])
 

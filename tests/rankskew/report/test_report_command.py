@@ -206,7 +206,6 @@ def test_what_there_is_nothing_of_is_one_sentence(
 def test_server_that_cannot_tell_is_one_sentence(
     capsys: Captured, what: tuple[str, ...], answer: Answer, words: str
 ) -> None:
-    """Permissions, another program, too much work."""
     with serving(lambda path, form: answer) as url:
         assert report(url, *what) == 1
 

@@ -178,7 +178,6 @@ def test_jobs_are_read_over_http() -> None:
 def test_one_job_is_in_focus(
     jobs: list[dict[str, Any]], job_id: str | None, ranks: list[int] | None, troubles: list[str]
 ) -> None:
-    """It is shown with its ranks, the late one first."""
     with exporter_of(live(*jobs)) as url:
         fleet = read_exporters([url], job_id)
 

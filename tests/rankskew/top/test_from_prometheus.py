@@ -159,7 +159,6 @@ SENTENCES = {
 
 @pytest.mark.parametrize("state", [state for state in STATES if state != UNKNOWN])
 def test_each_state_has_a_sentence(state: str) -> None:
-    """With what is known of it, and without."""
     known = [
         *(SUSPECT, series("job:rankskew_hung:seconds", 300)),
         series("node:rankskew_exporter_down:group", instance="n2:9917"),
@@ -174,7 +173,6 @@ def test_each_state_has_a_sentence(state: str) -> None:
 
 
 def test_hung_job_says_what_its_rank_did_last() -> None:
-    """As on the live page and in the alert."""
     who = {"rank": "6", "instance": "n2:9917"}
     name = "rankskew_rank_last_event_timestamp_seconds"
     (job,) = read(
@@ -197,7 +195,6 @@ def test_without_recorded_states_nothing_is_made_up() -> None:
 
 
 def test_one_cluster_of_several() -> None:
-    """--cluster leaves out the jobs of others."""
     samples = [*fake.job(), *fake.job(cluster="us")]
 
     assert [job.cluster for job in read(*samples).jobs] == ["eu", "us"]

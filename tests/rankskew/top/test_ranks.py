@@ -11,7 +11,6 @@ def late(rank: int, gpus_lost: float, kind: str = "persistent") -> Rank:
 
 
 def order(state: str, *ranks: Rank) -> list[int]:
-    """Return the numbers of *ranks* as they are shown."""
     shown, left_out = worth_a_row(ranks, state)
     assert left_out == 0
     return [rank.rank for rank in shown]

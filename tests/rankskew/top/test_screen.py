@@ -63,7 +63,6 @@ class Terminal:
 
 @contextmanager
 def terminal(*arguments: str) -> Iterator[Terminal]:
-    """Run `rankskew top` in a terminal."""
     keyboard, screen = pty.openpty()
     fcntl.ioctl(screen, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
     process = subprocess.Popen(

@@ -59,7 +59,6 @@ def drawn(fleet: FleetStatus, width: int, colours: bool = False, most: int | Non
 
 
 def focused(job: JobStatus, *ranks: Rank, left_out: int = 0) -> FleetStatus:
-    """Return a fleet of one job with *ranks*."""
     job = replace(job, ranks=ranks, ranks_left_out=left_out)
     return FleetStatus("x", [job], focus=job)
 

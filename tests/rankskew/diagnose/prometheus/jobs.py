@@ -11,7 +11,6 @@ WHO = {"rank": "6", "instance": "n2:9917", "peer_group": "all"}
 
 
 def losses(job_id: str = "llama", **kinds: float) -> list[Series]:
-    """Return the loss of a job by kind."""
     return [
         series("job_kind:rankskew_gpus_lost:sum", gpus, kind=kind, job_id=job_id)
         for kind, gpus in kinds.items()

@@ -136,7 +136,6 @@ def test_late_rank_that_costs_a_tenth_of_another_waits() -> None:
     ],
 )
 def test_loss_without_a_late_rank(samples: list[Series], what: str | None, outcome: str) -> None:
-    """Above its threshold, each kind has its own advice."""
     said = ask([*fake.job(), *samples, series("job:rankskew_ranks:sum", 8.0)])
 
     assert [finding.what for finding in said.findings] == ([what] if what else [])
@@ -219,7 +218,6 @@ def test_information_counts_only_when_it_fires() -> None:
 
 
 def test_alert_about_a_late_rank_is_a_fact_of_it() -> None:
-    """It is not told twice."""
     (finding,) = ask([*straggler(), alert("RankskewGpuThrottled", **WHO)]).findings
 
     assert finding.rank == 6

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from benchmarks.report import write
 from rankskew.compare.comparison import WORSE, compare
-from rankskew.compare.side import Block, Side, in_blocks
+from rankskew.compare.side import Side, StepBlock, in_blocks
 
 STEPS: Final = (150, 300, 1000)
 CORRELATIONS: Final = (0.0, 0.4, 0.8)
@@ -110,7 +110,7 @@ def main() -> None:
 
 
 def _side(times: list[float]) -> Side:
-    blocks = [Block(steps=len(those), seconds=sum(those)) for those in in_blocks(times)]
+    blocks = [StepBlock(steps=len(those), seconds=sum(those)) for those in in_blocks(times)]
     return Side("It", "simulated", 0.0, sum(times), RANKS, blocks)
 
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from benchmarks.report import median_interval, write
 from benchmarks.scrape.load import Family, pushing, scrape
-from fleet_simulator.stack.parts import ROOT, Exporter
+from fleet_simulator.stack.parts import ROOT, ExporterProcess
 from fleet_simulator.stack.process import StackError
 
 CHECK: Final = ROOT / "deploy" / "image" / "health_check.py"
@@ -54,7 +54,7 @@ int main(int n, char **words) {
 """
 
 
-def ways(exporter: Exporter, directory: Path) -> dict[str, list[str]]:
+def ways(exporter: ExporterProcess, directory: Path) -> dict[str, list[str]]:
     """Return the command of each way to ask whether *exporter* is healthy."""
     socket = str(exporter.socket.parent / "operator.sock")
     found = {
@@ -97,7 +97,7 @@ def side_by_side(commands: Mapping[str, Sequence[str]], rounds: int) -> dict[str
     return used
 
 
-def used_by_the_exporter(exporter: Exporter, intervals: int, seconds: float) -> list[float]:
+def used_by_the_exporter(exporter: ExporterProcess, intervals: int, seconds: float) -> list[float]:
     """Return the CPU milliseconds of the exporter and its child in each interval, a scrape each."""
     family, used = Family(exporter), []
     for _ in range(intervals):
@@ -115,7 +115,7 @@ def measure(
     seconds: float = INTERVAL_SECONDS,
 ) -> list[dict[str, Any]]:
     """Return a row for each way, the costliest first, and for the exporter."""
-    with Exporter(directory) as exporter:
+    with ExporterProcess(directory) as exporter:
         runs = side_by_side(ways(exporter, directory), rounds)
         rows: list[dict[str, Any]] = [
             {"what": way, "runs": rounds, **median_interval(runs[way])} for way in runs

@@ -23,7 +23,7 @@ from benchmarks.accuracy.job import STEP_SECONDS
 from benchmarks.accuracy.plan import SHARES, Segment
 from benchmarks.report import write
 from demo.verdict import STRAGGLER
-from fleet_simulator.stack.parts import Exporter, Prometheus, Training
+from fleet_simulator.stack.parts import ExporterProcess, PrometheusProcess, TrainingProcess
 from fleet_simulator.stack.process import StackError
 
 INTERVALS_SECONDS: Final = (15.0, 5.0)
@@ -83,15 +83,17 @@ def watch(plan: list[Segment]) -> tuple[dict[str, float], dict[float, list[Fired
     """
     with tempfile.TemporaryDirectory() as name, ExitStack() as stack:
         folder = Path(name)
-        exporter = stack.enter_context(Exporter(folder))
+        exporter = stack.enter_context(ExporterProcess(folder))
         servers = {
             seconds: stack.enter_context(
-                Prometheus(folder / f"{seconds:g}", [exporter.address], interval_seconds=seconds)
+                PrometheusProcess(
+                    folder / f"{seconds:g}", [exporter.address], interval_seconds=seconds
+                )
             )
             for seconds in INTERVALS_SECONDS
         }
         (folder / "plan.json").write_text(json.dumps([one.to_json() for one in plan]))
-        training = Training(
+        training = TrainingProcess(
             folder / "training",
             [str(folder / "plan.json"), str(folder)],
             exporter=exporter.target,
@@ -114,7 +116,7 @@ def watch(plan: list[Segment]) -> tuple[dict[str, float], dict[float, list[Fired
     return began, {seconds: list(found.values()) for seconds, found in fired.items()}
 
 
-def _firing(prometheus: Prometheus) -> Iterator[Fired]:
+def _firing(prometheus: PrometheusProcess) -> Iterator[Fired]:
     """Yield the stragglers that are named now, with the current time."""
     for alert in prometheus.active_alerts():
         labels: Mapping[str, str] = alert["labels"]

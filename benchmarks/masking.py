@@ -13,7 +13,7 @@ from typing import Any
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.report import write
-from fleet_simulator.stack.parts import Exporter, Training
+from fleet_simulator.stack.parts import ExporterProcess, TrainingProcess
 from fleet_simulator.stack.process import get, wait_for
 from rank_probe.wire.stages import STAGES
 
@@ -26,10 +26,10 @@ Job = Mapping[int, Mapping[str, float]]
 
 def measure(fault: str) -> Job:
     """Run the training with *fault* and return what its ranks counted."""
-    with tempfile.TemporaryDirectory() as name, Exporter(Path(name)) as exporter:
+    with tempfile.TemporaryDirectory() as name, ExporterProcess(Path(name)) as exporter:
         arguments = ["--steps", str(STEPS), "--fault", fault, "--delay", str(DELAY)]
         job = {"exporter": exporter.target, "job_id": fault, "ranks": RANKS}
-        with Training(Path(name), arguments, **job) as training:  # type: ignore[arg-type]
+        with TrainingProcess(Path(name), arguments, **job) as training:  # type: ignore[arg-type]
             if wait_for(lambda: training.exit_code, 180, every=0.5) != 0:
                 raise training.failure("did not end well")
         return _stages_of(get(f"{exporter.url}/metrics").decode())

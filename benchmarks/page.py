@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from benchmarks.report import write
 from benchmarks.scrape.load import RANK, Family, beside
-from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import wait_for
 from rank_probe.report.push import Pusher
 from rank_probe.wire.snapshot import Snapshot
@@ -101,7 +101,7 @@ def measure(directory: Path, warm_seconds: float, seconds: float, rounds: int) -
     """Return what an open page costs the exporter; rounds without and with it take turns."""
     stub = nvmlstub.environment(nvmlstub.build(directory), gpus=GPUS)
     with (
-        Exporter(directory, environment=stub) as exporter,
+        ExporterProcess(directory, environment=stub) as exporter,
         beside(push_for_ever, exporter.target),
     ):
         page = Page(exporter.address)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.report import write
-from fleet_simulator.stack.parts import ROOT, Prometheus, Simulation
+from fleet_simulator.stack.parts import ROOT, PrometheusProcess, SimulationProcess
 from fleet_simulator.stack.process import get
 
 DASHBOARDS: Final = ROOT / "dashboards" / "json"
@@ -158,7 +158,7 @@ def fleet(nodes: int, gpus: int, jobs: int) -> list[str]:
     return asked
 
 
-class Nodes(Simulation):
+class Nodes(SimulationProcess):
     """Thousands of ranks need a while to start."""
 
     ready_seconds = 180.0
@@ -176,7 +176,7 @@ def run(asked: argparse.Namespace) -> list[dict[str, Any]]:
     with (
         tempfile.TemporaryDirectory() as name,
         Nodes(Path(name) / "nodes", fleet(asked.nodes, asked.gpus, asked.jobs)) as nodes,
-        Prometheus(
+        PrometheusProcess(
             Path(name) / "prometheus",
             discovery=nodes.discovery,
             interval_seconds=asked.interval,

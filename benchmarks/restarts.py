@@ -23,7 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.report import broken, row, write
 from benchmarks.scrape.load import RANK, STEPS_A_PUSH, Rank, beside, scrape
-from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import wait_for
 from rank_probe.report.push import Pusher
 
@@ -172,7 +172,7 @@ def gaps(scrapes: Sequence[Scraped], kills: Sequence[Kill], ranks: int) -> int:
     )
 
 
-def kill(exporter: Exporter, plan: Plan) -> Kill:
+def kill(exporter: ExporterProcess, plan: Plan) -> Kill:
     """Kill *exporter*, start it again, and watch closely until every rank is back."""
     killed = time.monotonic()
     exporter.kill()
@@ -197,7 +197,7 @@ def recovery(killed: float, scrapes: Sequence[Scraped]) -> Kill:
 
 def measure(directory: Path, plan: Plan) -> list[dict[str, Any]]:
     """Run it all and return the figures."""
-    with Exporter(directory) as exporter, _ranks(exporter, plan) as ranks:
+    with ExporterProcess(directory) as exporter, _ranks(exporter, plan) as ranks:
         if wait_for(lambda: _all_shown(exporter, plan.ranks), 20) is None:
             raise exporter.failure(f"did not show {plan.ranks} ranks in 20 s")
         # The exporter and its NVML worker, which is replaced now and then.
@@ -263,14 +263,14 @@ def rows(
 
 
 @contextmanager
-def _ranks(exporter: Exporter, plan: Plan) -> Iterator[Connection]:
+def _ranks(exporter: ExporterProcess, plan: Plan) -> Iterator[Connection]:
     """Have the ranks push in a process of their own; yield where be_ranks() listens."""
     here, there = Pipe()
     with beside(be_ranks, exporter.target, plan, there):
         yield here
 
 
-def _all_shown(exporter: Exporter, ranks: int) -> bool | None:
+def _all_shown(exporter: ExporterProcess, ranks: int) -> bool | None:
     return len(read(exporter.address) or ()) == ranks or None
 
 

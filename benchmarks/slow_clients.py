@@ -27,7 +27,7 @@ from benchmarks.hostile.bodies import valid
 from benchmarks.report import write
 from benchmarks.scrape.load import RANKS, beside, pushing, scrape
 from exporter.listeners.connection import MOST_PIPELINED
-from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import wait_for
 from rank_probe.report.push import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
@@ -115,7 +115,7 @@ def be_slow(web: str, ingest: str, clients: int, uid: int | None) -> None:
     asyncio.run(_crowd(web, ingest, clients))
 
 
-def watch(exporter: Exporter, what: str, source: str, seconds: float) -> dict[str, Any]:
+def watch(exporter: ExporterProcess, what: str, source: str, seconds: float) -> dict[str, Any]:
     """Scrape once a second from *source* for that long; return how it went."""
     process = psutil.Process(exporter.pid)
     times = []
@@ -156,7 +156,7 @@ def unheard(page: bytes) -> int:
     return RANKS - heard + page.count(b'rankskew_rank_silent_seconds{job_id="bench"')
 
 
-def _newcomer_is_taken(exporter: Exporter, number: int) -> bool:
+def _newcomer_is_taken(exporter: ExporterProcess, number: int) -> bool:
     """Say whether a rank of this user that connects now can push."""
     connection = open_connection(exporter.target)
     try:
@@ -171,7 +171,7 @@ def _newcomer_is_taken(exporter: Exporter, number: int) -> bool:
 def measure(directory: Path, plan: Plan) -> Iterator[dict[str, Any]]:
     """Yield a row undisturbed, one beside a crowd, and one for who has its address and user."""
     directory.chmod(0o755)  # The crowd is another user's, if this is root.
-    with Exporter(directory) as exporter, pushing(exporter):
+    with ExporterProcess(directory) as exporter, pushing(exporter):
         if wait_for(lambda: None if unheard(_page(exporter)) else True, 20) is None:
             raise exporter.failure(f"did not show {RANKS} ranks in 20 s")
         yield watch(exporter, "undisturbed", OTHER_ADDRESS, plan.undisturbed_seconds)
@@ -184,7 +184,7 @@ def measure(directory: Path, plan: Plan) -> Iterator[dict[str, Any]]:
             yield watch(exporter, SAME, CROWD_ADDRESS, plan.same_address_seconds)
 
 
-def _page(exporter: Exporter) -> bytes:
+def _page(exporter: ExporterProcess) -> bytes:
     return scrape(exporter.address)
 
 

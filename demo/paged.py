@@ -18,9 +18,9 @@ from demo.scenario import (
     sentence,
 )
 from demo.verdict import STRAGGLER, Conclusion, Health, NamedRank, verdict_of, wrong_names
-from fleet_simulator.stack.parts import Alertmanager, Exporter, Prometheus
-from fleet_simulator.stack.process import Process, StackError
-from fleet_simulator.stack.webhook import Page, Webhook
+from fleet_simulator.stack.parts import AlertmanagerProcess, ExporterProcess, PrometheusProcess
+from fleet_simulator.stack.process import StackError, StackProcess
+from fleet_simulator.stack.webhook import ReceivedAlert, Webhook
 
 # The usual ports, if they are free.
 PROMETHEUS_PORT: Final = 9090
@@ -38,12 +38,14 @@ def demonstrate(scenario: Scenario, directory: Path) -> str | None:
     with ExitStack() as stack:
         webhook = stack.enter_context(Webhook())
         alertmanager = stack.enter_context(
-            Alertmanager(directory, webhook.url, port=ALERTMANAGER_PORT)
+            AlertmanagerProcess(directory, webhook.url, port=ALERTMANAGER_PORT)
         )
         say_started("Alertmanager", f"{alertmanager.url}/  (its webhook prints here)")
         exporter = scenario.start_exporter(stack, directory)
         prometheus = stack.enter_context(
-            Prometheus(directory, [exporter.address], alertmanager.address, port=PROMETHEUS_PORT)
+            PrometheusProcess(
+                directory, [exporter.address], alertmanager.address, port=PROMETHEUS_PORT
+            )
         )
         say_started("Prometheus", f"{prometheus.url}/alerts  (the shipped rules, every 5 s)")
         training = scenario.start_training(stack, directory, exporter)
@@ -64,7 +66,7 @@ def demonstrate(scenario: Scenario, directory: Path) -> str | None:
         return wrong
 
 
-def graph(prometheus: Prometheus, expression: str) -> str:
+def graph(prometheus: PrometheusProcess, expression: str) -> str:
     """Return the address of Prometheus's graph of *expression* over the last ten minutes."""
     query = urllib.parse.urlencode({"g0.expr": expression, "g0.tab": 0, "g0.range_input": "10m"})
     return f"{prometheus.url}/graph?{query}"
@@ -76,10 +78,10 @@ class AlertWatch:
     def __init__(
         self,
         scenario: Scenario,
-        exporter: Exporter,
-        prometheus: Prometheus,
+        exporter: ExporterProcess,
+        prometheus: PrometheusProcess,
         webhook: Webhook,
-        parts: list[Process],
+        parts: list[StackProcess],
     ) -> None:
         self._scenario, self._prometheus, self._webhook = scenario, prometheus, webhook
         self._live = partial(exporter.live_job, JOB_ID)
@@ -114,7 +116,7 @@ class AlertWatch:
             for text in said_in(page):
                 print(textwrap.fill(text, 96, initial_indent="  ", subsequent_indent="  "))
 
-    def _after_seconds(self, page: Page) -> float:
+    def _after_seconds(self, page: ReceivedAlert) -> float:
         return page.received - self._scenario.started
 
     def _named(self) -> NamedRank | None:
@@ -138,7 +140,7 @@ class AlertWatch:
         elapsed = self._scenario.elapsed_seconds
         return Health(JOB_ID, gpus_lost, judged_seconds, alert="none", after_seconds=elapsed)
 
-    def _verdict(self, page: Page) -> NamedRank:
+    def _verdict(self, page: ReceivedAlert) -> NamedRank:
         return verdict_of(page, self._prometheus.active_alerts(), self._after_seconds(page))
 
     def diagnosis(self) -> str:
@@ -157,7 +159,7 @@ class AlertWatch:
         return f"the rules: {STRAGGLER} is quiet, while the built-in page says: {said}"
 
 
-def said_in(page: Page) -> list[str]:
+def said_in(page: ReceivedAlert) -> list[str]:
     """Return the sentences of *page*, with what to do first if it knows."""
     texts = [page.annotations.get(name, "") for name in ("summary", "description")]
     first = page.annotations.get("first")

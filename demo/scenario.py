@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from demo.verdict import Conclusion
-from fleet_simulator.stack.parts import Exporter, Training
-from fleet_simulator.stack.process import Process
+from fleet_simulator.stack.parts import ExporterProcess, TrainingProcess
+from fleet_simulator.stack.process import StackProcess
 
 FAULTS: Final = ("data", "forward", "backward", "optimizer", "none")
 JOB_ID: Final = "demo"
@@ -38,17 +38,19 @@ class Scenario:
         """Return the time since the training was started."""
         return time.monotonic() - self.started
 
-    def start_exporter(self, stack: ExitStack, directory: Path) -> Exporter:
+    def start_exporter(self, stack: ExitStack, directory: Path) -> ExporterProcess:
         """Start the exporter until *stack* closes."""
-        exporter = stack.enter_context(Exporter(directory, EXPORTER_PORT))
+        exporter = stack.enter_context(ExporterProcess(directory, EXPORTER_PORT))
         say_started("exporter", f"{exporter.url}/  (built-in page, /metrics)")
         return exporter
 
-    def start_training(self, stack: ExitStack, directory: Path, exporter: Exporter) -> Training:
+    def start_training(
+        self, stack: ExitStack, directory: Path, exporter: ExporterProcess
+    ) -> TrainingProcess:
         """Start the training with its fault until *stack* closes; time counts from here."""
         arguments = [f"--fault={self.fault}", f"--fault-rank={RANK}", f"--delay={DELAY_SECONDS}"]
         arguments += [f"--step-seconds={STEP_SECONDS}", "--steps=10000000"]
-        training = Training(
+        training = TrainingProcess(
             directory, arguments, exporter=exporter.target, job_id=JOB_ID, ranks=RANKS
         )
         self.started = time.monotonic()
@@ -63,7 +65,7 @@ class Scenario:
 
     def watch(
         self,
-        parts: Sequence[Process],
+        parts: Sequence[StackProcess],
         ask: Callable[[], Conclusion | None],
         live: Callable[[], dict[str, Any] | None],
     ) -> Conclusion | None:
@@ -97,7 +99,7 @@ class Scenario:
         for place in look_at:
             print(f"  {place}", flush=True)
 
-    def hold(self, parts: Sequence[Process], meanwhile: Callable[[], None]) -> None:
+    def hold(self, parts: Sequence[StackProcess], meanwhile: Callable[[], None]) -> None:
         """Continue until interrupted, unless the demo ends with the verdict."""
         while not self.once:
             for part in parts:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from fleet_simulator.stack.webhook import Page
+from fleet_simulator.stack.webhook import ReceivedAlert
 
 STRAGGLER = "RankskewStraggler"
 
@@ -48,7 +48,9 @@ class Health:
 Conclusion = NamedRank | Health
 
 
-def verdict_of(page: Page, active_alerts: list[dict[str, Any]], after_seconds: float) -> NamedRank:
+def verdict_of(
+    page: ReceivedAlert, active_alerts: list[dict[str, Any]], after_seconds: float
+) -> NamedRank:
     """Return the verdict in *page*; its cost is the value of its alert in Prometheus."""
     cost = [float(alert["value"]) for alert in active_alerts if alert["labels"] == page.labels]
     return NamedRank(
@@ -61,7 +63,7 @@ def verdict_of(page: Page, active_alerts: list[dict[str, Any]], after_seconds: f
     )
 
 
-def wrong_names(pages: list[Page], rank: str, stage: str) -> list[str]:
+def wrong_names(pages: list[ReceivedAlert], rank: str, stage: str) -> list[str]:
     """Return which others than *rank* in *stage* the straggler alert named."""
     named = [page.labels for page in pages if page.alert == STRAGGLER and page.status == "firing"]
     return [

@@ -14,7 +14,7 @@ from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look
 from exporter.processes.process import Process
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND, Cost
 from exporter.processes.worker_states import LateRank
-from fleet_simulator.faults.fault import Fault
+from fleet_simulator.faults.fault import PlantedFault
 from fleet_simulator.plan import JobPlan
 from fleet_simulator.ranks import pid_of
 from fleet_simulator.training import RUN_SECONDS, Training
@@ -84,7 +84,7 @@ def gpu_uuid(node: int, index: int) -> str:
     return f"GPU-sim{node:05}-{index:04}-3f6d-11ef-9454-0242ac12{index:04}"
 
 
-def _faults_at(training: Training, node: int, gpu: int, at: float) -> list[Fault]:
+def _faults_at(training: Training, node: int, gpu: int, at: float) -> list[PlantedFault]:
     return [fault for fault in training.phase(at).faults if fault.has(node, gpu)]
 
 
@@ -233,9 +233,7 @@ class SimulatedHost(HostWatch):
         throttled = sum(f.kind.quota_throttled * (self.at - f.begins_seconds) for f in faults)
         throttled += USUALLY_THROTTLED * seconds
         quota = Throttling(
-            int(PERIODS_PER_SECOND * seconds),
-            int(PERIODS_PER_SECOND * throttled),
-            throttled,
+            int(PERIODS_PER_SECOND * seconds), int(PERIODS_PER_SECOND * throttled), throttled
         )
         pressure = {"cpu": seconds / 50, "io": seconds / 100, "memory": seconds / 500}
         return HostCost(used, CgroupCost(quota, pressure))

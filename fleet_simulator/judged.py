@@ -22,7 +22,7 @@ UNJUDGED: Final = (Silence.UNJOINED, Silence.STARTING, Silence.OFF)
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class RepeatedVerdict:
     """A verdict, also as each rank repeats it in JSON, and when it was made."""
 
     verdict: Verdict
@@ -36,9 +36,9 @@ class Judged:
     def __init__(self, training: Training) -> None:
         self._training = training
         self._round: int | None = None
-        self._said: Said | None = None
+        self._said: RepeatedVerdict | None = None
 
-    def at(self, at: float) -> Said | None:
+    def at(self, at: float) -> RepeatedVerdict | None:
         """Return the newest verdict at *at*, in seconds of the simulation; None without a join."""
         number = int(at // ROUND_SECONDS)
         if number != self._round:
@@ -47,7 +47,9 @@ class Judged:
             # Without steps there is nothing to judge.
             judged = phase.begins_seconds - 1e-3 if phase.halts else number * ROUND_SECONDS
             verdict = self._verdict(judged)
-            self._said = None if verdict is None else Said(verdict, verdict.to_json(), judged)
+            self._said = (
+                None if verdict is None else RepeatedVerdict(verdict, verdict.to_json(), judged)
+            )
         return self._said
 
     def _verdict(self, at: float) -> Verdict | None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from exporter.errors import UsageError
-from fleet_simulator.faults.fault import Fault, Kind, Scope, Silence
+from fleet_simulator.faults.fault import Kind, PlantedFault, Scope, Silence
 from fleet_simulator.faults.kinds import BY_NAME, KINDS
 
 # The tour: one small job for each kind of fault.
@@ -22,7 +22,7 @@ class JobPlan:
     first_node: int
     nodes: int
     gpus: int
-    faults: tuple[Fault, ...] = ()
+    faults: tuple[PlantedFault, ...] = ()
 
     @property
     def ranks(self) -> int:
@@ -44,7 +44,7 @@ def tour(gpus: int = TOUR_GPUS) -> list[JobPlan]:
         first = len(plans) * TOUR_NODES
         kinds = [kind, BY_NAME["loader"]] if kind.silence is Silence.UNJOINED else [kind]
         faults = tuple(
-            Fault(each, first + TOUR_NODES - 1, _gpu(each, gpus), each.begins_seconds)
+            PlantedFault(each, first + TOUR_NODES - 1, _gpu(each, gpus), each.begins_seconds)
             for each in kinds
         )
         plans.append(JobPlan(kind.name, first, TOUR_NODES, gpus, faults))
@@ -55,7 +55,7 @@ def _gpu(kind: Kind, gpus: int) -> int:
     return min(2, gpus - 1) if kind.scope is Scope.GPU else 0
 
 
-def equal_jobs(nodes: int, gpus: int, jobs: int, faults: Sequence[Fault]) -> list[JobPlan]:
+def equal_jobs(nodes: int, gpus: int, jobs: int, faults: Sequence[PlantedFault]) -> list[JobPlan]:
     """Return *jobs* equal jobs on *nodes* nodes, each with the *faults* on its nodes.
 
     Raises UsageError if that is impossible.

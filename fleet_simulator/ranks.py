@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from exporter.causes.model import DISK, GPU, RUNNING
-from fleet_simulator.faults.fault import Fault, Kind, Silence
-from fleet_simulator.judged import Said
+from fleet_simulator.faults.fault import Kind, PlantedFault, Silence
+from fleet_simulator.judged import RepeatedVerdict
 from fleet_simulator.training import (
     BUSY_SECONDS,
     COMMUNICATION_SECONDS,
@@ -77,7 +77,7 @@ class SimulatedRank:
         ]
 
     def snapshot(
-        self, at: float, said: Said | None, peers: Callable[[], PeerFigures] = dict
+        self, at: float, said: RepeatedVerdict | None, peers: Callable[[], PeerFigures] = dict
     ) -> Snapshot:
         """Return what the probe pushes at *at*.
 
@@ -130,7 +130,7 @@ class SimulatedRank:
             **self._join(at, said),
         )
 
-    def _join(self, at: float, said: Said | None) -> dict[str, Any]:
+    def _join(self, at: float, said: RepeatedVerdict | None) -> dict[str, Any]:
         if said is None:
             return {}
         return {
@@ -174,7 +174,7 @@ class SimulatedRank:
         return events
 
     def _while_late(
-        self, at: float, said: Said | None, peers: Callable[[], PeerFigures]
+        self, at: float, said: RepeatedVerdict | None, peers: Callable[[], PeerFigures]
     ) -> dict[str, Any]:
         """Return what it tells only while the verdict names it."""
         named = {late.rank: late for late in said.verdict.late} if said is not None else {}
@@ -205,7 +205,7 @@ class SimulatedRank:
         stage = self._draw.choices(stages, [STAGE_SHARES[stage] for stage in stages])[0]
         return stage, 0.05
 
-    def _faults(self, at: float) -> list[Fault]:
+    def _faults(self, at: float) -> list[PlantedFault]:
         return self._training.phase(at).faults_of(self._rank)
 
     def _advance(self, at: float) -> None:
@@ -266,12 +266,7 @@ class SimulatedRank:
 
 
 def _event(number: int, name: str, began: float, seconds: float | None) -> dict[str, Any]:
-    return {
-        "number": number,
-        "event": name,
-        "began_timestamp_seconds": began,
-        "seconds": seconds,
-    }
+    return {"number": number, "event": name, "began_timestamp_seconds": began, "seconds": seconds}
 
 
 def thread_states(kind: Kind) -> list[dict[str, Any]]:

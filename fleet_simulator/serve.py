@@ -12,6 +12,7 @@ import uvicorn
 
 from fleet_simulator.fleet import CLUSTER, Fleet, fleet_app
 from fleet_simulator.plan import JobPlan
+from rankskew.wording import counted
 
 EVERYWHERE: Final = ("::", "0.0.0.0")
 
@@ -53,13 +54,9 @@ def url_of(listening: socket.socket) -> str:
 
 def described(plans: Sequence[JobPlan]) -> str:
     """Return how large the fleet of *plans* is, in words."""
-    ranks = _count(sum(plan.ranks for plan in plans), "rank")
-    nodes = _count(sum(plan.nodes for plan in plans), "node")
-    return f"{_count(len(plans), 'job')} with {ranks} on {nodes}, all of them simulated"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}" if number == 1 else f"{number} {what}s"
+    ranks = counted(sum(plan.ranks for plan in plans), "rank")
+    nodes = counted(sum(plan.nodes for plan in plans), "node")
+    return f"{counted(len(plans), 'job')} with {ranks} on {nodes}, all of them simulated"
 
 
 def how_to_scrape(title: str, url: str) -> str:

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Final
 
-from fleet_simulator.faults.fault import Fault, Silence
+from fleet_simulator.faults.fault import PlantedFault, Silence
 from fleet_simulator.plan import JobPlan
 from rankskew.accounting.step import charge
 
@@ -56,7 +56,7 @@ class Phase:
     """A part of the run in which the same *faults* are there; it begins at *begins_seconds*."""
 
     plan: JobPlan
-    faults: tuple[Fault, ...]
+    faults: tuple[PlantedFault, ...]
     begins_seconds: float
 
     @property
@@ -64,7 +64,7 @@ class Phase:
         """Return whether no step is finished."""
         return any(fault.kind.silence in HALTING for fault in self.faults)
 
-    def faults_of(self, rank: int) -> list[Fault]:
+    def faults_of(self, rank: int) -> list[PlantedFault]:
         """Return the faults that affect *rank*."""
         return [fault for fault in self.faults if fault.has(*self.plan.place(rank))]
 

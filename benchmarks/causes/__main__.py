@@ -25,7 +25,7 @@ from benchmarks.causes import causes_job, faults
 from benchmarks.causes.causes_job import CAUSES, DELAY, LATE_FILE
 from benchmarks.causes.score import Heard, row, said_by, said_in
 from benchmarks.report import last, show, write
-from fleet_simulator.stack.parts import Exporter, Prometheus, Training
+from fleet_simulator.stack.parts import ExporterProcess, PrometheusProcess, TrainingProcess
 from fleet_simulator.stack.process import get, wait_for
 
 JOB: Final = Path(causes_job.__file__)
@@ -41,14 +41,14 @@ STEPS: Final = 3000
 
 
 @contextmanager
-def job(cause: str, folder: Path, name: str, exporter: Exporter) -> Iterator[None]:
+def job(cause: str, folder: Path, name: str, exporter: ExporterProcess) -> Iterator[None]:
     """Run a training in which *cause* has just been planted."""
     with ExitStack() as stack:
         device = stack.enter_context(faults.disk(folder)) if cause == "disk" else ""
         url = stack.enter_context(faults.slow_server()) if cause == "network" else ""
         if cause == "slow_mount":
             stack.enter_context(faults.slow_mount(folder, DELAY))
-        training = Training(
+        training = TrainingProcess(
             folder,
             [cause, str(folder), f"--steps={STEPS}", f"--url={url}"],
             exporter=exporter.target,
@@ -78,7 +78,7 @@ def planted(cause: str, pid: int, device: str) -> AbstractContextManager[None]:
             return nullcontext()
 
 
-def listen(exporter: Exporter, prometheus: Prometheus, name: str) -> Heard:
+def listen(exporter: ExporterProcess, prometheus: PrometheusProcess, name: str) -> Heard:
     """Return what is told of the job *name* in the next LATE_SECONDS, or until its alert."""
     heard, began = Heard(), time.monotonic()
     until = LATE_SECONDS
@@ -91,7 +91,7 @@ def listen(exporter: Exporter, prometheus: Prometheus, name: str) -> Heard:
     return heard
 
 
-def diagnosed(prometheus: Prometheus, name: str) -> dict[str, Any]:
+def diagnosed(prometheus: PrometheusProcess, name: str) -> dict[str, Any]:
     """Return what `rankskew diagnose` finds about a rank of the job *name*; empty if nothing."""
     command = [sys.executable, "-m", "rankskew", "diagnose", "--json"]
     command += ["--prometheus", prometheus.url, "--job", name]
@@ -117,8 +117,8 @@ def measured(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield a row for each cause that can be planted here, in each run."""
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        exporter = stack.enter_context(Exporter(place))
-        server = Prometheus(
+        exporter = stack.enter_context(ExporterProcess(place))
+        server = PrometheusProcess(
             place / "prometheus", [exporter.address], interval_seconds=INTERVAL_SECONDS
         )
         prometheus = stack.enter_context(server)

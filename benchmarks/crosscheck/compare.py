@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from fleet_simulator.stack.parts import Series
+from fleet_simulator.stack.parts import QueryResult
 from rankskew.accounting.run import Account, account, kinds
 from tests.alerts.jobs import Fault, Job, Step
 from tests.rank_probe.judged import vectors
@@ -67,7 +67,7 @@ def reference(case: Case, steps: Sequence[Step], asked_seconds: float) -> Accoun
 
 
 def compare(
-    case: Case, steps: Sequence[Step], said: Mapping[float, Mapping[str, list[Series]]]
+    case: Case, steps: Sequence[Step], said: Mapping[float, Mapping[str, list[QueryResult]]]
 ) -> dict[str, Any]:
     """Return a row: what was named, and by how much each of KINDS differs from the reference.
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import yaml
 
-from fleet_simulator.stack.parts import RULES, Prometheus
+from fleet_simulator.stack.parts import RULES, PrometheusProcess
 
 
-class OnePortPrometheus(Prometheus):
+class OnePortPrometheus(PrometheusProcess):
     """Prometheus with *rules* whose target NODE is the page /node/NODE on the loopback *port*.
 
     The path has the part of a node's name that the first group of *part* matches, by default all of

@@ -13,7 +13,7 @@ from benchmarks.diagnose.plan import CANNOT_TELL, TOUR, Expected
 from benchmarks.diagnose.score import Row, is_right, score
 from benchmarks.report import RESULTS
 from exporter.errors import UsageError
-from fleet_simulator.stack.parts import RULES, Prometheus, Simulation
+from fleet_simulator.stack.parts import RULES, PrometheusProcess, SimulationProcess
 from rankskew.commands import diagnose
 
 PATIENCE_SECONDS: Final = 480.0
@@ -46,8 +46,8 @@ def tour(interval_seconds: float) -> list[Row]:
         directory = Path(name)
         rules = fast_rules(directory / "rules")
         with (
-            Simulation(directory / "simulation") as simulation,
-            Prometheus(
+            SimulationProcess(directory / "simulation") as simulation,
+            PrometheusProcess(
                 directory,
                 discovery=simulation.discovery,
                 rules=rules,

@@ -10,7 +10,7 @@ from typing import Final
 from benchmarks.faults.kills import Killed
 from benchmarks.faults.ranks.job import JOB_ID
 from benchmarks.faults.ranks.records import Life
-from fleet_simulator.stack.parts import Prometheus
+from fleet_simulator.stack.parts import PrometheusProcess
 from fleet_simulator.stack.process import get
 
 COUNTERS: Final = '{job="rankskew",__name__=~"rankskew_.+_total"}'
@@ -38,12 +38,12 @@ class Stored:
         return "rank" in self.labels and not self.name.startswith(COUNTED_BY_EXPORTER)
 
 
-def scrapes(prometheus: Prometheus, seconds: float) -> dict[float, float]:
+def scrapes(prometheus: PrometheusProcess, seconds: float) -> dict[float, float]:
     """Return when each scrape of the last *seconds* began, and how long it took, in seconds."""
     return {at: took for each in stored(prometheus, seconds, DURATION) for at, took in each.samples}
 
 
-def stored(prometheus: Prometheus, seconds: float, selector: str = COUNTERS) -> list[Stored]:
+def stored(prometheus: PrometheusProcess, seconds: float, selector: str = COUNTERS) -> list[Stored]:
     """Return what *prometheus* has stored of *selector*, every counter, in the last *seconds*."""
     query = urllib.parse.urlencode({"query": f"{selector}[{seconds:.0f}s]"})
     answer = json.loads(get(f"{prometheus.url}/api/v1/query?{query}", timeout_seconds=120))

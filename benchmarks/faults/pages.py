@@ -5,13 +5,13 @@ import urllib.request
 from contextlib import suppress
 from typing import Final
 
-from fleet_simulator.stack.parts import Alertmanager
-from fleet_simulator.stack.webhook import Page, Webhook
+from fleet_simulator.stack.parts import AlertmanagerProcess
+from fleet_simulator.stack.webhook import ReceivedAlert, Webhook
 
 ALERT: Final = "FaultsTrial"
 
 
-def can_page(alertmanager: Alertmanager, webhook: Webhook, number: str) -> bool:
+def can_page(alertmanager: AlertmanagerProcess, webhook: Webhook, number: str) -> bool:
     """Post an alert called *number*, and say whether it has reached the webhook."""
     labels = {"alertname": ALERT, "number": number, "severity": "warning"}
     body = json.dumps([{"labels": labels}]).encode()
@@ -22,6 +22,6 @@ def can_page(alertmanager: Alertmanager, webhook: Webhook, number: str) -> bool:
     return False
 
 
-def others(webhook: Webhook) -> list[Page]:
+def others(webhook: Webhook) -> list[ReceivedAlert]:
     """Return the firing pages that are not ours."""
     return [page for page in webhook.pages(status="firing") if page.alert != ALERT]

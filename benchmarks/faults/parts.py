@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.faults.pages import can_page
 from benchmarks.faults.ranks.job import JOB_ID, Job
 from benchmarks.faults.wall_clock import WallClock
-from fleet_simulator.stack.parts import Alertmanager, Exporter, Prometheus
-from fleet_simulator.stack.process import Process, StackError, get
+from fleet_simulator.stack.parts import AlertmanagerProcess, ExporterProcess, PrometheusProcess
+from fleet_simulator.stack.process import StackError, StackProcess, get
 from fleet_simulator.stack.webhook import Webhook
 from tests import nvmlstub
 
@@ -38,11 +38,11 @@ class Keeper(threading.Thread):
     What it started ends with it: setpriv ties a process to the thread that started it.
     """
 
-    def __init__(self, processes: Mapping[Process, float]) -> None:
+    def __init__(self, processes: Mapping[StackProcess, float]) -> None:
         super().__init__(daemon=True)
         self._processes = processes
         self._due = dict.fromkeys(processes, 0.0)
-        self.kept_down: set[Process] = set()
+        self.kept_down: set[StackProcess] = set()
         self._over = threading.Event()
 
     def run(self) -> None:
@@ -86,16 +86,20 @@ class Site:
     def __enter__(self) -> Self:
         with ExitStack() as undo:
             self.webhook = undo.enter_context(Webhook())
-            self.alertmanager = undo.enter_context(Alertmanager(self.directory, self.webhook.url))
+            self.alertmanager = undo.enter_context(
+                AlertmanagerProcess(self.directory, self.webhook.url)
+            )
             state = self.directory / "state"
             state.mkdir(exist_ok=True)
             gpus = nvmlstub.environment(nvmlstub.build(self.directory), GPUS)
             flags = [f"--path.state={state}", f"--events.file={self.directory / 'events.jsonl'}"]
             self.exporter = undo.enter_context(
-                Exporter(self.directory, flags=flags, environment=gpus | self.clock.environment)
+                ExporterProcess(
+                    self.directory, flags=flags, environment=gpus | self.clock.environment
+                )
             )
             self.prometheus = undo.enter_context(
-                Prometheus(
+                PrometheusProcess(
                     self.directory,
                     [self.exporter.address],
                     self.alertmanager.address,
@@ -206,7 +210,7 @@ def recoveries(parts: Sequence[Part], since: float, seconds: float = 60.0) -> di
     return back
 
 
-def _kill(process: Process) -> bool:
+def _kill(process: StackProcess) -> bool:
     if process.exit_code is not None:
         return False
     os.kill(process.pid, signal.SIGKILL)

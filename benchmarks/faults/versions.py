@@ -9,7 +9,7 @@ from typing import Final
 
 from benchmarks.faults.ranks.job import RANKS, Job
 from benchmarks.report import Row, row
-from fleet_simulator.stack.parts import ROOT, Exporter
+from fleet_simulator.stack.parts import ROOT, ExporterProcess
 from fleet_simulator.stack.process import get, wait_for
 
 COMMITS_AGO: Final = 60
@@ -45,8 +45,8 @@ def old_release(directory: Path) -> Iterator[dict[str, str]]:
 def upgraded(directory: Path, seconds: float = 10.0) -> list[Row]:
     """Train with both probes, on the old exporter, the new one and the old one again."""
     with old_release(directory) as old:
-        before = Exporter(directory / "exporter", environment=old, flags=["--path.state="])
-        after = Exporter(directory / "exporter", flags=["--path.state="])
+        before = ExporterProcess(directory / "exporter", environment=old, flags=["--path.state="])
+        after = ExporterProcess(directory / "exporter", flags=["--path.state="])
         after.ready_url = before.ready_url
         command = after._command
         after._command = [*command[:4], before._command[4], *command[5:]]
@@ -69,7 +69,7 @@ def upgraded(directory: Path, seconds: float = 10.0) -> list[Row]:
     ]
 
 
-def _serve(exporter: Exporter, job: Job, seconds: float) -> tuple[int, int]:
+def _serve(exporter: ExporterProcess, job: Job, seconds: float) -> tuple[int, int]:
     """Run *exporter* for *seconds*; return how many ranks it showed and snapshots it refused."""
     with exporter:
         _wait(exporter)
@@ -82,22 +82,22 @@ def _serve(exporter: Exporter, job: Job, seconds: float) -> tuple[int, int]:
 GOOD: Final = ("accepted", "ignored")
 
 
-def _wait(exporter: Exporter) -> None:
+def _wait(exporter: ExporterProcess) -> None:
     wait_for(lambda: len(_steps(exporter)) == RANKS or None, START_SECONDS)
 
 
-def _steps(exporter: Exporter) -> dict[int, float]:
+def _steps(exporter: ExporterProcess) -> dict[int, float]:
     return {
         int(labels["rank"]): value for labels, value in _samples(exporter, "rankskew_steps_total")
     }
 
 
-def _results(exporter: Exporter) -> dict[str, float]:
+def _results(exporter: ExporterProcess) -> dict[str, float]:
     pushed = _samples(exporter, "rankskew_ingest_snapshots_total")
     return {labels["result"]: value for labels, value in pushed}
 
 
-def _samples(exporter: Exporter, name: str) -> Iterator[tuple[dict[str, str], float]]:
+def _samples(exporter: ExporterProcess, name: str) -> Iterator[tuple[dict[str, str], float]]:
     from prometheus_client.parser import text_string_to_metric_families
 
     text = get(f"{exporter.url}/metrics").decode()

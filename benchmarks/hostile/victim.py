@@ -21,7 +21,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from benchmarks.hostile.bodies import JOBS, RANKS, valid
 from benchmarks.hostile.case import Case
 from benchmarks.scrape.load import scrape
-from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import get
 from rank_probe.report.push import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
@@ -63,7 +63,7 @@ class Broken(Exception):
     """Something that must hold does not; the text says what."""
 
 
-class Victim(Exporter):
+class Victim(ExporterProcess):
     """An exporter that is attacked; *answers* counts the statuses of each door."""
 
     def __init__(self, directory: Path, flags: tuple[str, ...] = ()) -> None:

@@ -20,7 +20,7 @@ from typing import Any, Final
 from benchmarks.late_lines import late_lines_job
 from benchmarks.late_lines.late_lines_job import LATE_RANK, PLACES
 from benchmarks.report import show, write
-from fleet_simulator.stack.parts import Exporter, Training
+from fleet_simulator.stack.parts import ExporterProcess, TrainingProcess
 from fleet_simulator.stack.process import StackError
 
 JOB: Final = Path(late_lines_job.__file__)
@@ -43,12 +43,12 @@ def planted(place: str) -> str:
     return f"{JOB.name}:{number}"
 
 
-def watch(place: str, steps: int, exporter: Exporter, folder: Path) -> list[dict[str, Any]]:
+def watch(place: str, steps: int, exporter: ExporterProcess, folder: Path) -> list[dict[str, Any]]:
     """Train with the slow line of *place*; return what the page showed of late ranks, as it came.
 
     Each with the seconds since the job's first step. Raises StackError if the job fails.
     """
-    training = Training(
+    training = TrainingProcess(
         folder,
         [place, str(folder), f"--steps={steps}"],
         exporter=exporter.target,
@@ -122,7 +122,7 @@ def main() -> int:
     parser.add_argument("--only", choices=(*PLACES, HEALTHY))
     options = parser.parse_args()
     rows = []
-    with tempfile.TemporaryDirectory() as name, Exporter(Path(name)) as exporter:
+    with tempfile.TemporaryDirectory() as name, ExporterProcess(Path(name)) as exporter:
         for place in (*PLACES, HEALTHY) if options.only is None else (options.only,):
             folder = Path(name) / place
             try:

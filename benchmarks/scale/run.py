@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import psutil
 
-from fleet_simulator.stack.parts import ROOT, RULES, Prometheus, Simulation
+from fleet_simulator.stack.parts import ROOT, RULES, PrometheusProcess, SimulationProcess
 from fleet_simulator.stack.process import get
 
 CORES: Final = 2
@@ -72,7 +72,7 @@ class Plan:
         return [*asked, "--fault", f"{FAULT}:node={node},gpu={gpu}"]
 
 
-class Load(Simulation):
+class Load(SimulationProcess):
     """The simulated nodes."""
 
     ready_seconds = 120.0
@@ -83,7 +83,7 @@ class Load(Simulation):
         super().__init__(directory / "load", plan.simulated(), environment=code)
 
 
-class ScalePrometheus(Prometheus):
+class ScalePrometheus(PrometheusProcess):
     """Prometheus with *rules* and every node of *load* as its own target."""
 
     # A clean stop would write everything it holds to disk, and nobody reads that.

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.report import write
 from benchmarks.scrape.load import GPUS, RANKS, Family, pushing, scrape
-from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import wait_for
 from tests import nvmlstub
 
@@ -86,7 +86,7 @@ def measure(directory: Path, plan: Plan, is_pcie_sampled: bool) -> dict[str, Any
     """
     stub = nvmlstub.environment(nvmlstub.build(directory), gpus=GPUS)
     environment = stub | {"STUB_SAMPLED_PCIE": str(int(is_pcie_sampled))}
-    with Exporter(directory, environment=environment) as exporter, pushing(exporter):
+    with ExporterProcess(directory, environment=environment) as exporter, pushing(exporter):
         address = exporter.address
         if wait_for(lambda: _shows_all(scrape(address)), 20) is None:
             raise exporter.failure(f"did not show {RANKS} ranks in 20 s")

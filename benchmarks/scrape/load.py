@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import psutil
 
-from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.parts import ExporterProcess
 from rank_probe.report.push import Pusher
 from rank_probe.wire.snapshot import Snapshot
 from rank_probe.wire.stages import STAGES
@@ -75,7 +75,7 @@ def beside(work: Callable[..., None], *arguments: object) -> Iterator[None]:
         process.join()
 
 
-def pushing(exporter: Exporter) -> AbstractContextManager[None]:
+def pushing(exporter: ExporterProcess) -> AbstractContextManager[None]:
     """Have ranks push while the block runs."""
     return beside(push_for_ever, exporter.target)
 
@@ -83,7 +83,7 @@ def pushing(exporter: Exporter) -> AbstractContextManager[None]:
 class Family:
     """The exporter's process and its NVML child's."""
 
-    def __init__(self, exporter: Exporter) -> None:
+    def __init__(self, exporter: ExporterProcess) -> None:
         parent, *children = (each for each in exporter.family() if each.is_running())
         self._parts = {"exporter": [parent], "NVML child": children}
 

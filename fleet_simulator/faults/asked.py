@@ -2,11 +2,11 @@
 
 from exporter import durations
 from exporter.errors import UsageError
-from fleet_simulator.faults.fault import Fault
+from fleet_simulator.faults.fault import PlantedFault
 from fleet_simulator.faults.kinds import BY_NAME
 
 
-def parse(text: str) -> Fault:
+def parse(text: str) -> PlantedFault:
     """Return the fault that *text* describes, as in `thermal:node=7,gpu=3,after=30s`.
 
     Raises UsageError for what is none.
@@ -17,7 +17,7 @@ def parse(text: str) -> Fault:
         raise UsageError(f"there is no fault {name!r}; choose one of {', '.join(BY_NAME)}")
     options = dict(_option(text, part) for part in places.split(",") if part)
     after = options.pop("after", kind.begins_seconds)
-    return Fault(kind, int(options.pop("node", 0)), int(options.pop("gpu", 0)), after)
+    return PlantedFault(kind, int(options.pop("node", 0)), int(options.pop("gpu", 0)), after)
 
 
 def _option(text: str, part: str) -> tuple[str, float]:

@@ -82,7 +82,7 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class PlantedFault:
     """A fault in its place: *node* of the fleet and *gpu* of the node, both from 0.
 
     *begins_seconds* counts from the start of the simulation and may be negative.

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import yaml
 
-from fleet_simulator.stack.process import Process, StackError, free_port, get, program
+from fleet_simulator.stack.process import StackError, StackProcess, free_port, get, program
 
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "alerts" / "rules"
@@ -32,7 +32,18 @@ def _get_json(url: str) -> Any:
         raise StackError(f"no answer from {url}: {error}") from error
 
 
-class Exporter(Process):
+class Server(StackProcess):
+    """A program that listens on *address*, a loopback port, and answers /-/ready when it is."""
+
+    def listen(self, directory: Path, port: int = 0) -> None:
+        """Choose a port, *port* if it is free, for the server with its files in *directory*."""
+        directory.mkdir(parents=True, exist_ok=True)
+        self.address = f"127.0.0.1:{free_port(port)}"
+        self.url = f"http://{self.address}"
+        self.ready_url = f"{self.url}/-/ready"
+
+
+class ExporterProcess(Server):
     """`rankskew exporter`; kill() and start() again keep the port and the socket."""
 
     def __init__(
@@ -42,10 +53,7 @@ class Exporter(Process):
         flags: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.address = f"127.0.0.1:{free_port(port)}"
-        self.url = f"http://{self.address}"
-        self.ready_url = f"{self.url}/-/ready"
+        self.listen(directory, port)
         self.socket = directory / "exporter.sock"
         command = [sys.executable, "-m", "rankskew", "exporter"]
         command += [f"--web.listen-address={self.address}", f"--ingest.socket={self.socket}"]
@@ -68,7 +76,7 @@ class Exporter(Process):
         return next((job for job in self.live()["jobs"] if job["job_id"] == job_id), None)
 
 
-class Simulation(Process):
+class SimulationProcess(Server):
     """`rankskew simulate` with *arguments*, and *environment* added to this process's own."""
 
     # Each node of the tour looks back on minutes of evidence: half a minute of CPU.
@@ -80,10 +88,7 @@ class Simulation(Process):
         arguments: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.address = f"127.0.0.1:{free_port()}"
-        self.url = f"http://{self.address}"
-        self.ready_url = f"{self.url}/-/ready"
+        self.listen(directory)
         self.discovery = f"{self.url}/sd"
         command = [sys.executable, "-m", "rankskew", "simulate", "--listen-address", self.address]
         log = directory / "simulation.log"
@@ -91,14 +96,14 @@ class Simulation(Process):
 
 
 @dataclass(frozen=True, slots=True)
-class Series:
+class QueryResult:
     """One element of an instant query's result."""
 
     labels: dict[str, str]
     value: float
 
 
-class Prometheus(Process):
+class PrometheusProcess(Server):
     """Prometheus with the shipped rules, scraping *targets* every *interval_seconds*.
 
     *discovery* is the URL of a service discovery, for further targets.
@@ -118,10 +123,7 @@ class Prometheus(Process):
         overrides: Mapping[tuple[str, str], float] | None = None,
         port: int = 0,
     ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.address = f"127.0.0.1:{free_port(port)}"
-        self.url = f"http://{self.address}"
-        self.ready_url = f"{self.url}/-/ready"
+        self.listen(directory, port)
         overrides_file = directory / "overrides.yaml"
         overrides_file.write_text(yaml.safe_dump(override_rules(overrides or {})))
         config = directory / "prometheus.yaml"
@@ -158,13 +160,13 @@ class Prometheus(Process):
         ]
         super().__init__("Prometheus", command, directory / "prometheus.log")
 
-    def query(self, expression: str) -> list[Series]:
+    def query(self, expression: str) -> list[QueryResult]:
         """Return the current instant vector of *expression*."""
         answer = _get_json(
             f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"
         )
         return [
-            Series(element["metric"], float(element["value"][1]))
+            QueryResult(element["metric"], float(element["value"][1]))
             for element in answer["data"]["result"]
         ]
 
@@ -192,7 +194,7 @@ def override_rules(overrides: Mapping[tuple[str, str], float]) -> dict[str, Any]
     return {"groups": [{"name": "overrides", "rules": rules}]}
 
 
-class Alertmanager(Process):
+class AlertmanagerProcess(Server):
     """Alertmanager with the shipped routes and inhibition; it pages *webhook_url* at once."""
 
     def __init__(
@@ -203,10 +205,7 @@ class Alertmanager(Process):
         shipped: Path = ALERTMANAGER_CONFIG,
         port: int = 0,
     ) -> None:
-        directory.mkdir(parents=True, exist_ok=True)
-        self.address = f"127.0.0.1:{free_port(port)}"
-        self.url = f"http://{self.address}"
-        self.ready_url = f"{self.url}/-/ready"
+        self.listen(directory, port)
         config = directory / "alertmanager.yaml"
         settings = paging(yaml.safe_load(shipped.read_text()), webhook_url)
         config.write_text(yaml.safe_dump(settings))
@@ -228,10 +227,7 @@ def paging(config: dict[str, Any], webhook_url: str) -> dict[str, Any]:
     Without templates: a webhook gets the annotations as they are.
     """
     receivers = [
-        {
-            "name": receiver["name"],
-            "webhook_configs": [{"url": webhook_url, "send_resolved": True}],
-        }
+        {"name": receiver["name"], "webhook_configs": [{"url": webhook_url, "send_resolved": True}]}
         for receiver in config["receivers"]
     ]
     route = _without_waiting(config["route"])
@@ -244,7 +240,7 @@ def _without_waiting(route: dict[str, Any]) -> dict[str, Any]:
     return {**fast, "routes": children} if children else fast
 
 
-class Training(Process):
+class TrainingProcess(StackProcess):
     """torchrun with demo/train.py under the probe; *arguments* are the script's own."""
 
     grace_seconds = 5.0

@@ -84,7 +84,7 @@ def answers(url: str) -> bool:
     return True
 
 
-class Process:
+class StackProcess:
     """A program in its own session, its output in *log*; as a context manager, started and stopped.
 
     Stopping also reaches descendants in their own sessions, because all inherit a mark in their
@@ -139,8 +139,7 @@ class Process:
         if url is None:
             return
         done = wait_for(
-            lambda: True if self.exit_code is not None or answers(url) else None,
-            self.ready_seconds,
+            lambda: True if self.exit_code is not None or answers(url) else None, self.ready_seconds
         )
         if done is None:
             raise self.failure(f"did not become ready in {self.ready_seconds:.0f} s")

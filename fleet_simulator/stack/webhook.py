@@ -10,7 +10,7 @@ from fleet_simulator.stack.process import StackError, wait_for
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ReceivedAlert:
     """One alert of one notification; *received* is on the monotonic clock."""
 
     status: str  # "firing" or "resolved"
@@ -32,11 +32,11 @@ class Page:
         )
 
 
-def pages_in(body: bytes) -> list[Page]:
+def pages_in(body: bytes) -> list[ReceivedAlert]:
     """Return the alerts of a notification (Alertmanager's webhook format, version 4)."""
     notification: dict[str, Any] = json.loads(body)
     return [
-        Page(alert["status"], alert["labels"], alert["annotations"])
+        ReceivedAlert(alert["status"], alert["labels"], alert["annotations"])
         for alert in notification["alerts"]
     ]
 
@@ -45,22 +45,22 @@ class Webhook(PostServer):
     """Listens on a loopback port and collects pages; a context manager."""
 
     def __init__(self) -> None:
-        self._pages: list[Page] = []
+        self._pages: list[ReceivedAlert] = []
         # list.extend is atomic: handler threads share it without a lock.
         super().__init__(lambda _, body: self._pages.extend(pages_in(body)))
 
     def pages(
         self, alert: str | None = None, status: str | None = None, **labels: str
-    ) -> list[Page]:
+    ) -> list[ReceivedAlert]:
         """Return the pages received so far that match, oldest first."""
         return [page for page in list(self._pages) if page.matches(alert, status, labels)]
 
     def wait_for_alert(
         self, alert: str, seconds: float, status: str = "firing", **labels: str
-    ) -> Page:
+    ) -> ReceivedAlert:
         """Return the first page that matches; raises StackError if none comes in *seconds*."""
 
-        def first() -> Page | None:
+        def first() -> ReceivedAlert | None:
             return next(iter(self.pages(alert, status, **labels)), None)
 
         page = wait_for(first, seconds)

@@ -27,9 +27,8 @@ class Account:
 
     *waited*, *unequal* and *caused* are those of Charges, summed over the steps: the sum of
     *waited* is that of *unequal* and *caused*, to rounding. *measured* [rank] is the exposed wait
-    as it was timed, or as in *waited* if it was not; no rank caused the rest of it. *paced*
-    [rank, stage] counts the steps that waited for that rank. *seconds* is the time of all steps,
-    each as long as its longest rank's.
+    as it was timed, or as in *waited* if it was not; no rank caused the rest of it. *seconds* is
+    the time of all steps, each as long as its longest rank's.
     """
 
     seconds: float
@@ -37,7 +36,6 @@ class Account:
     measured: Mapping[int, float]
     unequal: Mapping[int, float]
     caused: Mapping[tuple[int, str], float]
-    paced: Mapping[tuple[int, str], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +66,7 @@ def account(steps: Iterable[Step], peer_groups: Mapping[int, str]) -> Account:
     Ranks and stages that caused no waiting are left out of what is *caused*.
     """
     waited, measured, unequal = Counter[int](), Counter[int](), Counter[int]()
-    caused, paced = Counter[tuple[int, str]](), Counter[tuple[int, str]]()
+    caused = Counter[tuple[int, str]]()
     seconds = 0.0
     for step in steps:
         one = charge(step, peer_groups)
@@ -76,9 +74,8 @@ def account(steps: Iterable[Step], peer_groups: Mapping[int, str]) -> Account:
         measured.update({rank: stages.get(SYNC, one.waited[rank]) for rank, stages in step.items()})
         unequal.update(one.unequal)
         caused.update({key: share for key, share in one.caused.items() if share})
-        paced[one.pacer, one.stage] += 1
         seconds += max(sum(stages.values()) for stages in step.values())
-    return Account(seconds, waited, measured, unequal, caused, paced)
+    return Account(seconds, waited, measured, unequal, caused)
 
 
 def kinds(found: Account, named: Collection[int], ranks: Collection[int] | None = None) -> Kinds:

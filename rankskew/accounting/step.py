@@ -1,16 +1,15 @@
-"""Reference accounting of one synchronous step: its frontier, and which ranks caused which waits.
+"""Reference accounting of one synchronous step: which ranks caused which waits.
 
 Pure functions. A step is the seconds that each rank spent in each stage, from one release to the
-next: local durations, so no clock is compared between machines. Frontier, advance, leader and
-slack are StageFrontier's (arXiv 2606.06751), the shares those of the airport game (Littlechild and
-Owen 1973). Whole runs, kinds and the what-if are in rankskew/accounting/run.py; the recording rules
-and the join are tested against both.
+next: local durations, so no clock is compared between machines. The shares are those of the airport
+game (Littlechild and Owen 1973). Whole runs, kinds and the what-if are in
+rankskew/accounting/run.py; the recording rules and the join are tested against both.
 """
 
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import pairwise
 from typing import Final
 
 from rank_probe.wire.stages import STAGES
@@ -24,52 +23,9 @@ SYNC: Final = "sync"
 BASELINE_QUANTILE: Final = 1 / 3
 
 
-@dataclass(frozen=True, slots=True)
-class Frontier:
-    """How far the furthest rank is at the end of each stage, counted from the release.
-
-    Entry *j* of each tuple belongs to *stages[j]*, in step order; all but *leader* in seconds.
-    *advance* is never negative and adds up to the busy time of the slowest rank, so nothing is
-    charged twice. *leader* is the rank that is furthest, *slack* [rank] how far each is behind it:
-    0 for the leader, and at the last stage what the rank waits for the slowest one.
-    """
-
-    stages: tuple[str, ...]
-    seconds: tuple[float, ...]
-    advance: tuple[float, ...]
-    leader: tuple[int, ...]
-    slack: Mapping[int, tuple[float, ...]]
-
-
 def busy_seconds(stages: StageSeconds) -> float:
     """Return what a rank needs for itself in a step: everything but the exposed wait."""
     return sum(seconds for stage, seconds in stages.items() if stage != SYNC)
-
-
-def frontier(ranks: Mapping[int, StageSeconds]) -> Frontier:
-    """Return the frontier of *ranks* before the sync; of equally far ranks the lowest leads.
-
-    With d[r,j] the seconds of rank r in stage j and c[r,j] its prefix sum (arXiv 2606.06751):
-    f[j] = max_r c[r,j], advance a[j] = f[j] - f[j-1], leader argmax_r c[r,j], slack f[j] - c[r,j].
-    For the frontier of one peer group pass its ranks alone.
-    """
-    stages = tuple(s for s in STAGES if s != SYNC and any(s in rank for rank in ranks.values()))
-    reached = {
-        rank: tuple(accumulate(ranks[rank].get(stage, 0.0) for stage in stages))
-        for rank in sorted(ranks)
-    }
-    leader = [max(reached, key=lambda rank: reached[rank][j]) for j in range(len(stages))]
-    seconds = [reached[first][j] for j, first in enumerate(leader)]
-    return Frontier(
-        stages=stages,
-        seconds=tuple(seconds),
-        advance=tuple(after - before for before, after in pairwise([0.0, *seconds])),
-        leader=tuple(leader),
-        slack={
-            rank: tuple(furthest - own for furthest, own in zip(seconds, mine, strict=True))
-            for rank, mine in reached.items()
-        },
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +58,7 @@ def charge(step: Mapping[int, StageSeconds], peer_groups: Mapping[int, str]) -> 
     busy = {rank: busy_seconds(stages) for rank, stages in step.items()}
     end = max(busy.values())
     groups = split_by_group(busy, peer_groups)
-    heaviest, _ = unequal_groups(groups)
+    heaviest = max(baseline(list(group.values())) for group in groups)
     equal: dict[int, float] = {}
     for group in groups:
         gap = heaviest - baseline(list(group.values()))
@@ -165,14 +121,6 @@ def split_by_group(
         {rank: busy[rank] for rank in sorted(busy) if peer_groups.get(rank, "all") == name}
         for name in names
     ]
-
-
-def unequal_groups(groups: Sequence[Mapping[int, float]]) -> tuple[float, float]:
-    """Return the heaviest group's baseline, and the GPU-seconds that the others are below it."""
-    baselines = [baseline(list(group.values())) for group in groups]
-    heaviest = max(baselines)
-    below = (heaviest - normal for normal in baselines)
-    return heaviest, sum(len(group) * less for group, less in zip(groups, below, strict=True))
 
 
 def stage_baselines(group: Sequence[StageSeconds]) -> dict[str, float]:

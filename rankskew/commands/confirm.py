@@ -12,10 +12,9 @@ from typing import Final
 
 from exporter.commands.arguments import Parser
 from exporter.errors import StartError, UsageError
-from rankskew.client.fetch import Trouble, base_url
-from rankskew.client.prometheus import Prometheus
-from rankskew.commands.report import DEFAULT_URL
-from rankskew.commands.servers import access, add_access
+from rankskew.client.fetch import Trouble
+from rankskew.commands.report import DEFAULT_URL, patient
+from rankskew.commands.servers import add_access
 from rankskew.report.confirmations import (
     VERDICTS,
     Confirmation,
@@ -24,7 +23,6 @@ from rankskew.report.confirmations import (
     default_file,
     read,
 )
-from rankskew.report.history import TIMEOUT_SECONDS
 from rankskew.report.incidents import find
 from rankskew.report.times import show
 
@@ -107,16 +105,14 @@ def _incident(options: argparse.Namespace) -> tuple[str, Mapping[str, str], floa
     before = read(options.file).newest.get(options.incident)
     if before is not None:
         return before.alert, before.who, before.began
-    prometheus = Prometheus(
-        base_url(options.prometheus), timeout_seconds=TIMEOUT_SECONDS, access=access(options)
-    )
+    prometheus = patient(options)
     try:
         found = find(prometheus, options.incident, time.time())
     except Trouble as trouble:
         raise StartError(str(trouble)) from trouble
     if found is None:
         raise StartError(
-            f"{base_url(options.prometheus)} has no incident {options.incident!r}; "
+            f"{prometheus.url} has no incident {options.incident!r}; "
             "rankskew report --shadow prints those that it has"
         )
     return found

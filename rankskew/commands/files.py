@@ -7,7 +7,7 @@ from typing import Final
 
 from exporter.commands.arguments import Parser, add_json
 from rankskew.files.next_steps import next_steps
-from rankskew.files.write import RULERS, Wanted, write_files
+from rankskew.files.write import RULERS, RuleFormat, write_files
 
 EXAMPLES: Final = """\
 rankskew files /etc/prometheus/rankskew
@@ -44,7 +44,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Write what an operator needs in addition to the exporter: rules, runbooks, dashboards."""
     options = parser().parse_args(arguments)
-    wanted = Wanted(options.vmalert, options.ruler)
+    wanted = RuleFormat(options.vmalert, options.ruler)
     written = write_files(options.directory, options.overwrite, wanted)
     directory = options.directory.resolve()
     rules = f"{directory}/alerts/rules/*.yaml"

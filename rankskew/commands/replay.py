@@ -75,10 +75,7 @@ class ProgressLine:
     """Overwrites its line with the finished share; silent unless the stream is a terminal."""
 
     def __init__(
-        self,
-        name: str,
-        stream: TextIO | None = None,
-        now: Callable[[], float] = time.monotonic,
+        self, name: str, stream: TextIO | None = None, now: Callable[[], float] = time.monotonic
     ) -> None:
         self._name = name
         self._stream = sys.stderr if stream is None else stream

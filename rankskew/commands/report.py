@@ -87,9 +87,7 @@ def parser() -> Parser:
 def run(arguments: Sequence[str]) -> int:
     """Print a report; raises StartError with a sentence if Prometheus cannot tell."""
     options = parser().parse_args(arguments)
-    prometheus = Prometheus(
-        base_url(options.prometheus), timeout_seconds=TIMEOUT_SECONDS, access=access(options)
-    )
+    prometheus = patient(options)
     end = time.time() if options.at is None else options.at
     make = _shadow if options.shadow else _job
     try:
@@ -101,6 +99,12 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print(as_markdown(document) if options.markdown else as_text(document))
     return 0
+
+
+def patient(options: argparse.Namespace) -> Prometheus:
+    """Return the Prometheus of *options*, which has minutes for each answer."""
+    url = base_url(options.prometheus)
+    return Prometheus(url, timeout_seconds=TIMEOUT_SECONDS, access=access(options))
 
 
 def _shadow(

@@ -32,9 +32,7 @@ COMMANDS: Final[Mapping[str, Command]] = {
         "rankskew.commands.files",
     ),
     "control": Command(
-        "change how much the probes of a running job time",
-        "exporter.commands.control",
-        EXPORTER,
+        "change how much the probes of a running job time", "exporter.commands.control", EXPORTER
     ),
     "gpus": Command(
         "release the GPUs for a reset, or forget those that were removed",
@@ -42,17 +40,13 @@ COMMANDS: Final[Mapping[str, Command]] = {
         EXPORTER,
     ),
     "replay": Command(
-        "judge recorded traces: which ranks were late, and at what cost",
-        "rankskew.commands.replay",
+        "judge recorded traces: which ranks were late, and at what cost", "rankskew.commands.replay"
     ),
     "simulate": Command(
-        "serve a simulated fleet to try dashboards and alerts",
-        "fleet_simulator.command",
-        EXPORTER,
+        "serve a simulated fleet to try dashboards and alerts", "fleet_simulator.command", EXPORTER
     ),
     "diagnose": Command(
-        "say what is wrong with a job, why, and what to do about it",
-        "rankskew.commands.diagnose",
+        "say what is wrong with a job, why, and what to do about it", "rankskew.commands.diagnose"
     ),
     "flight-recorder": Command(
         "name the rank that a hanging collective waits for, from torch's dumps",

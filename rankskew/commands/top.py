@@ -1,18 +1,19 @@
 """`rankskew top`: watch jobs and their ranks in a terminal."""
 
 import argparse
+import json
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from exporter.commands.arguments import Parser, add_json, interval
 from exporter.errors import UsageError
 from rankskew.client.fetch import base_url
 from rankskew.commands.servers import access, add_access
-from rankskew.top.document import as_json
 from rankskew.top.from_exporter import read_exporters
-from rankskew.top.model import Fleet
+from rankskew.top.model import FleetStatus, JobStatus
 
 DEFAULT_URL: Final = "http://127.0.0.1:9917"
 EXAMPLES: Final = """\
@@ -28,7 +29,7 @@ def run(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     read = _reader(options)
     if options.json:
-        return _print(read(), lambda fleet: print(as_json(fleet, options.job is not None)))
+        return _print(read(), lambda fleet: print(_as_json(fleet, options.job is not None)))
     if options.once or not sys.stdout.isatty():
         return _print(read(), _print_view)
     from rankskew.top.screen import show
@@ -69,7 +70,7 @@ def parser() -> Parser:
     return options
 
 
-def _reader(options: argparse.Namespace) -> Callable[[], Fleet]:
+def _reader(options: argparse.Namespace) -> Callable[[], FleetStatus]:
     if options.prometheus is None:
         if options.cluster is not None:
             raise UsageError("--cluster needs --prometheus: an exporter knows no clusters")
@@ -80,25 +81,43 @@ def _reader(options: argparse.Namespace) -> Callable[[], Fleet]:
     from rankskew.top.from_prometheus import read_prometheus
 
     return partial(
-        read_prometheus,
-        base_url(options.prometheus),
-        options.cluster,
-        options.job,
-        access(options),
+        read_prometheus, base_url(options.prometheus), options.cluster, options.job, access(options)
     )
 
 
-def _print(fleet: Fleet, show: Callable[[Fleet], None]) -> int:
+def _print(fleet: FleetStatus, show: Callable[[FleetStatus], None]) -> int:
     show(fleet)
     for trouble in fleet.troubles:
         print(f"rankskew: {trouble}", file=sys.stderr)
     return 1 if fleet.troubles else 0
 
 
-def _print_view(fleet: Fleet) -> None:
+def _print_view(fleet: FleetStatus) -> None:
     from rich.console import Console
 
     from rankskew.top.view import View
 
     if fleet.jobs:
         Console(highlight=False).print(View(fleet))
+
+
+def _as_json(fleet: FleetStatus, with_ranks: bool) -> str:
+    """Return *fleet* as one JSON object; the jobs have their ranks if *with_ranks*."""
+    focus = fleet.focus if with_ranks else None
+    jobs = [focus] if focus is not None else fleet.jobs
+    said = {
+        "source": fleet.source,
+        "timestamp_seconds": fleet.timestamp_seconds,
+        "troubles": list(fleet.troubles),
+        "jobs": [_job_as_json(job, with_ranks) for job in jobs],
+    }
+    return json.dumps(said, indent=2)
+
+
+def _job_as_json(job: JobStatus, with_ranks: bool) -> dict[str, Any]:
+    said = asdict(job)
+    rank, stage = job.culprit or (None, None)
+    said["culprit"] = None if rank is None else {"rank": rank, "stage": stage}
+    if not with_ranks:
+        del said["ranks"], said["ranks_left_out"]
+    return said

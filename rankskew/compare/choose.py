@@ -22,7 +22,7 @@ from rankskew.compare.periods import (
 )
 from rankskew.replay.timeline import TraceTimeline, timeline
 from rankskew.replay.traces import Run, run_of
-from rankskew.top.model import few
+from rankskew.wording import few
 
 SIDES: Final = ("Before", "After")
 

@@ -9,7 +9,7 @@ from typing import Final
 from rank_probe.judge.verdict import LOST_KINDS, MILD, UNSYNCED
 from rank_probe.wire.stages import STAGES
 from rankskew.compare import statistics
-from rankskew.compare.side import RARE_STAGES, Block, LateRank, Reading, Side
+from rankskew.compare.side import RARE_STAGES, LateRankCost, Reading, Side, StepBlock
 from rankskew.compare.statistics import Estimate, Interval
 
 IMPROVED: Final = "improved"
@@ -26,7 +26,7 @@ RARE_SHARE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class QuantityChange:
     """The mean of a quantity on both sides; *ratio* is after / before, None if before may be 0."""
 
     name: str
@@ -42,8 +42,8 @@ class LateChange:
 
     rank: int
     stage: str
-    before: LateRank | None
-    after: LateRank | None
+    before: LateRankCost | None
+    after: LateRankCost | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,13 @@ class Comparison:
     after: Side
     verdict: str
     why: str | None = None
-    cost: Change | None = None
+    cost: QuantityChange | None = None
     notes: Sequence[str] = ()
-    step: Change | None = None
-    without_rare: Change | None = None
-    rates: Sequence[Change] = ()
-    lost: Sequence[Change] = ()
-    stages: Sequence[Change] = ()
+    step: QuantityChange | None = None
+    without_rare: QuantityChange | None = None
+    rates: Sequence[QuantityChange] = ()
+    lost: Sequence[QuantityChange] = ()
+    stages: Sequence[QuantityChange] = ()
     late: Sequence[LateChange] | None = None
 
 
@@ -137,7 +137,7 @@ def _unlike(sides: tuple[Side, Side]) -> str | None:
     return None
 
 
-def _notes(sides: tuple[Side, Side], unlike: str | None, step: Change) -> Iterator[str]:
+def _notes(sides: tuple[Side, Side], unlike: str | None, step: QuantityChange) -> Iterator[str]:
     if unlike:
         yield f"{unlike}, so step times are not comparable; what a GPU trains in a second is."
     elif not _changes(sides, RATES, STEPS):
@@ -154,19 +154,19 @@ def _notes(sides: tuple[Side, Side], unlike: str | None, step: Change) -> Iterat
 # ---- Quantities --------------------------------------------------------------------------------
 
 
-def _without_rare(block: Block) -> float:
+def _without_rare(block: StepBlock) -> float:
     return block.seconds - sum(block.stages.get(stage, 0.0) for stage in RARE_STAGES)
 
 
-def _gpu_seconds(ranks: int, block: Block) -> float:
+def _gpu_seconds(ranks: int, block: StepBlock) -> float:
     return block.seconds * ranks
 
 
-def _lost_to(kind: str, block: Block) -> float | None:
+def _lost_to(kind: str, block: StepBlock) -> float | None:
     return block.kinds.get(kind)
 
 
-def _in_stage(stage: str, block: Block) -> float | None:
+def _in_stage(stage: str, block: StepBlock) -> float | None:
     # A stage that no step of the block had took no time.
     return block.stages.get(stage, 0.0) if block.stages else None
 
@@ -183,18 +183,20 @@ STAGE_SECONDS: Final[Mapping[str, Reading]] = {stage: partial(_in_stage, stage) 
 
 def _changes(
     sides: tuple[Side, Side], quantities: Mapping[str, Reading], unit: Reading
-) -> list[Change]:
+) -> list[QuantityChange]:
     """Return the changes of those *quantities* per *unit* that are known and not 0 throughout."""
     found = [_change(name, sides, amount, unit) for name, amount in quantities.items()]
     return [one for one in found if one is not None and (one.before or one.after)]
 
 
-def _change(name: str, sides: tuple[Side, Side], amount: Reading, unit: Reading) -> Change | None:
+def _change(
+    name: str, sides: tuple[Side, Side], amount: Reading, unit: Reading
+) -> QuantityChange | None:
     """Return the change of the mean *amount* per *unit*; None if a side does not know it."""
     return _between(name, *(side.mean(amount, unit) for side in sides))
 
 
-def _cost_per_unit(sides: tuple[Side, Side]) -> Change | None:
+def _cost_per_unit(sides: tuple[Side, Side]) -> QuantityChange | None:
     """Return the change of the GPU-seconds that a token takes, or else a sample."""
     for name, amount in RATES.items():
         costs = (side.mean(partial(_gpu_seconds, side.ranks), amount) for side in sides)
@@ -203,11 +205,13 @@ def _cost_per_unit(sides: tuple[Side, Side]) -> Change | None:
     return None
 
 
-def _between(name: str, before: Estimate | None, after: Estimate | None) -> Change | None:
+def _between(name: str, before: Estimate | None, after: Estimate | None) -> QuantityChange | None:
     if before is None or after is None:
         return None
     ratio = statistics.ratio(after, before)
-    return Change(name, before.mean, after.mean, ratio, statistics.difference(after, before))
+    return QuantityChange(
+        name, before.mean, after.mean, ratio, statistics.difference(after, before)
+    )
 
 
 # ---- Late ranks --------------------------------------------------------------------------------
@@ -222,9 +226,9 @@ def _late(before: Side, after: Side) -> list[LateChange] | None:
     return sorted(found, key=lambda one: -max(_gpus(one.before), _gpus(one.after)))
 
 
-def _by_place(late: Sequence[LateRank]) -> dict[tuple[int, str], LateRank]:
+def _by_place(late: Sequence[LateRankCost]) -> dict[tuple[int, str], LateRankCost]:
     return {(one.rank, one.stage): one for one in late if one.kind not in (MILD, UNSYNCED)}
 
 
-def _gpus(late: LateRank | None) -> float:
+def _gpus(late: LateRankCost | None) -> float:
     return (late.gpus_lost or 0.0) if late else 0.0

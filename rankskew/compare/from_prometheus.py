@@ -11,14 +11,7 @@ from rank_probe.judge.verdict import MILD, UNSYNCED
 from rankskew.client.fetch import Trouble
 from rankskew.client.prometheus import Prometheus, Sample, selector
 from rankskew.compare.periods import Period
-from rankskew.compare.side import (
-    BLOCKS,
-    RARE_STAGES,
-    Block,
-    LateRank,
-    Side,
-    pause_seconds,
-)
+from rankskew.compare.side import BLOCKS, RARE_STAGES, LateRankCost, Side, StepBlock, pause_seconds
 
 # The median of so many ranks is that of all, and Prometheus compares them in a second.
 MOST_RANKS: Final = 256
@@ -143,7 +136,7 @@ def last_period(
     return Period(found[0].value - window_seconds, found[0].value)
 
 
-def _late_ranks(job: _Job) -> list[LateRank] | None:
+def _late_ranks(job: _Job) -> list[LateRankCost] | None:
     """Return the late ranks of the period, None if nobody judged the job."""
     if not job.ask(JUDGED):
         return None
@@ -157,7 +150,7 @@ def _late_ranks(job: _Job) -> list[LateRank] | None:
     named = sorted(rank for rank, often in times.items() if often / looks >= LEAST_SHARE)
     cost = {int(each["rank"]): each.value for each in job.ask(CAUSED, named)} if named else {}
     return [
-        LateRank(
+        LateRankCost(
             rank=rank,
             peer_group=found["peer_group"],
             instance=found["instance"],
@@ -249,7 +242,7 @@ def _borders(readings: Readings) -> list[int]:
 
 def _blocks(
     readings: Readings, stages: Sequence[Mapping[str, float]], borders: Sequence[int]
-) -> list[Block]:
+) -> list[StepBlock]:
     """Return the blocks between *borders*; where a rank has several series, each counts a part."""
     copies, ranks = readings["copies"][0], readings["ranks"][0]
     blocks = []
@@ -264,7 +257,7 @@ def _blocks(
             for stage, value in stages[number].items():
                 in_stages[stage] += value * steps
         blocks.append(
-            Block(
+            StepBlock(
                 steps=now["steps"] / copies,
                 seconds=length,
                 stages=dict(in_stages),

@@ -10,9 +10,9 @@ from rank_probe.wire.stages import STAGES
 from rankskew.accounting.run import Step, account, kinds
 from rankskew.compare.side import (
     RARE_STAGES,
-    Block,
-    LateRank,
+    LateRankCost,
     Side,
+    StepBlock,
     in_blocks,
     pause_seconds,
 )
@@ -52,10 +52,10 @@ def _only(run: Run, numbers: Collection[int]) -> Run:
     return part
 
 
-def _block(steps: Sequence[Step], one: Replay) -> Block:
+def _block(steps: Sequence[Step], one: Replay) -> StepBlock:
     paid = account(steps, one.run.peer_groups)
     split = kinds(paid, one.named)
-    return Block(
+    return StepBlock(
         steps=len(steps),
         seconds=paid.seconds,
         stages={
@@ -67,13 +67,13 @@ def _block(steps: Sequence[Step], one: Replay) -> Block:
     )
 
 
-def _late(one: Replay) -> Iterator[LateRank]:
+def _late(one: Replay) -> Iterator[LateRankCost]:
     """Yield each rank that the judge names, with its cost as a mean over the whole side."""
     for finding in one.findings:
         for rank in finding.ranks:
             caused = one.found.caused.items() if one.found else ()
             seconds = sum(seconds for (who, _), seconds in caused if who == rank)
-            yield LateRank(
+            yield LateRankCost(
                 rank=rank,
                 peer_group=one.run.peer_groups[rank],
                 instance=instance(one.run.nodes[rank]),

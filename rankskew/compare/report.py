@@ -12,11 +12,11 @@ from rankskew.compare.comparison import (
     NO_WORSE,
     NO_WORSE_RATIO,
     WORSE,
-    Change,
     Comparison,
     LateChange,
+    QuantityChange,
 )
-from rankskew.compare.side import LateRank, Side
+from rankskew.compare.side import LateRankCost, Side
 from rankskew.compare.statistics import Interval
 
 EXIT_STATUS: Final = {IMPROVED: 0, NO_WORSE: 0, WORSE: 1, CANNOT_TELL: 2}
@@ -117,7 +117,7 @@ def _fate(one: LateChange) -> str:
     return f"{_gpus(one.before)} before, {_gpus(one.after)} after"
 
 
-def _gpus(late: LateRank | None) -> str:
+def _gpus(late: LateRankCost | None) -> str:
     if late is None or late.gpus_lost is None:
         return "late at an unknown cost"
     return f"{late.gpus_lost:.2f} GPUs lost"
@@ -156,7 +156,7 @@ def _rows(found: Comparison) -> Iterator[Row]:
             yield _ratio_row(f"{stage.name}, median rank", stage, _seconds)
 
 
-def _ratio_row(name: str, one: Change, show: Callable[[float], str]) -> Row:
+def _ratio_row(name: str, one: QuantityChange, show: Callable[[float], str]) -> Row:
     interval = "{} ({} to {})".format(*_numbers(one.ratio)) if one.ratio else ""
     return name, show(one.before), show(one.after), interval
 

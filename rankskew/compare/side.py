@@ -28,7 +28,7 @@ Step = TypeVar("Step")
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class StepBlock:
     """Consecutive *steps* and totals over them; what was not measured is None or lacks its key.
 
     *seconds* is their length and *stages* are the seconds of the median rank in each stage.
@@ -46,11 +46,11 @@ class Block:
 
 
 # What is read of a block, None if it was not measured.
-Reading = Callable[[Block], float | None]
+Reading = Callable[[StepBlock], float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class LateRank:
+class LateRankCost:
     """A rank that was late in *stage*, and the mean of the GPUs that it cost, None if unknown."""
 
     rank: int
@@ -74,8 +74,8 @@ class Side:
     begin: float
     end: float
     ranks: int
-    blocks: Sequence[Block]
-    late: Sequence[LateRank] | None = None
+    blocks: Sequence[StepBlock]
+    late: Sequence[LateRankCost] | None = None
     slowdown: float | None = None
     trouble: str | None = None
 

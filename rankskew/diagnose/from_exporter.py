@@ -9,12 +9,12 @@ from exporter.live.sentences import LineView, change_sentence
 from rankskew.client.access import ANYONE, Access
 from rankskew.client.fetch import Trouble
 from rankskew.client.fields import mapping, number, objects, text, whole
-from rankskew.diagnose.known import Known
+from rankskew.diagnose.job_facts import JobFacts
 from rankskew.diagnose.late import late_events
 from rankskew.diagnose.model import CannotTell, Finding, Place, Report
 from rankskew.diagnose.report import all_findings, report
-from rankskew.top.from_exporter import Seen, ask_all, merged, read_document
-from rankskew.top.model import NO_RANK, Job, no_such_job, several_jobs
+from rankskew.top.from_exporter import JobOnNode, ask_all, merged, read_document
+from rankskew.top.model import NO_RANK, JobStatus, no_such_job, several_jobs
 
 NO_HISTORY: Final = (
     "An exporter knows its own node, and nothing of earlier: a Prometheus with the rules has the "
@@ -28,7 +28,7 @@ Document = Mapping[str, Any]
 class Answer:
     """The jobs that one exporter sees, and its whole *document*."""
 
-    seen: list[Seen]
+    seen: list[JobOnNode]
     document: Document
 
 
@@ -40,17 +40,17 @@ def read_exporters(urls: Sequence[str], job_id: str | None, access: Access = ANY
     if not found:
         raise troubles[0]
     job = _one(merged(seen for each in found for seen in each.seen), job_id)
-    known = _known(job, [each.document for each in found])
-    findings, more = all_findings(known)
-    findings += _lost_gpus(known, [each.document for each in found])
+    facts = _job_facts(job, [each.document for each in found])
+    findings, more = all_findings(facts)
+    findings += _lost_gpus(facts, [each.document for each in found])
     findings += [Finding("slower", change_sentence(change)) for change in job.changes]
     at = max((each.at for answer in found for each in answer.seen), default=None)
-    told = report(known, ", ".join(urls), at, findings, more, late_events(job))
+    told = report(facts, ", ".join(urls), at, findings, more, late_events(job))
     history = (NO_HISTORY,) if findings else ()
     return replace(told, unjudged=(*history, *told.unjudged, *map(str, troubles)))
 
 
-def _one(jobs: Sequence[Job], job_id: str | None) -> Job:
+def _one(jobs: Sequence[JobStatus], job_id: str | None) -> JobStatus:
     if not jobs:
         raise CannotTell(NO_RANK)
     chosen = [job for job in jobs if job_id in (None, job.job_id)]
@@ -61,7 +61,7 @@ def _one(jobs: Sequence[Job], job_id: str | None) -> Job:
     return chosen[0]
 
 
-def _known(job: Job, documents: Sequence[Document]) -> Known:
+def _job_facts(job: JobStatus, documents: Sequence[Document]) -> JobFacts:
     said = [
         each
         for document in documents
@@ -70,7 +70,7 @@ def _known(job: Job, documents: Sequence[Document]) -> Known:
     ]
     judges = {text(mapping(each.get("verdict")).get("judge")) for each in said}
     waking = [each for each in job.late if each.wakes and each.gpus_lost > 0]
-    return Known(
+    return JobFacts(
         job,
         places={
             rank.rank: Place(rank.node, gpu=rank.gpu, gpu_uuid=rank.gpu_uuid, pid=rank.pid)
@@ -98,17 +98,17 @@ def _line(said: Document) -> LineView | None:
     return LineView(stage, place, share) if stage and place and share is not None else None
 
 
-def _lost_gpus(known: Known, documents: Sequence[Document]) -> Iterator[Finding]:
+def _lost_gpus(facts: JobFacts, documents: Sequence[Document]) -> Iterator[Finding]:
     """Yield a finding for each GPU of the job that does not answer."""
     for gpu in (each for document in documents for each in objects(document.get("gpus"))):
         ranks = [
             rank
             for each in objects(gpu.get("ranks"))
-            if each.get("job_id") == known.job.job_id
+            if each.get("job_id") == facts.job.job_id
             and (rank := whole(each.get("rank"))) is not None
         ]
         if gpu.get("up") is False and ranks:
-            place = known.place(ranks[0])
+            place = facts.place(ranks[0])
             yield Finding(
                 "gpu_lost",
                 f"The GPU of rank {ranks[0]} on {place.node or 'its node'} does not answer.",

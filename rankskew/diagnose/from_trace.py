@@ -16,7 +16,7 @@ from exporter.live.sentences import LateView, duration, listed
 from rank_probe.judge.verdict import MILD, NODE, PAUSES, UNSYNCED
 from rank_probe.wire.stages import STAGES, SYNC
 from rankskew.accounting.step import quantile
-from rankskew.diagnose.known import Known
+from rankskew.diagnose.job_facts import JobFacts
 from rankskew.diagnose.late import late_finding, mild
 from rankskew.diagnose.model import CannotTell, Event, Finding, Place, Report, ordered
 from rankskew.diagnose.report import report
@@ -25,7 +25,7 @@ from rankskew.replay.findings import CHANGE, OF_THE_JOB
 from rankskew.replay.findings import TraceFinding as Found
 from rankskew.replay.replay import Replay, replay
 from rankskew.replay.traces import Run, instance, read_traces, run_of
-from rankskew.top.model import Job
+from rankskew.top.model import JobStatus
 
 NO_HARDWARE = "A trace has no data on GPUs, nodes and processes, in which most causes show."
 
@@ -39,19 +39,19 @@ def read_trace(path: Path, job_id: str | None, scale: float = 1.0) -> Report:
     except UsageError as error:
         raise CannotTell(f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
     one = replay(run, scale)
-    known = _known(one)
+    facts = _job_facts(one)
     told = [found for found in one.findings if found.kind not in (MILD, CHANGE)]
-    findings = ordered([_finding(known, one, found) for found in told])
-    findings += not_judgeable(known) if known.reasons else []
+    findings = ordered([_finding(facts, one, found) for found in told])
+    findings += not_judgeable(facts) if facts.reasons else []
     unjudged = [*([NO_HARDWARE] if findings else []), *_left_out(one)]
     return replace(
-        report(known, str(path), None, findings, mild(known.job.late), _changes(one)),
+        report(facts, str(path), None, findings, mild(facts.job.late), _changes(one)),
         covers_seconds=one.seconds,
         unjudged=tuple(unjudged),
     )
 
 
-def _known(one: Replay) -> Known:
+def _job_facts(one: Replay) -> JobFacts:
     seconds = one.found.seconds if one.found else 0.0
     kinds = asdict(one.kinds) if one.kinds and one.synced and seconds else {}
     late_gpus: dict[int, dict[str, float]] = defaultdict(dict)
@@ -61,7 +61,7 @@ def _known(one: Replay) -> Known:
     state = _state(one)
     steps = f"{one.whole_steps} steps of {len(one.run.times)} ranks in {duration(one.seconds)}"
     is_even = state == states.HEALTHY and not one.findings
-    job = Job(
+    job = JobStatus(
         one.run.job_id,
         state=state,
         sentence=f"{steps}; no rank is late." if is_even else f"{steps}.",
@@ -74,7 +74,7 @@ def _known(one: Replay) -> Known:
         rank: Place(node=instance(node).partition(":")[0] or None)
         for rank, node in one.run.nodes.items()
     }
-    return Known(job, places, late_gpus=late_gpus, reasons=one.not_judgeable)
+    return JobFacts(job, places, late_gpus=late_gpus, reasons=one.not_judgeable)
 
 
 def _state(one: Replay) -> str:
@@ -88,14 +88,14 @@ def _state(one: Replay) -> str:
     return states.ROTATING if "rotating" in kinds else states.HEALTHY
 
 
-def _finding(known: Known, one: Replay, found: Found) -> Finding:
+def _finding(facts: JobFacts, one: Replay, found: Found) -> Finding:
     if found.kind in OF_THE_JOB:
         gpus = found.gpus_lost or 0.0
         finding = loss_finding(found.kind, gpus, len(one.run.times), found.stage)
         finding = replace(finding, peer_group=found.peer_group)
     else:
         late = _late(one, found)
-        finding = replace(late_finding(known, late), gpus_lost=found.gpus_lost)
+        finding = replace(late_finding(facts, late), gpus_lost=found.gpus_lost)
         if found.kind == UNSYNCED:
             finding = replace(finding, what="unsynced", sentence=next(mild(late)))
     until = None if found.cleared_s is None else one.seconds - found.cleared_s

@@ -11,10 +11,11 @@ from exporter.live.causes import CauseView
 from exporter.live.sentences import LateView, late_sentence, sentence
 from rank_probe.judge.verdict import NODE, UNSYNCED
 from rankskew.diagnose.advice import advice
-from rankskew.diagnose.known import Known
+from rankskew.diagnose.job_facts import JobFacts
 from rankskew.diagnose.model import Event, Finding, Place
 from rankskew.top import causes
-from rankskew.top.model import Job, few
+from rankskew.top.model import JobStatus
+from rankskew.wording import few
 
 # So many are told with all that is known of them.
 MOST_FINDINGS: Final = 5
@@ -24,22 +25,22 @@ MOST_MILD: Final = 3
 WORTH_MENDING: Final = 0.1
 
 
-def late_findings(known: Known) -> tuple[list[Finding], list[str]]:
+def late_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:
     """Return the late ranks and slow nodes, the costliest first, and who else is late."""
     together: dict[str, list[LateView]] = defaultdict(list)
-    for late in known.job.late:
+    for late in facts.job.late:
         if late.wakes:
-            node = known.place(late.rank).node if late.kind == NODE else None
+            node = facts.place(late.rank).node if late.kind == NODE else None
             together[f"node {node}" if node else f"rank {late.rank}"].append(late)
     found = sorted(together.items(), key=lambda each: -_cost(each[1]))
     least = WORTH_MENDING * _cost(found[0][1]) if found else 0.0
     told = [those for _, those in found[:MOST_FINDINGS] if _cost(those) >= least]
     rest = [name for name, _ in found[len(told) :]]
-    more = list(mild(known.job.late))
+    more = list(mild(facts.job.late))
     if rest:
         less = "They cost less: mend the above first, and look again."
         more.insert(0, f"Late as well: {few(rest)}. {less}")
-    return [late_finding(known, those) for those in told], more
+    return [late_finding(facts, those) for those in told], more
 
 
 def mild(late_ranks: Sequence[LateView]) -> Iterator[str]:
@@ -49,24 +50,24 @@ def mild(late_ranks: Sequence[LateView]) -> Iterator[str]:
         yield sentence(f"rank {late.rank} needs {late.ratio:.1%} more time than its peers, {why}.")
 
 
-def late_events(job: Job) -> Iterator[Event]:
+def late_events(job: JobStatus) -> Iterator[Event]:
     """Yield when the costliest ranks became slow, as far as that is known."""
     began = [late for late in job.late if late.wakes and late.late_for_seconds]
     for late in began[:MOST_EVENTS]:
         yield Event(late.late_for_seconds, f"Rank {late.rank} became slow in {late.stage}.")
 
 
-def late_finding(known: Known, those: Sequence[LateView]) -> Finding:
+def late_finding(facts: JobFacts, those: Sequence[LateView]) -> Finding:
     """Return what is known of a late rank, or of the late ranks of a node."""
     first = max(those, key=lambda late: late.gpus_lost)
     is_node = first.kind == NODE
-    place = known.place(first.rank)
+    place = facts.place(first.rank)
     stage = Counter(late.stage for late in those).most_common(1)[0][0]
     groups = {late.peer_group for late in those}
-    lines = [line for late in those for line in known.lines.get(late.rank, ())]
+    lines = [line for late in those for line in facts.lines.get(late.rank, ())]
     finding = Finding(
         what=UNKNOWN,
-        sentence=late_sentence(those, known.job.world_size or len(those)),
+        sentence=late_sentence(those, facts.job.world_size or len(those)),
         rank=None if is_node else first.rank,
         ranks=tuple(sorted(late.rank for late in those)),
         peer_group=groups.pop() or None if len(groups) == 1 else None,

@@ -24,18 +24,14 @@ def loss(kinds: Mapping[str, float], late: ByRank) -> Part:
     The cost of a late rank is a mean since it became late, that of its kind a mean of the last
     minute; so the ranks share what their kind costs in proportion to their own costs.
     """
+    in_order = [kind for kind in KINDS if kind in kinds] + sorted(kinds.keys() - KINDS.keys())
     parts = [
-        Part(_to(kind), kinds[kind], _ranks(kind, kinds[kind], late)) for kind in _in_order(kinds)
+        Part(
+            KINDS[kind].to if kind in KINDS else kind, kinds[kind], _ranks(kind, kinds[kind], late)
+        )
+        for kind in in_order
     ]
     return Part("lost", sum(kinds.values()), tuple(parts))
-
-
-def _to(kind: str) -> str:
-    return KINDS[kind].to if kind in KINDS else kind
-
-
-def _in_order(kinds: Mapping[str, float]) -> list[str]:
-    return [kind for kind in KINDS if kind in kinds] + sorted(kinds.keys() - KINDS.keys())
 
 
 def _ranks(kind: str, gpus: float, late: ByRank) -> tuple[Part, ...]:

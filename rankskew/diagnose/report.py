@@ -4,21 +4,21 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from rankskew.diagnose.advice import advice, filled, situations
-from rankskew.diagnose.known import Known
+from rankskew.diagnose.job_facts import JobFacts
 from rankskew.diagnose.late import late_findings
 from rankskew.diagnose.loss import loss
 from rankskew.diagnose.model import Event, Finding, Report, Step, ordered
 from rankskew.diagnose.situations import situation_findings, unjudged
 
 
-def all_findings(known: Known) -> tuple[list[Finding], list[str]]:
+def all_findings(facts: JobFacts) -> tuple[list[Finding], list[str]]:
     """Return what is wrong with a job, the costliest first, and who else is late."""
-    late, more = late_findings(known)
-    return ordered([*situation_findings(known), *late]), more
+    late, more = late_findings(facts)
+    return ordered([*situation_findings(facts), *late]), more
 
 
 def report(
-    known: Known,
+    facts: JobFacts,
     source: str,
     at_seconds: float | None,
     findings: Sequence[Finding],
@@ -26,7 +26,7 @@ def report(
     events: Iterable[Event],
 ) -> Report:
     """Return the report with those *findings*."""
-    job = known.job
+    job = facts.job
     return Report(
         source=source,
         job_id=job.job_id,
@@ -35,13 +35,13 @@ def report(
         sentence=job.sentence,
         at_seconds=at_seconds,
         world_size=job.world_size,
-        loss=loss(job.lost_by_kind, known.late_gpus) if job.lost_by_kind else None,
+        loss=loss(job.lost_by_kind, facts.late_gpus) if job.lost_by_kind else None,
         slowdown=job.slowdown,
-        gpu_hour_price=known.gpu_hour_price,
+        gpu_hour_price=facts.gpu_hour_price,
         findings=tuple(advised(each, job.job_id) for each in findings),
         more=tuple(more),
         events=tuple(sorted(events, key=lambda event: event.since_seconds)),
-        unjudged=tuple(unjudged(known)),
+        unjudged=tuple(unjudged(facts)),
     )
 
 

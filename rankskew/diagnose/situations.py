@@ -8,7 +8,7 @@ from exporter.live import states
 from exporter.live.sentences import MOST_NAMES, duration, listed
 from exporter.vocabulary.words import slow_at
 from rankskew.diagnose.advice import situations
-from rankskew.diagnose.known import Known
+from rankskew.diagnose.job_facts import JobFacts
 from rankskew.diagnose.model import Finding, Place
 
 MOST_NODES: Final = 3
@@ -24,30 +24,30 @@ LIMITS: Final = {
 NO_JOIN: Final = "no_join"
 
 
-def situation_findings(known: Known) -> Iterator[Finding]:
+def situation_findings(facts: JobFacts) -> Iterator[Finding]:
     """Yield what the state of the job says, and its losses without a late rank."""
-    state = known.job.state
+    state = facts.job.state
     if state == states.HUNG:
-        yield _hung(known)
+        yield _hung(facts)
     elif state == states.EXPORTER_DOWN:
-        for place in known.down[:MOST_NODES]:
+        for place in facts.down[:MOST_NODES]:
             said = (
                 f"The exporter at {place.shown} does not answer: nothing is known of its node now."
             )
             yield Finding("exporter_down", said, place=place)
     elif state == states.RANKS_MISSING:
-        yield from _missing(known)
+        yield from _missing(facts)
     elif state == states.STARTING:
-        yield _starting(known)
+        yield _starting(facts)
     elif state in (states.FINISHED, states.NO_PROBE):
-        yield Finding(state, known.job.sentence)
+        yield Finding(state, facts.job.sentence)
     elif state == states.NOT_JUDGEABLE:
-        yield from not_judgeable(known)
+        yield from not_judgeable(facts)
     for kind, name in LIMITS.items() if state not in PACELESS else ():
-        gpus = known.job.lost_by_kind.get(kind, 0.0)
-        if gpus > known.threshold(name) * known.ranks:
-            stage = max(known.rotating, key=lambda each: known.rotating[each], default=None)
-            yield loss_finding(kind, gpus, known.ranks, stage)
+        gpus = facts.job.lost_by_kind.get(kind, 0.0)
+        if gpus > facts.threshold(name) * facts.ranks:
+            stage = max(facts.rotating, key=lambda each: facts.rotating[each], default=None)
+            yield loss_finding(kind, gpus, facts.ranks, stage)
 
 
 def loss_finding(kind: str, gpus: float, ranks: float, stage: str | None) -> Finding:
@@ -64,30 +64,30 @@ def loss_finding(kind: str, gpus: float, ranks: float, stage: str | None) -> Fin
     return Finding(kind, said, gpus_lost=gpus, stage=stage, kind=kind)
 
 
-def not_judgeable(known: Known) -> Iterator[Finding]:
+def not_judgeable(facts: JobFacts) -> Iterator[Finding]:
     """Yield why the job cannot be judged."""
-    told = [reason for reason in known.reasons if reason in situations()]
+    told = [reason for reason in facts.reasons if reason in situations()]
     for reason in told:
         yield Finding(reason, f"The job cannot be judged: {situations()[reason].text}.")
     if not told:
-        yield Finding(NO_JOIN, known.job.sentence)
+        yield Finding(NO_JOIN, facts.job.sentence)
 
 
-def unjudged(known: Known) -> Iterator[str]:
+def unjudged(facts: JobFacts) -> Iterator[str]:
     """Say what of the job could not be judged, and why."""
-    for reason in known.reasons:
+    for reason in facts.reasons:
         entry = situations().get(reason)
         name = reason.replace("_", " ")
         yield f"Not judgeable ({name}): {entry.text if entry is not None else name}."
-    coverage = known.job.coverage
-    if coverage is not None and coverage < 0.995 and not known.reasons:
+    coverage = facts.job.coverage
+    if coverage is not None and coverage < 0.995 and not facts.reasons:
         yield f"Only {coverage:.0%} of the job's ranks and steps are judged."
-    if known.judge == "node":
+    if facts.judge == "node":
         yield "The ranks do not compare their steps: each is compared with those of its node only."
 
 
-def _hung(known: Known) -> Finding:
-    job = known.job
+def _hung(facts: JobFacts) -> Finding:
+    job = facts.job
     rank, stage = job.culprit or (None, None)
     alone = "hung_finished" if stage == "finished" else "hung"
     return Finding(
@@ -95,37 +95,37 @@ def _hung(known: Known) -> Finding:
         job.sentence,
         rank=rank,
         ranks=() if rank is None else (rank,),
-        place=Place() if rank is None else known.place(rank),
+        place=Place() if rank is None else facts.place(rank),
         stage=stage,
         gpus_lost=float(job.world_size or len(job.ranks)),
         since_seconds=job.since_seconds,
     )
 
 
-def _missing(known: Known) -> Iterator[Finding]:
+def _missing(facts: JobFacts) -> Iterator[Finding]:
     nodes: dict[str, list[int]] = defaultdict(list)
-    for rank in sorted(known.silent):
-        nodes[known.place(rank).shown or "its node"].append(rank)
+    for rank in sorted(facts.silent):
+        nodes[facts.place(rank).shown or "its node"].append(rank)
     for node, ranks in list(nodes.items())[:MOST_NODES]:
         more = f", nor have {len(ranks) - 1} more there" if len(ranks) > 1 else ""
         yield Finding(
             "ranks_silent",
-            f"Rank {ranks[0]} on {node} has not reported for {duration(known.silent[ranks[0]])}"
+            f"Rank {ranks[0]} on {node} has not reported for {duration(facts.silent[ranks[0]])}"
             f"{more}: dead, stopped, or unable to reach its exporter.",
             rank=ranks[0],
             ranks=tuple(ranks),
-            place=known.place(ranks[0]),
-            since_seconds=known.silent[ranks[0]],
+            place=facts.place(ranks[0]),
+            since_seconds=facts.silent[ranks[0]],
         )
-    if known.unprobed:
-        yield _unprobed(known)
+    if facts.unprobed:
+        yield _unprobed(facts)
     elif not nodes:
-        yield Finding("ranks_missing", known.job.sentence)
+        yield Finding("ranks_missing", facts.job.sentence)
 
 
-def _unprobed(known: Known) -> Finding:
-    ranks = sorted(known.unprobed)
-    place = known.place(ranks[0])
+def _unprobed(facts: JobFacts) -> Finding:
+    ranks = sorted(facts.unprobed)
+    place = facts.place(ranks[0])
     names = listed([str(rank) for rank in ranks[:MOST_NAMES]])
     more = f" and {len(ranks) - MOST_NAMES} more" if len(ranks) > MOST_NAMES else ""
     return Finding(
@@ -136,12 +136,12 @@ def _unprobed(known: Known) -> Finding:
     )
 
 
-def _starting(known: Known) -> Finding:
-    age, limit = known.age_seconds, known.threshold("start_seconds")
-    is_slow = known.job.alert is not None or (age is not None and age > limit)
+def _starting(facts: JobFacts) -> Finding:
+    age, limit = facts.age_seconds, facts.threshold("start_seconds")
+    is_slow = facts.job.alert is not None or (age is not None and age > limit)
     return Finding(
         "slow_start" if is_slow else "starting",
-        known.job.sentence,
-        place=next((known.place(rank.rank) for rank in known.job.ranks), Place()),
+        facts.job.sentence,
+        place=next((facts.place(rank.rank) for rank in facts.job.ranks), Place()),
         since_seconds=age,
     )

@@ -19,7 +19,7 @@ RULERS: Final[tuple[Ruler, ...]] = ("thanos", "mimir")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class RuleFormat:
     """What evaluates the rules: Prometheus, unless *ruler* says something else.
 
     *vmalert* before 1.92 refuses `keep_firing_for`.
@@ -29,7 +29,9 @@ class Wanted:
     ruler: Ruler | None = None
 
 
-def write_files(directory: Path, overwrite: bool = False, wanted: Wanted = Wanted()) -> list[Path]:
+def write_files(
+    directory: Path, overwrite: bool = False, wanted: RuleFormat = RuleFormat()
+) -> list[Path]:
     """Write everything bundled below *directory*, with the *wanted* rules; return the files.
 
     A file that is there already and differs is somebody's work: UsageError, unless *overwrite*;
@@ -53,7 +55,7 @@ def write_files(directory: Path, overwrite: bool = False, wanted: Wanted = Wante
     return list(contents)
 
 
-def _contents(wanted: Wanted) -> Iterator[tuple[Path, bytes]]:
+def _contents(wanted: RuleFormat) -> Iterator[tuple[Path, bytes]]:
     """Yield each file's place in the bundle, and what it holds."""
     for target, source in _files():
         if target.parent == RULES:

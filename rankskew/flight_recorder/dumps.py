@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from exporter.errors import UsageError, reading, reason
+from rankskew.client.fields import text
 
 # torch names a file by its rank: nccl_trace_rank_3, comm_lib_trace_rank_3; .json is our addition.
 NAME: Final = re.compile(r"(.*?)(\d+)(?:\.(?:json|pkl|pickle))?")
@@ -24,7 +25,7 @@ LONGEST: Final = 300
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RecordedOperation:
     """One operation as a rank recorded it.
 
     *group* is the name of its process group and *description* the user's. *number* counts the
@@ -41,7 +42,6 @@ class Entry:
     output_sizes: tuple[tuple[int, ...], ...]
     types: tuple[str, ...]
     finished: bool
-    created_nanoseconds: int
     frames: tuple[tuple[str, str, int], ...] = ()
 
 
@@ -51,7 +51,7 @@ class Dump:
 
     rank: int
     version: str
-    entries: tuple[Entry, ...]
+    entries: tuple[RecordedOperation, ...]
     members: Mapping[str, frozenset[int]]
 
 
@@ -86,7 +86,7 @@ def _read(file: Path, rank: int) -> Dump:
     try:
         found = json.loads(data) if data.lstrip()[:1] == b"{" else _Plain(io.BytesIO(data)).load()
         return _dump(rank, found)
-    except Refused as error:
+    except UnsafePickle as error:
         raise UsageError(f"{file} is refused: {error}") from error
     except (
         pickle.UnpicklingError,
@@ -103,7 +103,7 @@ def _read(file: Path, rank: int) -> Dump:
         raise UsageError(f"{file} is no dump of torch's flight recorder, or is cut off") from error
 
 
-class Refused(Exception):
+class UnsafePickle(Exception):
     """A pickle asks for more than plain data."""
 
 
@@ -111,10 +111,10 @@ class _Plain(pickle.Unpickler):
     """Unpickles dicts, lists, tuples, text and numbers, of which torch's dumps consist."""
 
     def find_class(self, module: str, name: str) -> Any:
-        raise Refused(f"it would run {module}.{name}, and a dump has plain data only")
+        raise UnsafePickle(f"it would run {module}.{name}, and a dump has plain data only")
 
     def persistent_load(self, pid: Any) -> Any:
-        raise Refused("it refers to data elsewhere, and a dump has plain data only")
+        raise UnsafePickle("it refers to data elsewhere, and a dump has plain data only")
 
 
 def _dump(rank: int, found: Mapping[str, Any]) -> Dump:
@@ -131,14 +131,14 @@ def _ranks(told: Any) -> frozenset[int]:
     return frozenset(int(rank) for rank in listed)
 
 
-def _entry(entry: Mapping[str, Any]) -> Entry:
+def _entry(entry: Mapping[str, Any]) -> RecordedOperation:
     group, description = entry["process_group"]
     is_p2p = bool(entry["is_p2p"])
     library, _, operation = _text(entry["profiling_name"]).rpartition(":")
     types = (*entry.get("input_dtypes", ()), *entry.get("output_dtypes", ()))
     # Only the NCCL backend notes when an operation starts and ends.
     finished = entry["state"] == "completed" or (library == "gloo" and bool(entry["retired"]))
-    return Entry(
+    return RecordedOperation(
         group=_text(group),
         description=_text(description),
         number=int(entry["p2p_seq_id" if is_p2p else "collective_seq_id"]),
@@ -148,7 +148,6 @@ def _entry(entry: Mapping[str, Any]) -> Entry:
         output_sizes=_sizes(entry["output_sizes"]),
         types=tuple(_text(each) for each in types),
         finished=finished,
-        created_nanoseconds=int(entry.get("time_created_ns") or 0),
         frames=tuple(
             (_text(frame["name"]), _text(frame["filename"]), int(frame["line"]))
             for frame in entry.get("frames") or ()
@@ -158,7 +157,7 @@ def _entry(entry: Mapping[str, Any]) -> Entry:
 
 def _text(told: Any) -> str:
     """Return *told* fit for a terminal: a dump may come from anybody."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(told)[:LONGEST])
+    return text(str(told)[:LONGEST]) or ""
 
 
 def _sizes(told: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from rankskew.flight_recorder.dumps import Dump, Entry
+from rankskew.flight_recorder.dumps import Dump, RecordedOperation
 from rankskew.flight_recorder.groups import Group
 
 MISSING, MISMATCH, STUCK = "missing", "mismatch", "stuck"
@@ -25,7 +25,7 @@ class At:
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class CollectiveFinding:
     """What is wrong in one group, at its collective *number*.
 
     *kind* is MISSING (*ranks* have not begun what *begun* have), MISMATCH (*ranks* have begun
@@ -52,15 +52,15 @@ class Finding:
 def finding(
     kind: str,
     group: Group,
-    entry: Entry,
+    entry: RecordedOperation,
     begun: Iterable[int],
     ranks: tuple[int, ...],
     without_dump: tuple[int, ...] = (),
     differences: tuple[str, ...] = (),
     last: tuple[At, ...] = (),
-) -> Finding:
+) -> CollectiveFinding:
     before = [each[entry.number - 1] for each in group.entries.values() if entry.number - 1 in each]
-    return Finding(
+    return CollectiveFinding(
         kind=kind,
         group=group.name,
         description=group.description,
@@ -83,14 +83,14 @@ def where(dump: Dump) -> At:
     return At(dump.rank, entry.operation, entry.number, group, entry.finished, line_of(entry))
 
 
-def described(entry: Entry) -> str:
+def described(entry: RecordedOperation) -> str:
     """Return the operation with its types and sizes: all_reduce of Float [8]."""
     kinds = "/".join(dict.fromkeys(entry.types))
     sizes = ", ".join(str(list(size)) for size in entry.input_sizes)
     return f"{entry.operation} of {kinds} {sizes}" if sizes else entry.operation
 
 
-def line_of(entry: Entry) -> str | None:
+def line_of(entry: RecordedOperation) -> str | None:
     """Return the innermost line outside torch; None if the dump has no stacks."""
     for name, file, line in entry.frames:
         if not any(part in file for part in TORCH):
@@ -98,6 +98,6 @@ def line_of(entry: Entry) -> str | None:
     return None
 
 
-def at_line(entry: Entry) -> str:
+def at_line(entry: RecordedOperation) -> str:
     line = line_of(entry)
     return "" if line is None else f", at {line}"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from rankskew.flight_recorder.dumps import Dump, Entry
+from rankskew.flight_recorder.dumps import Dump, RecordedOperation
 
 # The group of all ranks, as torch describes it.
 WORLD: Final = "default_pg"
@@ -18,12 +18,12 @@ class Group:
     description: str
     members: frozenset[int]
     # By rank and number.
-    entries: Mapping[int, Mapping[int, Entry]]
+    entries: Mapping[int, Mapping[int, RecordedOperation]]
 
 
 def groups_of(dumps: Sequence[Dump]) -> list[Group]:
     """Return the groups in which any rank has begun a collective."""
-    by_group: dict[tuple[str, str, frozenset[int]], dict[int, dict[int, Entry]]] = {}
+    by_group: dict[tuple[str, str, frozenset[int]], dict[int, dict[int, RecordedOperation]]] = {}
     named = {rank for dump in dumps for ranks in dump.members.values() for rank in ranks}
     world = frozenset(range(max(named | {dump.rank for dump in dumps}, default=-1) + 1))
     for dump in dumps:

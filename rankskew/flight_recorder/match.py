@@ -4,12 +4,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final
 
-from rankskew.flight_recorder.dumps import Dump, Entry
+from rankskew.flight_recorder.dumps import Dump, RecordedOperation
 from rankskew.flight_recorder.finding import (
     MISMATCH,
     MISSING,
     STUCK,
-    Finding,
+    CollectiveFinding,
     at_line,
     described,
     finding,
@@ -32,7 +32,7 @@ ANY_SIZE: Final = (
 )
 
 
-def findings(dumps: Sequence[Dump]) -> list[Finding]:
+def findings(dumps: Sequence[Dump]) -> list[CollectiveFinding]:
     """Return what is wrong in each group, the likely root first.
 
     A rank that is missing in one group because it waits in another is a victim there.
@@ -47,7 +47,7 @@ def findings(dumps: Sequence[Dump]) -> list[Finding]:
     return sorted(found, key=lambda each: _place(each, waiting))
 
 
-def _place(found: Finding, waiting: set[int]) -> tuple[int, int]:
+def _place(found: CollectiveFinding, waiting: set[int]) -> tuple[int, int]:
     """Return the place of what was *found*: what explains others comes first."""
     if found.kind == MISMATCH:
         return 0, found.number
@@ -63,7 +63,7 @@ def _begun_by_all(group: Group) -> int:
     return min(max(entries) for entries in group.entries.values())
 
 
-def _mismatch(group: Group) -> Finding | None:
+def _mismatch(group: Group) -> CollectiveFinding | None:
     upto = _begun_by_all(group)
     since = max(min(entries) for entries in group.entries.values())
     for number in range(since, upto + 1):
@@ -87,7 +87,7 @@ def _mismatch(group: Group) -> Finding | None:
     return None
 
 
-def _missing(group: Group, dumps: Sequence[Dump]) -> Finding | None:
+def _missing(group: Group, dumps: Sequence[Dump]) -> CollectiveFinding | None:
     have = {dump.rank for dump in dumps}
     dumped = group.members & have
     # A member without entries here has begun nothing; or its buffer was too small for them.
@@ -124,7 +124,7 @@ def _missing(group: Group, dumps: Sequence[Dump]) -> Finding | None:
     )
 
 
-def _stuck(group: Group) -> Finding | None:
+def _stuck(group: Group) -> CollectiveFinding | None:
     last = _begun_by_all(group)
     at = {rank: entries[last] for rank, entries in group.entries.items() if last in entries}
     unfinished = tuple(sorted(rank for rank, entry in at.items() if not entry.finished))
@@ -134,7 +134,7 @@ def _stuck(group: Group) -> Finding | None:
     return finding(STUCK, group, first, begun=sorted(at), ranks=unfinished)
 
 
-def _shape(entry: Entry) -> tuple[object, ...]:
+def _shape(entry: RecordedOperation) -> tuple[object, ...]:
     """Return what must be the same on all ranks."""
     name = entry.operation.lower().lstrip("_")
     if name.startswith(ANY_SIZE):

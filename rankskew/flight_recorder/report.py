@@ -5,12 +5,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, Final
 
-from exporter.live.sentences import listed, sentence
+from exporter.live.sentences import sentence
 from rankskew.flight_recorder.dumps import Dump
-from rankskew.flight_recorder.finding import MISMATCH, MISSING, Finding
+from rankskew.flight_recorder.finding import MISMATCH, MISSING, CollectiveFinding
+from rankskew.wording import named_ranks
 
-# Named one by one; more ranks are counted.
-MOST_RANKS: Final = 8
 NOTHING: Final = "Nothing is wrong: the ranks have begun the same collectives, and finished them."
 PARTIAL: Final = "Nothing is wrong in these dumps, but {missing} left none, so nobody can tell."
 VICTIM: Final = "What follows may be its consequence:"
@@ -23,20 +22,20 @@ def untold(dumps: Sequence[Dump]) -> list[int]:
     return sorted((named | set(range(max(have, default=-1) + 1))) - have)
 
 
-def as_text(dumps: Sequence[Dump], found: Sequence[Finding]) -> str:
+def as_text(dumps: Sequence[Dump], found: Sequence[CollectiveFinding]) -> str:
     """Return the report for people, the likely root first."""
     entries = sum(len(dump.entries) for dump in dumps)
     lines = [f"{len(dumps)} dumps with {entries} operations."]
     if not found:
         missing = untold(dumps)
-        lines.append(PARTIAL.format(missing=_ranks(missing)) if missing else NOTHING)
+        lines.append(PARTIAL.format(missing=named_ranks(missing)) if missing else NOTHING)
     for place, each in enumerate(found):
         lines += ["", *([VICTIM] if place == 1 else []), _headline(each)]
         lines += [f"  {line}" for line in _details(each)]
     return "\n".join(lines)
 
 
-def as_json(dumps: Sequence[Dump], found: Sequence[Finding]) -> str:
+def as_json(dumps: Sequence[Dump], found: Sequence[CollectiveFinding]) -> str:
     """Return the same as one JSON document."""
     said: dict[str, Any] = {
         "dumps": [dump.rank for dump in dumps],
@@ -46,31 +45,31 @@ def as_json(dumps: Sequence[Dump], found: Sequence[Finding]) -> str:
     return json.dumps(said, indent=2)
 
 
-def _headline(found: Finding) -> str:
+def _headline(found: CollectiveFinding) -> str:
     what = f"{found.operation} {found.number} in group {_group(found)}"
     if found.kind == MISMATCH:
-        return sentence(f"{_ranks(found.ranks)} began something else than {what}.")
+        return sentence(f"{named_ranks(found.ranks)} began something else than {what}.")
     if found.kind == MISSING:
-        begun = f"{_ranks(found.begun)} {_wait(found.begun)} in {what}"
+        begun = f"{named_ranks(found.begun)} {_wait(found.begun)} in {what}"
         return sentence(f"{begun}; {' and '.join(_absent(found))}.")
     if set(found.ranks) == set(found.begun):
         return (
             f"All ranks are in {what}, and none has finished it: look at the network between them."
         )
     return sentence(
-        f"all ranks have begun {what}, but {_ranks(found.ranks)} {_have(found.ranks)} "
+        f"all ranks have begun {what}, but {named_ranks(found.ranks)} {_have(found.ranks)} "
         "not finished it."
     )
 
 
-def _absent(found: Finding) -> Iterator[str]:
+def _absent(found: CollectiveFinding) -> Iterator[str]:
     if found.ranks:
-        yield f"{_ranks(found.ranks)} {_have(found.ranks)} not begun it"
+        yield f"{named_ranks(found.ranks)} {_have(found.ranks)} not begun it"
     if found.without_dump:
-        yield f"{_ranks(found.without_dump)} left no dump"
+        yield f"{named_ranks(found.without_dump)} left no dump"
 
 
-def _details(found: Finding) -> Iterator[str]:
+def _details(found: CollectiveFinding) -> Iterator[str]:
     if found.sizes:
         yield f"{found.operation} {found.sizes}"
     if found.line is not None:
@@ -84,15 +83,8 @@ def _details(found: Finding) -> Iterator[str]:
         yield f"before it, all ranks agreed on {found.agreed}"
 
 
-def _group(found: Finding) -> str:
+def _group(found: CollectiveFinding) -> str:
     return f"{found.group} ({found.description})" if found.description else found.group
-
-
-def _ranks(ranks: Sequence[int]) -> str:
-    names = [str(rank) for rank in ranks[:MOST_RANKS]]
-    if len(ranks) > MOST_RANKS:
-        names.append(f"{len(ranks) - MOST_RANKS} more")
-    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed(names)}"
 
 
 def _have(ranks: Sequence[int]) -> str:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from rankskew.flight_recorder.dumps import Dump, Entry
-from rankskew.flight_recorder.finding import MISSING, Finding, line_of, where
+from rankskew.flight_recorder.dumps import Dump, RecordedOperation
+from rankskew.flight_recorder.finding import MISSING, CollectiveFinding, line_of, where
 
 # torch names them by the ranks within the group: "send 1->2", "recv 2<-1".
 NAME: Final = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)")
@@ -14,9 +14,9 @@ NAME: Final = re.compile(r"(send|recv) (\d+)(->|<-)(\d+)")
 Way = tuple[str, bool, int, int]
 
 
-def unmatched(dumps: Sequence[Dump]) -> list[Finding]:
+def unmatched(dumps: Sequence[Dump]) -> list[CollectiveFinding]:
     """Return the transfers that a rank waits for while the other rank has not begun its side."""
-    waiting: dict[Way, tuple[Dump, Entry]] = {}
+    waiting: dict[Way, tuple[Dump, RecordedOperation]] = {}
     for dump in dumps:
         for way, entry in _unfinished(dump):
             waiting.setdefault(way, (dump, entry))
@@ -31,7 +31,7 @@ def unmatched(dumps: Sequence[Dump]) -> list[Finding]:
     return found
 
 
-def _unfinished(dump: Dump) -> Iterator[tuple[Way, Entry]]:
+def _unfinished(dump: Dump) -> Iterator[tuple[Way, RecordedOperation]]:
     for entry in dump.entries:
         name = NAME.fullmatch(entry.operation)
         if entry.is_p2p and not entry.finished and name is not None:
@@ -43,8 +43,10 @@ def _unfinished(dump: Dump) -> Iterator[tuple[Way, Entry]]:
             yield (entry.group, is_send, *((mine, other) if is_send else (other, mine))), entry
 
 
-def _found(entry: Entry, begun: int, other: int, dump: Dump | None) -> Finding:
-    return Finding(
+def _found(
+    entry: RecordedOperation, begun: int, other: int, dump: Dump | None
+) -> CollectiveFinding:
+    return CollectiveFinding(
         kind=MISSING,
         group=entry.group,
         description=entry.description,

@@ -4,18 +4,18 @@ from collections.abc import Collection, Iterator, Sequence
 from datetime import timedelta
 from typing import Final
 
-from exporter.live.sentences import is_slower, listed
+from exporter.live.sentences import is_slower
 from exporter.vocabulary.words import slow_at
 from rankskew.accounting.run import Account, Kinds
 from rankskew.replay.findings import TraceFinding
 from rankskew.replay.replay import Replay
+from rankskew.wording import counted, named_ranks
 
 # Below this share of the whole loss, the loss that a rank causes in a stage is noise.
 SMALLEST_PART: Final = 0.01
 # How many of the ranks that are late in turn get a line each.
 MOST_IN_TURN: Final = 5
 MOST_STRETCHES: Final = 8
-MOST_RANKS: Final = 8
 
 
 def report(replays: Sequence[Replay]) -> str:
@@ -24,7 +24,7 @@ def report(replays: Sequence[Replay]) -> str:
 
 
 def _report(one: Replay) -> Iterator[str]:
-    steps, ranks = _count(one.whole_steps, "step"), _count(len(one.run.times), "rank")
+    steps, ranks = counted(one.whole_steps, "step"), counted(len(one.run.times), "rank")
     yield (
         f"job {one.run.job_id}, attempt {one.run.attempt}: {steps} of {ranks} in "
         f"{_clock(one.seconds)}{_stretched(one.scale)}"
@@ -39,8 +39,8 @@ def _report(one: Replay) -> Iterator[str]:
         yield f"  not judgeable: {', '.join(one.not_judgeable)}"
     if one.named and is_slower(one.slowdown):
         yield (
-            f"  slowdown: {one.slowdown:.3f} times what it would take with {_ranks(one.named)} "
-            f"as fast as {'its' if len(one.named) == 1 else 'their'} peers"
+            f"  slowdown: {one.slowdown:.3f} times what it would take with "
+            f"{named_ranks(one.named)} as fast as {'its' if len(one.named) == 1 else 'their'} peers"
         )
     if one.found is None or one.kinds is None:
         yield "  no step has all ranks, so the loss is not known"
@@ -54,13 +54,13 @@ def _report(one: Replay) -> Iterator[str]:
 
 def _stretches(one: Replay) -> Iterator[str]:
     if one.left_out:
-        yield f"  {_ranks(one.left_out)} left out: too few rows to judge"
+        yield f"  {named_ranks(one.left_out)} left out: too few rows to judge"
     if len(one.stretches) > 1:
         yield "  ranks come and go; each period with the same ranks is judged separately:"
         for part in one.stretches[:MOST_STRETCHES]:
             yield (
-                f"    {_period(part.begin, part.end)}: {_count(len(part.steps), 'step')} of "
-                f"{_count(len(part.ranks), 'rank')}"
+                f"    {_period(part.begin, part.end)}: {counted(len(part.steps), 'step')} of "
+                f"{counted(len(part.ranks), 'rank')}"
             )
         if len(one.stretches) > MOST_STRETCHES:
             yield f"    and {len(one.stretches) - MOST_STRETCHES} more"
@@ -90,7 +90,7 @@ def _words(finding: TraceFinding) -> str:
         case "common":
             return "all ranks wait for communication"
         case "node":
-            return f"{finding.instance} is slow {doing}, by {more}: {_ranks(finding.ranks)}"
+            return f"{finding.instance} is slow {doing}, by {more}: {named_ranks(finding.ranks)}"
         case "pauses":
             return f"{who} pauses now and then {doing}, for {more} of its time"
         case "mild":
@@ -137,7 +137,7 @@ def _groups(found: Account, peer_groups: dict[int, str]) -> Iterator[str]:
         waited = sum(found.waited[rank] for rank in ranks)
         least = min(ranks, key=lambda rank: found.waited[rank])
         yield (
-            f"  peer group {name}: {_count(len(ranks), 'rank')} waited {_cost(waited, found)} "
+            f"  peer group {name}: {counted(len(ranks), 'rank')} waited {_cost(waited, found)} "
             f"for the slowest; rank {least} the least, {found.waited[least]:.2f} s"
         )
 
@@ -152,17 +152,6 @@ def _period(begin: float, end: float | None) -> str:
 
 def _clock(seconds: float) -> str:
     return str(timedelta(seconds=round(seconds)))
-
-
-def _ranks(ranks: Collection[int]) -> str:
-    names = [str(rank) for rank in sorted(ranks)]
-    if len(names) > MOST_RANKS:
-        names = [*names[:MOST_RANKS], f"{len(names) - MOST_RANKS} more"]
-    return f"rank{'s' * (len(ranks) > 1)} {listed(names)}"
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _stretched(scale: float) -> str:

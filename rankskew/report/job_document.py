@@ -131,7 +131,7 @@ def _exactness(job: JobReport) -> Section:
     step = length(job.times.step_seconds)
     lines = [
         f"Read every {step}: begin and end of the job, a hang or an incident are known to within "
-        f"{step} each.",
+        f"{step} each."
     ]
     if job.is_counted:
         gauge = job.gauge_seconds / HOUR_SECONDS

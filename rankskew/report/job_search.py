@@ -7,10 +7,10 @@ from exporter.errors import StartError
 from rankskew.client.prometheus import Prometheus, selector
 from rankskew.report.history import Grid, PastSeries, grid
 from rankskew.report.times import Span, show
+from rankskew.wording import few
 
 # The search for the job takes one query.
 SEARCH_POINTS: Final = 1_000
-MOST_NAMES: Final = 20
 BEATING: Final = "job:rankskew_ranks_beating:sum"
 SAME_RANK: Final = "on (cluster, job_id, rank, instance)"
 
@@ -87,5 +87,4 @@ def _none(prometheus: Prometheus, job_id: str, cluster: str | None, span: Span) 
     if not names:
         there = "" if cluster is None else f" in cluster {cluster!r}"
         return f"no job was seen{there} {where}; rankskew report --shadow says what was recorded"
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"there was no job {job_id!r} {where}; there were: {', '.join(names[:MOST_NAMES])}{more}"
+    return f"there was no job {job_id!r} {where}; there were: {few(names)}"

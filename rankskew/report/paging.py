@@ -28,7 +28,7 @@ class Inhibition:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class PagerMessage:
     """One message: the alerts of one job that fired together, and when."""
 
     cluster: str
@@ -52,7 +52,7 @@ def sent(fired: Sequence[Firing]) -> list[Firing]:
     return [Firing(each.labels, spans) for each, spans in zip(fired, left, strict=True)]
 
 
-def pages(told: Sequence[Firing], gap_seconds: float) -> list[Page]:
+def pages(told: Sequence[Firing], gap_seconds: float) -> list[PagerMessage]:
     """Return the pages for what was *told*: one for each job while any of its alerts fires."""
     groups: dict[tuple[str, str], list[Firing]] = defaultdict(list)
     for each in told:
@@ -60,7 +60,7 @@ def pages(told: Sequence[Firing], gap_seconds: float) -> list[Page]:
             group = each.labels.get("cluster", ""), each.labels.get("job_id", "")
             groups[group].append(each)
     found = [
-        Page(*group, whole, _worst(those, whole))
+        PagerMessage(*group, whole, _worst(those, whole))
         for group, those in groups.items()
         for whole in merged((span for each in those for span in each.spans), gap_seconds)
     ]

@@ -12,7 +12,7 @@ from rankskew.report.coverage import PeriodCoverage, Rules, read_coverage, read_
 from rankskew.report.document import MONEY, Document, Section
 from rankskew.report.history import Grid, PastSeries, grid
 from rankskew.report.incidents import SEVERITIES
-from rankskew.report.paging import Page, pages
+from rankskew.report.paging import PagerMessage, pages
 from rankskew.report.reported import NAMES, ReportedIncident, read_incidents
 from rankskew.report.times import (
     DAY_SECONDS,
@@ -25,6 +25,7 @@ from rankskew.report.times import (
     money,
     show,
 )
+from rankskew.wording import counted
 
 # GPUs come and go slowly: so many looks are enough.
 WATCHED_POINTS: Final = 2_000
@@ -47,7 +48,7 @@ class Shadow:
     rules: Rules
     coverage: PeriodCoverage
     incidents: Sequence[ReportedIncident]
-    pages: Sequence[Page]
+    pages: Sequence[PagerMessage]
     gpu_hours: float | None
     broken_lines: Sequence[int]
 
@@ -111,7 +112,7 @@ def shadow_document(shadow: Shadow, show_all: bool) -> Document:
 def _summary(shadow: Shadow) -> Iterator[str]:
     rate = shadow.per_week(len(shadow.pages))
     yield (
-        f"{_count(len(shadow.incidents), 'incident')}; {_count(len(shadow.pages), 'page')} would "
+        f"{counted(len(shadow.incidents), 'incident')}; {counted(len(shadow.pages), 'page')} would "
         f"have been sent{'' if rate is None else f', {rate:.1f} a week'}."
     )
     lost, dollars = _sums(shadow.incidents)
@@ -133,10 +134,6 @@ def _summary(shadow: Shadow) -> Iterator[str]:
             f"were right, {found.ratio:.0%} (95 % interval {low:.0%} to {high:.0%}); "
             f"{found.unsure} unsure, {found.unjudged} not judged."
         )
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'s' * (number != 1)}"
 
 
 def _precision(those: Sequence[ReportedIncident]) -> Precision:

@@ -14,7 +14,7 @@ from exporter.vocabulary.words import cause_in_short
 from rank_probe.judge.verdict import NODE
 from rankskew.client.fields import mapping, number, objects, text
 from rankskew.client.prometheus import Prometheus, Sample, Series
-from rankskew.top.model import Job
+from rankskew.top.model import JobStatus
 
 # A late rank has one of the first two, and a figure of its own and one of its peers, or none.
 INFO: Final = "rankskew_late_cause_info"
@@ -115,7 +115,7 @@ def of_node(late: Sequence[LateView]) -> CauseView | None:
     return max(causes, key=lambda each: often[each.cause], default=None)
 
 
-def explained(job: Job) -> Job:
+def explained(job: JobStatus) -> JobStatus:
     """Return *job* with the cause of its costliest late rank, and what to do about it first."""
     rank = None if job.culprit is None or job.state == HUNG else job.culprit[0]
     first = next((each for each in job.late if each.rank == rank), None)

@@ -14,7 +14,16 @@ from rankskew.client.access import ANYONE, Access
 from rankskew.client.fetch import Trouble, get_json
 from rankskew.client.fields import label, mapping, number, numbers, objects, text, texts, whole
 from rankskew.top import causes
-from rankskew.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, Rank, in_order, no_such_job
+from rankskew.top.model import (
+    NO_RANK,
+    STATES,
+    UNKNOWN,
+    FleetStatus,
+    JobStatus,
+    Rank,
+    in_order,
+    no_such_job,
+)
 from rankskew.top.ranks import holds_up, worth_a_row
 
 Read = TypeVar("Read")
@@ -29,16 +38,16 @@ SAYS_LITTLE: Final = (states.STARTING, states.FINISHED, states.NO_PROBE, UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class JobOnNode:
     """A *job* with all its ranks on one node, *at* a time of that node's clock."""
 
-    job: Job
+    job: JobStatus
     at: float
 
 
 def read_exporters(
     urls: Sequence[str], job_id: str | None = None, access: Access = ANYONE
-) -> Fleet:
+) -> FleetStatus:
     """Return what the exporters at *urls* show together; what one cannot say is a trouble."""
     found = ask_all(urls, read_document, access)
     troubles = _few([str(each) for each in found if isinstance(each, Trouble)])
@@ -51,7 +60,7 @@ def read_exporters(
         troubles += [] if chosen else [no_such_job(job_id, jobs)]
         jobs = chosen
     focus = _focused(jobs[0]) if len(jobs) == 1 else None
-    return Fleet(", ".join(urls), jobs, troubles, focus, time.time())
+    return FleetStatus(", ".join(urls), jobs, troubles, focus, time.time())
 
 
 def _few(troubles: Sequence[str]) -> list[str]:
@@ -62,7 +71,7 @@ def _few(troubles: Sequence[str]) -> list[str]:
     return [*troubles[: MOST_TROUBLES - 1], f"{others} more exporters cannot be read either."]
 
 
-def _focused(job: Job) -> Job:
+def _focused(job: JobStatus) -> JobStatus:
     shown, left_out = worth_a_row(job.ranks, job.state)
     return replace(job, ranks=shown, ranks_left_out=left_out)
 
@@ -93,7 +102,7 @@ def ask_all(
     return answers
 
 
-def read_document(document: Any, url: str) -> list[Seen]:
+def read_document(document: Any, url: str) -> list[JobOnNode]:
     """Return the jobs in the live summary of the exporter at *url*; raises Trouble if it is none.
 
     Fields that an earlier exporter lacks are None.
@@ -105,18 +114,18 @@ def read_document(document: Any, url: str) -> list[Seen]:
     node = text(document.get("host")) or urlsplit(url).netloc
     at = number(document.get("timestamp_seconds")) or 0.0
     jobs = [_job(each, node) for each in objects(document["jobs"])]
-    return [Seen(job, at) for job in jobs if job is not None]
+    return [JobOnNode(job, at) for job in jobs if job is not None]
 
 
-def merged(seen: Iterable[Seen]) -> list[Job]:
+def merged(seen: Iterable[JobOnNode]) -> list[JobStatus]:
     """Return each job once, with the most telling verdict and the ranks of all nodes."""
-    by_id: dict[str, list[Seen]] = {}
+    by_id: dict[str, list[JobOnNode]] = {}
     for each in seen:
         by_id.setdefault(each.job.job_id, []).append(each)
     return [_merge(each) for each in by_id.values()]
 
 
-def _merge(seen: Sequence[Seen]) -> Job:
+def _merge(seen: Sequence[JobOnNode]) -> JobStatus:
     """All nodes repeat one verdict, so the newest counts, unless a node sees that ranks are gone.
 
     The node with the late or stuck rank can say more about it than the others.
@@ -134,20 +143,20 @@ def _merge(seen: Sequence[Seen]) -> Job:
     return replace(told, ranks=ranks, ranks_seen=len(ranks), steps=steps)
 
 
-def _with_causes(job: Job, late: Sequence[LateView]) -> Job:
+def _with_causes(job: JobStatus, late: Sequence[LateView]) -> JobStatus:
     """Return *job* with the causes of its late ranks, each of which only its own node knows."""
     known = {each.rank: each.cause for each in late if each.cause is not None}
     those = [replace(each, cause=known.get(each.rank)) for each in job.late]
     return causes.explained(replace(job, late=those))
 
 
-def _weight(job: Job) -> int:
+def _weight(job: JobStatus) -> int:
     if job.state in (states.HUNG, states.RANKS_MISSING):
         return 4 - STATES.index(job.state)
     return 0 if job.state in SAYS_LITTLE else 1
 
 
-def _names_here(job: Job) -> int:
+def _names_here(job: JobStatus) -> int:
     stuck = job.state == states.HUNG and job.culprit is not None
     return stuck + sum(late.is_here for late in job.late)
 
@@ -156,7 +165,7 @@ def _age(rank: Rank) -> float:
     return rank.report_age_seconds or 0.0
 
 
-def _job(said: Mapping[str, Any], node: str) -> Job | None:
+def _job(said: Mapping[str, Any], node: str) -> JobStatus | None:
     job_id = text(said.get("job_id"))
     if job_id is None:
         return None
@@ -172,7 +181,7 @@ def _job(said: Mapping[str, Any], node: str) -> Job | None:
     if state == states.HUNG:
         lost = {"hung": float(world_size or len(ranks))}
     changes = map(_change, objects(verdict.get("changes")))
-    return Job(
+    return JobStatus(
         job_id=job_id,
         state=state,
         sentence=text(verdict.get("sentence")) or "",

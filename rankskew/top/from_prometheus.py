@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from exporter.live.sentences import LateView
@@ -12,10 +12,18 @@ from rankskew.client.fetch import Trouble
 from rankskew.client.names import with_names
 from rankskew.client.prometheus import Prometheus, Sample, selector
 from rankskew.top import causes
-from rankskew.top.model import NO_RANK, STATES, UNKNOWN, Fleet, Job, in_order, no_such_job
+from rankskew.top.model import (
+    NO_RANK,
+    STATES,
+    UNKNOWN,
+    FleetStatus,
+    JobStatus,
+    in_order,
+    no_such_job,
+)
 from rankskew.top.prometheus_ranks import with_ranks
 from rankskew.top.ranks import MOST_RANKS
-from rankskew.top.told import told
+from rankskew.top.state_sentence import state_sentence
 
 # Each has a few series per job, however many ranks that has.
 JOB_SERIES: Final = (
@@ -44,7 +52,7 @@ NO_EXPORTER: Final = (
 
 
 @dataclass(slots=True)
-class Found:
+class JobSamples:
     """What the answers say of one job, by series."""
 
     samples: dict[str, list[Sample]] = field(default_factory=lambda: defaultdict(list))
@@ -61,30 +69,32 @@ class Found:
 
 def read_prometheus(
     url: str, cluster: str | None = None, job_id: str | None = None, access: Access = ANYONE
-) -> Fleet:
+) -> FleetStatus:
     """Return what the Prometheus at *url* knows; if it cannot tell, the fleet has a trouble."""
     return ask(Prometheus(url, access=access), cluster, job_id)
 
 
-def ask(prometheus: Prometheus, cluster: str | None = None, job_id: str | None = None) -> Fleet:
+def ask(
+    prometheus: Prometheus, cluster: str | None = None, job_id: str | None = None
+) -> FleetStatus:
     """Return what *prometheus* knows, as read_prometheus does."""
     url = prometheus.url
     try:
         jobs = in_order(_jobs(prometheus, cluster))
         if not jobs:
-            return Fleet(url, troubles=[_why_none(prometheus, cluster)])
+            return FleetStatus(url, troubles=[_why_none(prometheus, cluster)])
         trouble = None if job_id is None else _trouble(job_id, jobs)
         if trouble is not None:
-            return Fleet(url, troubles=[trouble], timestamp_seconds=prometheus.now)
+            return FleetStatus(url, troubles=[trouble], timestamp_seconds=prometheus.now)
         shown = [job for job in jobs if job_id in (None, job.job_id)]
         focus = with_ranks(prometheus, shown[0]) if len(shown) == 1 else None
     except Trouble as trouble:
-        return Fleet(url, troubles=[str(trouble)])
+        return FleetStatus(url, troubles=[str(trouble)])
     troubles = [NO_STATES] if all(job.state == UNKNOWN for job in jobs) else []
-    return Fleet(url, [focus] if focus else shown, troubles, focus, prometheus.now)
+    return FleetStatus(url, [focus] if focus else shown, troubles, focus, prometheus.now)
 
 
-def _trouble(job_id: str, jobs: Sequence[Job]) -> str | None:
+def _trouble(job_id: str, jobs: Sequence[JobStatus]) -> str | None:
     clusters = [job.cluster for job in jobs if job.job_id == job_id]
     if not clusters:
         return no_such_job(job_id, jobs)
@@ -102,7 +112,7 @@ def _why_none(prometheus: Prometheus, cluster: str | None) -> str:
     return NO_EXPORTER if cluster is None else f"No exporter has the label cluster={cluster!r}."
 
 
-def _jobs(prometheus: Prometheus, cluster: str | None) -> list[Job]:
+def _jobs(prometheus: Prometheus, cluster: str | None) -> list[JobStatus]:
     where = selector(cluster=cluster)
     own = prometheus.query(f'{{__name__=~"{JOB_SERIES}",{where}}}'.replace(",}", "}"))
     late = prometheus.query(_of_costliest(LATE_SERIES, where))
@@ -120,19 +130,19 @@ def _of_costliest(series: str, where: str) -> str:
     return f"{own} and on (cluster, job_id, rank, instance) {costliest}"
 
 
-def _by_job(samples: Iterable[Sample]) -> dict[tuple[str, str], Found]:
-    found: dict[tuple[str, str], Found] = defaultdict(Found)
+def _by_job(samples: Iterable[Sample]) -> dict[tuple[str, str], JobSamples]:
+    found: dict[tuple[str, str], JobSamples] = defaultdict(JobSamples)
     for sample in samples:
         if sample["job_id"]:
             found[sample["cluster"], sample["job_id"]].samples[sample.name].append(sample)
     return found
 
 
-def _job(cluster: str, job_id: str, found: Found, now: float) -> Job:
+def _job(cluster: str, job_id: str, found: JobSamples, now: float) -> JobStatus:
     late = _late(found, now)
     state = _state(found)
     world_size = found.value("job:rankskew_world_size:max")
-    job = Job(
+    job = JobStatus(
         job_id=job_id,
         cluster=cluster,
         state=state,
@@ -148,20 +158,21 @@ def _job(cluster: str, job_id: str, found: Found, now: float) -> Job:
         coverage=found.value("job:rankskew_coverage:ratio"),
         reason=_reason(found),
     )
-    return told(causes.explained(job), found.samples)
+    sentence = state_sentence(job, found.samples)
+    return causes.explained(replace(job, sentence=sentence))
 
 
-def _state(found: Found) -> str:
+def _state(found: JobSamples) -> str:
     states = [s for s in found.labels("job:rankskew_state:info", "state") if s in STATES]
     return min(states, key=STATES.index, default=UNKNOWN)
 
 
-def _reason(found: Found) -> str | None:
+def _reason(found: JobSamples) -> str | None:
     reasons = reasons_in_order(found.labels("job_reason:rankskew_not_judgeable:bool", "reason"))
     return next(iter(reasons), None)
 
 
-def _late(found: Found, now: float) -> list[LateView]:
+def _late(found: JobSamples, now: float) -> list[LateView]:
     lost = {each["rank"]: each.value for each in found.samples["rank:rankskew_gpus_lost:sum"]}
     since = {
         each["rank"]: max(0.0, now - each.value)
@@ -190,14 +201,14 @@ def _late(found: Found, now: float) -> list[LateView]:
     return sorted(late, key=lambda each: (not each.wakes, -each.gpus_lost))
 
 
-def _culprit(found: Found, late: Sequence[LateView]) -> tuple[int, str] | None:
+def _culprit(found: JobSamples, late: Sequence[LateView]) -> tuple[int, str] | None:
     for suspect in found.samples["rank_stage:rankskew_hang_suspect:group"]:
         if suspect["rank"].isdecimal():
             return int(suspect["rank"]), suspect["stage"]
     return (late[0].rank, late[0].stage) if late and late[0].wakes else None
 
 
-def _since(found: Found, late: Sequence[LateView]) -> float | None:
+def _since(found: JobSamples, late: Sequence[LateView]) -> float | None:
     hung = found.value("job:rankskew_hung:seconds")
     if hung is not None:
         return hung

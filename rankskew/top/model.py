@@ -7,6 +7,7 @@ from typing import Final
 from exporter.live import states
 from exporter.live.sentences import LateView
 from rank_probe.judge.verdict import Change
+from rankskew.wording import few
 
 # Not known: a Prometheus without the rules that record states, or an exporter of another version.
 UNKNOWN: Final = "?"
@@ -14,8 +15,6 @@ STATE_WORDS: Final = states.WORDS | {UNKNOWN: UNKNOWN}
 # The most urgent first.
 STATES: Final = tuple(STATE_WORDS)
 
-# As many are named in a sentence.
-MOST_NAMES: Final = 20
 NO_RANK: Final = (
     "No rank has reported yet; start a job with: torchrun --nproc-per-node 8 -m rank_probe train.py"
 )
@@ -75,7 +74,7 @@ class Rank:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class JobStatus:
     """One job; what is not known is None, and *sentence* is empty.
 
     *late* are the late ranks, the costliest first. *since_seconds* is how long the costliest has
@@ -111,30 +110,30 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Fleet:
+class FleetStatus:
     """All jobs that *source* knows, the most urgent first, and *troubles* in sentences.
 
     *focus* is the one whose ranks are shown.
     """
 
     source: str
-    jobs: Sequence[Job] = ()
+    jobs: Sequence[JobStatus] = ()
     troubles: Sequence[str] = ()
-    focus: Job | None = None
+    focus: JobStatus | None = None
     timestamp_seconds: float | None = None
 
 
-def in_order(jobs: Sequence[Job]) -> list[Job]:
+def in_order(jobs: Sequence[JobStatus]) -> list[JobStatus]:
     """Return *jobs* as they are shown: hung, by GPUs lost, not judged, healthy, ended."""
     return sorted(jobs, key=_urgency)
 
 
-def _urgency(job: Job) -> tuple[int, float, int, str, str]:
+def _urgency(job: JobStatus) -> tuple[int, float, int, str, str]:
     lost = job.gpus_lost or 0.0
     return _GROUP_OF[job.state], -lost, STATES.index(job.state), job.cluster, job.job_id
 
 
-def no_such_job(job_id: str, jobs: Sequence[Job]) -> str:
+def no_such_job(job_id: str, jobs: Sequence[JobStatus]) -> str:
     """Say that *job_id* is not among *jobs*, and which are."""
     return f"There is no job {job_id!r}; there are: {few(sorted({job.job_id for job in jobs}))}."
 
@@ -142,9 +141,3 @@ def no_such_job(job_id: str, jobs: Sequence[Job]) -> str:
 def several_jobs(names: Sequence[str]) -> str:
     """Say that one of several jobs must be named."""
     return f"There are {len(names)} jobs; name one with --job: {few(names)}."
-
-
-def few(names: Sequence[str]) -> str:
-    """Return the first of *names*, and how many more there are."""
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return f"{', '.join(names[:MOST_NAMES])}{more}"

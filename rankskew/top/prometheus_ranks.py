@@ -10,7 +10,7 @@ from exporter.live.sentences import MOST_NAMES, duration
 from rankskew.client.fields import label, whole
 from rankskew.client.names import with_names
 from rankskew.client.prometheus import Prometheus, Sample, selector
-from rankskew.top.model import Job, Rank
+from rankskew.top.model import JobStatus, Rank
 from rankskew.top.ranks import MOST_RANKS, worth_a_row
 
 # Two samples, even if Prometheus scrapes once a minute.
@@ -23,7 +23,7 @@ RANK_SERIES: Final = (
 SAME_RANK: Final = "or on (rank, instance)"
 
 
-def with_ranks(prometheus: Prometheus, job: Job) -> Job:
+def with_ranks(prometheus: Prometheus, job: JobStatus) -> JobStatus:
     """Return *job* with those of its ranks that are worth a row; raises Trouble."""
     where = selector(cluster=job.cluster, job_id=job.job_id)
     chosen = {str(late.rank) for late in job.late} | _chosen(prometheus, where)
@@ -47,7 +47,7 @@ def with_ranks(prometheus: Prometheus, job: Job) -> Job:
     )
 
 
-def _last_events(job: Job, ranks: Sequence[Rank]) -> list[str]:
+def _last_events(job: JobStatus, ranks: Sequence[Rank]) -> list[str]:
     """Say what the ranks that a stalled *job* waits for did last, as the live page does."""
     if job.state == states.HUNG:
         those = [rank for rank in ranks if job.culprit and rank.rank == job.culprit[0]]
@@ -82,7 +82,9 @@ def _count(prometheus: Prometheus, where: str) -> int | None:
     return round(found[0].value) if found else None
 
 
-def _ranks(job: Job, facts: Sequence[Sample], stages: Sequence[Sample], now: float) -> list[Rank]:
+def _ranks(
+    job: JobStatus, facts: Sequence[Sample], stages: Sequence[Sample], now: float
+) -> list[Rank]:
     by_rank: dict[tuple[int, str], dict[str, Sample]] = defaultdict(dict)
     seconds: dict[tuple[int, str], dict[str, float]] = defaultdict(dict)
     for sample in facts:

@@ -19,7 +19,7 @@ from rich.live import Live
 from rich.text import Text
 
 from exporter.live.sentences import duration
-from rankskew.top.model import Fleet
+from rankskew.top.model import FleetStatus
 from rankskew.top.view import View
 
 # How soon a key, a new size of the window and a new view show.
@@ -31,10 +31,10 @@ OTHER_LINES: Final = 10
 class Watch:
     """Reads a fleet again and again in a thread; a read that fails keeps what was seen before."""
 
-    def __init__(self, read: Callable[[], Fleet], interval_seconds: float) -> None:
+    def __init__(self, read: Callable[[], FleetStatus], interval_seconds: float) -> None:
         self._read = read
         self._interval = interval_seconds
-        self._fleet: Fleet | None = None
+        self._fleet: FleetStatus | None = None
         # A daemon: a server that does not answer must not delay the end.
         self._thread = threading.Thread(target=self._watch, name="read", daemon=True)
 
@@ -42,7 +42,7 @@ class Watch:
         """Begin to read."""
         self._thread.start()
 
-    def fleet(self) -> Fleet | None:
+    def fleet(self) -> FleetStatus | None:
         """Return what was seen last, None before the first answer."""
         if not self._thread.is_alive():
             raise RuntimeError("the thread that reads has ended")  # Never go on with an old view.
@@ -54,14 +54,14 @@ class Watch:
             time.sleep(self._interval)
 
 
-def kept(new: Fleet, old: Fleet | None) -> Fleet:
+def kept(new: FleetStatus, old: FleetStatus | None) -> FleetStatus:
     """Return *new*, with the jobs of *old* and their time if nothing could be read."""
     if new.jobs or not new.troubles or old is None or not old.jobs:
         return new
     return replace(old, troubles=new.troubles)
 
 
-def show(read: Callable[[], Fleet], interval_seconds: float) -> None:
+def show(read: Callable[[], FleetStatus], interval_seconds: float) -> None:
     """Show what *read* returns until someone presses q or Ctrl-C."""
     watch = Watch(read, interval_seconds)
     console = Console()
@@ -79,7 +79,7 @@ def show(read: Callable[[], Fleet], interval_seconds: float) -> None:
                 drawn = seen
 
 
-def frame(fleet: Fleet | None, height: int, now: float) -> Group:
+def frame(fleet: FleetStatus | None, height: int, now: float) -> Group:
     """Return a screen full: a line on the source, the troubles, the view."""
     if fleet is None:
         return Group(Text("rankskew top · asking …   q quits", "bright_black"))

@@ -11,14 +11,14 @@ from exporter.live import states
 from rankskew.top import words
 from rankskew.top.bars import bar, legend
 from rankskew.top.columns import Column, table
-from rankskew.top.model import Fleet, Job, Rank
+from rankskew.top.model import FleetStatus, JobStatus, Rank
 from rankskew.top.ranks import holds_up
 
 MOST_SENTENCES: Final = 3
 QUIET: Final = (states.HEALTHY, states.FINISHED, states.STARTING, states.NO_PROBE)
 FAINT: Final = "bright_black"
 
-JOB_COLUMNS: Final[Sequence[Column[Job]]] = (
+JOB_COLUMNS: Final[Sequence[Column[JobStatus]]] = (
     Column("Job", lambda job: job.job_id, is_name=True),
     Column("GPUs lost", words.lost, justify="right"),
     Column("Per hour", words.cost, gives_way=2, justify="right"),
@@ -35,7 +35,7 @@ JOB_COLUMNS: Final[Sequence[Column[Job]]] = (
 class View:
     """*fleet*, as rich draws it; at most *most_jobs* rows."""
 
-    def __init__(self, fleet: Fleet, most_jobs: int | None = None) -> None:
+    def __init__(self, fleet: FleetStatus, most_jobs: int | None = None) -> None:
         self._fleet = fleet
         self._most = most_jobs
 
@@ -53,9 +53,9 @@ class View:
             yield from _job_parts(fleet.focus, options.max_width, coloured)
 
 
-def _job_columns(jobs: Sequence[Job]) -> list[Column[Job]]:
+def _job_columns(jobs: Sequence[JobStatus]) -> list[Column[JobStatus]]:
     state = Column("State", _state)
-    cluster: Column[Job] = Column("Cluster", lambda job: job.cluster, is_name=True)
+    cluster: Column[JobStatus] = Column("Cluster", lambda job: job.cluster, is_name=True)
     clusters = [cluster] if len({job.cluster for job in jobs}) > 1 else []
     return [state, *clusters, *JOB_COLUMNS]
 
@@ -65,11 +65,11 @@ def _others(count: int, what: str) -> Iterator[Text]:
         yield Text(f"and {count:,} more {what}{'s' if count > 1 else ''}", FAINT)
 
 
-def _state(job: Job) -> Text:
+def _state(job: JobStatus) -> Text:
     return Text(words.state(job), words.STATE_STYLES[job.state])
 
 
-def _sentences(jobs: Sequence[Job]) -> Iterator[Text]:
+def _sentences(jobs: Sequence[JobStatus]) -> Iterator[Text]:
     """Say more of the most urgent jobs."""
     loud = [job for job in jobs if job.sentence and job.state not in QUIET]
     if loud:
@@ -78,7 +78,7 @@ def _sentences(jobs: Sequence[Job]) -> Iterator[Text]:
         yield Text.assemble((f"{job.job_id}: ", words.STATE_STYLES[job.state]), job.sentence)
 
 
-def _job_parts(job: Job, width: int, coloured: bool) -> Iterator[RenderableType]:
+def _job_parts(job: JobStatus, width: int, coloured: bool) -> Iterator[RenderableType]:
     yield Text()
     yield Text(job.sentence or words.state(job), words.STATE_STYLES[job.state])
     yield from (Text(said, FAINT) for said in job.details)
@@ -94,7 +94,7 @@ def _job_parts(job: Job, width: int, coloured: bool) -> Iterator[RenderableType]
         yield legend(stages, coloured)
 
 
-def _rank_columns(job: Job, width: int) -> list[Column[Rank]]:
+def _rank_columns(job: JobStatus, width: int) -> list[Column[Rank]]:
     longest = max((sum((rank.stage_seconds or {}).values()) for rank in job.ranks), default=0.0)
     bar_width = max(8, min(40, width // 5))
     return [

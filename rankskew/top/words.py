@@ -5,7 +5,7 @@ from typing import Final
 from exporter.live import states
 from exporter.live.sentences import duration, is_slower
 from exporter.vocabulary import words
-from rankskew.top.model import STATE_WORDS, UNKNOWN, Job, Rank
+from rankskew.top.model import STATE_WORDS, UNKNOWN, JobStatus, Rank
 
 NOTHING: Final = "–"
 
@@ -17,12 +17,12 @@ ENDED: Final = (states.FINISHED, states.NO_PROBE)
 STAGE_STYLES: Final = {name: stage.colour for name, stage in words.STAGES.items()}
 
 
-def state(job: Job) -> str:
+def state(job: JobStatus) -> str:
     """Return the state of *job* as people call it."""
     return STATE_WORDS[job.state]
 
 
-def lost(job: Job) -> str:
+def lost(job: JobStatus) -> str:
     """Return how many of its GPUs *job* loses: 1.9 of 8."""
     if job.gpus_lost is None or job.state in ENDED:
         return NOTHING if job.world_size is None else f"{NOTHING} of {job.world_size}"
@@ -36,12 +36,12 @@ def few(count: float) -> str:
     return f"{count:.2f}" if count < 0.995 else f"{count:.1f}".removesuffix(".0")
 
 
-def cost(job: Job) -> str:
+def cost(job: JobStatus) -> str:
     """Return what that costs in an hour."""
     return NOTHING if job.cost_per_hour is None else f"${job.cost_per_hour:,.2f}"
 
 
-def culprit(job: Job) -> str:
+def culprit(job: JobStatus) -> str:
     """Return the rank to look at and its stage, and how many more ranks are late."""
     if job.culprit is None:
         return NOTHING
@@ -50,12 +50,12 @@ def culprit(job: Job) -> str:
     return f"{rank} · {stage}" + (f" +{others}" if others else "")
 
 
-def slowdown(job: Job) -> str:
+def slowdown(job: JobStatus) -> str:
     """Return how many times longer steps take than without the late ranks."""
     return f"{job.slowdown:.2f}x" if is_slower(job.slowdown) else NOTHING
 
 
-def judged(job: Job) -> str:
+def judged(job: JobStatus) -> str:
     """Return the share of the job that is judged, or why it is not."""
     if job.reason is not None:
         return job.reason.replace("_", " ")

@@ -14,7 +14,7 @@ import yaml
 
 from fleet_simulator.stack.parts import ALERTMANAGER, ALERTMANAGER_CONFIG
 from fleet_simulator.stack.post_server import PostServer
-from fleet_simulator.stack.process import Process, find_program, free_port
+from fleet_simulator.stack.process import StackProcess, find_program, free_port
 
 BEGAN = "2024-01-02T07:00:30Z"
 ENDED = "2024-01-02T07:13:00Z"
@@ -131,7 +131,7 @@ class Sender:
     directory: Path
     receivers: Receivers
     url: str = field(init=False)
-    process: Process = field(init=False)
+    process: StackProcess = field(init=False)
 
     def __post_init__(self) -> None:
         address = f"127.0.0.1:{free_port()}"
@@ -148,7 +148,7 @@ class Sender:
             "--web.route-prefix=/",
             "--cluster.listen-address=",
         ]
-        self.process = Process("Alertmanager", command, self.directory / "log")
+        self.process = StackProcess("Alertmanager", command, self.directory / "log")
         self.process.ready_url = f"{self.url}/-/ready"
 
     def post(self, *posted: dict[str, Any]) -> None:

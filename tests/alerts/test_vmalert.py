@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from generators.listed import alert_rules
-from rankskew.files.write import Wanted, write_files
+from rankskew.files.write import RuleFormat, write_files
 from tests.alerts.promtool import GROUPS, RULES, answers
 from tests.alerts.vmalert import (
     Labels,
@@ -35,7 +35,7 @@ NAME = re.compile(r"\w+:[\w:]+")
 def rules(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """The rule files as a user of vmalert gets them, in the order of promtool's groups."""
     directory = tmp_path_factory.mktemp("bundle")
-    write_files(directory, wanted=Wanted(vmalert=True))
+    write_files(directory, wanted=RuleFormat(vmalert=True))
     files = {path.stem: path for path in (directory / "alerts" / "rules").glob("*.yaml")}
     assert files.keys() == {path.stem for path in RULES}
     return [files[group] for group in GROUPS if group in files]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import yaml
 
-from fleet_simulator.stack.process import Process, free_port, get
+from fleet_simulator.stack.process import StackProcess, free_port, get
 
 Labels = frozenset[tuple[str, str]]  # with __name__
 Samples = dict[float, float | None]
@@ -28,7 +28,7 @@ UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 STALE_BITS = 0x7FF0000000000002  # the NaN that Prometheus ends a series with
 
 
-class VictoriaMetrics(Process):
+class VictoriaMetrics(StackProcess):
     """A VictoriaMetrics of its own, empty at first, with further *flags*."""
 
     def __init__(self, directory: Path, *flags: str) -> None:

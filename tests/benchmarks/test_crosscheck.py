@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from benchmarks.crosscheck.compare import Case, compare, reference
-from fleet_simulator.stack.parts import Series
+from fleet_simulator.stack.parts import QueryResult
 from rankskew.accounting.run import kinds
 from tests.alerts.jobs import Fault, Job, simulate
 
@@ -22,16 +22,16 @@ def row(scale: float = 1.0, rank: int = LATE[0], source: str = "join") -> dict[s
     true = reference(CASE, STEPS, ASKED)
     right = kinds(true, {LATE[0]})
 
-    def of(kind: str, seconds: float) -> Series:
-        return Series(who | {"kind": kind}, scale * seconds / true.seconds)
+    def of(kind: str, seconds: float) -> QueryResult:
+        return QueryResult(who | {"kind": kind}, scale * seconds / true.seconds)
 
     answer = {
-        "named": [Series(who | {"rank": str(rank), "stage": LATE[1]}, 1.0)],
+        "named": [QueryResult(who | {"rank": str(rank), "stage": LATE[1]}, 1.0)],
         "all": [of("all", right.lost)],
         "kinds": [
             of(kind, getattr(right, kind)) for kind in ("persistent", "rotating", "group", "common")
         ],
-        "judge": [Series(who | {"judge": "join" if source == "join" else "node"}, 1.0)],
+        "judge": [QueryResult(who | {"judge": "join" if source == "join" else "node"}, 1.0)],
     }
     return compare(CASE, STEPS, {ASKED: answer})
 
@@ -53,6 +53,6 @@ def test_wrong_answers_are_found() -> None:
     assert high["wrong"] == "all, persistent"
     assert row(rank=3)["wrong"] == "named 3:forward"
     assert row(source="block")["wrong"] == "block spoke"
-    silent: dict[str, list[Series]] = {"named": [], "all": [], "kinds": [], "judge": []}
+    silent: dict[str, list[QueryResult]] = {"named": [], "all": [], "kinds": [], "judge": []}
     said = compare(CASE, STEPS, {ASKED: silent})["wrong"]
     assert said == "all, persistent, common, named nobody, nobody spoke"

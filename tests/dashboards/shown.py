@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from fleet_simulator.stack.parts import Prometheus
+from fleet_simulator.stack.parts import PrometheusProcess
 from tests.dashboards.dashboard_files import dashboard_panels, named, substituted
 
 
@@ -15,7 +15,7 @@ class Shown:
 
 
 def shown(
-    prometheus: Prometheus, dashboard: str, title: str, job_id: str, **choices: str
+    prometheus: PrometheusProcess, dashboard: str, title: str, job_id: str, **choices: str
 ) -> list[Shown]:
     """Return what the panel *title* shows for a job, in the order of its queries."""
     (panel,) = (panel for panel in dashboard_panels(dashboard) if panel["title"] == title)

@@ -3,7 +3,7 @@
 from typing import Any
 
 from demo.verdict import Health, verdict_of, wrong_names
-from fleet_simulator.stack.webhook import Page
+from fleet_simulator.stack.webhook import ReceivedAlert
 
 LABELS = {
     "alertname": "RankskewStraggler",
@@ -15,8 +15,8 @@ LABELS = {
 }
 
 
-def page(status: str = "firing", **labels: str) -> Page:
-    return Page(status, LABELS | labels, {"summary": "Rank 17 is late."})
+def page(status: str = "firing", **labels: str) -> ReceivedAlert:
+    return ReceivedAlert(status, LABELS | labels, {"summary": "Rank 17 is late."})
 
 
 def active(value: str, **labels: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import Final, Self
 
 import psutil
 
-from fleet_simulator.stack.process import Process, wait_for
+from fleet_simulator.stack.process import StackProcess, wait_for
 from tests.deploy.debian import ROOT
 
 CGROUPS: Final = Path("/sys/fs/cgroup")
@@ -56,7 +56,7 @@ class Network:
         _ip("link", "delete", self.bridge)
 
 
-class Machine(Process):
+class Machine(StackProcess):
     """A booted machine *name*; *layers* are directories with its files, the uppermost first.
 
     *shared* are directories that it sees at the same place, read-only but for *writable*.

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from fleet_simulator.stack.process import Process
+from fleet_simulator.stack.process import StackProcess
 from tests.deploy.kubernetes import ROOT, Manifest
 
 # What the downward API says of the pod.
@@ -33,7 +33,7 @@ def container_process(
     name: str,
     user: int = 0,
     environment: Mapping[str, str] | None = None,
-) -> Process:
+) -> StackProcess:
     """Return *container* of the pod *spec*, to be started on the node whose root is *node*.
 
     *user* is the image's; *environment* is added to that of the pod.
@@ -50,7 +50,7 @@ def container_process(
     if security.get("readOnlyRootFilesystem"):
         lines.append(f"mount -o remount,ro {root}")
     lines.append(f"exec chroot {root} {shlex.join(words)}")
-    return Process(
+    return StackProcess(
         name,
         ["unshare", "--mount", "bash", "-ec", "\n".join(lines)],
         node / f"{name}.log",

@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from fleet_simulator.stack.parts import Prometheus
-from fleet_simulator.stack.process import Process, free_port, get, wait_for
+from fleet_simulator.stack.parts import PrometheusProcess
+from fleet_simulator.stack.process import StackProcess, free_port, get, wait_for
 from tests.deploy.kubernetes import Manifest, chart, examples, pod_spec
 from tests.deploy.pod import container_process
 
@@ -43,7 +43,7 @@ for word, state in ("first", True), ("gone", False), ("second", True):
 
 
 @contextmanager
-def exporter(node: Path, port: int, *values: str) -> Iterator[Process]:
+def exporter(node: Path, port: int, *values: str) -> Iterator[StackProcess]:
     """Run the DaemonSet's pod of the chart with *values*, until it is ready."""
     spec = copy.deepcopy(pod_spec(chart(*values)))
     [container] = spec["containers"]
@@ -62,7 +62,9 @@ def worker() -> Manifest:
     return spec
 
 
-def in_job(node: Path, name: str, command: list[str] | None = None, user: int = USER) -> Process:
+def in_job(
+    node: Path, name: str, command: list[str] | None = None, user: int = USER
+) -> StackProcess:
     """Return the gate of the example job, or another *command* in its place."""
     spec = worker()
     [gate] = spec["initContainers"]
@@ -72,7 +74,7 @@ def in_job(node: Path, name: str, command: list[str] | None = None, user: int = 
     )
 
 
-def finished(process: Process) -> tuple[int | None, str]:
+def finished(process: StackProcess) -> tuple[int | None, str]:
     """Run *process* to its end; return its status and what it said."""
     with process:
         wait_for(lambda: process.exit_code, seconds=90)
@@ -117,7 +119,7 @@ def test_mount_outlives_the_exporter(tmp_path: Path) -> None:
                 assert wait_for(says, seconds=60), job.last_lines()
 
 
-def said(process: Process, word: str) -> bool | None:
+def said(process: StackProcess, word: str) -> bool | None:
     return word in process.log.read_text() or None
 
 
@@ -161,7 +163,7 @@ def test_first_page(tmp_path: Path) -> None:
         "STEPS": "1000000",
     }
     job = container_process(spec, container, tmp_path, "job", USER, environment)
-    prometheus = Prometheus(
+    prometheus = PrometheusProcess(
         tmp_path / "prometheus", [f"127.0.0.1:{port}"], rules=rules, interval_seconds=15
     )
     began = time.monotonic()
@@ -183,7 +185,7 @@ def test_first_page(tmp_path: Path) -> None:
     assert seconds < 600
 
 
-def firing(prometheus: Prometheus) -> dict[str, Any] | None:
+def firing(prometheus: PrometheusProcess) -> dict[str, Any] | None:
     """Return the alert of a straggler once it fires."""
     return next(
         (

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from fleet_simulator.stack.parts import Alertmanager, Prometheus
+from fleet_simulator.stack.parts import AlertmanagerProcess, PrometheusProcess
 from fleet_simulator.stack.process import answers, wait_for
 from fleet_simulator.stack.webhook import Webhook
 from tests.deploy.cluster import Cluster, cluster
@@ -37,7 +37,7 @@ class Site:
     """A cluster as the page leaves it, watched by a Prometheus that pages a webhook."""
 
     cluster: Cluster
-    prometheus: Prometheus
+    prometheus: PrometheusProcess
     webhook: Webhook
     began: float
 
@@ -84,9 +84,9 @@ def site(
         )
         assert listed.splitlines() == ['- targets: ["node1:9917"]', '- targets: ["node2:9917"]']
         (found.shared / "train.py").write_text(TRAIN)
-        alertmanager = parts.enter_context(Alertmanager(directory, webhook.url))
+        alertmanager = parts.enter_context(AlertmanagerProcess(directory, webhook.url))
         targets = [f"{node.address}:9917" for node in found.nodes]
-        prometheus = Prometheus(directory, targets, alertmanager.address)
+        prometheus = PrometheusProcess(directory, targets, alertmanager.address)
         parts.enter_context(prometheus)
         yield Site(found, prometheus, webhook, began)
 

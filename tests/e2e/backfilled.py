@@ -10,7 +10,7 @@ from typing import Final
 import yaml
 
 from fleet_simulator.stack.parts import RULES
-from fleet_simulator.stack.process import Process, free_port
+from fleet_simulator.stack.process import StackProcess, free_port
 
 INTERVAL_SECONDS: Final = 60.0
 Span = tuple[float, float]
@@ -59,7 +59,7 @@ class Past:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
-class OldPrometheus(Process):
+class OldPrometheus(StackProcess):
     """A Prometheus on what is in *data*, with the shipped rules, that scrapes nothing.
 
     What was written has no end markers, so a series ends with its last value at once.

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fleet_simulator.stack.parts import Alertmanager, Exporter, Prometheus
+from fleet_simulator.stack.parts import AlertmanagerProcess, ExporterProcess, PrometheusProcess
 from fleet_simulator.stack.process import wait_for
 from fleet_simulator.stack.webhook import Webhook
 from tests.e2e.tour import Tour, settled_tour
@@ -32,8 +32,8 @@ class Stack:
     """An exporter, scraped by a Prometheus, that pages a webhook through an Alertmanager."""
 
     directory: Path
-    exporter: Exporter
-    prometheus: Prometheus
+    exporter: ExporterProcess
+    prometheus: PrometheusProcess
     webhook: Webhook
 
     def wait_for_series(self, expression: str, count: int, seconds: float) -> None:
@@ -57,10 +57,10 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     directory = tmp_path_factory.mktemp("stack")
     with ExitStack() as parts:
         webhook = parts.enter_context(Webhook())
-        alertmanager = parts.enter_context(Alertmanager(directory, webhook.url))
-        exporter = parts.enter_context(Exporter(directory))
+        alertmanager = parts.enter_context(AlertmanagerProcess(directory, webhook.url))
+        exporter = parts.enter_context(ExporterProcess(directory))
         prometheus = parts.enter_context(
-            Prometheus(
+            PrometheusProcess(
                 directory,
                 [exporter.address],
                 alertmanager.address,

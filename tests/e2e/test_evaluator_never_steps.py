@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from fleet_simulator.stack.parts import ROOT, Training
+from fleet_simulator.stack.parts import ROOT, TrainingProcess
 from tests.e2e.conftest import Stack
 from tests.e2e.training_with_evaluator import LATE
 
@@ -16,7 +16,7 @@ SCRIPT = str(ROOT / "tests" / "e2e" / "training_with_evaluator.py")
 
 def test_late_rank_beside_an_evaluator_is_paged(stack: Stack) -> None:
     """Three of four ranks train, one of them slowly: it is named, and the job can be judged."""
-    with Training(
+    with TrainingProcess(
         stack.directory / JOB,
         [],
         exporter=stack.exporter.target,

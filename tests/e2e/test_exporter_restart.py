@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet_simulator.stack.parts import Training
+from fleet_simulator.stack.parts import TrainingProcess
 from fleet_simulator.stack.process import get, wait_for
 from tests.e2e.conftest import Stack
 
@@ -15,7 +15,7 @@ JOB_SELECTOR = f'{{job_id="{JOB}"}}'
 def test_killed_exporter_costs_neither_steps_nor_counts(stack: Stack) -> None:
     """After SIGKILL and a restart every rank's counters are whole, and the judge speaks again."""
     steps = f"rankskew_steps_total{JOB_SELECTOR}"
-    with Training(
+    with TrainingProcess(
         stack.directory / JOB,
         ["--steps", str(STEPS)],
         exporter=stack.exporter.target,

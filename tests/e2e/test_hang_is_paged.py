@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from fleet_simulator.stack.parts import Training
-from fleet_simulator.stack.webhook import Page
+from fleet_simulator.stack.parts import TrainingProcess
+from fleet_simulator.stack.webhook import ReceivedAlert
 from tests.e2e.conftest import HANGING, SHRUNK, Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -16,9 +16,9 @@ HUNG = "RankskewJobHung"
 RANKS = 4
 
 
-def training(stack: Stack, job_id: str, ranks: int = RANKS) -> Training:
+def training(stack: Stack, job_id: str, ranks: int = RANKS) -> TrainingProcess:
     """Return a job that trains until it is stopped."""
-    return Training(
+    return TrainingProcess(
         stack.directory / f"{job_id}-{ranks}",
         ["--steps", "1000000"],
         exporter=stack.exporter.target,
@@ -27,7 +27,9 @@ def training(stack: Stack, job_id: str, ranks: int = RANKS) -> Training:
     )
 
 
-def page_while_stopped(stack: Stack, job: Training, rank: int, more_seconds: float = 0) -> Page:
+def page_while_stopped(
+    stack: Stack, job: TrainingProcess, rank: int, more_seconds: float = 0
+) -> ReceivedAlert:
     """Stop *rank* until the page has come and *more_seconds* have gone by; return the page."""
     stopped = job.rank_pid(rank)
     os.kill(stopped, signal.SIGSTOP)

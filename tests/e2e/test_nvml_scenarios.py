@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import answers, get, wait_for
 from tests import nvmlstub
 from tests.exporter.nvml.stub import Scenario
@@ -89,7 +89,7 @@ class Story:
         return [page for page in self.pages if since <= page.at < self.mended_at]
 
 
-def scrape(exporter: Exporter) -> Page:
+def scrape(exporter: ExporterProcess) -> Page:
     started = time.monotonic()
     text = get(f"{exporter.url}/metrics").decode()
     seconds = time.monotonic() - started
@@ -124,7 +124,7 @@ def tell(name: str, directory: Path, library: Path) -> Story:
     environment = nvmlstub.environment(library, len(GPUS), scenario.path)
     story = Story()
     over = threading.Event()
-    with Exporter(directory, flags=["--path.state="], environment=environment) as exporter:
+    with ExporterProcess(directory, flags=["--path.state="], environment=environment) as exporter:
 
         def watch() -> None:
             while not over.wait(PAUSE_SECONDS):

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from benchmarks.diagnose.tour import fast_rules
-from fleet_simulator.stack.parts import Prometheus, Simulation
+from fleet_simulator.stack.parts import PrometheusProcess, SimulationProcess
 from fleet_simulator.stack.process import wait_for
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
@@ -25,12 +25,12 @@ COVERAGE: Final = 'sum(job:rankskew_coverage:ratio{cluster="east"})'
 PATIENCE_SECONDS: Final = 150.0
 
 
-def part(directory: Path, number: int, clusters: dict[str, str]) -> Prometheus:
+def part(directory: Path, number: int, clusters: dict[str, str]) -> PrometheusProcess:
     """Return part *number* of the nodes of *clusters*, divided as part.yaml does it."""
     directory.mkdir()
     rules = fast_rules(directory / "rules")
     (rules / "part_rules.yaml").write_text((DEPLOY / "part_rules.yaml").read_text())
-    prometheus = Prometheus(directory / "prometheus", interval_seconds=2.0, rules=rules)
+    prometheus = PrometheusProcess(directory / "prometheus", interval_seconds=2.0, rules=rules)
     [shipped] = yaml.safe_load((DEPLOY / "part.yaml").read_text())["scrape_configs"]
     by_hash, keep = shipped["relabel_configs"]
     divided = [
@@ -52,7 +52,7 @@ def part(directory: Path, number: int, clusters: dict[str, str]) -> Prometheus:
 
 
 @pytest.fixture(scope="module")
-def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Prometheus]]:
+def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[PrometheusProcess]]:
     """Two clusters with a job of one name: in one a rank is late, in the other one is stuck."""
     directory = tmp_path_factory.mktemp("parts")
     size = [f"--nodes={NODES}", f"--gpus={GPUS}"]
@@ -60,7 +60,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Prometheus]
     with ExitStack() as running:
         clusters = {
             name: running.enter_context(
-                Simulation(directory / name, [*size, f"--fault={fault}"])
+                SimulationProcess(directory / name, [*size, f"--fault={fault}"])
             ).discovery
             for name, fault in faults.items()
         }
@@ -70,7 +70,7 @@ def parts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Prometheus]
         ]
 
 
-def firing(parts: list[Prometheus], name: str) -> list[dict[str, Any]]:
+def firing(parts: list[PrometheusProcess], name: str) -> list[dict[str, Any]]:
     return [
         alert
         for each in parts
@@ -79,7 +79,7 @@ def firing(parts: list[Prometheus], name: str) -> list[dict[str, Any]]:
     ]
 
 
-def test_late_rank_is_told_by_the_part_that_scrapes_it(parts: list[Prometheus]) -> None:
+def test_late_rank_is_told_by_the_part_that_scrapes_it(parts: list[PrometheusProcess]) -> None:
     """Once, with its cost in GPUs of the whole job."""
     found = wait_for(lambda: firing(parts, "RankskewStraggler") or None, PATIENCE_SECONDS)
 
@@ -90,7 +90,7 @@ def test_late_rank_is_told_by_the_part_that_scrapes_it(parts: list[Prometheus]) 
     assert f" of {NODES * GPUS} GPUs wait for it." in found[0]["annotations"]["summary"]
 
 
-def test_hang_names_the_rank_on_the_part_that_scrapes_it(parts: list[Prometheus]) -> None:
+def test_hang_names_the_rank_on_the_part_that_scrapes_it(parts: list[PrometheusProcess]) -> None:
     """Both know that the job stands; the other one knows of no suspect."""
 
     def suspects() -> set[str] | None:
@@ -104,7 +104,7 @@ def test_hang_names_the_rank_on_the_part_that_scrapes_it(parts: list[Prometheus]
     assert wait_for(suspects, PATIENCE_SECONDS) in ({STUCK_RANK}, {STUCK_RANK, ""})
 
 
-def test_no_part_misses_the_ranks_of_the_other(parts: list[Prometheus]) -> None:
+def test_no_part_misses_the_ranks_of_the_other(parts: list[PrometheusProcess]) -> None:
     """Each scrapes only some of the nodes, and each says that the job is covered."""
     for each in parts:
         seen = wait_for(partial(each.value, BEATING), PATIENCE_SECONDS)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fleet_simulator.stack.parts import Exporter
-from fleet_simulator.stack.process import Process, get, wait_for
+from fleet_simulator.stack.parts import ExporterProcess
+from fleet_simulator.stack.process import StackProcess, get, wait_for
 from tests import nvmlstub
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -39,17 +39,17 @@ def sysfs(directory: Path) -> Path:
     return directory
 
 
-def torchrun(directory: Path) -> Process:
+def torchrun(directory: Path) -> StackProcess:
     """Return an unmodified torchrun of the script."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS)]
     command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", "--rdzv-id", JOB]
     command += ["--log-dir", str(directory / "torchrun"), str(SCRIPT), str(directory)]
     command += ["--bound", *map(str, BOUND)]
     environment = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": "3,2,1,0"}
-    return Process("torchrun", command, directory / "torchrun.log", environment)
+    return StackProcess("torchrun", command, directory / "torchrun.log", environment)
 
 
-def samples(exporter: Exporter) -> Samples:
+def samples(exporter: ExporterProcess) -> Samples:
     """Return what the exporter shows now, by name."""
     found: Samples = {}
     for family in text_string_to_metric_families(get(f"{exporter.url}/metrics").decode()):
@@ -67,14 +67,14 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Samples]:
     with ExitStack() as parts:
         training = parts.enter_context(torchrun(directory))
         stranger = parts.enter_context(
-            Process("a stranger", ["sleep", "300"], directory / "stranger.log")
+            StackProcess("a stranger", ["sleep", "300"], directory / "stranger.log")
         )
         with pytest.MonkeyPatch.context() as patch:
             for name, value in nvmlstub.environment(library, RANKS).items():
                 patch.setenv(name, value)
             patch.setenv("STUB_PROCESSES", str(processes))
             flags = [f"--path.sysfs={sysfs(directory / 'sys')}", "--series.detail=all"]
-            exporter = Exporter(directory, flags=flags)
+            exporter = ExporterProcess(directory, flags=flags)
         files = {rank: directory / f"rank{rank}" for rank in range(RANKS)}
         met = wait_for(lambda: all(file.exists() for file in files.values()) or None, 60)
         assert met, training.last_lines()

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from demo.train import VARIANTS
-from fleet_simulator.stack.process import Process, wait_for
-from fleet_simulator.stack.webhook import Page
+from fleet_simulator.stack.process import StackProcess, wait_for
+from fleet_simulator.stack.webhook import ReceivedAlert
 from tests.e2e.conftest import Stack
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(600)]
@@ -39,7 +39,7 @@ class Outcome:
     """What the jobs of one variant led to, by their fault; *live* is the built-in page."""
 
     variant: str
-    pages: dict[str, list[Page]]
+    pages: dict[str, list[ReceivedAlert]]
     gpus_lost: dict[str, float | None]
     step_seconds: dict[str, float | None]
     live: dict[str, dict[str, Any]]
@@ -72,7 +72,7 @@ def outcome(request: pytest.FixtureRequest, stack: Stack) -> Outcome:
     command = [sys.executable, "-m", "tests.e2e.forked_ranks", str(RANKS), json.dumps(trainings)]
     settings = {"RANKSKEW_EXPORTER": stack.exporter.target, "OMP_NUM_THREADS": "1"}
     log = stack.directory / f"{variant}.log"
-    with Process("the training", command, log, settings) as training:
+    with StackProcess("the training", command, log, settings) as training:
 
         def all_paged() -> bool | None:
             training.check_alive()

@@ -16,7 +16,7 @@ from benchmarks.diagnose.score import is_right, score
 from benchmarks.diagnose.tour import ask
 from dashboards.shared.states import STATES
 from exporter.vocabulary.words import CAUSES
-from fleet_simulator.stack.parts import Prometheus
+from fleet_simulator.stack.parts import PrometheusProcess
 from fleet_simulator.stack.process import wait_for
 from tests.dashboards.dashboard_files import JSON_FILES, Target, panels
 from tests.dashboards.shown import shown
@@ -47,7 +47,7 @@ def matches(promised: str, said: str) -> bool:
     return re.fullmatch(re.escape(promised).replace("…", ".+"), said) is not None
 
 
-def _wait_for_rare_faults(prometheus: Prometheus) -> None:
+def _wait_for_rare_faults(prometheus: PrometheusProcess) -> None:
     """Wait for a GPU that is read twice, and an exporter that has just gone."""
     for rare in (
         'rankskew_gpu_fault{fault="nvlink"}',
@@ -57,7 +57,7 @@ def _wait_for_rare_faults(prometheus: Prometheus) -> None:
         assert found, f"{rare} is empty"
 
 
-def _some(prometheus: Prometheus, expression: str) -> bool | None:
+def _some(prometheus: PrometheusProcess, expression: str) -> bool | None:
     return True if prometheus.query(expression) else None
 
 
@@ -207,7 +207,7 @@ EMPTY: Final = {
 }
 
 
-def _is_seen(prometheus: Prometheus, expr: str) -> bool:
+def _is_seen(prometheus: PrometheusProcess, expr: str) -> bool:
     """Say whether *expr* has a result, or had one: a process is killed in the first minute."""
     earlier = f"last_over_time(({expr})[15m:15s])"
     return bool(prometheus.query(expr) or prometheus.query(earlier))

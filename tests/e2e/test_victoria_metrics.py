@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.diagnose.tour import fast_rules
-from fleet_simulator.stack.parts import Alertmanager, Simulation
+from fleet_simulator.stack.parts import AlertmanagerProcess, SimulationProcess
 from fleet_simulator.stack.process import wait_for
-from fleet_simulator.stack.webhook import Page, Webhook
-from rankskew.files.write import Wanted, write_files
+from fleet_simulator.stack.webhook import ReceivedAlert, Webhook
+from rankskew.files.write import RuleFormat, write_files
 from tests.alerts.vmalert import VictoriaMetrics
 from tests.e2e.victoria import Agent, Ruler
 
@@ -21,23 +21,23 @@ PATIENCE_SECONDS = 90.0
 
 def test_late_rank_is_paged(tmp_path: Path) -> None:
     """What vmagent lets pass is enough for vmalert: once, with rank, stage and cause."""
-    write_files(tmp_path / "shipped", wanted=Wanted(vmalert=True))
+    write_files(tmp_path / "shipped", wanted=RuleFormat(vmalert=True))
     rules = fast_rules(tmp_path / "rules", tmp_path / "shipped" / "alerts" / "rules")
     with ExitStack() as parts:
         fleet = parts.enter_context(
-            Simulation(
+            SimulationProcess(
                 tmp_path / "fleet", ["--nodes=3", "--gpus=2", "--fault=thermal:node=1,gpu=1"]
             )
         )
         store = parts.enter_context(VictoriaMetrics(tmp_path / "store", "-search.latencyOffset=0s"))
         parts.enter_context(Agent(tmp_path, fleet.discovery, store.url))
         webhook = parts.enter_context(Webhook())
-        alertmanager = parts.enter_context(Alertmanager(tmp_path / "am", webhook.url))
+        alertmanager = parts.enter_context(AlertmanagerProcess(tmp_path / "am", webhook.url))
         parts.enter_context(
             Ruler(tmp_path, sorted(rules.iterdir()), store.url, alertmanager.address)
         )
 
-        def page() -> Page | None:
+        def page() -> ReceivedAlert | None:
             # It makes new series visible every ten seconds, and nine rules read one another.
             store.flush()
             return next(iter(webhook.pages(*STRAGGLER, cause="slow_device")), None)

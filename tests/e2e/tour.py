@@ -14,7 +14,7 @@ from exporter.live.states import HUNG
 from fleet_simulator.faults.fault import Scope
 from fleet_simulator.faults.kinds import BY_NAME
 from fleet_simulator.plan import tour
-from fleet_simulator.stack.parts import ROOT, Prometheus, Simulation
+from fleet_simulator.stack.parts import ROOT, PrometheusProcess, SimulationProcess
 from fleet_simulator.stack.process import get, wait_for
 
 # A scrape that is missed changes a state: on a busy machine a node's page takes seconds.
@@ -69,8 +69,8 @@ def documented() -> list[Row]:
 class Tour:
     """The simulated fleet, and the Prometheus that scrapes it."""
 
-    simulation: Simulation
-    prometheus: Prometheus
+    simulation: SimulationProcess
+    prometheus: PrometheusProcess
 
     def url(self, node: int) -> str:
         """Return where the exporter of that node of the fleet is."""
@@ -117,8 +117,8 @@ def settled_tour(directory: Path) -> Iterator[Tour]:
     rules = fast_rules(directory / "rules")
     (rules / "price.yaml").write_text(PRICE)
     with (
-        Simulation(directory / "simulation", ["--series.detail", "all"]) as simulation,
-        Prometheus(
+        SimulationProcess(directory / "simulation", ["--series.detail", "all"]) as simulation,
+        PrometheusProcess(
             directory,
             discovery=simulation.discovery,
             rules=rules,

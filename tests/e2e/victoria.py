@@ -6,13 +6,13 @@ from typing import Final
 
 import yaml
 
-from fleet_simulator.stack.process import Process, free_port
+from fleet_simulator.stack.process import StackProcess, free_port
 
 DEPLOY: Final = Path(__file__).parents[2] / "deploy" / "prometheus"
 INTERVAL: Final = "1s"
 
 
-class Agent(Process):
+class Agent(StackProcess):
     """vmagent with our configuration, over the nodes that *discovery* names, writing to *url*."""
 
     def __init__(self, directory: Path, discovery: str, url: str) -> None:
@@ -38,7 +38,7 @@ class Agent(Process):
         super().__init__("vmagent", command, directory / "vmagent.log")
 
 
-class Ruler(Process):
+class Ruler(StackProcess):
     """vmalert with *rules* over what *url* stores, telling *alertmanager*."""
 
     def __init__(self, directory: Path, rules: Sequence[Path], url: str, alertmanager: str) -> None:

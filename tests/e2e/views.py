@@ -12,7 +12,7 @@ from rankskew.diagnose.model import Report
 from rankskew.diagnose.prometheus.read import read as diagnose_prometheus
 from rankskew.top.from_exporter import read_exporters
 from rankskew.top.from_prometheus import read_prometheus
-from rankskew.top.model import Job
+from rankskew.top.model import JobStatus
 from tests.e2e.tour import PLACES, Tour
 
 PAGE, ALERT = "page", "alert"
@@ -63,7 +63,7 @@ def page(fleet: Tour, job_id: str) -> Answer:
     )
 
 
-def of_top(job: Job) -> Answer:
+def of_top(job: JobStatus) -> Answer:
     """Return what `rankskew top` shows of *job*."""
     late = [each for each in job.late if each.wakes]
     ranks = {each.rank for each in late}

@@ -7,7 +7,7 @@ import pytest
 
 from fleet_simulator.faults.asked import parse
 from fleet_simulator.faults.kinds import BY_NAME
-from fleet_simulator.judged import Judged, Said
+from fleet_simulator.judged import Judged, RepeatedVerdict
 from fleet_simulator.plan import JobPlan
 from fleet_simulator.ranks import SimulatedRank
 from fleet_simulator.training import Training
@@ -21,7 +21,7 @@ def training(*faults: str) -> Training:
 
 
 def reports(
-    run: Training, rank: int, times: Iterable[float], said: Said | None = None
+    run: Training, rank: int, times: Iterable[float], said: RepeatedVerdict | None = None
 ) -> list[Snapshot]:
     simulated = SimulatedRank(run, rank, f"GPU-{rank}", unix_start=1e9)
     return [simulated.snapshot(at, said) for at in times]

@@ -22,24 +22,31 @@ def only(found: list[tuple[dict[str, str], float]], **wanted: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("kind", "series", "labels", "least"),
+    ("kind", "series", "labels", "least", "usual"),
     [
-        ("thermal", "rankskew_gpu_throttle_seconds_total", {"reason": "sw_thermal_slowdown"}, 200),
-        ("foreign", "rankskew_gpu_foreign_processes", {}, 1),
-        ("memory", "rankskew_gpu_ecc_errors_total", {"type": "uncorrected"}, 20),
-        ("nvlink", "rankskew_gpu_nvlink_errors_total", {"type": "crc"}, 100),
-        ("decoder", "rankskew_gpu_decoder_utilization_ratio", {}, 0.95),
-        ("pstate", "rankskew_gpu_performance_state", {}, 2),
+        (
+            *("thermal", "rankskew_gpu_throttle_seconds_total"),
+            *({"reason": "sw_thermal_slowdown"}, 200, 0),
+        ),
+        ("foreign", "rankskew_gpu_foreign_processes", {}, 1, 0),
+        ("memory", "rankskew_gpu_ecc_errors_total", {"type": "uncorrected"}, 20, 0),
+        ("nvlink", "rankskew_gpu_nvlink_errors_total", {"type": "crc"}, 100, 0),
+        ("decoder", "rankskew_gpu_decoder_utilization_ratio", {}, 0.95, 0),
+        ("pstate", "rankskew_gpu_performance_state", {}, 2, 0),
+        # A bad link has thousands of errors, that of its neighbour the few of its life.
+        ("aer", "rankskew_gpu_pcie_errors_total", {}, 3000, 10),
+        ("aer", "rankskew_gpu_pcie_replays_total", {}, 3000, 10),
+        ("weaklink", "rankskew_gpu_nvlink_link_errors_total", {}, 3000, 10),
     ],
 )
 def test_trace_is_on_the_gpu(
-    tmp_path: Path, kind: str, series: str, labels: dict[str, str], least: float
+    tmp_path: Path, kind: str, series: str, labels: dict[str, str], least: float, usual: float
 ) -> None:
     """What is wrong with a GPU shows on that GPU, and on none of its neighbours."""
     found = samples(fleet(tmp_path, f"{kind}:node=1,gpu={GPU}"), NODE)[series]
 
     assert only(found, gpu=GPU, **labels) >= least
-    assert only(found, gpu="1", **labels) == 0
+    assert only(found, gpu="1", **labels) <= usual
 
 
 @pytest.mark.parametrize(
@@ -61,22 +68,6 @@ def test_trace_is_on_the_rank(tmp_path: Path, kind: str, series: str, times: flo
     assert mine > times * peers
 
 
-@pytest.mark.parametrize(
-    ("kind", "series"),
-    [
-        ("aer", "rankskew_gpu_pcie_errors_total"),
-        ("aer", "rankskew_gpu_pcie_replays_total"),
-        ("weaklink", "rankskew_gpu_nvlink_link_errors_total"),
-    ],
-)
-def test_link_of_the_gpu_counts_errors(tmp_path: Path, kind: str, series: str) -> None:
-    """A bad link has thousands of errors, that of its neighbour the few of its life."""
-    found = samples(fleet(tmp_path, f"{kind}:node=1,gpu={GPU}"), NODE)[series]
-
-    assert only(found, gpu=GPU) > 3000
-    assert only(found, gpu="1") < 10
-
-
 def test_longer_samples_are_counted_in_tokens() -> None:
     """A rank with uneven batches trains on more tokens in as many steps."""
     (mine,), (peers,) = (
@@ -88,71 +79,39 @@ def test_longer_samples_are_counted_in_tokens() -> None:
     assert 1.02 < (mine.tokens or 0) / (peers.tokens or 1) < 1.3
 
 
-def test_node_that_is_short_of_cpu_waits(tmp_path: Path) -> None:
-    """The pressure is the node's own, and the judge names the node and not a rank."""
-    simulated = fleet(tmp_path, "node:node=1")
-    waited = [
-        only(
-            samples(simulated, name)["rankskew_node_pressure_waiting_seconds_total"], resource="cpu"
-        )
-        for name in ("sim-00", NODE)
-    ]
-    said = Judged(training("node:node=1")).at(0.0)
-
-    assert waited[1] > waited[0] + 100
-    assert said is not None
-    assert sorted(late.rank for late in said.verdict.late) == [4, 5, 6, 7]
-    assert {late.kind for late in said.verdict.late} == {"node"}
-
-
-def test_network_of_a_node_drops_packets(tmp_path: Path) -> None:
-    """Drops are counted where they happen, on the device and not on its peers."""
-    simulated = fleet(tmp_path, "network:node=1")
-    drops = [
-        only(samples(simulated, name)["rankskew_node_network_receive_drops_total"])
-        for name in ("sim-00", NODE)
-    ]
-
-    assert drops[0] == 0
-    assert drops[1] > 1000
+DISK = {"device": "nvme0n1"}
+PORT = {"device": "mlx5_0"}
 
 
 @pytest.mark.parametrize(
-    ("kind", "series", "labels", "times"),
+    ("fault", "series", "labels", "times", "more"),
     [
-        ("congestion", "rankskew_infiniband_transmit_wait_total", {}, 2),
-        ("retransmits", "rankskew_node_tcp_retransmitted_segments_total", {}, 10),
-        ("slowport", "rankskew_infiniband_rate_bytes_per_second", {"device": "mlx5_0"}, 0.25),
-    ],
-)
-def test_network_of_a_node_is_worse(
-    tmp_path: Path, kind: str, series: str, labels: dict[str, str], times: float
-) -> None:
-    """What is wrong with the network of one node shows there, held against another node."""
-    simulated = fleet(tmp_path, f"{kind}:node=1")
-    usual, odd = (only(samples(simulated, name)[series], **labels) for name in ("sim-00", NODE))
-
-    assert odd >= times * usual
-    assert (odd < usual) == (times < 1)
-
-
-@pytest.mark.parametrize(
-    ("kind", "series", "labels", "least"),
-    [
-        ("disk", "rankskew_node_disk_busy_seconds_total", {"device": "nvme0n1"}, 200),
-        ("disk", "rankskew_node_disk_read_seconds_total", {"device": "nvme0n1"}, 200),
-        ("cpuheat", "rankskew_node_cpu_throttled_seconds_total", {}, 150),
-        ("numa", "rankskew_node_numa_misses_total", {}, 10_000_000),
+        ("congestion", "rankskew_infiniband_transmit_wait_total", {}, 2, 0),
+        ("retransmits", "rankskew_node_tcp_retransmitted_segments_total", {}, 10, 0),
+        ("slowport", "rankskew_infiniband_rate_bytes_per_second", PORT, 0.25, 0),
+        ("network", "rankskew_node_network_receive_drops_total", {}, 1, 1000),
+        ("disk", "rankskew_node_disk_busy_seconds_total", DISK, 1, 200),
+        ("disk", "rankskew_node_disk_read_seconds_total", DISK, 1, 200),
+        ("cpuheat", "rankskew_node_cpu_throttled_seconds_total", {}, 1, 150),
+        ("cpuheat", "rankskew_node_cpu_clock_hertz", {}, 0.6, 0),
+        ("cpuclock", "rankskew_node_cpu_clock_hertz", {}, 0.4, 0),
+        ("node", "rankskew_node_pressure_waiting_seconds_total", {"resource": "cpu"}, 1, 100),
+        ("numa", "rankskew_node_numa_misses_total", {}, 1, 10_000_000),
+        # On the node of that rank, whichever of its GPUs it is on.
+        ("oom", "rankskew_node_oom_kills_total", {}, 1, 1),
     ],
 )
 def test_trace_is_on_the_node(
-    tmp_path: Path, kind: str, series: str, labels: dict[str, str], least: float
+    tmp_path: Path, fault: str, series: str, labels: dict[str, str], times: float, more: float
 ) -> None:
-    """What a node's storage, CPUs or memory do is counted there and not on its peer."""
-    simulated = fleet(tmp_path, f"{kind}:node=1")
+    """What a node's network, storage, CPUs or memory do shows there, held against its peer."""
+    onset = f",gpu={GPU},after=0s" if fault == "oom" else ""
+    simulated = fleet(tmp_path, f"{fault}:node=1{onset}")
     usual, odd = (only(samples(simulated, name)[series], **labels) for name in ("sim-00", NODE))
 
-    assert odd > usual + least
+    assert odd >= times * usual + more - 1e-6
+    assert (odd < usual) == (times < 1)
+    assert times >= 1 or odd == pytest.approx(times * usual)
 
 
 @pytest.mark.parametrize("fstype", ["nfs", "lustre"])
@@ -169,33 +128,15 @@ def test_slow_file_system_is_the_one_that_is_shown(tmp_path: Path, fstype: str) 
     assert odd > usual + 750
 
 
-@pytest.mark.parametrize(("kind", "share"), [("cpuheat", 0.6), ("cpuclock", 0.4)])
-def test_cpus_of_a_node_run_slower(tmp_path: Path, kind: str, share: float) -> None:
-    """The clock of the busy CPUs is lower than on its peer."""
-    simulated = fleet(tmp_path, f"{kind}:node=1")
-    usual, odd = (
-        only(samples(simulated, name)["rankskew_node_cpu_clock_hertz"]) for name in ("sim-00", NODE)
-    )
-
-    assert odd == pytest.approx(share * usual)
-
-
-def test_process_that_the_kernel_kills_is_counted(tmp_path: Path) -> None:
-    """On the node of that rank, whichever of its GPUs it is on."""
-    simulated = fleet(tmp_path, f"oom:node=1,gpu={GPU},after=0s")
-    kills = [
-        only(samples(simulated, name)["rankskew_node_oom_kills_total"]) for name in ("sim-00", NODE)
-    ]
-
-    assert kills == [0, 1]
-
-
 def test_ranks_that_were_never_seen_are_absent_from_the_verdict() -> None:
     """The judge has compared the others, and says how many it misses."""
     said = Judged(training("missing:node=1")).at(0.0)
     assert said is not None
 
     assert (said.verdict.ranks, said.verdict.absent) == ({"all": 4}, 4)
+
+
+REASONS = {"nosync": "no_sync", "off": "off"}
 
 
 def live(simulated: Fleet, node: str = NODE) -> dict[str, Any]:
@@ -234,15 +175,8 @@ def test_live_page_of_the_tour_shows_the_state(tmp_path: Path, job_id: str, stat
     (job,) = live(Fleet([plan], tmp_path, lambda: 5_000.0), f"sim-{number:02}")["jobs"]
 
     assert (job["job_id"], job["verdict"]["state"]) == (job_id, state)
-
-
-@pytest.mark.parametrize(("job_id", "reason"), [("nosync", "no_sync"), ("off", "off")])
-def test_live_page_of_the_tour_shows_the_reason(tmp_path: Path, job_id: str, reason: str) -> None:
-    """Jobs that cannot be judged are told apart by what is missing."""
-    (plan,) = [plan for plan in tour() if plan.job_id == job_id]
-    (job,) = live(Fleet([plan], tmp_path, lambda: 5_000.0), f"sim-{plan.first_node:02}")["jobs"]
-
-    assert job["verdict"]["reason"] == reason
+    if job_id in REASONS:  # Told apart by what is missing.
+        assert job["verdict"]["reason"] == REASONS[job_id]
 
 
 def test_rank_without_a_measured_wait_has_none() -> None:

@@ -17,13 +17,8 @@ from rankskew.commands.table import COMMANDS
 from tests.exporter.running import ROOT
 
 
-def test_no_flag_gives_the_defaults() -> None:
-    """An exporter without flags runs with the documented defaults."""
-    assert parse_settings([]) == Settings()
-
-
 def test_flags_reach_their_settings() -> None:
-    """A flag is parsed into the setting it belongs to."""
+    """Without any, an exporter runs with the documented defaults."""
     settings = parse_settings(
         [
             "--ranks.max=8",
@@ -37,6 +32,7 @@ def test_flags_reach_their_settings() -> None:
         ]
     )
 
+    assert parse_settings([]) == Settings()
     assert settings == Settings(
         ranks_max=8,
         ranks_finished_retention_seconds=90.0,
@@ -53,50 +49,6 @@ def test_collector_can_be_switched_on_again() -> None:
     switches = ["--no-collector.ranks", "--collector.ranks"]
 
     assert parse_settings(switches).collectors_off == frozenset()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "complaint"),
-    [
-        (["exprter"], "there is no command 'exprter'; did you mean 'exporter'?"),
-        (["--verison"], "the following arguments are required: COMMAND"),
-        (["xyz"], "there is no command 'xyz'; see rankskew --help"),
-        (
-            ["exporter", "--series.detail=gpu_pcie,gpus"],
-            "--series.detail: no collector is called 'gpus'",
-        ),
-        (["exporter", "--log.level=loud"], "'loud' is not one of debug, info, warning, error"),
-        (["exporter", "--rank.max=8"], "unrecognized arguments: --rank.max=8"),
-        (["exporter", "--ranks.ma=8"], "unrecognized arguments: --ranks.ma=8"),
-        (["exporter", "extra"], "unrecognized arguments: extra"),
-        (["exporter", "--ranks.max"], "argument --ranks.max: expected one argument"),
-        (["exporter", "--ranks.max=none"], "--ranks.max: 'none' is not a whole number"),
-        (["exporter", "--ranks.silent-retention=60"], "'60' is not a duration such as 5m"),
-        (["exporter", "--nvml.interval=0s"], "'0s' is too short: at least 100ms, as the driver"),
-        (["exporter", "--nvml.window=0s"], "'0s' is too short: at least 1s, as"),
-        (["exporter", "--ranks.silent-retention=0s"], "'0s' is too short: at least 1s, as ranks"),
-        (["exporter", "--ranks.finished-retention=0s"], "'0s' is too short: at least 1s, as a"),
-        (["exporter", "--grafana.url=grafana:3000"], "'grafana:3000' is not a URL such as"),
-        (["exporter", "--ingest.socket-mode=rw"], "'rw' is not an octal file mode"),
-        (["exporter", "--web.listen-address=9917"], "'9917' is not host:port"),
-        (["exporter", "--web.config.file=/nowhere/web.yaml"], "cannot read /nowhere/web.yaml"),
-        (["gpus", "release", "--for=0s"], "'0s' is not a duration above 0"),
-        (["files"], "the following arguments are required: directory"),
-        (["replay"], "the following arguments are required: path"),
-        (["control"], "the following arguments are required: job_id, level"),
-    ],
-)
-def test_wrong_usage_is_one_line_and_exit_2(
-    arguments: list[str], complaint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A wrong flag, value or file ends the command with status 2 and one line, no usage page."""
-    assert main(arguments) == 2
-
-    output = capsys.readouterr()
-    assert output.out == ""
-    assert output.err.startswith("rankskew: ")
-    assert complaint in output.err
-    assert output.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"]])
@@ -143,25 +95,26 @@ def test_files_are_listed_for_scripts(
     assert said["rule_files"] == [f"{tmp_path}/alerts/rules/*.yaml"]
 
 
-def test_version_is_the_one_of_the_release(capsys: pytest.CaptureFixture[str]) -> None:
-    """`rankskew --version` prints the version of probe and exporter."""
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--version"], [f"rankskew {__version__}"]),
+        (
+            ["exporter", "--help"],
+            ["--ranks.finished-retention", "(default: 5m)", "--no-collector.node_cpu"],
+        ),
+    ],
+)
+def test_version_and_help_are_printed(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of probe and exporter; each flag with its default."""
     with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-
-    assert ended.value.code == 0
-    assert capsys.readouterr().out == f"rankskew {__version__}\n"
-
-
-def test_help_lists_every_flag(capsys: pytest.CaptureFixture[str]) -> None:
-    """`rankskew exporter --help` shows each flag with its default."""
-    with pytest.raises(SystemExit) as ended:
-        main(["exporter", "--help"])
+        main(arguments)
 
     text = " ".join(capsys.readouterr().out.split())
     assert ended.value.code == 0
-    assert "--ranks.finished-retention" in text
-    assert "(default: 5m)" in text
-    assert "--no-collector.node_cpu" in text
+    assert all(word in text for word in words)
 
 
 # As if an extra had not been installed: none of these packages can be imported.
@@ -205,7 +158,6 @@ def without(missing: Sequence[str], *arguments: str) -> subprocess.CompletedProc
 def test_missing_package_is_one_line_that_says_what_to_install(
     missing: Sequence[str], arguments: Sequence[str], extra: str
 ) -> None:
-    """Each command names the extra that brings what it needs."""
     ended = without(missing, *arguments)
 
     assert ended.returncode == 2
@@ -216,7 +168,6 @@ def test_missing_package_is_one_line_that_says_what_to_install(
 
 @pytest.mark.parametrize("command", ["exporter", "control", "gpus", "simulate"])
 def test_commands_of_a_node_need_nothing_of_the_client(command: str) -> None:
-    """`rankskew[exporter]` alone runs all that a node runs."""
     assert without(CLI, command, "--help").returncode == 0
 
 
@@ -224,12 +175,10 @@ def test_commands_of_a_node_need_nothing_of_the_client(command: str) -> None:
     "command", sorted(name for name, each in COMMANDS.items() if each.extra == "cli")
 )
 def test_commands_for_people_need_nothing_of_an_exporter(command: str) -> None:
-    """`rankskew[cli]` alone runs them where no exporter is."""
     assert without(EXPORTER, command, "--help").returncode == 0
 
 
 def test_base_install_knows_its_version_and_its_files(tmp_path: Path) -> None:
-    """What needs no package of an extra works without it."""
     assert without(EVERY, "--version").stdout == f"rankskew {__version__}\n"
     assert without(EVERY, "files", str(tmp_path / "out")).returncode == 0
     assert (tmp_path / "out" / "alerts" / "alertmanager.yaml").is_file()

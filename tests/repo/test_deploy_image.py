@@ -11,7 +11,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 
 from exporter.settings import Settings
-from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.parts import ExporterProcess
 
 ROOT = Path(__file__).parents[2]
 IMAGE = ROOT / "deploy" / "image"
@@ -58,7 +58,7 @@ def test_health_check_tells_a_running_exporter(tmp_path: Path) -> None:
 
     socket = tmp_path / "operator.sock"
     check = [sys.executable, *command[1:3], str(IMAGE / "health_check.py"), str(socket)]
-    with Exporter(tmp_path):
+    with ExporterProcess(tmp_path):
         assert subprocess.check_output(check, text=True) == "The exporter is healthy.\n"
     said = subprocess.run(check, capture_output=True, text=True, check=False)
     assert (said.returncode, said.stderr) == (1, "")

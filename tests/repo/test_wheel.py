@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet_simulator.stack.process import Process, free_port, get
+from fleet_simulator.stack.process import StackProcess, free_port, get
 from rankskew.files.write import write_files
 
 ROOT = Path(__file__).parents[2]
@@ -115,7 +115,7 @@ def test_installed_exporter_serves_metrics_and_page(full: Path, tmp_path: Path) 
     command = [str(full / "rankskew"), "exporter", f"--web.listen-address={address}"]
     command.append(f"--ingest.socket={tmp_path / 'exporter.sock'}")
     command.append(f"--operator.socket={tmp_path / 'operator.sock'}")
-    exporter = Process("the installed exporter", command, tmp_path / "log")
+    exporter = StackProcess("the installed exporter", command, tmp_path / "log")
     exporter.ready_url = f"http://{address}/-/ready"
     with exporter:
         metrics = get(f"http://{address}/metrics").decode()

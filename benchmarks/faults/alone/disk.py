@@ -12,7 +12,7 @@ from typing import Final
 from benchmarks.faults.alone.pushing import BACK_SECONDS, pushing
 from benchmarks.report import Row, row
 from benchmarks.scrape.load import RANK, scrape
-from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import get, wait_for
 from rank_probe.process.identity import for_rank
 from rank_probe.report.push import open_connection
@@ -70,7 +70,7 @@ def disks(directory: Path, gpus: bool = True) -> list[Row]:
     with small_disk(directory / "disk") as disk:
         stub = nvmlstub.environment(nvmlstub.build(directory), gpus=1) if gpus else {}
         flags = [f"--path.state={disk}", f"--events.file={disk / 'events.jsonl'}"]
-        exporter = Exporter(directory, flags=flags, environment=stub)
+        exporter = ExporterProcess(directory, flags=flags, environment=stub)
         filler = fill(disk)
         with exporter, pushing(exporter) as ranks:
             full = _trial("full disk", exporter, ranks.back_after())
@@ -96,7 +96,7 @@ def disks(directory: Path, gpus: bool = True) -> list[Row]:
     ]
 
 
-def _trial(name: str, exporter: Exporter, back_seconds: float) -> list[Row]:
+def _trial(name: str, exporter: ExporterProcess, back_seconds: float) -> list[Row]:
     ready = wait_for(lambda: _is_ready(exporter), BACK_SECONDS)
     _tell_event(exporter)
     dropped = wait_for(lambda: _lines(exporter, "dropped") or None, BACK_SECONDS)
@@ -108,7 +108,7 @@ def _trial(name: str, exporter: Exporter, back_seconds: float) -> list[Row]:
     ]
 
 
-def _tell_event(exporter: Exporter) -> None:
+def _tell_event(exporter: ExporterProcess) -> None:
     """Push for a rank of a job of its own, whose first step is an event; its number is free."""
     began = {"number": 1, "event": "first_step", "began_timestamp_seconds": 1.0, "seconds": 1.0}
     job_id = f"told-{time.monotonic_ns()}"
@@ -119,14 +119,14 @@ def _tell_event(exporter: Exporter) -> None:
     connection.close()
 
 
-def _lines(exporter: Exporter, result: str) -> int:
+def _lines(exporter: ExporterProcess, result: str) -> int:
     """Return how many lines of events ended with *result*."""
     sample = f'rankskew_event_lines_total{{result="{result}"}} '.encode()
     found = [line for line in scrape(exporter.address).splitlines() if line.startswith(sample)]
     return int(float(found[0].split()[-1])) if found else 0
 
 
-def _is_ready(exporter: Exporter) -> bool | None:
+def _is_ready(exporter: ExporterProcess) -> bool | None:
     try:
         return bool(get(exporter.ready_url or "")) or None
     except OSError:

@@ -14,7 +14,7 @@ import psutil
 from benchmarks.faults.alone.pushing import BACK_SECONDS, pushing
 from benchmarks.report import Row, row
 from benchmarks.scrape.load import RANK
-from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import get, wait_for
 from rank_probe.report.push import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH
@@ -31,7 +31,10 @@ CONNECTIONS: Final = 100
 def capped(directory: Path) -> list[Row]:
     """Cap its memory, ask for far more, and see that it answers and goes on."""
     answers: Counter[int] = Counter()
-    with Exporter(directory, flags=["--path.state="]) as exporter, pushing(exporter) as ranks:
+    with (
+        ExporterProcess(directory, flags=["--path.state="]) as exporter,
+        pushing(exporter) as ranks,
+    ):
         ranks.back_after()
         process = psutil.Process(exporter.pid)
         memory = process.memory_info()
@@ -64,7 +67,7 @@ def capped(directory: Path) -> list[Row]:
     ]
 
 
-def _load(exporter: Exporter) -> Counter[int]:
+def _load(exporter: ExporterProcess) -> Counter[int]:
     """Push for many ranks over many connections, most open at once; count the statuses."""
     statuses: Counter[int] = Counter()
     connections = [open_connection(exporter.target) for _ in range(CONNECTIONS)]
@@ -90,7 +93,7 @@ def _load(exporter: Exporter) -> Counter[int]:
     return statuses
 
 
-def _page(exporter: Exporter) -> bytes | None:
+def _page(exporter: ExporterProcess) -> bytes | None:
     try:
         return get(f"{exporter.url}/metrics", timeout_seconds=5)
     except OSError:

@@ -7,7 +7,7 @@ from typing import Final
 
 from benchmarks.restarts import steps_on
 from benchmarks.scrape.load import Rank, scrape
-from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import wait_for
 from rank_probe.report.push import Pusher
 
@@ -18,7 +18,7 @@ BACK_SECONDS: Final = 10.0
 class Pushing:
     """Pushes for *ranks* ranks from threads, ten times a second each."""
 
-    def __init__(self, exporter: Exporter, ranks: int = 4) -> None:
+    def __init__(self, exporter: ExporterProcess, ranks: int = 4) -> None:
         self._exporter = exporter
         self.ranks = [Rank(rank, ranks) for rank in range(ranks)]
         self._pushers = [Pusher(exporter.target, rank, INTERVAL_SECONDS) for rank in self.ranks]
@@ -51,7 +51,7 @@ class Pushing:
         return sum(shown.get(rank) != each.steps for rank, each in enumerate(self.ranks))
 
 
-def page_steps(exporter: Exporter) -> dict[int, float]:
+def page_steps(exporter: ExporterProcess) -> dict[int, float]:
     """Return the steps on the page of *exporter*; empty while it does not answer."""
     try:
         return dict(steps_on(scrape(exporter.address)))
@@ -60,7 +60,7 @@ def page_steps(exporter: Exporter) -> dict[int, float]:
 
 
 @contextmanager
-def pushing(exporter: Exporter, ranks: int = 4) -> Iterator[Pushing]:
+def pushing(exporter: ExporterProcess, ranks: int = 4) -> Iterator[Pushing]:
     """Have ranks push to *exporter* while the block runs."""
     those = Pushing(exporter, ranks)
     those.start()

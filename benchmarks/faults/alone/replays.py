@@ -10,7 +10,7 @@ from typing import Final
 from benchmarks.faults.alone.pushing import page_steps
 from benchmarks.report import Row, row
 from benchmarks.scrape.load import RANK, Rank
-from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.parts import ExporterProcess
 from rank_probe.report.push import open_connection
 from rank_probe.wire.snapshot import SNAPSHOT_PATH, Snapshot
 
@@ -36,7 +36,7 @@ def replayed(directory: Path, snapshots: int = 200, seed: int = 1) -> list[Row]:
     """Push them one by one, and look at the page after each."""
     answers: Counter[int] = Counter()
     shown: list[float] = []
-    with Exporter(directory, flags=["--path.state="]) as exporter:
+    with ExporterProcess(directory, flags=["--path.state="]) as exporter:
         connection = open_connection(exporter.target)
         for snapshot in disorder(snapshots, seed):
             connection.request("POST", SNAPSHOT_PATH, snapshot.to_json())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from benchmarks.faults.alone.pushing import BACK_SECONDS, pushing
 from benchmarks.report import Row, row
-from fleet_simulator.stack.parts import Exporter
+from fleet_simulator.stack.parts import ExporterProcess
 from fleet_simulator.stack.process import wait_for
 
 
@@ -14,7 +14,7 @@ def socket_directory(directory: Path) -> list[Row]:
     room = directory / "socket"
     room.mkdir()
     flags = ["--path.state=", f"--ingest.socket={room / 'exporter.sock'}"]
-    with Exporter(directory, flags=flags) as exporter:
+    with ExporterProcess(directory, flags=flags) as exporter:
         exporter.socket = room / "exporter.sock"
         with pushing(exporter) as before:
             before.back_after()

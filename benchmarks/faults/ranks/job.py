@@ -10,7 +10,7 @@ from torch._C._distributed_c10d import TCPStore
 from benchmarks.faults.ranks import pauses
 from benchmarks.faults.ranks.rank import GENERATION
 from benchmarks.faults.ranks.records import Life, read
-from fleet_simulator.stack.process import Process, wait_for
+from fleet_simulator.stack.process import StackProcess, wait_for
 
 JOB_ID = "faults"
 RANKS = 4
@@ -40,7 +40,7 @@ class Job:
         arguments = [str(directory), "--store", f"127.0.0.1:{self._store.port}", "--nap", str(nap)]
         command = [sys.executable, "-m", "rank_probe", str(SCRIPT), *arguments]
         self.ranks = [
-            Process(
+            StackProcess(
                 f"rank {rank}",
                 command,
                 directory / f"rank{rank}.log",

@@ -11,10 +11,10 @@ from exporter.vocabulary.words import reasons_in_order
 from rankskew.client.fields import label, whole
 from rankskew.client.names import Names, names_of_nodes
 from rankskew.client.prometheus import Prometheus, Sample, selector
-from rankskew.diagnose.known import Known
+from rankskew.diagnose.job_facts import JobFacts
 from rankskew.diagnose.model import Place, host
-from rankskew.top.from_prometheus import Found
-from rankskew.top.model import Job
+from rankskew.top.from_prometheus import JobSamples
+from rankskew.top.model import JobStatus
 
 # A job has a few of each, however many ranks it has: they are about late and silent ranks only.
 SERIES: Final = (
@@ -33,8 +33,8 @@ class Moment:
     """The *job* as *prometheus* knows it, *found* of it by series, and *names* of addresses."""
 
     prometheus: Prometheus
-    job: Job
-    found: Found
+    job: JobStatus
+    found: JobSamples
     names: Names
 
     @property
@@ -47,7 +47,7 @@ class Moment:
         name = self.names.get((self.job.cluster, instance))
         return Place(node=name or host(instance), instance=instance or None)
 
-    def known(self) -> Known:
+    def facts(self) -> JobFacts:
         """Return what the findings are made from; raises Trouble."""
         found, is_missing = self.found, self.job.state == RANKS_MISSING
         silent = self._silent() if is_missing else []
@@ -60,7 +60,7 @@ class Moment:
             *found.samples["rank_stage:rankskew_hang_suspect:group"],
             *found.samples["rank:rankskew_late:ratio"],
         ]
-        return Known(
+        return JobFacts(
             self.job,
             places=self.places({rank.rank: "" for rank in self.job.ranks[:1]} | instances(located)),
             lines=self._lines(),
@@ -143,9 +143,9 @@ class Moment:
         return {sample[label]: sample.value for sample in self.found.samples[name]}
 
 
-def look(prometheus: Prometheus, job: Job) -> Moment:
+def look(prometheus: Prometheus, job: JobStatus) -> Moment:
     """Return what is recorded of *job*; raises Trouble."""
-    found = Found()
+    found = JobSamples()
     where = selector(cluster=job.cluster, job_id=job.job_id)
     for sample in prometheus.query(f'{{__name__=~"{SERIES}",{where}}}'):
         found.samples[sample.name].append(sample)

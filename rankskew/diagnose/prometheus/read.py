@@ -11,18 +11,14 @@ from rankskew.diagnose.prometheus.moment import look
 from rankskew.diagnose.report import all_findings, report
 from rankskew.diagnose.words import clock
 from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, ask
-from rankskew.top.model import NO_RANK, Fleet, Job, several_jobs
+from rankskew.top.model import NO_RANK, FleetStatus, JobStatus, several_jobs
 
 # Of an earlier time these only mean that there is no data.
 NOTHING_THERE: Final = (NO_EXPORTER, NO_RULES, NO_RANK)
 
 
 def read(
-    url: str,
-    cluster: str | None,
-    job_id: str | None,
-    at: float | None,
-    access: Access = ANYONE,
+    url: str, cluster: str | None, job_id: str | None, at: float | None, access: Access = ANYONE
 ) -> Report:
     """Return the report at the Unix time *at*, or now; raises Trouble and CannotTell."""
     return report_at(Prometheus(url, at, access=access), cluster, job_id, at)
@@ -33,15 +29,15 @@ def report_at(
 ) -> Report:
     """Return the report that *prometheus*, asked about the time *at*, allows; raises as read()."""
     moment = look(prometheus, _one_job(ask(prometheus, cluster, job_id), at))
-    known = moment.known()
-    findings, more = all_findings(known)
+    facts = moment.facts()
+    findings, more = all_findings(facts)
     findings = with_alerts(moment, findings)
     slower, events = whole_job(moment)
     findings += [slower] if slower is not None else []
-    return report(known, prometheus.url, prometheus.now, findings, more, events)
+    return report(facts, prometheus.url, prometheus.now, findings, more, events)
 
 
-def _one_job(fleet: Fleet, at: float | None) -> Job:
+def _one_job(fleet: FleetStatus, at: float | None) -> JobStatus:
     """Return the only job of *fleet*; raises CannotTell, and says why there is not one."""
     if fleet.troubles and at is not None and fleet.troubles[0] in NOTHING_THERE:
         when = clock(at, "%Y-%m-%d %H:%M:%S")

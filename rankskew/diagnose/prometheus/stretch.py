@@ -45,11 +45,7 @@ class Stretch:
 
 
 def read_stretch(
-    url: str,
-    cluster: str | None,
-    job_id: str | None,
-    seconds: float,
-    access: Access = ANYONE,
+    url: str, cluster: str | None, job_id: str | None, seconds: float, access: Access = ANYONE
 ) -> Report:
     """Return the report on the last *seconds*; raises Trouble and CannotTell."""
     prometheus = Prometheus(url, access=access)

@@ -4,18 +4,20 @@ import pytest
 
 from exporter.errors import UsageError
 from fleet_simulator.faults.asked import parse
-from fleet_simulator.faults.fault import Fault
+from fleet_simulator.faults.fault import PlantedFault
 from fleet_simulator.faults.kinds import BY_NAME
 
 
 def test_fault_is_placed_where_it_was_asked_for() -> None:
     """The kind comes first; node, GPU and onset follow in any order."""
-    assert parse("thermal:gpu=3,node=7,after=2m") == Fault(BY_NAME["thermal"], 7, 3, 120.0)
+    assert parse("thermal:gpu=3,node=7,after=2m") == PlantedFault(BY_NAME["thermal"], 7, 3, 120.0)
 
 
 def test_fault_has_begun_unless_it_is_to_begin_later() -> None:
     """Without an onset, a fault is there from the start, on the first GPU."""
-    assert parse("loader") == Fault(BY_NAME["loader"], 0, 0, BY_NAME["loader"].begins_seconds)
+    assert parse("loader") == PlantedFault(
+        BY_NAME["loader"], 0, 0, BY_NAME["loader"].begins_seconds
+    )
     assert parse("loader").begins_seconds < 0
 
 

@@ -1,15 +1,14 @@
 """The kinds of faults, and how far each reaches."""
 
 from exporter.collectors.catalog import COLLECTORS
-from fleet_simulator.faults.fault import Fault, Scope
+from fleet_simulator.faults.fault import PlantedFault, Scope
 from fleet_simulator.faults.kinds import BY_NAME, KINDS
 from rank_probe.wire.stages import STAGES
 
 
 def test_fault_affects_its_gpu_its_node_or_its_job() -> None:
-    """How far a fault reaches depends on its kind."""
     on_gpu, on_node, on_job = (
-        Fault(next(kind for kind in KINDS if kind.scope is scope), 1, 2) for scope in Scope
+        PlantedFault(next(kind for kind in KINDS if kind.scope is scope), 1, 2) for scope in Scope
     )
     places = [(1, 2), (1, 0), (0, 2)]
 

@@ -6,7 +6,12 @@ from typing import Any
 import pytest
 import yaml
 
-from fleet_simulator.stack.parts import Alertmanager, Prometheus, Training, paging
+from fleet_simulator.stack.parts import (
+    AlertmanagerProcess,
+    PrometheusProcess,
+    TrainingProcess,
+    paging,
+)
 from fleet_simulator.stack.process import StackError, missing_programs
 from fleet_simulator.stack.webhook import Webhook
 
@@ -36,8 +41,8 @@ def test_rule_pages_the_webhook(tmp_path: Path) -> None:
     overrides = {("skew_ratio", "a"): 0.5, ("skew_ratio", "b"): 0.3}
     with (
         Webhook() as webhook,
-        Alertmanager(tmp_path, webhook.url, shipped=config) as alertmanager,
-        Prometheus(
+        AlertmanagerProcess(tmp_path, webhook.url, shipped=config) as alertmanager,
+        PrometheusProcess(
             tmp_path,
             targets=[],
             alertmanager=alertmanager.address,
@@ -63,7 +68,7 @@ def test_broken_rules_are_named(tmp_path: Path) -> None:
     (rules / "broken.yaml").write_text("groups: [{name: x, rules: [{record: a, expr: 'sum('}]}]")
 
     with pytest.raises(StackError, match=r"(?s)Prometheus ended by itself.*broken\.yaml"):
-        Prometheus(tmp_path, targets=[], rules=rules).__enter__()
+        PrometheusProcess(tmp_path, targets=[], rules=rules).__enter__()
 
 
 def test_missing_alert_says_what_came_instead() -> None:
@@ -92,7 +97,7 @@ def test_paging_keeps_inhibition_and_routes() -> None:
 
 def test_shipped_configuration_pages_the_webhook(tmp_path: Path) -> None:
     """No Slack, no PagerDuty and no template: the configuration starts wherever it is written."""
-    with Alertmanager(tmp_path, "http://127.0.0.1:1/") as alertmanager:
+    with AlertmanagerProcess(tmp_path, "http://127.0.0.1:1/") as alertmanager:
         assert alertmanager.exit_code is None
 
     paged = yaml.safe_load((tmp_path / "alertmanager.yaml").read_text())
@@ -102,7 +107,7 @@ def test_shipped_configuration_pages_the_webhook(tmp_path: Path) -> None:
 
 def test_rank_that_does_not_run_is_named(tmp_path: Path) -> None:
     """Asking for the process of a rank before there is one fails in words."""
-    training = Training(tmp_path, [], exporter="unix:/nowhere")
+    training = TrainingProcess(tmp_path, [], exporter="unix:/nowhere")
 
     with pytest.raises(StackError, match="the training has no rank 2 running"):
         training.rank_pid(2)

@@ -4,13 +4,12 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import psutil
 import pytest
 
-from fleet_simulator.stack.process import MARK, Process, StackError, free_port, wait_for
+from fleet_simulator.stack.process import MARK, StackError, StackProcess, free_port, wait_for
 from tests.fleet_simulator.stack.processes import runs
 
 SLEEPER = "import time; time.sleep(600)"
@@ -24,11 +23,11 @@ time.sleep(600)
 """
 
 
-def python(code: str, directory: Path) -> Process:
-    return Process("the program", [sys.executable, "-c", code], directory / "log")
+def python(code: str, directory: Path) -> StackProcess:
+    return StackProcess("the program", [sys.executable, "-c", code], directory / "log")
 
 
-def wait_for_log(process: Process, text: str) -> None:
+def wait_for_log(process: StackProcess, text: str) -> None:
     assert wait_for(lambda: text in process.last_lines() or None, 20), process.last_lines()
 
 
@@ -61,8 +60,9 @@ def test_nothing_survives_a_killed_demo(tmp_path: Path) -> None:
     starter = f"""
 import sys, time
 from pathlib import Path
-from fleet_simulator.stack.process import Process
-process = Process("inner", [sys.executable, "-c", {SLEEPER!r}], Path({str(tmp_path / "log")!r}))
+from fleet_simulator.stack.process import StackProcess
+command = [sys.executable, "-c", {SLEEPER!r}]
+process = StackProcess("inner", command, Path({str(tmp_path / "log")!r}))
 process.start()
 print(process.pid, flush=True)
 time.sleep(600)
@@ -77,31 +77,32 @@ time.sleep(600)
     assert wait_for(lambda: None if runs(inner) else True, 10)
 
 
-def test_early_end_shows_the_log(tmp_path: Path) -> None:
-    """A program that ends instead of becoming ready is named, with what it said last."""
-    process = python("raise SystemExit('no such rule file')", tmp_path)
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (
+            "raise SystemExit('no such rule file')",
+            r"ended by itself with code 1;(?s:.*)no such rule",
+        ),
+        (SLEEPER, "did not become ready in 0 s"),
+    ],
+    ids=["early end", "never ready"],
+)
+def test_program_that_does_not_become_ready_is_named_and_stopped(
+    tmp_path: Path, code: str, problem: str
+) -> None:
+    """With what it said last; it fails in time, and is not left running."""
+    process = python(code, tmp_path)
     process.ready_url = f"http://127.0.0.1:{free_port()}/-/ready"
+    process.ready_seconds = 20.0 if "SystemExit" in code else 0.3
 
-    with pytest.raises(StackError, match=r"the program ended by itself with code 1;") as error:
-        process.__enter__()
-
-    assert "no such rule file" in str(error.value)
-
-
-def test_never_ready_is_named_and_stopped(tmp_path: Path) -> None:
-    """A program that never answers fails in time, and is not left running."""
-    process = python(SLEEPER, tmp_path)
-    process.ready_url = f"http://127.0.0.1:{free_port()}/-/ready"
-    process.ready_seconds = 0.3
-
-    with pytest.raises(StackError, match="the program did not become ready in 0 s"):
+    with pytest.raises(StackError, match=f"the program {problem}"):
         process.__enter__()
 
     assert process.family() == []
 
 
 def test_started_again_after_a_crash(tmp_path: Path) -> None:
-    """A killed program can be started again by the same object."""
     with python(SLEEPER, tmp_path) as process:
         first = process.pid
         process.kill()
@@ -129,12 +130,3 @@ def test_preferred_port_is_taken_when_free() -> None:
         port = taken.getsockname()[1]
         assert free_port(port) != port
     assert free_port(port) == port
-
-
-def test_waiting_ends_at_the_first_answer() -> None:
-    """Waiting returns as soon as there is an answer, and None when there is none in time."""
-    started = time.monotonic()
-
-    assert wait_for(lambda: 0, seconds=60) == 0
-    assert wait_for(lambda: None, seconds=0.05, every=0.01) is None
-    assert time.monotonic() - started < 10

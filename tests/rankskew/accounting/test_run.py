@@ -7,20 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankskew.accounting.run import Kinds, account, kinds, slowdown
+from tests.rankskew.accounting.test_step import job
 
-HEALTHY = {"optimizer": 0.01, "data": 0.05, "forward": 0.1, "backward": 0.2}
 Step = dict[int, dict[str, float]]
 
 
 def step(late: dict[int, dict[str, float]], ranks: int = 4, communication: float = 0.0) -> Step:
     """Return a synchronous step of equal *ranks*, some of them *late* by seconds in stages."""
-    busy = {
-        rank: {
-            stage: seconds + late.get(rank, {}).get(stage, 0.0)
-            for stage, seconds in HEALTHY.items()
-        }
-        for rank in range(ranks)
-    }
+    busy = job(ranks, late)
     end = max(sum(stages.values()) for stages in busy.values()) + communication
     return {rank: stages | {"sync": end - sum(stages.values())} for rank, stages in busy.items()}
 
@@ -70,19 +64,13 @@ def test_parts_add_up_to_the_whole(
             assert total == pytest.approx(getattr(whole, kind), abs=1e-9)
 
 
-def test_equal_ranks_lose_nothing() -> None:
-    """A job without skew has nothing to charge."""
+def test_equal_ranks_lose_nothing_and_neither_does_no_step() -> None:
     found = account([step({})] * 3, {})
 
     assert kinds(found, ()) == Kinds(0.0, 0.0, 0.0, 0.0)
     assert found.caused == {}
     assert found.seconds == pytest.approx(3 * 0.36)
-
-
-def test_no_step_is_no_loss() -> None:
-    """An empty run has an empty account, and no slowdown."""
-    assert kinds(account([], {}), {3}).lost == 0.0
-    assert slowdown([], {}, {3}) == 1.0
+    assert (kinds(account([], {}), {3}).lost, slowdown([], {}, {3})) == (0.0, 1.0)
 
 
 def test_late_rank_is_charged_what_the_others_wait() -> None:
@@ -91,29 +79,26 @@ def test_late_rank_is_charged_what_the_others_wait() -> None:
 
     assert found.caused == {(2, "data"): pytest.approx(5 * 3 * 0.2)}
     assert found.waited[2] == 0.0
-    assert found.paced == {(2, "data"): 5}
     assert astuple(kinds(found, {2})) == pytest.approx((0.0, 3.0, 0.0, 5 * 4 * 0.05))
     assert kinds(found, ()).rotating == pytest.approx(3.0)
 
 
-def test_rank_late_in_two_stages_is_charged_in_both() -> None:
-    """A slow GPU is late in forward and in backward, by as much as it is ahead in each."""
-    found = account([step({1: {"forward": 0.1, "backward": 0.3}})], {})
-
-    assert found.caused == {
-        (1, "forward"): pytest.approx(3 * 0.1),
-        (1, "backward"): pytest.approx(3 * 0.3),
-    }
-
-
-def test_two_late_ranks_share_the_time_that_both_are_late() -> None:
-    """While both are late each is charged half; beyond that the later one pays alone."""
-    found = account([step({1: {"data": 0.1}, 3: {"forward": 0.3}})], {})
-
-    assert found.caused == {
-        (1, "data"): pytest.approx(0.1 * 2 / 2),
-        (3, "forward"): pytest.approx(0.1 * 2 / 2 + 0.2 * 3),
-    }
+@pytest.mark.parametrize(
+    ("late", "caused"),
+    [
+        ({1: {"forward": 0.1, "backward": 0.3}}, {(1, "forward"): 0.3, (1, "backward"): 0.9}),
+        (
+            {1: {"data": 0.1}, 3: {"forward": 0.3}},
+            {(1, "data"): 0.1 * 2 / 2, (3, "forward"): 0.1 * 2 / 2 + 0.2 * 3},
+        ),
+    ],
+    ids=["two stages", "two ranks"],
+)
+def test_charge_is_shared(
+    late: dict[int, dict[str, float]], caused: dict[tuple[int, str], float]
+) -> None:
+    """By stage, as far as it is ahead in each; half each while two are late, then the later one."""
+    assert account([step(late)], {}).caused == pytest.approx(caused)
 
 
 def test_rotating_straggler_is_seen() -> None:
@@ -122,11 +107,9 @@ def test_rotating_straggler_is_seen() -> None:
 
     assert kinds(found, ()).rotating == pytest.approx(40 * 3 * 0.2)
     assert found.caused == {(rank, "data"): pytest.approx(10 * 3 * 0.2) for rank in range(4)}
-    assert found.paced == {(rank, "data"): 10 for rank in range(4)}
 
 
 def test_heavier_peer_group_is_nobodys_fault() -> None:
-    """A group that has more to do is charged as a group."""
     heavy = step({2: {"forward": 0.1}, 3: {"forward": 0.1}})
     found = account([heavy], {0: "pp0", 1: "pp0", 2: "pp1", 3: "pp1"})
 

@@ -27,7 +27,6 @@ COMMANDS: Final = [
 
 
 def nothing(path: str, form: dict[str, str]) -> Answer:
-    """Answer as an exporter, and a Prometheus, that know nothing."""
     if path.startswith("/api/v1/live"):
         return json_answer({"jobs": []})
     return json_answer({"status": "success", "data": {"result": [], "groups": []}})

@@ -4,7 +4,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
-from rankskew.compare.side import BLOCKS, Block, LateRank, Side
+from rankskew.compare.side import BLOCKS, LateRankCost, Side, StepBlock
 
 
 def side(
@@ -27,7 +27,7 @@ def side(
         each = steps / blocks
         seconds = each * step_seconds * (1 + draw.gauss(0, noise))
         found.append(
-            Block(
+            StepBlock(
                 steps=each,
                 seconds=seconds,
                 stages={name: each * value for name, value in (stages or {}).items()},
@@ -41,6 +41,8 @@ def side(
     return Side(begin=0.0, end=1.0, ranks=ranks, blocks=found, **(known | more))
 
 
-def late(rank: int, gpus_lost: float, stage: str = "data", kind: str = "persistent") -> LateRank:
+def late(
+    rank: int, gpus_lost: float, stage: str = "data", kind: str = "persistent"
+) -> LateRankCost:
     """Return a late rank."""
-    return LateRank(rank, "all", "node0", stage, kind, gpus_lost)
+    return LateRankCost(rank, "all", "node0", stage, kind, gpus_lost)

@@ -134,7 +134,6 @@ def test_without_a_join_the_kinds_are_unknown() -> None:
 
 
 def test_ranks_known_twice_count_once() -> None:
-    """Two copies of each series change no mean."""
     twice = {name: (lambda b, at=at: 2 * at(b)) for name, at in STEADY.items() if name != "ranks"}
     found, single = side(twice | {"ranks": STEADY["ranks"]}), side(STEADY)
 
@@ -155,33 +154,32 @@ def test_blocks_without_a_step_are_joined_to_the_next() -> None:
     assert sum(block.stages["forward"] for block in found.blocks) == pytest.approx(0.3 * 1200)
 
 
-def test_a_restart_is_a_trouble() -> None:
-    """Counters that were reset, or another number of ranks, are no undisturbed steps."""
-    joined = STEADY | {"copies": lambda border: RANKS + (border > 9)}
+@pytest.mark.parametrize(
+    ("changes", "vectors"),
+    [
+        ({}, {"resets": vector(({}, 1.0))}),
+        ({"copies": lambda border: RANKS + (border > 9)}, {}),
+        ({"steps": lambda border: 60 * RANKS * border if border else 9000}, {}),
+    ],
+    ids=["reset", "ranks join", "begun again"],
+)
+def test_a_restart_is_a_trouble(
+    changes: dict[str, Callable[[int], float]], vectors: dict[str, Any]
+) -> None:
+    found = side(STEADY | changes, **vectors)
 
-    begun_again = STEADY | {"steps": lambda border: 60 * RANKS * border if border else 9000}
-
-    for found in (side(STEADY, resets=vector(({}, 1.0))), side(joined), side(begun_again)):
-        assert found.trouble == (
-            "After has a restart in it, or ranks that come and go; compare a period in which all "
-            "ranks run."
-        )
+    assert str(found.trouble).startswith("After has a restart in it, or ranks that come and go; co")
 
 
 def test_a_standstill_is_a_trouble() -> None:
     """No step for longer than a minute and ten steps."""
     assert side(STEADY, last_step_age=vector(({}, 59.0))).trouble is None
-    assert side(STEADY, last_step_age=vector(({}, 95.0))).trouble == (
-        "After has 95 s without a step: the job stood still; compare a period without that."
-    )
+    said = str(side(STEADY, last_step_age=vector(({}, 95.0))).trouble)
+    assert said.startswith("After has 95 s without a step: the job stood still;")
 
 
 def test_a_period_without_series_is_a_trouble() -> None:
-    """A job that this Prometheus does not know has nothing to compare."""
-    assert side({}).trouble == (
-        "After is not wholly recorded: this Prometheus lacks the job's steps in a part of it; "
-        "compare a shorter or a later period."
-    )
+    assert str(side({}).trouble).startswith("After is not wholly recorded: this Prometheus lacks")
 
 
 def test_late_ranks_have_their_cost() -> None:
@@ -207,22 +205,16 @@ def test_a_job_that_nobody_judged_has_no_late_ranks_to_compare() -> None:
 
 
 def test_the_last_period_of_a_job_ends_with_its_last_step() -> None:
-    """A job that is over is compared as it was at its end."""
+    """A job that is over is compared as it was at its end; one that is none or two is refused."""
     with answering({}, last_step_timestamp=vector(({}, 5000.0))) as prometheus:
         assert last_period(prometheus, "old", None, 600.0) == Period(4400.0, 5000.0)
-
-
-def test_a_job_without_steps_has_no_last_period() -> None:
-    """The sentence names the job."""
-    with answering({}) as prometheus, pytest.raises(Trouble, match="no step of a job 'old'"):
-        last_period(prometheus, "old", None, 600.0)
-
-
-def test_a_job_in_several_clusters_is_ambiguous() -> None:
-    """The sentence lists them."""
-    found = vector(({"cluster": "b"}, 5000.0), ({"cluster": "a"}, 4000.0))
-    with (
-        answering({}, last_step_timestamp=found) as prometheus,
-        pytest.raises(Trouble, match="Several clusters have a job 'old'; give --cluster: a, b"),
+    two = vector(({"cluster": "b"}, 5000.0), ({"cluster": "a"}, 4000.0))
+    for found, problem in (
+        ([], "no step of a job 'old'"),
+        (two, "Several clusters have a job 'old'; give --cluster: a, b"),
     ):
-        last_period(prometheus, "old", None, 600.0)
+        with (
+            answering({}, last_step_timestamp=found) as prometheus,
+            pytest.raises(Trouble, match=problem),
+        ):
+            last_period(prometheus, "old", None, 600.0)

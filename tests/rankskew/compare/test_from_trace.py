@@ -1,4 +1,4 @@
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,6 @@ def late_rank(rank: int, share: float, until: int) -> Callable[[int, int], float
 
 
 def test_steps_are_added_up_in_twenty_blocks(tmp_path: Path) -> None:
-    """All whole steps are in a block, with their length and the median rank's stages."""
     side = all_of(recorded(tmp_path, steps=410, noise=0.0))
 
     assert side.trouble is None
@@ -58,25 +57,10 @@ def test_kinds_of_loss_add_up_to_the_wait(tmp_path: Path) -> None:
 
 
 def test_without_measured_waits_the_loss_is_unknown(tmp_path: Path) -> None:
-    """No reading is not a loss of 0."""
     side = all_of(recorded(tmp_path, synced=False))
 
     assert [block.lost for block in side.blocks] == [None] * 20
     assert side.late is None
-
-
-def test_no_step_is_a_trouble(tmp_path: Path) -> None:
-    """A range without steps is refused in a sentence."""
-    assert trace_side(recorded(tmp_path), "After", []).trouble == "After has no step."
-
-
-def test_a_long_pause_is_a_trouble(tmp_path: Path) -> None:
-    """A step that takes minutes is a hang, and the sentence says which one it is."""
-    run = recorded(tmp_path, late=lambda rank, step: 90.0 if (rank, step) == (2, 250) else 0.0)
-
-    assert all_of(run).trouble == (
-        "After has a step of 91 s (step 250): the job stood still; compare a period without it."
-    )
 
 
 def test_a_checkpoint_is_no_pause(tmp_path: Path) -> None:
@@ -86,28 +70,6 @@ def test_a_checkpoint_is_no_pause(tmp_path: Path) -> None:
         stages["checkpoint"] = 90.0
 
     assert all_of(run).trouble is None
-
-
-def test_missing_steps_are_a_trouble(tmp_path: Path) -> None:
-    """A gap in the numbers is said with its ends."""
-    run = recorded(tmp_path)
-
-    assert trace_side(run, "After", [*range(100), *range(200, 400)]).trouble == (
-        "After lacks the steps from 100 to 199; compare a period without that gap."
-    )
-
-
-def test_time_without_a_step_is_a_trouble(tmp_path: Path) -> None:
-    """Consecutive numbers with minutes between them are a restart or a hang."""
-    run = recorded(tmp_path)
-    for times in run.times.values():
-        for step in range(300, 400):
-            times[step] += 100.0
-
-    assert all_of(run).trouble == (
-        "After has a gap of 100 s before step 300: the job stood still or was restarted; compare a "
-        "period without it."
-    )
 
 
 def test_sampled_steps_have_no_gaps(tmp_path: Path) -> None:
@@ -121,12 +83,40 @@ def test_sampled_steps_have_no_gaps(tmp_path: Path) -> None:
     assert all_of(run).trouble is None
 
 
-def test_ranks_that_come_and_go_are_a_trouble(tmp_path: Path) -> None:
-    """Steps of fewer ranks are not steps of the same job."""
-    run = recorded(tmp_path)
+def paused(run: Run) -> None:
+    for times in run.times.values():
+        for step in range(300, 400):
+            times[step] += 100.0
+
+
+def hung(run: Run) -> None:
+    run.steps[250][2]["backward"] += 90.0
+
+
+def elastic(run: Run) -> None:
     for step in range(200, 400):
         del run.steps[step][3], run.times[3][step]
 
-    assert all_of(run).trouble == (
-        "After has ranks that come and go; compare a period in which all are there."
-    )
+
+def whole(run: Run) -> None:
+    """Change nothing."""
+
+
+@pytest.mark.parametrize(
+    ("spoil", "steps", "trouble"),
+    [
+        (whole, [], "no step."),
+        (whole, [*range(100), *range(200, 400)], "lacks the steps from 100 to 199; compare"),
+        (hung, range(400), "a step of 91 s (step 250): the job stood still; compare"),
+        (paused, range(400), "a gap of 100 s before step 300: the job stood still or was restar"),
+        (elastic, range(400), "ranks that come and go; compare a period in which all are there."),
+    ],
+)
+def test_what_is_no_undisturbed_run_is_a_trouble(
+    tmp_path: Path, spoil: Callable[[Run], None], steps: Collection[int], trouble: str
+) -> None:
+    """A restart, a hang, a gap in the numbers or in time, other ranks: with its place."""
+    run = recorded(tmp_path)
+    spoil(run)
+
+    assert trouble in str(trace_side(run, "After", steps).trouble)

@@ -2,77 +2,108 @@
 
 import re
 
+from exporter.live.sentences import LineView
 from rankskew.diagnose.formats import COLUMNS, as_markdown, as_text
-from rankskew.diagnose.model import CANNOT_TELL
-from tests.rankskew.diagnose.findings import late, report
+from rankskew.diagnose.loss import loss
+from rankskew.diagnose.model import CANNOT_TELL, Event, Finding, Place, Report, Step
+from rankskew.diagnose.words import rows
+from tests.rankskew.golden import assert_golden
+
+AT = 1_795_420_800.0
+LATE = Finding(
+    what="input",
+    sentence="Rank 6 is slow loading data; 1.65 of 8 GPUs wait for it.",
+    rank=6,
+    ranks=(6,),
+    place=Place("n2", "n2:9917", "2", "GPU-6", 4006),
+    stage="data",
+    kind="persistent",
+    ratio=0.35,
+    gpus_lost=1.65,
+    since_seconds=240.0,
+    lines=(LineView("data", "Corpus.read (corpus.py:41)", 0.87),),
+    cause="input",
+    cause_text="3 of its workers never wait, 0 of its peers'",
+    detail="workers",
+    explains=0.97,
+    others=("garbage collection (10%)",),
+    facts=("Rank 6 on n2: a GPU is throttled.",),
+    first="`py-spy dump --pid 4006` on n2",
+    steps=(Step("Look at it.", "nothing"), Step("Give it more workers. " * 5, "restart")),
+    proof="The rank's `data` time is that of its peers.",
+    links=("https://example.org/input.md",),
+)
 
 
-def test_report_on_a_late_rank() -> None:
-    """The loss, who, where, since when, why, what to do first, and the proof."""
-    said = as_text(report(late()))
-
-    assert said.startswith("llama: straggler. No rank is late.\nFrom http://p:9090, 2026-")
-    assert (
-        "2.00 of 8 GPUs do nothing but wait, $5.01 an hour; steps take 1.33 times as long" in said
+def report(finding: Finding = LATE) -> Report:
+    """Return a report with all that one can have."""
+    return Report(
+        source="http://p:9090",
+        job_id="llama",
+        cluster="eu",
+        state="straggler",
+        sentence="No rank is late.",
+        at_seconds=AT,
+        world_size=8,
+        loss=loss({"persistent": 1.66, "common": 0.344}, {6: {"data": 1.6, "forward": 0.05}}),
+        slowdown=1.33,
+        gpu_hour_price=2.5,
+        findings=(finding,),
+        more=("Late as well: rank 3.",),
+        events=(Event(240.0, "Rank 6 became slow in data."),),
+        unjudged=("Only 90% of the job's ranks and steps are judged.",),
     )
-    for row in (
-        "     1.66  to late ranks",
-        "     1.61      data",
-        "   Where       n2:9917, GPU 2, GPU-6, PID 4006",
-        "   Since       4 min (",
-        "   Cost        1.65 GPUs; its own time is 35.0% longer than its peers'",
-        "   Code        87% of its time in data is in Corpus.read (corpus.py:41)",
-        "   Cause       loader (workers at their limit): 3 of its workers never wait, 0 of its",
-        "   First       `py-spy dump --pid 4006` on n2",
-        "   Proof       The rank's `data` time is that of its peers.",
-        "main/docs/playbook/input.md",
-        "RankskewStraggler.md",
-        "Not judged:\n   Only 90%",
-    ):
-        assert row in said
+
+
+def test_texts_are_the_golden_ones() -> None:
+    """The loss, who, where, since when, why, what to do first, the proof; or that all is well."""
+    well = Report("/scratch/trace", "llama", "healthy", "8 ranks keep up.", covers_seconds=60.0)
+    texts = {"late rank": as_text(report()), "balanced trace": as_text(well)}
+    forms = {"Markdown": as_markdown(report()), "Markdown, balanced": as_markdown(well)}
+    assert_golden("diagnose", texts | forms)
 
 
 def test_no_line_is_longer_than_a_terminal() -> None:
     """Only an address or a name without a space may be."""
-    lines = as_text(report(late(sentence="Rank 6 is slow. " * 20))).splitlines()
+    said = Finding("input", "Rank 6 is slow. " * 20)
+    lines = as_text(report(said)).splitlines()
 
     assert max(len(line) for line in lines if "https://" not in line) <= COLUMNS
 
 
 def test_printed_loss_adds_up() -> None:
-    """Each part is the sum of what stands below it."""
-    found = re.findall(r"^ +(\d+\.\d\d)  ( *)", as_text(report(late())), re.MULTILINE)
-    top = [float(gpus) for gpus, indent in found if not indent]
+    found = re.findall(r"^ +(\d+\.\d\d)  ( *)", as_text(report()), re.MULTILINE)
 
-    assert round(sum(top), 2) == 2.0
-
-
-def test_balanced_job_is_told_so() -> None:
-    """A healthy report says it in words."""
-    said = as_text(report(state="healthy", unjudged=(), loss=None))
-
-    assert "Balanced: nothing is wrong that was measured." in said
+    assert round(sum(float(gpus) for gpus, indent in found if not indent), 2) == 2.0
 
 
 def test_late_rank_of_which_nothing_is_left_is_not_balance() -> None:
     """Its series may end before the state of the job does."""
-    assert report(state="straggler").outcome == CANNOT_TELL
+    assert Report("p", "llama", "straggler", "A rank is late.").outcome == CANNOT_TELL
 
 
 def test_sentence_is_not_said_twice() -> None:
     """The first finding often is the sentence of the state."""
-    said = as_text(report(late(sentence="No rank is late.")))
-
-    assert said.count("No rank is late.") == 1
+    assert as_text(report(Finding("input", "No rank is late."))).count("No rank is late.") == 1
 
 
-def test_markdown_has_the_same_rows() -> None:
-    """Headings, lists and links; a name cannot be HTML."""
-    said = as_markdown(report(late(sentence="Rank <b>6</b> is slow.")))
+def test_name_cannot_be_html() -> None:
+    assert "Rank &lt;b>6&lt;/b> is slow." in as_markdown(
+        report(Finding("input", "Rank <b>6</b> is slow."))
+    )
 
-    assert said.startswith("# llama: straggler\n")
-    assert "## 1. Rank &lt;b>6&lt;/b> is slow." in said
-    assert "- **Cause:** loader (workers at their limit): 3 of its workers never wait" in said
-    assert "    - 1.61 data" in said
-    assert "1. `py-spy dump --pid 4006` on n2" in said
-    assert "<https://github.com/rankskew/rankskew/blob/main/docs/playbook/input.md>" in said
+
+def test_incident_that_is_over_has_an_end() -> None:
+    """At a time of day, or in a trace that has none; a cause not known accounts for nothing."""
+    over = Finding(
+        "gc",
+        "It was.",
+        since_seconds=600.0,
+        until_seconds=300.0,
+        cause="unknown",
+        cause_text="none",
+    )
+
+    assert dict(rows(over, AT))["Since"].endswith(" UTC) until 5 min ago")
+    assert dict(rows(over, None))["Since"] == "10 min before the end until 5 min before it"
+    assert dict(rows(over, None))["Cause"] == "not known: none."

@@ -7,10 +7,8 @@ import pytest
 from rankskew.client.fetch import Trouble
 from rankskew.diagnose.from_exporter import read_exporters
 from rankskew.diagnose.model import BALANCED, CANNOT_TELL, FOUND, CannotTell, Report
-from rankskew.top.model import NO_RANK
 from tests.rankskew.client.servers import exporter_of
-from tests.rankskew.top import documents
-from tests.rankskew.top.documents import hung, job, late, live, rank, straggler
+from tests.rankskew.top.documents import CAUSE, hung, job, late, live, rank, straggler
 
 
 def ask(document: Any, job_id: str | None = None) -> Report:
@@ -18,38 +16,8 @@ def ask(document: Any, job_id: str | None = None) -> Report:
         return read_exporters([url], job_id)
 
 
-def gpu(number: int, **changes: Any) -> dict[str, Any]:
-    """Return a GPU as the live summary has it."""
-    return {
-        "gpu": number,
-        "gpu_uuid": f"GPU-{number}",
-        "up": True,
-        "sm_clock_hertz": 1.98e9,
-        "throttle_reasons": [],
-        "pcie_link_width": 16,
-        "pcie_link_width_max": 16,
-        "foreign_processes": 0,
-        "ranks": [{"job_id": "llama", "rank": number}],
-    } | changes
-
-
-def with_gpus(document: dict[str, Any], **of_rank_2: Any) -> dict[str, Any]:
-    changes = [of_rank_2 if number == 2 else {} for number in range(4)]
-    return document | {"gpus": [gpu(number, **each) for number, each in enumerate(changes)]}
-
-
-CAUSE: dict[str, Any] = {
-    "cause": "input",
-    "detail": "reads",
-    "share": 0.83,
-    "sentence": "it reads 240 MB/s, its peers 2",
-    "first_action": "`iotop -p 4002` on node1",
-    "figure": "read_bytes_per_second",
-    "value": 240e6,
-    "peers_value": 2e6,
-    "unit": "bytes_per_second",
-    "others": [{"cause": "gc", "detail": "", "share": 0.1, "sentence": "garbage collection"}],
-}
+def gpu(number: int, up: bool) -> dict[str, Any]:
+    return {"gpu": number, "up": up, "ranks": [{"job_id": "llama", "rank": number}]}
 
 
 def test_late_rank_has_the_cause_that_its_exporter_tells() -> None:
@@ -70,7 +38,6 @@ def test_late_rank_has_the_cause_that_its_exporter_tells() -> None:
 
 @pytest.mark.parametrize("cause", [None, {}, "input", {"cause": None}])
 def test_late_rank_without_a_cause(cause: Any) -> None:
-    """An exporter that does not know it yet, or is older."""
     (finding,) = ask(live(straggler(late=[late(2, cause=cause)]))).findings
 
     assert (finding.what, finding.cause, finding.explains) == ("unknown", "unknown", None)
@@ -95,33 +62,47 @@ def test_cause_is_known_on_the_node_of_the_rank() -> None:
     ]
 
 
-def test_lines_of_code_are_told() -> None:
-    """Those that the exporter of its node has sampled."""
-    line = {"stage": "data", "place": "Corpus.read (corpus.py:41)", "share": 0.87}
-    ranks = [rank(each, late_lines=[line] if each == 2 else []) for each in range(4)]
-    (finding,) = ask(live(straggler(ranks=ranks))).findings
-
-    assert [(each.place, each.share) for each in finding.lines] == [(line["place"], 0.87)]
-
-
 def test_ranks_of_a_slow_node_are_one_finding() -> None:
-    """With what they cost together."""
+    """With what they cost together, and the lines of code that the exporter has sampled."""
+    line = {"stage": "forward", "place": "Corpus.read (corpus.py:41)", "share": 0.87}
     those = [late(each, kind="node", gpus_lost=0.5, stage="forward") for each in range(4)]
-    (finding,) = ask(live(straggler(late=those))).findings
+    ranks = [rank(each, late_lines=[line] if each == 2 else []) for each in range(4)]
+    (finding,) = ask(live(straggler(late=those, ranks=ranks))).findings
 
     assert (finding.rank, finding.ranks, finding.gpus_lost) == (None, (0, 1, 2, 3), 2.0)
     assert finding.place.node == "node1"
+    assert [(each.place, each.share) for each in finding.lines] == [(line["place"], 0.87)]
 
 
-def test_hung_job_names_the_rank_to_look_at() -> None:
-    """All GPUs are lost; the stack of that rank comes first."""
-    said = ask(live(hung()))
+SILENT = [rank(each, silent=each == 3) for each in range(4)]
+HUNG = "`py-spy dump --pid 4001` on node1, before you kill anything"
+
+
+@pytest.mark.parametrize(
+    ("document", "what", "of", "first"),
+    [
+        (live(hung()), "hung", 1, HUNG),
+        (
+            live(job("llama", "ranks_missing", ranks=SILENT)),
+            *("ranks_silent", 3, "`ps -p 4003`, then `dmesg -T` on node1"),
+        ),
+        # Even if its rank still waits.
+        (live(job("llama")) | {"gpus": [gpu(1, True), gpu(2, False)]}, "gpu_lost", 2, None),
+    ],
+    ids=["hung", "silent", "GPU lost"],
+)
+def test_rank_to_look_at_is_named(
+    document: dict[str, Any], what: str, of: int, first: str | None
+) -> None:
+    """The stack of the rank that a hung job waits for comes first."""
+    said = ask(document)
     (finding,) = said.findings
 
-    assert (finding.what, finding.rank, finding.stage) == ("hung", 1, "backward")
-    assert finding.first == "`py-spy dump --pid 4001` on node1, before you kill anything"
-    assert said.loss is not None
-    assert said.loss.gpus == 8.0
+    assert (finding.what, finding.rank) == (what, of)
+    assert first in (None, finding.first)
+    if what == "hung":
+        assert said.loss is not None
+        assert (finding.stage, said.loss.gpus) == ("backward", 8.0)
 
 
 @pytest.mark.parametrize(
@@ -142,29 +123,10 @@ def test_hung_job_names_the_rank_to_look_at() -> None:
 def test_every_other_state(
     state: str, changes: dict[str, Any], what: str | None, outcome: str
 ) -> None:
-    """What it is, and whether anything could be told."""
     said = ask(live(job("llama", state, **changes)))
 
     assert [finding.what for finding in said.findings] == ([what] if what else [])
     assert said.outcome == outcome
-
-
-def test_silent_rank_is_looked_for() -> None:
-    """Is its process alive?"""
-    ranks = [rank(each, silent=each == 3) for each in range(4)]
-    (finding,) = ask(live(job("llama", "ranks_missing", ranks=ranks))).findings
-
-    assert (finding.what, finding.first) == (
-        "ranks_silent",
-        "`ps -p 4003`, then `dmesg -T` on node1",
-    )
-
-
-def test_gpu_that_is_lost_is_a_finding() -> None:
-    """Even if its rank still waits."""
-    said = ask(with_gpus(live(job("llama")), up=False))
-
-    assert [(each.what, each.rank) for each in said.findings] == [("gpu_lost", 2)]
 
 
 def test_job_that_became_slower_is_told() -> None:
@@ -174,17 +136,6 @@ def test_job_that_became_slower_is_told() -> None:
 
     sentence = "Data of peer group all has taken 1.4 times as long as before for 12 min."
     assert [(each.what, each.sentence) for each in said.findings] == [("slower", sentence)]
-
-
-def test_losses_are_those_of_the_verdict_that_is_told() -> None:
-    """Nodes repeat verdicts of different ages in the same words; the newest one's losses count."""
-    here = [job("llama", gpus_lost={"common": lost}) for lost in (4.0, 2.0)]
-    documents = [live(each) | {"timestamp_seconds": at} for at, each in enumerate(here)]
-    with exporter_of(documents[0]) as old, exporter_of(documents[1]) as new:
-        said = read_exporters([old, new], None)
-
-    assert said.loss is not None
-    assert said.loss.gpus == 2.0
 
 
 def test_exporter_that_does_not_answer_is_told() -> None:
@@ -200,13 +151,16 @@ def test_exporter_that_does_not_answer_is_told() -> None:
         read_exporters([dead], None)
 
 
-def test_what_cannot_be_told_is_one_sentence() -> None:
-    """No job, several, or not that one."""
-    with pytest.raises(CannotTell, match="No rank has reported yet"):
-        ask(live())
-    assert NO_RANK.startswith("No rank has reported yet")
-    with pytest.raises(CannotTell, match=r"There are 2 jobs; name one with --job: a, b\."):
-        ask(live(job("b"), job("a")))
-    with pytest.raises(CannotTell, match=r"There is no job 'c'; there are: a, b\."):
-        ask(live(job("b"), job("a")), "c")
-    assert ask(live(job("b"), documents.job("a")), "a").job_id == "a"
+@pytest.mark.parametrize(
+    ("jobs", "job_id", "problem"),
+    [
+        ([], None, "No rank has reported yet"),
+        ([job("b"), job("a")], None, r"There are 2 jobs; name one with --job: a, b\."),
+        ([job("b"), job("a")], "c", r"There is no job 'c'; there are: a, b\."),
+    ],
+)
+def test_what_cannot_be_told_is_one_sentence(
+    jobs: list[dict[str, Any]], job_id: str | None, problem: str
+) -> None:
+    with pytest.raises(CannotTell, match=problem):
+        ask(live(*jobs), job_id)

@@ -32,16 +32,12 @@ def test_printed_parts_add_up_too() -> None:
     third = Part("lost", 1.0, tuple(Part(name, 1 / 3) for name in "abc"))
 
     assert sorted(part.gpus for part in hundredths(third).parts) == [0.33, 0.33, 0.34]
+    # A kind that costs nothing has no line.
+    little = hundredths(loss({"persistent": 1.0, "rotating": 0.001}, {}))
+    assert [part.gpus for part in little.parts] == [1.0]
     assert shared(200, [66.6, 66.7, 66.7]) == [66, 67, 67]
     assert shared(1, [0.4, 0.8]) == [0, 1]
     assert shared(0, [0.6, 0.6]) == [0, 0]
-
-
-def test_parts_that_would_print_as_nothing_are_left_out() -> None:
-    """A kind that costs nothing has no line."""
-    found = hundredths(loss({"persistent": 1.0, "rotating": 0.001}, {}))
-
-    assert [part.gpus for part in found.parts] == [1.0]
 
 
 def test_more_late_ranks_than_are_listed_have_a_part() -> None:

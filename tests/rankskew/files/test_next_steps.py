@@ -1,6 +1,5 @@
 """What `rankskew files` prints is the whole set-up, and can be pasted as it is."""
 
-import json
 import subprocess
 from pathlib import Path
 
@@ -43,41 +42,26 @@ def test_printed_configuration_is_one_that_prometheus_loads(
     assert config["scrape_configs"][0]["scrape_interval"] == "15s"
 
 
-@pytest.mark.parametrize("more", [[], ["--vmalert"]])
+@pytest.mark.parametrize(
+    ("more", "first"),
+    [
+        ([], "rule_files: ['{}/alerts/rules/*.yaml']"),
+        (["--vmalert"], "vmalert -rule='{}/alerts/rules/*.yaml'"),
+        (["--ruler", "thanos"], "thanos rule --rule-file='{}/alerts/rules/*.yaml'"),
+        (["--ruler", "mimir"], "mimirtool rules load {}/alerts/rules/*.yaml"),
+    ],
+)
 def test_steps_are_short_and_name_files_that_are_there(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], first: str
 ) -> None:
     """Rules, inhibition, dashboards and a check, on half a screen."""
     lines = said(capsys, str(tmp_path), *more)
     text = "\n".join(lines)
 
     assert len(lines) <= MOST_LINES
+    assert first.format(tmp_path) in text.partition("\n2. ")[0]
     assert f"inhibit_rules of {tmp_path}/alerts/alertmanager.yaml" in text
     assert "inhibit_rules:" in (tmp_path / "alerts/alertmanager.yaml").read_text()
     assert f"import {tmp_path}/dashboards/*.json" in text
     assert list((tmp_path / "dashboards").glob("*.json"))
     assert "job:rankskew_coverage:ratio" in text
-    assert (f"vmalert -rule='{tmp_path}/alerts/rules/*.yaml'" in text) == bool(more)
-
-
-@pytest.mark.parametrize(
-    ("more", "first"),
-    [
-        (["--ruler", "thanos"], "thanos rule --rule-file='{}/alerts/rules/*.yaml'"),
-        (["--ruler", "mimir"], "mimirtool rules load {}/alerts/rules/*.yaml"),
-    ],
-)
-def test_first_step_is_that_of_what_evaluates_the_rules(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: list[str], first: str
-) -> None:
-    """Thanos and Mimir have a first step of their own."""
-    before_second = "\n".join(said(capsys, str(tmp_path), *more)).partition("\n2. ")[0]
-
-    assert first.format(tmp_path) in before_second
-
-
-def test_json_is_for_scripts_as_before(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Scripts read where the rules are, not sentences."""
-    document = json.loads("\n".join(said(capsys, str(tmp_path), "--json")))
-
-    assert set(document) == {"directory", "files", "rule_files"}

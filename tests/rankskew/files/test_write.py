@@ -9,7 +9,7 @@ from exporter import bundle
 from exporter.bundle import bundled
 from exporter.errors import UsageError
 from rankskew.__main__ import main
-from rankskew.files.write import RULERS, Ruler, Wanted, write_files
+from rankskew.files.write import RULERS, RuleFormat, Ruler, write_files
 from tests.exporter.installed import DIRECTORIES, installed
 
 
@@ -61,15 +61,6 @@ def test_changed_file_is_kept_unless_told_otherwise(installation: Path, tmp_path
     assert edited.read_text() == "route: {}"
 
 
-def test_command_says_what_to_do_with_the_files(
-    installation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The output has the line that goes into prometheus.yml; test_next_steps.py has the rest."""
-    assert main(["files", str(tmp_path / "out")]) == 0
-
-    assert f"rule_files: ['{tmp_path}/out/alerts/rules/*.yaml']" in capsys.readouterr().out
-
-
 def test_directory_that_cannot_be_written_is_one_line(
     installation: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,7 +74,7 @@ def test_directory_that_cannot_be_written_is_one_line(
 
 
 def test_rules_for_vmalert_have_no_keep_firing_for(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It refuses a file with that key, and needs the rest as it is."""
     monkeypatch.setattr(bundle, "PACKAGE", tmp_path / "exporter")
@@ -92,8 +83,7 @@ def test_rules_for_vmalert_have_no_keep_firing_for(
         (place.parent if place.suffix else place).mkdir(parents=True, exist_ok=True)
         (place if place.suffix else place / "own.yaml").write_text("a: 1\n  keep_firing_for: 1m\n")
     out = tmp_path / "vmalert"
-    assert main(["files", str(out), "--vmalert"]) == 0
-    assert f"-rule='{out.resolve()}/alerts/rules/*.yaml'" in capsys.readouterr().out
+    write_files(out, wanted=RuleFormat(vmalert=True))
 
     assert (out / "alerts/rules/own.yaml").read_text() == "a: 1\n"
     assert (out / "alerts/runbooks/own.yaml").read_text() == "a: 1\n  keep_firing_for: 1m\n"
@@ -112,7 +102,7 @@ def test_rule_file_of_an_earlier_release_is_refused(installation: Path, tmp_path
 @pytest.mark.parametrize("ruler", RULERS)
 def test_rulers_get_the_form_that_they_know(tmp_path: Path, ruler: Ruler) -> None:
     """Mimir wants a namespace for each file, Thanos no answer rather than half of one."""
-    written = write_files(tmp_path, wanted=Wanted(ruler=ruler))
+    written = write_files(tmp_path, wanted=RuleFormat(ruler=ruler))
     files = [yaml.safe_load(path.read_text()) for path in written if path.parent.name == "rules"]
     groups = [group for file in files for group in file["groups"]]
 

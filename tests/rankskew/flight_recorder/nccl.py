@@ -46,7 +46,6 @@ def entry(number: int, state: str = "completed", **changes: Any) -> dict[str, An
 
 
 def transfer(number: int, name: str, state: str, group: tuple[str, str]) -> dict[str, Any]:
-    """Return a send or a receive."""
     numbers = {"collective_seq_id": 0, "p2p_seq_id": number, "is_p2p": True}
     return entry(number, state, profiling_name=f"nccl:{name}", process_group=group, **numbers)
 

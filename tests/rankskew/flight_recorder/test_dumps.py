@@ -26,13 +26,18 @@ def test_ranks_and_entries_of_torch_are_read() -> None:
     assert (last.finished, read[0].entries[0].finished) == (False, True)
 
 
-def test_other_files_are_passed_over(tmp_path: Path) -> None:
-    """A directory for temporary files has more than dumps."""
+def test_directory_has_one_dump_of_each_rank(tmp_path: Path) -> None:
+    """Other files are passed over; dumps of two jobs would be compared with each other."""
     write(tmp_path, {0: [entry(1)]})
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "folder_3").mkdir()
 
     assert [dump.rank for dump in read_directory(tmp_path)] == [0]
+    (tmp_path / "comm_lib_trace_rank_0").write_bytes(b"x")
+    with pytest.raises(UsageError, match="two dumps of rank 0, comm_lib_trace_rank_0 and nccl_tr"):
+        read_directory(tmp_path)
+    with pytest.raises(UsageError, match=r"cannot read .*nowhere: No such file"):
+        read_directory(tmp_path / "nowhere")
 
 
 class Harmful:
@@ -55,31 +60,30 @@ def test_pickle_that_would_run_code_is_refused(tmp_path: Path) -> None:
     assert not mark.exists()
 
 
+NO_DUMP = "is no dump of torch's flight recorder"
+
+
 @pytest.mark.parametrize(
-    "data",
+    ("data", "problem"),
     [
-        b"\x80\x02}q",
-        b"hello",
-        b"{",
-        b"[1]",
-        b'{"version": "2.10", "entries": [{}]}',
-        b'{"version": "2.10", "entries": [], "pg_config": {"0": {"ranks": "__import__(1)"}}}',
-        pickle.dumps(7),
+        (b"\x80\x02}q", NO_DUMP),
+        (b"hello", NO_DUMP),
+        (b"{", NO_DUMP),
+        (b"[1]", NO_DUMP),
+        (b'{"version": "2.10", "entries": [{}]}', NO_DUMP),
+        (
+            b'{"version": "2.10", "entries": [], "pg_config": {"0": {"ranks": "__import__(1)"}}}',
+            NO_DUMP,
+        ),
+        (pickle.dumps(7), NO_DUMP),
+        (b"", "is empty: its process ended while it wrote"),
     ],
 )
-def test_what_is_no_dump_is_said_in_one_sentence(tmp_path: Path, data: bytes) -> None:
+def test_what_is_no_dump_is_said_in_one_sentence(tmp_path: Path, data: bytes, problem: str) -> None:
     """A file that was cut off, or is something else, has a message with its name."""
     (tmp_path / "trace_0").write_bytes(data)
 
-    with pytest.raises(UsageError, match=r"trace_0 is no dump of torch's flight recorder"):
-        read_directory(tmp_path)
-
-
-def test_empty_file_is_said(tmp_path: Path) -> None:
-    """Its process ended before it had written."""
-    (tmp_path / "trace_0").touch()
-
-    with pytest.raises(UsageError, match="is empty: its process ended while it wrote"):
+    with pytest.raises(UsageError, match=f"trace_0 {problem}"):
         read_directory(tmp_path)
 
 
@@ -90,21 +94,6 @@ def test_file_of_any_size_takes_no_memory(tmp_path: Path, monkeypatch: pytest.Mo
 
     with pytest.raises(UsageError, match="is larger than"):
         read_directory(tmp_path)
-
-
-def test_two_dumps_of_a_rank_must_be_sorted_out(tmp_path: Path) -> None:
-    """Dumps of two jobs in one directory would be compared with each other."""
-    write(tmp_path, {0: [entry(1)]})
-    (tmp_path / "comm_lib_trace_rank_0").write_bytes(b"x")
-
-    with pytest.raises(UsageError, match="two dumps of rank 0, comm_lib_trace_rank_0 and nccl_tr"):
-        read_directory(tmp_path)
-
-
-def test_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
-    """No traceback for a typing error."""
-    with pytest.raises(UsageError, match=r"cannot read .*nowhere: No such file"):
-        read_directory(tmp_path / "nowhere")
 
 
 def test_text_is_fit_for_a_terminal(tmp_path: Path) -> None:

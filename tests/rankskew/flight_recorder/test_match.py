@@ -1,81 +1,26 @@
 """Tests of what the dumps of a job are found to say."""
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rankskew.flight_recorder.dumps import read_directory
-from rankskew.flight_recorder.finding import MISMATCH, MISSING, STUCK, Finding
+from rankskew.flight_recorder.finding import MISSING, STUCK, CollectiveFinding
 from rankskew.flight_recorder.match import findings
-from tests.rankskew.flight_recorder.gloo_dumps import FIXTURES
 from tests.rankskew.flight_recorder.nccl import entry, transfer, write
 
-JOB = "/repo/tests/exporter/flight_recorder/gloo_job.py"
 GROUPS = {"0": ("default_pg", range(4)), "5": ("tensor", (0, 1)), "6": ("tensor", (2, 3))}
 
 
-def found(folder: Path) -> list[Finding]:
+def found(folder: Path) -> list[CollectiveFinding]:
     return findings(read_directory(folder))
 
 
-def only(folder: Path) -> Finding:
+def only(folder: Path) -> CollectiveFinding:
     (finding,) = found(folder)
     return finding
-
-
-def test_rank_that_did_not_join_is_missing() -> None:
-    """Written by torch: ranks 0, 1 and 3 wait in an all-reduce, rank 2 is elsewhere."""
-    finding = only(FIXTURES / "missing")
-
-    assert (finding.kind, finding.ranks, finding.begun) == (MISSING, (2,), (0, 1, 3))
-    assert (finding.operation, finding.number, finding.agreed) == ("all_reduce", 5, "barrier 4")
-    assert finding.line is not None
-    assert finding.line.startswith(f"all_reduce ({JOB}:")
-    (last,) = finding.last
-    assert (last.rank, last.operation, last.number, last.finished) == (2, "barrier", 4, True)
-    assert str(last.line).startswith(f"main ({JOB}:")
-
-
-@pytest.mark.parametrize(
-    ("case", "difference"),
-    [("size", "rank 2: all_reduce of Float [16]"), ("type", "rank 2: broadcast of Float [8]")],
-)
-def test_rank_that_began_something_else_is_named(case: str, difference: str) -> None:
-    """Written by torch: the sizes, or the operations, are not the same."""
-    finding = only(FIXTURES / case)
-
-    assert (finding.kind, finding.ranks, finding.begun) == (MISMATCH, (2,), (0, 1, 3))
-    assert (finding.operation, finding.sizes) == ("all_reduce", "of Float [8]")
-    assert finding.differences[0].startswith(difference)
-
-
-def test_finished_job_has_no_finding() -> None:
-    """Written by torch: the ranks have begun and finished the same."""
-    assert found(FIXTURES / "fine") == []
-
-
-def test_asynchronous_ranks_are_compared_where_they_first_differ(tmp_path: Path) -> None:
-    """NCCL's ranks run ahead: what counts is the first collective that a rank has not begun."""
-    ahead = [entry(1), entry(2, "started"), entry(3, "scheduled"), entry(4, "scheduled")]
-    finding = only(write(tmp_path, {0: ahead, 1: ahead, 2: [entry(1)]}))
-
-    assert (finding.kind, finding.number, finding.ranks) == (MISSING, 2, (2,))
-
-
-def test_collective_that_all_have_begun_is_stuck(tmp_path: Path) -> None:
-    """The code is right, so the network, or a GPU, is what remains."""
-    begun = [entry(1), entry(2, "started")]
-    finding = only(write(tmp_path, {0: begun, 1: begun}))
-
-    assert (finding.kind, finding.number, finding.ranks) == (STUCK, 2, (0, 1))
-
-
-def test_rank_without_a_dump_is_the_suspect(tmp_path: Path) -> None:
-    """A rank that was killed, or hangs in the driver, leaves none."""
-    begun = [entry(1), entry(2, "started")]
-    finding = only(write(tmp_path, {0: begun, 1: begun}, {"0": ("default_pg", range(3))}))
-
-    assert (finding.kind, finding.ranks, finding.without_dump) == (MISSING, (), (2,))
 
 
 def test_rank_that_waits_in_another_group_is_a_victim(tmp_path: Path) -> None:
@@ -92,29 +37,73 @@ def test_rank_that_waits_in_another_group_is_a_victim(tmp_path: Path) -> None:
     assert (second.group, second.ranks, second.begun) == ("0", (2, 3), (0, 1))
 
 
+BEGUN = [entry(1), entry(2, "started")]
+AHEAD = [*BEGUN, entry(3, "scheduled"), entry(4, "scheduled")]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "groups", "told"),
+    [
+        # NCCL's ranks run ahead: what counts is the first that a rank has not begun.
+        ({0: AHEAD, 1: AHEAD, 2: [entry(1)]}, None, (MISSING, 2, (2,), ())),
+        # No rank can finish an all-reduce before all have begun it, whatever it says.
+        ({0: [entry(1), entry(2)], 1: [entry(1)]}, None, (MISSING, 2, (1,), ())),
+        # The code is right, so the network, or a GPU, is what remains.
+        ({0: BEGUN, 1: BEGUN}, None, (STUCK, 2, (0, 1), ())),
+        # A rank that was killed, or hangs in the driver, leaves no dump.
+        ({0: BEGUN, 1: BEGUN}, {"0": ("default_pg", range(3))}, (MISSING, 2, (), (2,))),
+    ],
+    ids=["asynchronous", "finished", "stuck", "no dump"],
+)
+def test_ranks_that_are_waited_for_are_named(
+    tmp_path: Path,
+    ranks: dict[int, list[dict[str, Any]]],
+    groups: dict[str, tuple[str, Sequence[int]]] | None,
+    told: tuple[object, ...],
+) -> None:
+    finding = only(write(tmp_path, ranks, groups))
+
+    assert (finding.kind, finding.number, finding.ranks, finding.without_dump) == told
+
+
+OWN: dict[str, Any] = {"input_sizes": [[7]]}
+LONG = [entry(number) for number in range(1, 9)]
+ROOT = [entry(0), entry(1, profiling_name="nccl:broadcast")]
+PIPELINE = ("7", "pipeline")
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [
+        # An all-to-all and the like may give each rank as much as it likes.
+        *(
+            {0: [entry(1, profiling_name=name)], 1: [entry(1, profiling_name=name, **OWN)]}
+            for name in ("nccl:all_to_all", "nccl:scatter", "nccl:gather")
+        ),
+        # The root of a broadcast may finish before the others begin.
+        {0: ROOT, 1: [entry(0)]},
+        # A ring that has dropped its oldest entries still has the newest.
+        {0: LONG, 1: LONG[5:]},
+        # Both sides of a transfer are there.
+        {
+            0: [transfer(1, "send 0->1", "started", PIPELINE)],
+            1: [transfer(1, "recv 1<-0", "started", PIPELINE)],
+        },
+    ],
+)
+def test_nothing_is_wrong(tmp_path: Path, ranks: dict[int, list[dict[str, Any]]]) -> None:
+    assert (
+        found(write(tmp_path, ranks, {"0": ("default_pg", (0, 1)), "7": ("pipeline", (0, 1))}))
+        == []
+    )
+
+
 def test_groups_of_one_name_are_told_apart_by_their_ranks(tmp_path: Path) -> None:
     """A split of a group gives all its parts one name."""
     halves = [entry(n, process_group=("5", "tensor")) for n in (1, 2)]
     folder = write(tmp_path, {0: halves, 1: halves}, {"5": ("tensor", (0, 1))})
     others = [entry(1, process_group=("5", "tensor"))]
     write(folder, {2: others, 3: others}, {"5": ("tensor", (2, 3))})
-
-    assert found(folder) == []
-
-
-@pytest.mark.parametrize("name", ["nccl:all_to_all", "nccl:scatter", "nccl:gather"])
-def test_collective_with_sizes_of_each_rank_is_no_mismatch(tmp_path: Path, name: str) -> None:
-    """An all-to-all may give each rank as much as it likes."""
-    mine = entry(1, profiling_name=name)
-    other = entry(1, profiling_name=name, input_sizes=[[7]])
-
-    assert found(write(tmp_path, {0: [mine], 1: [other]})) == []
-
-
-def test_broadcast_that_its_root_has_left_is_no_hang(tmp_path: Path) -> None:
-    """The root may finish before the others begin."""
-    sent = entry(1, profiling_name="nccl:broadcast")
-    folder = write(tmp_path, {0: [entry(0), sent], 1: [entry(0)]})
 
     assert found(folder) == []
 
@@ -133,21 +122,3 @@ def test_send_without_a_receive_names_the_receiver(tmp_path: Path) -> None:
 
     assert (finding.operation, finding.begun, finding.ranks) == ("send", (4,), (6,))
     assert finding.line == "train (/job/train.py:88)"
-
-
-def test_transfer_that_both_have_begun_is_not_named(tmp_path: Path) -> None:
-    """Both sides are there: nobody is missing."""
-    group = ("7", "pipeline")
-    ranks = {
-        0: [transfer(1, "send 0->1", "started", group)],
-        1: [transfer(1, "recv 1<-0", "started", group)],
-    }
-
-    assert found(write(tmp_path, ranks, {"7": ("pipeline", (0, 1))})) == []
-
-
-def test_full_buffer_makes_nobody_missing(tmp_path: Path) -> None:
-    """A ring that has dropped its oldest entries still has the newest."""
-    long = [entry(n) for n in range(1, 9)]
-
-    assert found(write(tmp_path, {0: long, 1: long[5:]})) == []

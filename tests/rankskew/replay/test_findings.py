@@ -20,7 +20,6 @@ def late(since: float, rank: int = 3, kind: str = "persistent", gpus: float = 2.
 
 
 def verdict(*ranks: Late, lost: Mapping[str, float] | None = None, **fields: Any) -> Verdict:
-    """Return a verdict on 8 ranks."""
     kinds = dict.fromkeys(("group", "persistent", "rotating", "common"), 0.0)
     said: dict[str, Any] = {
         "step_seconds": 1.0,
@@ -37,12 +36,10 @@ def judged(verdicts: Mapping[int, Verdict], begin: float = 0.0, warm: float = 5.
 
 
 def found(*stretches: JudgedStretch) -> list[TraceFinding]:
-    """Return what the verdicts on *stretches* come to."""
     return findings(stretches, INSTANCES, Thresholds().value)
 
 
 def times(one: TraceFinding) -> tuple[float, float, float | None]:
-    """Return when it began, was named and ended."""
     return one.onset_s, one.named_s, one.cleared_s
 
 
@@ -77,18 +74,23 @@ def test_incident_is_one_finding_with_its_mean_cost() -> None:
     )
 
 
-def test_other_onset_is_another_finding() -> None:
-    """An incident that ended starts over; one that lasts until the end has no end."""
-    verdicts = {60: verdict(late(20)), 80: verdict(), 90: verdict(late(8)), 92: verdict(late(10))}
-
-    assert [times(one) for one in found(judged(verdicts))] == [(40, 60, 80), (82, 90, None)]
-
-
-def test_what_was_so_at_the_end_of_the_warm_up_was_so_from_the_begin() -> None:
-    """The judge looks at no earlier step, so it cannot know better."""
-    (one,) = found(judged({30: verdict(late(25))}))
-
-    assert times(one) == (0, 30, None)
+@pytest.mark.parametrize(
+    ("verdicts", "when"),
+    [
+        # Another onset is another finding; one that lasts until the end has no end.
+        (
+            {60: verdict(late(20)), 80: verdict(), 90: verdict(late(8)), 92: verdict(late(10))},
+            [(40, 60, 80), (82, 90, None)],
+        ),
+        # The judge looks at no step before the end of the warm-up, so it cannot know better.
+        ({30: verdict(late(25))}, [(0, 30, None)]),
+    ],
+    ids=["two", "since the begin"],
+)
+def test_finding_lasts_from_its_onset_to_its_end(
+    verdicts: dict[int, Verdict], when: list[tuple[float, float, float | None]]
+) -> None:
+    assert [times(one) for one in found(judged(verdicts))] == when
 
 
 def test_incident_goes_on_when_other_ranks_come_or_go() -> None:
@@ -103,7 +105,6 @@ def test_incident_goes_on_when_other_ranks_come_or_go() -> None:
 
 
 def test_slow_node_is_one_finding() -> None:
-    """Its late ranks are one finding, with the cost of all of them."""
     ranks = [late(20, rank=2, kind="node", gpus=1.0), late(18, rank=3, kind="node", gpus=0.5)]
     elsewhere = late(20, rank=6, kind="node", gpus=0.25)
     one, other = found(judged({60: verdict(*ranks), 62: verdict(*ranks, elsewhere)}))
@@ -130,32 +131,23 @@ def test_kind_is_what_it_was_for_most_of_the_time() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "severity"), [(0.05, "info"), (0.1, "warning"), (0.5, "critical")]
+    ("gpus", "severities"),
+    [
+        # Over a hundredth of the job's GPUs it warns, over a twentieth it pages.
+        ([0.05], ["info"]),
+        ([0.1], ["warning"]),
+        ([0.5], ["critical"]),
+        # Two ranks that cost a warning each are a page together.
+        ([0.3], ["warning"]),
+        ([0.3, 0.3], ["critical", "critical"]),
+        # Nobody is told of a tenth before the costliest is mended.
+        ([2.0, 0.2], ["critical", "info"]),
+    ],
 )
-def test_severity_is_that_of_the_rules(gpus: float, severity: str) -> None:
-    """Over a hundredth of the job's GPUs it warns, over a twentieth it pages."""
-    (one,) = found(judged({60: verdict(late(20, gpus=gpus))}))
+def test_severity_is_that_of_the_rules(gpus: list[float], severities: list[str]) -> None:
+    those = [late(20, rank=3 + n, gpus=each, kind="persistent") for n, each in enumerate(gpus)]
 
-    assert one.severity == severity
-
-
-def test_severity_is_that_of_the_job() -> None:
-    """Two ranks that cost a warning each are a page together, as in the rules."""
-    alone = {60: verdict(late(20, gpus=0.3))}
-    both = {60: verdict(late(20, gpus=0.3), late(20, rank=5, gpus=0.3))}
-
-    assert [one.severity for one in found(judged(alone))] == ["warning"]
-    assert [one.severity for one in found(judged(both))] == ["critical", "critical"]
-
-
-def test_rank_that_costs_a_tenth_of_another_is_information() -> None:
-    """Nobody is told of it before that one is mended."""
-    said = {60: verdict(late(20, gpus=2.0), late(20, rank=5, gpus=0.2))}
-
-    assert [(one.rank, one.severity) for one in found(judged(said))] == [
-        (3, "critical"),
-        (5, "info"),
-    ]
+    assert [one.severity for one in found(judged({60: verdict(*those)}))] == severities
 
 
 def test_rank_whose_peers_nobody_knows_to_wait_has_no_cost() -> None:
@@ -197,23 +189,18 @@ def test_loss_to_nobody_is_told_of_the_job() -> None:
 
 
 @pytest.mark.parametrize(
-    "parts",
+    ("parts", "kinds"),
     [
-        pytest.param([(80, 0.09)], id="too little"),
-        pytest.param([(20, 0.0), (20, 0.3), (40, 0.0)], id="too short"),
-        pytest.param([(1, 0.15), (1, 0.0)] * 40, id="now and then"),
+        pytest.param([(80, 0.09)], [], id="too little"),
+        pytest.param([(20, 0.0), (20, 0.3), (40, 0.0)], [], id="too short"),
+        pytest.param([(1, 0.15), (1, 0.0)] * 40, [], id="now and then"),
+        # Half of the run is enough if it is shorter than the rules wait.
+        pytest.param([(8, 0.3)], ["common"], id="short run"),
     ],
 )
-def test_little_or_short_loss_is_not_told(parts: list[tuple[int, float]]) -> None:
+def test_little_or_short_loss_is_not_told(parts: list[tuple[int, float]], kinds: list[str]) -> None:
     """Nobody hears of what the rules would not tell."""
-    assert found(shares(*parts)) == []
-
-
-def test_short_run_tells_of_its_losses_too() -> None:
-    """Half of it is enough if the whole run is shorter than the rules wait."""
-    kinds = [one.kind for one in found(shares((8, 0.3), kind="common"))]
-
-    assert kinds == ["common"]
+    assert [one.kind for one in found(shares(*parts, kind="common"))] == kinds
 
 
 def test_reason_is_told_if_it_stood_for_half_of_the_run() -> None:

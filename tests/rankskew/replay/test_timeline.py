@@ -5,14 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rankskew.replay.timeline import (
-    TraceStretch,
-    TraceTimeline,
-    has_sync,
-    left_out,
-    stretches,
-    timeline,
-)
+from rankskew.replay.timeline import TraceStretch, has_sync, left_out, stretches, timeline
 from rankskew.replay.traces import Run, read_traces
 
 HEADER = "job_id,rank,peer_group,step,time_s,data_s,sync_s"
@@ -30,31 +23,26 @@ def run(path: Path, *times: int, sync: str = "1.5") -> Run:
     return found
 
 
-def ends(line: TraceTimeline) -> list[list[float]]:
-    """Return when the steps of each rank ended."""
-    return [list(of_rank.values()) for of_rank in line.ends.values()]
+@pytest.mark.parametrize(
+    ("times", "scale", "ended", "origin"),
+    [
+        ((2, 12), 1.0, [2, 12], 0),
+        # A first step that cannot have ended by its time_s began then; the run begins with it.
+        ((0, 10), 1.0, [2, 12], 0),
+        ((99, 109), 1.0, [2, 12], 97),
+        # Ten times slower is ten times later; the origin is unscaled.
+        ((99, 109), 10.0, [20, 120], 97),
+        # Where all rows have one time_s, the steps follow each other.
+        ((0, 0, 0), 1.0, [2, 4, 6], 0),
+    ],
+)
+def test_steps_are_placed_on_one_clock(
+    tmp_path: Path, times: tuple[int, ...], scale: float, ended: list[float], origin: float
+) -> None:
+    line = timeline(run(tmp_path, *times), scale)
 
-
-@pytest.mark.parametrize("times", [(2, 12), (0, 10), (99, 109)])
-def test_time_is_the_end_of_a_step_or_its_begin(tmp_path: Path, times: tuple[int, int]) -> None:
-    """A first step that cannot have ended by its time_s began then; the run begins with it."""
-    line = timeline(run(tmp_path, *times), 1.0)
-
-    assert ends(line) == [[2, 12], [2, 12]]
-    assert line.origin_seconds == max(times[0] - 2, 0)
-
-
-def test_time_scale_stretches_the_clock(tmp_path: Path) -> None:
-    """Ten times slower is ten times later; the origin is unscaled."""
-    line = timeline(run(tmp_path, 99, 109), 10.0)
-
-    assert ends(line)[0] == [20, 120]
-    assert (line.seconds, line.origin_seconds) == (120, 97)
-
-
-def test_clock_that_stands_still_is_none(tmp_path: Path) -> None:
-    """Where all rows have one time_s, the steps follow each other."""
-    assert ends(timeline(run(tmp_path, 0, 0, 0), 1.0))[0] == [2, 4, 6]
+    assert [list(of_rank.values()) for of_rank in line.ends.values()] == [ended, ended]
+    assert (line.seconds, line.origin_seconds) == (ended[-1], origin)
 
 
 def test_zeros_everywhere_are_no_measured_wait(tmp_path: Path) -> None:
@@ -77,7 +65,6 @@ def rows(has: Callable[[int, int], bool], steps: int = 100, ranks: int = 3) -> R
 
 
 def split(one: Run) -> list[TraceStretch]:
-    """Return its stretches."""
     return stretches(one, timeline(one, 2.0))
 
 
@@ -86,18 +73,9 @@ def shape(one: Run) -> list[tuple[tuple[int, ...], int, int]]:
     return [(part.ranks, part.steps[0], len(part.steps)) for part in split(one)]
 
 
-def test_run_of_the_same_ranks_is_one_stretch() -> None:
-    """All of its steps are whole, on the scaled clock."""
-    (one,) = split(rows(lambda rank, step: True))
-
-    assert one == TraceStretch((0, 1, 2), list(range(100)), 0.0, 200.0)
-
-
 def test_ranks_that_come_or_go_begin_a_stretch() -> None:
     """Whoever lacks twenty steps in a row is away; one that comes back is there again."""
-    elastic = rows(
-        lambda rank, step: [True, step < 50 or step >= 70, step >= 30][rank],
-    )
+    elastic = rows(lambda rank, step: [True, step < 50 or step >= 70, step >= 30][rank])
 
     assert shape(elastic) == [
         ((0, 1), 0, 30),
@@ -114,40 +92,24 @@ def test_ranks_that_come_or_go_begin_a_stretch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("has", "whole"),
+    ("has", "steps", "whole"),
     [
-        pytest.param(lambda rank, step: rank or not 40 <= step < 59, 81, id="a gap"),
-        pytest.param(lambda rank, step: (7 * step + rank) % 10 > 0, 70, id="rows here and there"),
-        pytest.param(lambda rank, step: 5 * rank <= step < 100 - 3 * rank, 84, id="ragged ends"),
+        pytest.param(lambda rank, step: True, 100, 100, id="all"),
+        pytest.param(lambda rank, step: rank or not 40 <= step < 59, 100, 81, id="a gap"),
+        pytest.param(lambda rank, step: (7 * step + rank) % 10 > 0, 100, 70, id="here and there"),
+        pytest.param(lambda rank, step: 5 * rank <= step < 100 - 3 * rank, 100, 84, id="ragged"),
+        # Of three steps two are many.
+        pytest.param(lambda rank, step: rank < 2 or step < 2, 3, 2, id="short"),
     ],
 )
-def test_missing_rows_leave_steps_out(has: Callable[[int, int], bool], whole: int) -> None:
+def test_missing_rows_leave_steps_out(
+    has: Callable[[int, int], bool], steps: int, whole: int
+) -> None:
     """Fewer than twenty missing rows begin no new stretch; their steps are not whole."""
-    (one,) = split(rows(has))
+    (one,) = split(rows(has, steps))
 
     assert (one.ranks, len(one.steps)) == ((0, 1, 2), whole)
-
-
-@pytest.mark.parametrize(
-    "has",
-    [
-        pytest.param(lambda rank, step: rank < 2 or step % 5 == 0, id="every fifth step"),
-        pytest.param(lambda rank, step: rank < 2 or 40 <= step < 55, id="a few steps"),
-    ],
-)
-def test_rank_with_few_rows_is_left_out(has: Callable[[int, int], bool]) -> None:
-    """The others are judged without it."""
-    one = rows(has)
-
-    assert shape(one) == [((0, 1), 0, 100)]
-    assert left_out(one, split(one)) == [2]
-
-
-def test_short_run_keeps_its_ranks() -> None:
-    """Of three steps two are many."""
-    (one,) = split(rows(lambda rank, step: rank < 2 or step < 2, steps=3))
-
-    assert (one.ranks, one.steps) == ((0, 1, 2), [0, 1])
+    assert (one.begin, one.end) == (0.0, 2.0 * steps)
 
 
 def test_ranks_that_share_no_step_have_no_whole_one() -> None:

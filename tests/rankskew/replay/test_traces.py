@@ -15,20 +15,27 @@ ROWS = [f"j,{rank},pp0,{step},{step}.5,{rank},0.5,0.25" for step in range(4) for
 
 
 def write(path: Path, *rows: str, header: str = HEADER, end: str = "\n") -> Path:
-    """Write a trace of ROWS and *rows*."""
     path.write_text("\n".join([header, *ROWS, *rows]) + end)
     return path
 
 
 def test_row_is_a_step_of_a_rank(tmp_path: Path) -> None:
-    """Stages, time, peer group and node of each rank are kept as they stand there."""
-    (run,) = read_traces([write(tmp_path / "a.csv", "j,7,,4,4.75,,,0.125")])
+    """Stages, time, peer group and node of each rank are kept as they stand there.
 
+    A row without measurements is no step: it would only make the mean step shorter.
+    """
+    path = write(tmp_path / "a.csv", "j,7,,4,4.75,,,0.125", "j,0,pp0,5,5.5,0,,")
+    (run,) = read_traces([path])
+
+    assert sorted(run.steps) == [0, 1, 2, 3, 4]
     assert run.steps[3] == {rank: {"data": 0.5, "sync": 0.25} for rank in range(2)}
     assert run.steps[4] == {7: {"sync": 0.125}}
     assert run.times[1] == {0: 0.5, 1: 1.5, 2: 2.5, 3: 3.5}
     assert run.peer_groups == {0: "pp0", 1: "pp0", 7: "all"}
     assert run.nodes == {0: "0", 1: "1", 7: ""}
+    assert read_traces([path, path]) == [run]  # A repeated row is harmless.
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())  # A spreadsheet has saved it.
+    assert read_traces([path]) == [run]
 
 
 def test_node_and_order_are_optional(tmp_path: Path) -> None:
@@ -42,20 +49,6 @@ def test_node_and_order_are_optional(tmp_path: Path) -> None:
     assert run.nodes == {0: "", 1: ""}
     assert sorted(run.steps) == [0, 1]
     assert all(len(ranks) == 2 for ranks in run.steps.values())
-
-
-def test_row_without_any_stage_is_no_step(tmp_path: Path) -> None:
-    """A step without measurements would only make the mean step shorter."""
-    (run,) = read_traces([write(tmp_path / "a.csv", "j,0,pp0,4,4.5,0,,")])
-
-    assert sorted(run.steps) == [0, 1, 2, 3]
-
-
-def test_repeated_row_is_harmless(tmp_path: Path) -> None:
-    """The same file twice changes nothing."""
-    path = write(tmp_path / "a.csv")
-
-    assert read_traces([path, path]) == read_traces([path])
 
 
 def test_row_cut_off_by_a_kill_is_left_out_and_said(
@@ -105,15 +98,6 @@ def test_other_names_hold_no_attempt(tmp_path: Path, name: str) -> None:
     assert (run.attempt, sorted(run.times)) == (0, [0, 1])
 
 
-def test_byte_order_mark_is_no_part_of_the_header(tmp_path: Path) -> None:
-    """A file that a spreadsheet has saved reads as before."""
-    path = write(tmp_path / "a.csv")
-    as_written = read_traces([path])
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-
-    assert read_traces([path]) == as_written
-
-
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
@@ -155,7 +139,6 @@ def test_bad_row_is_named_with_file_and_line(tmp_path: Path, row: str, complaint
     ],
 )
 def test_bad_header_is_named(tmp_path: Path, header: str, complaint: str) -> None:
-    """A file that is not a trace is detected at its first line."""
     path = write(tmp_path / "a.csv", header=header)
 
     with pytest.raises(UsageError, match=complaint):

@@ -52,8 +52,7 @@ class FakeHistory:
                 start + n * step
                 for a, b in spans
                 for n in range(
-                    max(0, ceil((a - start) / step)),
-                    min(points, ceil((b + back - start) / step)),
+                    max(0, ceil((a - start) / step)), min(points, ceil((b + back - start) / step))
                 )
             ]
             values = [[at, str(value)] for at in inside]

@@ -9,7 +9,6 @@ import pytest
 
 from rankskew.__main__ import main
 from rankskew.report.incidents import identity, incident_id
-from tests.rankskew.client.servers import serving
 from tests.rankskew.report.fake_history import FakeHistory
 
 Captured = pytest.CaptureFixture[str]
@@ -58,7 +57,6 @@ def test_second_word_needs_no_prometheus(command: list[str], capsys: Captured) -
 
 
 def test_json_has_what_was_written(command: list[str], capsys: Captured) -> None:
-    """The confirmation, and in the list all that count."""
     assert main(["confirm", ID, "unsure", *command, "--json"]) == 0
     written = json.loads(capsys.readouterr().out)
     with Path(command[-1]).open("a") as file:
@@ -72,7 +70,6 @@ def test_json_has_what_was_written(command: list[str], capsys: Captured) -> None
 
 
 def test_unknown_incident_is_one_sentence(command: list[str], capsys: Captured) -> None:
-    """Nothing is written."""
     assert main(["confirm", "1112-0604-rha3", "yes", *command]) == 1
 
     assert capsys.readouterr().err == (
@@ -80,25 +77,6 @@ def test_unknown_incident_is_one_sentence(command: list[str], capsys: Captured) 
         "rankskew report --shadow prints those that it has\n"
     )
     assert not Path(command[-1]).exists()
-
-
-def test_prometheus_that_cannot_tell_is_one_sentence(tmp_path: Path, capsys: Captured) -> None:
-    """It wants a password."""
-    with serving(lambda path, form: (401, "text/plain", b"")) as url:
-        arguments = ["--prometheus", url, "--file", str(tmp_path / "said")]
-        assert main(["confirm", ID, "yes", *arguments]) == 1
-
-    assert "refuses us (401 Unauthorized)" in capsys.readouterr().err
-
-
-def test_file_that_cannot_be_written_is_one_sentence(command: list[str], capsys: Captured) -> None:
-    """A path through a file is no path."""
-    file = Path(command[-1])
-    file.write_text("")
-    command[-1] = str(file / "said")
-    assert main(["confirm", ID, "yes", *command]) == 1
-
-    assert capsys.readouterr().err == f"rankskew: cannot read {file}/said: Not a directory\n"
 
 
 def test_list_of_what_cannot_be_read_is_empty(command: list[str], capsys: Captured) -> None:
@@ -109,20 +87,3 @@ def test_list_of_what_cannot_be_read_is_empty(command: list[str], capsys: Captur
     said = capsys.readouterr()
     assert said.out == f"nothing is written in {command[-1]}\n"
     assert said.err.endswith("not readable and left out: line 1\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "say which incident, and yes, no or unsure; or --list"),
-        ([ID], "say which incident, and yes, no or unsure; or --list"),
-        ([ID, "maybe"], "invalid choice: 'maybe'"),
-        (["--list", ID, "yes"], "--list takes no incident"),
-    ],
-)
-def test_wrong_usage_ends_with_2(arguments: list[str], words: str, capsys: Captured) -> None:
-    """In one line."""
-    assert main(["confirm", *arguments]) == 2
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1

@@ -33,30 +33,18 @@ def test_a_fortnight_is_read_at_the_interval_of_the_rules() -> None:
     assert (chunks[0][0], chunks[-1][1]) == (times.begin, times.end)
 
 
-def test_what_is_too_long_is_read_in_whole_multiples() -> None:
-    """A year every 15 s takes a longer step, so that it takes no more queries."""
-    times = grid(0, 365 * DAY, 15.0)
+def test_step_is_a_whole_multiple_of_the_interval() -> None:
+    """A year every 15 s takes a longer step, so that it takes no more queries.
 
-    assert times.step_seconds == 120.0
-    assert len(list(times.chunks())) <= MOST_QUERIES
+    Two reports, a few seconds apart, read the same times where they overlap; each stands for the
+    step that begins there, so the last is not in the future.
+    """
+    year, one, other = grid(0, 365 * DAY, 15.0), grid(1000, 5000, 60.0), grid(1037, 5037, 60.0)
 
-
-def test_least_step_is_kept() -> None:
-    """A coarse look has a multiple of the interval too."""
-    assert grid(0, DAY, 15.0, 100.0).step_seconds == 105.0
-    assert grid(0, DAY, 15.0, 30.0).step_seconds == 30.0
-
-
-def test_times_are_the_same_whenever_somebody_asks() -> None:
-    """Two reports, a few seconds apart, read the same times where they overlap."""
-    one, other = grid(1_000, 5_000, 60.0), grid(1_037, 5_037, 60.0)
-
-    assert (one.begin, other.begin) == (1_020, 1_080)
-    assert one.end == other.end == 4_980
-
-
-def test_last_time_is_not_in_the_future() -> None:
-    """A day has as many times as steps; each stands for the step that begins there."""
+    assert year.step_seconds == 120.0
+    assert len(list(year.chunks())) <= MOST_QUERIES
+    assert [grid(0, DAY, 15.0, least).step_seconds for least in (100.0, 30.0)] == [105.0, 30.0]
+    assert (one.begin, other.begin, one.end, other.end) == (1020, 1080, 4980, 4980)
     assert grid(0, DAY, 60.0) == Grid(0, DAY - 60, 60.0)
 
 
@@ -111,30 +99,36 @@ def values(rank: str, *steps: tuple[float, float]) -> list[Written]:
     return [({"rank": rank, "n": "1"}, [(at, at + 600)], value) for at, value in steps]
 
 
-def test_restart_begins_at_nothing() -> None:
-    """A fall is a new process: what it has counted since counts."""
-    written = values("3", (0, 0), (600, 100), (1200, 40), (1800, 50))
+@pytest.mark.parametrize(
+    ("steps", "parts", "series", "growth_of_it"),
+    [
+        # A fall is a new process: what it has counted since counts.
+        ([(0, 0), (600, 100), (1200, 40), (1800, 50)], [(0, 2400)], 1, 150.0),
+        # A Prometheus that is younger than the job finds a large value at first.
+        ([(0, 9000), (600, 9100)], [(0, 1200)], 1, 100.0),
+        # As much as this can have been counted since the last scrape.
+        ([(0, 500), (600, 600)], [(0, 1200)], 1, 600.0),
+        # The first value of a rank that joins later is its growth.
+        ([(1200, 30), (1800, 40)], [(0, 3600)], 1, 40.0),
+        # The step that hung was counted at its end, between the stretches.
+        ([(0, 0), (600, 100), (4200, 20_000), (4800, 20_010)], [(0, 1200), (4200, 5400)], 1, 110.0),
+        # What grew after the last multiple of a long step counts too.
+        ([(0, 0), (650, 100)], [(0, 700)], 850_000, 100.0),
+        # A job without a join has none.
+        ([], [(0, 600)], 1, None),
+        ([], [], 1, None),
+    ],
+)
+def test_counters_grow(
+    steps: list[tuple[float, float]],
+    parts: list[tuple[float, float]],
+    series: int,
+    growth_of_it: float | None,
+) -> None:
+    """Each has a value from its time on, for ten minutes."""
+    found = grown(values("3", *steps), parts, series)
 
-    assert grown(written, [(0, 2400)]) == {("3",): 150.0}
-
-
-def test_what_was_counted_before_it_was_seen_is_left_out() -> None:
-    """A Prometheus that is younger than the job finds a large value at first."""
-    assert grown(values("3", (0, 9000), (600, 9100)), [(0, 1200)]) == {("3",): 100.0}
-    # As much as this can have been counted since the last scrape.
-    assert grown(values("3", (0, 500), (600, 600)), [(0, 1200)]) == {("3",): 600.0}
-
-
-def test_rank_that_joins_later_counts_from_nothing() -> None:
-    """Its first value is its growth."""
-    assert grown(values("9", (1200, 30), (1800, 40)), [(0, 3600)]) == {("9",): 40.0}
-
-
-def test_stretch_after_a_hang_begins_with_what_was_counted() -> None:
-    """The step that hung was counted at its end, between the stretches."""
-    written = values("3", (0, 0), (600, 100), (4200, 20_000), (4800, 20_010))
-
-    assert grown(written, [(0, 1200), (4200, 5400)]) == {("3",): 110.0}
+    assert found == ({} if growth_of_it is None else {("3",): growth_of_it})
 
 
 def test_many_series_are_read_less_often() -> None:
@@ -147,21 +141,8 @@ def test_many_series_are_read_less_often() -> None:
     assert [form["step"] for form in fake.asked] == ["360"]
 
 
-def test_end_is_read_however_long_the_step_is() -> None:
-    """What grew after the last multiple of a long step counts too."""
-    written = values("3", (0, 0), (650, 100))
-
-    assert grown(written, [(0, 700)], series=850_000) == {("3",): 100.0}
-
-
 def test_stretches_leave_out_hangs() -> None:
     """Each begins a minute after the hang before it, when its step has been counted."""
     assert stretches((0, 1000), [(100, 200), (600, 700)]) == [(0, 100), (260, 600), (760, 1000)]
     assert stretches((0, 1000), []) == [(0, 1000)]
     assert stretches((0, 1000), [(0, 960)]) == []
-
-
-@pytest.mark.parametrize("parts", [[], [(0.0, 600.0)]])
-def test_no_counter_no_growth(parts: list[tuple[float, float]]) -> None:
-    """A job without a join has none."""
-    assert grown([], parts) == {}

@@ -45,22 +45,17 @@ def test_changes_of_one_rank_are_one_incident() -> None:
     assert one.place == "rank 3 on n1:9917"
 
 
-def test_long_break_ends_an_incident() -> None:
-    """Each of the two has only what fired in it."""
-    long = firing([(T, T + 60), (T + 3600, T + 3660)])
-    one, other = incidents([long], gap_seconds=600)
-
-    assert (one.spans, other.spans) == ([(T, T + 60)], [(T + 3600, T + 3660)])
-    assert one.id != other.id
-
-
 @pytest.mark.parametrize(
-    "other",
-    [{"rank": "4"}, {"job_id": "bert"}, {"cluster": "us"}, {"instance": "n2:9917"}],
+    ("labels", "later"),
+    [*(({name: "other"}, 0) for name in ("rank", "job_id", "cluster", "instance")), ({}, 3600)],
 )
-def test_others_are_other_incidents(other: dict[str, str]) -> None:
-    """Another rank, job, cluster or node at the same time."""
-    assert len(incidents([firing([(T, T + 60)]), firing([(T, T + 60)], **other)], 600)) == 2
+def test_others_are_other_incidents(labels: dict[str, str], later: int) -> None:
+    """Another rank, job, cluster or node at the same time, or the same after a long break."""
+    fired = [firing([(T, T + 60)]), firing([(T + later, T + later + 60)], **labels)]
+    found = incidents(fired, 600)
+
+    assert len({each.id for each in found}) == 2
+    assert [each.spans for each in found] == [[(T, T + 60)], [(T + later, T + later + 60)]]
 
 
 def test_job_hangs_once() -> None:
@@ -77,12 +72,6 @@ def test_job_hangs_once() -> None:
     assert one.place == "ranks 3, 12 on n1:9917"
 
 
-def test_rank_keeps_its_incident_when_it_learns_its_group() -> None:
-    """The peer group of a rank is no part of what it is; of an alert without rank it is."""
-    assert identity({"alertname": "x", "rank": "1", "peer_group": "pp0"}) == {"rank": "1"}
-    assert identity({"alertname": "x", "peer_group": "pp0"}) == {"peer_group": "pp0"}
-
-
 def test_id_says_when_and_never_changes() -> None:
     """An id in somebody's notes is good for ever: this one is written down here."""
     who = {"cluster": "eu", "job_id": "llama", "rank": "3"}
@@ -94,7 +83,6 @@ def test_id_says_when_and_never_changes() -> None:
 
 
 def test_lines_become_firings() -> None:
-    """ALERTS without its state, for as long as it has values."""
     labels = {"alertname": "RankskewStraggler", "alertstate": "firing", "rank": "3"}
     (found,) = firings([Series("", labels, [(0, 1), (15, 1), (60, 1)])], 15)
 
@@ -102,7 +90,7 @@ def test_lines_become_firings() -> None:
 
 
 def test_place_without_a_rank() -> None:
-    """A GPU, a node, a peer group or the whole job."""
+    """A GPU, a node, a peer group or the whole job; the peer group of a rank is no part of it."""
     who = {"gpu_uuid": "GPU-1", "instance": "n1"}
     places = [
         AlertIncident("x", labels, [Firing(labels, [(0, 1)])]).place
@@ -110,6 +98,8 @@ def test_place_without_a_rank() -> None:
     ]
 
     assert places == ["GPU-1 on n1", "n1", "pp0", "the job"]
+    assert identity({"alertname": "x", "rank": "1", "peer_group": "pp0"}) == {"rank": "1"}
+    assert identity({"alertname": "x", "peer_group": "pp0"}) == {"peer_group": "pp0"}
 
 
 # ---- By its id ---------------------------------------------------------------------------------
@@ -127,36 +117,24 @@ def found(
         return find(Prometheus(url), incident, now), fake
 
 
-def test_incident_is_found_in_its_minute() -> None:
-    """Whatever its labels are by then."""
-    known, fake = found(ID, BEGIN + 86_400)
-
-    assert known == ("RankskewStraggler", identity(LABELS), BEGIN)
-    assert len(fake.asked) == 1
-
-
-def test_id_of_last_december_is_found_in_january() -> None:
-    """An id has no year: the minute has passed in the year before."""
-    known, fake = found(ID, BEGIN + 90 * 86_400)
-
-    assert known is not None
-    assert len(fake.asked) == 1  # This year's is still to come.
-
-
 @pytest.mark.parametrize(
-    "incident", ["", "wrong", "1111-1227-SLR2", "9999-9999-aaaa", "0230-0000-aaaa"]
+    ("incident", "days", "is_known", "queries"),
+    [
+        (ID, 1, True, 1),
+        # An id has no year: in January, this year's minute is still to come.
+        (ID, 90, True, 1),
+        # The minute alone does not make it known.
+        (f"{ID[:-1]}x", 1, False, 2),
+        # A typing error needs no Prometheus.
+        *((wrong, 1, False, 0) for wrong in ("", "wrong", "1111-1227-SLR2", "9999-9999-aaaa")),
+        ("0230-0000-aaaa", 1, False, 0),
+    ],
 )
-def test_what_is_no_id_asks_nobody(incident: str) -> None:
-    """A typing error needs no Prometheus."""
-    known, fake = found(incident, BEGIN + 86_400)
+def test_incident_is_found_in_its_minute(
+    incident: str, days: int, is_known: bool, queries: int
+) -> None:
+    """Whatever its labels are by then."""
+    known, fake = found(incident, BEGIN + days * 86_400)
 
-    assert known is None
-    assert fake.asked == []
-
-
-def test_other_letters_are_another_incident() -> None:
-    """The minute alone does not make it known."""
-    known, fake = found(f"{ID[:-1]}x", BEGIN + 86_400)
-
-    assert known is None
-    assert len(fake.asked) == 2
+    assert known == (("RankskewStraggler", identity(LABELS), BEGIN) if is_known else None)
+    assert len(fake.asked) == queries

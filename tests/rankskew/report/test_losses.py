@@ -5,19 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankskew.client.prometheus import Series
-from rankskew.report.losses import (
-    COMMON,
-    HUNG,
-    LATE,
-    ROTATING,
-    Loss,
-    counted,
-    gauged,
-    grouped,
-    hung,
-    integral,
-    worth,
-)
+from rankskew.report.job import restarts
+from rankskew.report.losses import COMMON, LATE, ROTATING, Loss, counted, gauged, integral, worth
 
 SECONDS = st.floats(0, 1e7)
 WHERE = st.tuples(st.sampled_from("012"), st.sampled_from(["data", "forward"]))
@@ -25,23 +14,18 @@ WHY = st.tuples(st.sampled_from("012"), st.sampled_from(["data", "forward"]), st
 
 
 def test_cause_is_known_while_the_rank_is_named() -> None:
-    """The rest was lost in steps in which it happened to be the slowest."""
-    found = counted({("3", "data"): 100.0}, {("3", "data", "input"): 60.0, ("3", "data", ""): 30.0})
+    """The rest was lost in steps in which it happened to be the slowest.
 
-    assert found == [
+    Gauges, means of minutes, that say more than the exact count are scaled down.
+    """
+    named: dict[tuple[str, ...], float] = {("3", "data", "input"): 60.0, ("3", "data", ""): 30.0}
+
+    assert counted({("3", "data"): 100.0}, named) == [
         Loss(LATE, 60.0, "3", "data", "input"),
         Loss(LATE, 30.0, "3", "data", "unknown"),
         Loss(ROTATING, 10.0, "3", "data"),
     ]
-
-
-def test_gauges_that_say_more_are_scaled_down() -> None:
-    """They are means of minutes; the count is exact."""
-    found = counted(
-        {("3", "data"): 45.0}, {("3", "data", "input"): 60.0, ("3", "data", "gc"): 30.0}
-    )
-
-    assert [loss.gpu_seconds for loss in found] == [30.0, 15.0, 0.0]
+    assert [loss.gpu_seconds for loss in counted({("3", "data"): 45.0}, named)] == [30.0, 15.0, 0.0]
 
 
 @settings(max_examples=40, deadline=None)
@@ -72,25 +56,23 @@ def test_without_counters_the_kinds_are_split() -> None:
     ]
 
 
-def test_hang_is_charged_to_its_suspects() -> None:
-    """By how long each of them was the suspect; a deadlock has none."""
-    assert hung(800.0, {("5", "data"): 30.0, ("6", "frozen"): 10.0}) == [
-        Loss(HUNG, 600.0, "5", "data"),
-        Loss(HUNG, 200.0, "6", "frozen"),
-    ]
-    assert hung(800.0, {}) == [Loss(HUNG, 800.0)]
-
-
 def test_integral_of_a_gauge() -> None:
-    """Each value lasts a step."""
     a = Series("", {"kind": "a"}, [(0, 2.0), (15, 3.0)])
     b = Series("", {"kind": "b"}, [(0, 1.0)])
 
     assert integral([a, b], 15, "kind") == {("a",): 75.0, ("b",): 15.0}
 
 
-def test_groups_come_by_size() -> None:
-    """The largest first."""
-    losses = [Loss(LATE, 1.0, "1"), Loss(LATE, 3.0, "2"), Loss(LATE, 1.0, "1")]
-
-    assert list(grouped(losses, lambda loss: loss.rank).items()) == [("2", 3.0), ("1", 2.0)]
+@pytest.mark.parametrize(
+    ("ages", "when"),
+    [
+        # The oldest process is younger than the last look: all processes are new.
+        ([(0.0, 100.0), (60.0, 160.0), (120.0, 30.0), (600.0, 20.0), (660.0, 80.0)], [120, 600]),
+        # A node was lost: the oldest of the others may be a little younger, or much.
+        ([(0.0, 1000.0), (60.0, 1060.0), (120.0, 1090.0), (180.0, 500.0)], []),
+    ],
+)
+def test_restart_is_seen_by_the_age_of_the_oldest_process(
+    ages: list[tuple[float, float]], when: list[float]
+) -> None:
+    assert restarts(ages, 15) == when

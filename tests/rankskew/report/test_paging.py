@@ -51,7 +51,6 @@ def test_alerts_of_a_job_are_one_page() -> None:
 
 
 def test_shipped_inhibitions_are_read() -> None:
-    """All of them, as the configuration has them."""
     hung = inhibitions()[0]
 
     assert len(inhibitions()) >= 8

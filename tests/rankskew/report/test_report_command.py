@@ -3,11 +3,15 @@
 import json
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import pytest
 
 from rankskew.__main__ import main
+from rankskew.report.confirmations import Confirmation, add
+from rankskew.report.coverage import shipped
 from tests.rankskew.client.servers import Answer, json_answer, serving
+from tests.rankskew.golden import assert_golden
 from tests.rankskew.report.fake_history import FakeHistory, Written, loaded
 
 Captured = pytest.CaptureFixture[str]
@@ -50,7 +54,7 @@ def printed(
     capsys: Captured, past: Mapping[str, Sequence[Written]], *arguments: str, status: int = 0
 ) -> str:
     """Return what a report on *past* prints, to stdout or, if it fails, to stderr."""
-    rules = loaded("Straggler", "JobHung")
+    rules = loaded(*(alert.removeprefix("Rankskew") for alert in shipped()))
     with FakeHistory(past, rules=rules).serve() as url:
         assert report(url, *arguments) == status
     said = capsys.readouterr()
@@ -60,99 +64,132 @@ def printed(
 # ---- What it prints ------------------------------------------------------------------------------
 
 
-def test_shadow_has_its_summary_first(capsys: Captured) -> None:
-    """Incidents, pages, cost and precision are the first lines."""
-    text = printed(capsys, ALERTS, "--shadow", "--since", "7d")
+# Two hours, of which it hung for ten minutes, then all processes are new.
+HUNG: Mapping[str, Sequence[Written]] = {
+    "rankskew_wait_caused_seconds_total": [
+        ({**RANK, "stage": "data", "rank": str(rank)}, [(AT - 7200 + at, AT - 3600)], 100.0 * at)
+        for rank in range(14)
+        for at in (0, 60)
+    ],
+    "rankskew_stage_seconds_total": [
+        ({**RANK, "stage": "checkpoint"}, [(AT - 7200 + at, AT - 3600)], 9.0 * at) for at in (0, 60)
+    ],
+    **RUNS,
+    "hang_suspect": [({**RANK, "stage": "data"}, LATE, 1.0)],
+    "job_kind:rankskew_gpus_lost:sum": [
+        ({**JOB, "kind": "hung"}, [(AT - 4200, AT - 3600)], 8.0),
+        ({**JOB, "kind": "common"}, LATE, 0.5),
+    ],
+    "job:rankskew_run_seconds:max": [
+        (JOB, [(AT - 7200, AT - 4200)], 9000.0),
+        (JOB, [(AT - 4200, AT - 3600)], 5.0),
+    ],
+    "job:rankskew_state:info": [],
+    "job:rankskew_gpu_hour_price:value": [],
+}
 
-    assert text.splitlines()[1:4] == [
-        "1 incident; 1 page would have been sent, 1.0 a week.",
-        "The incidents cost 2.00 GPU-hours ($6.00), 25.0% of the 8.00 that ran.",
-        "Precision: not known, because nobody has judged an incident yet (1 are open).",
-    ]
-    assert "Read every 1m, as often as the rules are evaluated." in text
-    assert "rank 3 on n1:9917" in text
-    assert "RankskewSlowNode" in next(line for line in text.splitlines() if "Not loaded" in line)
 
+def test_texts_are_the_golden_ones(capsys: Captured) -> None:
+    """Incidents, pages, cost and precision come first; losses are split, and add up.
 
-@pytest.mark.parametrize("what", [("--shadow", "--since", "7d"), ("--job", "llama")])
-def test_without_a_price_no_money_is_spoken_of(capsys: Captured, what: tuple[str, ...]) -> None:
-    """A price that nobody has set is none, and a column of dashes says nothing."""
-    past = ALERTS if "--shadow" in what else RUNS
-    unpriced = {name: [] if "gpu_hour_price" in name else past[name] for name in past}
-    text = printed(capsys, unpriced, *what)
-
-    assert "$" in printed(capsys, past, *what)
-    assert "$" not in text
-    assert "GPU-hours" in text
-
-
-def test_shadow_names_the_node(capsys: Captured) -> None:
-    """An address tells nobody where to go."""
+    It says which step it took and what that means; a period may be longer than time.
+    """
     node = {"cluster": "eu", "instance": "10.0.0.5:9917"}
-    past = {
+    named = {
         **ALERTS,
+        "gpu_hour_price:value": [],
         "ALERTS": [({**FIRES, **RANK, **node}, LATE, 1.0)],
         "last_over_time(rankskew_exporter_build_info": [({**node, "nodename": "gpu-5"}, LATE, 1.0)],
     }
-    assert "rank 3 on gpu-5" in printed(capsys, past, "--shadow", "--since", "7d")
+    week = ("--shadow", "--since", "7d")
+    texts = {
+        "shadow": printed(capsys, ALERTS, *week),
+        "shadow, Markdown, without a price": printed(capsys, named, *week, "--markdown"),
+        "shadow, long": printed(capsys, ALERTS, "--shadow", "--since", "1000y"),
+        "job": printed(capsys, RUNS, "--job", "llama"),
+        "job that hung": printed(capsys, HUNG, "--job", "llama"),
+    }
+    assert_golden("report", texts)
 
 
-def test_shadow_as_json(capsys: Captured) -> None:
-    """A program gets numbers, not words."""
+def test_programs_get_numbers(capsys: Captured) -> None:
+    """The losses of a job add up."""
     said = json.loads(printed(capsys, ALERTS, "--shadow", "--since", "7d", "--json"))
     (incident,) = said["incidents"]
+    job = json.loads(printed(capsys, HUNG, "--job", "llama", "--json"))
 
     assert (incident["gpu_hours"], incident["dollars"], incident["sends"]) == (2.0, 6.0, "page")
     assert (said["gpu_hours_lost"], said["pages_per_week"]) == (2.0, 1.0)
-    assert said["precision"]["unjudged"] == 1
+    assert (said["precision"]["unjudged"], len(said["pages"])) == (1, 1)
+    lost = sum(loss["gpu_hours"] for loss in job["losses"])
+    assert job["gpu_hours_lost"] == pytest.approx(lost)
+    assert (job["counted_by_ranks"], len(job["restarts"])) == (True, 1)
 
 
-def test_shadow_reads_coarsely_what_is_long(capsys: Captured) -> None:
-    """It says which step it took, and what that means."""
-    text = printed(capsys, ALERTS, "--shadow", "--since", "400d")
+def test_confirmed_incident_counts(tmp_path: Path, capsys: Captured) -> None:
+    """Precision is known, and what cannot be read is said, also of the rules."""
+    file = tmp_path / "said.jsonl"
+    with FakeHistory(ALERTS).serve() as url:
+        asked = ["report", "--shadow", "--prometheus", url, "--file", str(file), "--at", f"{AT}"]
+        main([*asked, "--json"])
+        incident = json.loads(capsys.readouterr().out)["incidents"][0]["incident"]
+        add(file, Confirmation(incident, "yes", "RankskewStraggler", {}, 0.0, 0.0))
+        with file.open("a") as opened:
+            opened.write("broken\n")
+        assert main(asked) == 0
 
-    assert "Read every 3m, because every 1m would take too many queries" in text
+    said = capsys.readouterr().out
+    assert "Precision: 1 of 1 judged incidents were right, 100% (95 % interval 21% to 100%)" in said
+    assert "Confirmations that cannot be read are left out: line 2." in said
+    assert "; how often the rules are evaluated is not known." in said
 
 
-def test_job_as_text_and_markdown(capsys: Captured) -> None:
-    """The loss is split, and the parts are added up."""
-    text = printed(capsys, RUNS, "--job", "llama")
-    assert text.splitlines()[:3] == [
-        "Job llama in eu",
-        "8 ranks, 2024-10-03 22:00 to 2024-10-03 23:00 UTC: 1h.",
-        "Efficiency 75.0%: 2.00 of 8.00 judged GPU-hours were lost ($6.00 at $3.00 per GPU-hour).",
-    ]
-    assert "late rank: input       2.00  100.0%  $6.00" in text
-    markdown = printed(capsys, RUNS, "--job", "llama", "--markdown")
-    assert "| late rank: input | 2.00 | 100.0% | $6.00 |" in markdown
-    assert "counters of the ranks are not there" in markdown
+@pytest.mark.parametrize(
+    ("alerts", "told"), [(["Straggler"], "Not loaded now: Rankskew"), ([], "None of the alerts is")]
+)
+def test_alerts_that_are_not_loaded_are_said(
+    alerts: list[str], told: str, capsys: Captured
+) -> None:
+    with FakeHistory(ALERTS, rules=loaded(*alerts)).serve() as url:
+        assert report(url, "--shadow") == 0
+    assert told in capsys.readouterr().out
 
 
 # ---- What it cannot ------------------------------------------------------------------------------
 
 
-def test_unknown_job_is_one_sentence(capsys: Captured) -> None:
-    """With the period that was looked at."""
-    assert printed(capsys, {}, "--job", "llama", "--since", "1d", status=1) == (
-        "rankskew: no job was seen from 2024-10-03 00:00 to 2024-10-04 00:00 UTC; "
-        "rankskew report --shadow says what was recorded\n"
-    )
+BEATING = [(JOB, LATE, 8.0), ({**JOB, "cluster": "us"}, LATE, 8.0)]
+SINCE = "from 2024-10-03 00:00 to 2024-10-04 00:00 UTC;"
 
 
-def test_job_in_two_clusters_must_be_chosen(capsys: Captured) -> None:
-    """Two clusters may have a job of one name."""
-    beating = [(JOB, LATE, 8.0), ({**JOB, "cluster": "us"}, LATE, 8.0)]
-    said = printed(capsys, {"job:rankskew_ranks_beating:sum": beating}, "--job", "llama", status=1)
+@pytest.mark.parametrize(
+    ("past", "what", "told"),
+    [
+        (
+            {},
+            ("--job", "llama"),
+            f"no job was seen {SINCE} rankskew report --shadow says what was ",
+        ),
+        (
+            {},
+            ("--shadow",),
+            f"no rules of Rankskew were evaluated {SINCE} rankskew files DIR writes",
+        ),
+        (
+            {"job:rankskew_ranks_beating:sum": BEATING},
+            ("--job", "llama"),
+            "several clusters have a job 'llama'; give one: --cluster 'eu'\n",
+        ),
+    ],
+)
+def test_what_there_is_nothing_of_is_one_sentence(
+    capsys: Captured, past: Mapping[str, Sequence[Written]], what: tuple[str, ...], told: str
+) -> None:
+    """With the period that was looked at; nothing to report is not a report of nothing."""
+    said = printed(capsys, past, *what, "--since", "1d", status=1)
 
-    assert said == "rankskew: several clusters have a job 'llama'; give one: --cluster 'eu'\n"
-
-
-def test_empty_period_is_one_sentence(capsys: Captured) -> None:
-    """Nothing to report is not a report of nothing."""
-    assert printed(capsys, {}, "--shadow", "--since", "1d", status=1) == (
-        "rankskew: no rules of Rankskew were evaluated from 2024-10-03 00:00 to 2024-10-04 00:00 "
-        "UTC; rankskew files DIR writes them\n"
-    )
+    assert said.startswith(f"rankskew: {told}")
+    assert said.count("\n") == 1
 
 
 @pytest.mark.parametrize("what", [("--shadow",), ("--job", "llama")])
@@ -169,49 +206,12 @@ def test_empty_period_is_one_sentence(capsys: Captured) -> None:
 def test_server_that_cannot_tell_is_one_sentence(
     capsys: Captured, what: tuple[str, ...], answer: Answer, words: str
 ) -> None:
-    """Permissions, another program, too much work."""
     with serving(lambda path, form: answer) as url:
         assert report(url, *what) == 1
 
     said = capsys.readouterr().err
     assert words in said
     assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize("what", [("--shadow",), ("--job", "llama")])
-def test_dead_prometheus_is_one_sentence(capsys: Captured, what: tuple[str, ...]) -> None:
-    """Nothing listens there."""
-    with serving(lambda path, form: (200, "", b"")) as url:
-        pass
-    assert report(url, *what) == 1
-
-    assert capsys.readouterr().err == f"rankskew: {url} does not answer: Connection refused.\n"
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        ([], "one of the arguments --shadow --job is required"),
-        (["--shadow", "--job", "a"], "not allowed with argument"),
-        (["--shadow", "--since", "soon"], "'soon' is not a duration"),
-        (["--shadow", "--at", "soon"], "'soon' is not a time such as"),
-        (["--shadow", "--prometheus", "not a url"], "is not a URL"),
-        (["--shadow", "--json", "--markdown"], "not allowed with argument"),
-        (["--job", "a", "--html", "a.html"], "unrecognized arguments: --html a.html"),
-    ],
-)
-def test_wrong_usage_ends_with_2(capsys: Captured, arguments: list[str], words: str) -> None:
-    """In one line that says what is wrong."""
-    assert main(["report", *arguments]) == 2
-
-    said = capsys.readouterr().err
-    assert words in said
-    assert said.count("\n") == 1
-
-
-def test_period_may_be_longer_than_time(capsys: Captured) -> None:
-    """It begins when the clocks did."""
-    assert "1970-01-01 00:00" in printed(capsys, ALERTS, "--shadow", "--since", "1000y")
 
 
 def test_page_of_an_earlier_week_is_not_counted_again(capsys: Captured) -> None:

@@ -40,10 +40,7 @@ def test_name_of_the_time_and_cluster() -> None:
     ]
     found = places(known, (ADDRESS, 730), (ADDRESS, 50_000), (ADDRESS, 86_300))
     assert found == ["rank 3 on gpu-5", "rank 3 on gpu-7", "rank 3 on gpu-7"]
-
-
-def test_address_without_a_name_stays() -> None:
-    """An exporter that nobody knew is named by its address."""
+    # An exporter that nobody knew is named by its address.
     assert places([], (ADDRESS, 730)) == ["rank 3 on 10.0.0.5:9917"]
 
 

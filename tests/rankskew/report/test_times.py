@@ -1,7 +1,5 @@
 """Periods are joined, cut and added up; times and amounts are as people read them."""
 
-import pytest
-
 from rankskew.report import times
 from rankskew.report.times import merged, of_points, seconds, within, without
 
@@ -12,39 +10,14 @@ def test_spans_that_overlap_or_meet_are_one() -> None:
     assert merged([(0, 5), (8, 9), (20, 21)], gap_seconds=3) == [(0, 9), (20, 21)]
 
 
-def test_what_is_taken_away_is_gone() -> None:
-    """From the middle, from the ends, and all of it."""
+def test_spans_are_cut_and_added_up() -> None:
+    """From the middle, from the ends, and all of it; a point stands for its step."""
     assert without([(0, 10), (20, 30)], [(4, 6), (8, 25)]) == [(0, 4), (6, 8), (25, 30)]
     assert without([(0, 10)], [(0, 10)]) == []
     assert without([(0, 10)], [(10, 20)]) == [(0, 10)]
-
-
-def test_points_stand_for_their_step() -> None:
-    """A series read every 15 s that has three values lasted 45 s."""
+    assert within([(0, 10), (20, 30)], 5, 25) == [(5, 10), (20, 25)]
     assert of_points([0, 15, 30, 90], 15) == [(0, 45), (90, 105)]
     assert seconds(of_points([0, 15, 30, 90], 15)) == 60
-
-
-def test_a_period_cuts_spans() -> None:
-    """Only what is inside remains."""
-    assert within([(0, 10), (20, 30)], 5, 25) == [(5, 10), (20, 25)]
-
-
-@pytest.mark.parametrize(
-    ("long", "text"),
-    [
-        (0.4, "0.4s"),
-        (12, "12s"),
-        (450, "7m 30s"),
-        (18_720, "5h 12m"),
-        (18_750, "5h 12m"),
-        (273_600, "3d 4h"),
-        (86_400 + 59, "1d"),
-    ],
-)
-def test_lengths_have_two_units(long: float, text: str) -> None:
-    """The two largest units that follow each other."""
-    assert times.length(long) == text
 
 
 def test_amounts() -> None:

@@ -4,16 +4,24 @@ from typing import Any, Final
 
 STAGES: Final = {"optimizer": 0.012, "data": 0.02, "forward": 0.09, "backward": 0.18, "sync": 0.17}
 SLOW_DATA: Final = STAGES | {"data": 0.18, "sync": 0.01}
+CAUSE: dict[str, Any] = {
+    "cause": "input",
+    "detail": "reads",
+    "share": 0.83,
+    "sentence": "it reads 240 MB/s, its peers 2",
+    "first_action": "`iotop -p 4002` on node1",
+    "figure": "read_bytes_per_second",
+    "value": 240e6,
+    "peers_value": 2e6,
+    "unit": "bytes_per_second",
+    "others": [{"cause": "gc", "detail": "", "share": 0.1, "sentence": "garbage collection"}],
+}
 
 
 def live(*jobs: dict[str, Any], host: str = "node1", at: float = 1000.0) -> dict[str, Any]:
     return {
-        "version": "0.1.0",
         "host": host,
         "timestamp_seconds": at,
-        "window_seconds": 60.0,
-        "gpus_visible": 4,
-        "grafana_url": None,
         "gpus": [],
         "jobs": list(jobs),
     }
@@ -32,14 +40,11 @@ def job(job_id: str, state: str = "healthy", **changes: Any) -> dict[str, Any]:
         "slowdown": 1.0,
         "coverage": 1.0,
         "first_action": None,
-        "runbook": None,
         "alert": None,
     }
     return {
         "job_id": job_id,
-        "probed": True,
         "world_size": 8,
-        "coverage": "4 of 8 ranks",
         "steps": 1200,
         "step_seconds": 0.472,
         "verdict": verdict | changes,
@@ -48,7 +53,6 @@ def job(job_id: str, state: str = "healthy", **changes: Any) -> dict[str, Any]:
 
 
 def rank(number: int, host: str = "node1", **changes: Any) -> dict[str, Any]:
-    stages = changes.get("stage_seconds", STAGES)
     return {
         "rank": number,
         "local_rank": str(number % 4),
@@ -56,20 +60,14 @@ def rank(number: int, host: str = "node1", **changes: Any) -> dict[str, Any]:
         "gpu": number % 4,
         "host": host,
         "pid": 4000 + number,
-        "peer_group": "all",
-        "steps": 1200,
-        "stage_seconds": stages,
-        "step_seconds": sum((stages or {}).values()),
-        "wait_seconds": (stages or {}).get("sync"),
+        "stage_seconds": STAGES,
         "stage": "forward",
         "stage_elapsed_seconds": 0.1,
         "heartbeat_age_seconds": 0.4,
         "last_step_age_seconds": 0.2,
         "silent": False,
         "finished": False,
-        "level": "stages",
         "late_lines": [],
-        "history": [],
     } | changes
 
 

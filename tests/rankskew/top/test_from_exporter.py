@@ -1,101 +1,67 @@
 """Jobs from the live summaries of exporters, of this version and of others."""
 
+from typing import Any
+
 import pytest
 
-from rankskew.client.fetch import Trouble
 from rankskew.top.from_exporter import merged, read_document, read_exporters
-from rankskew.top.model import NO_RANK, UNKNOWN, Job
+from rankskew.top.model import NO_RANK, UNKNOWN, JobStatus
 from tests.rankskew.client.servers import Answer, exporter_of, json_answer, serving
-from tests.rankskew.top.documents import SLOW_DATA, hung, job, late, live, rank, straggler
+from tests.rankskew.top.documents import CAUSE, SLOW_DATA, hung, job, late, live, rank, straggler
 
 URL = "http://node1:9917"
 
 
-def only(*documents: object) -> Job:
+def only(*documents: object) -> JobStatus:
     """Return the one job that *documents* of several nodes show."""
     (found,) = merged(seen for document in documents for seen in read_document(document, URL))
     return found
 
 
-def test_late_rank_is_shown_with_its_stage_and_cost() -> None:
-    """The straggler's rank, stage, GPUs, duration and slowdown arrive."""
-    found = only(live(straggler()))
+@pytest.mark.parametrize(
+    ("changes", "details", "told"),
+    [
+        pytest.param(
+            {},
+            ["Cause: it reads 240 MB/s, its peers 2."],
+            "Cause: it reads 240 MB/s, its peers 2.",
+            id="that the page says in its details",
+        ),
+        pytest.param(
+            {"cause": "unknown", "detail": "", "share": 0.0, "sentence": "nothing explains it"},
+            [],
+            "Cause unknown: nothing explains it.",
+            id="that is not known, and accounts for nothing",
+        ),
+    ],
+)
+def test_cause_is_said_once(changes: dict[str, object], details: list[str], told: str) -> None:
+    found = only(live(straggler(late=[late(2, cause=CAUSE | changes)], details=details)))
 
-    assert (found.state, found.culprit) == ("straggler", (2, "data"))
-    assert found.gpus_lost == pytest.approx(1.94)
-    assert (found.since_seconds, found.slowdown, found.coverage) == (240.0, 1.48, 1.0)
-    assert found.first_action == "Check the disks with iostat -x 1."
-    assert [each.rank for each in found.ranks if each.late] == [2]
-
-
-def cause(**changes: object) -> dict[str, object]:
-    return {
-        "cause": "slow_device",
-        "detail": "clocks",
-        "share": 0.92,
-        "sentence": "its SM clock is 1.41 GHz, its peers' 1.95",
-        "first_action": "`nvidia-smi -q -i 2` on node1",
-        "figure": "sm_clock_hertz",
-        "value": 1.41e9,
-        "peers_value": 1.95e9,
-        "unit": "hertz",
-        "others": [],
-    } | changes
+    assert list(found.details) == [told]
 
 
-def test_cause_is_the_one_that_the_page_of_the_rank_shows() -> None:
-    """Each node knows only its own; what to do first goes with it."""
-    here = live(straggler(late=[late(2, cause=cause())]))
-    elsewhere = live(straggler(late=[late(2, is_here=False, cause=None)]), host="node2", at=2000.0)
-    found = only(elsewhere, here)
-
-    assert found.cause == "slow GPU (clock)"
-    assert found.details[0] == (
-        "Cause: its SM clock is 1.41 GHz, its peers' 1.95 (92% of the delay)."
-    )
-    assert found.first_action == "`nvidia-smi -q -i 2` on node1"
-    assert found.late[0].cause is not None
-    assert (found.late[0].cause.value, found.late[0].cause.unit) == (1.41e9, "hertz")
+STUCK: dict[str, Any] = {"last_step_age_seconds": 190.0, "stage": "sync"}
+FROZEN = [rank(each, silent=each == 3, **STUCK) for each in range(4)]
 
 
-def test_cause_that_the_page_says_in_its_details_is_not_said_twice() -> None:
-    """Its sentences come from the same exporter."""
-    said = ["Cause: its SM clock is 1.41 GHz, its peers' 1.95."]
-    found = only(live(straggler(late=[late(2, cause=cause())], details=said)))
+@pytest.mark.parametrize(
+    ("said", "culprit"),
+    [
+        # It costs too little, by the definition of the rules.
+        (job("llama", late=[late(2, is_told=False)]), None),
+        # The rank outside sync, or the one that reports no more, as the rules call its stage.
+        (hung(), (1, "backward")),
+        (hung(ranks=FROZEN), (3, "frozen")),
+    ],
+)
+def test_rank_to_look_at(said: dict[str, Any], culprit: tuple[int, str] | None) -> None:
+    """A hang costs the whole job."""
+    found = only(live(said))
 
-    assert found.details == said
-
-
-def test_unknown_cause_accounts_for_nothing() -> None:
-    """It is said, without a share."""
-    unknown = cause(cause="unknown", detail="", share=0.0, sentence="nothing explains it")
-    found = only(live(straggler(late=[late(2, cause=unknown)])))
-
-    assert found.details[0] == "Cause unknown: nothing explains it."
-
-
-def test_rank_that_is_not_told_is_nobody_to_look_at() -> None:
-    """It costs too little, by the definition of the rules."""
-    found = only(live(job("llama", late=[late(2, is_told=False)])))
-
-    assert (found.culprit, [each.rank for each in found.late]) == (None, [2])
-
-
-def test_silent_rank_that_a_job_waits_for_is_frozen() -> None:
-    """As the rules call the stage of a rank that reports no more."""
-    ranks = [
-        rank(each, stage="sync", silent=each == 3, last_step_age_seconds=190.0) for each in range(4)
-    ]
-
-    assert only(live(hung(ranks=ranks))).culprit == (3, "frozen")
-
-
-def test_hung_job_loses_all_gpus_to_the_rank_that_does_not_wait() -> None:
-    """A hang costs the whole job, and the rank outside sync is the one to look at."""
-    found = only(live(hung()))
-
-    assert (found.state, found.gpus_lost, found.culprit) == ("hung", 8, (1, "backward"))
-    assert found.since_seconds == 190.0
+    assert found.culprit == culprit
+    if found.state == "hung":
+        assert (found.gpus_lost, found.since_seconds) == (8, 190.0)
 
 
 def test_several_nodes_make_one_job() -> None:
@@ -111,35 +77,33 @@ def test_several_nodes_make_one_job() -> None:
     assert found.ranks_seen == 8
 
 
-@pytest.mark.parametrize("urgent", ["hung", "ranks_missing"])
-def test_most_urgent_word_counts(urgent: str) -> None:
-    """One node may see that its ranks are gone while another repeats an older verdict."""
-    document = live(job("llama", urgent), at=1.0)
+@pytest.mark.parametrize(
+    ("old", "new", "state"),
+    [
+        *(("hung", "healthy", "hung"), ("ranks_missing", "healthy", "ranks_missing")),
+        *(("straggler", little, "straggler") for little in ("finished", "starting", "no_probe")),
+    ],
+)
+def test_most_telling_word_counts(old: str, new: str, state: str) -> None:
+    """One node may see that its ranks are gone while another repeats an older verdict.
 
-    assert only(live(job("llama"), at=2.0), document).state == urgent
+    And ranks of one node may have ended or not begun while the job is judged.
+    """
+    documents = [live(job("llama", each), at=at) for at, each in ((1.0, old), (2.0, new))]
 
-
-@pytest.mark.parametrize("little", ["finished", "starting", "no_probe"])
-def test_node_that_knows_little_does_not_hide_the_verdict(little: str) -> None:
-    """Ranks of one node may have ended or not begun while the job is judged."""
-    document = live(job("llama", little), at=2.0)
-
-    assert only(live(straggler(), at=1.0), document).state == "straggler"
+    assert only(*documents).state == state
 
 
 def test_newest_of_equal_words_counts() -> None:
-    """All nodes repeat one verdict, and the newest copy is shown."""
-    old, new = (live(job("llama", slowdown=ratio), at=ratio) for ratio in (1.1, 1.2))
+    """All nodes repeat one verdict; a rank that moved is shown where it is alive."""
+    dead = [rank(0, heartbeat_age_seconds=500.0, silent=True)]
+    old, new = (
+        job("llama", slowdown=1.1, ranks=dead),
+        job("llama", slowdown=1.2, ranks=[rank(0, "node2")]),
+    )
+    found = only(live(new, host="node2", at=2.0), live(old, at=1.0))
 
-    assert only(new, old).slowdown == 1.2
-
-
-def test_rank_that_moved_is_shown_where_it_reports() -> None:
-    """A rank that was restarted on another node is shown once, where it is alive."""
-    dead = job("llama", ranks=[rank(0, heartbeat_age_seconds=500.0, silent=True)])
-    alive = job("llama", ranks=[rank(0, host="node2")])
-
-    assert [each.node for each in only(live(dead), live(alive, host="node2")).ranks] == ["node2"]
+    assert (found.slowdown, [each.node for each in found.ranks]) == (1.2, ["node2"])
 
 
 def test_earlier_exporter_lacks_fields() -> None:
@@ -157,11 +121,6 @@ def test_earlier_exporter_lacks_fields() -> None:
     assert (found.ranks[0].pid, found.ranks[0].gpu) == (None, None)
 
 
-def test_state_of_a_later_exporter_is_unknown() -> None:
-    """A state that this version does not know does not end the command."""
-    assert only(live(job("llama", "levitating"))).state == UNKNOWN
-
-
 @pytest.mark.parametrize(
     "nonsense", [None, [], "text", -1, {"rank": "x"}, [None, {}, {"rank": []}]]
 )
@@ -176,8 +135,10 @@ def test_nonsense_in_a_field_is_nothing(nonsense: object) -> None:
 
 
 def test_text_cannot_move_the_cursor() -> None:
-    """A job's name with an escape sequence is shown with question marks."""
-    assert only(live(job("evil\x1b[2J\n"))).job_id == "evil?[2J?"
+    """Escape sequences are question marks; a state of a later exporter ends nothing."""
+    found = only(live(job("evil\x1b[2J\n", "levitating")))
+
+    assert (found.job_id, found.state) == ("evil?[2J?", UNKNOWN)
 
 
 def test_rank_without_probe_reports_nothing() -> None:
@@ -188,38 +149,41 @@ def test_rank_without_probe_reports_nothing() -> None:
     assert (found.stage, found.report_age_seconds) == (None, None)
 
 
-@pytest.mark.parametrize("other", [None, [], {}, {"jobs": 1}, "html"])
-def test_other_json_is_no_exporter(other: object) -> None:
-    """Other programs answer with JSON too."""
-    with pytest.raises(Trouble, match="node1:9917 answers, but it is not a Rankskew exporter"):
-        read_document(other, URL)
-
-
 def test_jobs_are_read_over_http() -> None:
-    """Two exporters make one fleet, the most urgent job first."""
+    """Two exporters make one fleet, the most urgent job first; what does not answer is said."""
+    with exporter_of(live()) as gone:
+        pass
     with exporter_of(live(job("calm"), straggler())) as one, exporter_of(live(hung())) as two:
-        fleet = read_exporters([one, two])
+        fleet = read_exporters([one, two, gone])
 
     assert [each.job_id for each in fleet.jobs] == ["vision", "llama", "calm"]
-    assert (fleet.troubles, fleet.focus) == ([], None)
+    assert (fleet.troubles, fleet.focus) == ([f"{gone} does not answer: Connection refused."], None)
 
 
-def test_only_job_is_in_focus() -> None:
-    """A single job is shown with its ranks, the late one first."""
-    with exporter_of(live(straggler())) as url:
-        fleet = read_exporters([url])
+@pytest.mark.parametrize(
+    ("jobs", "job_id", "ranks", "troubles"),
+    [
+        pytest.param([straggler()], None, [2, 0, 1, 3], [], id="the only job"),
+        pytest.param([hung(), straggler()], "llama", [2, 0, 1, 3], [], id="the one that is named"),
+        pytest.param(
+            [hung(), straggler()],
+            "lama",
+            None,
+            ["There is no job 'lama'; there are: llama, vision."],
+            id="no such job",
+        ),
+        pytest.param([], None, None, [NO_RANK], id="no job yet"),
+    ],
+)
+def test_one_job_is_in_focus(
+    jobs: list[dict[str, Any]], job_id: str | None, ranks: list[int] | None, troubles: list[str]
+) -> None:
+    with exporter_of(live(*jobs)) as url:
+        fleet = read_exporters([url], job_id)
 
-    assert fleet.focus is not None
-    assert [each.rank for each in fleet.focus.ranks] == [2, 0, 1, 3]
-
-
-def test_named_job_is_in_focus() -> None:
-    """--job shows one job of several."""
-    with exporter_of(live(straggler(), hung())) as url:
-        fleet = read_exporters([url], "vision")
-
-    assert [each.job_id for each in fleet.jobs] == ["vision"]
-    assert fleet.focus is not None
+    assert (fleet.focus and [each.rank for each in fleet.focus.ranks]) == ranks
+    assert fleet.troubles == troubles
+    assert len(fleet.jobs) == (ranks is not None)
 
 
 def test_huge_job_shows_its_worst_ranks() -> None:
@@ -234,34 +198,6 @@ def test_huge_job_shows_its_worst_ranks() -> None:
     assert fleet.focus is not None
     assert [each.rank for each in fleet.focus.ranks][:3] == [7, 999, 998]
     assert (len(fleet.focus.ranks), fleet.focus.ranks_left_out) == (20, 980)
-
-
-def test_no_rank_yet() -> None:
-    """Without a job the next step is named."""
-    with exporter_of(live()) as url:
-        fleet = read_exporters([url])
-
-    assert fleet.troubles == [NO_RANK]
-
-
-def test_no_such_job() -> None:
-    """A job that does not exist is refused with the names of those that do."""
-    with exporter_of(live(straggler(), hung())) as url:
-        fleet = read_exporters([url], "lama")
-
-    assert fleet.troubles == ["There is no job 'lama'; there are: llama, vision."]
-    assert fleet.jobs == []
-
-
-def test_one_exporter_that_does_not_answer_hides_no_other() -> None:
-    """The jobs of the others are shown, with a sentence on what is missing."""
-    with exporter_of(live(straggler())) as url, exporter_of(live()) as gone:
-        pass
-    with exporter_of(live(straggler())) as url:
-        fleet = read_exporters([url, gone])
-
-    assert [each.job_id for each in fleet.jobs] == ["llama"]
-    assert fleet.troubles == [f"{gone} does not answer: Connection refused."]
 
 
 def test_many_exporters_that_do_not_answer_are_counted() -> None:
@@ -281,7 +217,7 @@ def test_many_exporters_that_do_not_answer_are_counted() -> None:
         (200, "text/html", b"<!doctype html><title>Directory listing</title>"),
         (404, "text/html", b"<h1>Error response</h1>"),  # python -m http.server
         json_answer({"detail": "Not Found"}, 404),
-        json_answer(["a", "list"]),
+        *map(json_answer, (["a", "list"], None, {}, {"jobs": 1}, "html")),
         (200, "application/json", b"[" * 100_000),
     ],
 )
@@ -292,15 +228,4 @@ def test_other_servers_are_no_exporters(answer: Answer) -> None:
 
     assert fleet.troubles == [
         f"{url} answers, but it is not a Rankskew exporter; --prometheus URL asks a Prometheus."
-    ]
-
-
-def test_exporter_that_wants_a_password_says_so() -> None:
-    """401 is answered with where the password belongs."""
-    with serving(lambda path, form: (401, "text/plain", b"")) as url:
-        fleet = read_exporters([url])
-
-    assert fleet.troubles == [
-        f"{url} refuses us (401 Unauthorized): give a token or password with --http.config.file or "
-        "~/.netrc, and the tenant of a Mimir with --header 'X-Scope-OrgID: TENANT'."
     ]

@@ -5,41 +5,45 @@ from collections.abc import Sequence
 import pytest
 
 from rankskew.top.from_prometheus import NO_EXPORTER, NO_RULES, NO_STATES, read_prometheus
-from rankskew.top.model import NO_RANK, STATES, UNKNOWN, Fleet
-from tests.rankskew.client.servers import json_answer, serving
+from rankskew.top.model import NO_RANK, STATES, UNKNOWN, FleetStatus
 from tests.rankskew.top import fake_prometheus as fake
 from tests.rankskew.top.fake_prometheus import FakePrometheus, Series, series
 
+SUSPECT = series(
+    "rank_stage:rankskew_hang_suspect:group", rank="6", stage="data", instance="n2:9917"
+)
 
-def read(*samples: Series, cluster: str | None = None, job_id: str | None = None) -> Fleet:
+
+def read(*samples: Series, cluster: str | None = None, job_id: str | None = None) -> FleetStatus:
     """Return the fleet that a Prometheus with *samples* has."""
     with FakePrometheus(samples).serve() as url:
         return read_prometheus(url, cluster, job_id)
 
 
 def test_late_job_has_cost_and_cause() -> None:
-    """The cause is the exporter's, word for word; only Prometheus knows the cost an hour."""
-    straggler = [*fake.job(state="straggler"), *fake.late(), *fake.cause()]
+    """The cause is the exporter's, word for word; only Prometheus knows the cost an hour.
+
+    NaN, a division by zero in a rule, is no reading; a rank of which nothing is left has no row.
+    """
+    lost = [series("job_kind:rankskew_gpus_lost:sum", 0.15, kind=k) for k in ("common", "group")]
+    nothing = series("job:rankskew_slowdown:max", float("nan"))
+    straggler = [*fake.job(state="straggler"), *fake.late(), *fake.cause(), *lost, nothing]
     (job,) = read(*straggler).jobs
+    cause = job.late[0].cause
 
     assert (job.state, job.culprit, job.since_seconds) == ("straggler", (6, "data"), 240.0)
     assert (job.gpus_lost, job.world_size, job.cost_per_hour) == (0.3, 8, 0.75)
+    assert (job.lost_by_kind, job.slowdown) == ({"common": 0.15, "group": 0.15}, None)
     assert job.cause == "loader (workers at their limit)"
     assert job.sentence == "Rank 6 is slow loading data; 1.65 of 8 GPUs wait for it."
     assert job.details == (
         "Cause: 3 of its workers never wait, 0 of its peers' (97% of the delay).",
     )
     assert job.first_action == "`py-spy dump --pid 4006` on n2"
-
-
-def test_late_rank_has_the_whole_cause() -> None:
-    """Its figure and that of its peers, too."""
-    (job,) = read(*fake.job(state="straggler"), *fake.late(), *fake.cause()).jobs
-    cause = job.late[0].cause
-
     assert cause is not None
     assert (cause.figure, cause.value, cause.peers_value) == ("saturated_workers", 3.0, 0.0)
     assert (cause.cause, cause.detail, cause.share) == ("input", "workers", 0.97)
+    assert list(job.ranks) == []
 
 
 def after_a_missed_scrape(
@@ -52,16 +56,14 @@ def after_a_missed_scrape(
     return (cause.detail, cause.share, cause.value) if cause else (None, None, None)
 
 
-def test_cause_outlives_a_missed_scrape() -> None:
-    """The alert keeps its answer for a minute, so that is as long as it is repeated here."""
-    assert after_a_missed_scrape({10.0: fake.cause()}) == ("workers", 0.97, 3.0)
-
-
 def test_of_two_causes_within_a_minute_the_newest_counts() -> None:
-    """A cause that has changed is not told again, whether its successor is there or gone too."""
+    """The alert keeps its answer for a minute, so that is as long as it is repeated here.
+
+    A cause that has changed is not told again, whether its successor is there or gone too.
+    """
     older, newer = fake.cause(detail="reads", share=0.7), fake.cause(detail="decoder", share=0.8)
 
-    assert after_a_missed_scrape({10.0: newer, 25.0: older})[:2] == ("decoder", 0.8)
+    assert after_a_missed_scrape({10.0: newer, 25.0: older}) == ("decoder", 0.8, 3.0)
     assert after_a_missed_scrape({25.0: older, 10.0: newer})[:2] == ("decoder", 0.8)
     assert after_a_missed_scrape({10.0: older}, now=newer)[:2] == ("decoder", 0.8)
 
@@ -69,8 +71,7 @@ def test_of_two_causes_within_a_minute_the_newest_counts() -> None:
 def test_rank_without_a_cause_yet_has_no_words_for_it() -> None:
     """Nothing is derived here, and a hung job is not explained by what made a rank late before."""
     (young,) = read(*fake.job(state="straggler"), *fake.late()).jobs
-    suspect = series("rank_stage:rankskew_hang_suspect:group", rank="6", stage="data")
-    (hung,) = read(*fake.job(state="hung"), *fake.late(), *fake.cause(), suspect).jobs
+    (hung,) = read(*fake.job(state="hung"), *fake.late(), *fake.cause(), SUSPECT).jobs
 
     assert [(each.cause, each.first_action) for each in (young, hung)] == [(None, None)] * 2
 
@@ -84,14 +85,6 @@ def test_rank_that_costs_too_little_is_late_but_not_told() -> None:
 
     assert [job.culprit for job in jobs] == [(6, "data"), None, None]
     assert [late.wakes for job in jobs for late in job.late] == [True, False, False]
-
-
-def test_loss_is_known_by_kind() -> None:
-    """As exporters tell it."""
-    lost = [series("job_kind:rankskew_gpus_lost:sum", 0.15, kind=k) for k in ("common", "group")]
-    (job,) = read(*fake.job(), *lost).jobs
-
-    assert job.lost_by_kind == {"common": 0.15, "group": 0.15}
 
 
 def test_node_has_its_name_instead_of_its_address() -> None:
@@ -157,48 +150,40 @@ def test_most_urgent_job_comes_first() -> None:
     ]
 
 
+SENTENCES = {
+    "hung": "No step for 5 min: rank 6 on n2:9917 is stuck in data.",
+    "exporter_down": "An exporter on n2:9917 does not answer, so what its ranks do is not known.",
+    "ranks_missing": "2 of 8 ranks are not seen by any exporter.",
+}
+
+
 @pytest.mark.parametrize("state", [state for state in STATES if state != UNKNOWN])
 def test_each_state_has_a_sentence(state: str) -> None:
-    """The job's view begins with a sentence in every state."""
-    (job,) = read(*fake.job(state=state)).jobs
+    known = [
+        *(SUSPECT, series("job:rankskew_hung:seconds", 300)),
+        series("node:rankskew_exporter_down:group", instance="n2:9917"),
+        series("job:rankskew_ranks_missing:sum", 2),
+    ]
+    (bare,), (told,) = (read(*fake.job(state=state), *more).jobs for more in ((), known))
 
-    assert (job.state, job.sentence[-1:]) == (state, ".")
-
-
-def test_hung_job_names_the_suspect() -> None:
-    """The rank that the others wait for, where it is and for how long."""
-    who = {"rank": "6", "instance": "n2:9917"}
-    (job,) = read(
-        *fake.job(state="hung"),
-        series("job:rankskew_hung:seconds", 300),
-        series("rank_stage:rankskew_hang_suspect:group", stage="data", **who),
-    ).jobs
-
-    assert job.sentence == "No step for 5 min: rank 6 on n2:9917 is stuck in data."
-    assert (job.culprit, job.since_seconds) == ((6, "data"), 300.0)
+    assert (bare.state, bare.sentence[-1:]) == (state, ".")
+    assert told.sentence == SENTENCES.get(state, bare.sentence)
+    if state == "hung":
+        assert (told.culprit, told.since_seconds) == ((6, "data"), 300.0)
 
 
 def test_hung_job_says_what_its_rank_did_last() -> None:
-    """As on the live page and in the alert."""
     who = {"rank": "6", "instance": "n2:9917"}
     name = "rankskew_rank_last_event_timestamp_seconds"
     (job,) = read(
         *fake.job(state="hung"),
-        series("rank_stage:rankskew_hang_suspect:group", stage="data", **who),
+        SUSPECT,
         *fake.rank(6, "n2:9917"),
         series(name, fake.NOW - 720.0, event="checkpoint", state="began", **who),
         series(name, fake.NOW - 30.0, event="first_step", state="done", rank="1", instance="n1"),
     ).jobs
 
     assert job.details == ("Last event of rank 6: checkpoint began 12 min ago.",)
-
-
-def test_exporter_that_is_down_is_named() -> None:
-    """The node whose exporter does not answer is in the sentence."""
-    down = series("node:rankskew_exporter_down:group", instance="n2:9917")
-    (job,) = read(*fake.job(state="exporter_down"), down).jobs
-
-    assert "on n2:9917 does not answer" in job.sentence
 
 
 def test_without_recorded_states_nothing_is_made_up() -> None:
@@ -210,18 +195,10 @@ def test_without_recorded_states_nothing_is_made_up() -> None:
 
 
 def test_one_cluster_of_several() -> None:
-    """--cluster leaves out the jobs of others."""
     samples = [*fake.job(), *fake.job(cluster="us")]
 
     assert [job.cluster for job in read(*samples).jobs] == ["eu", "us"]
     assert [job.cluster for job in read(*samples, cluster="us").jobs] == ["us"]
-
-
-def test_job_in_two_clusters_must_be_chosen() -> None:
-    """Two clusters may have a job of one name."""
-    fleet = read(*fake.job(), *fake.job(cluster="us"), job_id="llama")
-
-    assert fleet.troubles == ["Several clusters have a job 'llama'; give one: --cluster 'eu'."]
 
 
 def test_ranks_of_a_job() -> None:
@@ -248,66 +225,22 @@ def test_rank_that_moved_is_shown_where_it_reports() -> None:
     assert [rank.node for rank in focus.ranks] == ["n9:9917"]
 
 
-def test_rank_that_vanishes_between_two_queries_breaks_nothing() -> None:
-    """A late rank of which nothing else is left has no row."""
-    focus = read(*fake.job(state="straggler"), *fake.late()).focus
-
-    assert focus is not None
-    assert list(focus.ranks) == []
-
-
-def test_no_such_job() -> None:
-    """The jobs that exist are listed."""
-    fleet = read(*fake.job("b"), *fake.job("a"), job_id="c")
-
-    assert fleet.troubles == ["There is no job 'c'; there are: a, b."]
+ELSEWHERE = [*fake.job("b"), *fake.job("a"), *fake.job("a", cluster="us")]
 
 
 @pytest.mark.parametrize(
-    ("sample", "trouble"),
+    ("samples", "asked", "trouble"),
     [
-        (series("rankskew_node_ranks"), NO_RULES),
-        (series("rankskew_exporter_build_info"), NO_RANK),
-        (series("up"), NO_EXPORTER),
+        ([series("rankskew_node_ranks")], {}, NO_RULES),
+        ([series("rankskew_exporter_build_info")], {}, NO_RANK),
+        ([series("up")], {}, NO_EXPORTER),
+        (ELSEWHERE, {"cluster": "mars"}, "No exporter has the label cluster='mars'."),
+        (ELSEWHERE, {"job_id": "c"}, "There is no job 'c'; there are: a, b."),
+        (ELSEWHERE, {"job_id": "a"}, "Several clusters have a job 'a'; give one: --cluster 'eu'."),
     ],
 )
-def test_why_there_is_no_job(sample: Series, trouble: str) -> None:
-    """No rules, no rank yet and no exporter have different remedies."""
-    assert read(sample).troubles == [trouble]
-
-
-def test_unknown_cluster() -> None:
-    """A misspelt cluster is not mistaken for a missing exporter."""
-    fleet = read(*fake.job(), cluster="mars")
-
-    assert fleet.troubles == ["No exporter has the label cluster='mars'."]
-
-
-def test_down() -> None:
-    """A Prometheus that does not answer is one sentence."""
-    with serving(lambda path, form: json_answer({})) as url:
-        pass
-
-    assert read_prometheus(url).troubles == [f"{url} does not answer: Connection refused."]
-
-
-def test_other_servers_are_no_prometheus() -> None:
-    """An exporter's URL after --prometheus, or any web server."""
-    with serving(lambda path, form: (404, "text/html", b"<h1>no</h1>")) as url:
-        assert read_prometheus(url).troubles == [f"{url} answers, but it is not a Prometheus."]
-
-
-def test_error_of_a_query_is_repeated() -> None:
-    """The words of Prometheus tell most."""
-    said = {"status": "error", "errorType": "timeout", "error": "query timed out"}
-    with serving(lambda path, form: json_answer(said, 422)) as url:
-        fleet = read_prometheus(url)
-
-    assert fleet.troubles == [f"{url} cannot answer a query: query timed out."]
-
-
-def test_values_that_are_no_numbers_are_left_out() -> None:
-    """A division by zero in a rule gives NaN, which is no reading."""
-    jobs = read(*fake.job(), series("job:rankskew_slowdown:max", float("nan"))).jobs
-
-    assert jobs[0].slowdown is None
+def test_why_there_is_no_job(
+    samples: Sequence[Series], asked: dict[str, str], trouble: str
+) -> None:
+    """No rules, no rank yet, no exporter, or a misspelt name have different remedies."""
+    assert read(*samples, **asked).troubles == [trouble]

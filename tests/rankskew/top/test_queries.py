@@ -14,7 +14,7 @@ from fleet_simulator.plan import equal_jobs
 from rankskew.client import fetch
 from rankskew.client.prometheus import selector
 from rankskew.top.from_prometheus import read_prometheus
-from rankskew.top.model import Job
+from rankskew.top.model import JobStatus
 from tests.alerts.promtool import answer as promtool_answer
 from tests.exporter.asgi import ask
 from tests.exporter.clock import Clock
@@ -56,7 +56,7 @@ def exposed(fleet: SimulatedFleet, node: str) -> list[tuple[str, str]]:
     ]
 
 
-def read(directory: Path, *faults: str) -> Job:
+def read(directory: Path, *faults: str) -> JobStatus:
     """Return the one job with *faults*, with its ranks, as Prometheus would answer."""
     series = scraped(directory, *faults)
     now = (SCRAPES - 1) * SCRAPE_SECONDS

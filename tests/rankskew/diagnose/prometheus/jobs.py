@@ -1,6 +1,6 @@
 """What a Prometheus records of a job, for `rankskew diagnose`."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from rankskew.diagnose.model import Report
 from rankskew.diagnose.prometheus.read import read
@@ -11,7 +11,6 @@ WHO = {"rank": "6", "instance": "n2:9917", "peer_group": "all"}
 
 
 def losses(job_id: str = "llama", **kinds: float) -> list[Series]:
-    """Return the loss of a job by kind."""
     return [
         series("job_kind:rankskew_gpus_lost:sum", gpus, kind=kind, job_id=job_id)
         for kind, gpus in kinds.items()
@@ -34,7 +33,12 @@ def straggler() -> list[Series]:
     ]
 
 
-def ask(samples: Sequence[Series], job_id: str | None = None, at: float | None = None) -> Report:
+def ask(
+    samples: Sequence[Series],
+    job_id: str | None = None,
+    at: float | None = None,
+    over_time: Mapping[str, Sequence[float]] | None = None,
+) -> Report:
     """Return the report on what a Prometheus with *samples* has."""
-    with FakePrometheus(samples).serve() as url:
+    with FakePrometheus(samples, over_time=over_time or {}).serve() as url:
         return read(url, None, job_id, at)

@@ -3,7 +3,7 @@
 import pytest
 
 from rankskew.client.fetch import Trouble
-from rankskew.diagnose.model import BALANCED, CANNOT_TELL, FOUND, CannotTell, Report
+from rankskew.diagnose.model import BALANCED, CANNOT_TELL, FOUND, CannotTell
 from rankskew.diagnose.prometheus.read import read
 from rankskew.diagnose.words import rows
 from tests.rankskew.client.servers import serving
@@ -16,15 +16,13 @@ def test_late_rank_is_told_with_all_that_is_known() -> None:
     """Where it is, since when, its line of code, its cause, and the commands with its process."""
     said = ask(straggler())
     (finding,) = said.findings
+    place, lost = finding.place, said.loss
 
     assert (said.outcome, said.state, said.gpu_hour_price) == (FOUND, "straggler", 2.5)
     assert (finding.rank, finding.stage, finding.cause, finding.detail) == (
-        6,
-        "data",
-        "input",
-        "workers",
+        *(6, "data", "input", "workers"),
     )
-    assert (finding.place.node, finding.place.pid, finding.place.gpu) == ("n2", 4006, "2")
+    assert (place.node, place.pid, place.gpu) == ("n2", 4006, "2")
     assert (finding.explains, finding.since_seconds) == (0.97, 240.0)
     assert finding.cause_text == "3 of its workers never wait, 0 of its peers'"
     assert (finding.figure, finding.value, finding.peers_value) == ("saturated_workers", 3.0, 0.0)
@@ -32,6 +30,10 @@ def test_late_rank_is_told_with_all_that_is_known() -> None:
     assert finding.first == "`py-spy dump --pid 4006` on n2"
     assert finding.steps[0].do.startswith("`py-spy dump --pid 4006` on n2")
     assert finding.links[0].endswith("docs/playbook/input.md")
+    assert lost is not None
+    assert [part.gpus for part in lost.parts] == [1.6, 0.06, 0.34]
+    (rank,) = lost.parts[0].parts
+    assert sum(part.gpus for part in rank.parts) == pytest.approx(1.6)
 
 
 def test_node_has_its_name_instead_of_its_address() -> None:
@@ -50,96 +52,52 @@ def test_node_has_its_name_instead_of_its_address() -> None:
     assert dict(rows(finding, None))["Where"].startswith("gpu-2, GPU 2, ")
 
 
-def test_loss_is_split_by_kind_rank_and_stage() -> None:
-    """The parts add up to what the job loses."""
-    lost = ask(straggler()).loss
-
-    assert lost is not None
-    assert lost.gpus == pytest.approx(2.0)
-    assert [part.gpus for part in lost.parts] == [1.6, 0.06, 0.34]
-    (rank,) = lost.parts[0].parts
-    assert sum(part.gpus for part in rank.parts) == pytest.approx(1.6)
-
-
-def test_rank_without_a_cause_yet_is_told_by_its_stage() -> None:
-    """Nothing is derived here: the stage decides what to look at."""
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        pytest.param([], "unknown", id="none yet"),
+        pytest.param(fake.cause(cause="gravity", detail=""), "gravity", id="of a later release"),
+        pytest.param(fake.cause(cause="unknown", share=0.0, detail=""), "unknown", id="not known"),
+    ],
+)
+def test_cause_without_advice_has_that_on_an_unknown_one(cause: list[Series], told: str) -> None:
+    """Nothing is derived here: what the exporter says is repeated."""
     samples = [each for each in straggler() if "cause" not in each[0]["__name__"]]
-    (finding,) = ask(samples).findings
+    (finding,) = ask([*samples, *cause]).findings
 
-    assert (finding.what, finding.cause, finding.explains) == ("unknown", "unknown", None)
-    assert finding.first is not None
-    assert finding.first.startswith("`py-spy dump --pid 4006`")
-
-
-def test_cause_of_a_later_release_is_repeated_all_the_same() -> None:
-    """There is no advice on it but that on a cause that is not known."""
-    samples = [each for each in straggler() if "cause" not in each[0]["__name__"]]
-    (finding,) = ask([*samples, *fake.cause(cause="gravity", detail="")]).findings
-
-    assert (finding.what, finding.cause, finding.detail) == ("unknown", "gravity", None)
-    assert finding.first == "`py-spy dump --pid 4006` on n2"
-
-
-def node() -> list[Series]:
-    """Return a job whose node n2 is slow."""
-    found = fake.job(state="slow_node")
-    for rank in (4, 5):
-        who = {"rank": str(rank), "instance": "n2:9917", "peer_group": "all"}
-        found += [
-            series("rank:rankskew_late:ratio", 0.2, kind="node", stage="forward", **who),
-            series("rank:rankskew_gpus_lost:sum", 0.2, **who),
-            series("rank:rankskew_told_gpus_lost:sum", 0.2, **who),
-        ]
-    found.append(series("job_severity:rankskew_told:max5m", 0.05, severity="critical"))
-    found += fake.cause(4, "cpu", 0.9, detail="node", sentence="71 % of the time tasks wait")
-    found += fake.cause(5, "cpu", 0.8, detail="node", sentence="70 % of the time tasks wait")
-    return found
-
-
-def test_slow_node_is_one_finding() -> None:
-    """Its ranks together, and what they share, in the words of the first of the costliest."""
-    (finding,) = ask(node()).findings
-
-    assert (finding.rank, finding.ranks, finding.place.node) == (None, (4, 5), "n2")
-    assert (finding.cause, finding.detail, finding.gpus_lost) == ("cpu", "node", 0.4)
-    assert finding.cause_text == "71 % of the time tasks wait"
+    assert (finding.what, finding.cause, finding.detail) == ("unknown", told, None)
+    assert (finding.explains is None) == (told == "unknown")
+    assert str(finding.first).startswith("`py-spy dump --pid 4006`")
 
 
 def late_of_node(gpus: dict[int, float], why: dict[int, str]) -> list[Series]:
     """Return a slow node with late ranks, what each costs and why."""
     found = fake.job(state="slow_node")
     for rank, lost in gpus.items():
-        who = {"rank": str(rank), "instance": "n2:9917", "peer_group": "all"}
+        who = WHO | {"rank": str(rank)}
+        found += fake.cause(rank, why[rank], 0.8, detail="")
         found += [
             series("rank:rankskew_late:ratio", 0.2, kind="node", stage="forward", **who),
             series("rank:rankskew_gpus_lost:sum", lost, **who),
             series("rank:rankskew_told_gpus_lost:sum", lost, **who),
-            *fake.cause(rank, why[rank], 0.8, detail=""),
         ]
     return [*found, series("job_severity:rankskew_told:max5m", 0.05, severity="critical")]
 
 
 @pytest.mark.parametrize(
     ("why", "told"),
-    [
-        ({4: "cpu", 5: "network", 6: "cpu"}, "cpu"),
-        ({4: "cpu", 5: "network"}, "network"),
-    ],
+    [({4: "cpu", 5: "network", 6: "cpu"}, "cpu"), ({4: "cpu", 5: "network"}, "network")],
 )
-def test_slow_node_has_the_cause_of_most_of_its_ranks(why: dict[int, str], told: str) -> None:
+def test_slow_node_is_one_finding_with_the_cause_of_most_of_its_ranks(
+    why: dict[int, str], told: str
+) -> None:
     """One of them may have another one besides; where they are as many, the costliest's counts."""
     gpus = {rank: 0.9 if rank == 5 else 0.2 for rank in why}
     (finding,) = ask(late_of_node(gpus, why)).findings
 
+    assert (finding.rank, finding.ranks, finding.place.node) == (None, tuple(why), "n2")
     assert finding.cause == told
-
-
-def test_cause_that_is_not_known_explains_nothing() -> None:
-    """The exporter has looked, and says what comes next."""
-    samples = [each for each in straggler() if "cause" not in each[0]["__name__"]]
-    (finding,) = ask([*samples, *fake.cause(cause="unknown", share=0.0, detail="")]).findings
-
-    assert (finding.what, finding.cause, finding.explains) == ("unknown", "unknown", None)
+    assert finding.gpus_lost == pytest.approx(sum(gpus.values()))
 
 
 def test_judge_of_each_node_alone_is_told() -> None:
@@ -153,7 +111,7 @@ def test_judge_of_each_node_alone_is_told() -> None:
 
 def test_late_rank_that_costs_a_tenth_of_another_waits() -> None:
     """The costliest is mended first; the others are named."""
-    who = {"rank": "3", "instance": "n1:9917", "peer_group": "all"}
+    who = WHO | {"rank": "3"}
     second = [
         series("rank:rankskew_late:ratio", 0.05, kind="persistent", stage="data", **who),
         series("rank:rankskew_gpus_lost:sum", 0.1, **who),
@@ -167,24 +125,17 @@ def test_late_rank_that_costs_a_tenth_of_another_waits() -> None:
     )
 
 
-def test_healthy_job_is_balanced() -> None:
-    """There is nothing to do; what it loses to communication is told."""
-    said = ask([*fake.job(), *losses(common=0.3)])
-
-    assert (said.outcome, said.findings) == (BALANCED, ())
-
-
 @pytest.mark.parametrize(
     ("samples", "what", "outcome"),
     [
         (losses(rotating=2.0), "rotating", FOUND),
         (losses(common=2.5), "common", FOUND),
         (losses(group=1.2), "group", FOUND),
+        (losses(common=0.3), None, BALANCED),
         (losses(group=0.7, common=1.9, rotating=0.7), None, BALANCED),
     ],
 )
 def test_loss_without_a_late_rank(samples: list[Series], what: str | None, outcome: str) -> None:
-    """Above its threshold, each kind has its own advice."""
     said = ask([*fake.job(), *samples, series("job:rankskew_ranks:sum", 8.0)])
 
     assert [finding.what for finding in said.findings] == ([what] if what else [])
@@ -239,68 +190,66 @@ def alert(name: str, state: str = "firing", severity: str = "warning", **labels:
     return series("ALERTS", alertname=name, alertstate=state, severity=severity, **labels)
 
 
-def only_alert(said: Report) -> str:
-    (finding,) = said.findings
-    return finding.what
+def test_alert_about_a_node_or_an_unknown_one_is_a_finding() -> None:
+    """Of another release, or of a node, which has its name."""
+    (finding,) = ask([*fake.job(), alert("RankskewNewThing", instance="n2:9917")]).findings
+
+    assert (finding.what, finding.sentence) == ("unknown", "Node n2: new thing.")
+    (finding,) = ask([*fake.job(), alert("RankskewNewThing")]).findings
+    assert finding.sentence == "The job: new thing."
 
 
 def test_alert_about_a_gpu_is_a_finding() -> None:
     """A job may be healthy on a GPU that is about to fail; its alert has the rank on it."""
     labels = {"gpu": "2", "gpu_uuid": "GPU-6", "nodename": "gpu-2"} | WHO
-    said = ask([*fake.job(), alert("RankskewGpuEccErrors", **labels)])
+    (finding,) = ask([*fake.job(), alert("RankskewGpuEccErrors", **labels)]).findings
 
-    assert only_alert(said) == "gpu_memory"
-    assert (said.findings[0].rank, said.findings[0].place.gpu) == (6, "2")
-    assert said.findings[0].first == "`nvidia-smi -q -i GPU-6 -d ECC,ROW_REMAPPER` on gpu-2"
+    assert (finding.what, finding.rank, finding.place.gpu) == ("gpu_memory", 6, "2")
+    assert finding.first == "`nvidia-smi -q -i GPU-6 -d ECC,ROW_REMAPPER` on gpu-2"
 
 
 def test_information_counts_only_when_it_fires() -> None:
     """What has just begun may be over soon, unless it is urgent."""
     pending = {"state": "pending", "rank": "6", "instance": "n2:9917"}
-    assert (
-        ask([*fake.job(), alert("RankskewNumaMismatch", severity="info", **pending)]).findings == ()
-    )
-    assert only_alert(ask([*fake.job(), alert("RankskewNvlinkDown", **pending)])) == "nvlink_down"
+    info = alert("RankskewNumaMismatch", severity="info", **pending)
+    found = ask([*fake.job(), info, alert("RankskewNvlinkDown", **pending)]).findings
+
+    assert [finding.what for finding in found] == ["nvlink_down"]
 
 
 def test_alert_about_a_late_rank_is_a_fact_of_it() -> None:
-    """It is not told twice."""
     (finding,) = ask([*straggler(), alert("RankskewGpuThrottled", **WHO)]).findings
 
     assert finding.rank == 6
     assert finding.facts == ("Rank 6 on n2: a GPU is throttled.",)
 
 
-def test_job_that_became_slower_as_a_whole() -> None:
-    """When, by how much, and what began at that time."""
-    fleet = FakePrometheus(
-        [*fake.job(), alert("RankskewRuntimeDrift"), series("ALERTS_FOR_STATE", NOW - 3000)],
-        over_time={"job:rankskew_step_seconds:max": [0.5] * 120 + [0.7] * 60},
-    )
-    fleet.samples[-1][0]["alertname"] = "RankskewGpuThrottled"
+SLOWER = {"job:rankskew_step_seconds:max": [0.5] * 10 + [9.0] + [0.5] * 109 + [0.7] * 60}
 
-    with fleet.serve() as url:
-        said = read(url, None, None, None)
+
+def test_job_that_became_slower_as_a_whole() -> None:
+    """When, by how much, and what began at that time; a single long step is no level."""
+    began = series("ALERTS_FOR_STATE", NOW - 3000, alertname="RankskewGpuThrottled")
+    started = series("job:rankskew_run_seconds:max", 7000.0)
+    said = ask([*fake.job(), alert("RankskewRuntimeDrift"), began, started], over_time=SLOWER)
     slower = next(finding for finding in said.findings if finding.what == "slower")
 
     assert slower.sentence == (
         "The whole job has become slower: for 59 min, a step has taken 700 ms, before 500 ms."
     )
     assert slower.facts == ("At about that time: RankskewGpuThrottled began.",)
+    assert said.events[-1].sentence == "The job started, or restarted."
 
 
 def test_late_rank_explains_a_slower_job() -> None:
-    """Then the rank is the finding, and the rise an event."""
-    fleet = FakePrometheus(
-        [*straggler(), series("job:rankskew_slowdown:max", 1.4)],
-        over_time={"job:rankskew_step_seconds:max": [0.5] * 120 + [0.7] * 60},
-    )
-
-    with fleet.serve() as url:
-        said = read(url, None, None, None)
+    """Then the rank is the finding, and the rise an event; too few points have no level."""
+    samples = [*straggler(), series("job:rankskew_slowdown:max", 1.4)]
+    said = ask(samples, over_time=SLOWER)
 
     assert [finding.rank for finding in said.findings] == [6]
     assert any("1.40 times as long" in event.sentence for event in said.events)
+    few = ask(samples, over_time={"job:rankskew_step_seconds:max": [0.5] * 4 + [0.7] * 5})
+    assert not any("times as long" in event.sentence for event in few.events)
 
 
 def test_what_cannot_be_told_is_one_sentence() -> None:

@@ -27,20 +27,9 @@ def test_rank_is_told_with_its_share_of_the_time() -> None:
     assert finding.facts == ("Late for 5 min of the 10 min.",)
     assert finding.gpus_lost == pytest.approx(0.8)
     assert said.sentence == "It was straggler for 10 min."
-
-
-def test_loss_is_the_mean_of_the_stretch() -> None:
-    """Its parts add up as those of a moment do."""
-    lost = over(straggler(), 600.0).loss
-
-    assert lost is not None
-    assert lost.gpus == pytest.approx(2.0)
-    assert lost.gpus == pytest.approx(sum(part.gpus for part in lost.parts))
-
-
-def test_healthy_stretch_is_balanced() -> None:
-    """Nobody was late in it."""
-    assert over(fake.job(), 600.0).outcome == "balanced"
+    assert said.loss is not None
+    assert said.loss.gpus == pytest.approx(2.0)
+    assert said.loss.gpus == pytest.approx(sum(part.gpus for part in said.loss.parts))
 
 
 def test_start_within_a_healthy_stretch_is_no_finding() -> None:

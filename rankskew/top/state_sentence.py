@@ -1,13 +1,12 @@
 """A job's state in a sentence, from series; an exporter says it itself."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Final
 
 from exporter.live import states
 from exporter.live.sentences import duration, late_sentence, listed
 from rankskew.client.prometheus import Sample
-from rankskew.top.model import UNKNOWN, Job
+from rankskew.top.model import UNKNOWN, JobStatus
 
 Samples = Mapping[str, Sequence[Sample]]
 
@@ -24,12 +23,8 @@ SENTENCES: Final = {
 }
 
 
-def told(job: Job, samples: Samples) -> Job:
-    """Return *job* with its sentence; *samples* are what is known of it."""
-    return replace(job, sentence=_sentence(job, samples))
-
-
-def _sentence(job: Job, samples: Samples) -> str:
+def state_sentence(job: JobStatus, samples: Samples) -> str:
+    """Return what the state of *job* means; *samples* are what is known of it."""
     late = [each for each in job.late if each.wakes]
     if job.state in (states.STRAGGLER, states.SLOW_NODE, UNKNOWN) and late:
         return late_sentence(late, job.world_size or len(late))
@@ -48,7 +43,7 @@ def _sentence(job: Job, samples: Samples) -> str:
     return SENTENCES.get(job.state, "")
 
 
-def _hung(job: Job, suspects: Sequence[Sample]) -> str:
+def _hung(job: JobStatus, suspects: Sequence[Sample]) -> str:
     since = "" if job.since_seconds is None else f" for {duration(job.since_seconds)}"
     if not suspects:
         return f"No step{since}: all ranks wait in a collective."
@@ -59,7 +54,7 @@ def _hung(job: Job, suspects: Sequence[Sample]) -> str:
     )
 
 
-def _missing(job: Job, missing: Sequence[Sample]) -> str:
+def _missing(job: JobStatus, missing: Sequence[Sample]) -> str:
     if missing:
         return f"{missing[0].value:.0f} of {job.world_size} ranks are not seen by any exporter."
     return "Ranks have gone silent: dead, stopped, or unable to reach their exporter."

@@ -7,11 +7,11 @@ from exporter.live.sentences import LineView
 from exporter.vocabulary.thresholds import defaults
 from rankskew.diagnose.loss import ByRank
 from rankskew.diagnose.model import Place
-from rankskew.top.model import Job
+from rankskew.top.model import JobStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class JobFacts:
     """A *job* with the *places* of the ranks that matter, and the *lines* of late ranks' code.
 
     *late_gpus* are lost to late ranks. *silent* are ranks that have not reported for so many
@@ -21,7 +21,7 @@ class Known:
     others are the defaults.
     """
 
-    job: Job
+    job: JobStatus
     places: Mapping[int, Place] = field(default_factory=dict)
     lines: Mapping[int, Sequence[LineView]] = field(default_factory=dict)
     late_gpus: ByRank = field(default_factory=dict)

@@ -1,0 +1,29 @@
+"""Counts, and lists that may be long, in words."""
+
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from exporter.live.sentences import listed
+
+# As many are named in a sentence, and as many ranks one by one.
+MOST_NAMES: Final = 20
+MOST_RANKS: Final = 8
+
+
+def counted(number: int, what: str) -> str:
+    """Return *number* with the thing that is counted: 1 rank, 2 ranks."""
+    return f"{number} {what}{'s' * (number != 1)}"
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first of *names*, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return f"{', '.join(names[:MOST_NAMES])}{more}"
+
+
+def named_ranks(ranks: Collection[int]) -> str:
+    """Return *ranks* by their numbers, and how many more there are: ranks 0, 1 and 3."""
+    names = [str(rank) for rank in sorted(ranks)]
+    if len(names) > MOST_RANKS:
+        names = [*names[:MOST_RANKS], f"{len(names) - MOST_RANKS} more"]
+    return f"rank{'s' * (len(ranks) != 1)} {listed(names)}"

@@ -1,0 +1,100 @@
+"""Wrong usage ends a command with status 2 and one line that says what is wrong; no usage page."""
+
+import shlex
+
+import pytest
+
+from rankskew.__main__ import main
+
+
+@pytest.mark.parametrize(
+    ("command_line", "complaint"),
+    [
+        ("exprter", "there is no command 'exprter'; did you mean 'exporter'?"),
+        ("--verison", "the following arguments are required: COMMAND"),
+        ("xyz", "there is no command 'xyz'; see rankskew --help"),
+        (
+            "exporter --series.detail=gpu_pcie,gpus",
+            "--series.detail: no collector is called 'gpus'",
+        ),
+        ("exporter --log.level=loud", "'loud' is not one of debug, info, warning, error"),
+        ("exporter --rank.max=8", "unrecognized arguments: --rank.max=8"),
+        ("exporter --ranks.ma=8", "unrecognized arguments: --ranks.ma=8"),
+        ("exporter extra", "unrecognized arguments: extra"),
+        ("exporter --ranks.max", "argument --ranks.max: expected one argument"),
+        ("exporter --ranks.max=none", "--ranks.max: 'none' is not a whole number"),
+        ("exporter --ranks.silent-retention=60", "'60' is not a duration such as 5m"),
+        ("exporter --nvml.interval=0s", "'0s' is too short: at least 100ms, as the driver"),
+        ("exporter --nvml.window=0s", "'0s' is too short: at least 1s, as"),
+        ("exporter --ranks.silent-retention=0s", "'0s' is too short: at least 1s, as ranks"),
+        ("exporter --ranks.finished-retention=0s", "'0s' is too short: at least 1s, as a"),
+        ("exporter --grafana.url=grafana:3000", "'grafana:3000' is not a URL such as"),
+        ("exporter --ingest.socket-mode=rw", "'rw' is not an octal file mode"),
+        ("exporter --web.listen-address=9917", "'9917' is not host:port"),
+        ("exporter --web.config.file=/nowhere/web.yaml", "cannot read /nowhere/web.yaml"),
+        ("gpus release --for=0s", "'0s' is not a duration above 0"),
+        ("files", "the following arguments are required: directory"),
+        ("replay", "the following arguments are required: path"),
+        ("control", "the following arguments are required: job_id, level"),
+        ("top --prometheus http://p http://n", "give either URLs of exporters or --prometheus"),
+        ("top --cluster eu", "--cluster needs --prometheus"),
+        ("top ftp://n", "'ftp://n' is not a URL such as http://node1:9917"),
+        ("top --interval 0s", "'0s' is not a duration above 0"),
+        ("top --interval 2", "'2' is not a duration such as 5m"),
+        ("diagnose --at 10:00", "'10:00' is not a time such as 2026-11-23T07:45Z"),
+        ("diagnose --at 2026-11-23", "--at needs --prometheus: only that has a history"),
+        ("diagnose --since 1h --trace x", "--since needs --prometheus"),
+        ("diagnose --cluster eu", "--cluster needs --prometheus"),
+        ("diagnose --time-scale 2", "--time-scale needs --trace"),
+        ("diagnose --since 0s --prometheus http://p", "'0s' is not a duration above 0"),
+        ("diagnose --prometheus http://p --trace x", "not allowed with argument"),
+        ("diagnose --prometheus http://p --at 1 --since 1h", "not allowed with argument"),
+        ("diagnose --prometheus ftp://p", "'ftp://p' is not a URL"),
+        ("diagnose --compare 14:05..14:20", "needs --prometheus or --trace"),
+        ("diagnose --prometheus http://127.0.0.1:1 --compare 14:05", "is not A..B"),
+        (
+            "diagnose --prometheus http://127.0.0.1:1 --compare 1..2 --since 2h",
+            "leave out --at and",
+        ),
+        ("diagnose --trace x --compare 1-2..3-4 --cluster c", "a trace knows no clusters"),
+        ("diagnose --trace x --compare 1-2..3-4 --time-scale 2", "leave out --time-scale"),
+        ("diagnose --prometheus http://127.0.0.1:1 --window 5m", "--window needs --compare"),
+        ("replay --time-scale=0 /nowhere.csv", "'0' is not a number above 0"),
+        ("replay --time-scale=inf /nowhere.csv", "'inf' is not a number above 0"),
+        ("replay --time-scale=fast /nowhere.csv", "'fast' is not a number above 0"),
+        ("replay --format=xml /nowhere.csv", "invalid choice: 'xml'"),
+        ("replay --rules /nowhere.csv", "unrecognized arguments: --rules"),
+        ("replay /nowhere.csv", "cannot read /nowhere.csv: No such file or directory"),
+        ("report", "one of the arguments --shadow --job is required"),
+        ("report --shadow --job a", "not allowed with argument"),
+        ("report --shadow --since soon", "'soon' is not a duration"),
+        ("report --shadow --at soon", "'soon' is not a time such as"),
+        ("report --shadow --prometheus 'not a url'", "is not a URL"),
+        ("report --shadow --json --markdown", "not allowed with argument"),
+        ("report --job a --html a.html", "unrecognized arguments: --html a.html"),
+        ("confirm", "say which incident, and yes, no or unsure; or --list"),
+        ("confirm 1112-0604-rha3", "say which incident, and yes, no or unsure; or --list"),
+        ("confirm 1112-0604-rha3 maybe", "invalid choice: 'maybe'"),
+        ("confirm --list 1112-0604-rha3 yes", "--list takes no incident"),
+        ("simulate --nodes 0", "argument --nodes: '0' is not a whole number of at least 1"),
+        ("simulate --nodes many", "argument --nodes: 'many' is not a whole number of at least 1"),
+        ("simulate --nodes 2 --fault melted", "there is no fault 'melted'; choose one of loader"),
+        ("simulate --nodes 2 --fault pcie:node=2", "pcie: there is no GPU 0 on node 2"),
+        ("simulate --nodes 3 --jobs 2", "3 nodes cannot be divided among 2 jobs"),
+        ("simulate --fault pcie", "--fault and --jobs need --nodes"),
+        ("simulate --jobs 2", "--fault and --jobs need --nodes"),
+        ("simulate --listen-address nowhere", "--listen-address"),
+        ("simulate --series.detail gpu_heat", "no collector is called 'gpu_heat'"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(
+    command_line: str, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A wrong flag, value or file, or options that do not go together: nothing is asked then."""
+    assert main(shlex.split(command_line)) == 2
+
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("rankskew: ")
+    assert complaint in output.err
+    assert output.err.count("\n") == 1

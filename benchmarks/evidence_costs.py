@@ -27,7 +27,7 @@ from exporter.ingest.app import IngestCounts
 from exporter.processes.host_watch import Look
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
-from exporter.scrape.sampling import Sample, Source
+from exporter.scrape.sampling import CollectorRun, Source
 from exporter.settings import Settings
 from fleet_simulator.faults.asked import parse
 from fleet_simulator.hardware import (
@@ -93,7 +93,7 @@ class Node:
         self._host = PrimedHost(training, 0)
         self._files = HostFiles(directory, training, 0)
         self._workers = SimulatedWorkers(training, 0)
-        self._samples: dict[str, Sample] = {}
+        self._samples: dict[str, CollectorRun] = {}
         found = processes(training.plan, 0)
         sampler = Sampler(self.store, self._nvml, lambda: found, self._host, self._samples.get)
         self.causes = LateCauses()

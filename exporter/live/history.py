@@ -4,7 +4,7 @@ import math
 from collections import deque
 from typing import Final
 
-from exporter.live.window import Moment, process_of
+from exporter.live.window import StageTimes, process_of
 from rank_probe.wire.snapshot import Snapshot
 from rank_probe.wire.stages import STAGES
 
@@ -22,12 +22,12 @@ class RankHistory:
         self._columns: deque[Column] = deque(maxlen=COLUMNS)
         self._process: tuple[float, int] | None = None
         self._current = 0
-        self._from = Moment(0.0, 0, {})
+        self._from = StageTimes(0.0, 0, {})
 
     def add(self, now: float, snapshot: Snapshot) -> None:
         """Record the rank's state at *now*; the first in a column ends the one before."""
         current = int(now // COLUMN_SECONDS)
-        here = Moment(now, snapshot.steps, snapshot.stage_seconds)
+        here = StageTimes(now, snapshot.steps, snapshot.stage_seconds)
         if self._process is None:
             self._current, self._from = current, here
         if self._process != process_of(snapshot):
@@ -43,7 +43,7 @@ class RankHistory:
         """Return the columns that have ended, the oldest first."""
         return list(self._columns)
 
-    def _end(self, here: Moment) -> None:
+    def _end(self, here: StageTimes) -> None:
         steps = here.steps - self._from.steps
         if steps <= 0:
             self._columns.append(None)

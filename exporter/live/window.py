@@ -14,7 +14,7 @@ MINIMUM_STEPS: Final = 5
 WARMUP_STEPS: Final = 5
 
 
-class Moment(NamedTuple):
+class StageTimes(NamedTuple):
     """The part of a snapshot that a window keeps; a whole one, with its verdict, is far larger."""
 
     sampled: float
@@ -26,7 +26,7 @@ class RankWindow:
     """The last minute of one rank: the moments in which its step count changed."""
 
     def __init__(self) -> None:
-        self._samples: deque[Moment] = deque()
+        self._samples: deque[StageTimes] = deque()
         self._process: tuple[float, int] | None = None
 
     def add(self, now: float, snapshot: Snapshot) -> None:
@@ -37,7 +37,7 @@ class RankWindow:
         if snapshot.steps < WARMUP_STEPS:
             return
         if not self._samples or self._samples[-1].steps < snapshot.steps:
-            self._samples.append(Moment(now, snapshot.steps, snapshot.stage_seconds))
+            self._samples.append(StageTimes(now, snapshot.steps, snapshot.stage_seconds))
         while self._second_is_enough(now):
             self._samples.popleft()
 

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from exporter.causes.case import Case, case_of
 from exporter.causes.explain import explain
-from exporter.causes.model import Cause, Evidence, Lateness, Quantiles, ThreadState
+from exporter.causes.model import Cause, Evidence, Lateness, Peers, Quantiles, ThreadState
 from rank_probe.judge.verdict import NODE, PERSISTENT
 
 # Seconds a step of a rank that nothing is wrong with; half a second in all, as in the simulation.
@@ -61,6 +62,8 @@ HEALTHY: Final = {
 # How far a third of its peers is from the middle.
 SPREAD: Final = 0.005
 
+LINE: Final = "Corpus.get (corpus.py:41)"
+
 States = Sequence[tuple[str, str, float, str]]
 
 
@@ -101,6 +104,25 @@ def evidence(
     )
 
 
+def at(stage: str, place: str = LINE, **shares: float) -> list[tuple[str, str, float, str]]:
+    """Return what a thread does in *stage*: the share of its time in each state."""
+    return [(stage, state, share, place) for state, share in shares.items()]
+
+
+def case_in(late: Lateness, said: Evidence, usual: Peers | None) -> Case:
+    """Return the case of a rank of which something is known."""
+    case = case_of(late, said, usual)
+    assert case is not None
+    return case
+
+
+def why(late: Lateness, said: Evidence, usual: Peers | None) -> Cause:
+    """Return why it is late."""
+    cause = explain(late, said, usual)
+    assert cause is not None
+    return cause
+
+
 def found(
     extra: Mapping[str, float],
     changes: Mapping[str, float] | None = None,
@@ -112,13 +134,11 @@ def found(
     of_node: bool = False,
 ) -> Cause:
     """Return why a rank, or its whole node, is late."""
-    cause = explain(
+    return why(
         lateness(extra, NODE if of_node else PERSISTENT),
         evidence(extra, changes or {}, states, workers, facts),
         peers(**(usual or {})),
     )
-    assert cause is not None
-    return cause
 
 
 def named(cause: Cause) -> tuple[str, str]:

@@ -2,9 +2,8 @@
 
 import pytest
 
-from exporter.causes.case import case_of
 from exporter.causes.explain import ROWS
-from tests.exporter.causes.planted import evidence, found, lateness, peers
+from tests.exporter.causes.planted import case_in, evidence, found, lateness, peers
 
 
 @pytest.mark.parametrize(
@@ -178,8 +177,6 @@ def accounts(figure: str, value: float, stage: str, state: str) -> float:
     does = state.removeprefix("worker_")
     main = [(stage, "pipe" if is_worker else does, 1.0, "f (a.py:1)")]
     workers = [(stage, does, 1.0, "f (a.py:1)")] if is_worker else []
-    case = case_of(
-        lateness({stage: 0.5}), evidence({stage: 0.5}, {figure: value}, main, workers), peers()
-    )
-    assert case is not None
+    said = evidence({stage: 0.5}, {figure: value}, main, workers)
+    case = case_in(lateness({stage: 0.5}), said, peers())
     return max(row.share(row, case) for row in ROWS if row.figure == figure)

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from exporter.causes.model import UNKNOWN, Cause
-from exporter.evidence.late_causes import LateCauses, Place
+from exporter.evidence.late_causes import LateCauses, RankPlace
 
 RANK = ("llama", 2)
-HERE = Place("all", "node-7", "3", "GPU-3f6d", "4711")
+HERE = RankPlace("all", "node-7", "3", "GPU-3f6d", "4711")
 
 
 def cause(name: str = "cpu", detail: str = "run_queue", **changes: Any) -> Cause:
@@ -21,7 +21,9 @@ class Teller:
     def __init__(self) -> None:
         self.causes = LateCauses()
 
-    def at(self, now: float, found: Cause | None, known: float = 60.0, place: Place = HERE) -> str:
+    def at(
+        self, now: float, found: Cause | None, known: float = 60.0, place: RankPlace = HERE
+    ) -> str:
         """Return the sentence that is told after *found*, empty if none is."""
         self.causes.take(RANK, found, place, now, known)
         told = self.causes.of(*RANK)
@@ -129,7 +131,7 @@ def test_first_action_is_ready_to_be_run() -> None:
 def test_placeholder_of_what_is_not_known_stays() -> None:
     """It says what to look up."""
     teller = Teller()
-    teller.at(0.0, cause(first_action="`nvidia-smi -i UUID` on NODE"), place=Place(node="n\\1"))
+    teller.at(0.0, cause(first_action="`nvidia-smi -i UUID` on NODE"), place=RankPlace(node="n\\1"))
     told = teller.causes.of(*RANK)
 
     assert told is not None
@@ -140,7 +142,7 @@ def test_rank_that_restarts_has_its_new_process_in_its_first_action() -> None:
     """Nobody is sent to a process that has ended, not even for a minute."""
     teller = Teller()
     for now, pid in ((0.0, "4711"), (5.0, "4812")):
-        teller.at(now, cause(first_action="`py-spy dump --pid PID`"), place=Place(pid=pid))
+        teller.at(now, cause(first_action="`py-spy dump --pid PID`"), place=RankPlace(pid=pid))
     told = teller.causes.of(*RANK)
 
     assert told is not None

@@ -10,7 +10,7 @@ from prometheus_client.samples import Sample as Line
 
 from exporter.evidence.node import NodeReadings
 from exporter.evidence.ring import Ring
-from exporter.scrape.sampling import Sample
+from exporter.scrape.sampling import CollectorRun
 
 # The values of a collector, by the name of the series and, behind it, labels with their values.
 Values = Mapping[str | tuple[str, ...], float]
@@ -22,7 +22,7 @@ class FakeNode:
     """Collectors that show what a test wants, and the figures that come of it."""
 
     def __init__(self) -> None:
-        self.shown: dict[str, Sample] = {}
+        self.shown: dict[str, CollectorRun] = {}
         self.ring = Ring()
         self.readings = NodeReadings(self.shown.get)
         self.now = 0.0
@@ -33,7 +33,7 @@ class FakeNode:
         if values is not None:
             families = (_family(values),)
             known = {"succeeded": True, "duration_seconds": 0.0, "timestamp_seconds": self.now}
-            self.shown[collector] = Sample(families, **{**known, **changes})
+            self.shown[collector] = CollectorRun(families, **{**known, **changes})
         self.ring.add("node", self.now, self.readings.read())
 
     def means(self) -> dict[str, float]:
@@ -234,7 +234,7 @@ def test_errors_of_ports_count_with_those_of_devices() -> None:
     """Their time counts once."""
     node = FakeNode()
     for count in (1.0, 6.0):
-        node.shown["node_infiniband"] = Sample(
+        node.shown["node_infiniband"] = CollectorRun(
             (_family(ports(errors_total=count)),), True, 0.0, node.now + 5.0
         )
         node.look("node_network", network(errors=count))

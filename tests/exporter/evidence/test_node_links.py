@@ -7,7 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from exporter.evidence.node import NodeReadings
-from exporter.scrape.sampling import Sample
+from exporter.scrape.sampling import CollectorRun
 
 LINK = "node_network_link_bytes_per_second"
 Ports = Mapping[tuple[str, str], float]
@@ -35,10 +35,10 @@ def devices(speeds: Mapping[str, float], sent: Mapping[str, float]) -> list[Metr
 
 def read(collector: str, *moments: list[Metric]) -> tuple[float | None, str | None]:
     """Return the speed and the name of the link after these samples, five seconds apart."""
-    latest: dict[str, Sample] = {}
+    latest: dict[str, CollectorRun] = {}
     node, link = NodeReadings(latest.get), None
     for at, families in enumerate(moments):
-        latest[collector] = Sample(tuple(families), True, 0.0, 100.0 + 5 * at)
+        latest[collector] = CollectorRun(tuple(families), True, 0.0, 100.0 + 5 * at)
         found = {name: (amount, weight) for name, amount, weight in node.read()}
         if LINK in found:
             link = found[LINK][0] / found[LINK][1]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from exporter.evidence.rank import OWN_STAGES, RankReadings
-from exporter.evidence.ring import Reading, Ring
+from exporter.evidence.ring import Increment, Ring
 from exporter.processes.cgroup_cost import CgroupCost, Throttling
 from exporter.processes.host_watch import HostCost
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND, Cost
@@ -18,7 +18,7 @@ def held(seconds: float, steps: int, **changes: Any) -> HeldRank:
     return HeldRank(snapshot(**{"steps": steps, "stage_seconds": {}, **changes}), seconds)
 
 
-def means(*rounds: Sequence[Reading]) -> dict[str, float]:
+def means(*rounds: Sequence[Increment]) -> dict[str, float]:
     ring = Ring()
     for number, each in enumerate(rounds):
         ring.add("rank", 5.0 * number, each)

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from exporter.evidence.ring import DEPTH_SECONDS, MOST_FIGURES, Reading, Ring
+from exporter.evidence.ring import DEPTH_SECONDS, MOST_FIGURES, Increment, Ring
 
 RANK = ("llama", 2)
 
@@ -15,7 +15,7 @@ def filled(seconds: Iterable[float], figure: str = "clock") -> Ring:
     ring = Ring()
     last = 0.0
     for now in seconds:
-        ring.add(RANK, now, [Reading(figure, now * (now - last), now - last)])
+        ring.add(RANK, now, [Increment(figure, now * (now - last), now - last)])
         last = now
     return ring
 
@@ -35,7 +35,7 @@ def test_subject_that_was_never_sampled_has_no_figures() -> None:
 def test_one_sample_is_no_window() -> None:
     """The first one is what the second one is held against."""
     ring = Ring()
-    ring.add(RANK, 100.0, [Reading("clock", 5.0, 1.0)])
+    ring.add(RANK, 100.0, [Increment("clock", 5.0, 1.0)])
 
     assert ring.means(RANK, 0.0) == {}
     assert ring.covered_seconds(RANK, 0.0) == 0.0
@@ -75,8 +75,8 @@ def test_mean_weighs_what_it_is_a_mean_over() -> None:
     """A step counts as much as any other step, in whichever interval it ended."""
     ring = Ring()
     ring.add(RANK, 0.0, [])
-    ring.add(RANK, 5.0, [Reading("step_seconds", 9.0, 9.0)])
-    ring.add(RANK, 10.0, [Reading("step_seconds", 3.0, 1.0)])
+    ring.add(RANK, 5.0, [Increment("step_seconds", 9.0, 9.0)])
+    ring.add(RANK, 10.0, [Increment("step_seconds", 3.0, 1.0)])
 
     assert ring.means(RANK, 0.0) == {"step_seconds": 1.2}
 
@@ -84,7 +84,7 @@ def test_mean_weighs_what_it_is_a_mean_over() -> None:
 def test_figure_that_appears_later_is_of_its_own_time() -> None:
     """Samples from before it count as nothing."""
     ring = filled(every(5.0, 20.0))
-    ring.add(RANK, 25.0, [Reading("gc_ratio", 0.5, 5.0)])
+    ring.add(RANK, 25.0, [Increment("gc_ratio", 0.5, 5.0)])
 
     assert ring.means(RANK, 5.0)["gc_ratio"] == pytest.approx(0.1)
 
@@ -94,8 +94,8 @@ def test_reading_that_is_no_number_is_left_out(bad: float) -> None:
     """One NaN does not spoil a figure for as long as it is kept."""
     ring = Ring()
     ring.add(RANK, 0.0, [])
-    ring.add(RANK, 5.0, [Reading("clock", 5.0, 5.0), Reading("clock", bad, 5.0)])
-    ring.add(RANK, 10.0, [Reading("clock", 5.0, 5.0), Reading("clock", 5.0, bad)])
+    ring.add(RANK, 5.0, [Increment("clock", 5.0, 5.0), Increment("clock", bad, 5.0)])
+    ring.add(RANK, 10.0, [Increment("clock", 5.0, 5.0), Increment("clock", 5.0, bad)])
 
     assert ring.means(RANK, 0.0) == {"clock": 1.0}
 
@@ -104,10 +104,10 @@ def test_mean_over_too_little_is_no_figure() -> None:
     """The share of ten segments that were sent again says nothing about a network."""
     ring = Ring({"resent": 100.0})
     ring.add(RANK, 0.0, [])
-    ring.add(RANK, 5.0, [Reading("resent", 1.0, 499.0), Reading("idle", 0.0, 0.0)])
+    ring.add(RANK, 5.0, [Increment("resent", 1.0, 499.0), Increment("idle", 0.0, 0.0)])
 
     assert ring.means(RANK, 0.0) == {}
-    ring.add(RANK, 10.0, [Reading("resent", 1.0, 501.0)])
+    ring.add(RANK, 10.0, [Increment("resent", 1.0, 501.0)])
     assert ring.means(RANK, 0.0) == {"resent": 0.002}
 
 
@@ -133,7 +133,7 @@ def test_memory_is_bounded(step: float, samples: int) -> None:
 def test_number_of_figures_is_bounded() -> None:
     """Names that grow without end, whatever made them, do not fill the memory."""
     ring = Ring()
-    readings = [Reading(f"figure {number}", 1.0, 1.0) for number in range(2 * MOST_FIGURES)]
+    readings = [Increment(f"figure {number}", 1.0, 1.0) for number in range(2 * MOST_FIGURES)]
     ring.add(RANK, 0.0, [])
     ring.add(RANK, 5.0, readings)
 

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.core import CounterMetricFamily
 
 from exporter.nvml.sample import GpuProcess
-from exporter.scrape.sampling import Sample
+from exporter.scrape.sampling import CollectorRun
 from tests.exporter.evidence.node import FIRST_PID, FakeNode
 from tests.exporter.fake_proc import process, torchrun
 
@@ -149,7 +149,7 @@ def test_rank_has_the_figures_of_its_node() -> None:
     for _ in range(3):
         family = CounterMetricFamily("rankskew_node_cpu_throttled_seconds", "As it is.")
         family.add_metric([], node.clock() / 10)
-        node.shown["node_cpu"] = Sample((family,), True, 0.0, node.clock())
+        node.shown["node_cpu"] = CollectorRun((family,), True, 0.0, node.clock())
         node.run(10)
 
     assert node.figures(0)["node_cpu_throttled_ratio"] == pytest.approx(0.1)

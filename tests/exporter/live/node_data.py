@@ -1,7 +1,9 @@
 """What /api/v1/live says of made-up nodes: for tests of the page, and to look at it."""
 
+from dataclasses import asdict
 from typing import Any
 
+from exporter.causes.model import Cause, Guess
 from exporter.live import states
 from exporter.live.first_actions import RESTART
 
@@ -110,25 +112,18 @@ LATE = {
     "is_told": True,
     "cause": None,
 }
-HOT = {
-    "cause": "slow_device",
-    "detail": "clocks",
-    "share": 0.92,
-    "sentence": "its SM clock is 1.41 GHz, its peers' 1.95: too hot, 87 °C",
-    "first_action": "nvidia-smi -q -i 2 on gpu-12",
-    "figure": "sm_clock_hertz",
-    "value": 1.41e9,
-    "peers_value": 1.95e9,
-    "unit": "hertz",
-    "others": [
-        {
-            "cause": "cpu",
-            "detail": "run_queue",
-            "share": 0.2,
-            "sentence": "it waits for a CPU 9 % of the time, its peers 1 %",
-        }
-    ],
-}
+CAUSE = Cause(
+    "slow_device",
+    "clocks",
+    0.92,
+    "its SM clock is 1.41 GHz, its peers' 1.95: too hot, 87 °C",
+    "nvidia-smi -q -i 2 on gpu-12",
+    "sm_clock_hertz",
+    1.41e9,
+    1.95e9,
+    (Guess("cpu", "run_queue", 0.2, "it waits for a CPU 9 % of the time, its peers 1 %"),),
+)
+HOT = asdict(CAUSE) | {"unit": "hertz", "others": [asdict(each) for each in CAUSE.others]}
 SENTENCE = "Rank 2 is slow loading data; 0.84 of 4 GPUs wait for it."
 DETAILS = ["Steps take 1.39 times as long as without it.", "GPUs lost: 0.84 to <late> ranks."]
 LINES = [{"stage": "data", "place": "Corpus.__next__ (corpus.py:41)", "share": 0.71}]

@@ -108,16 +108,35 @@ class Node:
                 self.store.put(self.states[rank])
         self.view.sample(self.now, self.now)
 
-    def run(self, seconds: int) -> dict[str, Any]:
-        """Run two steps a second for *seconds* and return the job as served at the end."""
-        for _ in range(seconds):
-            self.step()
-            self.step()
-            job = self.push()
-        return job
+    def wait(self, seconds: int, silent: tuple[int, ...] = ()) -> dict[str, Any]:
+        """Let *seconds* pass without a step, and return the job as served at the end."""
+        for _ in range(seconds - 1):
+            self.pass_second(silent)
+        return self.push(silent)
+
+    def run(self, seconds: int, steps: int = 2) -> dict[str, Any]:
+        """Run so many *steps* a second for *seconds* and return the job as served at the end."""
+        for second in range(seconds):
+            for _ in range(steps):
+                self.step()
+            if second < seconds - 1:
+                self.pass_second()
+        return self.push()
+
+    def change(self, *ranks: int, **changes: Any) -> None:
+        """Change what these ranks, or all, report from now on."""
+        for rank in ranks or tuple(self.states):
+            self.states[rank] = replace(self.states[rank], **changes)
 
     def judged(self, said: dict[str, Any] | None) -> dict[str, Any]:
         """Run for a while, and return the verdict as served when the judge has *said* this."""
         self.said = said
         shown: dict[str, Any] = self.run(30)["verdict"]
         return shown
+
+
+def stepped(**settings: Any) -> Node:
+    """Return a node that has run for half a minute."""
+    node = Node(**settings)
+    node.run(30)
+    return node

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from exporter.causes.model import UNKNOWN
+from exporter.live.causes import CauseView, cause_sentence
 from exporter.live.sentences import LateView, details, even_sentence, late_sentence, view_late
 from exporter.ranks.jobs import NODE, Spoken
 from tests.exporter.snapshots import LATE, VERDICT, late
@@ -61,17 +63,13 @@ def test_cost_is_that_of_all() -> None:
     )
 
 
-def test_even_job_needs_no_names() -> None:
-    """The ranks that were judged are the ones that are even."""
-    assert even_sentence(Spoken(VERDICT, 0.0), []) == (
-        "No rank is late: the 4 ranks of the job need the same time for their work."
-    )
-
-
 def test_several_mild_ranks_are_told_by_the_latest() -> None:
     """Of ranks that are a little late, the sentence gives the latest one's excess."""
     mild = views({"kind": "mild", "ratio": 0.03}, {"rank": 3, "kind": "mild", "ratio": 0.04})
 
+    assert even_sentence(Spoken(VERDICT, 0.0), []) == (
+        "No rank is late: the 4 ranks of the job need the same time for their work."
+    )
     assert even_sentence(Spoken(VERDICT, 0.0), mild) == (
         "No rank is late enough for an alert: "
         "ranks 2 and 3 need up to 4% more time than their peers."
@@ -106,3 +104,18 @@ def test_verdict_of_the_node_is_on_the_node() -> None:
 
     assert even_sentence(own, []) == "No rank on this node is late."
     assert details(own, [], None)[-1].startswith("The job does not compare the steps of its ranks")
+
+
+@pytest.mark.parametrize(
+    ("cause", "sentence", "said"),
+    [
+        ("gc", "it collects garbage", "Cause: it collects garbage."),
+        (UNKNOWN, "gc is a third of it", "Cause unknown: gc is a third of it."),
+        (UNKNOWN, "", "Cause unknown."),
+    ],
+)
+def test_cause_is_a_sentence(cause: str, sentence: str, said: str) -> None:
+    """What is not known is said to be so."""
+    view = CauseView(cause, "", 0.5, sentence, "", "", None, None, "", [])
+
+    assert cause_sentence(view) == said

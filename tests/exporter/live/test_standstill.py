@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.vocabulary.thresholds import Thresholds
-from tests.exporter.live.stepping import EVEN, Node, served
+from tests.exporter.live.stepping import EVEN, Node, served, stepped
 
 
 def test_ranks_that_were_never_seen_are_missing() -> None:
@@ -23,8 +23,7 @@ def test_ranks_that_were_never_seen_are_missing() -> None:
 
 def test_silent_rank_of_a_stepping_job_is_missing() -> None:
     """While others still step, the silence of one comes before what the judge says of them."""
-    node = Node()
-    node.run(30)
+    node = stepped()
     for _ in range(12):
         node.step()
         said = node.push(silent=(2,))["verdict"]
@@ -41,213 +40,9 @@ def test_wrong_clock_makes_nobody_silent() -> None:
     job = Node(behind_seconds=90.0).run(70)
 
     assert job["verdict"]["state"] == "healthy"
-    assert [rank["silent"] for rank in job["ranks"]] == [False] * 4
-    assert [rank["heartbeat_age_seconds"] for rank in job["ranks"]] == [0.0] * 4
-    assert [rank["last_step_age_seconds"] for rank in job["ranks"]] == [1.0] * 4
-
-
-def test_hung_job_names_the_rank_outside_sync() -> None:
-    """When no rank steps any more, the rank that is not waiting is named with its stage."""
-    node = Node()
-    node.run(30)
-    node.states[2] = replace(node.states[2], stage="data")
-    for _ in range(121):
-        job = node.push()
-
-    assert job["verdict"]["state"] == "hung"
-    assert job["verdict"]["sentence"] == (
-        "No step for 2 min, 4 of 4 GPUs wait: rank 2 is in data; 3 of 4 ranks wait in sync."
-    )
-    assert job["verdict"]["gpus_lost"] == {"hung": 4.0}
-
-
-def test_hang_points_to_the_last_event_of_the_rank() -> None:
-    """What the rank did last is where to look first: here it has been saving all the time."""
-    node = Node()
-    node.run(30)
-    saving = {
-        "number": 4,
-        "event": "checkpoint",
-        "began_timestamp_seconds": node.states[2].heartbeat_timestamp_seconds - 90.0,
-        "seconds": None,
-    }
-    node.states[2] = replace(node.states[2], stage="checkpoint", lifecycle_events=[saving])
-    for _ in range(1_700):
-        node.pass_second()
-    early = node.push()["verdict"]
-    for _ in range(100):
-        node.pass_second()
-    job = node.push()
-
-    assert (early["state"], early["reason"]) == ("not_judgeable", "no_steps")
-    assert (
-        "rank 2 is in checkpoint (its last event: checkpoint began 32 min ago); 3 of 4"
-        in (job["verdict"]["sentence"])
-    )
-    assert job["ranks"][2]["last_event"] == {
-        "event": "checkpoint",
-        "state": "began",
-        "age_seconds": 1_892.0,
-        "seconds": None,
-    }
-    assert job["ranks"][1]["last_event"] is None
-
-
-def test_start_that_takes_long_says_what_each_rank_waits_for() -> None:
-    """Ranks that did the same last are named together, with the longest wait."""
-    node = Node()
-    for rank, name in enumerate(("rendezvous", "rendezvous", "init", "rendezvous")):
-        began = node.states[rank].heartbeat_timestamp_seconds - 10.0 * rank
-        event = {"number": 1, "event": name, "began_timestamp_seconds": began, "seconds": None}
-        node.states[rank] = replace(node.states[rank], lifecycle_events=[event])
-    job = node.push()
-
-    assert job["verdict"]["state"] == "starting"
-    assert job["verdict"]["details"] == [
-        "Last event of ranks 0, 1 and 3: rendezvous began 31 s ago.",
-        "Last event of rank 2: init began 21 s ago.",
-    ]
-
-
-def test_rank_that_never_steps_hides_no_hang() -> None:
-    """An evaluator is not part of the training: if that hangs, the page shows it."""
-    node = Node()
-    node.run(30)
-    node.states[3] = replace(node.fresh(3), pid=103, stage="other")
-    for _ in range(121):
-        job = node.push()
-
-    assert job["verdict"]["sentence"] == (
-        "No step for 2 min, 4 of 4 GPUs wait: every rank on this node that has finished a step "
-        "waits in sync; of those that have not, rank 3 is in other."
-    )
-
-
-def test_restart_with_fewer_ranks_shows_those() -> None:
-    """A job that was killed and continues with two of its four ranks here has only those two."""
-    node = Node()
-    node.run(30)
-    for _ in range(12):
-        node.push(silent=(0, 1, 2, 3))
-    node.world_size = 2
-    node.states = {rank: replace(node.fresh(rank), attempt=1) for rank in range(2)}
-    job = node.run(30)
-
-    assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
-    assert (job["coverage"], job["verdict"]["state"]) == ("2 of 2 ranks", "healthy")
-
-
-def test_stopped_process_is_named_by_its_silence() -> None:
-    """A stopped process cannot report where it is; a minute of silence is enough."""
-    node = Node()
-    node.run(30)
-    for _ in range(60):
-        early = node.push(silent=(2,))
-    job = node.push(silent=(2,))
-
-    assert early["verdict"]["state"] == "ranks_missing"
-    assert (
-        "rank 2 has been silent for 61 s; 3 of 4 ranks wait in sync" in job["verdict"]["sentence"]
-    )
-    assert [rank["silent"] for rank in job["ranks"]] == [False, False, True, False]
-
-
-def test_hang_caused_elsewhere_blames_nobody_here() -> None:
-    """If every rank of this node waits in sync, what holds the job up is not here."""
-    node = Node(ranks=4, world_size=8)
-    node.run(30)
-    for _ in range(121):
-        job = node.push()
-
-    assert "is not on this node" in job["verdict"]["sentence"]
-
-
-def test_wait_of_slow_steps_is_no_hang() -> None:
-    """Ten times the usual step must pass before a standstill is called a hang."""
-    node = Node(ranks=2)
-    node.said = EVEN | {"step_seconds": 20.0}
-    node.run(5)
-    for _ in range(199):
-        early = node.push()
-
-    assert early["verdict"]["state"] != "hung"
-    assert node.push()["verdict"]["state"] == "hung"
-
-
-@pytest.mark.parametrize("stage", ["eval", "checkpoint", "data"])
-def test_stage_that_all_ranks_are_in_is_no_hang(stage: str) -> None:
-    """No rank waits for another, so nothing is lost: after a minute nobody can be judged."""
-    node = Node()
-    node.run(30)
-    node.states = {rank: replace(each, stage=stage) for rank, each in node.states.items()}
-    for _ in range(40):
-        early = node.push()["verdict"]
-    for _ in range(110):
-        late = node.push()["verdict"]
-
-    assert (early["state"], early["gpus_lost"]) == ("healthy", {"common": 0.5})
-    assert (late["state"], late["reason"]) == ("not_judgeable", "no_steps")
-    assert late["sentence"] == (
-        f"No rank on this node has finished a step for 3 min: rank 0 is in {stage}, rank 1 is in "
-        f"{stage} and rank 2 is in {stage} and 1 more."
-    )
-
-
-def test_limit_is_the_operators() -> None:
-    """An override of the rules is one of the page."""
-    node = Node(thresholds=Thresholds({("demo", "hang_seconds"): 20.0}))
-    node.run(30)
-    for _ in range(21):
-        job = node.push()
-
-    assert job["verdict"]["state"] == "hung"
-
-
-def test_rank_that_has_ended_is_waited_for() -> None:
-    """Where one rank ends before the others, these wait for it in vain, and its log says why."""
-    node = Node()
-    node.run(30)
-    node.states[1] = replace(node.states[1], finished=True)
-    node.push()
-    for _ in range(121):
-        said = node.push(silent=(1,))["verdict"]
-
-    assert "wait: rank 1 has finished; 3 of 3 ranks wait in sync" in said["sentence"]
-    assert said["first_action"] == "Read the log of rank 1: it has finished."
-
-
-def test_rank_that_left_when_the_wait_began_is_named_first() -> None:
-    """A rank that has just moved on is not the one that the others wait for."""
-    node = Node()
-    node.run(30)
-    node.states[3] = replace(node.states[3], stage="data")
-    for _ in range(121):
-        node.states[1] = replace(node.states[1], stage="forward", stage_elapsed_seconds=1.0)
-        job = node.push()
-
-    assert "rank 3 is in data and rank 1 is in forward" in job["verdict"]["sentence"]
-
-
-def test_killed_job_is_silent() -> None:
-    """When every rank falls silent the sentence says so rather than naming one."""
-    node = Node()
-    node.run(30)
-    for _ in range(20):
-        job = node.push(silent=(0, 1, 2, 3))
-
-    assert job["verdict"]["state"] == "ranks_missing"
-
-
-def test_finished_job_is_finished() -> None:
-    """A clean end is neither a hang nor a silence, however long ago."""
-    node = Node()
-    node.run(30)
-    node.states = {rank: replace(state, finished=True) for rank, state in node.states.items()}
-    node.push()
-    for _ in range(60):
-        job = node.push(silent=(0, 1, 2, 3))
-
-    assert job["verdict"]["sentence"] == "Finished after 60 steps."
+    for rank in job["ranks"]:
+        assert (rank["silent"], rank["heartbeat_age_seconds"]) == (False, 0.0)
+        assert rank["last_step_age_seconds"] == 1.0
 
 
 @pytest.mark.parametrize("hour", [3_600.0, -3_600.0])
@@ -260,3 +55,164 @@ def test_step_of_the_wall_clock_names_nobody_silent(hour: float) -> None:
 
     assert not any(rank["silent"] for rank in after["ranks"])
     assert after["step_seconds"] == before["step_seconds"]
+
+
+def test_hung_job_names_the_rank_outside_sync() -> None:
+    """When no rank steps any more, the rank that is not waiting is named with its stage."""
+    node = stepped()
+    node.change(2, stage="data")
+    said = node.wait(121)["verdict"]
+
+    assert said["state"] == "hung"
+    assert said["sentence"] == (
+        "No step for 2 min, 4 of 4 GPUs wait: rank 2 is in data; 3 of 4 ranks wait in sync."
+    )
+    assert said["gpus_lost"] == {"hung": 4.0}
+
+
+def test_hang_points_to_the_last_event_of_the_rank() -> None:
+    """What the rank did last is where to look first: here it has been saving all the time."""
+    node = stepped()
+    saving = {
+        "number": 4,
+        "event": "checkpoint",
+        "began_timestamp_seconds": node.states[2].heartbeat_timestamp_seconds - 90.0,
+        "seconds": None,
+    }
+    node.change(2, stage="checkpoint", lifecycle_events=[saving])
+    early = node.wait(1_701)["verdict"]
+    job = node.wait(101)
+
+    assert (early["state"], early["reason"]) == ("not_judgeable", "no_steps")
+    assert (
+        "rank 2 is in checkpoint (its last event: checkpoint began 32 min ago); 3 of 4"
+        in job["verdict"]["sentence"]
+    )
+    assert [rank["last_event"] for rank in job["ranks"][1:3]] == [
+        None,
+        {"event": "checkpoint", "state": "began", "age_seconds": 1_892.0, "seconds": None},
+    ]
+
+
+def test_start_that_takes_long_says_what_each_rank_waits_for() -> None:
+    """Ranks that did the same last are named together, with the longest wait."""
+    node = Node()
+    for rank, name in enumerate(("rendezvous", "rendezvous", "init", "rendezvous")):
+        began = node.states[rank].heartbeat_timestamp_seconds - 10.0 * rank
+        event = {"number": 1, "event": name, "began_timestamp_seconds": began, "seconds": None}
+        node.change(rank, lifecycle_events=[event])
+    said = node.push()["verdict"]
+
+    assert said["state"] == "starting"
+    assert said["details"] == [
+        "Last event of ranks 0, 1 and 3: rendezvous began 31 s ago.",
+        "Last event of rank 2: init began 21 s ago.",
+    ]
+
+
+def test_rank_that_never_steps_hides_no_hang() -> None:
+    """An evaluator is not part of the training: if that hangs, the page shows it."""
+    node = stepped()
+    node.states[3] = replace(node.fresh(3), pid=103, stage="other")
+
+    assert node.wait(121)["verdict"]["sentence"] == (
+        "No step for 2 min, 4 of 4 GPUs wait: every rank on this node that has finished a step "
+        "waits in sync; of those that have not, rank 3 is in other."
+    )
+
+
+def test_restart_with_fewer_ranks_shows_those() -> None:
+    """A job that was killed and continues with two of its four ranks here has only those two."""
+    node = stepped()
+    node.wait(12, silent=(0, 1, 2, 3))
+    node.world_size = 2
+    node.states = {rank: replace(node.fresh(rank), attempt=1) for rank in range(2)}
+    job = node.run(30)
+
+    assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
+    assert (job["coverage"], job["verdict"]["state"]) == ("2 of 2 ranks", "healthy")
+
+
+def test_stopped_process_is_named_by_its_silence() -> None:
+    """A stopped process cannot report where it is; a minute of silence is enough."""
+    node = stepped()
+    early = node.wait(60, silent=(2,))
+    job = node.wait(1, silent=(2,))
+
+    assert early["verdict"]["state"] == "ranks_missing"
+    assert (
+        "rank 2 has been silent for 61 s; 3 of 4 ranks wait in sync" in job["verdict"]["sentence"]
+    )
+    assert [rank["silent"] for rank in job["ranks"]] == [False, False, True, False]
+
+
+def test_hang_caused_elsewhere_blames_nobody_here() -> None:
+    """If every rank of this node waits in sync, what holds the job up is not here."""
+    said = stepped(ranks=4, world_size=8).wait(121)["verdict"]
+
+    assert "is not on this node" in said["sentence"]
+
+
+def test_wait_of_slow_steps_is_no_hang() -> None:
+    """Ten times the usual step must pass before a standstill is called a hang."""
+    node = Node(ranks=2)
+    node.said = EVEN | {"step_seconds": 20.0}
+    node.run(5)
+
+    assert node.wait(199)["verdict"]["state"] != "hung"
+    assert node.wait(1)["verdict"]["state"] == "hung"
+
+
+@pytest.mark.parametrize("stage", ["eval", "checkpoint", "data"])
+def test_stage_that_all_ranks_are_in_is_no_hang(stage: str) -> None:
+    """No rank waits for another, so nothing is lost: after a minute nobody can be judged."""
+    node = stepped()
+    node.change(stage=stage)
+    early, late = node.wait(40)["verdict"], node.wait(110)["verdict"]
+
+    assert (early["state"], early["gpus_lost"]) == ("healthy", {"common": 0.5})
+    assert (late["state"], late["reason"]) == ("not_judgeable", "no_steps")
+    assert late["sentence"] == (
+        f"No rank on this node has finished a step for 3 min: rank 0 is in {stage}, rank 1 is in "
+        f"{stage} and rank 2 is in {stage} and 1 more."
+    )
+
+
+def test_limit_is_the_operators() -> None:
+    """An override of the rules is one of the page."""
+    node = stepped(thresholds=Thresholds({("demo", "hang_seconds"): 20.0}))
+
+    assert node.wait(21)["verdict"]["state"] == "hung"
+
+
+def test_rank_that_has_ended_is_waited_for() -> None:
+    """Where one rank ends before the others, these wait for it in vain, and its log says why."""
+    node = stepped()
+    node.change(1, finished=True)
+    node.push()
+    said = node.wait(121, silent=(1,))["verdict"]
+
+    assert "wait: rank 1 has finished; 3 of 3 ranks wait in sync" in said["sentence"]
+    assert said["first_action"] == "Read the log of rank 1: it has finished."
+
+
+def test_rank_that_left_when_the_wait_began_is_named_first() -> None:
+    """A rank that has just moved on is not the one that the others wait for."""
+    node = stepped()
+    node.change(3, stage="data")
+    for _ in range(121):
+        node.change(1, stage="forward", stage_elapsed_seconds=1.0)
+        job = node.push()
+
+    assert "rank 3 is in data and rank 1 is in forward" in job["verdict"]["sentence"]
+
+
+def test_killed_job_is_silent_and_a_finished_one_is_finished() -> None:
+    """A clean end is neither a hang nor a silence, however long ago."""
+    node = stepped()
+    assert node.wait(20, silent=(0, 1, 2, 3))["verdict"]["state"] == "ranks_missing"
+
+    node.change(finished=True)
+    node.push()
+    said = node.wait(60, silent=(0, 1, 2, 3))["verdict"]
+    assert said["sentence"] == "Finished after 60 steps."

@@ -111,29 +111,6 @@ def test_peers_of_zero_are_peers() -> None:
     assert cause.peers_value == 0
 
 
-def test_causes_are_a_closed_set() -> None:
-    """Labels of a series: dashboards, advice and the playbook have each."""
-    storages = "disk nfs lustre mount storage"
-    workers = "worker_sleep worker_lock worker_socket worker_pipe worker_disk worker_blocked"
-    expected = {
-        "gc": "",
-        "uneven_batches": "",
-        "slow_device": "clocks memory nvlink nvlink_errors pcie_link pcie_errors pstate",
-        "foreign_process": "",
-        "cpu": "run_queue throttled workers_run_queue numa node steal thermal frequency numa_miss",
-        "input": f"reads workers decoder {storages} {workers}",
-        "storage": storages,
-        "code": "running sleep lock socket pipe gpu blocked",
-        "extra_duties": "checkpoint eval",
-        "network": "speed errors retransmits congestion",
-    }
-    known: dict[str, set[str]] = {}
-    for row in ROWS:
-        known.setdefault(row.cause, set()).add(row.detail)
-
-    assert known == {cause: set(details.split(" ")) for cause, details in expected.items()}
-
-
 @pytest.mark.parametrize("cause", sorted({row.cause for row in ROWS}))
 def test_every_cause_has_advice(cause: str) -> None:
     """And every detail of it: what is told is also known what to do about."""

@@ -2,98 +2,79 @@
 
 import pytest
 
-from exporter.causes.case import Case
 from exporter.causes.explain import ROWS
-from exporter.causes.model import SLEEP, Evidence, Figures, Lateness
-from exporter.causes.row import CauseRow, Certainty
-from exporter.causes.shares import is_in_state, slower, waits
+from exporter.causes.model import Evidence, Lateness, Peers, Quantiles, ThreadState
+from exporter.causes.row import CauseRow
 from exporter.causes.units import COUNT, UNITS, pair, text, unit_of
 from rank_probe.judge.verdict import PERSISTENT
 from rank_probe.wire.figures import FIGURES
 from rank_probe.wire.stages import STAGES
-from tests.exporter.causes.planted import case_in, evidence, lateness, peers
+from tests.exporter.causes.planted import States, at, evidence, lateness, peers, why
 
+LATE = Lateness("data", PERSISTENT, 0.5, {"data": 1.0})
 EXTRA = {"data": 0.35}
-CLOCK = CauseRow(
-    cause="slow",
-    certainty=Certainty.AMOUNT,
-    figure="sm_clock_hertz",
-    share=slower(0.02),
-    lowers=True,
-    says="its clock is {own}[, its peers' {peers}][: {fact}[, {temperature}]]",
-    first_action="",
+SLEEP: States = at("data", "", sleep=1.0)
+
+
+@pytest.mark.parametrize(
+    ("late", "said", "usual", "sentence"),
+    [
+        # What is said is not read again as a pattern; without a line of code that is left out.
+        (LATE, evidence(EXTRA, {}, SLEEP), peers(), "it sleeps for 215 ms a step"),
+        (
+            LATE,
+            evidence(EXTRA, {}, at("data", "f[{own}] (a.py:1)", sleep=1.0)),
+            peers(),
+            "it sleeps in `f[{own}] (a.py:1)` for 215 ms a step",
+        ),
+        # Nobody measured how long a step takes.
+        (
+            LATE,
+            Evidence({}, [ThreadState("data", "sleep", 1.0)]),
+            {},
+            "it sleeps for 100 % of its time",
+        ),
+        # The driver's reason for a low clock may stand with the throttling.
+        (
+            lateness({"forward": 0.3}),
+            evidence(
+                {"forward": 0.3},
+                {"sm_clock_hertz": 1e9},
+                facts={"gpu_throttled_ratio": "power cap"},
+            ),
+            peers(),
+            "its SM clock is 1.00 GHz, its peers' 1.96: power cap, 60 °C",
+        ),
+        (
+            lateness({"forward": 0.3}),
+            Evidence({"sm_clock_hertz": 1e9}),
+            {"sm_clock_hertz": Quantiles(1.8e9, 1.9e9, 2e9)},
+            "its SM clock is 1.00 GHz, its peers' 2.00",
+        ),
+        # Of healthy peers some figures need not be known.
+        (
+            LATE,
+            Evidence({"gc_ratio": 0.4}),
+            None,
+            "it spends 40 % of the time collecting garbage, its peers 0 %",
+        ),
+    ],
 )
-ASLEEP = CauseRow(
-    cause="code",
-    detail=SLEEP,
-    certainty=Certainty.AMOUNT,
-    states=frozenset({SLEEP}),
-    share=is_in_state,
-    says="it sleeps[ in `{place}`] for {time}",
-    first_action="",
-)
-GC = CauseRow(
-    cause="gc",
-    certainty=Certainty.WORK,
-    figure="gc_ratio",
-    share=waits(0.01),
-    healthy=0.0,
-    says="{own}[, its peers {peers}]",
-    first_action="",
-)
-
-
-def case(changes: Figures, facts: dict[str, str] | None = None, place: str = "") -> Case:
-    """Return a rank that is late in data, where it sleeps."""
-    states = [("data", SLEEP, 1.0, place)]
-    return case_in(lateness(EXTRA), evidence(EXTRA, changes, states, (), facts), peers())
-
-
-def test_sentence_has_both_figures() -> None:
-    """On one scale, with what the figure is of; for a figure that faults lower, the upper third."""
-    hot = {"sm_clock_hertz": 1.41e9, "gpu_temperature_celsius": 87.0}
-    said = CLOCK.sentence(case(hot, {"sm_clock_hertz": "too hot"}))
-    assert said == "its clock is 1.41 GHz, its peers' 1.96: too hot, 87 °C"
-    assert CLOCK.peers_value(case(hot)) == pytest.approx(1.95e9 * 1.005)
-
-    # The driver's reason may stand with the throttling.
-    said = CLOCK.sentence(case({"sm_clock_hertz": 1e9}, {"gpu_throttled_ratio": "power cap"}))
-    assert said == "its clock is 1.00 GHz, its peers' 1.96: power cap, 60 °C"
-
-
-def test_what_is_not_known_is_left_out() -> None:
-    """Peers, facts, lines of code. What is said is not read again as a pattern."""
-    alone = case_in(
-        Lateness("forward", PERSISTENT, 0.1, {}), Evidence({"sm_clock_hertz": 1e9}), None
-    )
-
-    assert CLOCK.sentence(alone) == "its clock is 1.00 GHz"
-    assert CLOCK.peers_value(alone) is None
-    assert ASLEEP.sentence(case({})) == "it sleeps for 215 ms a step"
-    assert ASLEEP.sentence(case({}, place="f[{own}] (a.py:1)")) == (
-        "it sleeps in `f[{own}] (a.py:1)` for 215 ms a step"
-    )
+def test_sentence_has_both_figures_and_leaves_out_what_is_not_known(
+    late: Lateness, said: Evidence, usual: Peers | None, sentence: str
+) -> None:
+    """On one scale, with what the figure is of."""
+    assert why(late, said, usual).sentence == sentence
 
 
 def test_state_is_about_the_time_in_its_stage() -> None:
-    """So it has both figures too; a share where nobody measured how long a step takes."""
-    found = case({})
-    assert ASLEEP.about(found) == "data_seconds"
-    assert found.own("data_seconds") == pytest.approx(0.215)
-    assert ASLEEP.peers_value(found) == pytest.approx(0.04 * 0.995)
+    """So it has both figures too; none where nobody measured how long a step takes."""
+    cause = why(LATE, evidence(EXTRA, {}, SLEEP), peers())
+    assert (cause.figure, cause.value) == ("data_seconds", pytest.approx(0.215))
+    assert cause.peers_value == pytest.approx(0.04 * 0.995)
 
-    states = evidence(EXTRA, {}, [("data", SLEEP, 0.8, "")]).states
-    late = Lateness("data", PERSISTENT, 0.5, {"data": 1.0})
-    unmeasured = case_in(late, Evidence({}, states), {})
-    assert ASLEEP.sentence(unmeasured) == "it sleeps for 80 % of its time"
-    assert ASLEEP.about(unmeasured) == ""
-
-
-def test_figure_of_healthy_peers_need_not_be_known() -> None:
-    """For faults that a healthy rank does not have."""
-    alone = case_in(lateness(EXTRA), Evidence({"gc_ratio": 0.2}), None)
-
-    assert GC.sentence(alone) == "20 %, its peers 0 %"
+    unmeasured = why(LATE, Evidence({}, [ThreadState("data", "sleep", 1.0)]), {})
+    assert (unmeasured.figure, unmeasured.value, unmeasured.peers_value) == ("", None, None)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.cause}-{row.detail}-{row.figure}")

@@ -15,6 +15,7 @@ from exporter.scrape.sampling import CollectorRun
 # The values of a collector, by the name of the series and, behind it, labels with their values.
 Values = Mapping[str | tuple[str, ...], float]
 ETH = ("device", "eth0")
+LINK = "node_network_link_bytes_per_second"
 PORT = ("port", "mlx5_0:1")
 
 
@@ -77,24 +78,15 @@ def test_node_without_collectors_has_no_figures() -> None:
 
 
 def test_collector_that_fails_hides_nobody() -> None:
-    """It has no figures; those of the others stay."""
-    node = FakeNode()
-    for seconds in (1.0, 2.0, 3.0):
-        node.look("node_disk", {}, succeeded=False)
-        node.look("node_cpu", {("rankskew_node_cpu_seconds_total", "mode", "steal"): seconds})
-
-    assert node.means() == {"node_steal_cpus": pytest.approx(0.1)}
-
-
-def test_look_that_fails_costs_no_figure() -> None:
-    """What was counted meanwhile is of the whole time since the last good one."""
+    """What was counted meanwhile is of the whole time since its last good look."""
     node = FakeNode()
     steal = ("rankskew_node_cpu_seconds_total", "mode", "steal")
     node.look("node_cpu", {steal: 10.0})
     node.look("node_cpu", {}, succeeded=False)
+    node.look("node_disk", {}, succeeded=False)
     node.look("node_cpu", {steal: 12.0})
 
-    assert node.means() == {"node_steal_cpus": pytest.approx(0.2)}
+    assert node.means() == {"node_steal_cpus": pytest.approx(2 / 15)}
 
 
 def test_sample_counts_once() -> None:
@@ -133,13 +125,6 @@ def test_counters_are_told_by_the_second(
     found = means(collector, {**others, series: 10.0}, {**others, series: 12.0})
 
     assert found == {figure: pytest.approx(0.4)}
-
-
-def test_counter_that_begins_again_has_not_grown() -> None:
-    """A device that was plugged in again counts from zero."""
-    found = means("node_disk", disk("sda", 9.0), disk("sda", 10.0), disk("sda", 0.0))
-
-    assert found == {"node_disk_busy_ratio": pytest.approx(0.2)}
 
 
 def test_disk_that_is_the_busiest_again_has_not_been_busy_all_the_time() -> None:
@@ -194,14 +179,30 @@ def network(**values: float) -> Values:
     }
 
 
-def test_link_is_that_of_the_device_that_sends_most() -> None:
-    """A slow device for administrators is not the network; a virtual one has no speed."""
-    found = means("node_network", *[network()] * 2)
+@pytest.mark.parametrize(("speed", "link"), [(25e9, "eth0"), (1e7, "eth0"), (None, None)])
+def test_link_is_that_of_the_device_that_sends_most(speed: float | None, link: str | None) -> None:
+    """A device for administrators is not the network; a virtual one has no speed."""
+    node = FakeNode()
+    looks = {key: value for key, value in network().items() if speed or "speed" not in key[0]}
+    if speed:
+        looks["rankskew_node_network_speed_bytes_per_second", *ETH] = speed
+    for _ in range(2):
+        node.look("node_network", looks)
 
-    assert found == {
-        "node_network_link_bytes_per_second": 25e9,
-        "node_network_errors_per_second": 0.0,
-    }
+    assert node.means().get(LINK) == speed
+    assert node.readings.facts.get(LINK) == link
+
+
+def test_slowest_port_that_was_connected_is_the_link() -> None:
+    """With its name, for who has to look at it."""
+    rate = "rankskew_infiniband_rate_bytes_per_second"
+    node = FakeNode()
+    for last in (50e9, 12.5e9):
+        rates = {"mlx5_0": 50e9, "mlx5_1": last, "mlx5_2": 0.0}
+        looks = {(rate, "device", name, "port", "1"): value for name, value in rates.items()}
+        node.look("node_infiniband", looks)
+
+    assert (node.means()[LINK], node.readings.facts[LINK]) == (12.5e9, "mlx5_1 port 1")
 
 
 def test_errors_are_of_all_kinds_together() -> None:

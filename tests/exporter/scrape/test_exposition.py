@@ -130,19 +130,21 @@ def test_failure_to_render_reaches_everyone_and_lasts_for_nobody() -> None:
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [
-        ("10", 9.5),
-        ("2.5", 2.0),
-        ("0.5", 0.25),
-        ("", None),
-        ("ten", None),
-        ("nan", None),
-        ("-1", None),
-    ],
+    [("10", 9.5), ("2.5", 2.0), ("0.5", 0.25), *((odd, None) for odd in ("", "ten", "nan", "-1"))],
 )
 def test_page_is_due_before_the_scraper_gives_up(header: str, seconds: float | None) -> None:
     """Half a second of the timeout is left for the way, or half of a short one."""
     assert wanted([], {"x-prometheus-scrape-timeout-seconds": header}).seconds == seconds
+
+
+def test_unknown_collector_is_said() -> None:
+    """With the names of those that there are."""
+    exposition = Exposition(Scrape([Counting("one")]))
+
+    assert exposition.unknown(ScrapeRequest(frozenset({"one"}))) is None
+    assert exposition.unknown(ScrapeRequest(frozenset({"two", "one"}))) == (
+        "No collector is called 'two'; enabled collectors: one."
+    )
 
 
 def test_collector_whose_turn_comes_too_late_is_left_out() -> None:

@@ -6,9 +6,7 @@ from exporter.causes.explain import MOST_GUESSES, ROWS, explain
 from exporter.causes.model import Evidence, Lateness, Quantiles, ThreadState
 from rank_probe.judge.verdict import PAUSES, PERSISTENT
 from rankskew.diagnose.advice import advice
-from tests.exporter.causes.planted import evidence, found, lateness, named, peers, why
-
-LINE = "Corpus.__getitem__ (corpus.py:41)"
+from tests.exporter.causes.planted import at, evidence, found, lateness, named, peers, why
 
 
 def test_without_any_evidence_there_is_nothing_to_say() -> None:
@@ -27,7 +25,7 @@ def test_two_half_causes_are_no_cause() -> None:
     cause = found(
         {"forward": 0.18, "data": 0.19},
         {"gpu_foreign_processes": 1.0},
-        states=[("data", "sleep", 0.38, LINE)],
+        states=at("data", sleep=0.38),
     )
 
     assert cause.cause == "unknown"
@@ -45,7 +43,7 @@ def test_two_half_causes_are_no_cause() -> None:
 def test_what_explains_a_twentieth_is_not_worth_a_word() -> None:
     """A guess accounts for a tenth at least."""
     for share, guesses in ((0.04, []), (0.12, ["code"])):
-        cause = found({"forward": 0.4}, states=[("forward", "sleep", share, LINE)])
+        cause = found({"forward": 0.4}, states=at("forward", sleep=share))
         assert [each.cause for each in cause.others] == guesses
 
 
@@ -85,7 +83,7 @@ def test_most_peers_may_be_late_too() -> None:
 def test_rank_that_pauses_is_explained_by_means_too() -> None:
     """Its pauses are rare and long; so is what it does in them."""
     late = Lateness("data", PAUSES, 0.04, {"data": 0.3})
-    said = evidence({"data": 0.04}, {}, [("data", "disk", 0.45, "/data (nfs)")])
+    said = evidence({"data": 0.04}, {}, at("data", "/data (nfs)", disk=0.45))
 
     assert named(why(late, said, peers())) == ("input", "nfs")
 
@@ -93,7 +91,7 @@ def test_rank_that_pauses_is_explained_by_means_too() -> None:
 def test_rank_alone_without_join_has_no_peers() -> None:
     """What its thread does, and what no healthy rank has, can still be told."""
     late = Lateness("data", PERSISTENT, 0.5, {"data": 1.0}, is_alone=True)
-    asleep = Evidence({"gc_ratio": 0.01}, [ThreadState("data", "sleep", 0.9, LINE)])
+    asleep = Evidence({"gc_ratio": 0.01}, [ThreadState("data", "sleep", 0.9)])
     throttled = Evidence({"cpu_quota_throttled_ratio": 0.8, "sm_clock_hertz": 1e9})
 
     for said, cause in ((asleep, "code"), (throttled, "cpu")):

@@ -2,46 +2,33 @@
 
 import pytest
 
-from tests.exporter.causes.planted import States, found, named
+from tests.exporter.causes.planted import at, found, named
 
 LATE = {"data": 0.35}
-LINE = "Corpus.__getitem__ (corpus.py:41)"
-WAITS = [("data", "pipe", 0.95, "train (train.py:9)"), ("data", "running", 0.05, "")]
+WAITS = at("data", pipe=0.95, running=0.05)
 
 
-@pytest.mark.parametrize(
-    ("workers", "detail", "says"),
-    [
-        ([("data", "sleep", 0.9, LINE)], "worker_sleep", f"sleep in `{LINE}`"),
-        ([("data", "lock", 0.9, LINE)], "worker_lock", f"wait for a lock in `{LINE}`"),
-        ([("data", "socket", 0.9, LINE)], "worker_socket", f"wait for a socket in `{LINE}`"),
-        ([("data", "pipe", 0.9, "")], "worker_pipe", "wait for a pipe"),
-        ([("data", "blocked", 0.9, "")], "worker_blocked", "are blocked"),
-        ([("data", "disk", 0.9, LINE)], "worker_disk", f"wait for storage in `{LINE}`"),
-        ([("data", "running", 1.0, LINE)], "workers", f"are busy in `{LINE}`"),
-    ],
-)
-def test_what_workers_do_is_why_it_waits(workers: States, detail: str, says: str) -> None:
+@pytest.mark.parametrize("state", ["sleep", "lock", "socket", "pipe", "blocked", "disk", "running"])
+def test_what_workers_do_is_why_it_waits(state: str) -> None:
     """The main thread's line is only that of the loop."""
-    cause = found(LATE, states=WAITS, workers=workers)
+    place = "get (corpus.py:41)"
+    cause = found(LATE, states=WAITS, workers=at("data", place, **{state: 0.9}))
 
-    assert named(cause) == ("input", detail)
-    assert cause.sentence.startswith("it waits ")
-    assert cause.sentence.endswith(f" a step for its loader's workers, which {says}")
+    assert named(cause) == ("input", "workers" if state == "running" else f"worker_{state}")
+    assert place in cause.sentence
 
 
 def test_what_workers_were_seen_to_do_is_the_better_evidence() -> None:
     """One that sleeps is not saturated; a mount says more than that it waits for a disk."""
-    asleep = [("data", "sleep", 0.9, LINE)]
-    reads = [("data", "disk", 0.9, "/data (fuse.sshfs)")]
-    saturated = {"saturated_workers": 1.0}
+    asleep, saturated = at("data", sleep=0.9), {"saturated_workers": 1.0}
+    reads = at("data", "/data (fuse.sshfs)", disk=0.9)
     assert named(found(LATE, saturated, states=WAITS, workers=asleep)) == ("input", "worker_sleep")
     assert named(found(LATE, states=WAITS, workers=reads)) == ("input", "mount")
 
 
 def test_worker_that_waits_for_a_cpu_like_all_is_at_work() -> None:
     """As far as its peers' workers wait too."""
-    workers = [("data", "running", 0.5, LINE), ("data", "cpu_queue", 0.5, LINE)]
+    workers = at("data", running=0.5, cpu_queue=0.5)
     busy = {"workers_run_queue_ratio": 0.5}
     cause = found(LATE, busy, usual=dict(busy), states=WAITS, workers=workers)
     quiet = found({"data": 0.8}, {}, usual={"workers_run_queue_ratio": 0.0}, states=WAITS)
@@ -49,16 +36,13 @@ def test_worker_that_waits_for_a_cpu_like_all_is_at_work() -> None:
     assert named(cause) == ("input", "workers")
     assert cause.share > 0.95
     assert named(quiet) == ("input", "workers")
-    asleep = [("data", "cpu_queue", 0.6, LINE), ("data", "sleep", 0.4, LINE)]
+    asleep = at("data", cpu_queue=0.6, sleep=0.4)
     assert found(LATE, busy, usual=dict(busy), states=WAITS, workers=asleep).cause == "unknown"
 
 
 def test_workers_that_nobody_sees_are_still_waited_for() -> None:
     """It is known that it waits for them, and not for what."""
-    cause = found(LATE, states=WAITS)
-
-    assert named(cause) == ("input", "workers")
-    assert cause.sentence == "it waits 204 ms a step for its loader's workers"
+    assert named(found(LATE, states=WAITS)) == ("input", "workers")
     saturated = found(LATE, {"saturated_workers": 1.0}, states=WAITS)
     assert saturated.figure == "saturated_workers"
 
@@ -67,10 +51,15 @@ def test_workers_that_nobody_sees_are_still_waited_for() -> None:
     ("place", "detail"),
     [
         ("/data (nfs)", "nfs"),
+        ("/data (nfs4)", "nfs"),
         ("/scratch (lustre)", "lustre"),
         ("/data (fuse.sshfs)", "mount"),
+        ("/mnt/a (b) (9p)", "mount"),
         ("/ (ext4)", "disk"),
-        (LINE, "storage"),
+        ("/ (overlay)", "disk"),
+        # A line of code ends in parentheses too.
+        ("read (corpus.py:88)", "storage"),
+        ("", "storage"),
     ],
 )
 @pytest.mark.parametrize(("stage", "cause"), [("data", "input"), ("checkpoint", "storage")])
@@ -79,11 +68,10 @@ def test_wait_for_a_disk_is_named_by_its_mount(
 ) -> None:
     """In data it is the input that is late; its peers write checkpoints too, but faster."""
     usual = {"checkpoint_seconds": 0.02}
-    said = found({stage: 0.35}, usual=usual, states=[(stage, "disk", 0.9, place)])
+    said = found({stage: 0.35}, usual=usual, states=at(stage, place, disk=0.9))
 
     assert named(said) == (cause, detail)
-    where = f"`{place}`" if detail != "storage" else f"storage in `{LINE}`"
-    assert said.sentence.endswith(f" a step for {where}")
+    assert place in said.sentence
     assert said.figure == f"{stage}_seconds"
 
 
@@ -117,9 +105,8 @@ def test_slow_disk_is_why_a_thread_waits_for_it() -> None:
     """Then it is told, with both figures, though other ranks of the node keep up."""
     changes = {"node_disk_busy_ratio": 0.96, "node_mount_operation_seconds": 0.05}
     facts = {"node_disk_busy_ratio": "nvme0n1", "node_mount_operation_seconds": "/data (nfs)"}
-    waits = [("data", "disk", 0.9, "/scratch (ext4)")]
-    cause = found(LATE, changes, facts=facts, states=waits)
+    waits = found(LATE, changes, facts=facts, states=at("data", "/scratch (ext4)", disk=0.9))
+    asleep = found(LATE, changes, facts=facts, states=at("data", sleep=0.9), of_node=True)
 
-    assert cause.sentence.startswith("a disk of its node, nvme0n1, is busy 96 %")
-    asleep = found(LATE, changes, facts=facts, states=[("data", "sleep", 0.9, LINE)], of_node=True)
+    assert waits.sentence.startswith("a disk of its node, nvme0n1, is busy 96 %")
     assert named(asleep) == ("code", "sleep")

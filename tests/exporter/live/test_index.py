@@ -1,6 +1,7 @@
 """The live page contacts only its exporter, shows text as text, and says first what is wrong."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 
 from rank_probe.wire.stages import STAGES
 from tests.exporter.live.browser import FILES, shown
-from tests.exporter.live.node_data import HOT, SENTENCE, healthy, hung, live, no_probe, straggler
+from tests.exporter.live.node_data import CAUSE, SENTENCE, healthy, hung, live, no_probe, straggler
 
 TEXTS = {name: content.decode() for name, content in FILES.items()}
 INDEX = TEXTS["index.html"]
@@ -77,7 +78,7 @@ def test_late_rank_is_what_the_page_says_first(tmp_path: Path) -> None:
 
 def test_cause_is_told_with_its_share_and_figures(tmp_path: Path) -> None:
     """Why the rank is late, how much of its delay that is, and what else it might be; once."""
-    dom = shown(live(straggler(cause=HOT)), tmp_path)
+    dom = shown(live(straggler(cause=CAUSE)), tmp_path)
 
     assert (
         '<dt>Cause</dt><dd><ul class="causes">'
@@ -90,22 +91,7 @@ def test_cause_is_told_with_its_share_and_figures(tmp_path: Path) -> None:
     assert dom.count("too hot, 87 °C") == 1
 
 
-def of_node() -> dict[str, Any]:
-    """A job that this node judges by itself."""
-    job = straggler()
-    job["verdict"]["judge"] = "node"
-    return job
-
-
-def cheap() -> dict[str, Any]:
-    """A job whose late rank costs too little to be told."""
-    job = straggler()
-    for late in job["verdict"]["late"]:
-        late["is_told"] = False
-    return job
-
-
-UNKNOWN = HOT | {"cause": "unknown", "detail": "", "share": 0.3, "sentence": "", "value": None}
+UNKNOWN = replace(CAUSE, cause="unknown", detail="", share=0.3, sentence="", value=None)
 A_LITTLE_LATE = '<tr class=""><th scope="row">rank 2 · a little late</th>'
 
 
@@ -122,9 +108,9 @@ A_LITTLE_LATE = '<tr class=""><th scope="row">rank 2 · a little late</th>'
             [],
         ),
         # A node that compares its own ranks does not see those of the others.
-        (live(of_node()), ["compared with the ranks of this node only"], []),
+        (live(straggler(judge="node")), ["compared with the ranks of this node only"], []),
         # What raises no alert is not drawn as if it did, however steadily it is late.
-        (live(cheap()), [A_LITTLE_LATE], []),
+        (live(straggler(is_told=False)), [A_LITTLE_LATE], []),
         (live(straggler(kind="mild")), [A_LITTLE_LATE, '<dt hidden="">Since</dt>'], []),
         (
             live(straggler(kind="unsynced")),

@@ -2,7 +2,6 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -122,14 +121,13 @@ def test_only_what_differs_is_changed(tmp_path: Path) -> None:
 
 def test_rank_that_becomes_late_moves_to_the_top(tmp_path: Path) -> None:
     """A name that the judge gives later is first from then on; no row is made anew."""
-    late: dict[str, Any] = straggler(count=8)
     script = """
       const before = page.querySelectorAll("tbody tr")[2];
       await until(() => page.querySelector("tr.late"));
       return [...page.querySelectorAll("tbody tr")].indexOf(before);
     """
 
-    assert found([live(healthy(8)), live(late)], script, tmp_path) == 0
+    assert found([live(healthy(8)), live(straggler(count=8))], script, tmp_path) == 0
 
 
 def test_job_that_ends_leaves_the_page(tmp_path: Path) -> None:

@@ -54,7 +54,6 @@ def test_it_is_the_time_beyond_the_peers_or_else_what_the_judge_knows(
     step: float,
     alone: set[str],
 ) -> None:
-    """By stage."""
     found = excess_of(LATE, {f"{stage}_seconds": each for stage, each in own.items()}, peers)
 
     assert found.more == pytest.approx(more)

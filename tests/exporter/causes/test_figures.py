@@ -112,7 +112,6 @@ def test_clocks_of_no_peers_tell_nothing() -> None:
     ],
 )
 def test_what_explains_the_other_is_told(changes: dict[str, float], cause: tuple[str, str]) -> None:
-    """Of two figures that account for as much."""
     assert named(found(ON_GPU, changes, of_node=True)) == cause
 
 

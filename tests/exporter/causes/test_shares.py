@@ -115,7 +115,6 @@ def test_figure_accounts_for_a_share(
 
 
 def test_wait_without_peers_is_compared_with_a_healthy_rank() -> None:
-    """If that has one."""
     assert accounted(WAITS, 0.2, None, healthy=0.0) == pytest.approx(0.8)
     assert accounted(WAITS, 0.2, 0.2, healthy=0.0) == 0
 

@@ -92,7 +92,6 @@ def test_gpu_that_was_lost_does_not_catch_up() -> None:
 
 
 def test_reasons_to_throttle_overlap() -> None:
-    """Three reasons at once for half of the time are half of the time."""
     half = dict.fromkeys(("hw_slowdown", "hw_thermal_slowdown", "sw_power_cap"), 2.5)
     found = means(gpu(throttle_seconds=dict.fromkeys(half, 0.0)), gpu(throttle_seconds=half))
 

@@ -15,6 +15,8 @@ from exporter.scrape.sampling import CollectorRun
 # The values of a collector, by the name of the series and, behind it, labels with their values.
 Values = Mapping[str | tuple[str, ...], float]
 ETH = ("device", "eth0")
+WAITED = "rankskew_node_pressure_waiting_seconds_total"
+CPU = "rankskew_node_cpu_seconds_total"
 LINK = "node_network_link_bytes_per_second"
 PORT = ("port", "mlx5_0:1")
 
@@ -80,7 +82,7 @@ def test_node_without_collectors_has_no_figures() -> None:
 def test_collector_that_fails_hides_nobody() -> None:
     """What was counted meanwhile is of the whole time since its last good look."""
     node = FakeNode()
-    steal = ("rankskew_node_cpu_seconds_total", "mode", "steal")
+    steal = (CPU, "mode", "steal")
     node.look("node_cpu", {steal: 10.0})
     node.look("node_cpu", {}, succeeded=False)
     node.look("node_disk", {}, succeeded=False)
@@ -92,7 +94,7 @@ def test_collector_that_fails_hides_nobody() -> None:
 def test_sample_counts_once() -> None:
     """A collector that reads once in ten seconds is not read twice as if it had not grown."""
     node = FakeNode()
-    waited = ("rankskew_node_pressure_waiting_seconds_total", "resource", "cpu")
+    waited = (WAITED, "resource", "cpu")
     node.look("node_pressure", {waited: 10.0})
     node.look()
     node.look("node_pressure", {waited: 12.0})
@@ -104,12 +106,8 @@ def test_sample_counts_once() -> None:
 @pytest.mark.parametrize(
     ("collector", "series", "figure"),
     [
-        (
-            "node_pressure",
-            ("rankskew_node_pressure_waiting_seconds_total", "resource", "io"),
-            "node_io_waiting_ratio",
-        ),
-        ("node_cpu", ("rankskew_node_cpu_seconds_total", "mode", "steal"), "node_steal_cpus"),
+        ("node_pressure", (WAITED, "resource", "io"), "node_io_waiting_ratio"),
+        ("node_cpu", (CPU, "mode", "steal"), "node_steal_cpus"),
         ("node_cpu", "rankskew_node_cpu_throttled_seconds_total", "node_cpu_throttled_ratio"),
         ("node_memory", "rankskew_node_numa_misses_total", "node_numa_misses_per_second"),
     ],
@@ -118,10 +116,7 @@ def test_counters_are_told_by_the_second(
     collector: str, series: str | tuple[str, ...], figure: str
 ) -> None:
     """Each has its figure, and those of other resources and modes have none."""
-    others: Values = {
-        ("rankskew_node_cpu_seconds_total", "mode", "user"): 900.0,
-        ("rankskew_node_pressure_waiting_seconds_total", "resource", "memory"): 900.0,
-    }
+    others: Values = {(CPU, "mode", "user"): 900.0, (WAITED, "resource", "memory"): 900.0}
     found = means(collector, {**others, series: 10.0}, {**others, series: 12.0})
 
     assert found == {figure: pytest.approx(0.4)}
@@ -135,13 +130,15 @@ def test_disk_that_is_the_busiest_again_has_not_been_busy_all_the_time() -> None
 
 
 def test_time_of_a_read_is_the_mean_of_reads() -> None:
-    """Of those in the window; a disk that reads nothing has no time of a read."""
+    """Of those in the window; a disk that reads nothing has none. A level is a mean over time."""
     found = means(
         "node_disk", disk("sda", 1.0, 10, 1.0), disk("sda", 2.0, 10, 1.0), disk("sda", 3.0, 14, 1.2)
     )
+    clocks: list[Values] = [{"rankskew_node_cpu_clock_hertz": each} for each in (9.0, 2.0, 4.0)]
 
     assert found["node_disk_read_seconds"] == pytest.approx(0.05)
     assert "node_disk_read_seconds" not in means("node_disk", *[disk("sda", 1.0)] * 3)
+    assert means("node_cpu_clock", *clocks) == {"node_cpu_clock_hertz": 3.0}
 
 
 def test_facts_name_the_disk_and_the_mount() -> None:
@@ -157,14 +154,6 @@ def test_facts_name_the_disk_and_the_mount() -> None:
         "node_disk_read_seconds": "nvme0n1",
         "node_mount_operation_seconds": "/data (nfs4)",
     }
-
-
-def test_cpus_have_a_clock() -> None:
-    """A level is a mean over the time that it was read."""
-    looks: list[Values] = [{"rankskew_node_cpu_clock_hertz": each} for each in (9.0, 2.0, 4.0)]
-    found = means("node_cpu_clock", *looks)
-
-    assert found == {"node_cpu_clock_hertz": 3.0}
 
 
 def network(**values: float) -> Values:
@@ -205,25 +194,16 @@ def test_slowest_port_that_was_connected_is_the_link() -> None:
     assert (node.means()[LINK], node.readings.facts[LINK]) == (12.5e9, "mlx5_1 port 1")
 
 
-def test_errors_are_of_all_kinds_together() -> None:
+def test_errors_are_of_all_kinds_together_and_resent_segments_a_share() -> None:
     """Packets that are dropped on their way in or out are errors too."""
+    sent, again = (f"rankskew_node_tcp_{each}_segments_total" for each in ("sent", "retransmitted"))
     found = means(
         "node_network",
-        network(receive_drops=1, transmit_drops=1, errors=1),
-        network(receive_drops=2, transmit_drops=3, errors=5),
+        {**network(receive_drops=1, transmit_drops=1, errors=1), sent: 5.0, again: 5.0},
+        {**network(receive_drops=2, transmit_drops=3, errors=5), sent: 205.0, again: 7.0},
     )
 
     assert found["node_network_errors_per_second"] == pytest.approx(7 / 5)
-
-
-def test_segments_that_were_sent_again_are_a_share() -> None:
-    """Of the segments that were sent."""
-    names = (
-        "rankskew_node_tcp_sent_segments_total",
-        "rankskew_node_tcp_retransmitted_segments_total",
-    )
-    found = means("node_network", dict.fromkeys(names, 5.0), {names[0]: 205.0, names[1]: 7.0})
-
     assert found["node_tcp_retransmitted_ratio"] == pytest.approx(0.01)
 
 

@@ -62,7 +62,6 @@ def test_stages_are_means_of_a_step() -> None:
 
 
 def test_stages_that_nobody_measured_are_not_known() -> None:
-    """Their times are absent, not 0."""
     found = of_steps((0.0, {"steps": 10}), (1.0, {"steps": 20}))
 
     assert not [name for name in found if name.endswith("_seconds")]

@@ -158,7 +158,6 @@ def test_only_healthy_ranks_of_its_group_are_peers(away: str, is_alone: bool) ->
 
 
 def test_rank_that_is_late_no_more_has_no_cause() -> None:
-    """As soon as the judge says so."""
     found = node()
     found.run(3, **judged(2))
     assert found.host.hurried

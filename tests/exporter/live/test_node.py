@@ -96,11 +96,13 @@ def test_job_without_the_probe_is_listed() -> None:
     verdict = job["verdict"]
 
     assert (job["job_id"], job["probed"], job["world_size"]) == ("llama", False, 4)
-    assert (verdict["state"], verdict["runbook"]) == ("no_probe", "RankskewNotJudgeable")
-    assert verdict["alert"] is None
+    assert (verdict["state"], verdict["alert"]) == ("no_probe", None)
+    assert verdict["runbook"] == "RankskewNotJudgeable"
     assert "1 of 4 ranks run on this node" in verdict["sentence"]
     assert "-m rank_probe train.py" in verdict["first_action"]
     assert (rank["rank"], rank["pid"], rank["host"], rank["gpu"]) == (2, 10, "gpu-12", 3)
+    # GPUs alone are no job.
+    assert shown(node())["jobs"] == shown(node(GPU))["jobs"] == []
 
 
 def test_rank_has_the_places_to_look_at() -> None:
@@ -145,12 +147,6 @@ def test_page_stands_while_a_process_cannot_be_read() -> None:
 
     assert [gpu["ranks"] for gpu in live["gpus"]] == [[]]
     assert [job["job_id"] for job in live["jobs"]] == ["llama"]
-
-
-@pytest.mark.parametrize("sample", [node(), node(GPU)])
-def test_node_without_ranks_lists_no_job(sample: FixedNvml) -> None:
-    """GPUs alone are no job."""
-    assert shown(sample)["jobs"] == []
 
 
 @pytest.mark.parametrize(

@@ -89,7 +89,6 @@ def test_only_what_this_exporter_has_seen_is_filled_in() -> None:
 
 
 def test_only_whole_words_are_filled_in() -> None:
-    """A variable that contains a placeholder's name is left alone."""
     values = {name: "x" for name in PLACEHOLDERS}
 
     assert filled("RANK_PROBE=0 --pid PID /proc/PID/stat WORKER_PID", values) == (

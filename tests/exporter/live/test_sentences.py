@@ -54,7 +54,6 @@ def spoken(**changes: Any) -> Spoken:
     ],
 )
 def test_late_ranks_are_named_with_their_cost(ranks: list[dict[str, Any]], sentence: str) -> None:
-    """Of all of the job's GPUs."""
     assert late_sentence(views(*ranks), 64) == sentence
 
 

@@ -51,7 +51,6 @@ def test_wrong_clock_makes_nobody_silent(behind: float, jump: float) -> None:
 
 
 def test_hung_job_names_the_rank_outside_sync() -> None:
-    """When no rank steps any more, the rank that is not waiting is named with its stage."""
     node = stepped()
     node.change(2, stage="data")
     said = node.wait(121)["verdict"]

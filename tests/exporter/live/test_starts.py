@@ -52,7 +52,6 @@ def test_job_without_a_join_says_so(seconds: int, state: str) -> None:
 
 
 def test_job_of_one_rank_has_no_peers() -> None:
-    """A lone rank has no peers to be compared with, and the page says so."""
     assert Node(ranks=1).judged(None)["reason"] == "no_peers"
 
 

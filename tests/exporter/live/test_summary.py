@@ -108,7 +108,6 @@ def test_rank_that_costs_too_little_is_no_straggler() -> None:
 
 
 def test_cause_is_told_with_its_figures() -> None:
-    """The page repeats the one explanation."""
     node = Node()
     node.cause = CAUSE
     said = node.judged(verdict())
@@ -199,7 +198,6 @@ def test_evaluator_of_this_node_is_not_missing() -> None:
 
 
 def test_newest_verdict_is_repeated() -> None:
-    """Ranks read the verdict at different times: the page shows the newest."""
     node = Node()
     node.run(10)
     newer = verdict(step=9_999)

@@ -37,7 +37,6 @@ def test_stages_are_seconds_per_step_of_the_window() -> None:
 
 
 def test_first_steps_are_not_drawn() -> None:
-    """The steps that compile never enter the window."""
     node = Node()
     young = node.run(1, steps=1)
     node.step({"forward": 60.0})
@@ -49,7 +48,6 @@ def test_first_steps_are_not_drawn() -> None:
 
 
 def test_slow_steps_are_drawn_over_more_than_a_minute() -> None:
-    """Of steps of 30 seconds the last few are drawn."""
     node = Node(ranks=2)
     for _ in range(12):
         node.step({"data": 3.0, "forward": 24.0, "sync": 3.5})
@@ -68,7 +66,6 @@ def test_restarted_rank_starts_its_window_anew() -> None:
 
 
 def test_shrinking_counters_harm_nobody() -> None:
-    """If a rank's counters run backwards, its bars are empty and the page still works."""
     node = stepped(ranks=2)
     for _ in range(90):
         node.step({"data": -1.0, "sync": 0.5})

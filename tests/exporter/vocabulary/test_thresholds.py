@@ -26,7 +26,6 @@ def file_of(folder: Path, text: str) -> Path:
 
 
 def test_override_of_a_job_comes_before_that_of_all(tmp_path: Path) -> None:
-    """A job's own override, then the one for all jobs, then the default."""
     thresholds = read_overrides(file_of(tmp_path, RULES))
 
     assert thresholds.value("gpus_lost_ratio", "llama") == 0.5

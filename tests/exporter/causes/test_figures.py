@@ -4,58 +4,20 @@ import pytest
 
 from exporter.causes.model import Evidence
 from rank_probe.judge.verdict import NODE
-from tests.exporter.causes.planted import evidence, found, lateness, named, peers, why
+from tests.exporter.causes.planted import FACTS, TOLD, evidence, found, lateness, named, peers, why
 
-# A cause, its detail, and the figures that it is known by.
-TOLD = """
-slow_device clocks sm_clock_hertz=1.41e9 gpu_temperature_celsius=87
-slow_device pstate memory_clock_hertz=1.593e9
-slow_device memory gpu_memory_faults=2
-slow_device pcie_link pcie_link_bytes_per_second=15.8e9
-slow_device pcie_errors pcie_errors_per_second=30
-slow_device nvlink nvlink_links_up=17
-slow_device nvlink_errors nvlink_errors_per_second=12
-foreign_process - gpu_foreign_processes=1
-cpu run_queue main_run_queue_ratio=0.34
-cpu throttled cpu_quota_throttled_ratio=0.9
-cpu numa cpus_near_gpu_ratio=0
-cpu thermal node_cpu_throttled_ratio=0.6 node_cpu_clock_hertz=1.86e9
-cpu frequency node_cpu_clock_hertz=1.24e9
-cpu steal node_steal_cpus=4
-cpu node node_cpu_waiting_ratio=0.61
-cpu numa_miss node_numa_misses_per_second=50000
-network speed node_network_link_bytes_per_second=12.5e9
-network errors node_network_errors_per_second=40
-network retransmits node_tcp_retransmitted_ratio=0.029
-network congestion node_network_waiting_ratio=0.41
-gc - gc_ratio=0.2
-uneven_batches - tokens_per_step=12288
-input reads read_bytes_per_second=241e6
-input reads major_faults_per_second=140
-input reads io_waiting_ratio=0.41
-input decoder gpu_decoder_ratio=0.98
-input workers saturated_workers=2
-input disk node_disk_busy_ratio=0.96
-input disk node_disk_read_seconds=0.05
-input nfs node_mount_operation_seconds=0.031
-input storage node_io_waiting_ratio=0.5
-""".strip().splitlines()
-FACTS = {"node_mount_operation_seconds": "/data (nfs4)"}
 EXTRA = {"input": {"data": 0.25}, "gc": {"other": 0.2}}
 ON_GPU = {"forward": 0.1, "backward": 0.2}
 
 
-@pytest.mark.parametrize("told", TOLD)
-def test_figure_tells_the_cause(told: str) -> None:
+@pytest.mark.parametrize(("cause", "changes"), TOLD)
+def test_figure_tells_the_cause(cause: tuple[str, str], changes: dict[str, float]) -> None:
     """Unless its peers have the same; a node's only if all its ranks are late, or it has one.
 
     Also if nobody measured the stages: the judge says in which of them it is late.
     """
-    name, detail, *figures = told.split()
-    pairs = (each.split("=") for each in figures)
-    changes = {figure: float(value) for figure, value in pairs}
-    cause, extra = (name, detail.strip("-")), EXTRA.get(name, ON_GPU)
-    of_node = figures[0].startswith("node_")
+    extra = EXTRA.get(cause[0], ON_GPU)
+    of_node = next(iter(changes)).startswith("node_")
 
     said = found(extra, changes, facts=FACTS, of_node=of_node)
     assert named(said) == cause

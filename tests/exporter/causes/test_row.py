@@ -64,7 +64,8 @@ def test_sentence_has_both_figures_and_leaves_out_what_is_not_known(
 def test_state_is_about_the_time_in_its_stage() -> None:
     """So it has both figures too; none where nobody measured how long a step takes."""
     cause = why(LATE, evidence(EXTRA, {}, SLEEP), peers())
-    assert (cause.figure, cause.value) == ("data_seconds", pytest.approx(0.215))
+    assert cause.figure == "data_seconds"
+    assert cause.value == pytest.approx(0.215)
     assert cause.peers_value == pytest.approx(0.04 * 0.995)
 
     unmeasured = why(LATE, Evidence({}, [ThreadState("data", "sleep", 1.0)]), {})

@@ -21,7 +21,7 @@ from exporter.causes.shares import (
     waits,
 )
 from rank_probe.judge.verdict import PERSISTENT
-from tests.exporter.causes.planted import at, case_in, evidence, lateness, peers
+from tests.exporter.causes.planted import LINE, at, case_in, evidence, lateness, peers
 
 FIGURE = "gc_ratio"
 
@@ -173,7 +173,7 @@ def test_who_sleeps_longer_than_its_excess_sleeps_where_peers_do(
     states: dict[str, float], share: float
 ) -> None:
     """If it does nothing else, the excess is sleep all the same."""
-    late, said = lateness({"data": 0.2}), evidence({"data": 0.2}, {}, at("data", **states))
+    late, said = lateness({"data": 0.2}), evidence({"data": 0.2}, {}, at("data", LINE, **states))
     found = case_in(late, said, peers())
     alone = found.spent_alone(("data",), frozenset({"sleep"}))
 
@@ -186,6 +186,7 @@ def test_place_is_that_which_costs_most() -> None:
     extra = {"data": 0.2, "forward": 0.1}
     found = case_in(lateness(extra), evidence(extra, {}, states), peers())
 
-    where = found.where(("data", "forward"), frozenset({"sleep"}))
-    assert where == ("data", "a", pytest.approx(0.7 * 0.14))
+    stage, place, seconds = found.where(("data", "forward"), frozenset({"sleep"}))
+    assert (stage, place) == ("data", "a")
+    assert seconds == pytest.approx(0.7 * 0.14)
     assert found.where(("eval",), frozenset({"sleep"})) == ("", "", 0.0)

@@ -188,7 +188,9 @@ def test_slowest_port_that_was_connected_is_the_link() -> None:
     node = FakeNode()
     for last in (50e9, 12.5e9):
         rates = {"mlx5_0": 50e9, "mlx5_1": last, "mlx5_2": 0.0}
-        looks = {(rate, "device", name, "port", "1"): value for name, value in rates.items()}
+        looks: Values = {
+            (rate, "device", name, "port", "1"): value for name, value in rates.items()
+        }
         node.look("node_infiniband", looks)
 
     assert (node.means()[LINK], node.readings.facts[LINK]) == (12.5e9, "mlx5_1 port 1")

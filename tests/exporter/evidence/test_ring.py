@@ -63,7 +63,7 @@ def test_mean_is_that_of_the_window(window: float) -> None:
     assert ring.covered_seconds(RANK, 1_000.0 - window) == window
 
 
-@pytest.mark.parametrize("window", [300.0, 900.0, DEPTH_SECONDS])
+@pytest.mark.parametrize("window", [290.0, 350.0, 900.0, DEPTH_SECONDS])
 def test_older_windows_are_right_to_a_minute(window: float) -> None:
     """Thinning loses no amount: only the beginning of the window is a minute late at most."""
     ring = filled(every(5.0, 7_200.0))

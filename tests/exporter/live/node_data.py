@@ -39,7 +39,7 @@ def gpu(number: int) -> GpuView:
 def job(state: str, sentence: str, ranks: list[RankView], **said: Any) -> JobView:
     """A job in *state*; *said* is the rest of its verdict."""
     alert, runbook = states.alert_of(state), states.RUNBOOKS.get(state)
-    known = {"judge": "join", "coverage": 1.0, "runbook": runbook, "alert": alert}
+    known: dict[str, Any] = {"judge": "join", "coverage": 1.0, "runbook": runbook, "alert": alert}
     verdict = JobVerdict(state, sentence, **known | said)
     here = f"{len(ranks)} of {len(ranks)} ranks"
     return JobView("demo", len(ranks), here, 1_200, 0.5, verdict, ranks)

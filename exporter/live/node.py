@@ -2,28 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from exporter.nvml.sample import GpuSample
 from exporter.processes.process import Process
-from exporter.processes.rank_gpus import RankOnGpu
+from exporter.processes.rank_gpus import RankJoin, RankOnGpu
 from exporter.processes.watch import WatchHangs
-
-
-class GpuRanks(Protocol):
-    """The part of RankJoin that the page uses."""
-
-    def gpus(self) -> Sequence[GpuSample]:
-        """Return the node's GPUs."""
-        ...
-
-    def ranks(self) -> list[RankOnGpu]:
-        """Return every rank of this node with a known GPU; raises WatchHangs."""
-        ...
-
-    def processes(self) -> Mapping[int, Process]:
-        """Return the processes on the GPUs by id; raises WatchHangs."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +24,7 @@ class PageNode:
 
     host: str = ""
     grafana_url: str | None = None
-    gpu_ranks: GpuRanks | None = None
+    gpu_ranks: RankJoin | None = None
 
     def look(self) -> GpusNow:
         """Return what is on the GPUs now; without the ranks while reading processes hangs."""

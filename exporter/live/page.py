@@ -12,11 +12,10 @@ from pydantic import TypeAdapter
 
 from exporter.live.causes import Causes
 from exporter.live.gpus import GpuView, view_gpus
-from exporter.live.history import RankHistory
 from exporter.live.jobs import JobView, view_job, view_unprobed_job
 from exporter.live.node import PageNode
 from exporter.live.ranks import RankView, view_rank, view_unprobed
-from exporter.live.window import WINDOW_SECONDS, RankWindow
+from exporter.live.window import WINDOW_SECONDS, RankHistory, RankWindow
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.ranks.jobs import NodeJob
 from exporter.ranks.node_jobs import NodeJobs

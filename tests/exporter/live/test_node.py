@@ -128,22 +128,13 @@ def test_rank_beside_the_job_without_a_probe_is_missing() -> None:
     assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
 
 
-class Hanging:
-    """A join whose look into /proc hangs."""
-
-    def gpus(self) -> tuple[GpuSample, ...]:
-        return (GPU,)
-
-    def ranks(self) -> list[Any]:
-        raise WatchHangs("reading a process on a GPU in /proc hangs")
-
-    def processes(self) -> Mapping[int, Process]:
-        return {}
+def hang() -> Mapping[int, Process]:
+    raise WatchHangs("reading a process on a GPU in /proc hangs")
 
 
 def test_page_stands_while_a_process_cannot_be_read() -> None:
     """The GPUs are shown without their ranks, and what the probes report is shown as ever."""
-    live = served(PageNode(gpu_ranks=Hanging()), snapshot())
+    live = served(PageNode(gpu_ranks=RankJoin(node(GPU), hang, RankStore())), snapshot())
 
     assert [gpu["ranks"] for gpu in live["gpus"]] == [[]]
     assert [job["job_id"] for job in live["jobs"]] == ["llama"]

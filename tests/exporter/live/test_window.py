@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from exporter.live.history import RankHistory
-from exporter.live.window import RankWindow
+from exporter.live.window import RankHistory, RankWindow
 from tests.exporter.live.stepping import Node, stepped
 from tests.exporter.snapshots import snapshot, verdict
 

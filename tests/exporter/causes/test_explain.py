@@ -4,7 +4,7 @@ import pytest
 
 from exporter.causes.explain import MOST_GUESSES, ROWS, explain
 from exporter.causes.model import Evidence, Lateness, Quantiles, ThreadState
-from rank_probe.judge.verdict import PAUSES, PERSISTENT
+from rank_probe.judge.verdict import PERSISTENT
 from rankskew.diagnose.advice import advice
 from tests.exporter.causes.planted import at, evidence, found, lateness, named, peers, why
 
@@ -78,14 +78,6 @@ def test_most_peers_may_be_late_too() -> None:
     slow = why(late, evidence({"forward": 0.4}, {"sm_clock_hertz": 1.2e9}), usual)
     assert named(waits) == ("cpu", "run_queue")
     assert named(slow) == ("slow_device", "clocks")
-
-
-def test_rank_that_pauses_is_explained_by_means_too() -> None:
-    """Its pauses are rare and long; so is what it does in them."""
-    late = Lateness("data", PAUSES, 0.04, {"data": 0.3})
-    said = evidence({"data": 0.04}, {}, at("data", "/data (nfs)", disk=0.45))
-
-    assert named(why(late, said, peers())) == ("input", "nfs")
 
 
 def test_rank_alone_without_join_has_no_peers() -> None:

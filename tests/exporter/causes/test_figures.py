@@ -53,14 +53,6 @@ def test_throttling_counts_where_no_clock_is_read() -> None:
     assert found(ON_GPU, changes).cause == "unknown"
 
 
-def test_clocks_of_no_peers_tell_nothing() -> None:
-    """What is the usual clock? Faults can be told: a healthy GPU has none."""
-    nobody = dict.fromkeys(("sm_clock_hertz", "gpu_foreign_processes"))
-
-    assert found(ON_GPU, {"sm_clock_hertz": 1.41e9}, usual=nobody).cause == "unknown"
-    assert found(ON_GPU, {"gpu_foreign_processes": 1.0}, usual=nobody).cause == "foreign_process"
-
-
 @pytest.mark.parametrize(
     ("changes", "cause"),
     [

@@ -145,20 +145,6 @@ def test_used_up_quota_is_why_it_waits() -> None:
     assert (cause.others[0].cause, cause.others[0].detail) == ("cpu", "run_queue")
 
 
-@pytest.mark.parametrize(("peers_wait", "cause"), [(0.05, "cpu"), (0.5, "unknown")])
-def test_workers_that_wait_for_cpus_delay_batches(peers_wait: float, cause: str) -> None:
-    """If those of its peers do not: 60 % longer without a CPU is 2.5 times as long."""
-    said = found(
-        {"data": 0.3},
-        {WORKERS_QUEUE: 0.6},
-        usual={WORKERS_QUEUE: peers_wait},
-        states=at("data", pipe=1.0),
-        workers=at("data", cpu_queue=0.6, sleep=0.4),
-    )
-
-    assert said.cause == cause
-
-
 @pytest.mark.parametrize(("own", "share"), [(0.4, 0.70), (1.0, 0.995), (7.0, 0.995)])
 def test_workers_without_cpus_take_as_much_longer(own: float, share: float) -> None:
     """A third of the time that its peers have a CPU is missing; more than all cannot be."""

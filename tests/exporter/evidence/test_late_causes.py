@@ -35,15 +35,6 @@ BUSY = cause(sentence="busy")
 NOT_KNOWN = cause(UNKNOWN, "", sentence="not known")
 
 
-def test_rank_without_evidence_has_no_cause() -> None:
-    """Nothing is told of a rank that is not late, or of which nothing has been read."""
-    teller = Teller()
-
-    assert teller.causes.of(*RANK) is None
-    assert teller.at(0.0, None) == ""
-    assert teller.causes.all() == {}
-
-
 @pytest.mark.parametrize(
     ("rounds", "told"),
     [
@@ -90,16 +81,6 @@ def test_unknown_is_told_with_ten_seconds_of_evidence() -> None:
     assert Teller().at(0.0, HOT, known=0.0) == "hot"
     assert teller.at(0.0, NOT_KNOWN, known=9.9) == ""
     assert teller.at(0.1, NOT_KNOWN, known=10.0) == "not known"
-
-
-def test_rank_that_is_not_late_any_more_is_forgotten() -> None:
-    """When it is late again, that is another incident."""
-    teller = Teller()
-    teller.at(0.0, BUSY)
-    teller.causes.keep({("llama", 3)})
-
-    assert teller.causes.of(*RANK) is None
-    assert teller.at(1.0, HOT) == "hot"
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,13 @@
-"""The mean of a figure over any window of the last half hour; how counters grow; quantiles."""
+"""The mean of a figure over any window of the last half hour, in bounded memory; growth and quantiles."""
 
 import math
 from collections.abc import Iterable, Mapping
 
 import pytest
 
-from exporter.causes.model import Quantiles
 from exporter.evidence.growth import Growth
-from exporter.evidence.peers import peers_of, quantiles_of
+from exporter.evidence.peers import quantiles_of
 from exporter.evidence.ring import DEPTH_SECONDS, MOST_FIGURES, Increment, Ring
-from tests.exporter.snapshots import snapshot
 
 RANK = ("llama", 2)
 
@@ -142,18 +140,6 @@ def test_each_of_several_counters_grows_by_itself() -> None:
     assert grown.of_each("other", {"4": 9.0}) == {}
     assert grown.of_each("links", {"5": 2.0}) == {"5": 2.0}
     assert grown.of_each("links", {"4": 900.0}) == {}
-
-
-def test_peers_are_those_of_the_join_and_else_of_the_node() -> None:
-    """The whole job says more than the few ranks here; without either nothing is made up."""
-    late = snapshot(peer_figures={"sm_clock_hertz": [1.0, 2.0, 3.0]})
-    here = [{"sm_clock_hertz": 9.0, "gc_ratio": 0.5}]
-
-    assert peers_of(snapshot(), []) == {}
-    assert peers_of(late, here) == {
-        "sm_clock_hertz": Quantiles(1.0, 2.0, 3.0),
-        "gc_ratio": Quantiles(0.5, 0.5, 0.5),
-    }
 
 
 def test_quantiles_are_the_thirds_and_the_middle() -> None:

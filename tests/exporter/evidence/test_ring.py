@@ -1,4 +1,4 @@
-"""The mean of a figure over any window of the last half hour, in bounded memory; growth and quantiles."""
+"""The mean of a figure over a window of the last half hour, in bounded memory; also quantiles."""
 
 import math
 from collections.abc import Iterable, Mapping

@@ -22,7 +22,7 @@ from exporter.ingest.token_file import TokenFile
 from exporter.listeners.connection import Bounds
 from exporter.listeners.handshakes import Handshakes
 from exporter.listeners.listener import Listener
-from exporter.live.node import Node
+from exporter.live.node import PageNode
 from exporter.live.page import LiveView
 from exporter.log.configure import PLAIN
 from exporter.nccl_inspector.watch import InspectorWatch
@@ -115,7 +115,7 @@ class Exporter:
         )
         self._scrape = Scrape(makers=makers(sources), shown=Shown(settings.series_detail))
         join = RankJoin(self._nvml, self._watch.processes, self._store)
-        node = Node(name, settings.grafana_url or None, join)
+        node = PageNode(name, settings.grafana_url or None, join)
         self.live = LiveView(self._jobs, self._gpus_visible, node, causes.of)
         self._workers = WorkerStates(Path(settings.path_procfs))
         sampler = Sampler(

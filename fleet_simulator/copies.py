@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
-from exporter.scrape.exposition import Wanted, packed
+from exporter.scrape.exposition import ScrapeRequest, packed
 from fleet_simulator.node import SimulatedNode
 
 # Of a job, so many usual nodes have readings of their own, which the others repeat.
@@ -23,9 +23,9 @@ class Copies:
         self._now = now
         names = "|".join(re.escape(name) for name in original.names)
         self._named = re.compile(rf"(?<=[{{,])({names})")
-        self._rendered: dict[Wanted, tuple[float, list[str]]] = {}
+        self._rendered: dict[ScrapeRequest, tuple[float, list[str]]] = {}
 
-    async def page(self, node: SimulatedNode, wanted: Wanted) -> bytes:
+    async def page(self, node: SimulatedNode, wanted: ScrapeRequest) -> bytes:
         """Return the page of *node*, which has as many ranks as the original."""
         pieces = list(await self._pieces(replace(wanted, seconds=None, compressed=False)))
         renamed = dict(zip(self._original.names, node.names, strict=True))
@@ -33,7 +33,7 @@ class Copies:
         pieces[1::2] = [renamed[name] for name in pieces[1::2]]
         return packed("".join(pieces).encode(), wanted)
 
-    async def _pieces(self, wanted: Wanted) -> list[str]:
+    async def _pieces(self, wanted: ScrapeRequest) -> list[str]:
         now = self._now()
         if wanted in self._rendered:
             rendered, pieces = self._rendered[wanted]

@@ -15,7 +15,7 @@ from exporter.evidence.late_causes import LateCauses
 from exporter.evidence.sampler import Sampler
 from exporter.evidence.service import EvidenceService
 from exporter.ingest.app import IngestCounts
-from exporter.live.node import Node
+from exporter.live.node import PageNode
 from exporter.live.page import LiveView
 from exporter.nvml.expected import ExpectedGpus
 from exporter.processes.rank_gpus import RankJoin
@@ -23,7 +23,7 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.levels import Shown
-from exporter.scrape.sampling import Sample, Scrape, Source
+from exporter.scrape.sampling import CollectorRun, Scrape, Source
 from exporter.settings import Settings
 from exporter.web.app import web_app
 from fleet_simulator.faults.fault import Scope, Silence
@@ -88,7 +88,7 @@ class SimulatedNode:
         scrape = _Scrape(makers(self._sources()), self._reading_here, self._now, Shown(detail))
         self.exposition = Exposition(scrape)
         join = RankJoin(self._nvml, lambda: self._found, self._store)
-        page = Node(self.name, join=join)
+        page = PageNode(self.name, gpu_ranks=join)
         self._live = LiveView(self._jobs, lambda: plan.gpus, page, self._causes.of)
         self._evidence = self._service(scrape) if self._is_read else None
         for at in past:
@@ -225,7 +225,7 @@ class _Scrape(Scrape):
     ) -> None:
         super().__init__(makers=makers, clock=clock, shown=shown)
         self._around = around
-        self._known: dict[str, Sample] = {}
+        self._known: dict[str, CollectorRun] = {}
 
     def collect(
         self, names: Collection[str] | None = None, deadline: float | None = None
@@ -234,12 +234,12 @@ class _Scrape(Scrape):
         with self._around():
             yield from super().collect(names, deadline)
 
-    def latest(self, name: str) -> Sample | None:
+    def latest(self, name: str) -> CollectorRun | None:
         """Return a sample of the collector *name* as of now, None without it."""
         found = [source for source in self._sources if source.collector.name == name]
         return self._to_show(found[0]) if found else None
 
-    def _to_show(self, source: Source) -> Sample | None:
+    def _to_show(self, source: Source) -> CollectorRun | None:
         # As often as in the background: some collectors say what has changed since.
         name, interval = source.collector.name, source.collector.interval_seconds
         known = self._known.get(name)

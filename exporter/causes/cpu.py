@@ -6,7 +6,7 @@ from typing import Final
 from exporter.causes.case import Case
 from exporter.causes.cpu_time import CLEARLY, LEAST_QUEUE, RUN_QUEUE, lacks_cpu
 from exporter.causes.model import CPU_QUEUE, GPU, PIPE, RUNNING
-from exporter.causes.row import LOADING, ON_GPU, Kind, Row
+from exporter.causes.row import LOADING, ON_GPU, CauseRow, Certainty
 from exporter.causes.shares import has_less, has_more, slower, waits
 from exporter.causes.tokens import ON_CPU, worker
 
@@ -27,7 +27,7 @@ HEAT: Final = 0.1
 NUMA_MISSES: Final = 10_000.0
 
 
-def _workers_run_queue(row: Row, case: Case) -> float:
+def _workers_run_queue(row: CauseRow, case: Case) -> float:
     """Return how much less its workers' batches would delay it with the CPUs of its peers'.
 
     The figure is the share of the time that they want a CPU in which they have none.
@@ -40,10 +40,10 @@ def _workers_run_queue(row: Row, case: Case) -> float:
 
 
 ROWS: Final = (
-    Row(
+    CauseRow(
         cause=CPU,
         detail="throttled",
-        kind=Kind.REASON,
+        certainty=Certainty.REASON,
         figure="cpu_quota_throttled_ratio",
         states=ON_CPU,
         share=waits(LEAST_THROTTLED),
@@ -51,20 +51,20 @@ ROWS: Final = (
         says="its CPU quota is used up in {own} of its periods[, its peers' in {peers}]",
         first_action="raise the CPU limit of its pod or job: `cat /proc/PID/cgroup` on NODE",
     ),
-    Row(
+    CauseRow(
         cause=CPU,
         detail="run_queue",
-        kind=Kind.AMOUNT,
+        certainty=Certainty.AMOUNT,
         figure=RUN_QUEUE,
         states=frozenset({CPU_QUEUE}),
         share=lacks_cpu,
         says="its main thread waits for a CPU {own} of the time[, its peers' {peers}]",
         first_action="see what else runs on NODE with `top -H`; `taskset -acp PID` says where",
     ),
-    Row(
+    CauseRow(
         cause=CPU,
         detail="workers_run_queue",
-        kind=Kind.AMOUNT,
+        certainty=Certainty.AMOUNT,
         figure="workers_run_queue_ratio",
         stages=LOADING,
         states=frozenset({PIPE, worker(CPU_QUEUE)}),
@@ -73,10 +73,10 @@ ROWS: Final = (
         "[, its peers' {peers}]",
         first_action="see what else runs on NODE with `top -H`; `pgrep -P PID` lists the workers",
     ),
-    Row(
+    CauseRow(
         cause=CPU,
         detail="numa",
-        kind=Kind.FACT,
+        certainty=Certainty.FACT,
         figure="cpus_near_gpu_ratio",
         stages=ON_GPU,
         states=frozenset({RUNNING, CPU_QUEUE, GPU}),
@@ -87,7 +87,7 @@ ROWS: Final = (
     ),
 )
 
-_of_node = partial(Row, cause=CPU, kind=Kind.NODE, states=ON_CPU, healthy=0.0)
+_of_node = partial(CauseRow, cause=CPU, certainty=Certainty.NODE, states=ON_CPU, healthy=0.0)
 # Of its node: the more one of them explains the others, the earlier.
 OF_NODE: Final = (
     _of_node(

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from exporter.causes.case import Case
 from exporter.causes.excess import STEP
 from exporter.causes.model import CPU_QUEUE, RUNNING
-from exporter.causes.row import EVERY, Row
+from exporter.causes.row import OWN_STAGES, CauseRow
 from exporter.causes.shares import work
 
 RUNS: Final = "main_running_ratio"
@@ -49,7 +49,7 @@ def _seconds(figure: Callable[[str], float | None], stages: Mapping[str, float])
     return Thread(runs * step, sum(stages.values()) - (runs + waits) * step)
 
 
-def is_blocked(row: Row, case: Case) -> float:
+def is_blocked(row: CauseRow, case: Case) -> float:
     """Return how much of the excess the row's states are, in which a thread has no use for a CPU.
 
     At most the time for which it is blocked longer than its peers.
@@ -60,7 +60,7 @@ def is_blocked(row: Row, case: Case) -> float:
     return case.share(min(case.spent(row.stages, row.states), more.blocked))
 
 
-def runs_longer(row: Row, case: Case) -> float:
+def runs_longer(row: CauseRow, case: Case) -> float:
     """Return how much of the excess its thread runs beyond what its peers' threads run.
 
     With the time that it then waits for a CPU, as far as they would wait as long.
@@ -82,7 +82,7 @@ def usual_wait(case: Case) -> float:
     return waits / runs if waits and runs and waits >= LEAST_QUEUE else 0.0
 
 
-def lacks_cpu(_: Row, case: Case) -> float:
+def lacks_cpu(_: CauseRow, case: Case) -> float:
     """Return the part of the excess in which it waits for a CPU and its peers would not.
 
     Where CPUs are short for all, who runs more also waits more: that is not why it is late.
@@ -91,5 +91,5 @@ def lacks_cpu(_: Row, case: Case) -> float:
     if own is None or peers is None or own - peers < LEAST_QUEUE or own < CLEARLY * peers:
         return 0.0
     peers = max(peers, (case.own(RUNS) or 0.0) * usual_wait(case))
-    room = case.room(EVERY, frozenset({CPU_QUEUE}))
+    room = case.room(OWN_STAGES, frozenset({CPU_QUEUE}))
     return case.share(min(room, (own - peers) * case.excess.step))

@@ -4,7 +4,7 @@ from functools import partial
 from typing import Final
 
 from exporter.causes.model import BLOCKED, GPU, RUNNING
-from exporter.causes.row import ON_GPU, Kind, Row
+from exporter.causes.row import ON_GPU, CauseRow, Certainty
 from exporter.causes.shares import has_less, has_more, slower, unless
 
 SLOW_DEVICE: Final = "slow_device"
@@ -22,9 +22,9 @@ SLOWER_LINK: Final = 0.9
 FEWER_LINKS: Final = 0.99
 
 _of_gpu = partial(
-    Row,
+    CauseRow,
     cause=SLOW_DEVICE,
-    kind=Kind.FACT,
+    certainty=Certainty.FACT,
     stages=ON_GPU,
     states=WAITS_FOR_GPU,
     healthy=0.0,
@@ -32,7 +32,7 @@ _of_gpu = partial(
 ROWS: Final = (
     _of_gpu(
         detail="pstate",
-        kind=Kind.REASON,
+        certainty=Certainty.REASON,
         figure="memory_clock_hertz",
         share=slower(LOWER_CLOCK),
         lowers=True,
@@ -41,7 +41,7 @@ ROWS: Final = (
     ),
     _of_gpu(
         detail="clocks",
-        kind=Kind.AMOUNT,
+        certainty=Certainty.AMOUNT,
         figure="sm_clock_hertz",
         share=slower(LOWER_CLOCK),
         lowers=True,

@@ -7,7 +7,7 @@ from typing import Final
 from exporter.causes import cpu, device, input, network, units, work
 from exporter.causes.case import Case, case_of
 from exporter.causes.model import UNKNOWN, Cause, Evidence, Guess, Lateness, Peers
-from exporter.causes.row import Kind, Row
+from exporter.causes.row import CauseRow, Certainty
 from rank_probe.judge.verdict import NODE
 
 # With less than half of the excess, the rest would be the cause.
@@ -19,7 +19,7 @@ WORTH_A_WORD: Final = 0.1
 AS_MUCH: Final = 0.8
 MOST_GUESSES: Final = 2
 
-# Those of the same kind that account for as much: the first is told.
+# Of those that are as certain and account for as much, the first is told.
 ROWS: Final = (
     *work.MORE,
     *device.ROWS,
@@ -33,10 +33,10 @@ ROWS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """A row that accounts for a *share* of the excess; *kind* is how it is known here."""
+    """A row that accounts for a *share* of the excess; *certainty* is how it is known here."""
 
-    row: Row
-    kind: Kind
+    row: CauseRow
+    certainty: Certainty
     share: float
 
     @property
@@ -71,32 +71,32 @@ def explain(late: Lateness, evidence: Evidence, peers: Peers | None) -> Cause | 
     )
 
 
-def _found(row: Row, case: Case) -> _Found | None:
+def _found(row: CauseRow, case: Case) -> _Found | None:
     share = row.share(row, case)
     if share <= 0:
         return None
     if row.proof:
         proven = case.share(case.spent(row.stages, row.proof))
         if proven >= ENOUGH:
-            return _Found(row, Kind.REASON, proven)
+            return _Found(row, Certainty.REASON, proven)
     # Other ranks of the node have the same and are not late.
-    if row.kind is Kind.NODE and case.late.kind != NODE and not case.late.is_alone:
+    if row.certainty is Certainty.NODE and case.late.kind != NODE and not case.late.is_alone:
         return None
-    return _Found(row, row.kind, share)
+    return _Found(row, row.certainty, share)
 
 
 def _best(found: Iterable[_Found]) -> _Found | None:
     """Return the best of those that account for half: what was measured, then what may be."""
     enough = [each for each in found if each.share >= ENOUGH]
-    measured = [each for each in enough if each.kind <= Kind.AMOUNT]
+    measured = [each for each in enough if each.certainty <= Certainty.AMOUNT]
     most = max((each.share for each in measured), default=0.0)
     candidates = [each for each in measured if each.share >= AS_MUCH * most] or enough
-    return min(candidates, key=lambda each: (each.kind, -round(each.share, 2)), default=None)
+    return min(candidates, key=lambda each: (each.certainty, -round(each.share, 2)), default=None)
 
 
 def _guesses(found: Iterable[_Found], case: Case) -> tuple[Guess, ...]:
     told: dict[tuple[str, str], _Found] = {}
-    for each in sorted(found, key=lambda each: (-round(each.share, 2), each.kind)):
+    for each in sorted(found, key=lambda each: (-round(each.share, 2), each.certainty)):
         if each.share >= WORTH_A_WORD:
             told.setdefault(each.name, each)
     return tuple(

@@ -5,7 +5,7 @@ from typing import Final
 
 from exporter.causes.case import Case
 from exporter.causes.model import BLOCKED, CPU_QUEUE, GPU, LOCK, PIPE, RUNNING, SLEEP, SOCKET
-from exporter.causes.row import EVERY, LOADING, Kind, Row
+from exporter.causes.row import LOADING, OWN_STAGES, CauseRow, Certainty
 from exporter.causes.shares import Share, has_more, is_in_state, waits, work
 from exporter.causes.tokens import (
     LOCAL,
@@ -24,7 +24,7 @@ INPUT: Final = "input"
 STORAGE: Final = "storage"
 # Without having seen its thread wait for a disk, only these are suspected to use one.
 ON_FILES: Final = ("other", "checkpoint", "eval")
-NOT_LOADING: Final = tuple(stage for stage in EVERY if stage not in LOADING)
+NOT_LOADING: Final = tuple(stage for stage in OWN_STAGES if stage not in LOADING)
 # Logs and checkpoints stay below a fifth of a slow disk's rate.
 READ_BYTES: Final = 20e6
 # A fault takes 0.1 to 1 ms: a hundred take a hundredth to a tenth of the time.
@@ -44,6 +44,8 @@ DISK_BUSIER: Final = 0.25
 # Flash and file servers need less than 5 ms.
 OPERATION_SECONDS: Final = 0.02
 _WORKS: Final = frozenset({worker(RUNNING), worker(CPU_QUEUE)})
+# A wait of which it is not known what for.
+_NOT_SEEN: Final = frozenset({BLOCKED, worker(BLOCKED), PIPE})
 _ON_DISK: Final = frozenset(map(on, STORAGES))
 # Who reads more than its peers and was seen to wait for it is late because of that.
 _READS: Final = _ON_DISK | frozenset(map(worker, _ON_DISK))
@@ -52,7 +54,7 @@ _READS: Final = _ON_DISK | frozenset(map(worker, _ON_DISK))
 def _for_storage(storage: str, share: Share) -> Share:
     """As *share*, if what the figure is of is on that kind of *storage*."""
 
-    def on_it(row: Row, case: Case) -> float:
+    def on_it(row: CauseRow, case: Case) -> float:
         found = storage_of(case.facts.get(row.figure, ""))
         found = OTHER_MOUNT if found == NOT_KNOWN else found
         return share(row, case) if found == storage else 0.0
@@ -60,7 +62,7 @@ def _for_storage(storage: str, share: Share) -> Share:
     return on_it
 
 
-def _worked(row: Row, case: Case) -> float:
+def _worked(row: CauseRow, case: Case) -> float:
     """Return the time for which it waits for workers that work."""
     waits = min(max(case.lower("workers_run_queue_ratio") or 0.0, 0.0), 0.99)
     part = work(case, row, worker(RUNNING), worker(CPU_QUEUE), waits / (1 - waits))
@@ -68,10 +70,10 @@ def _worked(row: Row, case: Case) -> float:
 
 
 LOADER: Final = (
-    Row(
+    CauseRow(
         cause=INPUT,
         detail="decoder",
-        kind=Kind.FACT,
+        certainty=Certainty.FACT,
         figure="gpu_decoder_ratio",
         stages=LOADING,
         states=frozenset({RUNNING, GPU, BLOCKED, LOCK}),
@@ -79,10 +81,10 @@ LOADER: Final = (
         says="its GPU's decoder is busy {own} of the time[, its peers' {peers}]",
         first_action="`nvidia-smi dmon -i UUID -s u -c 5` on NODE: are `dec` and `jpg` near 100?",
     ),
-    Row(
+    CauseRow(
         cause=INPUT,
         detail="reads",
-        kind=Kind.FACT,
+        certainty=Certainty.FACT,
         figure="read_bytes_per_second",
         stages=LOADING,
         states=ON_STORAGE,
@@ -91,10 +93,10 @@ LOADER: Final = (
         says="it reads {own} from storage[, its peers {peers}]",
         first_action="`iostat -x 1` on NODE; are its files in the page cache of its peers only?",
     ),
-    Row(
+    CauseRow(
         cause=INPUT,
         detail="reads",
-        kind=Kind.FACT,
+        certainty=Certainty.FACT,
         figure="major_faults_per_second",
         stages=LOADING,
         states=ON_STORAGE,
@@ -103,10 +105,10 @@ LOADER: Final = (
         says="its major page fault rate is {own}[, its peers' {peers}]",
         first_action="`iostat -x 1` on NODE; has its cgroup too little memory for its files?",
     ),
-    Row(
+    CauseRow(
         cause=INPUT,
         detail="reads",
-        kind=Kind.AMOUNT,
+        certainty=Certainty.AMOUNT,
         figure="io_waiting_ratio",
         stages=LOADING,
         states=ON_STORAGE,
@@ -114,10 +116,10 @@ LOADER: Final = (
         says="its processes wait for storage {own} of the time[, its peers' {peers}]",
         first_action="`iostat -x 1` on NODE shows a slow disk, `iotop` what uses it",
     ),
-    Row(
+    CauseRow(
         cause=INPUT,
         detail="workers",
-        kind=Kind.FACT,
+        certainty=Certainty.FACT,
         figure="saturated_workers",
         stages=LOADING,
         states=frozenset({PIPE, BLOCKED, *_WORKS}),
@@ -133,13 +135,13 @@ def _worker(
     detail: str,
     states: frozenset[str],
     does: str,
-    kind: Kind = Kind.AMOUNT,
+    certainty: Certainty = Certainty.AMOUNT,
     share: Share = is_in_state,
-) -> Row:
-    return Row(
+) -> CauseRow:
+    return CauseRow(
         cause=INPUT,
         detail=detail,
-        kind=kind,
+        certainty=certainty,
         stages=LOADING,
         states=states,
         share=share,
@@ -155,12 +157,12 @@ WORKERS: Final = (
     _worker("worker_pipe", frozenset({worker(PIPE)}), "wait for a pipe[ in `{place}`]"),
     _worker("worker_disk", frozenset({worker(on(NOT_KNOWN))}), "wait for storage[ in `{place}`]"),
     _worker("worker_blocked", frozenset({worker(BLOCKED)}), "are blocked[ in `{place}`]"),
-    _worker("workers", _WORKS, "are busy[ in `{place}`]", Kind.GUESS, _worked),
+    _worker("workers", _WORKS, "are busy[ in `{place}`]", Certainty.GUESS, _worked),
     # What they do is not known.
-    Row(
+    CauseRow(
         cause=INPUT,
         detail="workers",
-        kind=Kind.GUESS,
+        certainty=Certainty.GUESS,
         stages=LOADING,
         states=frozenset({PIPE}),
         share=is_in_state,
@@ -170,7 +172,9 @@ WORKERS: Final = (
 )
 
 
-def _storages(cause: str, stages: tuple[str, ...], suspected: tuple[str, ...]) -> Iterator[Row]:
+def _storages(
+    cause: str, stages: tuple[str, ...], suspected: tuple[str, ...]
+) -> Iterator[CauseRow]:
     """Yield what a thread waits for in *stages*, and a slow storage of the node in *suspected*."""
     look = {
         NFS: "`nfsiostat 1` on NODE and on a node that is not late; `nfsstat -m` for its options",
@@ -180,13 +184,13 @@ def _storages(cause: str, stages: tuple[str, ...], suspected: tuple[str, ...]) -
         NOT_KNOWN: "`iostat -x 1` on NODE shows a slow disk, `iotop` what uses it",
     }
     for storage in (NFS, LUSTRE, OTHER_MOUNT):
-        yield Row(
+        yield CauseRow(
             cause=cause,
             detail=storage,
-            kind=Kind.NODE,
+            certainty=Certainty.NODE,
             figure="node_mount_operation_seconds",
             stages=suspected,
-            states=_seen(storage) | _elsewhere_unknown(),
+            states=_seen(storage) | _NOT_SEEN,
             proof=_seen(storage),
             share=_for_storage(storage, has_more(OPERATION_SECONDS)),
             says="an operation on a file system[, `{fact}`,] takes {own}"
@@ -205,22 +209,22 @@ def _storages(cause: str, stages: tuple[str, ...], suspected: tuple[str, ...]) -
             "a read from a disk of its node[, {fact},] takes {own}[, on its peers' nodes {peers}]",
         ),
     ):
-        yield Row(
+        yield CauseRow(
             cause=cause,
             detail=LOCAL,
-            kind=Kind.NODE,
+            certainty=Certainty.NODE,
             figure=figure,
             stages=suspected,
-            states=_seen(LOCAL) | _elsewhere_unknown(),
+            states=_seen(LOCAL) | _NOT_SEEN,
             proof=_seen(LOCAL),
             share=share,
             says=says,
             first_action=look[LOCAL],
         )
-    yield Row(
+    yield CauseRow(
         cause=cause,
         detail=NOT_KNOWN,
-        kind=Kind.NODE,
+        certainty=Certainty.NODE,
         figure="node_io_waiting_ratio",
         stages=suspected,
         states=ON_STORAGE,
@@ -233,10 +237,10 @@ def _storages(cause: str, stages: tuple[str, ...], suspected: tuple[str, ...]) -
         tokens = {on(storage)}
         # Of a worker whose disk is not known, WORKERS says more.
         tokens |= {worker(on(storage))} if known else set()
-        yield Row(
+        yield CauseRow(
             cause=cause,
             detail=storage,
-            kind=Kind.AMOUNT,
+            certainty=Certainty.AMOUNT,
             stages=stages,
             states=frozenset(tokens),
             share=is_in_state,
@@ -251,10 +255,6 @@ def _seen(storage: str) -> frozenset[str]:
     """Return a wait for this *storage*, or for one that is not known."""
     tokens = (on(storage), on(NOT_KNOWN))
     return frozenset({*tokens, *map(worker, tokens)})
-
-
-def _elsewhere_unknown() -> frozenset[str]:
-    return frozenset({BLOCKED, worker(BLOCKED), PIPE})
 
 
 STORAGE_ROWS: Final = (

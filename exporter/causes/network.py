@@ -4,7 +4,7 @@ from functools import partial
 from typing import Final
 
 from exporter.causes.model import BLOCKED, GPU, SOCKET
-from exporter.causes.row import Kind, Row
+from exporter.causes.row import CauseRow, Certainty
 from exporter.causes.shares import has_less, has_more
 from exporter.causes.tokens import LUSTRE, NFS, NOT_KNOWN, OTHER_MOUNT, both, on, worker
 
@@ -21,9 +21,9 @@ WAITING: Final = 0.1
 WAITS: Final = both(SOCKET, BLOCKED, GPU, on(NFS), on(LUSTRE), on(OTHER_MOUNT), on(NOT_KNOWN))
 
 _of_node = partial(
-    Row,
+    CauseRow,
     cause=NETWORK,
-    kind=Kind.NODE,
+    certainty=Certainty.NODE,
     states=WAITS,
     proof=frozenset({SOCKET, worker(SOCKET)}),
     healthy=0.0,

@@ -12,7 +12,7 @@ from exporter.causes.excess import stage_figure
 from exporter.causes.tokens import ANY
 from rank_probe.wire.stages import STAGES, SYNC
 
-EVERY: Final = tuple(stage for stage in STAGES if stage != STAGES[SYNC])
+OWN_STAGES: Final = tuple(stage for stage in STAGES if stage != STAGES[SYNC])
 ON_GPU: Final = ("h2d", "forward", "backward", "compute", "optimizer")
 LOADING: Final = ("data",)
 TEMPERATURE: Final = "gpu_temperature_celsius"
@@ -22,7 +22,7 @@ _OPTIONAL: Final = re.compile(r"\[([^\[\]]*)\]")
 _NAMED: Final = re.compile(r"{(\w+)}")
 
 
-class Kind(IntEnum):
+class Certainty(IntEnum):
     """How a cause is known, the surest first: it decides between causes that explain as much.
 
     WORK: it was measured that the rank does more, which also heats, fills queues and takes time.
@@ -41,7 +41,7 @@ class Kind(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class CauseRow:
     """A cause that can delay the *stages*, known by *figure* or, without one, by *states*.
 
     *share* returns how much of the excess it accounts for, 0 to 1. While it delays a thread, that
@@ -55,12 +55,12 @@ class Row:
 
     cause: str
     detail: str = ""
-    kind: Kind
+    certainty: Certainty
     figure: str = ""
-    stages: tuple[str, ...] = EVERY
+    stages: tuple[str, ...] = OWN_STAGES
     states: frozenset[str] = ANY
     proof: frozenset[str] = frozenset()
-    share: Callable[["Row", Case], float]
+    share: Callable[["CauseRow", Case], float]
     says: str
     first_action: str
     healthy: float | None = None
@@ -90,7 +90,7 @@ class Row:
         return case.lower(figure, self.healthy)
 
 
-def _values(row: Row, case: Case) -> Mapping[str, str | None]:
+def _values(row: CauseRow, case: Case) -> Mapping[str, str | None]:
     figure, hot = row.about(case), case.own(TEMPERATURE)
     own, peers = case.own(figure), row.peers_value(case)
     texts: tuple[str | None, str | None] = (None, None)

@@ -4,7 +4,7 @@ from typing import Final
 
 from exporter.causes.cpu_time import is_blocked, runs_longer
 from exporter.causes.model import BLOCKED, CPU_QUEUE, GPU, LOCK, PIPE, RUNNING, SLEEP, SOCKET
-from exporter.causes.row import EVERY, LOADING, Kind, Row
+from exporter.causes.row import LOADING, OWN_STAGES, CauseRow, Certainty
 from exporter.causes.shares import (
     has_stage_alone,
     is_in_state,
@@ -24,47 +24,47 @@ MORE_WORK: Final = 0.02
 LEAST_GC: Final = 0.01
 
 MORE: Final = (
-    Row(
+    CauseRow(
         cause=EXTRA_DUTIES,
         detail="checkpoint",
-        kind=Kind.WORK,
+        certainty=Certainty.WORK,
         stages=("checkpoint",),
         share=has_stage_alone,
         healthy=0.0,
         says="it spends {own} a step writing checkpoints, its peers none",
         first_action="`py-spy dump --pid PID` on NODE; then `df -h` and `iostat -x 1`",
     ),
-    Row(
+    CauseRow(
         cause=EXTRA_DUTIES,
         detail="eval",
-        kind=Kind.WORK,
+        certainty=Certainty.WORK,
         stages=("eval",),
         share=has_stage_alone,
         healthy=0.0,
         says="it spends {own} a step evaluating, its peers none",
         first_action="`py-spy dump --pid PID` on NODE",
     ),
-    Row(
+    CauseRow(
         cause="gc",
-        kind=Kind.WORK,
+        certainty=Certainty.WORK,
         figure="gc_ratio",
         share=waits(LEAST_GC),
         healthy=0.0,
         says="it spends {own} of the time collecting garbage[, its peers {peers}]",
         first_action="look for a growing cache with `py-spy dump --pid PID` on NODE",
     ),
-    Row(
+    CauseRow(
         cause="uneven_batches",
-        kind=Kind.WORK,
+        certainty=Certainty.WORK,
         figure="tokens_per_step",
         stages=PER_SAMPLE,
         share=more_work(MORE_WORK),
         says="it processes {own} tokens a step, its peers {peers}",
         first_action="print how long its samples are, and those of a peer",
     ),
-    Row(
+    CauseRow(
         cause="uneven_batches",
-        kind=Kind.WORK,
+        certainty=Certainty.WORK,
         figure="samples_per_step",
         stages=PER_SAMPLE,
         share=unless("tokens_per_step", more_work(MORE_WORK)),
@@ -74,11 +74,11 @@ MORE: Final = (
 )
 
 
-def _waits(detail: str, does: str, first: str, stages: tuple[str, ...] = EVERY) -> Row:
-    return Row(
+def _waits(detail: str, does: str, first: str, stages: tuple[str, ...] = OWN_STAGES) -> CauseRow:
+    return CauseRow(
         cause=CODE,
         detail=detail,
-        kind=Kind.AMOUNT,
+        certainty=Certainty.AMOUNT,
         stages=stages,
         states=frozenset({detail}),
         share=is_blocked,
@@ -97,30 +97,30 @@ CODE_ROWS: Final = (
         PIPE,
         "waits for another process",
         "`pstree -p PID` on NODE, then `py-spy dump` of its children",
-        tuple(stage for stage in EVERY if stage not in LOADING),
+        tuple(stage for stage in OWN_STAGES if stage not in LOADING),
     ),
-    Row(
+    CauseRow(
         cause=CODE,
         detail=BLOCKED,
-        kind=Kind.GUESS,
+        certainty=Certainty.GUESS,
         states=frozenset({BLOCKED}),
         share=is_in_state,
         says="it is blocked[ in `{place}`] for {time}",
         first_action="`cat /proc/PID/stack` and `py-spy dump --native --pid PID` on NODE",
     ),
-    Row(
+    CauseRow(
         cause=CODE,
         detail=RUNNING,
-        kind=Kind.GUESS,
+        certainty=Certainty.GUESS,
         states=frozenset({RUNNING, CPU_QUEUE}),
         share=runs_longer,
         says="it runs[ `{place}`] for {time}",
         first_action=_DUMP,
     ),
-    Row(
+    CauseRow(
         cause=CODE,
         detail=GPU,
-        kind=Kind.GUESS,
+        certainty=Certainty.GUESS,
         states=frozenset({GPU}),
         share=is_in_state_like_peers,
         says="it waits for its GPU[ in `{place}`] for {time}",

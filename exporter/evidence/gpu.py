@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from exporter.evidence.growth import Growth
-from exporter.evidence.ring import Reading
+from exporter.evidence.ring import Increment
 from exporter.nvml.sample import GpuSample
 
 HERTZ_PER_MEGAHERTZ: Final = 1e6
@@ -34,7 +34,7 @@ class GpuReadings:
         self._grown = Growth()
         self._errors_at_first: int | None = None
 
-    def read(self, gpu: GpuSample, seconds: float) -> list[Reading]:
+    def read(self, gpu: GpuSample, seconds: float) -> list[Increment]:
         """Return what *gpu* shows; the sample is of the time *seconds*, in Unix seconds."""
         if not gpu.up:
             self._grown = Growth()  # What it counts until it is back is not of the time after that.
@@ -47,11 +47,11 @@ class GpuReadings:
             return []
         return [
             *(
-                Reading(figure, level * since, since)
+                Increment(figure, level * since, since)
                 for figure, level in levels
                 if level is not None
             ),
-            *(Reading(figure, grown, since) for figure, grown in counts if grown is not None),
+            *(Increment(figure, grown, since) for figure, grown in counts if grown is not None),
         ]
 
     def _levels(self, gpu: GpuSample) -> Iterator[tuple[str, float | None]]:

@@ -18,7 +18,7 @@ PLACEHOLDER: Final = re.compile(r"\b(PID|WORKER_PID|GPU|UUID|NODE)\b")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class RankPlace:
     """Where a late rank runs; what is not known is empty.
 
     *pid* is that of its process here, *worker_pid* that of its loader's busiest worker.
@@ -39,7 +39,7 @@ class LateCause:
     *other* is one that has come up since *other_seconds* and is not told yet.
     """
 
-    place: Place
+    place: RankPlace
     cause: Cause
     told_seconds: float
     other: Cause | None = None
@@ -67,7 +67,7 @@ class LateCauses:
             del self._told[key]
 
     def take(
-        self, key: RankKey, found: Cause | None, place: Place, now: float, known_seconds: float
+        self, key: RankKey, found: Cause | None, place: RankPlace, now: float, known_seconds: float
     ) -> None:
         """Take in what was *found* for a late rank with evidence of so many seconds."""
         if found is None or (found.cause == UNKNOWN and known_seconds < UNKNOWN_AFTER_SECONDS):
@@ -101,7 +101,7 @@ def _has_lasted(told: LateCause, found: Cause, now: float) -> bool:
     return now - told.other_seconds >= held
 
 
-def _filled(action: str, place: Place) -> str:
+def _filled(action: str, place: RankPlace) -> str:
     known = {
         "PID": place.pid,
         "WORKER_PID": place.worker_pid,

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
 from exporter.evidence.growth import Growth
-from exporter.evidence.ring import Reading
-from exporter.scrape.sampling import Sample
+from exporter.evidence.ring import Increment
+from exporter.scrape.sampling import CollectorRun
 
 # Returns the latest sample of the collector of that name; None if there is none.
-Latest = Callable[[str], Sample | None]
+Latest = Callable[[str], CollectorRun | None]
 
 # A value and its labels, by the name of the series.
 Series = Mapping[str, Sequence[tuple[Mapping[str, str], float]]]
@@ -71,7 +71,7 @@ LINK: Final = "node_network_link_bytes_per_second"
 class _Shown:
     """What a collector shows now, and how much it has *grown* since it was read before."""
 
-    def __init__(self, sample: Sample, grown: Growth) -> None:
+    def __init__(self, sample: CollectorRun, grown: Growth) -> None:
         self.series = _series(sample)
         self._grown = grown
 
@@ -95,7 +95,7 @@ class NodeReadings:
         self._active: set[str] = set()
         self.facts: dict[str, str] = {}
 
-    def read(self) -> Iterator[Reading]:
+    def read(self) -> Iterator[Increment]:
         """Yield what is new."""
         for name in COLLECTORS:
             sample = self._latest(name)
@@ -112,36 +112,36 @@ class NodeReadings:
                 self.facts |= _facts(shown.series)
                 yield from found
 
-    def _read(self, name: str, shown: _Shown, since: float) -> Iterator[Reading]:
+    def _read(self, name: str, shown: _Shown, since: float) -> Iterator[Increment]:
         yield from _rates(shown, since)
         for figure, (amount, weight) in QUOTIENTS.items():
             grown, per = shown.growth(amount), shown.growth(weight)
             if grown is not None and per:
-                yield Reading(figure, grown, per)
+                yield Increment(figure, grown, per)
         for _, hertz in shown.series.get("rankskew_node_cpu_clock_hertz", ()):
-            yield Reading("node_cpu_clock_hertz", hertz * since, since)
+            yield Increment("node_cpu_clock_hertz", hertz * since, since)
         if name == "node_network":
             yield from self._devices(shown, since)
         if name == "node_infiniband":
             yield from self._ports(shown, since)
 
-    def _devices(self, shown: _Shown, since: float) -> Iterator[Reading]:
+    def _devices(self, shown: _Shown, since: float) -> Iterator[Increment]:
         grown = [shown.growth(metric) for metric in DEVICE_ERRORS]
-        yield Reading(NETWORK_ERRORS, sum(each or 0.0 for each in grown), since)
+        yield Increment(NETWORK_ERRORS, sum(each or 0.0 for each in grown), since)
         if self._latest("node_infiniband") is None:
             yield from self._link(_most_used(shown.series), since)
 
-    def _link(self, speeds: Mapping[str, float], since: float) -> Iterator[Reading]:
+    def _link(self, speeds: Mapping[str, float], since: float) -> Iterator[Increment]:
         """Yield the slowest of these."""
         if speeds:
             slowest = min(speeds, key=lambda device: speeds[device])
             self.facts[LINK] = slowest
-            yield Reading(LINK, speeds[slowest] * since, since)
+            yield Increment(LINK, speeds[slowest] * since, since)
 
-    def _ports(self, shown: _Shown, since: float) -> Iterator[Reading]:
+    def _ports(self, shown: _Shown, since: float) -> Iterator[Increment]:
         errors = shown.growth(PORT_ERRORS)
         if errors is not None:  # Without weight: the time counts with the network devices.
-            yield Reading(NETWORK_ERRORS, errors, 0.0)
+            yield Increment(NETWORK_ERRORS, errors, 0.0)
         sent = shown.growth(PORT_SENT)
         waits = [
             bytes_each * grown
@@ -149,7 +149,7 @@ class NodeReadings:
             if (grown := shown.growth(metric)) is not None
         ]
         if sent and waits:
-            yield Reading("node_network_waiting_ratio", max(waits), sent)
+            yield Increment("node_network_waiting_ratio", max(waits), sent)
         rates = {
             f"{labels['device']} port {labels['port']}": rate
             for labels, rate in shown.series.get(PORT_RATE, ())
@@ -160,12 +160,12 @@ class NodeReadings:
         yield from self._link(used, since)
 
 
-def _rates(shown: _Shown, since: float) -> Iterator[Reading]:
+def _rates(shown: _Shown, since: float) -> Iterator[Increment]:
     for metric, figures in RATES.items():
         for value, figure in figures.items():
             grown = shown.growth(metric, value)
             if grown is not None:
-                yield Reading(figure, grown, since)
+                yield Increment(figure, grown, since)
 
 
 def _most_used(series: Series) -> dict[str, float]:
@@ -183,7 +183,7 @@ def _most_used(series: Series) -> dict[str, float]:
     return {} if most is None else {most: speeds[most]}
 
 
-def _series(sample: Sample) -> Series:
+def _series(sample: CollectorRun) -> Series:
     found: dict[str, list[tuple[Mapping[str, str], float]]] = {}
     for family in sample.families:
         for each in family.samples:

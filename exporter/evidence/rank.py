@@ -1,18 +1,15 @@
 """Figures of a rank: its steps, from its snapshots; its processes, from the host's counters."""
 
 from collections.abc import Iterator
-from typing import Final
 
+from exporter.causes.excess import STEP, stage_figure
+from exporter.causes.row import OWN_STAGES
 from exporter.evidence.growth import Growth
-from exporter.evidence.ring import Reading
+from exporter.evidence.ring import Increment
 from exporter.processes.host_watch import HostCost
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND
 from exporter.ranks.store import HeldRank
 from rank_probe.wire.snapshot import Snapshot
-from rank_probe.wire.stages import STAGES, SYNC
-
-OWN_STAGES: Final = tuple(stage for stage in STAGES if stage != STAGES[SYNC])
-STEP: Final = "step_seconds"
 
 
 class RankReadings:
@@ -21,23 +18,23 @@ class RankReadings:
     def __init__(self) -> None:
         self._grown = Growth()
 
-    def read_steps(self, held: HeldRank) -> Iterator[Reading]:
+    def read_steps(self, held: HeldRank) -> Iterator[Increment]:
         """Yield what its newest snapshot says."""
         snapshot = held.snapshot
         since = self._grown.of("received", held.received_seconds)
         paused = self._grown.of("gc", snapshot.gc_pause_seconds)
         if since and paused is not None:
-            yield Reading("gc_ratio", paused, since)
+            yield Increment("gc_ratio", paused, since)
         steps = self._grown.of("steps", snapshot.steps)
         for figure, total in _of_steps(snapshot):
             # A stage that occurs for the first time began at zero.
             grown = self._grown.of(figure, total or 0.0)
             if steps and total is not None and grown is not None:
-                yield Reading(figure, grown, steps)
+                yield Increment(figure, grown, steps)
 
     def read_host(
         self, cost: HostCost, seconds: float, near_gpu: float | None = None
-    ) -> Iterator[Reading]:
+    ) -> Iterator[Increment]:
         """Yield what its processes used, as looked up at the time *seconds*.
 
         *near_gpu* is the share of its CPUs that are near its GPU.
@@ -45,14 +42,14 @@ class RankReadings:
         since = self._grown.of("looked", seconds)
         for figure, amount, weight in self._costs(cost, since):
             if amount is not None and weight:
-                yield Reading(figure, amount, weight)
+                yield Increment(figure, amount, weight)
         levels = {
             "saturated_workers": cost.used.saturated_workers,
             "cpus_near_gpu_ratio": near_gpu,
         }
         for figure, level in levels.items():
             if since and level is not None:
-                yield Reading(figure, level * since, since)
+                yield Increment(figure, level * since, since)
 
     def _costs(
         self, cost: HostCost, since: float | None
@@ -82,7 +79,7 @@ def _of_steps(snapshot: Snapshot) -> Iterator[tuple[str, float | None]]:
     for stage in OWN_STAGES:
         # Or quantiles would be those of the few peers that have it.
         seconds = snapshot.stage_seconds.get(stage, 0.0) if snapshot.stage_seconds else None
-        yield f"{stage}_seconds", seconds
+        yield stage_figure(stage), seconds
 
 
 def _seconds(nanoseconds: float | None) -> float | None:

@@ -20,7 +20,7 @@ DEPTH_SECONDS: Final = 1800.0
 MOST_FIGURES: Final = 128
 
 
-class Reading(NamedTuple):
+class Increment(NamedTuple):
     """What a figure has grown by: an *amount*, for a *weight* of seconds, steps or whatever it is
     a mean over.
     """
@@ -41,12 +41,12 @@ class Ring:
         self._least = least or {}
         self._tracks: dict[Hashable, Track] = {}
 
-    def add(self, subject: Hashable, now: float, readings: Iterable[Reading]) -> None:
+    def add(self, subject: Hashable, now: float, increments: Iterable[Increment]) -> None:
         """Add what was read of *subject* since the last time."""
         track = self._tracks.get(subject)
         if track is None:
             track = self._tracks[subject] = Track()
-        track.add(now, readings)
+        track.add(now, increments)
 
     def keep(self, subjects: Collection[Hashable]) -> None:
         """Forget all others."""
@@ -74,9 +74,9 @@ class Track:
         self._samples: list[array[float]] = []
         self._coarse = 0  # So many of the first are a minute apart.
 
-    def add(self, now: float, readings: Iterable[Reading]) -> None:
-        """Add *readings*; the newest sample replaces the one before it while that is too near."""
-        for figure, amount, weight in readings:
+    def add(self, now: float, increments: Iterable[Increment]) -> None:
+        """Add *increments*; the newest sample replaces the one before it while that is too near."""
+        for figure, amount, weight in increments:
             column = self._column(figure)
             if column is not None and math.isfinite(amount) and math.isfinite(weight):
                 self._totals[column] += amount

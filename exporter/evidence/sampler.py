@@ -7,7 +7,7 @@ from exporter.evidence import gpu as gpu_facts
 from exporter.evidence.gpu import GpuReadings
 from exporter.evidence.node import Latest, NodeReadings
 from exporter.evidence.rank import RankReadings
-from exporter.evidence.ring import Reading, Ring
+from exporter.evidence.ring import Increment, Ring
 from exporter.nvml.sample import GpuSample, NvmlSource
 from exporter.processes.foreign import foreign
 from exporter.processes.host_watch import HostCost, HostWatch, to_follow
@@ -139,7 +139,7 @@ class Sampler:
             return 0.0, {}
         return look.seconds, {(who[0], int(who[2])): cost for who, cost in look.costs.items()}
 
-    def _others_on(self, gpu: GpuSample, rank: HeldRank) -> Iterator[Reading]:
+    def _others_on(self, gpu: GpuSample, rank: HeldRank) -> Iterator[Increment]:
         """Yield how many compute on the GPU of *rank* beside it, now."""
         try:
             processes = self._join.processes()
@@ -160,7 +160,7 @@ class Sampler:
             ]
         if names:
             self._foreign[_key(rank)] = ", ".join(names[:2])
-        yield Reading(FOREIGN, len(names), 1.0)
+        yield Increment(FOREIGN, len(names), 1.0)
 
     def _of_gpu_of(self, rank: HeldRank, since: float) -> dict[str, float]:
         place = self.place(rank)

@@ -5,7 +5,7 @@ from typing import Final, Protocol
 
 from exporter.causes.explain import explain
 from exporter.causes.model import Cause, Evidence, Lateness, Peers, ThreadState
-from exporter.evidence.late_causes import LateCauses, Place
+from exporter.evidence.late_causes import LateCauses, RankPlace
 from exporter.evidence.peers import peers_of
 from exporter.evidence.ring import DEPTH_SECONDS
 from exporter.evidence.sampler import Sampler
@@ -15,7 +15,6 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankKey, RankStore
 from rank_probe.judge.late_stage import NAMED
 from rank_probe.judge.verdict import Late
-from rank_probe.wire.figures import FIGURES
 from rank_probe.wire.snapshot import Snapshot
 
 # A verdict comes five seconds after the onset: the figures must reach back to it.
@@ -27,7 +26,6 @@ EARLY_SECONDS: Final = 0.5
 # As often as a rank posts its figures to its peers: rank_probe.join.figures.POST_SECONDS.
 TELL_SECONDS: Final = 10.0
 TOLD_WINDOW_SECONDS: Final = 30.0
-TOLD: Final = frozenset(FIGURES)
 # Before, figures are still of the time before the onset, and only the threads have been looked at.
 FIGURES_KNOWN_SECONDS: Final = 3.0
 # Workers need eight looks, a tenth of a second apart, after a sample that tells where they are.
@@ -90,7 +88,12 @@ class EvidenceService:
 
     def look(self, now: float) -> None:
         """Sample, if it is time, and say why the ranks are late that are; *now* as in the store."""
-        late = [(rank, each) for rank, each in late_here(self._jobs) if each.kind in NAMED]
+        late = [
+            (rank, each)
+            for job in self._jobs.now()
+            for rank, each in job.late()
+            if each.kind in NAMED
+        ]
         self._host.hurry(bool(late))
         self._causes.keep({_key(rank) for rank, _ in late})
         is_new = any(self._causes.of(*_key(rank)) is None for rank, _ in late)
@@ -117,7 +120,7 @@ class EvidenceService:
     def _figures(self, now: float) -> Iterator[tuple[Incarnation, dict[str, float]]]:
         for rank in self._store.ranks():
             means = self._sampler.figures(rank, now - TOLD_WINDOW_SECONDS)
-            figures = {name: float(f"{each:.6g}") for name, each in means.items() if name in TOLD}
+            figures = {name: float(f"{each:.6g}") for name, each in means.items()}
             if figures:
                 yield _incarnation(rank.snapshot), figures
 
@@ -181,10 +184,10 @@ class EvidenceService:
             and each.is_beating(now)
         ]
 
-    def _place(self, rank: HeldRank) -> Place:
+    def _place(self, rank: HeldRank) -> RankPlace:
         place = self._sampler.place(rank)
         gpu = None if place is None else place.gpu
-        return Place(
+        return RankPlace(
             peer_group=rank.snapshot.peer_group,
             node=self._node_name,
             gpu="" if gpu is None else str(gpu.index),
@@ -197,12 +200,6 @@ class EvidenceService:
         pid, snapshot = self._sampler.pid(rank), rank.snapshot
         if pid is not None:
             yield LateRank(snapshot.job_id, snapshot.rank, pid, snapshot.loader)
-
-
-def late_here(jobs: NodeJobs) -> Iterable[tuple[HeldRank, Late]]:
-    """Yield the ranks that beat here and that their job's verdict names."""
-    for job in jobs.now():
-        yield from job.late()
 
 
 def _is_alone(rank: HeldRank, held: Iterable[HeldRank]) -> bool:

@@ -11,7 +11,7 @@ STUCK_SECONDS = 60.0
 WITHOUT_DRIVER = (Reason.NO_LIBRARY, Reason.DRIVER_NOT_LOADED)
 
 
-class Reading:
+class NvmlHealth:
     """Whether the process that reads the GPUs works; it is replaced within seconds if it fails."""
 
     def __init__(self, nvml: NvmlSource, expected: ExpectedGpus) -> None:

@@ -2,32 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from exporter.nvml.sample import GpuSample
 from exporter.processes.process import Process
-from exporter.processes.rank_gpus import RankOnGpu
+from exporter.processes.rank_gpus import RankJoin, RankOnGpu
 from exporter.processes.watch import WatchHangs
 
 
-class Join(Protocol):
-    """The part of RankJoin that the page uses."""
-
-    def gpus(self) -> Sequence[GpuSample]:
-        """Return the node's GPUs."""
-        ...
-
-    def ranks(self) -> list[RankOnGpu]:
-        """Return every rank of this node with a known GPU; raises WatchHangs."""
-        ...
-
-    def processes(self) -> Mapping[int, Process]:
-        """Return the processes on the GPUs by id; raises WatchHangs."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
-class Seen:
+class GpusNow:
     """The node's GPUs at one moment, and who is on them."""
 
     gpus: Sequence[GpuSample] = ()
@@ -36,18 +19,20 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
-    """This node: its *host* name, its GPUs if *join* knows them, and where its Grafana is."""
+class PageNode:
+    """This node: its *host* name, its GPUs if *gpu_ranks* knows them, and where its Grafana is."""
 
     host: str = ""
     grafana_url: str | None = None
-    join: Join | None = None
+    gpu_ranks: RankJoin | None = None
 
-    def look(self) -> Seen:
+    def look(self) -> GpusNow:
         """Return what is on the GPUs now; without the ranks while reading processes hangs."""
-        if self.join is None:
-            return Seen()
+        if self.gpu_ranks is None:
+            return GpusNow()
         try:
-            return Seen(self.join.gpus(), self.join.ranks(), self.join.processes())
+            return GpusNow(
+                self.gpu_ranks.gpus(), self.gpu_ranks.ranks(), self.gpu_ranks.processes()
+            )
         except WatchHangs:
-            return Seen(self.join.gpus())
+            return GpusNow(self.gpu_ranks.gpus())

@@ -12,11 +12,10 @@ from pydantic import TypeAdapter
 
 from exporter.live.causes import Causes
 from exporter.live.gpus import GpuView, view_gpus
-from exporter.live.history import RankHistory
 from exporter.live.jobs import JobView, view_job, view_unprobed_job
-from exporter.live.node import Node
+from exporter.live.node import PageNode
 from exporter.live.ranks import RankView, view_rank, view_unprobed
-from exporter.live.window import WINDOW_SECONDS, RankWindow
+from exporter.live.window import WINDOW_SECONDS, RankHistory, RankWindow
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.ranks.jobs import NodeJob
 from exporter.ranks.node_jobs import NodeJobs
@@ -57,13 +56,13 @@ class LiveView:
         self,
         jobs: NodeJobs,
         gpus_visible: Callable[[], int | None] = lambda: None,
-        node: Node | None = None,
+        node: PageNode | None = None,
         causes: Causes = lambda job_id, rank: None,
     ) -> None:
         self._jobs_here = jobs
         self._causes = causes
         self._gpus_visible = gpus_visible
-        self._node = node or Node()
+        self._node = node or PageNode()
         self._windows: dict[RankKey, RankWindow] = {}
         self._histories: dict[RankKey, RankHistory] = {}
         self._jobs: list[NodeJob] = []

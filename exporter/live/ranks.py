@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from exporter.events.last import last_event
-from exporter.live.history import Column
 from exporter.live.sentences import LineView
+from exporter.live.window import Column
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankOnGpu
 from exporter.ranks.jobs import step_age_seconds

@@ -20,8 +20,6 @@ MOST_NAMES: Final = 3
 
 # What GPUs are lost to, to be put after "0.84 "; of a hang more is said than that.
 LOST_TO: Final = {name: kind.to for name, kind in words.KINDS.items() if name != "hung"}
-# "is slow ...", as in the alerts.
-DOING: Final = {name: stage.slow for name, stage in words.STAGES.items()}
 ELSEWHERE: Final = " (not on this node)"
 OWN_VERDICT: Final = (
     "The job does not compare the steps of its ranks, so this exporter compares those on its own "

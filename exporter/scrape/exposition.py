@@ -24,7 +24,7 @@ MARGIN_SECONDS: Final = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ScrapeRequest:
     """What one scrape asks for; those that are equal can be given the same page.
 
     *collectors* None is all of them; *seconds* None is as long as it takes.
@@ -36,9 +36,9 @@ class Wanted:
     compressed: bool = False
 
 
-def wanted(collectors: list[str], asked: Mapping[str, str]) -> Wanted:
+def wanted(collectors: list[str], asked: Mapping[str, str]) -> ScrapeRequest:
     """Return what a request with these names in `collect[]` and the headers *asked* wants."""
-    return Wanted(
+    return ScrapeRequest(
         frozenset(collectors) or None,
         _seconds(asked.get(TIMEOUT_HEADER, "")),
         asked.get("accept", ""),
@@ -65,9 +65,9 @@ class Exposition:
 
     def __init__(self, scrape: Scrape) -> None:
         self._scrape = scrape
-        self._coming: dict[Wanted, asyncio.Task[bytes]] = {}
+        self._coming: dict[ScrapeRequest, asyncio.Task[bytes]] = {}
 
-    def unknown(self, wanted: Wanted) -> str | None:
+    def unknown(self, wanted: ScrapeRequest) -> str | None:
         """Say which of the wanted collectors this exporter does not have, None if it has all."""
         known = self._scrape.names()
         unknown = sorted((wanted.collectors or set()) - set(known))
@@ -78,7 +78,7 @@ class Exposition:
             f"enabled collectors: {', '.join(known) or 'none'}."
         )
 
-    async def page(self, wanted: Wanted) -> tuple[bytes, dict[str, str]]:
+    async def page(self, wanted: ScrapeRequest) -> tuple[bytes, dict[str, str]]:
         """Return the page and its headers."""
         page = self._coming.get(wanted)
         if page is None:
@@ -86,17 +86,17 @@ class Exposition:
         # Shielded: one who leaves does not take the page from the others.
         return await asyncio.shield(page), headers(wanted)
 
-    async def _render(self, wanted: Wanted) -> bytes:
+    async def _render(self, wanted: ScrapeRequest) -> bytes:
         """Render once everyone who has already asked is waiting for it."""
         deadline = None if wanted.seconds is None else self._scrape.monotonic() + wanted.seconds
         await asyncio.sleep(0)
         del self._coming[wanted]  # Who asks from here on gets a page that is newer.
-        page = Page(self._scrape.collect(wanted.collectors, deadline))
+        page = ScrapedFamilies(self._scrape.collect(wanted.collectors, deadline))
         encode, _ = _format(wanted)
         return packed(encode(page), wanted)
 
 
-class Page(Collector):
+class ScrapedFamilies(Collector):
     """The families of one scrape, as prometheus_client's encoders take them."""
 
     def __init__(self, families: Iterable[Metric]) -> None:
@@ -106,19 +106,19 @@ class Page(Collector):
         return self._families
 
 
-def packed(body: bytes, wanted: Wanted) -> bytes:
+def packed(body: bytes, wanted: ScrapeRequest) -> bytes:
     """Return *body* as it is sent: compressed if that was asked for."""
     return gzip.compress(body, GZIP_LEVEL) if wanted.compressed else body
 
 
-def headers(wanted: Wanted) -> dict[str, str]:
+def headers(wanted: ScrapeRequest) -> dict[str, str]:
     """Return the headers of a page."""
     _, content_type = _format(wanted)
     found = {"Content-Type": content_type, "Vary": "Accept, Accept-Encoding"}
     return found | ({"Content-Encoding": "gzip"} if wanted.compressed else {})
 
 
-def _format(wanted: Wanted) -> tuple[Callable[[Collector], bytes], str]:
+def _format(wanted: ScrapeRequest) -> tuple[Callable[[Collector], bytes], str]:
     """Return the encoder of the format that was asked for, and its content type."""
     try:
         return choose_encoder(OTHER_NAMES.sub("", wanted.accept))

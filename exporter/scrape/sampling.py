@@ -24,7 +24,7 @@ STALE_SECONDS: Final = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class CollectorRun:
     """One run of one collector. *families* is empty when it failed."""
 
     families: tuple[Metric, ...]
@@ -43,10 +43,10 @@ class Source:
         self._logged_errors: set[str] = set()
         self._hang_is_logged = False
         # Replaced as a whole, so a scrape never sees half of a background sample.
-        self._latest: Sample | None = None
+        self._latest: CollectorRun | None = None
         self.last_success_timestamp_seconds: float | None = None
 
-    def sample(self) -> Sample:
+    def sample(self) -> CollectorRun:
         """Run the collector now; whatever it raises is logged once and ends as a failed sample."""
         started = time.perf_counter()
         families: tuple[Metric, ...] = ()
@@ -56,18 +56,18 @@ class Source:
             succeeded = True
         except Exception as error:  # noqa: BLE001 - one broken source must not hide the others
             self._log_once(error)
-        sample = Sample(families, succeeded, time.perf_counter() - started, self._clock())
+        sample = CollectorRun(families, succeeded, time.perf_counter() - started, self._clock())
         self._latest = sample
         if succeeded:
             self.last_success_timestamp_seconds = sample.timestamp_seconds
         return sample
 
-    def too_late(self) -> Sample:
+    def too_late(self) -> CollectorRun:
         """Return a failed sample: the collectors before this one took all the time there is."""
         self._log_once(TimeoutError("no time was left for it in the scrape"))
-        return Sample((), False, 0.0, self._clock())
+        return CollectorRun((), False, 0.0, self._clock())
 
-    def latest(self) -> Sample | None:
+    def latest(self) -> CollectorRun | None:
         """Return the latest background sample: None before the first, a failed one in a hang."""
         sample = self._latest
         since_seconds = self._created_seconds if sample is None else sample.timestamp_seconds
@@ -78,7 +78,7 @@ class Source:
         if not self._hang_is_logged:
             _log(self.collector.name, "hangs: its series are dropped")
             self._hang_is_logged = True
-        return Sample((), False, quiet_seconds, since_seconds)
+        return CollectorRun((), False, quiet_seconds, since_seconds)
 
     def _log_once(self, error: Exception) -> None:
         message = f"{type(error).__name__}: {error}"
@@ -138,7 +138,7 @@ class Scrape(RegistryCollector):
         """Whether every background collector has run once, or is known to hang."""
         return all(source.latest() is not None for source in self._sources if _is_slow(source))
 
-    def latest(self, name: str) -> Sample | None:
+    def latest(self, name: str) -> CollectorRun | None:
         """Return the latest sample of the collector *name*: None before its first, or without it.
 
         For what else needs the readings of a background collector; from any thread.
@@ -166,7 +166,7 @@ class Scrape(RegistryCollector):
             if names is not None and source.collector.name not in names:
                 continue
             if deadline is not None and self.monotonic() > deadline:
-                sample: Sample | None = source.too_late()
+                sample: CollectorRun | None = source.too_late()
             else:
                 sample = self._to_show(source)
             if sample is not None:
@@ -181,7 +181,7 @@ class Scrape(RegistryCollector):
             status.add_broken(name)
         yield from self._shown.of("", status.families())
 
-    def _to_show(self, source: Source) -> Sample | None:
+    def _to_show(self, source: Source) -> CollectorRun | None:
         return source.latest() if self._started and _is_slow(source) else source.sample()
 
     def _make_missing(self) -> None:

@@ -40,7 +40,7 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class LostKind:
     """What GPUs are lost *to*, the *name* of that in a picture, and its *colour* (#RRGGBB)."""
 
     to: str
@@ -79,7 +79,7 @@ _SAID: Final[Mapping[str, Mapping[str, Any]]] = yaml.safe_load(FILE.read_text(en
 COLOURS: Final = {name: Colour(**said) for name, said in _SAID["colours"].items()}
 STATES: Final = {name: State(**said) for name, said in _SAID["states"].items()}
 STAGES: Final = {name: Stage(**said) for name, said in _SAID["stages"].items()}
-KINDS: Final = {name: Kind(**said) for name, said in _SAID["kinds"].items()}
+KINDS: Final = {name: LostKind(**said) for name, said in _SAID["kinds"].items()}
 LATE_KINDS: Final = {name: LateKind(**said) for name, said in _SAID["late_kinds"].items()}
 REASONS: Final = {name: Reason(**said) for name, said in _SAID["reasons"].items()}
 CAUSES: Final = {name: CauseWords(**said) for name, said in _SAID["causes"].items()}

@@ -14,7 +14,7 @@ from exporter.ingest.app import IngestCounts
 from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.ranks.store import RankStore
-from exporter.scrape.exposition import Wanted
+from exporter.scrape.exposition import ScrapeRequest
 from exporter.scrape.levels import ALL, LEVELS, PARTS, Level, exposed_name
 from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
@@ -178,8 +178,8 @@ def series_of_a_node(detail: str) -> int:
         seconds[0] += 300
         node = list(fleet.nodes.values())[-1]
         node.advance(fleet.now())
-        asyncio.run(node.exposition.page(Wanted()))
-        page, _ = asyncio.run(node.exposition.page(Wanted()))
+        asyncio.run(node.exposition.page(ScrapeRequest()))
+        page, _ = asyncio.run(node.exposition.page(ScrapeRequest()))
     return sum(1 for line in page.splitlines() if line and not line.startswith(b"#"))
 
 

@@ -11,7 +11,7 @@ from exporter.gpu_faults.fault import MEMORY, ROW_REMAP_PENDING, Fault
 from exporter.gpu_faults.now import lost, standing
 from exporter.gpu_faults.over_time import GpuMemory
 from exporter.gpu_faults.tenants import Tenants, Who, of_all_ranks, of_one_rank, who
-from exporter.gpu_faults.unreadable import Reading
+from exporter.gpu_faults.unreadable import NvmlHealth
 from exporter.nvml.expected import ExpectedGpus
 from exporter.nvml.sample import GpuSample, NvmlSource
 from exporter.processes.rank_gpus import RankJoin, RankOnGpu
@@ -53,7 +53,7 @@ class GpuFaultsCollector:
         self._node_name = node_name
         self._memory = GpuMemory()
         self._tenants = Tenants()
-        self._reading = Reading(nvml, expected)
+        self._reading = NvmlHealth(nvml, expected)
 
     def collect(self) -> Iterator[Metric]:
         family = GaugeMetricFamily(

@@ -3,8 +3,9 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+from exporter.causes.case import Case, case_of
 from exporter.causes.explain import explain
-from exporter.causes.model import Cause, Evidence, Lateness, Quantiles, ThreadState
+from exporter.causes.model import Cause, Evidence, Lateness, Peers, Quantiles, ThreadState
 from rank_probe.judge.verdict import NODE, PERSISTENT
 
 # Seconds a step of a rank that nothing is wrong with; half a second in all, as in the simulation.
@@ -61,6 +62,8 @@ HEALTHY: Final = {
 # How far a third of its peers is from the middle.
 SPREAD: Final = 0.005
 
+LINE: Final = "Corpus.get (corpus.py:41)"
+
 States = Sequence[tuple[str, str, float, str]]
 
 
@@ -101,6 +104,25 @@ def evidence(
     )
 
 
+def at(stage: str, place: str = LINE, **shares: float) -> list[tuple[str, str, float, str]]:
+    """Return what a thread does in *stage*: the share of its time in each state."""
+    return [(stage, state, share, place) for state, share in shares.items()]
+
+
+def case_in(late: Lateness, said: Evidence, usual: Peers | None) -> Case:
+    """Return the case of a rank of which something is known."""
+    case = case_of(late, said, usual)
+    assert case is not None
+    return case
+
+
+def why(late: Lateness, said: Evidence, usual: Peers | None) -> Cause:
+    """Return why it is late."""
+    cause = explain(late, said, usual)
+    assert cause is not None
+    return cause
+
+
 def found(
     extra: Mapping[str, float],
     changes: Mapping[str, float] | None = None,
@@ -112,15 +134,66 @@ def found(
     of_node: bool = False,
 ) -> Cause:
     """Return why a rank, or its whole node, is late."""
-    cause = explain(
+    return why(
         lateness(extra, NODE if of_node else PERSISTENT),
         evidence(extra, changes or {}, states, workers, facts),
         peers(**(usual or {})),
     )
-    assert cause is not None
-    return cause
 
 
 def named(cause: Cause) -> tuple[str, str]:
     """Return the name of *cause* and of its detail."""
     return cause.cause, cause.detail
+
+
+def _told(line: str) -> tuple[tuple[str, str], dict[str, float]]:
+    cause, detail, *figures = line.split()
+    pairs = (each.split("=") for each in figures)
+    return (cause, detail.strip("-")), {figure: float(value) for figure, value in pairs}
+
+
+# A cause, its detail, and the figures that it is known by.
+_TOLD: Final = """
+slow_device clocks sm_clock_hertz=9e8 gpu_temperature_celsius=87
+slow_device pstate memory_clock_hertz=1e9
+slow_device memory gpu_memory_faults=2
+slow_device pcie_link pcie_link_bytes_per_second=15.8e9
+slow_device pcie_errors pcie_errors_per_second=30
+slow_device nvlink nvlink_links_up=17
+slow_device nvlink_errors nvlink_errors_per_second=12
+foreign_process - gpu_foreign_processes=1
+cpu run_queue main_run_queue_ratio=0.34
+cpu throttled cpu_quota_throttled_ratio=0.9
+cpu numa cpus_near_gpu_ratio=0
+cpu thermal node_cpu_throttled_ratio=0.6 node_cpu_clock_hertz=1.86e9
+cpu frequency node_cpu_clock_hertz=1.24e9
+cpu steal node_steal_cpus=4
+cpu node node_cpu_waiting_ratio=0.61
+cpu numa_miss node_numa_misses_per_second=50000
+network speed node_network_link_bytes_per_second=12.5e9
+network errors node_network_errors_per_second=40
+network retransmits node_tcp_retransmitted_ratio=0.029
+network congestion node_network_waiting_ratio=0.41
+gc - gc_ratio=0.2
+uneven_batches - tokens_per_step=12288
+input reads read_bytes_per_second=241e6
+input reads major_faults_per_second=140
+input reads io_waiting_ratio=0.41
+input decoder gpu_decoder_ratio=0.98
+input workers saturated_workers=2
+input disk node_disk_busy_ratio=0.96
+input disk node_disk_read_seconds=0.05
+input nfs node_mount_operation_seconds=0.031
+input storage node_io_waiting_ratio=0.5
+""".strip().splitlines()
+TOLD: Final = [_told(line) for line in _TOLD]
+FACTS: Final = {"node_mount_operation_seconds": "/data (nfs4)"}
+
+
+def told_of(*causes: str) -> dict[str, float]:
+    """Return the first figure that tells each of these, by "CAUSE", or by "CAUSE DETAIL"."""
+    return dict(
+        next(iter(changes.items()))
+        for cause, changes in TOLD
+        if cause[0] in causes or " ".join(cause) in causes
+    )

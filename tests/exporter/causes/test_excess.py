@@ -13,58 +13,62 @@ PEERS = {
     "data_seconds": Quantiles(0.02, 0.3, 0.4),
     "forward_seconds": Quantiles(0.1, 0.11, 0.12),
 }
+SOME = {**PEERS, "checkpoint_seconds": Quantiles(0.0, 0.0, 0.1)}
+NOTHING = {"data_seconds": Quantiles(0.0, 0.0, 0.0)}
+JUDGED = {"data": 0.075, "forward": 0.025}
 
 
-def test_it_is_the_time_over_that_of_the_better_third() -> None:
-    """More than half of the peers may be late too. A stage that takes less does not make up."""
-    found = excess_of(LATE, {"data_seconds": 0.2, "forward_seconds": 0.09}, PEERS)
+@pytest.mark.parametrize(
+    ("own", "peers", "more", "step", "alone"),
+    [
+        # Over the better third: most peers may be late too. Less in a stage does not make up.
+        ({"data": 0.2, "forward": 0.09}, PEERS, {"data": 0.18}, 0.29, set()),
+        # A step is as long as was measured, with the wait for others.
+        ({"data": 0.2, "forward": 0.1, "step": 0.5}, PEERS, {"data": 0.18}, 0.5, set()),
+        ({"data": 0.2, "forward": 0.1, "step": 0.1}, PEERS, {"data": 0.18}, 0.3, set()),
+        # A stage that no peer has is its alone; one that some of them have is not.
+        (
+            {"data": 0.02, "eval": 0.1, "checkpoint": 0.1},
+            SOME,
+            {"eval": 0.1, "checkpoint": 0.1},
+            0.22,
+            {"eval"},
+        ),
+        # Without peers a fifth of its time is excess if it takes a quarter more: so says the judge.
+        ({"data": 0.3, "forward": 0.2}, {}, JUDGED, 0.5, set()),
+        ({"data": 0.3, "forward": 0.2}, NOTHING, JUDGED, 0.5, set()),
+        # So is a rank late that is no slower by its own times: its peers' may be of another minute.
+        (
+            {"data": 0.02, "forward": 0.1},
+            PEERS,
+            {"data": 0.75 * 0.12 * 0.2, "forward": 0.25 * 0.12 * 0.2},
+            0.12,
+            set(),
+        ),
+    ],
+)
+def test_it_is_the_time_beyond_the_peers_or_else_what_the_judge_knows(
+    own: dict[str, float],
+    peers: dict[str, Quantiles],
+    more: dict[str, float],
+    step: float,
+    alone: set[str],
+) -> None:
+    found = excess_of(LATE, {f"{stage}_seconds": each for stage, each in own.items()}, peers)
 
-    assert found.more == {"data": pytest.approx(0.18)}
-    assert found.total == pytest.approx(0.18)
-    assert found.step == pytest.approx(0.29)
+    assert found.more == pytest.approx(more)
+    assert found.total == pytest.approx(sum(more.values()))
+    assert found.step == pytest.approx(step)
+    assert found.alone == alone
     assert found.in_seconds
-
-
-def test_step_is_as_long_as_was_measured() -> None:
-    """With the wait for others, which its own stages do not have."""
-    figures = {"data_seconds": 0.2, "forward_seconds": 0.1}
-
-    assert excess_of(LATE, {**figures, "step_seconds": 0.5}, PEERS).step == 0.5
-    assert excess_of(LATE, {**figures, "step_seconds": 0.1}, PEERS).step == pytest.approx(0.3)
-
-
-def test_stage_that_no_peer_has_is_its_alone() -> None:
-    """One that some of them have is not."""
-    figures = {"data_seconds": 0.02, "eval_seconds": 0.1, "checkpoint_seconds": 0.1}
-    peers = {**PEERS, "checkpoint_seconds": Quantiles(0.0, 0.0, 0.1)}
-    found = excess_of(LATE, figures, peers)
-
-    assert found.more == {"eval": pytest.approx(0.1), "checkpoint": pytest.approx(0.1)}
-    assert found.alone == {"eval"}
-
-
-@pytest.mark.parametrize("peers", [{}, {"data_seconds": Quantiles(0.0, 0.0, 0.0)}])
-def test_without_peers_the_judge_knows(peers: dict[str, Quantiles]) -> None:
-    """A fifth of its time is excess if it takes a quarter more; the cost says in which stages."""
-    found = excess_of(LATE, {"data_seconds": 0.3, "forward_seconds": 0.2}, peers)
-
-    assert found.more == {"data": pytest.approx(0.075), "forward": pytest.approx(0.025)}
-    assert found.alone == frozenset()
-
-
-def test_rank_that_is_no_slower_by_its_own_times_is_late_as_the_judge_says() -> None:
-    """Its peers' figures may be of another minute."""
-    found = excess_of(LATE, {"data_seconds": 0.02, "forward_seconds": 0.1}, PEERS)
-
-    assert found.total == pytest.approx(0.12 * 0.2)
 
 
 def test_without_any_times_its_step_is_one() -> None:
     """Shares need no seconds."""
     found = excess_of(LATE, {}, {})
 
-    assert found.more == {"data": pytest.approx(0.15), "forward": pytest.approx(0.05)}
-    assert found.own == {"data": pytest.approx(0.75), "forward": pytest.approx(0.25)}
+    assert found.more == pytest.approx({"data": 0.15, "forward": 0.05})
+    assert found.own == pytest.approx({"data": 0.75, "forward": 0.25})
     assert not found.in_seconds
 
 
@@ -72,7 +76,5 @@ def test_without_any_times_its_step_is_one() -> None:
 def test_cost_that_makes_no_sense_leaves_the_stage(ratio: float) -> None:
     """A rank that is called late has an excess, in the stage that is named."""
     late = Lateness("backward", PERSISTENT, ratio, {"data": math.nan, "eval": -1.0})
-    found = excess_of(late, {}, {})
 
-    assert list(found.more) == ["backward"]
-    assert found.total == pytest.approx(0.03 / 1.03)
+    assert excess_of(late, {}, {}).more == {"backward": pytest.approx(0.03 / 1.03)}

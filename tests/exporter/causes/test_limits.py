@@ -2,9 +2,8 @@
 
 import pytest
 
-from exporter.causes.case import case_of
 from exporter.causes.explain import ROWS
-from tests.exporter.causes.planted import evidence, found, lateness, peers
+from tests.exporter.causes.planted import case_in, evidence, found, lateness, peers, told_of
 
 
 @pytest.mark.parametrize(
@@ -71,41 +70,12 @@ def test_hardly_more_than_peers_have_is_nothing(
     assert much.figure == figure
 
 
-# Much more, or less, than healthy ranks have, by what that can delay.
-OF_GPU = {
-    "sm_clock_hertz": 1e9,
-    "memory_clock_hertz": 1e9,
-    "gpu_foreign_processes": 1.0,
-    "gpu_memory_faults": 1.0,
-    "pcie_link_bytes_per_second": 8e9,
-    "pcie_errors_per_second": 9.0,
-    "nvlink_links_up": 12.0,
-    "nvlink_errors_per_second": 9.0,
-    "cpus_near_gpu_ratio": 0.0,
-}
-OF_CPU = {
-    "cpu_quota_throttled_ratio": 0.9,
-    "node_cpu_throttled_ratio": 0.9,
-    "node_cpu_clock_hertz": 1e9,
-    "node_steal_cpus": 9.0,
-    "node_cpu_waiting_ratio": 0.9,
-    "node_numa_misses_per_second": 9e4,
-}
-OF_STORAGE = {
-    "read_bytes_per_second": 9e8,
-    "major_faults_per_second": 900.0,
-    "io_waiting_ratio": 0.9,
-    "node_disk_busy_ratio": 0.99,
-    "node_disk_read_seconds": 0.1,
-    "node_mount_operation_seconds": 0.1,
-    "node_io_waiting_ratio": 0.9,
-}
-OF_NETWORK = {
-    "node_network_link_bytes_per_second": 5e9,
-    "node_network_errors_per_second": 90.0,
-    "node_tcp_retransmitted_ratio": 0.1,
-    "node_network_waiting_ratio": 0.9,
-}
+OF_GPU = told_of("slow_device", "foreign_process", "cpu numa")
+OF_CPU = told_of(
+    *(f"cpu {each}" for each in ("throttled", "thermal", "frequency", "steal", "node", "numa_miss"))
+)
+OF_STORAGE = told_of("input reads", "input disk", "input nfs", "input storage")
+OF_NETWORK = told_of("network")
 
 
 @pytest.mark.parametrize(
@@ -178,8 +148,6 @@ def accounts(figure: str, value: float, stage: str, state: str) -> float:
     does = state.removeprefix("worker_")
     main = [(stage, "pipe" if is_worker else does, 1.0, "f (a.py:1)")]
     workers = [(stage, does, 1.0, "f (a.py:1)")] if is_worker else []
-    case = case_of(
-        lateness({stage: 0.5}), evidence({stage: 0.5}, {figure: value}, main, workers), peers()
-    )
-    assert case is not None
+    said = evidence({stage: 0.5}, {figure: value}, main, workers)
+    case = case_in(lateness({stage: 0.5}), said, peers())
     return max(row.share(row, case) for row in ROWS if row.figure == figure)

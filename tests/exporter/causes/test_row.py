@@ -1,114 +1,79 @@
-"""A row's sentence has both figures, and leaves out what is not known."""
+"""A row's sentence has both figures as people write them, and leaves out what is not known."""
 
 import pytest
 
-from exporter.causes.case import Case, case_of
 from exporter.causes.explain import ROWS
-from exporter.causes.model import SLEEP, Evidence, Figures, Lateness
-from exporter.causes.row import Kind, Row
-from exporter.causes.shares import is_in_state, slower, waits
+from exporter.causes.model import Evidence, Lateness, Peers, ThreadState
+from exporter.causes.row import CauseRow
+from exporter.causes.units import COUNT, UNITS, pair, text, unit_of
 from rank_probe.judge.verdict import PERSISTENT
 from rank_probe.wire.figures import FIGURES
 from rank_probe.wire.stages import STAGES
-from tests.exporter.causes.planted import evidence, lateness, peers
+from tests.exporter.causes.planted import States, at, evidence, lateness, peers, why
 
+LATE = Lateness("data", PERSISTENT, 0.5, {"data": 1.0})
 EXTRA = {"data": 0.35}
-CLOCK = Row(
-    cause="slow",
-    kind=Kind.AMOUNT,
-    figure="sm_clock_hertz",
-    share=slower(0.02),
-    lowers=True,
-    says="its clock is {own}[, its peers' {peers}][: {fact}[, {temperature}]]",
-    first_action="",
+SLEEP: States = at("data", "", sleep=1.0)
+
+
+@pytest.mark.parametrize(
+    ("late", "said", "usual", "sentence"),
+    [
+        # What is said is not read again as a pattern; without a line of code that is left out.
+        (LATE, evidence(EXTRA, {}, SLEEP), peers(), "it sleeps for 215 ms a step"),
+        (
+            LATE,
+            evidence(EXTRA, {}, at("data", "f[{own}] (a.py:1)", sleep=1.0)),
+            peers(),
+            "it sleeps in `f[{own}] (a.py:1)` for 215 ms a step",
+        ),
+        # Nobody measured how long a step takes.
+        (
+            LATE,
+            Evidence({}, [ThreadState("data", "sleep", 1.0)]),
+            {},
+            "it sleeps for 100 % of its time",
+        ),
+        # The driver's reason for a low clock may stand with the throttling.
+        (
+            lateness({"forward": 0.3}),
+            evidence(
+                {"forward": 0.3},
+                {"sm_clock_hertz": 1e9},
+                facts={"gpu_throttled_ratio": "power cap"},
+            ),
+            peers(),
+            "its SM clock is 1.00 GHz, its peers' 1.96: power cap, 60 °C",
+        ),
+        # Of healthy peers some figures need not be known.
+        (
+            LATE,
+            Evidence({"gc_ratio": 0.4}),
+            None,
+            "it spends 40 % of the time collecting garbage, its peers 0 %",
+        ),
+    ],
 )
-ASLEEP = Row(
-    cause="code",
-    detail=SLEEP,
-    kind=Kind.AMOUNT,
-    states=frozenset({SLEEP}),
-    share=is_in_state,
-    says="it sleeps[ in `{place}`] for {time}",
-    first_action="",
-)
-
-
-def case(changes: Figures, facts: dict[str, str] | None = None, place: str = "") -> Case:
-    """Return a rank that is late in data, where it sleeps."""
-    states = [("data", SLEEP, 1.0, place)]
-    found = case_of(lateness(EXTRA), evidence(EXTRA, changes, states, (), facts), peers())
-    assert found is not None
-    return found
-
-
-def test_sentence_has_both_figures() -> None:
-    """On one scale, with what the figure is of; for a figure that faults lower, the upper third."""
-    hot = {"sm_clock_hertz": 1.41e9, "gpu_temperature_celsius": 87.0}
-    said = CLOCK.sentence(case(hot, {"sm_clock_hertz": "too hot"}))
-
-    assert said == "its clock is 1.41 GHz, its peers' 1.96: too hot, 87 °C"
-    assert CLOCK.peers_value(case(hot)) == pytest.approx(1.95e9 * 1.005)
-
-
-def test_reason_of_the_driver_may_stand_with_the_throttling() -> None:
-    """It says why the clock is low."""
-    said = CLOCK.sentence(case({"sm_clock_hertz": 1e9}, {"gpu_throttled_ratio": "power cap"}))
-
-    assert said == "its clock is 1.00 GHz, its peers' 1.96: power cap, 60 °C"
-
-
-def test_what_is_not_known_is_left_out() -> None:
-    """Peers, facts, lines of code. What is said is not read again as a pattern."""
-    late = Lateness("forward", PERSISTENT, 0.1, {})
-    alone = case_of(late, Evidence({"sm_clock_hertz": 1e9}), None)
-    assert alone is not None
-
-    assert CLOCK.sentence(alone) == "its clock is 1.00 GHz"
-    assert CLOCK.peers_value(alone) is None
-    assert ASLEEP.sentence(case({})) == "it sleeps for 215 ms a step"
-    assert ASLEEP.sentence(case({}, place="f[{own}] (a.py:1)")) == (
-        "it sleeps in `f[{own}] (a.py:1)` for 215 ms a step"
-    )
+def test_sentence_has_both_figures_and_leaves_out_what_is_not_known(
+    late: Lateness, said: Evidence, usual: Peers | None, sentence: str
+) -> None:
+    """On one scale, with what the figure is of."""
+    assert why(late, said, usual).sentence == sentence
 
 
 def test_state_is_about_the_time_in_its_stage() -> None:
-    """So it has both figures too."""
-    found = case({})
+    """So it has both figures too; none where nobody measured how long a step takes."""
+    cause = why(LATE, evidence(EXTRA, {}, SLEEP), peers())
+    assert cause.figure == "data_seconds"
+    assert cause.value == pytest.approx(0.215)
+    assert cause.peers_value == pytest.approx(0.04 * 0.995)
 
-    assert ASLEEP.about(found) == "data_seconds"
-    assert found.own("data_seconds") == pytest.approx(0.215)
-    assert ASLEEP.peers_value(found) == pytest.approx(0.04 * 0.995)
-
-
-def test_without_times_a_state_has_a_share() -> None:
-    """Nobody measured how long a step takes."""
-    late = Lateness("data", PERSISTENT, 0.5, {"data": 1.0})
-    found = case_of(late, Evidence({}, evidence(EXTRA, {}, [("data", SLEEP, 0.8, "")]).states), {})
-    assert found is not None
-
-    assert ASLEEP.sentence(found) == "it sleeps for 80 % of its time"
-    assert ASLEEP.about(found) == ""
-
-
-def test_figure_of_healthy_peers_need_not_be_known() -> None:
-    """For faults that a healthy rank does not have."""
-    row = Row(
-        cause="gc",
-        kind=Kind.WORK,
-        figure="gc_ratio",
-        share=waits(0.01),
-        healthy=0.0,
-        says="{own}[, its peers {peers}]",
-        first_action="",
-    )
-    alone = case_of(lateness(EXTRA), Evidence({"gc_ratio": 0.2}), None)
-    assert alone is not None
-
-    assert row.sentence(alone) == "20 %, its peers 0 %"
+    unmeasured = why(LATE, Evidence({}, [ThreadState("data", "sleep", 1.0)]), {})
+    assert (unmeasured.figure, unmeasured.value, unmeasured.peers_value) == ("", None, None)
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row.cause}-{row.detail}-{row.figure}")
-def test_row_makes_sense(row: Row) -> None:
+def test_row_makes_sense(row: CauseRow) -> None:
     """Names of figures and stages exist; the first action says where, and is no book."""
     assert row.figure in ("", *FIGURES)
     assert set(row.stages) <= set(STAGES)
@@ -118,3 +83,52 @@ def test_row_makes_sense(row: Row) -> None:
     assert row.says[0].islower() or row.says[0] == "{"
     assert row.says.count("[") == row.says.count("]")
     assert row.first_action.count("`") % 2 == 0
+
+
+@pytest.mark.parametrize(
+    ("figure", "value", "written"),
+    [
+        ("sm_clock_hertz", 1.41e9, "1.41 GHz"),
+        ("gpu_temperature_celsius", 87.4, "87 °C"),
+        ("main_run_queue_ratio", 0.344, "34 %"),
+        ("main_run_queue_ratio", 0.0214, "2.1 %"),
+        ("read_bytes_per_second", 240e6, "240 MB/s"),
+        ("node_network_link_bytes_per_second", 12.5e9, "12.5 GB/s"),
+        ("major_faults_per_second", 1234.0, "1,234 a second"),
+        ("data_seconds", 0.21, "210 ms"),
+        ("node_disk_read_seconds", 0.0004, "400 µs"),
+        ("tokens_per_step", 8192.0, "8,192"),
+        ("nvlink_links_up", 9.0, "9"),
+    ],
+)
+def test_figure_is_written_in_its_unit(figure: str, value: float, written: str) -> None:
+    """GHz, °C, %, MB/s, milliseconds; nobody reads 1410000000.0."""
+    assert text(figure, value) == written
+
+
+@pytest.mark.parametrize(
+    ("figure", "own", "peers", "written"),
+    [
+        ("sm_clock_hertz", 1.41e9, 1.95e9, ("1.41 GHz", "1.95")),
+        ("main_run_queue_ratio", 0.34, 0.02, ("34 %", "2 %")),
+        ("read_bytes_per_second", 2.4e9, 3e6, ("2.4 GB/s", "0.003")),
+        ("node_mount_operation_seconds", 0.05, 0.0008, ("50 ms", "0.8")),
+    ],
+)
+def test_peers_are_on_the_same_scale(
+    figure: str, own: float, peers: float, written: tuple[str, str]
+) -> None:
+    """The unit is said once, except for percent."""
+    assert pair(figure, own, peers) == written
+
+
+def test_every_figure_has_a_unit_or_counts() -> None:
+    """A new figure in another unit would be shown as a bare number."""
+    counts = {figure for figure in FIGURES if unit_of(figure) == COUNT}
+
+    assert {unit_of(figure) for figure in FIGURES} == {*UNITS, COUNT}
+    assert unit_of("") == COUNT
+    assert counts == {
+        *("gpu_foreign_processes", "gpu_memory_faults", "nvlink_links_up", "saturated_workers"),
+        *("tokens_per_step", "samples_per_step", "node_steal_cpus"),
+    }

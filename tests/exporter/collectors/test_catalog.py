@@ -16,7 +16,7 @@ from exporter.ingest.app import IngestCounts
 from exporter.nccl_inspector.watch import InspectorWatch
 from exporter.nvml.sample import NvmlSource
 from exporter.ranks.store import RankStore
-from exporter.scrape.exposition import Page
+from exporter.scrape.exposition import ScrapedFamilies
 from exporter.scrape.levels import exposed_name
 from exporter.scrape.sampling import Scrape
 from exporter.settings import Settings
@@ -131,7 +131,7 @@ def test_every_metric_is_defined_once_and_promtool_finds_nothing_to_say_about_an
         labels = dict.fromkeys(getattr(family, "_labelnames", ()), "x")
         family.samples = [Sample(exposed_name(family), labels, 1.0)]
     names = [exposed_name(family) for family in families]
-    checked = promtool_check_metrics(generate_latest(Page(families)).decode())
+    checked = promtool_check_metrics(generate_latest(ScrapedFamilies(families)).decode())
 
     assert [name for name, count in Counter(names).items() if count > 1] == []
     assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")

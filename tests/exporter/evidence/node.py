@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
-from exporter.causes.model import Cause, Evidence, Lateness, Peers
+from exporter.causes.model import Cause, Evidence, Lateness, Peers, ThreadState
 from exporter.evidence.late_causes import LateCauses
 from exporter.evidence.sampler import Sampler
 from exporter.evidence.service import EvidenceService
@@ -16,9 +16,10 @@ from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look, W
 from exporter.processes.process import Process
 from exporter.processes.rank_cost import NANOSECONDS, Cost
 from exporter.processes.watch import WatchHangs
+from exporter.processes.worker_states import LateRank
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankStore
-from exporter.scrape.sampling import Sample
+from exporter.scrape.sampling import CollectorRun
 from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.clock import Clock
 from tests.exporter.fake_proc import process, torchrun
@@ -77,13 +78,37 @@ class FakeHost(HostWatch):
         return HostCost(used, CgroupCost(), FIRST_PID + int(who[2]))
 
 
+class FakeWorkers:
+    """Those of a late rank's loader: seen once *states* are set."""
+
+    def __init__(self) -> None:
+        self.states: Sequence[ThreadState] = ()
+
+    def follow(self, ranks: Sequence[LateRank]) -> None:
+        """Look at nothing."""
+
+    def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:
+        """Return what the busiest does."""
+        return self.states
+
+    def pid(self, job_id: str, rank: int) -> int | None:
+        """Return its process ID."""
+        return 88 if self.states else None
+
+
 class FakeNode:
     """Ranks that step twice a second, GPUs whose clock is 1.9 GHz, and what is known of them.
 
     *explain* is called in place of exporter.causes.explain; *clock* is everybody's.
     """
 
-    def __init__(self, ranks: int = 0, gpus: int = 0, explain: "FakeExplain | None" = None) -> None:
+    def __init__(
+        self,
+        ranks: int = 0,
+        gpus: int = 0,
+        explain: "FakeExplain | None" = None,
+        workers: FakeWorkers | None = None,
+    ) -> None:
         self.clock = Clock()
         self.store = RankStore(clock=self.clock)
         self.nvml = FakeNvml()
@@ -92,7 +117,7 @@ class FakeNode:
             FIRST_PID + rank: process(FIRST_PID + rank, torchrun(rank)) for rank in range(ranks)
         }
         self.processes_hang = False
-        self.shown: dict[str, Sample] = {}
+        self.shown: dict[str, CollectorRun] = {}
         self.causes = LateCauses()
         self.ranks: dict[int, Snapshot] = {rank: self._rank(rank) for rank in range(ranks)}
         self.gpus = [_gpu(index, index < ranks) for index in range(gpus)]
@@ -104,8 +129,9 @@ class FakeNode:
             self.sampler,
             self.host,
             self.causes,
-            node_name="node-7",
-            explain=self.explain,
+            workers,
+            "node-7",
+            self.explain,
         )
         self.told: dict[int, list[Mapping[str, float]]] = {rank: [] for rank in range(ranks)}
 

@@ -21,14 +21,20 @@ def means(*samples: GpuSample) -> dict[str, float]:
     return ring.means("gpu", 0.0)
 
 
-def test_gpu_that_reads_nothing_has_no_figures() -> None:
-    """No reading is no figure: neither 0 nor an error."""
-    assert means(gpu(), gpu(), gpu()) == {}
-
-
-def test_gpu_that_is_lost_has_no_figures() -> None:
-    """Only that it is there is known."""
-    assert means(*[GpuSample(0, up=False, uuid="GPU-0")] * 3) == {}
+@pytest.mark.parametrize(
+    "sample",
+    [
+        gpu(),
+        GpuSample(0, up=False, uuid="GPU-0"),
+        # A GPU that is newer than this exporter is not slow.
+        gpu(pcie_link_generation=9, pcie_link_width=16),
+        # MIG takes NVLinks down on purpose.
+        gpu(nvlink_links_up=0, mig_devices=(MigDevice("MIG-0", 1, 0, "1g.10gb"),)),
+    ],
+)
+def test_what_is_not_known_is_no_figure(sample: GpuSample) -> None:
+    """No reading, a lost GPU: neither 0 nor an error."""
+    assert means(sample, sample, sample) == {}
 
 
 def test_first_sample_and_a_repeated_one_say_nothing() -> None:
@@ -65,18 +71,6 @@ def test_levels_are_means_in_base_units() -> None:
     )
 
 
-def test_link_of_an_unknown_generation_has_no_speed() -> None:
-    """A GPU that is newer than this exporter is not slow."""
-    assert means(*[gpu(pcie_link_generation=9, pcie_link_width=16)] * 2) == {}
-
-
-def test_divided_gpu_is_not_short_of_links() -> None:
-    """MIG takes NVLinks down on purpose."""
-    divided = gpu(nvlink_links_up=0, mig_devices=(MigDevice("MIG-0", 1, 0, "1g.10gb"),))
-
-    assert means(divided, divided) == {}
-
-
 def test_one_damaged_packet_is_one_error() -> None:
     """It is counted as an error and as a replay, on its link and in all: never twice."""
     found = means(
@@ -85,13 +79,6 @@ def test_one_damaged_packet_is_one_error() -> None:
     )
 
     assert found == {"pcie_errors_per_second": 1.0, "nvlink_errors_per_second": 2.0}
-
-
-def test_counter_that_begins_again_is_no_error() -> None:
-    """A worker that was restarted counts from zero: the next second counts, not this one."""
-    found = means(*[gpu(pcie_errors=each) for each in (100, 110, 0, 10)])
-
-    assert found["pcie_errors_per_second"] == 2.0
 
 
 def test_gpu_that_was_lost_does_not_catch_up() -> None:
@@ -105,7 +92,6 @@ def test_gpu_that_was_lost_does_not_catch_up() -> None:
 
 
 def test_reasons_to_throttle_overlap() -> None:
-    """Three reasons at once for half of the time are half of the time."""
     half = dict.fromkeys(("hw_slowdown", "hw_thermal_slowdown", "sw_power_cap"), 2.5)
     found = means(gpu(throttle_seconds=dict.fromkeys(half, 0.0)), gpu(throttle_seconds=half))
 
@@ -123,22 +109,16 @@ def test_faults_of_the_memory_count_from_the_first_sample() -> None:
     assert means(gpu(row_remap_failed=1), gpu(row_remap_failed=1)) == {"gpu_memory_faults": 1.0}
 
 
-def test_facts_say_why_it_is_throttled() -> None:
-    """The reason that is there most, and of those as frequent the one that explains."""
+def test_facts_say_what_the_figures_are_of() -> None:
+    """The reason that is there most, and of those as frequent the one that explains; not P0."""
     means = {f"{FOR_REASON}hw_slowdown": 0.5, f"{FOR_REASON}hw_power_brake_slowdown": 0.48}
+    link = {"pcie_link_generation": 4, "pcie_link_width": 8}
 
-    assert facts_of(gpu(), {}) == {}
+    assert facts_of(gpu(performance_state=0), {}) == {}
     assert facts_of(gpu(), means) == {"gpu_throttled_ratio": "power brake"}
     assert facts_of(gpu(), means | {f"{FOR_REASON}sw_thermal_slowdown": 0.9}) == {
         "gpu_throttled_ratio": "too hot"
     }
-
-
-def test_facts_say_what_the_link_and_the_state_are() -> None:
-    """P0 is as it should be, and not worth a word."""
-    link = {"pcie_link_generation": 4, "pcie_link_width": 8}
-
-    assert facts_of(gpu(performance_state=0), {}) == {}
     assert facts_of(gpu(performance_state=2, **link), {}) == {
         "memory_clock_hertz": "P2",
         "pcie_link_bytes_per_second": "generation 4, 8 lanes",

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from exporter.causes.model import UNKNOWN, Cause
-from exporter.evidence.late_causes import LateCauses, Place
+from exporter.evidence.late_causes import LateCauses, RankPlace
 
 RANK = ("llama", 2)
-HERE = Place("all", "node-7", "3", "GPU-3f6d", "4711")
+HERE = RankPlace("all", "node-7", "3", "GPU-3f6d", "4711")
 
 
 def cause(name: str = "cpu", detail: str = "run_queue", **changes: Any) -> Cause:
@@ -21,7 +21,9 @@ class Teller:
     def __init__(self) -> None:
         self.causes = LateCauses()
 
-    def at(self, now: float, found: Cause | None, known: float = 60.0, place: Place = HERE) -> str:
+    def at(
+        self, now: float, found: Cause | None, known: float = 60.0, place: RankPlace = HERE
+    ) -> str:
         """Return the sentence that is told after *found*, empty if none is."""
         self.causes.take(RANK, found, place, now, known)
         told = self.causes.of(*RANK)
@@ -33,115 +35,83 @@ BUSY = cause(sentence="busy")
 NOT_KNOWN = cause(UNKNOWN, "", sentence="not known")
 
 
-def test_rank_without_evidence_has_no_cause() -> None:
-    """Nothing is told of a rank that is not late, or of which nothing has been read."""
+@pytest.mark.parametrize(
+    ("rounds", "told"),
+    [
+        # A real cause is told at once, and replaces unknown at once.
+        ([(0, NOT_KNOWN), (1, BUSY)], ["not known", "busy"]),
+        # A new sentence of the same cause after a minute: else an alert would be new each time.
+        (
+            [(now, cause(sentence=f"at {now}")) for now in (0, 30, 59, 60, 100, 120)],
+            ["at 0", "at 0", "at 0", "at 60", "at 60", "at 120"],
+        ),
+        # Another cause, or detail, once it has lasted for a quarter of a minute.
+        *(
+            ([(0, BUSY), (5, other), (19.9, other), (20, other)], ["busy", "busy", "busy", "hot"])
+            for other in (HOT, cause(detail="throttled", sentence="hot"))
+        ),
+        # What comes back begins to last anew, also if a third one was there in between.
+        (
+            [
+                *((0, BUSY), (5, HOT), (15, BUSY), (16, HOT), (30, HOT)),
+                *((30.5, cause("gc", "", sentence="gc")), (31, HOT), (46, HOT)),
+            ],
+            [*["busy"] * 7, "hot"],
+        ),
+        # A cause that is gone gives way to unknown after a minute: it is better than nothing.
+        (
+            [(0, BUSY), (5, NOT_KNOWN), (64, NOT_KNOWN), (65, NOT_KNOWN)],
+            ["busy", "busy", "busy", "not known"],
+        ),
+        # A look that finds nothing takes nothing back.
+        ([(0, BUSY), (100, None)], ["busy", "busy"]),
+    ],
+)
+def test_what_is_told_is_steady(rounds: list[tuple[float, Cause | None]], told: list[str]) -> None:
+    """Two causes that are near a limit do not take turns."""
     teller = Teller()
 
-    assert teller.causes.of(*RANK) is None
-    assert teller.at(0.0, None) == ""
-    assert teller.causes.all() == {}
-
-
-def test_real_cause_is_told_at_once() -> None:
-    """However young the incident is."""
-    assert Teller().at(0.0, HOT, known=0.0) == "hot"
+    assert [teller.at(now, found) for now, found in rounds] == told
 
 
 def test_unknown_is_told_with_ten_seconds_of_evidence() -> None:
-    """The next second may bring a real cause."""
+    """The next second may bring a real cause, which is told however young the incident is."""
     teller = Teller()
 
+    assert Teller().at(0.0, HOT, known=0.0) == "hot"
     assert teller.at(0.0, NOT_KNOWN, known=9.9) == ""
     assert teller.at(0.1, NOT_KNOWN, known=10.0) == "not known"
 
 
-def test_real_cause_replaces_unknown_at_once() -> None:
-    """Nobody misses a sentence that says nothing."""
+@pytest.mark.parametrize(
+    ("places", "action", "filled"),
+    [
+        # Words that contain a placeholder are left alone.
+        (
+            [HERE],
+            "`kill PID` on NODE: GPU (UUID) of its GPUs, PPID",
+            "`kill 4711` on node-7: 3 (GPU-3f6d) of its GPUs, PPID",
+        ),
+        # That of what is not known says what to look up.
+        (
+            [RankPlace(node="n\\1")],
+            "`nvidia-smi -i UUID` on NODE",
+            "`nvidia-smi -i UUID` on n\\1",
+        ),
+        # Nobody is sent to a process that has ended, not even for a minute.
+        (
+            [RankPlace(pid="4711"), RankPlace(pid="4812")],
+            "`py-spy dump --pid PID`",
+            "`py-spy dump --pid 4812`",
+        ),
+    ],
+)
+def test_first_action_is_ready_to_be_run(places: list[RankPlace], action: str, filled: str) -> None:
+    """Its placeholders are filled in from where the rank runs now."""
     teller = Teller()
-    teller.at(0.0, NOT_KNOWN)
-
-    assert teller.at(1.0, BUSY) == "busy"
-
-
-def test_new_sentence_of_a_cause_is_told_after_a_minute() -> None:
-    """An alert with figures that change at every look would be a new one each time."""
-    teller = Teller()
-    said = [teller.at(now, cause(sentence=f"at {now}")) for now in (0, 30, 59, 60, 100, 120)]
-
-    assert said == ["at 0", "at 0", "at 0", "at 60", "at 60", "at 120"]
-
-
-@pytest.mark.parametrize("other", [HOT, cause(detail="throttled", sentence="hot")])
-def test_other_cause_or_detail_is_told_once_it_has_lasted(other: Cause) -> None:
-    """After a quarter of a minute, not before: two that are near a limit take turns."""
-    teller = Teller()
-    said = [teller.at(0.0, BUSY), *(teller.at(now, other) for now in (5.0, 19.9, 20.0))]
-
-    assert said == ["busy", "busy", "busy", "hot"]
-
-
-def test_cause_that_takes_turns_with_another_stays() -> None:
-    """What comes back begins to last anew, also if a third one was there in between."""
-    teller = Teller()
-    third = cause("gc", "", sentence="gc")
-    rounds = [(0, BUSY), (5, HOT), (15, BUSY), (16, HOT), (30, HOT), (30.5, third), (31, HOT)]
-
-    assert {teller.at(now, found) for now, found in rounds} == {"busy"}
-    assert teller.at(46.0, HOT) == "hot"
-
-
-def test_cause_that_is_gone_gives_way_to_unknown_after_a_minute() -> None:
-    """It is better than nothing for as long."""
-    teller = Teller()
-    rounds = [(0, BUSY), (5, NOT_KNOWN), (64, NOT_KNOWN), (65, NOT_KNOWN)]
-
-    assert [teller.at(now, found) for now, found in rounds] == ["busy"] * 3 + ["not known"]
-
-
-def test_look_that_finds_nothing_takes_nothing_back() -> None:
-    """A source that is away for a moment does not change what was told."""
-    teller = Teller()
-    teller.at(0.0, BUSY)
-
-    assert teller.at(100.0, None) == "busy"
-
-
-def test_rank_that_is_not_late_any_more_is_forgotten() -> None:
-    """When it is late again, that is another incident."""
-    teller = Teller()
-    teller.at(0.0, BUSY)
-    teller.causes.keep({("llama", 3)})
-
-    assert teller.causes.of(*RANK) is None
-    assert teller.at(1.0, HOT) == "hot"
-
-
-def test_first_action_is_ready_to_be_run() -> None:
-    """Placeholders are filled in, and words that contain one are left alone."""
-    teller = Teller()
-    teller.at(0.0, cause(first_action="`kill PID` on NODE: GPU (UUID) of its GPUs, PPID"))
+    for now, place in enumerate(places):
+        teller.at(5.0 * now, cause(first_action=action), place=place)
     told = teller.causes.of(*RANK)
 
     assert told is not None
-    assert told.first_action == "`kill 4711` on node-7: 3 (GPU-3f6d) of its GPUs, PPID"
-
-
-def test_placeholder_of_what_is_not_known_stays() -> None:
-    """It says what to look up."""
-    teller = Teller()
-    teller.at(0.0, cause(first_action="`nvidia-smi -i UUID` on NODE"), place=Place(node="n\\1"))
-    told = teller.causes.of(*RANK)
-
-    assert told is not None
-    assert told.first_action == "`nvidia-smi -i UUID` on n\\1"
-
-
-def test_rank_that_restarts_has_its_new_process_in_its_first_action() -> None:
-    """Nobody is sent to a process that has ended, not even for a minute."""
-    teller = Teller()
-    for now, pid in ((0.0, "4711"), (5.0, "4812")):
-        teller.at(now, cause(first_action="`py-spy dump --pid PID`"), place=Place(pid=pid))
-    told = teller.causes.of(*RANK)
-
-    assert told is not None
-    assert told.first_action == "`py-spy dump --pid 4812`"
+    assert told.first_action == filled

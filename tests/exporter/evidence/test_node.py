@@ -10,11 +10,14 @@ from prometheus_client.samples import Sample as Line
 
 from exporter.evidence.node import NodeReadings
 from exporter.evidence.ring import Ring
-from exporter.scrape.sampling import Sample
+from exporter.scrape.sampling import CollectorRun
 
 # The values of a collector, by the name of the series and, behind it, labels with their values.
 Values = Mapping[str | tuple[str, ...], float]
 ETH = ("device", "eth0")
+WAITED = "rankskew_node_pressure_waiting_seconds_total"
+CPU = "rankskew_node_cpu_seconds_total"
+LINK = "node_network_link_bytes_per_second"
 PORT = ("port", "mlx5_0:1")
 
 
@@ -22,7 +25,7 @@ class FakeNode:
     """Collectors that show what a test wants, and the figures that come of it."""
 
     def __init__(self) -> None:
-        self.shown: dict[str, Sample] = {}
+        self.shown: dict[str, CollectorRun] = {}
         self.ring = Ring()
         self.readings = NodeReadings(self.shown.get)
         self.now = 0.0
@@ -33,7 +36,7 @@ class FakeNode:
         if values is not None:
             families = (_family(values),)
             known = {"succeeded": True, "duration_seconds": 0.0, "timestamp_seconds": self.now}
-            self.shown[collector] = Sample(families, **{**known, **changes})
+            self.shown[collector] = CollectorRun(families, **{**known, **changes})
         self.ring.add("node", self.now, self.readings.read())
 
     def means(self) -> dict[str, float]:
@@ -77,30 +80,21 @@ def test_node_without_collectors_has_no_figures() -> None:
 
 
 def test_collector_that_fails_hides_nobody() -> None:
-    """It has no figures; those of the others stay."""
+    """What was counted meanwhile is of the whole time since its last good look."""
     node = FakeNode()
-    for seconds in (1.0, 2.0, 3.0):
-        node.look("node_disk", {}, succeeded=False)
-        node.look("node_cpu", {("rankskew_node_cpu_seconds_total", "mode", "steal"): seconds})
-
-    assert node.means() == {"node_steal_cpus": pytest.approx(0.1)}
-
-
-def test_look_that_fails_costs_no_figure() -> None:
-    """What was counted meanwhile is of the whole time since the last good one."""
-    node = FakeNode()
-    steal = ("rankskew_node_cpu_seconds_total", "mode", "steal")
+    steal = (CPU, "mode", "steal")
     node.look("node_cpu", {steal: 10.0})
     node.look("node_cpu", {}, succeeded=False)
+    node.look("node_disk", {}, succeeded=False)
     node.look("node_cpu", {steal: 12.0})
 
-    assert node.means() == {"node_steal_cpus": pytest.approx(0.2)}
+    assert node.means() == {"node_steal_cpus": pytest.approx(2 / 15)}
 
 
 def test_sample_counts_once() -> None:
     """A collector that reads once in ten seconds is not read twice as if it had not grown."""
     node = FakeNode()
-    waited = ("rankskew_node_pressure_waiting_seconds_total", "resource", "cpu")
+    waited = (WAITED, "resource", "cpu")
     node.look("node_pressure", {waited: 10.0})
     node.look()
     node.look("node_pressure", {waited: 12.0})
@@ -112,12 +106,8 @@ def test_sample_counts_once() -> None:
 @pytest.mark.parametrize(
     ("collector", "series", "figure"),
     [
-        (
-            "node_pressure",
-            ("rankskew_node_pressure_waiting_seconds_total", "resource", "io"),
-            "node_io_waiting_ratio",
-        ),
-        ("node_cpu", ("rankskew_node_cpu_seconds_total", "mode", "steal"), "node_steal_cpus"),
+        ("node_pressure", (WAITED, "resource", "io"), "node_io_waiting_ratio"),
+        ("node_cpu", (CPU, "mode", "steal"), "node_steal_cpus"),
         ("node_cpu", "rankskew_node_cpu_throttled_seconds_total", "node_cpu_throttled_ratio"),
         ("node_memory", "rankskew_node_numa_misses_total", "node_numa_misses_per_second"),
     ],
@@ -126,20 +116,10 @@ def test_counters_are_told_by_the_second(
     collector: str, series: str | tuple[str, ...], figure: str
 ) -> None:
     """Each has its figure, and those of other resources and modes have none."""
-    others: Values = {
-        ("rankskew_node_cpu_seconds_total", "mode", "user"): 900.0,
-        ("rankskew_node_pressure_waiting_seconds_total", "resource", "memory"): 900.0,
-    }
+    others: Values = {(CPU, "mode", "user"): 900.0, (WAITED, "resource", "memory"): 900.0}
     found = means(collector, {**others, series: 10.0}, {**others, series: 12.0})
 
     assert found == {figure: pytest.approx(0.4)}
-
-
-def test_counter_that_begins_again_has_not_grown() -> None:
-    """A device that was plugged in again counts from zero."""
-    found = means("node_disk", disk("sda", 9.0), disk("sda", 10.0), disk("sda", 0.0))
-
-    assert found == {"node_disk_busy_ratio": pytest.approx(0.2)}
 
 
 def test_disk_that_is_the_busiest_again_has_not_been_busy_all_the_time() -> None:
@@ -150,13 +130,15 @@ def test_disk_that_is_the_busiest_again_has_not_been_busy_all_the_time() -> None
 
 
 def test_time_of_a_read_is_the_mean_of_reads() -> None:
-    """Of those in the window; a disk that reads nothing has no time of a read."""
+    """Of those in the window; a disk that reads nothing has none. A level is a mean over time."""
     found = means(
         "node_disk", disk("sda", 1.0, 10, 1.0), disk("sda", 2.0, 10, 1.0), disk("sda", 3.0, 14, 1.2)
     )
+    clocks: list[Values] = [{"rankskew_node_cpu_clock_hertz": each} for each in (9.0, 2.0, 4.0)]
 
     assert found["node_disk_read_seconds"] == pytest.approx(0.05)
     assert "node_disk_read_seconds" not in means("node_disk", *[disk("sda", 1.0)] * 3)
+    assert means("node_cpu_clock", *clocks) == {"node_cpu_clock_hertz": 3.0}
 
 
 def test_facts_name_the_disk_and_the_mount() -> None:
@@ -174,14 +156,6 @@ def test_facts_name_the_disk_and_the_mount() -> None:
     }
 
 
-def test_cpus_have_a_clock() -> None:
-    """A level is a mean over the time that it was read."""
-    looks: list[Values] = [{"rankskew_node_cpu_clock_hertz": each} for each in (9.0, 2.0, 4.0)]
-    found = means("node_cpu_clock", *looks)
-
-    assert found == {"node_cpu_clock_hertz": 3.0}
-
-
 def network(**values: float) -> Values:
     """Return what two devices show: the one of the administrators is slow."""
     return {
@@ -194,35 +168,44 @@ def network(**values: float) -> Values:
     }
 
 
-def test_link_is_that_of_the_device_that_sends_most() -> None:
-    """A slow device for administrators is not the network; a virtual one has no speed."""
-    found = means("node_network", *[network()] * 2)
+@pytest.mark.parametrize(("speed", "link"), [(25e9, "eth0"), (1e7, "eth0"), (None, None)])
+def test_link_is_that_of_the_device_that_sends_most(speed: float | None, link: str | None) -> None:
+    """A device for administrators is not the network; a virtual one has no speed."""
+    node = FakeNode()
+    looks = {key: value for key, value in network().items() if speed or "speed" not in key[0]}
+    if speed:
+        looks["rankskew_node_network_speed_bytes_per_second", *ETH] = speed
+    for _ in range(2):
+        node.look("node_network", looks)
 
-    assert found == {
-        "node_network_link_bytes_per_second": 25e9,
-        "node_network_errors_per_second": 0.0,
-    }
+    assert node.means().get(LINK) == speed
+    assert node.readings.facts.get(LINK) == link
 
 
-def test_errors_are_of_all_kinds_together() -> None:
+def test_slowest_port_that_was_connected_is_the_link() -> None:
+    """With its name, for who has to look at it."""
+    rate = "rankskew_infiniband_rate_bytes_per_second"
+    node = FakeNode()
+    for last in (50e9, 12.5e9):
+        rates = {"mlx5_0": 50e9, "mlx5_1": last, "mlx5_2": 0.0}
+        looks: Values = {
+            (rate, "device", name, "port", "1"): value for name, value in rates.items()
+        }
+        node.look("node_infiniband", looks)
+
+    assert (node.means()[LINK], node.readings.facts[LINK]) == (12.5e9, "mlx5_1 port 1")
+
+
+def test_errors_are_of_all_kinds_together_and_resent_segments_a_share() -> None:
     """Packets that are dropped on their way in or out are errors too."""
+    sent, again = (f"rankskew_node_tcp_{each}_segments_total" for each in ("sent", "retransmitted"))
     found = means(
         "node_network",
-        network(receive_drops=1, transmit_drops=1, errors=1),
-        network(receive_drops=2, transmit_drops=3, errors=5),
+        {**network(receive_drops=1, transmit_drops=1, errors=1), sent: 5.0, again: 5.0},
+        {**network(receive_drops=2, transmit_drops=3, errors=5), sent: 205.0, again: 7.0},
     )
 
     assert found["node_network_errors_per_second"] == pytest.approx(7 / 5)
-
-
-def test_segments_that_were_sent_again_are_a_share() -> None:
-    """Of the segments that were sent."""
-    names = (
-        "rankskew_node_tcp_sent_segments_total",
-        "rankskew_node_tcp_retransmitted_segments_total",
-    )
-    found = means("node_network", dict.fromkeys(names, 5.0), {names[0]: 205.0, names[1]: 7.0})
-
     assert found["node_tcp_retransmitted_ratio"] == pytest.approx(0.01)
 
 
@@ -234,7 +217,7 @@ def test_errors_of_ports_count_with_those_of_devices() -> None:
     """Their time counts once."""
     node = FakeNode()
     for count in (1.0, 6.0):
-        node.shown["node_infiniband"] = Sample(
+        node.shown["node_infiniband"] = CollectorRun(
             (_family(ports(errors_total=count)),), True, 0.0, node.now + 5.0
         )
         node.look("node_network", network(errors=count))

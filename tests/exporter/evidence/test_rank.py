@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from exporter.evidence.rank import OWN_STAGES, RankReadings
-from exporter.evidence.ring import Reading, Ring
+from exporter.evidence.rank import RankReadings
+from exporter.evidence.ring import Increment, Ring
 from exporter.processes.cgroup_cost import CgroupCost, Throttling
 from exporter.processes.host_watch import HostCost
 from exporter.processes.rank_cost import NANOSECONDS, TICKS_PER_SECOND, Cost
@@ -14,20 +14,18 @@ from exporter.ranks.store import HeldRank
 from tests.exporter.snapshots import snapshot
 
 
-def held(seconds: float, steps: int, **changes: Any) -> HeldRank:
-    return HeldRank(snapshot(**{"steps": steps, "stage_seconds": {}, **changes}), seconds)
-
-
-def means(*rounds: Sequence[Reading]) -> dict[str, float]:
+def means(*rounds: Sequence[Increment]) -> dict[str, float]:
     ring = Ring()
     for number, each in enumerate(rounds):
         ring.add("rank", 5.0 * number, each)
     return ring.means("rank", 0.0)
 
 
-def of_steps(*ranks: HeldRank) -> dict[str, float]:
+def of_steps(*reports: tuple[float, dict[str, Any]]) -> dict[str, float]:
+    """Return the figures after snapshots with these changes came, each at its second."""
     readings = RankReadings()
-    return means(*[list(readings.read_steps(each)) for each in ranks])
+    held = [HeldRank(snapshot(**{"stage_seconds": {}, **each}), at) for at, each in reports]
+    return means(*[list(readings.read_steps(each)) for each in held])
 
 
 def of_host(*costs: HostCost, near: float | None = None) -> dict[str, float]:
@@ -38,46 +36,49 @@ def of_host(*costs: HostCost, near: float | None = None) -> dict[str, float]:
     )
 
 
-def test_rank_that_does_not_step_has_no_figures_of_steps() -> None:
-    """While it is stuck, or starts, nothing can be said of its steps."""
-    assert of_steps(*[held(5.0 * n, 0, stage_seconds={"data": 1.0}) for n in range(3)]) == {}
+def test_rank_that_tells_nothing_new_has_no_figures() -> None:
+    """It is stuck, or starts; or has fallen silent, and keeps the means of the time before."""
+    stuck = {"steps": 0, "stage_seconds": {"data": 1.0}}
+    silent = (5.0, {"steps": 10, "gc_pause_seconds": 1.0, "tokens": 100})
 
-
-def test_snapshot_that_is_read_again_says_nothing_new() -> None:
-    """A rank that has fallen silent keeps the means of the time before."""
-    same = held(5.0, 10, gc_pause_seconds=1.0, tokens=100)
-
-    assert of_steps(same, same, same) == {}
+    assert of_steps(*[(5.0 * n, stuck) for n in range(3)]) == {}
+    assert of_steps(silent, silent, silent) == {}
 
 
 def test_stages_are_means_of_a_step() -> None:
-    """Every stage of its own counts, also one that occurs for the first time; sync does not."""
+    """A stage that a rank lacks takes no time; one that occurs for the first time began at zero.
+
+    The step has the wait for others, which is no stage of its own.
+    """
     found = of_steps(
-        held(5.0, 10, stage_seconds={"data": 1.0, "sync": 2.0}),
-        held(10.0, 20, stage_seconds={"data": 3.0, "sync": 6.0, "checkpoint": 4.0}),
+        (5.0, {"steps": 10, "stage_seconds": {"data": 1.0, "sync": 2.0}}),
+        (10.0, {"steps": 20, "stage_seconds": {"data": 3.0, "sync": 6.0, "checkpoint": 4.0}}),
     )
 
-    assert found["data_seconds"] == pytest.approx(0.2)
-    assert found["checkpoint_seconds"] == pytest.approx(0.4)
-    assert found["step_seconds"] == pytest.approx(1.0)
+    known = {"data_seconds": 0.2, "checkpoint_seconds": 0.4, "step_seconds": 1.0}
+    assert {name: found[name] for name in known} == pytest.approx(known)
+    assert found["eval_seconds"] == found["forward_seconds"] == 0.0
     assert "sync_seconds" not in found
-    assert found.keys() <= {f"{stage}_seconds" for stage in OWN_STAGES} | {"step_seconds"}
+
+
+def test_stages_that_nobody_measured_are_not_known() -> None:
+    found = of_steps((0.0, {"steps": 10}), (1.0, {"steps": 20}))
+
+    assert not [name for name in found if name.endswith("_seconds")]
 
 
 def test_work_is_told_where_the_rank_counts_it() -> None:
     """Tokens and samples of a step; who does not count them has no such figure."""
-    found = of_steps(held(0.0, 10, tokens=800), held(5.0, 14, tokens=1_200))
+    found = of_steps((0.0, {"steps": 10, "tokens": 800}), (5.0, {"steps": 14, "tokens": 1_200}))
 
-    assert found["tokens_per_step"] == 100.0
-    assert "samples_per_step" not in found
+    assert found == {"tokens_per_step": 100.0}
 
 
 def test_garbage_collection_is_a_share_of_the_time() -> None:
     """Between the snapshots, not between the looks at them."""
-    found = of_steps(held(100.0, 10, gc_pause_seconds=3.0), held(104.0, 10, gc_pause_seconds=4.0))
+    found = of_steps((100.0, {"gc_pause_seconds": 3.0}), (104.0, {"gc_pause_seconds": 4.0}))
 
     assert found == {"gc_ratio": 0.25}
-    assert "gc_ratio" not in of_steps(held(0.0, 10), held(5.0, 20))
 
 
 def test_process_that_hides_its_readings_has_no_figures() -> None:

@@ -6,7 +6,7 @@ import pytest
 from prometheus_client.core import CounterMetricFamily
 
 from exporter.nvml.sample import GpuProcess
-from exporter.scrape.sampling import Sample
+from exporter.scrape.sampling import CollectorRun
 from tests.exporter.evidence.node import FIRST_PID, FakeNode
 from tests.exporter.fake_proc import process, torchrun
 
@@ -29,25 +29,16 @@ def test_rank_without_a_gpu_has_the_figures_of_its_steps_and_its_host() -> None:
     assert not [name for name in found if name.startswith(("gpu", "sm_clock", "node_"))]
 
 
-def test_rank_has_the_figures_of_its_own_gpu() -> None:
-    """And not of another one."""
+def test_rank_has_the_figures_of_its_own_gpu_since_it_is_late() -> None:
+    """And not of another one; what was before the onset does not count."""
     node = FakeNode(ranks=2, gpus=2)
+    node.run(40)
     node.gpus[1] = replace(node.gpus[1], sm_clock_megahertz=1_400)
-    node.run(40)
-
-    assert node.figures(0)["sm_clock_hertz"] == pytest.approx(1.9e9)
-    assert node.figures(1)["sm_clock_hertz"] == pytest.approx(1.4e9)
-
-
-def test_window_is_that_of_the_late_rank() -> None:
-    """What was before the onset does not count; what is too old is not there."""
-    node = FakeNode(ranks=1, gpus=1)
-    node.run(40)
-    node.gpus[0] = replace(node.gpus[0], sm_clock_megahertz=1_400)
     node.run(30)
 
-    assert node.figures(0, 20.0)["sm_clock_hertz"] == pytest.approx(1.4e9)
-    assert 1.4e9 < node.figures(0, 60.0)["sm_clock_hertz"] < 1.9e9
+    assert node.figures(0, 20.0)["sm_clock_hertz"] == pytest.approx(1.9e9)
+    assert node.figures(1, 20.0)["sm_clock_hertz"] == pytest.approx(1.4e9)
+    assert 1.4e9 < node.figures(1, 60.0)["sm_clock_hertz"] < 1.9e9
     assert node.sampler.covered_seconds(node.held(0), node.clock() - 20.0) == pytest.approx(20, 0.3)
 
 
@@ -134,26 +125,20 @@ def test_ranks_that_share_a_gpu_are_foreign_to_one_another() -> None:
     assert node.sampler.facts(node.held(0), 0.0) == {"gpu_foreign_processes": "rank 1 of job llama"}
 
 
-def test_share_of_near_cpus_is_of_its_process_and_its_gpu() -> None:
-    """A rank on the CPUs of the other socket."""
-    node = FakeNode(ranks=1, gpus=1)
+def test_rank_has_the_figures_of_its_node_and_of_where_its_process_may_run() -> None:
+    """What a collector shows counts for all ranks; CPUs of the other socket for the rank alone."""
+    node = FakeNode(ranks=2, gpus=1)
     node.gpus[0] = replace(node.gpus[0], numa_node=0, cpu_affinity=(1, 2, 3))
-    node.run(40)
-
-    assert node.figures(0)["cpus_near_gpu_ratio"] == 0.5
-
-
-def test_rank_has_the_figures_of_its_node() -> None:
-    """What a collector shows counts for all of its ranks."""
-    node = FakeNode(ranks=2)
     for _ in range(3):
         family = CounterMetricFamily("rankskew_node_cpu_throttled_seconds", "As it is.")
         family.add_metric([], node.clock() / 10)
-        node.shown["node_cpu"] = Sample((family,), True, 0.0, node.clock())
+        node.shown["node_cpu"] = CollectorRun((family,), True, 0.0, node.clock())
         node.run(10)
 
-    assert node.figures(0)["node_cpu_throttled_ratio"] == pytest.approx(0.1)
-    assert node.figures(1)["node_cpu_throttled_ratio"] == pytest.approx(0.1)
+    for rank in (0, 1):
+        assert node.figures(rank)["node_cpu_throttled_ratio"] == pytest.approx(0.1)
+    assert node.figures(0)["cpus_near_gpu_ratio"] == 0.5
+    assert "cpus_near_gpu_ratio" not in node.figures(1)
 
 
 def test_only_figures_that_have_a_name_are_told() -> None:

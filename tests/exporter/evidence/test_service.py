@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from exporter.causes.model import UNKNOWN, Cause, ThreadState
-from exporter.evidence.late_causes import Place
-from tests.exporter.evidence.node import FIRST_PID, FakeExplain, FakeNode
+from exporter.evidence.late_causes import RankPlace
+from tests.exporter.evidence.node import FIRST_PID, FakeExplain, FakeNode, FakeWorkers
 from tests.exporter.snapshots import late, verdict
 
 HOT = Cause("slow_device", "clocks", 0.9, "hot", "`nvidia-smi -i UUID` on NODE")
 NOT_KNOWN = Cause(UNKNOWN, "", 0.0, "not known", "`py-spy dump --pid PID`")
+WORKERS = Cause("input", "workers", 0.9, "it waits", "`py-spy dump --pid WORKER_PID` of PID")
+SLEEPS = replace(WORKERS, detail="worker_sleep")
 
 
 def judged(*ranks: int, **changes: Any) -> dict[str, Any]:
@@ -21,11 +23,26 @@ def judged(*ranks: int, **changes: Any) -> dict[str, Any]:
     return {"verdict": verdict(late=found), "verdict_age_seconds": 0.0}
 
 
-def node(ranks: int = 4, cause: Cause | None = HOT, gpus: int | None = None) -> FakeNode:
+def node(
+    ranks: int = 4,
+    cause: Cause | None = HOT,
+    gpus: int | None = None,
+    workers: FakeWorkers | None = None,
+) -> FakeNode:
     """Return a node that has run for a minute."""
-    found = FakeNode(ranks, ranks if gpus is None else gpus, FakeExplain(cause))
+    found = FakeNode(ranks, ranks if gpus is None else gpus, FakeExplain(cause), workers)
     found.run(60)
     return found
+
+
+def told(found: FakeNode, seconds: int, **changes: Any) -> list[str]:
+    """Return the first action of rank 2, empty without a cause, after each of these seconds."""
+    said = []
+    for _ in range(seconds):
+        found.run(1, **(changes or judged(2)))
+        cause = found.causes.of("llama", 2)
+        said.append("" if cause is None else cause.first_action)
+    return said
 
 
 def test_node_without_ranks_explains_nothing() -> None:
@@ -42,11 +59,11 @@ def test_late_rank_is_explained_where_it_is() -> None:
     """With its GPU, its process and its node; nobody else has a cause."""
     found = node()
     found.run(3, **judged(2, 9))
-    told = found.causes.all()
+    causes = found.causes.all()
 
-    assert told.keys() == {("llama", 2)}
-    assert told["llama", 2].place == Place("all", "node-7", "2", "GPU-2", str(FIRST_PID + 2))
-    assert told["llama", 2].cause.first_action == "`nvidia-smi -i GPU-2` on node-7"
+    assert causes.keys() == {("llama", 2)}
+    assert causes["llama", 2].place == RankPlace("all", "node-7", "2", "GPU-2", str(FIRST_PID + 2))
+    assert causes["llama", 2].cause.first_action == "`nvidia-smi -i GPU-2` on node-7"
 
 
 def test_late_rank_without_a_gpu_is_explained_too() -> None:
@@ -56,7 +73,7 @@ def test_late_rank_without_a_gpu_is_explained_too() -> None:
     found.ranks[2] = replace(found.ranks[2], pid=7, rank_info={})
     found.run(3, **judged(2))
 
-    assert found.causes.all()["llama", 2].place == Place("all", "node-7", "", "", "7")
+    assert found.causes.all()["llama", 2].place == RankPlace("all", "node-7", "", "", "7")
 
 
 @pytest.mark.parametrize(("kind", "is_told"), [("pauses", True), ("node", True), ("mild", False)])
@@ -81,15 +98,17 @@ def test_evidence_is_of_the_time_since_the_onset() -> None:
     assert peers["sm_clock_hertz"].median == pytest.approx(1.9e9)
 
 
-def test_states_and_workers_come_along() -> None:
-    """What its main thread does, as the rank says."""
+@pytest.mark.parametrize("loader", ["", "f (a.py:1)"])
+def test_what_its_threads_do_comes_along(loader: str) -> None:
+    """As the rank says, which knows its dataset."""
     found = node()
     state = {"stage": "forward", "state": "lock", "share": 0.5, "place": "f (a.py:1)"}
-    found.run(3, **judged(2), thread_states=[state])
+    found.run(3, **judged(2), thread_states=[state], loader=loader)
     _, evidence, _ = found.explain.cases[-1]
 
     assert evidence.states == [ThreadState("forward", "lock", 0.5, "f (a.py:1)")]
     assert evidence.worker_states == ()
+    assert evidence.facts.get("saturated_workers", "") == loader
 
 
 def test_peers_of_the_join_come_before_those_of_the_node() -> None:
@@ -100,39 +119,45 @@ def test_peers_of_the_join_come_before_those_of_the_node() -> None:
 
     assert peers["sm_clock_hertz"] == (1.0, 2.0, 3.0)
     assert peers["main_running_ratio"].median == pytest.approx(0.5)
+    assert peers["checkpoint_seconds"].upper_third == 0.0  # A duty that they lack is known.
 
 
-def test_late_rank_that_is_alone_has_no_peers() -> None:
-    """It is explained by what can be known without them."""
-    found = node(1)
-    found.run(3, **judged(0))
+@pytest.mark.parametrize(
+    ("away", "is_alone"),
+    [
+        ("nobody", True),
+        ("late", False),
+        ("other_group", False),
+        ("other_job", True),
+        ("silent", False),
+        ("finished", False),
+    ],
+)
+def test_only_healthy_ranks_of_its_group_are_peers(away: str, is_alone: bool) -> None:
+    """Not late ones, those of another part of the model or another job, and those that ended.
 
-    assert found.explain.cases[-1][2] == {}
-    assert found.causes.of("llama", 0) is not None
-
-
-@pytest.mark.parametrize("away", ["late", "other_group", "other_job", "silent", "finished"])
-def test_only_healthy_ranks_of_its_group_are_peers(away: str) -> None:
-    """Not late ones, those of another part of the model or another job, and those that ended."""
-    found = node(2)
+    Without another rank of its job, whatever the node suffers from may delay only this one.
+    """
+    found = FakeNode(1 if away == "nobody" else 2, 2, FakeExplain(HOT))
     changes: dict[str, dict[str, Any]] = {
         "other_group": {"peer_group": "pp1"},
         "other_job": {"job_id": "other"},
         "finished": {"finished": True},
     }
-    found.ranks[1] = replace(found.ranks[1], **changes.get(away, {}))
+    if away in changes:
+        found.ranks[1] = replace(found.ranks[1], **changes[away])
+    found.run(60)
     if away == "silent":
         del found.ranks[1]
     found.run(11)
     found.run(3, **judged(*((0, 1) if away == "late" else (0,))))
 
-    of_rank_0 = [peers for late, _, peers in found.explain.cases]
-    assert of_rank_0
-    assert all(peers == {} for peers in of_rank_0)
+    assert found.causes.of("llama", 0) is not None
+    assert all(peers == {} for _, _, peers in found.explain.cases)
+    assert found.explain.cases[-1][0].is_alone is is_alone
 
 
 def test_rank_that_is_late_no_more_has_no_cause() -> None:
-    """As soon as the judge says so."""
     found = node()
     found.run(3, **judged(2))
     assert found.host.hurried
@@ -142,27 +167,70 @@ def test_rank_that_is_late_no_more_has_no_cause() -> None:
     assert not found.host.hurried
 
 
-def test_young_incident_is_not_unknown() -> None:
-    """There is evidence of a few seconds only; with ten it is unknown."""
-    found = node(cause=NOT_KNOWN)
-    said = []
-    for second in range(20):
-        found.run(1, **judged(2, since_seconds=float(second)))
-        said.append(found.causes.of("llama", 2) is not None)
+def test_no_cause_is_told_without_figures_since_the_onset() -> None:
+    """What its threads do alone would be half of the story."""
+    new = FakeNode(4, 4, FakeExplain(HOT))
 
-    assert said[:10] == [False] * 10
-    assert said[14:] == [True] * 6
+    assert list(map(bool, told(new, 5))) == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize("since_seconds", [20.0, 60.0])
+def test_unknown_is_told_once_its_threads_were_looked_at(since_seconds: float) -> None:
+    """That begins when it is known to be late; its figures are kept since long before."""
+    found = node(cause=NOT_KNOWN)
+    said = list(map(bool, told(found, 14, **judged(2, since_seconds=since_seconds))))
+
+    assert (said[:10], said[11:]) == ([False] * 10, [True] * 3)
 
 
 def test_rank_that_restarts_while_it_is_late_is_not_unknown_at_once() -> None:
     """What its former process did is no evidence on this one."""
     found = node(cause=NOT_KNOWN)
     found.restart(2)
-    found.run(9, **judged(2, since_seconds=60.0))
-    assert found.causes.of("llama", 2) is None
-    found.run(5, **judged(2, since_seconds=60.0))
+    said = told(found, 14, **judged(2, since_seconds=60.0))
 
-    assert found.causes.of("llama", 2) is not None
+    assert said[8] == ""
+    assert said[13] != ""
+
+
+def test_workers_are_told_once_they_were_seen() -> None:
+    """For three seconds: the first that is told goes to the pager."""
+    workers = FakeWorkers()
+    found = node(cause=WORKERS, workers=workers)
+    assert told(found, 2) == ["", ""]
+
+    workers.states, found.explain.cause = [ThreadState("data", "sleep", 1.0)], SLEEPS
+    assert told(found, 1) == ["`py-spy dump --pid 88` of 102"]
+    assert found.causes.all()["llama", 2].cause.detail == "worker_sleep"
+
+
+def test_workers_that_nobody_sees_are_told_after_three_seconds() -> None:
+    """They may be another user's; where none is known, its name stays. And so the next time."""
+    found = node(cause=WORKERS, workers=FakeWorkers())
+    assert told(found, 4) == [*[""] * 3, "`py-spy dump --pid WORKER_PID` of 102"]
+
+    assert told(found, 6, **judged()) == [""] * 6
+    assert told(found, 1) == [""]
+
+
+def test_workers_that_were_seen_to_be_busy_are_told_at_once() -> None:
+    """Nothing better will come."""
+    workers = FakeWorkers()
+    workers.states = [ThreadState("data", "running", 1.0)]
+
+    assert told(node(cause=WORKERS, workers=workers), 1) == ["`py-spy dump --pid 88` of 102"]
+
+
+def test_rank_without_a_cause_is_looked_at_each_second() -> None:
+    """Its first page waits for it; once it has one, as often as all others."""
+    found = node(cause=None)
+    told(found, 5)
+    assert len(found.explain.cases) == 5
+
+    found.explain.cause = HOT
+    told(found, 1)
+    told(found, 4)
+    assert len(found.explain.cases) == 8
 
 
 def test_rank_is_told_its_figures_every_ten_seconds() -> None:
@@ -179,30 +247,17 @@ def test_rank_is_told_its_figures_every_ten_seconds() -> None:
     assert figures[-1]["data_seconds"] == 0.05
 
 
-def test_rank_that_is_new_is_told_nothing() -> None:
-    """There is nothing to tell yet."""
-    found = FakeNode(2, 2)
-    found.run(1)
-
-    assert found.told == {0: [], 1: []}
-
-
-def test_rank_that_has_restarted_is_not_told_what_its_former_process_did() -> None:
-    """The figures were made before it came; it gets its own with the next."""
+def test_rank_is_told_nothing_of_another_process() -> None:
+    """While it is new, or has restarted, until its own are made; nor if the store lacks it."""
     found = FakeNode(1, 1)
-    found.run(21)  # They are made after the push of this second.
+    found.run(1)
+    assert found.told == {0: []}
+
+    found.run(20)  # They are made after the push of this second.
     before = len(found.told[0])
     found.restart(0)
     found.run(2)
     assert len(found.told[0]) == before
     found.run(10)
-
     assert len(found.told[0]) == before + 1
-
-
-def test_rank_that_the_store_does_not_hold_is_told_nothing() -> None:
-    """It came from a process that a newer one has replaced."""
-    found = node(1)
-    stray = replace(found.ranks[0], job_id="other")
-
-    assert found.service.figures_for(stray) is None
+    assert found.service.figures_for(replace(found.ranks[0], job_id="other")) is None

@@ -4,7 +4,7 @@ import random
 from dataclasses import replace
 from typing import Final
 
-from exporter.live.node import Node
+from exporter.live.node import PageNode
 from exporter.live.page import LiveView
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.rank_gpus import RankJoin
@@ -59,7 +59,7 @@ class BusyNode:
             pid: process(pid, torchrun(rank, WORLD_SIZE=str(RANKS))) for rank, pid in pids.items()
         }
         join = RankJoin(node(*gpus), lambda: processes, self.store)
-        self.view = LiveView(NodeJobs(self.store), lambda: GPUS, Node("gpu-12", None, join))
+        self.view = LiveView(NodeJobs(self.store), lambda: GPUS, PageNode("gpu-12", None, join))
         self._random = random.Random(1)
         self._ranks = [
             snapshot(

@@ -4,15 +4,13 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from exporter.causes.model import Cause
-from exporter.live.page import LiveSummary, LiveView
+from exporter.live.page import LiveView
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
 from rank_probe.wire.snapshot import Snapshot
-from tests.exporter.snapshots import verdict
+from tests.exporter.snapshots import snapshot, verdict
 
 START = 1_700_000_000.0
 STAGES = {"data": 0.05, "forward": 0.1, "backward": 0.2, "sync": 0.15}
@@ -22,7 +20,7 @@ SLOW_DATA = {"data": 0.19, "sync": 0.01}
 
 def served(view: LiveView) -> dict[str, Any]:
     """Return what the page gets."""
-    summary: dict[str, Any] = json.loads(TypeAdapter(LiveSummary).dump_json(view.summary()))
+    summary: dict[str, Any] = json.loads(view.json())
     return summary
 
 
@@ -53,22 +51,21 @@ class Node:
         return self.cause if (job_id, rank) == ("demo", 2) else None
 
     def fresh(self, rank: int) -> Snapshot:
-        return Snapshot(
+        now = self.now - self.behind_seconds
+        return snapshot(
             job_id="demo",
-            peer_group="all",
             rank=rank,
             world_size=self.world_size,
-            attempt=0,
             pid=100 + rank,
-            started_timestamp_seconds=self.now - self.behind_seconds,
+            started_timestamp_seconds=now,
             sequence=0,
-            heartbeat_timestamp_seconds=self.now - self.behind_seconds,
+            heartbeat_timestamp_seconds=now,
+            stage="sync",
+            stage_elapsed_seconds=0.1,
             steps=0,
             stage_seconds={},
             busy_seconds=0.0,
             busy_seconds_squared=0.0,
-            stage="sync",
-            stage_elapsed_seconds=0.1,
         )
 
     def step(self, stages: dict[str, float] = STAGES) -> None:
@@ -108,16 +105,35 @@ class Node:
                 self.store.put(self.states[rank])
         self.view.sample(self.now, self.now)
 
-    def run(self, seconds: int) -> dict[str, Any]:
-        """Run two steps a second for *seconds* and return the job as served at the end."""
-        for _ in range(seconds):
-            self.step()
-            self.step()
-            job = self.push()
-        return job
+    def wait(self, seconds: int, silent: tuple[int, ...] = ()) -> dict[str, Any]:
+        """Let *seconds* pass without a step, and return the job as served at the end."""
+        for _ in range(seconds - 1):
+            self.pass_second(silent)
+        return self.push(silent)
+
+    def run(self, seconds: int, steps: int = 2) -> dict[str, Any]:
+        """Run so many *steps* a second for *seconds* and return the job as served at the end."""
+        for second in range(seconds):
+            for _ in range(steps):
+                self.step()
+            if second < seconds - 1:
+                self.pass_second()
+        return self.push()
+
+    def change(self, *ranks: int, **changes: Any) -> None:
+        """Change what these ranks, or all, report from now on."""
+        for rank in ranks or tuple(self.states):
+            self.states[rank] = replace(self.states[rank], **changes)
 
     def judged(self, said: dict[str, Any] | None) -> dict[str, Any]:
         """Run for a while, and return the verdict as served when the judge has *said* this."""
         self.said = said
         shown: dict[str, Any] = self.run(30)["verdict"]
         return shown
+
+
+def stepped(**settings: Any) -> Node:
+    """Return a node that has run for half a minute."""
+    node = Node(**settings)
+    node.run(30)
+    return node

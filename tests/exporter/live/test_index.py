@@ -1,34 +1,28 @@
 """The live page contacts only its exporter, shows text as text, and says first what is wrong."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rank_probe.wire.stages import STAGES
 from tests.exporter.live.browser import FILES, shown
-from tests.exporter.live.node_data import HOT, SENTENCE, healthy, hung, live, no_probe, straggler
+from tests.exporter.live.node_data import CAUSE, SENTENCE, healthy, hung, live, no_probe, straggler
 
 TEXTS = {name: content.decode() for name, content in FILES.items()}
 INDEX = TEXTS["index.html"]
 SCRIPTS = "".join(text for name, text in TEXTS.items() if name.endswith(".js"))
 
 
-def test_page_loads_nothing_from_elsewhere() -> None:
-    """No external address is in its files: it works on a cluster without internet."""
+def test_page_loads_nothing_from_elsewhere_and_writes_no_markup() -> None:
+    """It works without internet and below any prefix; what processes send is only ever text."""
     everything = "".join(TEXTS.values()).replace("http://www.w3.org/2000/svg", "")
 
     assert re.findall(r"(?:https?:)?//[\w-]+\.\w+", everything) == []
-
-
-def test_addresses_are_relative() -> None:
-    """The page works below any prefix, such as a proxy's."""
     assert re.findall(r'(?:href|src)="/', INDEX) == []
     assert re.findall(r'fetch\("/|from "/', SCRIPTS) == []
-
-
-def test_page_never_writes_markup() -> None:
-    """What training processes send is only ever text."""
     assert not re.search(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", SCRIPTS)
 
 
@@ -74,11 +68,17 @@ def test_late_rank_is_what_the_page_says_first(tmp_path: Path) -> None:
     assert "gpu-12 · PID 20775 · GPU 2 · local rank 2" in dom
     assert "version 9.8.7" in dom
     assert "<title>Straggler · gpu-12 · rankskew</title>" in dom
+    assert '<dt hidden="">Cause</dt>' in dom  # A rank of another node may have one.
+    assert "compared with the ranks of this node only" not in dom
+    assert (
+        "<li>Steps take 1.39 times as long as without it.</li>"
+        "<li>GPUs lost: 0.84 to &lt;late&gt; ranks.</li>" in dom
+    )
 
 
 def test_cause_is_told_with_its_share_and_figures(tmp_path: Path) -> None:
     """Why the rank is late, how much of its delay that is, and what else it might be; once."""
-    dom = shown(live(straggler(cause=HOT)), tmp_path)
+    dom = shown(live(straggler(cause=CAUSE)), tmp_path)
 
     assert (
         '<dt>Cause</dt><dd><ul class="causes">'
@@ -91,72 +91,78 @@ def test_cause_is_told_with_its_share_and_figures(tmp_path: Path) -> None:
     assert dom.count("too hot, 87 °C") == 1
 
 
-def test_cause_that_is_not_known_has_no_share(tmp_path: Path) -> None:
-    """What was found is only a guess then."""
-    cause = HOT | {"cause": "unknown", "detail": "", "share": 0.3, "sentence": "", "value": None}
-    dom = shown(live(straggler(cause=cause)), tmp_path)
-
-    assert "<li>Rank 2: not known.</li><li>Or perhaps CPU (waits for a CPU): " in dom
-    assert "<div>cause: not known</div>" in dom
+UNKNOWN = replace(CAUSE, cause="unknown", detail="", share=0.3, sentence="", value=None)
+A_LITTLE_LATE = '<tr class=""><th scope="row">rank 2 · a little late</th>'
 
 
-def test_job_without_a_known_cause_has_no_row_for_it(tmp_path: Path) -> None:
-    """A rank of another node may have one that only its own exporter knows."""
-    dom = shown(live(straggler()), tmp_path)
-
-    assert '<dt hidden="">Cause</dt>' in dom
-
-
-@pytest.mark.parametrize(("judge", "words"), [("node", True), ("join", False)])
-def test_page_says_whose_verdict_it_is(tmp_path: Path, judge: str, words: bool) -> None:
-    """A node that compares its own ranks does not see those of the others."""
-    job = straggler()
-    job["verdict"]["judge"] = judge
-    dom = shown(live(job), tmp_path)
-
-    assert ("compared with the ranks of this node only" in dom) == words
-
-
-def test_rank_that_costs_too_little_is_no_alarm(tmp_path: Path) -> None:
-    """What raises no alert is not drawn as if it did, however steadily it is late."""
-    job = straggler()
-    for late in job["verdict"]["late"]:
-        late["is_told"] = False
-    dom = shown(live(job), tmp_path)
-
-    assert '<tr class=""><th scope="row">rank 2 · a little late</th>' in dom
-
-
-def test_details_stand_below_the_verdict(tmp_path: Path) -> None:
-    """Further findings of the judge are one line each, as text."""
-    dom = shown(live(straggler()), tmp_path)
-
-    assert (
-        "<li>Steps take 1.39 times as long as without it.</li>"
-        "<li>GPUs lost: 0.84 to &lt;late&gt; ranks.</li>" in dom
-    )
-
-
-@pytest.mark.parametrize(("kind", "mark"), [("mild", "a little late"), ("unsynced", "stands out")])
-def test_rank_that_wakes_nobody_is_marked_without_alarm(
-    tmp_path: Path, kind: str, mark: str
+@pytest.mark.parametrize(
+    ("answer", "there", "absent"),
+    [
+        # What was found is only a guess then, and has no share.
+        (
+            live(straggler(cause=UNKNOWN)),
+            [
+                "<li>Rank 2: not known.</li><li>Or perhaps CPU (waits for a CPU): ",
+                "<div>cause: not known</div>",
+            ],
+            [],
+        ),
+        # A node that compares its own ranks does not see those of the others.
+        (live(straggler(judge="node")), ["compared with the ranks of this node only"], []),
+        # What raises no alert is not drawn as if it did, however steadily it is late.
+        (live(straggler(is_told=False)), [A_LITTLE_LATE], []),
+        (live(straggler(kind="mild")), [A_LITTLE_LATE, '<dt hidden="">Since</dt>'], []),
+        (
+            live(straggler(kind="unsynced")),
+            [
+                '<tr class=""><th scope="row">rank 2 · stands out</th>',
+                '<dt hidden="">Since</dt>',
+            ],
+            [],
+        ),
+        # Nothing to do, no cost, nobody marked.
+        (
+            live(healthy(), gpus=4),
+            [
+                '<section class="job healthy green">',
+                '<span class="badge">Healthy</span>',
+                *(f'<dt hidden="">{name}</dt>' for name in ("Cost", "Since", "Do first")),
+            ],
+            ['class="late"'],
+        ),
+        (
+            live(no_probe(), gpus=4),
+            ["Job bert", "torchrun ... -m rank_probe train.py", "PID 20773"],
+            [],
+        ),
+        # Markup in a job id is displayed, not run.
+        (
+            live(straggler("<img src=x onerror=alert(1)>")),
+            ["Job &lt;img src=x onerror=alert(1)&gt;"],
+            ["<img"],
+        ),
+        # What is not a web address becomes no link, whoever put it there.
+        (live(straggler(), grafana_url="javascript:alert(1)"), [SENTENCE], ["javascript:"]),
+        (
+            live(),
+            ['<section id="empty" class="job">', "-m rank_probe train.py", "no GPU visible"],
+            [],
+        ),
+        (
+            None,
+            ["This page is out of date: the exporter does not answer (HTTP status 500)."],
+            [],
+        ),
+    ],
+)
+def test_page_shows_what_is_known(
+    answer: dict[str, Any] | None, there: list[str], absent: list[str], tmp_path: Path
 ) -> None:
-    """A rank that is late a little is pointed at, and not in the colour of an alarm."""
-    dom = shown(live(straggler(kind=kind)), tmp_path)
+    """Of each kind of job, of an empty node, and of an exporter that does not answer."""
+    dom = shown(answer, tmp_path)
 
-    assert f'<tr class=""><th scope="row">rank 2 · {mark}</th>' in dom
-    assert dom.count("culprit") == 1
-    assert '<dt hidden="">Since</dt>' in dom
-
-
-def test_healthy_job_is_quiet(tmp_path: Path) -> None:
-    """Nothing to do, no cost, nobody marked."""
-    dom = shown(live(healthy(), gpus=4), tmp_path)
-
-    assert '<section class="job healthy green">' in dom
-    assert '<span class="badge">Healthy</span>' in dom
-    assert 'class="late"' not in dom
-    assert all(f'<dt hidden="">{name}</dt>' in dom for name in ("Cost", "Since", "Do first"))
+    assert [each for each in there if each not in dom] == []
+    assert [each for each in absent if each in dom] == []
 
 
 def test_hung_job_costs_all_its_gpus(tmp_path: Path) -> None:
@@ -167,43 +173,3 @@ def test_hung_job_costs_all_its_gpus(tmp_path: Path) -> None:
     assert "<dt>Since</dt><dd>96 s ago</dd>" in dom
     assert re.findall(r'<th scope="row">(.*?)</th>', dom)[0] == "rank 5"
     assert "checkpoint for 95 s" in dom
-
-
-def test_job_without_a_probe_is_listed_with_a_hint(tmp_path: Path) -> None:
-    """It has no figures, and the page says how to start the probe."""
-    dom = shown(live(no_probe(), gpus=4), tmp_path)
-
-    assert "Job bert" in dom
-    assert "torchrun ... -m rank_probe train.py" in dom
-    assert "PID 20773" in dom
-
-
-def test_job_id_is_shown_as_text(tmp_path: Path) -> None:
-    """Markup in a job id is displayed, not run."""
-    dom = shown(live(straggler("<img src=x onerror=alert(1)>")), tmp_path)
-
-    assert "Job &lt;img src=x onerror=alert(1)&gt;" in dom
-    assert "<img" not in dom
-
-
-def test_grafana_address_is_no_script(tmp_path: Path) -> None:
-    """What is not a web address becomes no link, whoever put it there."""
-    dom = shown(live(straggler(), grafana_url="javascript:alert(1)"), tmp_path)
-
-    assert "javascript:" not in dom
-
-
-def test_empty_node_says_how_to_begin(tmp_path: Path) -> None:
-    """Without any rank the page gives the command that starts one."""
-    dom = shown(live(), tmp_path)
-
-    assert '<section id="empty" class="job">' in dom
-    assert "-m rank_probe train.py" in dom
-    assert "no GPU visible" in dom
-
-
-def test_silent_exporter_is_admitted(tmp_path: Path) -> None:
-    """When the exporter does not answer, the page says so instead of showing nothing."""
-    dom = shown(None, tmp_path)
-
-    assert "This page is out of date: the exporter does not answer (HTTP status 500)." in dom

@@ -106,69 +106,66 @@ def test_selection_and_scroll_survive_an_update(tmp_path: Path) -> None:
     }
 
 
-def test_only_what_differs_is_changed(tmp_path: Path) -> None:
-    """The same answer again changes no node at all, whatever its size."""
-    script = """
-      let changes = 0;
-      const watch = new win.MutationObserver((records) => changes += records.length);
-      const all = { subtree: true, childList: true, attributes: true, characterData: true };
-      watch.observe(page.body, all);
-      await pause(3000);
-      return changes;
-    """
+@pytest.mark.parametrize(
+    ("answers", "script", "seen"),
+    [
+        # The same answer again changes no node at all, whatever its size.
+        (
+            [LARGE],
+            """
+            let changes = 0;
+            const watch = new win.MutationObserver((records) => changes += records.length);
+            const all = { subtree: true, childList: true, attributes: true, characterData: true };
+            watch.observe(page.body, all);
+            await pause(3000);
+            return changes;
+            """,
+            0,
+        ),
+        # A name that the judge gives later is first from then on; no row is made anew.
+        (
+            [live(healthy(8)), live(straggler(count=8))],
+            """
+            const before = page.querySelectorAll("tbody tr")[2];
+            await until(() => page.querySelector("tr.late"));
+            return [...page.querySelectorAll("tbody tr")].indexOf(before);
+            """,
+            0,
+        ),
+        # What the exporter no longer knows is taken away; the hint for an empty node is back.
+        (
+            [live(hung()), live()],
+            """
+            await until(() => !page.querySelector("#jobs .job"));
+            return page.getElementById("empty").hidden;
+            """,
+            False,
+        ),
+    ],
+)
+def test_only_what_differs_is_changed(
+    answers: list[dict[str, Any]], script: str, seen: object, tmp_path: Path
+) -> None:
+    """Rows move, jobs go, and all else stays as it is."""
+    assert found(answers, script, tmp_path) == seen
 
-    assert found([LARGE], script, tmp_path) == 0
 
-
-def test_rank_that_becomes_late_moves_to_the_top(tmp_path: Path) -> None:
-    """A name that the judge gives later is first from then on; no row is made anew."""
-    late: dict[str, Any] = straggler(count=8)
-    script = """
-      const before = page.querySelectorAll("tbody tr")[2];
-      await until(() => page.querySelector("tr.late"));
-      return [...page.querySelectorAll("tbody tr")].indexOf(before);
-    """
-
-    assert found([live(healthy(8)), live(late)], script, tmp_path) == 0
-
-
-def test_job_that_ends_leaves_the_page(tmp_path: Path) -> None:
-    """What the exporter no longer knows is taken away, and the hint for an empty node is back."""
-    script = """
-      await until(() => !page.querySelector("#jobs .job"));
-      return page.getElementById("empty").hidden;
-    """
-
-    assert found([live(hung()), live()], script, tmp_path) is False
-
-
-def test_exporter_that_stops_answering_is_admitted(tmp_path: Path) -> None:
-    """The last state stays to be read, greyed, below a sentence that says how old it is."""
+def test_answer_that_does_not_come_or_cannot_be_shown_is_admitted(tmp_path: Path) -> None:
+    """The last state stays, greyed, below a sentence; another version's is no network's fault."""
     script = """
       const trouble = page.getElementById("trouble");
       await until(() => !trouble.hidden);
       const job = page.querySelector("#jobs .job");
       return { said: trouble.textContent, job: job !== null, stale: page.body.className };
     """
-    seen = found([live(hung()), None], script, tmp_path)
-
-    assert "the exporter does not answer (HTTP status 500)" in seen["said"]
-    assert "What is below is from" in seen["said"]
-    assert (seen["job"], seen["stale"]) == (True, "stale")
-
-
-def test_answer_that_cannot_be_shown_is_not_blamed_on_the_network(tmp_path: Path) -> None:
-    """An exporter of another version may say what the page does not understand: it says so."""
     broken = live(hung())
     del broken["jobs"][0]["verdict"]
-    script = """
-      await until(() => !page.getElementById("trouble").hidden);
-      return page.getElementById("trouble").textContent;
-    """
+    silent, other = (found([live(hung()), each], script, tmp_path) for each in (None, broken))
 
-    assert "it cannot show what the exporter says" in found(
-        [live(hung()), broken], script, tmp_path
-    )
+    assert "the exporter does not answer (HTTP status 500)" in silent["said"]
+    assert "What is below is from" in silent["said"]
+    assert (silent["job"], silent["stale"]) == (True, "stale")
+    assert "it cannot show what the exporter says" in other["said"]
 
 
 def test_strip_has_a_column_for_each_ten_seconds(tmp_path: Path) -> None:

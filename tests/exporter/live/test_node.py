@@ -5,10 +5,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from pydantic import TypeAdapter
 
-from exporter.live.node import Node
-from exporter.live.page import LiveSummary, LiveView
+from exporter.live.node import PageNode
+from exporter.live.page import LiveView
 from exporter.nvml.sample import GpuProcess, GpuSample
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin
@@ -38,19 +37,21 @@ GPU = GpuSample(
 )
 
 
-def shown(nvml: FixedNvml, *processes: Process, held: tuple[Snapshot, ...] = ()) -> dict[str, Any]:
-    """Return what the page gets from a node where *processes* run and *held* were pushed."""
-    store = RankStore(clock=lambda: 2_000.0)
+def served(node: PageNode | None, *held: Snapshot, store: RankStore | None = None) -> Any:
+    """Return what the page gets from *node* when *held* were pushed."""
+    store = store or RankStore(clock=lambda: 2_000.0)
     for each in held:
         store.put(each)
-    join = RankJoin(nvml, lambda: {each.pid: each for each in processes}, store)
-    return served(LiveView(NodeJobs(store), node=Node("gpu-12", "http://grafana", join)))
-
-
-def served(view: LiveView) -> dict[str, Any]:
+    view = LiveView(NodeJobs(store), node=node)
     view.sample(2_000.0, 1_700_000_000.0)
-    summary: dict[str, Any] = json.loads(TypeAdapter(LiveSummary).dump_json(view.summary()))
-    return summary
+    return json.loads(view.json())
+
+
+def shown(nvml: FixedNvml, *processes: Process, held: tuple[Snapshot, ...] = ()) -> Any:
+    """Return what the page gets from a node where *processes* run and *held* were pushed."""
+    store = RankStore(clock=lambda: 2_000.0)
+    join = RankJoin(nvml, lambda: {each.pid: each for each in processes}, store)
+    return served(PageNode("gpu-12", "http://grafana", join), *held, store=store)
 
 
 def test_gpu_is_shown_in_base_units_with_its_ranks() -> None:
@@ -95,36 +96,25 @@ def test_job_without_the_probe_is_listed() -> None:
     verdict = job["verdict"]
 
     assert (job["job_id"], job["probed"], job["world_size"]) == ("llama", False, 4)
-    assert (verdict["state"], verdict["runbook"]) == ("no_probe", "RankskewNotJudgeable")
-    assert verdict["alert"] is None
+    assert (verdict["state"], verdict["alert"]) == ("no_probe", None)
+    assert verdict["runbook"] == "RankskewNotJudgeable"
     assert "1 of 4 ranks run on this node" in verdict["sentence"]
     assert "-m rank_probe train.py" in verdict["first_action"]
     assert (rank["rank"], rank["pid"], rank["host"], rank["gpu"]) == (2, 10, "gpu-12", 3)
+    # GPUs alone are no job.
+    assert shown(node())["jobs"] == shown(node(GPU))["jobs"] == []
 
 
 def test_rank_has_the_places_to_look_at() -> None:
-    """A rank that reports has its GPU's index and the node's id of its process, not the pod's."""
+    """Its GPU's index and the node's id of its process, not the pod's; without NVML the probe's."""
     inside = snapshot(pid=1, rank_info={"gpu_uuid": "GPU-3", "local_rank": "0"}, world_size=1)
     (job,) = shown(node(GPU), process(10, torchrun(0), namespace_pid=1), held=(inside,))["jobs"]
     (rank,) = job["ranks"]
-
     assert job["probed"] is True
     assert (rank["pid"], rank["host"], rank["gpu"], rank["local_rank"]) == (10, "gpu-12", 3, "0")
 
-
-def test_rank_whose_process_is_not_seen_has_the_probes_own_id() -> None:
-    """Without NVML the probe's view of its process id is the best there is."""
-    (job,) = served(stored(snapshot(pid=4711)))["jobs"]
-
-    assert job["ranks"][0]["pid"] == 4711
-    assert job["ranks"][0]["gpu"] is None
-
-
-def stored(*held: Snapshot) -> LiveView:
-    store = RankStore(clock=lambda: 2_000.0)
-    for each in held:
-        store.put(each)
-    return LiveView(NodeJobs(store))
+    (job,) = served(None, snapshot(pid=4711))["jobs"]
+    assert (job["ranks"][0]["pid"], job["ranks"][0]["gpu"]) == (4711, None)
 
 
 def test_rank_beside_the_job_without_a_probe_is_missing() -> None:
@@ -138,60 +128,31 @@ def test_rank_beside_the_job_without_a_probe_is_missing() -> None:
     assert [rank["rank"] for rank in job["ranks"]] == [0, 1]
 
 
-class Hanging:
-    """A join whose look into /proc hangs."""
-
-    def gpus(self) -> tuple[GpuSample, ...]:
-        return (GPU,)
-
-    def ranks(self) -> list[Any]:
-        raise WatchHangs("reading a process on a GPU in /proc hangs")
-
-    def processes(self) -> Mapping[int, Process]:
-        return {}
+def hang() -> Mapping[int, Process]:
+    raise WatchHangs("reading a process on a GPU in /proc hangs")
 
 
 def test_page_stands_while_a_process_cannot_be_read() -> None:
     """The GPUs are shown without their ranks, and what the probes report is shown as ever."""
-    store = RankStore(clock=lambda: 2_000.0)
-    store.put(snapshot())
-    live = served(LiveView(NodeJobs(store), node=Node(join=Hanging())))
+    live = served(PageNode(gpu_ranks=RankJoin(node(GPU), hang, RankStore())), snapshot())
 
     assert [gpu["ranks"] for gpu in live["gpus"]] == [[]]
     assert [job["job_id"] for job in live["jobs"]] == ["llama"]
 
 
-@pytest.mark.parametrize("sample", [node(), node(GPU)])
-def test_node_without_ranks_lists_no_job(sample: FixedNvml) -> None:
-    """GPUs alone are no job."""
-    assert shown(sample)["jobs"] == []
-
-
 @pytest.mark.parametrize(
-    ("file", "details"),
-    [
-        (
-            "/scratch/fr/rank_",
-            [
-                "When a collective times out, torch writes a dump of each rank to /scratch/fr on "
-                "its node: rankskew flight-recorder /scratch/fr"
-            ],
-        ),
-        ("/scratch/$(reboot)/rank_", []),
-        ("rank_", []),
-    ],
+    ("file", "is_told"),
+    [("/scratch/fr/rank_", True), ("/scratch/$(reboot)/rank_", False), ("rank_", False)],
 )
-def test_hang_points_to_the_dumps_that_torch_will_write(file: str, details: list[str]) -> None:
+def test_hang_points_to_the_dumps_that_torch_will_write(file: str, is_told: bool) -> None:
     """The process was started with their place; what a shell would read as more is not shown."""
-    hung = snapshot(
-        rank=0,
-        pid=10,
-        stage="sync",
-        stage_elapsed_seconds=160.0,
-        last_step_timestamp_seconds=900.0,
-    )
+    waits = {"stage": "sync", "stage_elapsed_seconds": 160.0, "last_step_timestamp_seconds": 900.0}
     rank = process(10, torchrun(0) | {"TORCH_FR_DUMP_TEMP_FILE": file})
-    (job,) = shown(node(GPU), rank, held=(hung,))["jobs"]
+    (job,) = shown(node(GPU), rank, held=(snapshot(rank=0, pid=10, **waits),))["jobs"]
 
+    told = (
+        "When a collective times out, torch writes a dump of each rank to /scratch/fr on its node: "
+        "rankskew flight-recorder /scratch/fr"
+    )
     assert job["verdict"]["state"] == "hung"
-    assert job["verdict"]["details"] == details
+    assert job["verdict"]["details"] == ([told] if is_told else [])

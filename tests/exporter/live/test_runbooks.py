@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from exporter.live.node import Node
+from exporter.live.node import PageNode
 from exporter.live.page import LiveSummary, LiveView
 from exporter.live.runbooks import PLACEHOLDERS, Runbooks, filled, known
 from exporter.ranks.node_jobs import NodeJobs
@@ -20,7 +20,7 @@ def live(job_id: str = "llama") -> LiveSummary:
     store = RankStore(clock=lambda: 2_000.0)
     info = {"gpu_uuid": "GPU-3", "local_rank": "2"}
     store.put(snapshot(job_id=job_id, rank=2, pid=20_775, rank_info=info))
-    view = LiveView(NodeJobs(store), node=Node("gpu-12"))
+    view = LiveView(NodeJobs(store), node=PageNode("gpu-12"))
     view.sample(2_000.0, 2_000.0)
     return view.summary()
 
@@ -32,15 +32,17 @@ def page(name: str, job: str = "", rank: str = "", known_job: str = "llama") -> 
 
 
 def test_every_runbook_is_listed_and_rendered() -> None:
-    """The list leads to each one, and each one becomes a page with its own title."""
+    """The list leads to each one, each becomes a page with its own title, and nothing else does."""
     index = RUNBOOKS.index()
     for name in alert_rules.alerts():
         assert f'<a href="{name}">{name}</a>' in index
         assert f"<h1>{name}</h1>" in page(name)
+    for name in ("../README", "RankskewNothing"):
+        assert RUNBOOKS.page(name, "", "", live()) is None
 
 
-def test_commands_name_the_process() -> None:
-    """With a known rank, the first command can be typed as it is."""
+def test_page_has_commands_to_be_typed_and_runs_nothing_itself() -> None:
+    """The process is filled in, links keep the job or lead to the source, and no script may run."""
     shown = page("RankskewStraggler", "llama", "2")
 
     assert "<code>py-spy dump --pid 20775</code> on <code>gpu-12</code>" in shown
@@ -48,6 +50,10 @@ def test_commands_name_the_process() -> None:
     assert "nvidia-smi -q -i GPU-3 -d CLOCK" in shown
     assert "Filled in from what this exporter knows: JOB is llama" in shown
     assert "To be filled in" not in shown
+    assert 'href="RankskewSlowNode?job=llama&amp;rank=2"' in shown
+    assert 'href="https://github.com/rankskew/rankskew/blob/main/docs/concepts.md#' in shown
+    assert "default-src 'none'; style-src 'self'; img-src 'self'" in shown
+    assert "<script" not in shown
 
 
 @pytest.mark.parametrize(("job", "rank"), [("", ""), ("other", "2"), ("llama", "x"), ("", "2")])
@@ -57,11 +63,6 @@ def test_what_is_not_known_stays_a_placeholder(job: str, rank: str) -> None:
 
     assert "<code>py-spy dump --pid PID</code>" in shown
     assert "<dt><code>PID</code></dt><dd>the label pid of rankskew_rank_info{" in shown
-
-
-def test_rank_of_another_node_has_its_number_only() -> None:
-    """Its process is not here, so no id of ours is given for it."""
-    assert known(live(), "llama", "17") == {"JOB": "llama", "RANK": "17"}
 
 
 @pytest.mark.parametrize(
@@ -75,49 +76,21 @@ def test_no_name_becomes_a_command_or_markup(job: str) -> None:
     assert job not in shown
 
 
-def test_job_of_kubernetes_is_filled_in() -> None:
-    """There a job is named with its namespace."""
+def test_only_what_this_exporter_has_seen_is_filled_in() -> None:
+    """Anyone can make a link; a rank of another node has its number only, no id of ours."""
+    here = live()
+    moved = replace(here.jobs[0], ranks=[replace(here.jobs[0].ranks[0], pid=9)])
+
+    assert known(here, "evil", "2") == {}
+    assert known(here, "llama", "17") == {"JOB": "llama", "RANK": "17"}
+    assert known(replace(here, jobs=[moved]), "llama", "2")["PID"] == "9"
+    # With its namespace, as in Kubernetes.
     assert known(live("team-a/llama"), "team-a/llama", "2")["JOB"] == "team-a/llama"
 
 
-def test_query_alone_fills_in_nothing() -> None:
-    """A link can be made by anyone; only what this exporter has seen is put into commands."""
-    assert known(live(), "evil", "2") == {}
-
-
-def test_links_stay_in_the_exporter() -> None:
-    """One runbook leads to the next with the same job; what is elsewhere leads to its source."""
-    shown = page("RankskewStraggler", "llama", "2")
-
-    assert 'href="RankskewSlowNode?job=llama&amp;rank=2"' in shown
-    assert 'href="https://github.com/rankskew/rankskew/blob/main/docs/concepts.md#' in shown
-
-
-def test_unknown_runbook_is_none() -> None:
-    """Neither a name nor a path reaches a file that is no runbook."""
-    assert RUNBOOKS.page("../README", "", "", live()) is None
-    assert RUNBOOKS.page("RankskewNothing", "", "", live()) is None
-
-
 def test_only_whole_words_are_filled_in() -> None:
-    """A variable that contains a placeholder's name is left alone."""
     values = {name: "x" for name in PLACEHOLDERS}
 
     assert filled("RANK_PROBE=0 --pid PID /proc/PID/stat WORKER_PID", values) == (
         "RANK_PROBE=0 --pid x /proc/x/stat WORKER_PID"
     )
-
-
-def test_policy_lets_nothing_run() -> None:
-    """A runbook needs no script, so none may run."""
-    assert "default-src 'none'; style-src 'self'; img-src 'self'" in page("RankskewStraggler")
-    assert "<script" not in page("RankskewStraggler")
-
-
-def test_rank_that_changes_process_changes_the_page() -> None:
-    """The process is looked up when the page is asked for."""
-    before = live()
-    (job,) = before.jobs
-    later = replace(before, jobs=[replace(job, ranks=[replace(job.ranks[0], pid=9)])])
-
-    assert known(later, "llama", "2")["PID"] == "9"

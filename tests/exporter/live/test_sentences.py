@@ -1,77 +1,69 @@
 """A verdict on several ranks becomes one sentence that a reader understands."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from exporter.causes.model import UNKNOWN
+from exporter.live.causes import CauseView, cause_sentence
 from exporter.live.sentences import LateView, details, even_sentence, late_sentence, view_late
 from exporter.ranks.jobs import NODE, Spoken
 from tests.exporter.snapshots import LATE, VERDICT, late
 
-HERE = set(range(8))
-
 
 def views(*ranks: dict[str, Any]) -> list[LateView]:
     """Return late ranks as a node with ranks 0 to 7 sees them."""
-    return [view_late(late(**changes), 0.0, HERE) for changes in ranks]
+    return [view_late(late(**changes), 0.0, range(8)) for changes in ranks]
 
 
-def named(*ranks: dict[str, Any]) -> str:
-    """Return who is late of 64 ranks, without the cost."""
-    return late_sentence(views(*ranks), 64).split(";")[0]
+def spoken(**changes: Any) -> Spoken:
+    """Return a verdict of now."""
+    return Spoken(type(VERDICT)(**{"step": 1, "ranks": {"all": 64}, **changes}), 0.0)
 
 
 @pytest.mark.parametrize(
     ("ranks", "sentence"),
     [
-        ([{}], "Rank 2 is slow loading data"),
-        ([{"kind": "pauses"}], "Rank 2 pauses now and then in data"),
-        ([{"kind": "node"}], "Rank 2, like most ranks of its node, is slow loading data"),
-        ([{}, {"rank": 5}], "Ranks 2 and 5 are slow loading data"),
+        ([{"kind": "pauses"}], "Rank 2 pauses now and then in data; 1.00 of 64 GPUs wait for it."),
         (
             [{"rank": rank, "kind": "node"} for rank in range(8)],
-            "Ranks 0, 1, 2 and 5 more, like most ranks of their node, are slow loading data",
+            "Ranks 0, 1, 2 and 5 more, like most ranks of their node, are slow loading data; "
+            "8.00 of 64 GPUs wait for them.",
         ),
-        ([{"rank": 17}, {"rank": 18}], "Ranks 17 and 18 (not on this node) are slow loading data"),
-        ([{}, {"rank": 17}], "Ranks 2 and 17 (not on this node) are slow loading data"),
-        ([{"rank": 17}, {}], "Ranks 17 (not on this node) and 2 are slow loading data"),
         (
-            [{"gpus": {"data": 0.5}}, {"rank": 3, "stage": "forward", "gpus": {"forward": 2.0}}],
-            "Rank 3 is slow in the forward pass and rank 2 is slow loading data",
+            [{"rank": 17}, {"rank": 18}],
+            "Ranks 17 and 18 (not on this node) are slow loading data; "
+            "2.00 of 64 GPUs wait for them.",
         ),
+        (
+            [{"rank": 17}, {}],
+            "Ranks 17 (not on this node) and 2 are slow loading data; "
+            "2.00 of 64 GPUs wait for them.",
+        ),
+        # Those that are late alike are named in one breath, the costliest first.
         (
             [
-                {"stage": stage}
-                for stage in ("data", "forward", "backward", "optimizer", "checkpoint")
+                {"gpus": {"data": 0.5}},
+                {"rank": 3, "stage": "forward", "gpus": {"forward": 2.0}},
+                *({"rank": 4, "stage": stage} for stage in ("backward", "optimizer", "eval")),
             ],
-            "Rank 2 is slow in the backward pass, rank 2 is slow writing checkpoints, "
-            "rank 2 is slow loading data and 2 more are late",
+            "Rank 3 is slow in the forward pass, rank 4 is slow in the backward pass, "
+            "rank 4 is slow evaluating and 2 more are late; 5.50 of 64 GPUs wait for them.",
         ),
     ],
 )
-def test_late_ranks_are_named(ranks: list[dict[str, Any]], sentence: str) -> None:
-    """Ranks that are late alike are named in one breath, the costliest first."""
-    assert named(*ranks) == sentence
-
-
-def test_cost_is_that_of_all() -> None:
-    """All late ranks together cost what is said, of all of the job's GPUs."""
-    assert late_sentence(views({}, {"rank": 3, "gpus": {"data": 0.5}}), 64).endswith(
-        "; 1.50 of 64 GPUs wait for them."
-    )
+def test_late_ranks_are_named_with_their_cost(ranks: list[dict[str, Any]], sentence: str) -> None:
+    assert late_sentence(views(*ranks), 64) == sentence
 
 
 def test_even_job_needs_no_names() -> None:
-    """The ranks that were judged are the ones that are even."""
-    assert even_sentence(Spoken(VERDICT, 0.0), []) == (
-        "No rank is late: the 4 ranks of the job need the same time for their work."
-    )
-
-
-def test_several_mild_ranks_are_told_by_the_latest() -> None:
     """Of ranks that are a little late, the sentence gives the latest one's excess."""
     mild = views({"kind": "mild", "ratio": 0.03}, {"rank": 3, "kind": "mild", "ratio": 0.04})
 
+    assert even_sentence(Spoken(VERDICT, 0.0), []) == (
+        "No rank is late: the 4 ranks of the job need the same time for their work."
+    )
     assert even_sentence(Spoken(VERDICT, 0.0), mild) == (
         "No rank is late enough for an alert: "
         "ranks 2 and 3 need up to 4% more time than their peers."
@@ -80,29 +72,31 @@ def test_several_mild_ranks_are_told_by_the_latest() -> None:
 
 def test_what_the_verdict_is_not_on_is_told() -> None:
     """Ranks that never stepped and steps that were not compared are said, none of them not."""
-    some = type(VERDICT)(step=1, ranks={"all": 60}, absent=4)
-
-    assert details(Spoken(some, 0.0), [], 0.93) == [
+    assert details(spoken(ranks={"all": 60}, absent=4), [], 0.93) == [
         "4 of 64 ranks have not finished any step that all others have finished.",
         "The ranks compared 93% of their steps.",
     ]
-    assert details(Spoken(type(VERDICT)(step=1, ranks={"all": 64}), 0.0), [], 1.0) == []
-
-
-def test_rank_that_nobody_may_wait_for_costs_nothing() -> None:
-    """Where no wait was measured no GPU is said to wait."""
-    unsynced = views({"kind": "unsynced"})
-
-    said = Spoken(type(VERDICT)(step=1, ranks={}, late=(LATE,)), 0.0)
-
-    assert details(said, unsynced, None) == [
+    assert details(spoken(), [], 1.0) == []
+    # Where no wait was measured no GPU is said to wait.
+    assert details(spoken(late=(LATE,)), views({"kind": "unsynced"}), None) == [
         "Rank 2 has needed 45% more time than its peers for 30 s, mostly in data."
     ]
-
-
-def test_verdict_of_the_node_is_on_the_node() -> None:
-    """Where no join speaks, the page says what it has not compared."""
-    own = Spoken(type(VERDICT)(step=1, ranks={"all": 64}), 0.0, NODE)
-
+    # Where no join speaks, the page says what it has not compared.
+    own = replace(spoken(), judge=NODE)
     assert even_sentence(own, []) == "No rank on this node is late."
     assert details(own, [], None)[-1].startswith("The job does not compare the steps of its ranks")
+
+
+@pytest.mark.parametrize(
+    ("cause", "sentence", "said"),
+    [
+        ("gc", "it collects garbage", "Cause: it collects garbage."),
+        (UNKNOWN, "gc is a third of it", "Cause unknown: gc is a third of it."),
+        (UNKNOWN, "", "Cause unknown."),
+    ],
+)
+def test_cause_is_a_sentence(cause: str, sentence: str, said: str) -> None:
+    """What is not known is said to be so."""
+    view = CauseView(cause, "", 0.5, sentence, "", "", None, None, "", [])
+
+    assert cause_sentence(view) == said

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from exporter.vocabulary.thresholds import Thresholds
-from tests.exporter.live.stepping import EVEN, Node, served
+from tests.exporter.live.stepping import EVEN, Node, served, stepped
 
 
 def test_ranks_that_were_never_seen_are_missing() -> None:
@@ -23,8 +23,7 @@ def test_ranks_that_were_never_seen_are_missing() -> None:
 
 def test_silent_rank_of_a_stepping_job_is_missing() -> None:
     """While others still step, the silence of one comes before what the judge says of them."""
-    node = Node()
-    node.run(30)
+    node = stepped()
     for _ in range(12):
         node.step()
         said = node.push(silent=(2,))["verdict"]
@@ -36,61 +35,55 @@ def test_silent_rank_of_a_stepping_job_is_missing() -> None:
     assert said["details"][0].startswith("No rank is late")
 
 
-def test_wrong_clock_makes_nobody_silent() -> None:
-    """On a node whose clock is 90 s behind every rank is heard from now, and steps."""
-    job = Node(behind_seconds=90.0).run(70)
+@pytest.mark.parametrize(("behind", "jump"), [(90.0, 0.0), (0.0, 3_600.0), (0.0, -3_600.0)])
+def test_wrong_clock_makes_nobody_silent(behind: float, jump: float) -> None:
+    """On a node whose wall clock is behind, or jumps, every rank is heard from now, and steps."""
+    node = Node(behind_seconds=behind)
+    before = node.run(70)
+    node.view.sample(node.now, node.now + jump)
+    (job,) = served(node.view)["jobs"]
 
     assert job["verdict"]["state"] == "healthy"
-    assert [rank["silent"] for rank in job["ranks"]] == [False] * 4
-    assert [rank["heartbeat_age_seconds"] for rank in job["ranks"]] == [0.0] * 4
-    assert [rank["last_step_age_seconds"] for rank in job["ranks"]] == [1.0] * 4
+    assert job["step_seconds"] == before["step_seconds"]
+    for rank in job["ranks"]:
+        assert (rank["silent"], rank["heartbeat_age_seconds"]) == (False, 0.0)
+        assert rank["last_step_age_seconds"] == 1.0
 
 
 def test_hung_job_names_the_rank_outside_sync() -> None:
-    """When no rank steps any more, the rank that is not waiting is named with its stage."""
-    node = Node()
-    node.run(30)
-    node.states[2] = replace(node.states[2], stage="data")
-    for _ in range(121):
-        job = node.push()
+    node = stepped()
+    node.change(2, stage="data")
+    said = node.wait(121)["verdict"]
 
-    assert job["verdict"]["state"] == "hung"
-    assert job["verdict"]["sentence"] == (
+    assert said["state"] == "hung"
+    assert said["sentence"] == (
         "No step for 2 min, 4 of 4 GPUs wait: rank 2 is in data; 3 of 4 ranks wait in sync."
     )
-    assert job["verdict"]["gpus_lost"] == {"hung": 4.0}
+    assert said["gpus_lost"] == {"hung": 4.0}
 
 
 def test_hang_points_to_the_last_event_of_the_rank() -> None:
     """What the rank did last is where to look first: here it has been saving all the time."""
-    node = Node()
-    node.run(30)
+    node = stepped()
     saving = {
         "number": 4,
         "event": "checkpoint",
         "began_timestamp_seconds": node.states[2].heartbeat_timestamp_seconds - 90.0,
         "seconds": None,
     }
-    node.states[2] = replace(node.states[2], stage="checkpoint", lifecycle_events=[saving])
-    for _ in range(1_700):
-        node.pass_second()
-    early = node.push()["verdict"]
-    for _ in range(100):
-        node.pass_second()
-    job = node.push()
+    node.change(2, stage="checkpoint", lifecycle_events=[saving])
+    early = node.wait(1_701)["verdict"]
+    job = node.wait(101)
 
     assert (early["state"], early["reason"]) == ("not_judgeable", "no_steps")
     assert (
         "rank 2 is in checkpoint (its last event: checkpoint began 32 min ago); 3 of 4"
-        in (job["verdict"]["sentence"])
+        in job["verdict"]["sentence"]
     )
-    assert job["ranks"][2]["last_event"] == {
-        "event": "checkpoint",
-        "state": "began",
-        "age_seconds": 1_892.0,
-        "seconds": None,
-    }
-    assert job["ranks"][1]["last_event"] is None
+    assert [rank["last_event"] for rank in job["ranks"][1:3]] == [
+        None,
+        {"event": "checkpoint", "state": "began", "age_seconds": 1_892.0, "seconds": None},
+    ]
 
 
 def test_start_that_takes_long_says_what_each_rank_waits_for() -> None:
@@ -99,25 +92,25 @@ def test_start_that_takes_long_says_what_each_rank_waits_for() -> None:
     for rank, name in enumerate(("rendezvous", "rendezvous", "init", "rendezvous")):
         began = node.states[rank].heartbeat_timestamp_seconds - 10.0 * rank
         event = {"number": 1, "event": name, "began_timestamp_seconds": began, "seconds": None}
-        node.states[rank] = replace(node.states[rank], lifecycle_events=[event])
-    job = node.push()
+        node.change(rank, lifecycle_events=[event])
+    said = node.push()["verdict"]
 
-    assert job["verdict"]["state"] == "starting"
-    assert job["verdict"]["details"] == [
+    assert said["state"] == "starting"
+    assert said["details"] == [
         "Last event of ranks 0, 1 and 3: rendezvous began 31 s ago.",
         "Last event of rank 2: init began 21 s ago.",
     ]
 
 
-def test_rank_that_never_steps_hides_no_hang() -> None:
-    """An evaluator is not part of the training: if that hangs, the page shows it."""
-    node = Node()
-    node.run(30)
-    node.states[3] = replace(node.fresh(3), pid=103, stage="other")
-    for _ in range(121):
-        job = node.push()
+def test_hang_that_nobody_here_holds_up_blames_nobody() -> None:
+    """All ranks of this node wait in sync, or have never stepped: an evaluator hides no hang."""
+    said = stepped(ranks=4, world_size=8).wait(121)["verdict"]
+    assert "is not on this node" in said["sentence"]
 
-    assert job["verdict"]["sentence"] == (
+    node = stepped()
+    node.states[3] = replace(node.fresh(3), pid=103, stage="other")
+
+    assert node.wait(121)["verdict"]["sentence"] == (
         "No step for 2 min, 4 of 4 GPUs wait: every rank on this node that has finished a step "
         "waits in sync; of those that have not, rank 3 is in other."
     )
@@ -125,10 +118,8 @@ def test_rank_that_never_steps_hides_no_hang() -> None:
 
 def test_restart_with_fewer_ranks_shows_those() -> None:
     """A job that was killed and continues with two of its four ranks here has only those two."""
-    node = Node()
-    node.run(30)
-    for _ in range(12):
-        node.push(silent=(0, 1, 2, 3))
+    node = stepped()
+    node.wait(12, silent=(0, 1, 2, 3))
     node.world_size = 2
     node.states = {rank: replace(node.fresh(rank), attempt=1) for rank in range(2)}
     job = node.run(30)
@@ -139,11 +130,9 @@ def test_restart_with_fewer_ranks_shows_those() -> None:
 
 def test_stopped_process_is_named_by_its_silence() -> None:
     """A stopped process cannot report where it is; a minute of silence is enough."""
-    node = Node()
-    node.run(30)
-    for _ in range(60):
-        early = node.push(silent=(2,))
-    job = node.push(silent=(2,))
+    node = stepped()
+    early = node.wait(60, silent=(2,))
+    job = node.wait(1, silent=(2,))
 
     assert early["verdict"]["state"] == "ranks_missing"
     assert (
@@ -152,38 +141,30 @@ def test_stopped_process_is_named_by_its_silence() -> None:
     assert [rank["silent"] for rank in job["ranks"]] == [False, False, True, False]
 
 
-def test_hang_caused_elsewhere_blames_nobody_here() -> None:
-    """If every rank of this node waits in sync, what holds the job up is not here."""
-    node = Node(ranks=4, world_size=8)
+@pytest.mark.parametrize(
+    ("step_seconds", "limit", "waited"),
+    # Ten times the usual step must pass, or what the operator says.
+    [(20.0, None, 199), (0.5, None, 119), (0.5, 20.0, 19)],
+)
+def test_wait_is_a_hang_beyond_a_limit(
+    step_seconds: float, limit: float | None, waited: int
+) -> None:
+    """An override of the rules is one of the page."""
+    thresholds = Thresholds({} if limit is None else {("demo", "hang_seconds"): limit})
+    node = Node(ranks=2, thresholds=thresholds)
+    node.said = EVEN | {"step_seconds": step_seconds}
     node.run(30)
-    for _ in range(121):
-        job = node.push()
 
-    assert "is not on this node" in job["verdict"]["sentence"]
-
-
-def test_wait_of_slow_steps_is_no_hang() -> None:
-    """Ten times the usual step must pass before a standstill is called a hang."""
-    node = Node(ranks=2)
-    node.said = EVEN | {"step_seconds": 20.0}
-    node.run(5)
-    for _ in range(199):
-        early = node.push()
-
-    assert early["verdict"]["state"] != "hung"
-    assert node.push()["verdict"]["state"] == "hung"
+    assert node.wait(waited)["verdict"]["state"] != "hung"
+    assert node.wait(1)["verdict"]["state"] == "hung"
 
 
 @pytest.mark.parametrize("stage", ["eval", "checkpoint", "data"])
 def test_stage_that_all_ranks_are_in_is_no_hang(stage: str) -> None:
     """No rank waits for another, so nothing is lost: after a minute nobody can be judged."""
-    node = Node()
-    node.run(30)
-    node.states = {rank: replace(each, stage=stage) for rank, each in node.states.items()}
-    for _ in range(40):
-        early = node.push()["verdict"]
-    for _ in range(110):
-        late = node.push()["verdict"]
+    node = stepped()
+    node.change(stage=stage)
+    early, late = node.wait(40)["verdict"], node.wait(110)["verdict"]
 
     assert (early["state"], early["gpus_lost"]) == ("healthy", {"common": 0.5})
     assert (late["state"], late["reason"]) == ("not_judgeable", "no_steps")
@@ -193,24 +174,12 @@ def test_stage_that_all_ranks_are_in_is_no_hang(stage: str) -> None:
     )
 
 
-def test_limit_is_the_operators() -> None:
-    """An override of the rules is one of the page."""
-    node = Node(thresholds=Thresholds({("demo", "hang_seconds"): 20.0}))
-    node.run(30)
-    for _ in range(21):
-        job = node.push()
-
-    assert job["verdict"]["state"] == "hung"
-
-
 def test_rank_that_has_ended_is_waited_for() -> None:
     """Where one rank ends before the others, these wait for it in vain, and its log says why."""
-    node = Node()
-    node.run(30)
-    node.states[1] = replace(node.states[1], finished=True)
+    node = stepped()
+    node.change(1, finished=True)
     node.push()
-    for _ in range(121):
-        said = node.push(silent=(1,))["verdict"]
+    said = node.wait(121, silent=(1,))["verdict"]
 
     assert "wait: rank 1 has finished; 3 of 3 ranks wait in sync" in said["sentence"]
     assert said["first_action"] == "Read the log of rank 1: it has finished."
@@ -218,45 +187,21 @@ def test_rank_that_has_ended_is_waited_for() -> None:
 
 def test_rank_that_left_when_the_wait_began_is_named_first() -> None:
     """A rank that has just moved on is not the one that the others wait for."""
-    node = Node()
-    node.run(30)
-    node.states[3] = replace(node.states[3], stage="data")
+    node = stepped()
+    node.change(3, stage="data")
     for _ in range(121):
-        node.states[1] = replace(node.states[1], stage="forward", stage_elapsed_seconds=1.0)
+        node.change(1, stage="forward", stage_elapsed_seconds=1.0)
         job = node.push()
 
     assert "rank 3 is in data and rank 1 is in forward" in job["verdict"]["sentence"]
 
 
-def test_killed_job_is_silent() -> None:
-    """When every rank falls silent the sentence says so rather than naming one."""
-    node = Node()
-    node.run(30)
-    for _ in range(20):
-        job = node.push(silent=(0, 1, 2, 3))
-
-    assert job["verdict"]["state"] == "ranks_missing"
-
-
-def test_finished_job_is_finished() -> None:
+def test_killed_job_is_silent_and_a_finished_one_is_finished() -> None:
     """A clean end is neither a hang nor a silence, however long ago."""
-    node = Node()
-    node.run(30)
-    node.states = {rank: replace(state, finished=True) for rank, state in node.states.items()}
+    node = stepped()
+    assert node.wait(20, silent=(0, 1, 2, 3))["verdict"]["state"] == "ranks_missing"
+
+    node.change(finished=True)
     node.push()
-    for _ in range(60):
-        job = node.push(silent=(0, 1, 2, 3))
-
-    assert job["verdict"]["sentence"] == "Finished after 60 steps."
-
-
-@pytest.mark.parametrize("hour", [3_600.0, -3_600.0])
-def test_step_of_the_wall_clock_names_nobody_silent(hour: float) -> None:
-    """When the wall clock jumps an hour, no rank falls silent and the window stays full."""
-    node = Node()
-    before = node.run(70)
-    node.view.sample(node.now, node.now + hour)
-    (after,) = served(node.view)["jobs"]
-
-    assert not any(rank["silent"] for rank in after["ranks"])
-    assert after["step_seconds"] == before["step_seconds"]
+    said = node.wait(60, silent=(0, 1, 2, 3))["verdict"]
+    assert said["sentence"] == "Finished after 60 steps."

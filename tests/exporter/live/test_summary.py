@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from exporter.causes.model import Cause, Guess
+from tests.exporter.live.node_data import CAUSE, HOT
 from tests.exporter.live.stepping import EVEN, Node, served
 from tests.exporter.snapshots import CHANGE, late, verdict
 
@@ -22,11 +22,11 @@ IN_CODE = (
 
 def test_late_rank_is_named_as_the_judge_names_it() -> None:
     """Who is late, where and at what cost is one sentence; the figures are next to it."""
-    said = Node().judged(verdict())
+    node = Node()
+    said = node.judged(verdict())
 
     assert said["sentence"] == "Rank 2 is slow loading data; 1.00 of 4 GPUs wait for it."
-    assert said["state"] == "straggler"
-    assert said["reason"] is None
+    assert (said["state"], said["reason"], said["judge"]) == ("straggler", None, "join")
     assert said["late"] == [
         {
             "rank": 2,
@@ -41,7 +41,6 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
             "cause": None,
         }
     ]
-    assert said["judge"] == "join"
     assert said["details"] == [
         "Rank 2 has needed 45% more time than its peers for 30 s, mostly in data; "
         "1.00 GPUs wait for it.",
@@ -49,8 +48,10 @@ def test_late_rank_is_named_as_the_judge_names_it() -> None:
         "GPUs lost: 1.00 to late ranks; 0.25 to ranks that are late in turn, mostly in data; "
         "0.50 to waits that all ranks have in common.",
     ]
-    assert said["slowdown"] == 1.44
-    assert said["gpus_lost"]["persistent"] == 1.0
+    assert (said["slowdown"], said["gpus_lost"]["persistent"]) == (1.44, 1.0)
+    # Between verdicts it grows.
+    later = node.wait(3, silent=(0, 1, 2, 3))["verdict"]
+    assert later["late"][0]["late_for_seconds"] == 33.0
 
 
 def test_late_rank_of_another_node_is_named_here_too() -> None:
@@ -58,124 +59,62 @@ def test_late_rank_of_another_node_is_named_here_too() -> None:
     node = Node(ranks=4, world_size=64)
     said = node.judged(verdict(late=(late(rank=17),), ranks={"all": 64}))
 
-    assert said["sentence"] == (
-        "Rank 17 (not on this node) is slow loading data; 1.00 of 64 GPUs wait for it."
-    )
+    assert node.push()["coverage"] == "4 of 64 ranks"
+    assert said["sentence"].startswith("Rank 17 (not on this node) is slow loading data")
     assert [each["is_here"] for each in said["late"]] == [False]
 
 
 @pytest.mark.parametrize("said", [verdict(), None])
 def test_late_ranks_lines_are_shown(said: dict[str, Any] | None) -> None:
-    """The lines of a late rank here are with it and among the details, with a judge or without."""
+    """With a judge or without; those of a rank that stopped reporting are old."""
     node = Node()
-    node.states[2] = replace(node.states[2], late_lines=LINES)
-    shown = node.judged(said)
-    job = node.run(1)
+    node.change(2, late_lines=LINES)
 
-    assert shown["details"][-1] == IN_CODE
-    assert [rank["late_lines"] for rank in job["ranks"]] == [[], [], LINES, []]
-
-
-def test_lines_of_a_silent_rank_are_old() -> None:
-    """A rank that stopped reporting is somewhere else by now."""
-    node = Node()
-    node.states[2] = replace(node.states[2], late_lines=LINES)
-    node.judged(verdict())
-    for _ in range(20):
-        job = node.push(silent=(2,))
-
-    assert IN_CODE not in job["verdict"]["details"]
-
-
-def test_lateness_grows_between_verdicts() -> None:
-    """The page shows how long a rank has been late by now, not when it was judged."""
-    node = Node()
-    node.judged(verdict())
-    for _ in range(3):
-        job = node.push(silent=(0, 1, 2, 3))
-
-    assert job["verdict"]["late"][0]["late_for_seconds"] == 33.0
+    assert node.judged(said)["details"][-1] == IN_CODE
+    assert [rank["late_lines"] for rank in node.run(1)["ranks"]] == [[], [], LINES, []]
+    assert IN_CODE not in node.wait(20, silent=(2,))["verdict"]["details"]
 
 
 @pytest.mark.parametrize(
-    ("kind", "sentence"),
+    ("kind", "start", "end"),
     [
-        (
-            "mild",
-            "No rank is late enough for an alert: rank 2 needs 45% more time than its peers.",
-        ),
-        (
-            "unsynced",
-            "It is not known whether a rank is late: rank 2 needs 45% more time than its peers, "
-            "but no wait was measured.",
-        ),
+        ("mild", "No rank is late enough for an alert", ""),
+        ("unsynced", "It is not known whether a rank is late", ", but no wait was measured"),
     ],
 )
-def test_rank_that_wakes_nobody_is_listed_and_the_job_even(kind: str, sentence: str) -> None:
+def test_rank_that_wakes_nobody_is_listed_and_the_job_even(kind: str, start: str, end: str) -> None:
     """A mild lateness is shown as such, and is no alarm."""
     said = Node().judged(verdict(late=(late(kind=kind),)))
 
-    assert (said["state"], said["sentence"]) == ("healthy", sentence)
+    assert said["state"] == "healthy"
+    assert said["sentence"] == f"{start}: rank 2 needs 45% more time than its peers{end}."
     assert [each["rank"] for each in said["late"]] == [2]
 
 
 def test_rank_that_costs_too_little_is_no_straggler() -> None:
     """Below a hundredth of the job's GPUs the job is healthy, and the rank is in a sentence."""
-    cheap = verdict(late=(late(gpus={"data": 0.63}),), ranks={"all": 64})
-    node = Node(world_size=64)
-    said = node.judged(cheap)
 
+    def costs(gpus: float) -> dict[str, Any]:
+        return verdict(late=(late(gpus={"data": gpus}),), ranks={"all": 64})
+
+    node = Node(world_size=64)
+    said = node.judged(costs(0.63))
     assert (said["state"], said["first_action"], said["alert"]) == ("healthy", None, None)
-    assert said["sentence"] == (
-        "No rank is late enough for an alert: rank 2 needs 45% more time than its peers."
-    )
+    assert said["sentence"].startswith("No rank is late enough for an alert: rank 2 needs 45%")
     assert said["details"][0].startswith("Rank 2 has needed 45% more time")
     assert [each["is_told"] for each in said["late"]] == [False]
 
-    dearer = verdict(late=(late(gpus={"data": 0.64}),), ranks={"all": 64})
-    assert node.judged(dearer)["state"] == "straggler"
-
-
-CAUSE = Cause(
-    "slow_device",
-    "clocks",
-    0.875,
-    "its SM clock is 1.41 GHz, its peers' 1.95: too hot, 87 °C",
-    "nvidia-smi -q -i 2 -d CLOCK on gpu-12",
-    "sm_clock_hertz",
-    1.41e9,
-    1.95e9,
-    (Guess("cpu", "steal", 0.125, "its node lacks half a CPU"),),
-)
+    assert node.judged(costs(0.64))["state"] == "straggler"
 
 
 def test_cause_is_told_with_its_figures() -> None:
-    """The page repeats the one explanation."""
     node = Node()
     node.cause = CAUSE
     said = node.judged(verdict())
 
     assert said["details"][1] == f"Cause: {CAUSE.sentence}."
     assert said["first_action"] == CAUSE.first_action
-    assert said["late"][0]["cause"] == {
-        "cause": "slow_device",
-        "detail": "clocks",
-        "share": 0.875,
-        "sentence": CAUSE.sentence,
-        "first_action": said["first_action"],
-        "figure": "sm_clock_hertz",
-        "value": 1.41e9,
-        "peers_value": 1.95e9,
-        "unit": "hertz",
-        "others": [
-            {
-                "cause": "cpu",
-                "detail": "steal",
-                "share": 0.125,
-                "sentence": "its node lacks half a CPU",
-            }
-        ],
-    }
+    assert said["late"][0]["cause"] == HOT
 
 
 def test_ranks_that_wake_come_first() -> None:
@@ -197,36 +136,53 @@ def test_change_of_a_group_is_told() -> None:
     assert said["changes"] == [asdict(CHANGE)]
 
 
-@pytest.mark.parametrize("reason", ["no_sync", "no_peers", "no_busy_time"])
-def test_judges_reason_is_told(reason: str) -> None:
-    """If the judge can name no rank, the page shows the reason."""
-    said = Node().judged(verdict(reason=reason, late=()))
-
-    assert (said["state"], said["reason"]) == ("not_judgeable", reason)
-    assert said["sentence"].startswith("Cannot judge this job: ")
-
-
-def test_node_that_is_late_is_a_state_of_its_own() -> None:
-    """Where one of the late ranks is late with its node, the node is what is slow."""
-    said = Node().judged(verdict(late=(late(), late(rank=3, kind="node"))))
-
-    assert (said["state"], said["runbook"]) == ("slow_node", "RankskewSlowNode")
-
-
-@pytest.mark.parametrize(("gpus", "state"), [(0.4, "healthy"), (0.41, "rotating")])
-def test_ranks_late_in_turn_are_worth_a_state_from_a_tenth_of_the_gpus(
-    gpus: float, state: str
-) -> None:
-    """The loss to ranks that are late in turn is told with its stage once it is worth an alert."""
-    said = Node().judged(verdict(late=(), gpus_lost={"rotating": gpus}, rotating={"data": gpus}))
-
-    assert said["state"] == state
-    if state == "rotating":
-        assert said["sentence"] == (
+@pytest.mark.parametrize(
+    ("judged", "state", "key", "value"),
+    [
+        # If the judge can name no rank, the page shows the reason.
+        *(
+            (verdict(reason=reason, late=()), "not_judgeable", "reason", reason)
+            for reason in ("no_sync", "no_peers", "no_busy_time")
+        ),
+        # Where one of the late ranks is late with its node, the node is what is slow.
+        (
+            verdict(late=(late(), late(rank=3, kind="node"))),
+            "slow_node",
+            "runbook",
+            "RankskewSlowNode",
+        ),
+        # The loss to ranks that are late in turn is worth an alert from a tenth of the GPUs on.
+        (
+            verdict(late=(), gpus_lost={"rotating": 0.4}, rotating={"data": 0.4}),
+            "healthy",
+            "alert",
+            None,
+        ),
+        (
+            verdict(late=(), gpus_lost={"rotating": 0.41}, rotating={"data": 0.41}),
+            "rotating",
+            "sentence",
             "Another rank is slow in each step, mostly loading data; "
-            "0.41 of 4 GPUs wait for whichever it is."
-        )
-        assert said["alert"] == "RankskewRotatingImbalance"
+            "0.41 of 4 GPUs wait for whichever it is.",
+        ),
+        # Even ranks that all wait are waiting for the network.
+        (
+            EVEN | {"gpus_lost": {"common": 1.2}},
+            "healthy",
+            "sentence",
+            "No rank is late: the 4 ranks of the job need the same time for their work. "
+            "All ranks wait for the network for 30% of each step.",
+        ),
+    ],
+)
+def test_state_is_what_the_judge_says(
+    judged: dict[str, Any], state: str, key: str, value: str | None
+) -> None:
+    """With its reason, its sentence, its runbook and its alert."""
+    said = Node().judged(judged)
+
+    assert (said["state"], said[key]) == (state, value)
+    assert (said["alert"] == "RankskewRotatingImbalance") == (state == "rotating")
 
 
 def test_evaluator_of_this_node_is_not_missing() -> None:
@@ -234,18 +190,14 @@ def test_evaluator_of_this_node_is_not_missing() -> None:
     node = Node()
     node.said = EVEN | {"absent": 1}
     for _ in range(150):
-        for rank in (0, 1, 2):
-            state = node.states[rank]
-            node.states[rank] = replace(
-                state, steps=state.steps + 1, last_step_timestamp_seconds=node.now
-            )
-        said = node.push()["verdict"]
+        steps = node.states[0].steps + 1
+        node.change(0, 1, 2, steps=steps, last_step_timestamp_seconds=node.now)
+        node.pass_second()
 
-    assert said["state"] == "healthy"
+    assert node.push()["verdict"]["state"] == "healthy"
 
 
 def test_newest_verdict_is_repeated() -> None:
-    """Ranks read the verdict at different times: the page shows the newest."""
     node = Node()
     node.run(10)
     newer = verdict(step=9_999)
@@ -253,11 +205,3 @@ def test_newest_verdict_is_repeated() -> None:
     node.view.sample(node.now, node.now)
 
     assert served(node.view)["jobs"][0]["verdict"]["state"] == "straggler"
-
-
-def test_common_wait_points_elsewhere() -> None:
-    """Even ranks that all wait are waiting for the network."""
-    said = Node().judged(EVEN | {"gpus_lost": {"common": 1.2}})
-
-    assert said["state"] == "healthy"
-    assert said["sentence"].endswith("All ranks wait for the network for 30% of each step.")

@@ -1,4 +1,4 @@
-"""The bars of a rank: the mean step of its last minute."""
+"""The bars of a rank are the mean step of its last minute, its strip the last ten minutes."""
 
 import gc
 import weakref
@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from exporter.live.window import RankWindow
-from tests.exporter.live.stepping import Node
+from exporter.live.window import RankHistory, RankWindow
+from tests.exporter.live.stepping import Node, stepped
 from tests.exporter.snapshots import snapshot, verdict
 
 
@@ -16,11 +16,13 @@ def test_window_forgets_what_is_older_than_a_minute() -> None:
     """The bars are the last minute's: what a rank did before is not drawn."""
     node = Node()
     node.run(60)
-    for _ in range(61):
+    shown = []
+    for _ in range(62):
         node.step({"data": 0.1, "sync": 0.4})
-        job = node.push()
+        shown.append(node.push()["ranks"][2]["stage_seconds"]["data"])
 
-    assert job["ranks"][2]["stage_seconds"]["data"] == pytest.approx(0.1)
+    assert 0.11 < shown[50] < 0.18
+    assert shown[-1] == pytest.approx(0.1)
 
 
 def test_stages_are_seconds_per_step_of_the_window() -> None:
@@ -36,10 +38,8 @@ def test_stages_are_seconds_per_step_of_the_window() -> None:
 
 
 def test_first_steps_are_not_drawn() -> None:
-    """The steps that compile never enter the window."""
     node = Node()
-    node.step()
-    young = node.push()
+    young = node.run(1, steps=1)
     node.step({"forward": 60.0})
     node.push()
     job = node.run(30)
@@ -49,36 +49,30 @@ def test_first_steps_are_not_drawn() -> None:
 
 
 def test_slow_steps_are_drawn_over_more_than_a_minute() -> None:
-    """Of steps of 30 seconds the last few are drawn."""
     node = Node(ranks=2)
     for _ in range(12):
         node.step({"data": 3.0, "forward": 24.0, "sync": 3.5})
-        for _ in range(30):
-            job = node.push()
+        job = node.wait(30)
 
     assert job["ranks"][1]["stage_seconds"]["data"] == pytest.approx(3.0)
 
 
 def test_restarted_rank_starts_its_window_anew() -> None:
     """Counters of a new process are never subtracted from those of the old one."""
-    node = Node()
-    node.run(30)
+    node = stepped()
     node.states = {rank: replace(node.fresh(rank), pid=200 + rank) for rank in node.states}
-    restarted = node.push()
 
-    assert restarted["ranks"][0]["stage_seconds"] is None
+    assert node.push()["ranks"][0]["stage_seconds"] is None
     assert node.run(30)["ranks"][0]["stage_seconds"] is not None
 
 
 def test_shrinking_counters_harm_nobody() -> None:
-    """If a rank's counters run backwards, its bars are empty and the page still works."""
-    node = Node(ranks=2)
-    node.run(30)
+    node = stepped(ranks=2)
     for _ in range(90):
         node.step({"data": -1.0, "sync": 0.5})
-        job = node.push()
+        node.pass_second()
 
-    assert job["ranks"][0]["stage_seconds"]["data"] == 0.0
+    assert node.push()["ranks"][0]["stage_seconds"]["data"] == 0.0
 
 
 class Watched(dict[str, Any]):
@@ -97,3 +91,43 @@ def test_minute_of_a_rank_holds_no_old_verdicts() -> None:
 
     assert window.stage_seconds() == {"data": 0.1}
     assert forgotten() is None
+
+
+HALF = {"data": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("runs", "columns"),
+    [
+        # Seconds, steps in each, and seconds of data in each step; the newest column is last.
+        ([(10, 1, 0.5)], []),
+        ([(10, 1, 0.5), (10, 1, 0.25), (1, 1, 0.5)], [{"data": 0.475}, {"data": 0.275}]),
+        ([(900, 1, 0.5)], [HALF] * 60),
+        # Ten seconds without a step have nothing to show.
+        ([(11, 1, 0.5), (20, 0, 0.5)], [HALF, None, None]),
+        # A step of half a minute is drawn where it happened, not only where it ended.
+        ([(11, 1, 0.5), (29, 0, 0.5), (1, 1, 30.0)], [HALF, *[{"data": 30.0}] * 3]),
+    ],
+)
+def test_strip_has_a_column_for_each_ten_seconds(
+    runs: list[tuple[int, int, float]], columns: list[dict[str, float] | None]
+) -> None:
+    """Each that has ended holds the seconds per step in each stage; of ten minutes at most."""
+    history, now, steps, data = RankHistory(), 0.0, 0, 0.0
+    for seconds, steps_each, each in runs:
+        for _ in range(seconds):
+            steps, data = steps + steps_each, data + steps_each * each
+            history.add(now, snapshot(steps=steps, stage_seconds={"data": data}))
+            now += 1
+
+    assert history.columns() == columns
+
+
+def test_new_process_and_a_gap_begin_anew() -> None:
+    """Counters are not subtracted from a former process's; without a sample columns are empty."""
+    history = RankHistory()
+    for now, pid, steps in [(0, 1, 1), (10, 1, 11), (11, 2, 1), (20, 2, 10), (50, 2, 10)]:
+        spent = {"data": steps / 2}
+        history.add(float(now), snapshot(steps=steps, stage_seconds=spent, pid=pid))
+
+    assert history.columns() == [HALF, HALF, None, None, None]

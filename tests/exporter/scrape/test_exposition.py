@@ -8,7 +8,7 @@ import pytest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
-from exporter.scrape.exposition import Exposition, Wanted, wanted
+from exporter.scrape.exposition import Exposition, ScrapeRequest, wanted
 from exporter.scrape.sampling import Scrape
 
 
@@ -28,36 +28,28 @@ class Counting:
         yield GaugeMetricFamily(f"rankskew_{self.name}_reads", "Reads.", value=self.reads)
 
 
-async def together(exposition: Exposition, asked: list[Wanted]) -> list[bytes]:
+async def together(exposition: Exposition, asked: list[ScrapeRequest]) -> list[bytes]:
     answers = await asyncio.gather(*(exposition.page(each) for each in asked))
     return [body for body, _ in answers]
 
 
 def test_scrapes_that_arrive_together_share_one_reading() -> None:
-    """Two Prometheus replicas that scrape at once cost as much as one."""
-    collector = Counting()
-    pages = asyncio.run(together(Exposition(Scrape([collector])), [Wanted()] * 50))
-
-    assert collector.reads == 1
-    assert len(set(pages)) == 1
-
-
-def test_scrape_after_an_answer_is_read_anew() -> None:
-    """Nobody is given a page that was read before he asked, however soon he asks."""
+    """Two Prometheus replicas cost as much as one; who asks after an answer gets a newer page."""
     collector = Counting()
     exposition = Exposition(Scrape([collector]))
 
-    async def one_after_another() -> list[bytes]:
-        return [(await exposition.page(Wanted()))[0] for _ in range(3)]
+    async def ask() -> tuple[list[bytes], list[bytes]]:
+        pages = await together(exposition, [ScrapeRequest()] * 50)
+        return pages, [(await exposition.page(ScrapeRequest()))[0] for _ in range(2)]
 
-    pages = asyncio.run(one_after_another())
-    assert all(b"rankskew_counting_reads %d.0" % n in page for n, page in enumerate(pages, 1))
+    pages, later = asyncio.run(ask())
+    assert len(set(pages)) == 1
+    assert all(b"rankskew_counting_reads %d.0" % n in page for n, page in enumerate(later, 2))
     assert collector.reads == 3
 
 
 @pytest.mark.parametrize("version", ["x", "1.x", "1.\xb2", "1.0.0;escaping=x", "..", "=", "\xb2"])
 def test_format_that_makes_no_sense_gets_a_page(version: str) -> None:
-    """Who asks for a version that is no number is given a page, not an error."""
     asked = wanted([], {"accept": f"application/openmetrics-text;version={version}"})
     body, headers = asyncio.run(Exposition(Scrape([Counting()])).page(asked))
 
@@ -80,10 +72,10 @@ def test_different_questions_get_their_own_pages() -> None:
     """Format, compression and collectors are as each asked."""
     exposition = Exposition(Scrape([Counting("one"), Counting("two")]))
     asked = [
-        Wanted(),
-        Wanted(compressed=True),
-        Wanted(accept="application/openmetrics-text;version=1.0.0"),
-        Wanted(frozenset({"two"})),
+        ScrapeRequest(),
+        ScrapeRequest(compressed=True),
+        ScrapeRequest(accept="application/openmetrics-text;version=1.0.0"),
+        ScrapeRequest(frozenset({"two"})),
     ]
     plain, compressed, openmetrics, two = asyncio.run(together(exposition, asked))
 
@@ -99,7 +91,7 @@ def test_one_who_leaves_does_not_take_the_page_from_the_others() -> None:
 
     async def leave() -> bytes:
         exposition = Exposition(Scrape([Counting()]))
-        first, second = (asyncio.create_task(exposition.page(Wanted())) for _ in range(2))
+        first, second = (asyncio.create_task(exposition.page(ScrapeRequest())) for _ in range(2))
         await asyncio.sleep(0)
         first.cancel()
         return (await second)[0]
@@ -121,7 +113,7 @@ def test_failure_to_render_reaches_everyone_and_lasts_for_nobody() -> None:
         exposition = Exposition(Broken())
         answers: list[object] = []
         for _ in range(2):
-            pages = (exposition.page(Wanted()) for _ in range(2))
+            pages = (exposition.page(ScrapeRequest()) for _ in range(2))
             answers += await asyncio.gather(*pages, return_exceptions=True)
         return answers
 
@@ -130,19 +122,20 @@ def test_failure_to_render_reaches_everyone_and_lasts_for_nobody() -> None:
 
 @pytest.mark.parametrize(
     ("header", "seconds"),
-    [
-        ("10", 9.5),
-        ("2.5", 2.0),
-        ("0.5", 0.25),
-        ("", None),
-        ("ten", None),
-        ("nan", None),
-        ("-1", None),
-    ],
+    [("10", 9.5), ("2.5", 2.0), ("0.5", 0.25), *((odd, None) for odd in ("", "ten", "nan", "-1"))],
 )
 def test_page_is_due_before_the_scraper_gives_up(header: str, seconds: float | None) -> None:
     """Half a second of the timeout is left for the way, or half of a short one."""
     assert wanted([], {"x-prometheus-scrape-timeout-seconds": header}).seconds == seconds
+
+
+def test_unknown_collector_is_said() -> None:
+    exposition = Exposition(Scrape([Counting("one")]))
+
+    assert exposition.unknown(ScrapeRequest(frozenset({"one"}))) is None
+    assert exposition.unknown(ScrapeRequest(frozenset({"two", "one"}))) == (
+        "No collector is called 'two'; enabled collectors: one."
+    )
 
 
 def test_collector_whose_turn_comes_too_late_is_left_out() -> None:
@@ -154,7 +147,9 @@ def test_collector_whose_turn_comes_too_late_is_left_out() -> None:
 
     slow, late = Counting("slow", take_three_seconds), Counting("late")
     exposition = Exposition(Scrape([slow, late], monotonic=lambda: seconds[0]))
-    hurried, patient = asyncio.run(together(exposition, [Wanted(seconds=2.5), Wanted(seconds=9.5)]))
+    hurried, patient = asyncio.run(
+        together(exposition, [ScrapeRequest(seconds=2.5), ScrapeRequest(seconds=9.5)])
+    )
 
     assert b"rankskew_slow_reads 1.0" in hurried
     assert b"rankskew_late" not in hurried

@@ -3,7 +3,8 @@
 import logging
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
@@ -12,6 +13,7 @@ from prometheus_client.metrics_core import Metric
 
 from exporter.collectors.base import NotAvailable
 from exporter.scrape.sampling import RETRY_SECONDS, STALE_SECONDS, Scrape
+from tests.exporter.clock import Clock
 from tests.exporter.running import wait_until
 
 
@@ -34,14 +36,6 @@ class FakeCollector:
         yield family
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.seconds = 1_000.0
-
-    def __call__(self) -> float:
-        return self.seconds
-
-
 class Reading:
     """A reading that a test can make fail."""
 
@@ -54,29 +48,47 @@ class Reading:
         return 1.0
 
 
+class Makes:
+    """Makes *collector* once that is there; until then *error*. Notes who asked."""
+
+    def __init__(self, collector: FakeCollector | None = None, error: Exception | None = None):
+        self.collector, self.error = collector, error or NotAvailable("no driver")
+        self.asked: list[str] = []
+
+    def __call__(self) -> FakeCollector:
+        self.asked.append(threading.current_thread().name)
+        if self.collector is None:
+            raise self.error
+        return self.collector
+
+
 def expose(scrape: Scrape) -> str:
     registry = CollectorRegistry()
     registry.register(scrape)
     return generate_latest(registry).decode()
 
 
+@contextmanager
+def started(scrape: Scrape) -> Iterator[None]:
+    """Sample in the background."""
+    scrape.start()
+    try:
+        yield
+    finally:
+        scrape.stop()
+
+
 def test_collector_is_exposed_with_how_it_did() -> None:
-    """A background collector's series come with its success and duration."""
-    text = expose(Scrape([FakeCollector("fine", interval_seconds=1)]))
-
-    assert "rankskew_fine 1.0" in text
-    assert 'rankskew_collector_success{collector="fine"} 1.0' in text
-    assert 'rankskew_collector_duration_seconds{collector="fine"} ' in text
-    assert 'last_success_timestamp_seconds{collector="fine"}' not in text
-
-
-def test_collector_that_fails_says_when_it_last_did_not() -> None:
-    """Since when its series are missing matters while they are."""
+    """With its success and duration; while it fails, also with the time when it last did not."""
     reading = Reading()
     scrape = Scrape([FakeCollector("odd", reading, interval_seconds=1)], clock=lambda: 1_234.5)
-    expose(scrape)
+    fine = expose(scrape)
     reading.error = OSError("gone")
 
+    assert "rankskew_odd 1.0" in fine
+    assert 'rankskew_collector_success{collector="odd"} 1.0' in fine
+    assert 'rankskew_collector_duration_seconds{collector="odd"} ' in fine
+    assert 'last_success_timestamp_seconds{collector="odd"}' not in fine
     assert 'last_success_timestamp_seconds{collector="odd"} 1234.5' in expose(scrape)
 
 
@@ -100,33 +112,31 @@ def broken_reading() -> float:
     raise OSError("no such device")
 
 
-@pytest.mark.parametrize("reading", [broken_reading, lambda: None, lambda: "many"])
-def test_broken_collector_loses_all_it_made_and_hides_nobody(
-    reading: Callable[[], object],
-) -> None:
+class Unlabelled(FakeCollector):
+    def collect(self) -> Iterable[Metric]:
+        family = GaugeMetricFamily("rankskew_broken", "A reading.", labels=["gpu"])
+        family.add_metric([None], 1)  # type: ignore[list-item] # the mistake under test
+        yield family
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        FakeCollector("broken", broken_reading),
+        FakeCollector("broken", lambda: None),
+        FakeCollector("broken", lambda: "many"),
+        Unlabelled("broken"),
+    ],
+)
+def test_broken_collector_loses_all_it_made_and_hides_nobody(broken: FakeCollector) -> None:
     """A collector that raises or yields nonsense shows nothing but its failure."""
-    text = expose(Scrape([FakeCollector("broken", reading), FakeCollector("fine")]))
+    text = expose(Scrape([broken, FakeCollector("fine")]))
 
     assert "rankskew_broken" not in text
     assert "rankskew_fine 1.0" in text
     assert 'rankskew_collector_success{collector="broken"} 0.0' in text
     assert 'rankskew_collector_success{collector="fine"}' not in text
     assert 'last_success_timestamp_seconds{collector="broken"}' not in text
-
-
-def test_label_value_that_is_not_text_is_a_failure_of_its_collector() -> None:
-    """A None among the labels cannot break the page."""
-
-    class Unlabelled(FakeCollector):
-        def collect(self) -> Iterable[Metric]:
-            family = GaugeMetricFamily("rankskew_unlabelled", "A reading.", labels=["gpu"])
-            family.add_metric([None], 1)  # type: ignore[list-item] # the mistake under test
-            yield family
-
-    text = expose(Scrape([Unlabelled("unlabelled"), FakeCollector("fine")]))
-
-    assert 'rankskew_collector_success{collector="unlabelled"} 0.0' in text
-    assert "rankskew_fine 1.0" in text
 
 
 def test_each_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -137,25 +147,26 @@ def test_each_error_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
         reading.error = OSError(message)
         expose(scrape)
 
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         "collector broken failed: OSError: first",
         "collector broken failed: OSError: second",
     ]
 
 
 def test_slow_collector_runs_in_the_background_only() -> None:
-    """Once started, a scrape renders the latest sample and reads nothing itself."""
+    """Once started, a scrape renders the latest sample, as others may, and reads nothing."""
     slow, quick = FakeCollector("slow", interval_seconds=3_600), FakeCollector("quick")
     scrape = Scrape([slow, quick])
-    scrape.start()
-    try:
+    assert scrape.latest("slow") is None
+    with started(scrape):
         wait_until(scrape.is_ready)
         pages = [expose(scrape) for _ in range(3)]
-    finally:
-        scrape.stop()
+        sample = scrape.latest("slow")
 
     assert all("rankskew_slow 1.0" in page for page in pages)
-    assert (slow.runs, quick.runs) == (1, 3)
+    assert sample is not None
+    assert [family.name for family in sample.families] == ["rankskew_slow_half", "rankskew_slow"]
+    assert (slow.runs, quick.runs, scrape.latest("fast")) == (1, 3, None)
 
 
 def test_failed_background_sample_drops_the_one_before() -> None:
@@ -163,14 +174,11 @@ def test_failed_background_sample_drops_the_one_before() -> None:
     reading = Reading()
     # The clock stands still: the failure drops the series, not their age.
     scrape = Scrape([FakeCollector("slow", reading, interval_seconds=0.001)], clock=Clock())
-    scrape.start()
-    try:
+    with started(scrape):
         wait_until(lambda: "rankskew_slow 1.0" in expose(scrape))
         reading.error = OSError("gone")
         wait_until(lambda: 'success{collector="slow"} 0.0' in expose(scrape))
         page = expose(scrape)
-    finally:
-        scrape.stop()
 
     assert "rankskew_slow" not in page
     assert 'last_success_timestamp_seconds{collector="slow"}' in page
@@ -181,15 +189,9 @@ def test_hanging_collector_loses_its_series_and_holds_up_nobody(
 ) -> None:
     """A source that never returns fails after a while; the others continue, and readiness comes."""
     clock, released = Clock(), threading.Event()
-
-    def hang() -> float:
-        released.wait()
-        return 1.0
-
-    hanging = FakeCollector("hanging", hang, interval_seconds=0.001)
+    hanging = FakeCollector("hanging", released.wait, interval_seconds=0.001)
     scrape = Scrape([hanging, FakeCollector("fine", interval_seconds=0.001)], clock=clock)
-    scrape.start()
-    try:
+    with started(scrape):
         wait_until(lambda: 'success{collector="fine"} 1.0' in expose(scrape))
         assert "hanging" not in expose(scrape)
         assert not scrape.is_ready()
@@ -197,9 +199,7 @@ def test_hanging_collector_loses_its_series_and_holds_up_nobody(
         wait_until(lambda: 'success{collector="fine"} 1.0' in expose(scrape))
         page = expose(scrape)
         assert scrape.is_ready()
-    finally:
         released.set()
-        scrape.stop()
 
     assert 'rankskew_collector_success{collector="hanging"} 0.0' in page
     assert caplog.messages.count("collector hanging hangs: its series are dropped") == 1
@@ -207,82 +207,40 @@ def test_hanging_collector_loses_its_series_and_holds_up_nobody(
 
 def test_collector_this_node_lacks_is_tried_again_and_not_listed() -> None:
     """A driver that loads later is picked up; until then nothing is said to have failed."""
-    clock, attempts = Clock(), []
-
-    def make() -> FakeCollector:
-        attempts.append(clock.seconds)
-        if len(attempts) < 2:
-            raise NotAvailable("no driver")
-        return FakeCollector("gpu")
-
+    clock, make = Clock(), Makes()
     scrape = Scrape(makers={"gpu": make}, clock=clock)
     assert "gpu" not in expose(scrape)
+    make.collector = FakeCollector("gpu")
     clock.seconds += RETRY_SECONDS - 1
     assert "gpu" not in expose(scrape)
     clock.seconds += 1
 
     assert "rankskew_gpu 1.0" in expose(scrape)
-    assert len(attempts) == 2
+    assert len(make.asked) == 2
 
 
 def test_slow_collector_found_later_is_sampled_in_the_background() -> None:
     """A collector that becomes available after the start gets its thread like the others."""
-    slow = FakeCollector("slow", interval_seconds=3_600)
-    available = False
-
-    def make() -> FakeCollector:
-        if not available:
-            raise NotAvailable("no driver")
-        return slow
-
+    slow, make = FakeCollector("slow", interval_seconds=3_600), Makes()
     scrape = Scrape(makers={"slow": make}, retry_seconds=0.01)
-    scrape.start()
-    try:
-        available = True
+    with started(scrape):
+        make.collector = slow
         wait_until(lambda: "rankskew_slow 1.0" in expose(scrape))
-    finally:
-        scrape.stop()
 
     assert slow.runs == 1
 
 
 def test_scrape_does_not_wait_for_constructors() -> None:
     """Once it has started, what a missing collector reads is read in the background only."""
-    makers: list[str] = []
-
-    def make() -> FakeCollector:
-        makers.append(threading.current_thread().name)
-        raise NotAvailable("no driver")
-
-    clock = Clock()
+    clock, make = Clock(), Makes()
     scrape = Scrape(makers={"slow": make}, clock=clock, retry_seconds=0.01)
-    scrape.start()
-    try:
+    with started(scrape):
         clock.seconds += 2 * RETRY_SECONDS
         for _ in range(3):
             expose(scrape)
-        wait_until(lambda: len(makers) > 3)
-    finally:
-        scrape.stop()
+        wait_until(lambda: len(make.asked) > 3)
 
-    assert set(makers[1:]) == {"rankskew-retry"}
-
-
-def test_latest_sample_of_a_background_collector_is_there_for_others() -> None:
-    """What it read last, without reading again; nothing of a collector that is not there."""
-    slow = FakeCollector("slow", interval_seconds=3_600)
-    scrape = Scrape([slow])
-    assert scrape.latest("slow") is None
-    scrape.start()
-    try:
-        wait_until(lambda: scrape.latest("slow") is not None)
-        sample = scrape.latest("slow")
-    finally:
-        scrape.stop()
-
-    assert sample is not None
-    assert [family.name for family in sample.families] == ["rankskew_slow_half", "rankskew_slow"]
-    assert (slow.runs, scrape.latest("fast")) == (1, None)
+    assert set(make.asked[1:]) == {"rankskew-retry"}
 
 
 def test_collector_that_cannot_be_made_is_listed_as_failed(
@@ -290,11 +248,7 @@ def test_collector_that_cannot_be_made_is_listed_as_failed(
 ) -> None:
     """A constructor's bug shows on the page and in one log line, and the rest is served."""
     clock = Clock()
-
-    def make() -> FakeCollector:
-        raise ValueError("bug")
-
-    scrape = Scrape([FakeCollector("fine")], {"gpu": make}, clock)
+    scrape = Scrape([FakeCollector("fine")], {"gpu": Makes(error=ValueError("bug"))}, clock)
     text = expose(scrape)
     clock.seconds += RETRY_SECONDS
     expose(scrape)
@@ -306,18 +260,10 @@ def test_collector_that_cannot_be_made_is_listed_as_failed(
     ]
 
 
-def missing() -> FakeCollector:
-    raise NotAvailable("no driver")
-
-
 def test_some_collectors_can_be_asked_for() -> None:
     """Only they are read, and only their failures reported; unavailable ones have a name too."""
-
-    def broken() -> FakeCollector:
-        raise ValueError("bug")
-
     fine, failing = FakeCollector("fine"), FakeCollector("failing", broken_reading)
-    scrape = Scrape([fine, failing], {"gpu": missing, "broken": broken})
+    scrape = Scrape([fine, failing], {"gpu": Makes(), "broken": Makes(error=ValueError("bug"))})
     families = [family.name for family in scrape.collect({"fine", "gpu"}) if family.samples]
     failed = [
         sample.labels["collector"]

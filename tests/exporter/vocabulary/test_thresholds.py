@@ -26,7 +26,6 @@ def file_of(folder: Path, text: str) -> Path:
 
 
 def test_override_of_a_job_comes_before_that_of_all(tmp_path: Path) -> None:
-    """A job's own override, then the one for all jobs, then the default."""
     thresholds = read_overrides(file_of(tmp_path, RULES))
 
     assert thresholds.value("gpus_lost_ratio", "llama") == 0.5
@@ -55,15 +54,15 @@ def test_what_cannot_be_read_is_said_in_a_sentence(tmp_path: Path, text: str, sa
         read_overrides(file_of(tmp_path, text))
 
 
-def test_missing_file_is_said(tmp_path: Path) -> None:
-    """The operator reads which file it is."""
-    with pytest.raises(UsageError, match="cannot read"):
-        read_overrides(tmp_path / "none.yaml")
-
-
-def test_file_that_is_no_text_is_said(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "cannot read"), (b"\x1f\x8b\xff", "is not UTF-8 text")]
+)
+def test_file_that_is_missing_or_no_text_is_said(
+    tmp_path: Path, content: bytes | None, said: str
+) -> None:
     """A compressed file, say; the operator reads which one it is."""
     path = tmp_path / "rules.yaml"
-    path.write_bytes(b"\x1f\x8b\xff")
-    with pytest.raises(UsageError, match="is not UTF-8 text"):
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(UsageError, match=said):
         read_overrides(path)

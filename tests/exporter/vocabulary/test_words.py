@@ -26,8 +26,12 @@ SHADE = re.compile("#[0-9A-Fa-f]{6}")
 
 
 def test_stages_are_those_of_the_probe() -> None:
-    """In step order: legends and bars follow it."""
+    """In step order: legends and bars follow it; each is told by its colour."""
+    colours = {stage.colour for stage in STAGES.values()}
+
     assert tuple(STAGES) == stages.STAGES
+    assert all(SHADE.fullmatch(each) for each in colours)
+    assert len(colours) == len(STAGES)
 
 
 def test_kinds_are_those_of_the_judge() -> None:
@@ -50,8 +54,15 @@ def test_every_reason_has_words() -> None:
     assert names | set(verdict.REASONS) == set(REASONS)
 
 
-def test_states_have_colours_and_runbooks_that_exist() -> None:
-    """Every state but the quiet ones leads to the runbook of an alert."""
+def test_states_are_a_closed_set_with_colours_and_runbooks_that_exist() -> None:
+    """The most urgent first; every state but the quiet ones leads to the runbook of an alert."""
+    assert tuple(STATES) == (
+        *("hung", "exporter_down", "ranks_missing", "starting", "not_judgeable", "slow_node"),
+        *("straggler", "rotating", "healthy", "finished", "no_probe"),
+    )
+    assert {name for name, state in STATES.items() if not state.alerts} == {
+        *("starting", "healthy", "finished", "no_probe"),
+    }
     assert {state.colour for state in STATES.values()} == set(COLOURS)
     assert {name for name, state in STATES.items() if state.runbook is None} == {
         "healthy",
@@ -62,26 +73,14 @@ def test_states_have_colours_and_runbooks_that_exist() -> None:
     assert all(state.runbook for state in STATES.values() if state.alerts)
 
 
-def test_no_two_stages_have_one_colour() -> None:
-    """A stage is told by its colour."""
-    colours = [stage.colour for stage in STAGES.values()]
-
-    assert all(SHADE.fullmatch(each) for each in colours)
-    assert len(set(colours)) == len(STAGES)
-
-
 def test_every_cause_has_words() -> None:
-    """With the details that exporter/causes can find, and no others."""
+    """With the details that exporter/causes can find, and no others; short names are told apart."""
     found = {(row.cause, row.detail) for row in ROWS}
     worded = {(cause, d) for cause, said in CAUSES.items() for d in (*said.details, "")}
 
     assert found <= worded
     assert {(cause, detail) for cause, detail in worded - found if detail} == set()
     assert set(CAUSES) == {cause for cause, _ in found} | {UNKNOWN}
-
-
-def test_no_two_causes_are_called_the_same() -> None:
-    """In a column of short names, each is one cause."""
     assert len({cause.short for cause in CAUSES.values()}) == len(CAUSES)
 
 

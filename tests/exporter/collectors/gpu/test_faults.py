@@ -84,13 +84,9 @@ class Node:
         return self.faults()
 
 
-def test_healthy_gpu_has_no_series() -> None:
-    """A fault costs nothing while there is none."""
-    assert Node().faults() == {}
-
-
 def test_fault_has_all_names() -> None:
-    """An alert needs no look-up to say where it is and whom it concerns."""
+    """An alert needs no look-up to say where it is and whom it concerns; without one is none."""
+    assert Node().faults() == {}
     node = Node((replace(FINE, row_remap_pending=1), replace(NEXT, recovery_action=4)))
 
     assert node.lines() == [
@@ -195,13 +191,8 @@ def test_nvlinks_are_fewer_than_an_hour_ago_or_than_the_neighbours() -> None:
     node.gpus = (node.gpus[0], replace(NEXT, nvlink_links_up=None))
     assert node.faults() == {}
     assert node.after(MINUTE, nvlink_links_up=0) == {"nvlink 7,10 0 0": 1.0}
-
-
-def test_missing_bridge_and_mig_are_no_fault_of_nvlinks() -> None:
-    """A card without a bridge has none up, and MIG takes links down on purpose."""
-    node = Node((replace(FINE, nvlink_links_up=0), replace(NEXT, nvlink_links_up=4)))
-    assert node.faults() == {}
-
+    # A card without a bridge has none up, and MIG takes links down on purpose.
+    assert Node((replace(FINE, nvlink_links_up=0), replace(NEXT, nvlink_links_up=4))).faults() == {}
     divided = Node((replace(FINE, nvlink_links_up=2, mig_devices=()), NEXT))
     assert divided.faults() == {}
     assert divided.after(MINUTE, nvlink_links_up=1) == {}
@@ -240,6 +231,14 @@ def test_slow_state_is_told_after_two_minutes_at_work() -> None:
     node.gpus = (replace(FINE, performance_state=3), replace(NEXT, performance_state=3))
     node.after(10.0)
     assert set(node.after(120.0)) == {"pstate P3 0 0", "pstate P3 1"}
+
+
+def test_looks_in_quick_succession_leave_the_memory_alone() -> None:
+    """Who scrapes twenty times a second does not fill it."""
+    node = Node((replace(FINE, performance_state=3), NEXT))
+    node.faults()
+    node.after(1.0, performance_state=0)  # Not looked at.
+    assert node.after(119.0, performance_state=3) == {"pstate P3 0 0": 1.0}
 
 
 def test_narrow_or_slow_pcie_link_is_told_with_what_it_lacks() -> None:
@@ -321,14 +320,6 @@ def test_rank_that_fell_silent_is_no_longer_on_its_gpu() -> None:
     assert node.after(0.0, row_remap_failed=1) == {"memory row_remap_failed 0 3": 1.0}
     assert node.after(61.0) == {"memory row_remap_failed 0 3": 1.0}
     assert node.after(10 * MINUTE) == {"memory row_remap_failed 0": 1.0}
-
-
-def test_looks_in_quick_succession_leave_the_memory_alone() -> None:
-    """Who scrapes twenty times a second does not fill it."""
-    node = Node((replace(FINE, performance_state=3), NEXT))
-    node.faults()
-    node.after(1.0, performance_state=0)  # Not looked at.
-    assert node.after(119.0, performance_state=3) == {"pstate P3 0 0": 1.0}
 
 
 SOURCE: NvmlSource = Node()  # mypy holds the stand-in to the protocol.

@@ -4,11 +4,11 @@ from typing import Any
 
 from exporter.causes.model import UNKNOWN, Cause
 from exporter.collectors.rank.late_causes import SENTENCE_CHARACTERS, LateCausesCollector
-from exporter.evidence.late_causes import LateCauses, Place
+from exporter.evidence.late_causes import LateCauses, RankPlace
 from tests.exporter.collectors.expose import expose, series
 from tests.exporter.running import promtool_check_metrics
 
-HERE = Place("all", "node-7", "3", "GPU-3f6d", "4711")
+HERE = RankPlace("all", "node-7", "3", "GPU-3f6d", "4711")
 HOT = Cause(
     "slow_device",
     "clocks",

@@ -13,7 +13,7 @@ from exporter.collectors.catalog import COLLECTORS
 from exporter.settings import Settings
 from exporter.web.protection import Protected
 from exporter.web.reload import WatchedConfig
-from exporter.wiring import Exporter, affordable
+from exporter.wiring import ExporterParts, affordable
 from tests.exporter.asgi import ask
 from tests.exporter.snapshots import snapshot
 
@@ -26,13 +26,15 @@ def test_web_app_is_guarded_only_when_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "web.yaml"
     file.write_text("")
 
-    assert not isinstance(Exporter(settings).web_app(), Protected)
-    assert isinstance(Exporter(settings, WatchedConfig(file)).web_app(), Protected)
+    assert not isinstance(ExporterParts(settings).web_app(), Protected)
+    assert isinstance(ExporterParts(settings, WatchedConfig(file)).web_app(), Protected)
 
 
 def test_node_has_the_name_that_it_was_given() -> None:
     """A container's hostname is not its node's, neither on the live page nor in the metrics."""
-    exporter = Exporter(Settings(node_name="gpu-12", collectors_off=ALL_OFF - {"exporter_self"}))
+    exporter = ExporterParts(
+        Settings(node_name="gpu-12", collectors_off=ALL_OFF - {"exporter_self"})
+    )
     metrics = ask(exporter.web_app(), "GET", "/metrics")
 
     assert exporter.live.summary().host == "gpu-12"
@@ -48,7 +50,7 @@ def test_thresholds_of_the_rules_are_those_of_the_page(tmp_path: Path) -> None:
         "groups: [{name: mine, rules: [{record: 'rankskew:threshold:override', "
         f"labels: {labels}, expr: vector(5)}}]}}]"
     )
-    exporter = Exporter(Settings(thresholds_file=str(file), collectors_off=ALL_OFF))
+    exporter = ExporterParts(Settings(thresholds_file=str(file), collectors_off=ALL_OFF))
     exporter._store.put(snapshot(steps=0))
     exporter.live.sample(time.monotonic(), 0.0)
     [job] = exporter.live.summary().jobs

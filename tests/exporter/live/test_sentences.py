@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from exporter.live.sentences import LateView, details, even_sentence, late_sentence, view_late
-from exporter.ranks.jobs import NODE, Spoken
+from exporter.ranks.jobs import NODE, AgedVerdict
 from tests.exporter.snapshots import LATE, VERDICT, late
 
 HERE = set(range(8))
@@ -63,7 +63,7 @@ def test_cost_is_that_of_all() -> None:
 
 def test_even_job_needs_no_names() -> None:
     """The ranks that were judged are the ones that are even."""
-    assert even_sentence(Spoken(VERDICT, 0.0), []) == (
+    assert even_sentence(AgedVerdict(VERDICT, 0.0), []) == (
         "No rank is late: the 4 ranks of the job need the same time for their work."
     )
 
@@ -72,7 +72,7 @@ def test_several_mild_ranks_are_told_by_the_latest() -> None:
     """Of ranks that are a little late, the sentence gives the latest one's excess."""
     mild = views({"kind": "mild", "ratio": 0.03}, {"rank": 3, "kind": "mild", "ratio": 0.04})
 
-    assert even_sentence(Spoken(VERDICT, 0.0), mild) == (
+    assert even_sentence(AgedVerdict(VERDICT, 0.0), mild) == (
         "No rank is late enough for an alert: "
         "ranks 2 and 3 need up to 4% more time than their peers."
     )
@@ -82,18 +82,18 @@ def test_what_the_verdict_is_not_on_is_told() -> None:
     """Ranks that never stepped and steps that were not compared are said, none of them not."""
     some = type(VERDICT)(step=1, ranks={"all": 60}, absent=4)
 
-    assert details(Spoken(some, 0.0), [], 0.93) == [
+    assert details(AgedVerdict(some, 0.0), [], 0.93) == [
         "4 of 64 ranks have not finished any step that all others have finished.",
         "The ranks compared 93% of their steps.",
     ]
-    assert details(Spoken(type(VERDICT)(step=1, ranks={"all": 64}), 0.0), [], 1.0) == []
+    assert details(AgedVerdict(type(VERDICT)(step=1, ranks={"all": 64}), 0.0), [], 1.0) == []
 
 
 def test_rank_that_nobody_may_wait_for_costs_nothing() -> None:
     """Where no wait was measured no GPU is said to wait."""
     unsynced = views({"kind": "unsynced"})
 
-    said = Spoken(type(VERDICT)(step=1, ranks={}, late=(LATE,)), 0.0)
+    said = AgedVerdict(type(VERDICT)(step=1, ranks={}, late=(LATE,)), 0.0)
 
     assert details(said, unsynced, None) == [
         "Rank 2 has needed 45% more time than its peers for 30 s, mostly in data."
@@ -102,7 +102,7 @@ def test_rank_that_nobody_may_wait_for_costs_nothing() -> None:
 
 def test_verdict_of_the_node_is_on_the_node() -> None:
     """Where no join speaks, the page says what it has not compared."""
-    own = Spoken(type(VERDICT)(step=1, ranks={"all": 64}), 0.0, NODE)
+    own = AgedVerdict(type(VERDICT)(step=1, ranks={"all": 64}), 0.0, NODE)
 
     assert even_sentence(own, []) == "No rank on this node is late."
     assert details(own, [], None)[-1].startswith("The job does not compare the steps of its ranks")

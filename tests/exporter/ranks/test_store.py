@@ -44,39 +44,27 @@ def test_newest_snapshot_replaces_the_one_before(clock: Clock, store: RankStore)
     assert (rank.snapshot.steps, rank.received_seconds) == (20, 5_007.0)
 
 
-@pytest.mark.parametrize(
-    "older",
-    [
-        {"attempt": 0, "started_timestamp_seconds": 1_000.0},
-        {"attempt": 1, "started_timestamp_seconds": 999.0},
-    ],
-)
+@pytest.mark.parametrize(("attempt", "started"), [(0, 1_000.0), (1, 999.0)])
 def test_older_process_cannot_take_its_rank_back(
-    clock: Clock, store: RankStore, older: dict[str, float]
+    clock: Clock, store: RankStore, attempt: int, started: float
 ) -> None:
     """Whatever its sequence number is, and however silent its successor."""
     store.put(snapshot(attempt=1, started_timestamp_seconds=1_000.0, sequence=1))
     for _ in range(2):
         with pytest.raises(Superseded, match="newer process already reports rank 0 of job 'llama'"):
-            store.put(snapshot(sequence=99, **older))
+            store.put(snapshot(sequence=99, attempt=attempt, started_timestamp_seconds=started))
         clock.seconds += SILENT_SECONDS
     assert store.ranks()[0].snapshot.sequence == 1
 
 
-@pytest.mark.parametrize(
-    "newer",
-    [
-        {"attempt": 2, "started_timestamp_seconds": 900.0},
-        {"attempt": 1, "started_timestamp_seconds": 1_001.0},
-    ],
-)
+@pytest.mark.parametrize(("attempt", "started"), [(2, 900.0), (1, 1_001.0)])
 def test_newer_process_takes_over_at_its_first_push(
-    store: RankStore, newer: dict[str, float]
+    store: RankStore, attempt: int, started: float
 ) -> None:
     """A restarted rank is seen at once, although its counters and sequence start over."""
     store.put(snapshot(attempt=1, started_timestamp_seconds=1_000.0, sequence=99))
 
-    assert store.put(snapshot(sequence=1, **newer))
+    assert store.put(snapshot(sequence=1, attempt=attempt, started_timestamp_seconds=started))
     assert store.ranks()[0].snapshot.sequence == 1
 
 
@@ -185,11 +173,13 @@ def test_nobody_adds_a_rank_to_anothers_job(store: RankStore, other: Peer | None
 
 
 def test_pods_of_one_job_share_it(store: RankStore) -> None:
-    for rank in range(3):
-        assert store.put(snapshot(rank=rank), Peer(0, f"pod-{rank}"))
+    """In numeric order: rank 10 follows rank 9, not rank 1."""
+    for rank in (10, 9, 1):
+        assert store.put(snapshot(rank=rank, world_size=16), Peer(0, f"pod-{rank}"))
 
+    assert held(store) == [("llama", 1), ("llama", 9), ("llama", 10)]
     with pytest.raises(Forbidden):
-        store.put(snapshot(rank=0, sequence=2), Peer(0, "pod-1"))
+        store.put(snapshot(rank=1, world_size=16, sequence=2), Peer(0, "pod-9"))
 
 
 def test_batch_job_takes_back_the_number_that_was_claimed_before(store: RankStore) -> None:
@@ -307,10 +297,3 @@ def test_rank_is_forgotten_after_its_retention(
     assert held(store) == [("after", 0), ("llama", 0)]
     monotonic.seconds += 0.1
     assert held(store) == []
-
-
-def test_ranks_come_in_numeric_order(store: RankStore) -> None:
-    """Rank 10 follows rank 9, not rank 1."""
-    run(store, (10, 9, 1), world_size=16)
-
-    assert held(store) == [("llama", 1), ("llama", 9), ("llama", 10)]

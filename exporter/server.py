@@ -19,7 +19,7 @@ from exporter.listeners.sockets import UnixListener, open_loopback, open_tcp
 from exporter.log.configure import configure
 from exporter.settings import Settings
 from exporter.web.reload import WatchedConfig
-from exporter.wiring import Exporter
+from exporter.wiring import ExporterParts
 from rank_probe.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ def serve(settings: Settings) -> None:
     file = settings.web_config_file
     config = WatchedConfig(Path(file)) if file else None
     is_tls = config is not None and config.current().tls is not None
-    exporter = Exporter(settings, config)
+    exporter = ExporterParts(settings, config)
     with ExitStack() as stack:
         web = open_tcp(settings.web_listen_address, "--web.listen-address")
         handshakes = Handshakes() if is_tls else None

@@ -3,12 +3,10 @@
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import Field, dataclass, field, fields
-from typing import Any, Final, NamedTuple
+from typing import Any, NamedTuple
 
 from exporter import durations
-
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
-LOG_FORMATS: Final = ("text", "logfmt", "json")
+from exporter.log.formats import FORMATS
 
 
 def positive(text: str) -> int:
@@ -39,18 +37,15 @@ def regular_expression(text: str) -> str:
     return text
 
 
-def log_level(text: str) -> str:
-    """Return *text* if it is the name of a level."""
-    if text not in LOG_LEVELS:
-        raise ValueError(f"{text!r} is not one of {', '.join(LOG_LEVELS)}")
-    return text
+def one_of(*names: str) -> Callable[[str], str]:
+    """Return what lets one of *names* pass."""
 
+    def parse(text: str) -> str:
+        if text not in names:
+            raise ValueError(f"{text!r} is not one of {', '.join(names)}")
+        return text
 
-def log_format(text: str) -> str:
-    """Return *text* if it is the name of a format."""
-    if text not in LOG_FORMATS:
-        raise ValueError(f"{text!r} is not one of {', '.join(LOG_FORMATS)}")
-    return text
+    return parse
 
 
 def collector_names(text: str) -> frozenset[str]:
@@ -258,13 +253,13 @@ class Settings:
         "--log.level",
         "info",
         "Least severe messages to log: debug, info, warning or error.",
-        log_level,
+        one_of("debug", "info", "warning", "error"),
     )
     log_format: str = _flag(
         "--log.format",
         "text",
         "Format of the log: text, or one record per line in logfmt or json, with the time in UTC.",
-        log_format,
+        one_of(*FORMATS),
     )
     collectors_off: frozenset[str] = frozenset()
 

@@ -67,7 +67,7 @@ OPERATOR_FULL: Final = b'{"error": "Too many orders are being given; try again."
 TEXT, JSON = b"text/plain; charset=utf-8", b"application/json"
 
 
-class Exporter:
+class ExporterParts:
     """All parts for *settings*; threads and processes exist only between start() and stop().
 
     *config* protects the web listener, if there is a web configuration file.

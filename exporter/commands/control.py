@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from exporter.commands.arguments import Parser, add_json
-from exporter.operator.control_command import control_endpoint, give_order
+from exporter.operator import client
 from exporter.operator.orders import Order
 from rank_probe.wire.snapshot import LEVELS
 
@@ -28,7 +28,7 @@ def parser() -> Parser:
     options.add_argument("--rank", type=int, help="only this rank (default: all on this node)")
     options.add_argument(
         "--endpoint",
-        default=control_endpoint(),
+        default=client.control_endpoint(),
         help="the exporter's --operator.socket, or for ranks of your own where they push "
         "(default: %(default)s)",
     )
@@ -40,7 +40,7 @@ def run(arguments: Sequence[str]) -> int:
     """Change how much the probes of a job's ranks on this node time."""
     options = parser().parse_args(arguments)
     order = Order(options.job_id, options.level, options.rank)
-    ranks = give_order(order, options.endpoint)
+    ranks = client.control(order, options.endpoint)
     if options.json:
         said = {"job_id": order.job_id, "level": order.level, "rank": order.rank, "ranks": ranks}
         print(json.dumps(said, indent=2))

@@ -8,8 +8,7 @@ from typing import Any, Final
 
 from exporter import durations
 from exporter.commands.arguments import Parser, add_json, interval
-from exporter.operator.control_command import operator_endpoint
-from exporter.operator.gpus_command import forget, release, resume
+from exporter.operator.client import forget, operator_endpoint, release, resume
 
 EXAMPLES: Final = """\
 rankskew gpus release --for 30m && nvidia-smi --gpu-reset -i 3

@@ -21,7 +21,7 @@ Incarnation = tuple[int, float]
 
 
 @dataclass(slots=True)
-class _Told:
+class _Written:
     """What was written about one process of a rank: all up to *number*, less the ends of *open*."""
 
     incarnation: Incarnation
@@ -56,29 +56,29 @@ class Journal:
         self._host = host
         self._now = now
         self._began = wall()
-        self._told: dict[RankKey, _Told] = {}
+        self._known: dict[RankKey, _Written] = {}
         for line in written:
             self._remember(line)
 
     def see(self, snapshot: Snapshot) -> None:
         """Write what *snapshot* tells and no snapshot before it told."""
         key = (snapshot.job_id, snapshot.rank)
-        told = self._told.pop(key, None)
+        known = self._known.pop(key, None)
         incarnation = (snapshot.attempt, snapshot.started_timestamp_seconds)
-        if told is None or told.incarnation != incarnation:
-            before, told = told, _Told(incarnation, counted_seconds=self._now())
+        if known is None or known.incarnation != incarnation:
+            before, known = known, _Written(incarnation, counted_seconds=self._now())
             if _is_restart(before, snapshot):
-                self._line(told, snapshot, _restart(before, snapshot))
-        self._told[key] = told  # The last one: it was heard of last.
-        for event in _news(told, snapshot.lifecycle_events):
-            self._line(told, snapshot, event)
-        told.last_heard_seconds = snapshot.heartbeat_timestamp_seconds
-        told.finished = snapshot.finished
-        if len(self._told) > MOST_RANKS:
-            del self._told[next(iter(self._told))]
+                self._line(known, snapshot, _restart(before, snapshot))
+        self._known[key] = known  # The last one: it was heard of last.
+        for event in _news(known, snapshot.lifecycle_events):
+            self._line(known, snapshot, event)
+        known.last_heard_seconds = snapshot.heartbeat_timestamp_seconds
+        known.finished = snapshot.finished
+        if len(self._known) > MOST_RANKS:
+            del self._known[next(iter(self._known))]
 
-    def _line(self, told: _Told, snapshot: Snapshot, event: Mapping[str, Any]) -> None:
-        if not self._may_write(told):
+    def _line(self, known: _Written, snapshot: Snapshot, event: Mapping[str, Any]) -> None:
+        if not self._may_write(known):
             self._drop()
             return
         at = event["at"]
@@ -100,13 +100,13 @@ class Journal:
         }
         self._write(json.dumps(line))
 
-    def _may_write(self, told: _Told) -> bool:
+    def _may_write(self, known: _Written) -> bool:
         now = self._now()
-        more = (now - told.counted_seconds) * LINES_A_MINUTE / 60
-        told.lines, told.counted_seconds = min(told.lines + more, LINES_A_MINUTE), now
-        if told.lines < 1:
+        more = (now - known.counted_seconds) * LINES_A_MINUTE / 60
+        known.lines, known.counted_seconds = min(known.lines + more, LINES_A_MINUTE), now
+        if known.lines < 1:
             return False
-        told.lines -= 1
+        known.lines -= 1
         return True
 
     def _remember(self, text: str) -> None:
@@ -117,13 +117,13 @@ class Journal:
             number, state = int(line["number"]), line["state"]
         except (ValueError, TypeError, KeyError):
             return  # Cut off, or not ours.
-        told = self._told.get(key)
-        if told is None or told.incarnation < incarnation:
-            told = self._told[key] = _Told(incarnation, counted_seconds=self._now())
-        if told.incarnation == incarnation:
-            told.number = max(told.number, number)
-            (told.open.add if state == BEGAN else told.open.discard)(number)
-            told.finished = told.finished or line.get("event") == "end"
+        known = self._known.get(key)
+        if known is None or known.incarnation < incarnation:
+            known = self._known[key] = _Written(incarnation, counted_seconds=self._now())
+        if known.incarnation == incarnation:
+            known.number = max(known.number, number)
+            (known.open.add if state == BEGAN else known.open.discard)(number)
+            known.finished = known.finished or line.get("event") == "end"
 
 
 def _time(at: float) -> str | None:
@@ -133,31 +133,31 @@ def _time(at: float) -> str | None:
         return None
 
 
-def _news(told: _Told, events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield what of *events* was not told, and take it as told."""
+def _news(known: _Written, events: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield what of *events* is news to *known*, and note it there."""
     reported = set()
     for event in events:
         number, began, seconds = event["number"], event["began_timestamp_seconds"], event["seconds"]
         reported.add(number)
-        is_new = number > told.number
-        told.number = max(told.number, number)
+        is_new = number > known.number
+        known.number = max(known.number, number)
         line = {"event": event["event"], "number": number, "seconds": seconds}
         if seconds is None and is_new:
-            told.open.add(number)
+            known.open.add(number)
             yield line | {"state": BEGAN, "at": began}
-        elif seconds is not None and (is_new or number in told.open):
-            told.open.discard(number)
+        elif seconds is not None and (is_new or number in known.open):
+            known.open.discard(number)
             yield line | {"state": DONE, "at": began + seconds}
-    told.open &= reported
+    known.open &= reported
 
 
-def _is_restart(before: _Told | None, snapshot: Snapshot) -> bool:
+def _is_restart(before: _Written | None, snapshot: Snapshot) -> bool:
     if before is None:
         return snapshot.attempt > 0
     return snapshot.attempt > before.incarnation[0] or not before.finished
 
 
-def _restart(before: _Told | None, snapshot: Snapshot) -> dict[str, Any]:
+def _restart(before: _Written | None, snapshot: Snapshot) -> dict[str, Any]:
     """Return the restart; it took from the last report of the process before, if that is known."""
     at = snapshot.started_timestamp_seconds
     heard = None if before is None else before.last_heard_seconds

@@ -24,8 +24,8 @@ class LastEvent:
 
 def last_event(snapshot: Snapshot) -> LastEvent | None:
     """Return the latest change that *snapshot* tells, None if its probe tells no events."""
-    told = [_changed(**each) for each in snapshot.lifecycle_events]
-    return max(told, key=lambda event: event.timestamp_seconds, default=None)
+    changes = [_changed(**each) for each in snapshot.lifecycle_events]
+    return max(changes, key=lambda event: event.timestamp_seconds, default=None)
 
 
 def _changed(

@@ -36,7 +36,7 @@ class RunningJob:
 
 
 @dataclass(frozen=True, slots=True)
-class DryRunAnswer:
+class DryRunReply:
     """What the exporter of *version* would do with the snapshot.
 
     *result* is that of a push, *reason* the sentence of a refusal. *unknown_fields* of it would be
@@ -55,7 +55,7 @@ class DryRunAnswer:
 
 # A refusal of the question itself has no answer: a web page, a missing token, too many questions.
 ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
-    status: {"model": DryRunAnswer | Refusal} for status in (400, 401, 403, 409, 413, 422, 429)
+    status: {"model": DryRunReply | Refusal} for status in (400, 401, 403, 409, 413, 422, 429)
 }
 
 
@@ -71,14 +71,14 @@ class DryRun:
         self._scrapers = scrapers
         self._asked = Beginnings(store.limits.ranks)
 
-    def judge(self, owner: Peer | None, body: bytes) -> DryRunAnswer:
+    def judge(self, owner: Peer | None, body: bytes) -> DryRunReply:
         """Return what would become of a push; raises NoRoom if *owner* asks too often."""
         now = self._store.now()
         self._asked.check(owner, now)
         self._asked.add(owner, now)
         result, reason, unknown_fields = self._try(owner, body)
         scraped = self._scrapers.latest()
-        return DryRunAnswer(
+        return DryRunReply(
             __version__,
             reason is None,
             result,
@@ -123,7 +123,7 @@ def serve_dry_runs(app: FastAPI, dry_run: DryRun) -> None:
     """
 
     @app.post(DRY_RUN_PATH, responses=ANSWERS, openapi_extra=BODY)
-    async def check(request: Request, response: Response) -> DryRunAnswer:
+    async def check(request: Request, response: Response) -> DryRunReply:
         """Say whether a push of this snapshot would be accepted, who scrapes, and what runs here.
 
         The status is that of the push.

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from exporter.errors import UsageError, reason
+from exporter.file_stamp import stamp
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ class TokenFile:
 
     def __init__(self, path: Path, flag: str) -> None:
         self._path = path
-        self._stamp = _stamp(path)
+        self._stamp = stamp(path)
         self._token = read(path, flag)
         for warning in exposures(path, flag):
             logger.warning("%s", warning)
@@ -39,10 +40,10 @@ class TokenFile:
         return scheme.lower() == "bearer" and is_right
 
     def _follow_the_file(self) -> None:
-        stamp = _stamp(self._path)
-        if stamp == self._stamp:
+        now = stamp(self._path)
+        if now == self._stamp:
             return
-        self._stamp = stamp  # Also for an unusable file, so that it is logged only once.
+        self._stamp = now  # Also for an unusable file, so that it is logged only once.
         try:
             self._token = _token(self._path)
         except (OSError, ValueError) as error:
@@ -65,15 +66,6 @@ def exposures(path: Path, flag: str) -> list[str]:
     if not path.stat().st_mode & OTHERS:
         return []
     return [f"{flag}: other users of this node can read or change {path}: chmod 0640 it"]
-
-
-def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Return a stamp that changes with the content of *path*, None while it cannot be read."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def _token(path: Path) -> bytes:

@@ -7,7 +7,7 @@ from typing import Final
 
 from exporter.live.causes import CauseView, cause_sentence
 from exporter.ranks.jobs import NODE as BY_NODE
-from exporter.ranks.jobs import Spoken
+from exporter.ranks.jobs import AgedVerdict
 from exporter.vocabulary import words
 from rank_probe.judge.verdict import MILD, NODE, PAUSES, UNSYNCED, Change, Late, Verdict
 
@@ -32,7 +32,7 @@ class LateView:
     """A late rank of the job, *is_here* on this node or not; *kind* is one of LATE_KINDS.
 
     *ratio* is its own time over its peers', less 1; *gpus_lost* wait for it. It *is_told* if it
-    costs enough, see exporter.ranks.told. Its *cause* is known on its own node only.
+    costs enough, see exporter.ranks.late_enough. Its *cause* is known on its own node only.
     """
 
     rank: int
@@ -95,14 +95,14 @@ def late_sentence(late: Sequence[LateView], world_size: int) -> str:
     return sentence(f"{listed(phrases)}; {cost} for {_them(late)}.")
 
 
-def even_sentence(spoken: Spoken, late: Sequence[LateView]) -> str:
+def even_sentence(aged: AgedVerdict, late: Sequence[LateView]) -> str:
     """Say that no rank is late, or only ranks that raise no alert."""
-    verdict = spoken.verdict
+    verdict = aged.verdict
     if any(each.kind == UNSYNCED for each in late):
         return f"It is not known whether a rank is late: {_longer(late)}, but no wait was measured."
     if late:
         return f"No rank is late enough for an alert: {_longer(late)}."
-    if spoken.judge == BY_NODE:
+    if aged.judge == BY_NODE:
         return "No rank on this node is late."
     judged = sum(verdict.ranks.values())
     even = f"No rank is late: the {judged} ranks of the job need the same time for their work."
@@ -120,16 +120,16 @@ def rotating_sentence(verdict: Verdict) -> str:
     return f"Another rank is slow in each step{where}; {cost} for whichever it is."
 
 
-def details(spoken: Spoken, late: Sequence[LateView], joined: float | None) -> list[str]:
+def details(aged: AgedVerdict, late: Sequence[LateView], joined: float | None) -> list[str]:
     """Return further sentences about a verdict; *joined* is the share of steps that it is on."""
-    verdict = spoken.verdict
+    verdict = aged.verdict
     return [
         *(said for each in late[:MOST_NAMES] for said in _lateness(each)),
         *_slowdown(verdict, [each for each in late if each.wakes]),
         *_lost(verdict),
-        *map(change_sentence, changed(verdict, spoken.age_seconds)),
+        *map(change_sentence, changed(verdict, aged.age_seconds)),
         *_covered(verdict, joined),
-        *([OWN_VERDICT] if spoken.judge == BY_NODE else []),
+        *([OWN_VERDICT] if aged.judge == BY_NODE else []),
     ]
 
 

@@ -91,9 +91,9 @@ def _limit_seconds(job: NodeJob, running: Sequence[RankView]) -> float:
 
 
 def _step_seconds(job: NodeJob, running: Sequence[RankView]) -> float:
-    spoken = job.verdict()
-    if spoken is not None and spoken.verdict.step_seconds is not None:
-        return spoken.verdict.step_seconds
+    aged = job.verdict()
+    if aged is not None and aged.verdict.step_seconds is not None:
+        return aged.verdict.step_seconds
     return max((rank.step_seconds for rank in running if rank.step_seconds), default=0.0)
 
 

@@ -31,8 +31,8 @@ from exporter.live.standstill import (
     standing_sentence,
     unseen_sentence,
 )
-from exporter.ranks.jobs import JOIN, NodeJob, Spoken
-from exporter.ranks.told import told
+from exporter.ranks.jobs import JOIN, AgedVerdict, NodeJob
+from exporter.ranks.late_enough import late_enough
 from exporter.vocabulary import words
 from rank_probe.judge.verdict import NO_PEERS, NODE, WARMING_UP, Change
 from rank_probe.wire.snapshot import LEVEL_OFF
@@ -81,10 +81,10 @@ def job_verdict(
     """
     said = _said(job, ranks, unprobed, causes)
     alert = _alert(said, job)
-    spoken = job.verdict()
+    aged = job.verdict()
     return replace(
         said,
-        judge=None if spoken is None else spoken.judge,
+        judge=None if aged is None else aged.judge,
         first_action=first_action(job.job_id, said.state, said.reason, said.late, ranks, alert),
         runbook=states.RUNBOOKS.get(said.state),
         alert=alert,
@@ -128,11 +128,11 @@ def _progressing(job: NodeJob, running: Sequence[RankView], causes: Causes) -> J
     standing = standing_sentence(job, running)
     if standing:
         return JobVerdict(states.NOT_JUDGEABLE, standing, NO_STEPS)
-    spoken = job.verdict()
-    if spoken is None:
+    aged = job.verdict()
+    if aged is None:
         said = _not_judgeable(_why_no_verdict(job))
     else:
-        said = _judged(job, spoken, running, causes)
+        said = _judged(job, aged, running, causes)
     is_young = (job.run_seconds or 0.0) < job.threshold("start_seconds")
     if said.reason in (WARMING_UP, NO_JOIN, JOIN_INCOMPLETE) and (is_young or job.has_just_started):
         return replace(said, state=states.STARTING)
@@ -163,13 +163,13 @@ def _with_missing(
 
 def _unseen(job: NodeJob, running: Sequence[RankView]) -> int:
     """Return how many ranks of other nodes are in no step that the judge has seen."""
-    spoken = job.verdict()
-    if spoken is None or spoken.verdict.reason is not None:
+    aged = job.verdict()
+    if aged is None or aged.verdict.reason is not None:
         return 0
     if (job.run_seconds or 0.0) < UNSEEN_SECONDS:
         return 0
     here = sum(rank.steps == 0 or rank.silent for rank in running)
-    return max(0, spoken.verdict.absent - here)
+    return max(0, aged.verdict.absent - here)
 
 
 def _lines(running: Sequence[RankView]) -> list[str]:
@@ -196,13 +196,13 @@ def _why_no_verdict(job: NodeJob) -> str:
 
 
 def _judged(
-    job: NodeJob, spoken: Spoken, running: Sequence[RankView], causes: Causes
+    job: NodeJob, aged: AgedVerdict, running: Sequence[RankView], causes: Causes
 ) -> JobVerdict:
     """Repeat the verdict of the job's judge."""
-    verdict = spoken.verdict
+    verdict = aged.verdict
     size = job.world_size or len(running)
     judged = max(sum(verdict.ranks.values()), 1)
-    late = _late(job, spoken, running, size, causes)
+    late = _late(job, aged, running, size, causes)
     waking = [each for each in late if each.wakes]
     if verdict.reason is not None:
         said = _not_judgeable(verdict.reason)
@@ -215,24 +215,24 @@ def _judged(
     elif verdict.gpus_lost.get("rotating", 0.0) > job.threshold("rotating_lost_ratio") * judged:
         said = JobVerdict(states.ROTATING, rotating_sentence(verdict))
     else:
-        said = JobVerdict(states.HEALTHY, even_sentence(spoken, late))
+        said = JobVerdict(states.HEALTHY, even_sentence(aged, late))
     return replace(
         said,
         late=late,
-        details=details(spoken, late, job.join_coverage if spoken.judge == JOIN else None),
+        details=details(aged, late, job.join_coverage if aged.judge == JOIN else None),
         gpus_lost=dict(verdict.gpus_lost),
         slowdown=verdict.slowdown,
         coverage=job.coverage,
-        changes=changed(verdict, spoken.age_seconds),
+        changes=changed(verdict, aged.age_seconds),
     )
 
 
 def _late(
-    job: NodeJob, spoken: Spoken, running: Sequence[RankView], size: int, causes: Causes
+    job: NodeJob, aged: AgedVerdict, running: Sequence[RankView], size: int, causes: Causes
 ) -> list[LateView]:
     """Return the late ranks, those that are told first, the costliest first in each part."""
     here = {rank.rank for rank in running}
-    are_told = told(spoken.verdict.late, size, job.threshold)
+    are_told = late_enough(aged.verdict.late, size, job.threshold)
 
     def cause_of(rank: int) -> CauseView | None:
         cause = causes(job.job_id, rank) if rank in here else None
@@ -241,11 +241,11 @@ def _late(
     late = [
         view_late(
             each,
-            spoken.age_seconds,
+            aged.age_seconds,
             here,
             is_told=each.rank in are_told,
             cause=cause_of(each.rank),
         )
-        for each in spoken.verdict.late
+        for each in aged.verdict.late
     ]
     return sorted(late, key=lambda each: not each.wakes)

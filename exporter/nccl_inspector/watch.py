@@ -37,7 +37,7 @@ class Speeds:
 
 
 @dataclass(slots=True)
-class _File:
+class _GrowingFile:
     """A file that grows: what was read, and the records of the window with when they were read."""
 
     uid: int
@@ -69,7 +69,7 @@ class InspectorWatch:
         self._directory = directory
         self._host = _short(host)
         self._clock = clock
-        self._files: dict[FileKey, _File] = {}
+        self._files: dict[FileKey, _GrowingFile] = {}
         self._has_looked = False
         # Replaced as a whole, so that a reader in another thread never sees a partial result.
         self._latest: Mapping[int, Speeds] = {}
@@ -146,13 +146,13 @@ class InspectorWatch:
                 file.records.append((now, record))
         return about.st_dev, about.st_ino
 
-    def _file(self, about: os.stat_result) -> _File:
+    def _file(self, about: os.stat_result) -> _GrowingFile:
         key = about.st_dev, about.st_ino
         file = self._files.get(key)
         if file is None or about.st_size < file.offset:
             # What was there before the exporter began is of no minute that it knows.
             begin = 0 if self._has_looked else about.st_size
-            file = self._files[key] = _File(about.st_uid, begin)
+            file = self._files[key] = _GrowingFile(about.st_uid, begin)
         return file
 
     def _look_until_stopped(self) -> None:

@@ -3,15 +3,15 @@
 from fastapi import FastAPI, Response
 from fastapi.responses import PlainTextResponse
 
+from exporter.health_answer import FAILED, WhyNot, health_answer
 from exporter.operator.gpus import GpuAnswer, GpuControl
 from exporter.operator.levels import Orders, everybodys
 from exporter.operator.orders import CONTROL_PATH, GPUS_PATH, GpuOrder, Order
 from exporter.operator.refusals import REFUSALS, Ordered, say_what_is_wrong
-from exporter.well import WELL, Why, well
 from rank_probe.version import __version__
 
 
-def operator_app(orders: Orders, gpus: GpuControl | None, why_not_healthy: Why) -> FastAPI:
+def operator_app(orders: Orders, gpus: GpuControl | None, why_not_healthy: WhyNot) -> FastAPI:
     """Return the application. *gpus* is None if no collector needs the GPUs.
 
     Anyone who can open the socket may give every order.
@@ -38,9 +38,9 @@ def operator_app(orders: Orders, gpus: GpuControl | None, why_not_healthy: Why) 
             """Release the GPUs for a while, read them again, or forget those that were removed."""
             return gpus.do(order)
 
-    @app.get("/-/healthy", response_class=PlainTextResponse, responses=WELL)
+    @app.get("/-/healthy", response_class=PlainTextResponse, responses=FAILED)
     async def healthy() -> Response:
         """Return what the web listener says, to a check without a certificate or a login."""
-        return well("healthy", why_not_healthy())
+        return health_answer("healthy", why_not_healthy())
 
     return app

@@ -6,7 +6,7 @@ from typing import Protocol
 from exporter.operator.orders import GpuOrder
 
 
-class Nvml(Protocol):
+class GpuDriver(Protocol):
     """The part of the supervisor that orders use."""
 
     @property
@@ -45,7 +45,7 @@ class GpuControl:
     Nothing here waits: a release is done once the status shows it.
     """
 
-    def __init__(self, nvml: Nvml, expected: Expected) -> None:
+    def __init__(self, nvml: GpuDriver, expected: Expected) -> None:
         self._nvml = nvml
         self._expected = expected
 

@@ -1,7 +1,7 @@
 """What one node knows about each job: its reporting ranks, the age of their reports, the verdict.
 
 NodeJob.verdict() is the only answer to the question who is late: exporter.ranks.node_jobs puts the
-node's own into it where no join speaks.
+node's own into it where no join covers the job.
 
 Ages are differences on one clock, the exporter's or the rank's own, so a wrong wall clock does no
 harm.
@@ -25,7 +25,7 @@ STALE_STEPS: Final = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Spoken:
+class AgedVerdict:
     """A verdict, how long ago it was made or read, and by which *judge*, JOIN or NODE."""
 
     verdict: Verdict
@@ -49,8 +49,8 @@ class NodeJob:
     silent: Sequence[HeldRank]
     finished: Sequence[HeldRank]
     thresholds: Thresholds = field(default_factory=Thresholds)
-    join: Spoken | None = None
-    own: Spoken | None = None
+    join: AgedVerdict | None = None
+    own: AgedVerdict | None = None
     starting_seconds: float | None = None
     has_just_started: bool = False
 
@@ -88,20 +88,20 @@ class NodeJob:
     @property
     def join_coverage(self) -> float | None:
         """Return the least share of its offered steps that a rank here saw joined."""
-        told = [rank.snapshot.join_coverage for rank in self.beating]
-        return min((ratio for ratio in told if ratio is not None), default=None)
+        ratios = [rank.snapshot.join_coverage for rank in self.beating]
+        return min((ratio for ratio in ratios if ratio is not None), default=None)
 
     @property
     def coverage(self) -> float | None:
         """Return the share of the job's ranks that the join judged, times that of joined steps."""
-        spoken, joined = self.verdict(), self.join_coverage
-        if spoken is None or spoken.judge == NODE or joined is None:
+        aged, joined = self.verdict(), self.join_coverage
+        if aged is None or aged.judge == NODE or joined is None:
             return None
-        judged = sum(spoken.verdict.ranks.values())
-        whole = judged + spoken.verdict.absent
+        judged = sum(aged.verdict.ranks.values())
+        whole = judged + aged.verdict.absent
         return judged / whole * joined if whole else None
 
-    def verdict(self) -> Spoken | None:
+    def verdict(self) -> AgedVerdict | None:
         """Return who is late: the join's verdict if it covers the job, else the node's own.
 
         Where the node has none, the join's on a part of the job is better than nothing.
@@ -117,13 +117,13 @@ class NodeJob:
 
     def late(self) -> Iterator[tuple[HeldRank, Late]]:
         """Yield the ranks on this node that verdict() names, and how late they are by now."""
-        spoken = self.verdict()
-        if spoken is None:
+        aged = self.verdict()
+        if aged is None:
             return
         here = {rank.snapshot.rank: rank for rank in self.beating}
-        for each in spoken.verdict.late:
+        for each in aged.verdict.late:
             if each.rank in here:
-                since = each.since_seconds + spoken.age_seconds
+                since = each.since_seconds + aged.age_seconds
                 yield here[each.rank], replace(each, since_seconds=since)
 
     def needs_own_verdict(self) -> bool:
@@ -142,16 +142,16 @@ class NodeJob:
         return join.age_seconds <= STALE_SECONDS + STALE_STEPS * step
 
 
-def _join_verdict(beating: Sequence[HeldRank], now: float) -> Spoken | None:
-    speakers = [rank for rank in beating if rank.snapshot.verdict is not None]
-    if not speakers:
+def _join_verdict(beating: Sequence[HeldRank], now: float) -> AgedVerdict | None:
+    having_one = [rank for rank in beating if rank.snapshot.verdict is not None]
+    if not having_one:
         return None
-    said = [
+    verdicts = [
         (rank.snapshot.verdict or {}, verdict_age_seconds(rank, now))
-        for rank in _of_one_owner(speakers)
+        for rank in _of_one_owner(having_one)
     ]
-    verdict, age = max(said, key=lambda each: (each[0]["step"], -each[1]))
-    return Spoken(from_json(verdict), age)
+    verdict, age = max(verdicts, key=lambda each: (each[0]["step"], -each[1]))
+    return AgedVerdict(from_json(verdict), age)
 
 
 def _of_one_owner(ranks: Sequence[HeldRank]) -> list[HeldRank]:

@@ -30,7 +30,7 @@ class RankLimits:
     silent_retention_seconds: float = 3600.0
 
 
-class Place(NamedTuple):
+class RankSlot(NamedTuple):
     """What one rank takes up."""
 
     owner: Owner
@@ -59,7 +59,7 @@ class Reached(NamedTuple):
         return crowd
 
 
-def reached(limits: RankLimits, places: Iterable[Place]) -> Reached | None:
+def reached(limits: RankLimits, places: Iterable[RankSlot]) -> Reached | None:
     """Return the first limit that *places* exceed; None where all have room."""
     all_of_them = set(places)
     for units, most, what, flag in (

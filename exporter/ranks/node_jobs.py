@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final, NamedTuple
 
-from exporter.ranks.jobs import NODE, NodeJob, Spoken, node_jobs
+from exporter.ranks.jobs import NODE, AgedVerdict, NodeJob, node_jobs
 from exporter.ranks.node_judge import NodeJudge
 from exporter.ranks.store import RankStore
 from exporter.vocabulary.thresholds import Thresholds
@@ -100,11 +100,11 @@ class NodeJobs:
         is_over = bool(job.beating)  # Else it may have died, and be back soon.
         return before and (before._replace(is_over=True) if is_over else before)
 
-    def _own(self, job: NodeJob) -> Spoken | None:
+    def _own(self, job: NodeJob) -> AgedVerdict | None:
         verdict = self._verdicts.get(job.job_id)
         if verdict is None or self._looked is None:
             return None
-        return Spoken(verdict, max(job.now - self._looked, 0.0), NODE)
+        return AgedVerdict(verdict, max(job.now - self._looked, 0.0), NODE)
 
 
 def _is_starting(job: NodeJob) -> bool:

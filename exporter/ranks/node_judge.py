@@ -1,4 +1,4 @@
-"""The node's judge: which of its ranks are late, in jobs whose join does not speak.
+"""The node's judge: which of its ranks are late, in jobs that no join covers.
 
 It compares the last block of steps of each rank with those of its peer group on this node. So it
 does not see a delay of less than 8 %, pauses, a whole node that is late, or a rank that has no peer
@@ -22,13 +22,13 @@ LATE_RATIO: Final = 0.08
 SPREADS: Final = 5
 ENOUGH_FOR_A_SPREAD: Final = 5
 STAYS: Final = 0.5
-# It is told after this long: a single slow block names nobody.
+# It is in the verdict after this long: a single slow block names nobody.
 LATE_SECONDS: Final = 120.0
 # Of a step; it must not become a whole step through rounding.
 LARGEST_SHARE: Final = 0.999
 
 
-class Block(NamedTuple):
+class MeanStep(NamedTuple):
     """A rank's mean step: its *own* stages in seconds, their sum *busy*, and the whole *step*."""
 
     snapshot: Snapshot
@@ -42,7 +42,7 @@ class Block(NamedTuple):
         return self.busy / self.step
 
 
-class Found(NamedTuple):
+class Outlier(NamedTuple):
     """A rank that stands out now.
 
     It needs so many *seconds* a step more than the heaviest peer group. *excess* is what it needs
@@ -57,13 +57,13 @@ class Found(NamedTuple):
     confidence: float
 
 
-class Incident(NamedTuple):
+class Onset(NamedTuple):
     """A rank that is late since then; its *stage* is that of most excess at the beginning."""
 
     since: float
     stage: str
 
-    def is_told(self, now: float) -> bool:
+    def is_lasting(self, now: float) -> bool:
         """Say whether it has lasted long enough."""
         return now - self.since >= LATE_SECONDS
 
@@ -72,10 +72,10 @@ class NodeJudge:
     """Keeps the incidents of the jobs that it judges, each with one onset, one stage, one end."""
 
     def __init__(self) -> None:
-        self._incidents: dict[str, dict[int, Incident]] = {}
+        self._incidents: dict[str, dict[int, Onset]] = {}
 
     def forget_all_but(self, job_ids: set[str]) -> None:
-        """Drop the incidents of all other jobs: they are gone, or their join speaks."""
+        """Drop the incidents of all other jobs: they are gone, or a join covers them."""
         for job_id in self._incidents.keys() - job_ids:
             del self._incidents[job_id]
 
@@ -89,22 +89,22 @@ class NodeJudge:
         if all(len(group) == 1 for group in groups):
             return None
         before = self._incidents.get(job.job_id, {})
-        incidents: dict[int, Incident] = {}
-        told: list[Found] = []
+        onsets: dict[int, Onset] = {}
+        lasting: list[Outlier] = []
         for each in _found(groups):
             rank = each.snapshot.rank
-            incident = before.get(rank) or Incident(job.now, _most(each.excess))
-            is_told = incident.is_told(job.now)
-            if each.confidence > (STAYS if is_told else 1.0):
-                incidents[rank] = incident
-                told += [each] if is_told else []
-        self._incidents[job.job_id] = incidents
-        return _verdict(job, synced, told, incidents)
+            onset = before.get(rank) or Onset(job.now, _most(each.excess))
+            is_lasting = onset.is_lasting(job.now)
+            if each.confidence > (STAYS if is_lasting else 1.0):
+                onsets[rank] = onset
+                lasting += [each] if is_lasting else []
+        self._incidents[job.job_id] = onsets
+        return _verdict(job, synced, lasting, onsets)
 
 
-def _blocks(snapshots: Sequence[Snapshot]) -> list[Block]:
+def _blocks(snapshots: Sequence[Snapshot]) -> list[MeanStep]:
     return [
-        Block(snapshot, own, sum(own.values()), step)
+        MeanStep(snapshot, own, sum(own.values()), step)
         for snapshot in snapshots
         if (step := sum(snapshot.block_seconds.values())) > 0
         and snapshot.level != LEVEL_OFF
@@ -116,14 +116,14 @@ def _own(snapshot: Snapshot) -> dict[str, float]:
     return {stage: each for stage, each in snapshot.block_seconds.items() if stage != STAGES[SYNC]}
 
 
-def _by_group(blocks: Sequence[Block]) -> list[list[Block]]:
-    def name(block: Block) -> str:
+def _by_group(blocks: Sequence[MeanStep]) -> list[list[MeanStep]]:
+    def name(block: MeanStep) -> str:
         return block.snapshot.peer_group
 
     return [list(group) for _, group in groupby(sorted(blocks, key=name), key=name)]
 
 
-def _found(groups: Sequence[Sequence[Block]]) -> Iterator[Found]:
+def _found(groups: Sequence[Sequence[MeanStep]]) -> Iterator[Outlier]:
     """Yield the ranks that exceed all groups and wait about as little as any."""
     heaviest = max(_baseline(group) for group in groups)
     ratios = [block.busy_ratio for group in groups for block in group]
@@ -135,15 +135,15 @@ def _found(groups: Sequence[Sequence[Block]]) -> Iterator[Found]:
             confidence = (block.busy - baseline) / limit
             if over > 0 and confidence > STAYS and block.busy_ratio >= least_ratio:
                 excess = _excess(block, group)
-                yield Found(block.snapshot, over, over / heaviest, excess, confidence)
+                yield Outlier(block.snapshot, over, over / heaviest, excess, confidence)
 
 
-def _baseline(group: Sequence[Block]) -> float:
+def _baseline(group: Sequence[MeanStep]) -> float:
     """Return the usual busy time: it holds while most of the group is slow."""
     return _twelfth(4, [block.busy for block in group])
 
 
-def _limit(group: Sequence[Block]) -> float:
+def _limit(group: Sequence[MeanStep]) -> float:
     """Return the excess over the baseline with which an incident begins."""
     baseline = _baseline(group)
     if len(group) < ENOUGH_FOR_A_SPREAD:
@@ -152,7 +152,7 @@ def _limit(group: Sequence[Block]) -> float:
     return max(LATE_RATIO * baseline, SPREADS * spread)
 
 
-def _excess(late: Block, group: Sequence[Block]) -> dict[str, float]:
+def _excess(late: MeanStep, group: Sequence[MeanStep]) -> dict[str, float]:
     """Return by stage what *late* needs over what most of its group need there."""
 
     def usual(stage: str) -> float:
@@ -174,17 +174,20 @@ def _twelfth(number: int, values: Sequence[float]) -> float:
 
 
 def _verdict(
-    job: NodeJob, blocks: Sequence[Block], told: Sequence[Found], incidents: Mapping[int, Incident]
+    job: NodeJob,
+    blocks: Sequence[MeanStep],
+    lasting: Sequence[Outlier],
+    onsets: Mapping[int, Onset],
 ) -> Verdict:
     step_seconds = fmean(block.step for block in blocks)
     # All others wait for the late ranks, which are about equally late, or they would wait as well.
     world = max(job.world_size or 0, len(job.beating))
-    others = max(world / len(told) - 1, 0.0) if told else 0.0
+    others = max(world / len(lasting) - 1, 0.0) if lasting else 0.0
     late = [
-        _late(each, incidents[each.snapshot.rank], job.now, step_seconds, others) for each in told
+        _late(each, onsets[each.snapshot.rank], job.now, step_seconds, others) for each in lasting
     ]
     late.sort(key=lambda each: (-each.gpus_lost, each.rank))
-    longest = max((each.seconds for each in told), default=0.0) / step_seconds
+    longest = max((each.seconds for each in lasting), default=0.0) / step_seconds
     return Verdict(
         _step(blocks),
         _ranks(blocks),
@@ -195,14 +198,14 @@ def _verdict(
     )
 
 
-def _late(found: Found, incident: Incident, now: float, step_seconds: float, others: float) -> Late:
-    since = now - incident.since
+def _late(found: Outlier, onset: Onset, now: float, step_seconds: float, others: float) -> Late:
+    since = now - onset.since
     cost = found.seconds / step_seconds * others
     whole = sum(found.excess.values())
     return Late(
         rank=found.snapshot.rank,
         peer_group=found.snapshot.peer_group,
-        stage=incident.stage,
+        stage=onset.stage,
         kind=PERSISTENT,
         ratio=found.ratio,
         gpus={stage: cost * each / whole for stage, each in found.excess.items() if each},
@@ -212,9 +215,9 @@ def _late(found: Found, incident: Incident, now: float, step_seconds: float, oth
     )
 
 
-def _step(blocks: Sequence[Block]) -> int:
+def _step(blocks: Sequence[MeanStep]) -> int:
     return max(block.snapshot.steps for block in blocks)
 
 
-def _ranks(blocks: Sequence[Block]) -> dict[str, int]:
+def _ranks(blocks: Sequence[MeanStep]) -> dict[str, int]:
     return dict(Counter(block.snapshot.peer_group for block in blocks))

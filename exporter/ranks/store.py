@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from exporter.listeners.peer import Peer
-from exporter.ranks.limits import Beginnings, Place, RankLimits, reached
+from exporter.ranks.limits import Beginnings, RankLimits, RankSlot, reached
 from rank_probe.wire.snapshot import Snapshot
 
 # Ten missed pushes: such a process is silent, and a newer process may replace it.
@@ -179,7 +179,7 @@ class RankStore:
 
         The owner with the most loses what started last: a rank, or a whole job.
         """
-        mine = Place(owner, snapshot.job_id, snapshot.peer_group, snapshot.rank)
+        mine = RankSlot(owner, snapshot.job_id, snapshot.peer_group, snapshot.rank)
         while (limit := reached(self._limits, {mine, *self._places(snapshot)})) is not None:
             ended = [key for key, held in self._held.items() if self._has_ended(held)]
             if ended:
@@ -192,11 +192,11 @@ class RankStore:
                 if key == last or (limit.is_of_jobs and key[0] == last[0]):
                     del self._held[key]
 
-    def _places(self, snapshot: Snapshot) -> Iterator[Place]:
+    def _places(self, snapshot: Snapshot) -> Iterator[RankSlot]:
         """Yield what all ranks but that of *snapshot* take up."""
         for (job_id, rank), held in self._held.items():
             if (job_id, rank) != (snapshot.job_id, snapshot.rank):
-                yield Place(held.owner, job_id, held.snapshot.peer_group, rank)
+                yield RankSlot(held.owner, job_id, held.snapshot.peer_group, rank)
 
     def _has_ended(self, held: HeldRank) -> bool:
         silent_seconds = self._silent_seconds(held)

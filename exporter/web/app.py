@@ -8,12 +8,12 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import gzip_accepted
 
+from exporter.health_answer import FAILED, WhyNot, health_answer
 from exporter.live.page import LiveSummary, LiveView
 from exporter.live.runbooks import Runbooks
 from exporter.scrape.exposition import GZIP_LEVEL, Exposition, wanted
 from exporter.scrapers import Scrapers
 from exporter.web.static import StaticFiles, tagged
-from exporter.well import WELL, Why, well
 from rank_probe.version import __version__
 
 # A smaller answer fits into a few packets anyway.
@@ -31,8 +31,8 @@ PAGE: Final[dict[int | str, dict[str, Any]]] = {
 def web_app(
     exposition: Exposition,
     live: LiveView,
-    why_not_ready: Why,
-    why_not_healthy: Why,
+    why_not_ready: WhyNot,
+    why_not_healthy: WhyNot,
     scrapers: Scrapers | None = None,
 ) -> FastAPI:
     """Return the application; it tells *scrapers* who fetches /metrics.
@@ -104,16 +104,16 @@ def web_app(
         return tagged(page.encode(), "text/html", request)
 
     @app.head("/-/healthy", include_in_schema=False)
-    @app.get("/-/healthy", response_class=PlainTextResponse, responses=WELL)
+    @app.get("/-/healthy", response_class=PlainTextResponse, responses=FAILED)
     async def healthy() -> Response:
         """Return whether the exporter works; 503 if restarting its container would help."""
-        return well("healthy", why_not_healthy())
+        return health_answer("healthy", why_not_healthy())
 
     @app.head("/-/ready", include_in_schema=False)
-    @app.get("/-/ready", response_class=PlainTextResponse, responses=WELL)
+    @app.get("/-/ready", response_class=PlainTextResponse, responses=FAILED)
     async def ready() -> Response:
         """Return whether the first readings are in."""
-        return well("ready", why_not_ready())
+        return health_answer("ready", why_not_ready())
 
     return app
 

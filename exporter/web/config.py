@@ -38,7 +38,7 @@ class WebConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class WebConfigReading:
     """What was found at one reading: the settings, all *problems* with them, and its *files*.
 
     *config* is to be used only if there are no problems.
@@ -49,7 +49,7 @@ class Reading:
     files: tuple[Path, ...]
 
 
-def read_web_config(path: Path) -> Reading:
+def read_web_config(path: Path) -> WebConfigReading:
     """Read the file at *path*; relative paths in it are relative to its directory.
 
     The problems are one line each, and name the flag.
@@ -67,15 +67,15 @@ def read_web_config(path: Path) -> Reading:
     collected = _Parts()
     config = _web_config(content, path.parent, collected)
     options = content.get("tls_server_config") if isinstance(content, dict) else None
-    return Reading(
+    return WebConfigReading(
         config,
         tuple(f"{FLAG}: {path}: {problem}" for problem in collected.problems),
         (path, *tls.named_files(options, path.parent)),
     )
 
 
-def _unread(path: Path, problem: str) -> Reading:
-    return Reading(WebConfig(), (f"{FLAG}: {problem}",), (path,))
+def _unread(path: Path, problem: str) -> WebConfigReading:
+    return WebConfigReading(WebConfig(), (f"{FLAG}: {problem}",), (path,))
 
 
 class _Parts:

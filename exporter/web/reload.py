@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from exporter.errors import UsageError
-from exporter.web.config import FLAG, Reading, WebConfig, read_web_config
+from exporter.file_stamp import stamp
+from exporter.web.config import FLAG, WebConfig, WebConfigReading, read_web_config
 
 logger = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class WatchedConfig:
 
     def current(self) -> WebConfig:
         """Return the newest settings that could be used; raises nothing."""
-        if any(_stamp(path) != stamp for path, stamp in self._stamps.items()):
+        if any(stamp(path) != before for path, before in self._stamps.items()):
             self._reload()
         return self._config
 
@@ -58,7 +59,7 @@ class WatchedConfig:
         self.succeeded_at = self._clock()
         logger.info("read %s again", self._path)
 
-    def _problem(self, reading: Reading) -> str | None:
+    def _problem(self, reading: WebConfigReading) -> str | None:
         if reading.problems:
             return reading.problems[0]
         was_tls, is_tls = self._config.tls is not None, reading.config.tls is not None
@@ -89,22 +90,13 @@ class CurrentContext(ssl.SSLContext):
         return context.wrap_bio(*arguments, **options)
 
 
-def _read(path: Path, files: Iterable[Path]) -> tuple[Reading, Stamps]:
+def _read(path: Path, files: Iterable[Path]) -> tuple[WebConfigReading, Stamps]:
     """Return what *path* says, and the stamps that *files* and the files that it names had before.
 
     A file that changes while it is read is read again, since its stamp is older.
     """
-    stamps = {each: _stamp(each) for each in files}
+    stamps = {each: stamp(each) for each in files}
     reading = read_web_config(path)
     if stamps.keys() >= set(reading.files):
         return reading, stamps
     return _read(path, {*stamps, *reading.files})
-
-
-def _stamp(path: Path) -> tuple[int, ...] | None:
-    """Return what changes with the content of *path*, None while it cannot be looked at."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Final
 
-from exporter.ranks.told import told
+from exporter.ranks.late_enough import late_enough
 from rank_probe.judge.verdict import (
     MILD,
     NODE,
@@ -106,7 +106,7 @@ def _alarms(judged: Sequence[JudgedStretch], threshold: Threshold) -> Iterator[_
     for one in judged:
         size = len(one.stretch.ranks)
         for at, verdict in one.verdicts:
-            ranks = told(verdict.late, size, threshold)
+            ranks = late_enough(verdict.late, size, threshold)
             gpus = sum(late.gpus_lost for late in verdict.late if late.rank in ranks)
             yield _Alarm(at, ranks, gpus / size)
 

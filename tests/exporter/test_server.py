@@ -24,61 +24,6 @@ from tests.exporter.tried_again import tried_again
 
 # Ending must not hold up a node's shutdown or a restart.
 END_SECONDS = 2.0
-
-
-def test_whole_page_passes_promtool(exporter: RunningExporter) -> None:
-    """Every name, type and help text of the exporter is as Prometheus wants it."""
-    exporter.push(snapshot(job_id="pushed", sequence=2).to_json())
-    checked = promtool_check_metrics(exporter.metrics())
-
-    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
-
-
-def test_debug_log_says_which_collectors_are_off(tmp_path: Path) -> None:
-    """--log.level=debug adds why a collector has no series; the default does not."""
-    off = re.compile(r"DEBUG collector \w+ is not available: ")
-    with running_exporter(tmp_path / "e.sock", "--log.level=debug") as loud:
-        wait_until(lambda: any(off.search(line) for line in loud.log))
-    with running_exporter(tmp_path / "e.sock") as usual:
-        wait_until(lambda: "\nrankskew_gpus_visible 0.0" in usual.metrics())
-        assert "DEBUG" not in "\n".join(usual.log)
-
-
-def test_quiet_log_has_warnings_only(tmp_path: Path) -> None:
-    """--log.level=warning leaves out that it started, but not that no rank can report."""
-    flags = ["--web.listen-address=127.0.0.1:0", "--ingest.socket=", "--operator.socket="]
-    command = [*RunningExporter.COMMAND, *flags, "--path.state=", "--log.level=warning"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        first = process.stderr.readline()
-        process.send_signal(signal.SIGTERM)
-        log = first + process.stderr.read()
-
-    assert " WARNING ingest is off: no rank can report to this exporter" in log
-    assert " INFO " not in log
-
-
-def test_live_page_counts_the_gpus(exporter: RunningExporter) -> None:
-    """As soon as the driver was asked, the live page knows how many GPUs there are: none here."""
-
-    def visible() -> int | None:
-        count: int | None = json.loads(exporter.get("/api/v1/live")[2])["gpus_visible"]
-        return count
-
-    wait_until(lambda: visible() is not None)
-    assert visible() == 0
-
-
-def test_exporter_gets_ready_without_gpu_or_driver(exporter: RunningExporter) -> None:
-    """A node without GPUs is a normal node: every collector works, and readiness comes."""
-    wait_until(lambda: exporter.get("/-/ready")[0] == 200)
-    page = exporter.metrics()
-
-    assert re.findall(r'rankskew_collector_success{collector="(\w+)"} 0', page) == []
-    assert 'rankskew_collector_success{collector="node_cpu"} 1.0' in page
-    assert "\nrankskew_gpus_visible " in page
-
-
 MEMORY = """MemTotal: 1000 kB
 MemFree: 300 kB
 MemAvailable: 500 kB
@@ -90,6 +35,43 @@ Active: 0 kB
 Inactive: 0 kB
 Slab: 0 kB
 """
+
+
+def test_exporter_gets_ready_without_gpu_or_driver(exporter: RunningExporter) -> None:
+    """A node without GPUs is a normal node: every collector works, and readiness comes.
+
+    Every name, type and help text of the page is as Prometheus wants it.
+    """
+    wait_until(lambda: exporter.get("/-/ready")[0] == 200)
+    exporter.push(snapshot(job_id="pushed", sequence=2).to_json())
+    page = exporter.metrics()
+    checked = promtool_check_metrics(page)
+
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+    assert re.findall(r'rankskew_collector_success{collector="(\w+)"} 0', page) == []
+    assert 'rankskew_collector_success{collector="node_cpu"} 1.0' in page
+    assert "\nrankskew_gpus_visible " in page
+    wait_until(lambda: json.loads(exporter.get("/api/v1/live")[2])["gpus_visible"] == 0)
+
+
+def test_log_has_what_its_level_says(tmp_path: Path) -> None:
+    """--log.level=debug adds why a collector has no series; the default does not."""
+    off = re.compile(r"DEBUG collector \w+ is not available: ")
+    with running_exporter(tmp_path / "e.sock", "--log.level=debug") as loud:
+        wait_until(lambda: any(off.search(line) for line in loud.log))
+    with running_exporter(tmp_path / "e.sock") as usual:
+        wait_until(lambda: "\nrankskew_gpus_visible 0.0" in usual.metrics())
+        assert "DEBUG" not in "\n".join(usual.log)
+
+    flags = ["--web.listen-address=127.0.0.1:0", "--ingest.socket=", "--operator.socket="]
+    command = [*RunningExporter.COMMAND, *flags, "--path.state=", "--log.level=warning"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        process.send_signal(signal.SIGTERM)
+        log = first + process.stderr.read()
+    assert " WARNING ingest is off: no rank can report to this exporter" in log
+    assert " INFO " not in log
 
 
 def test_node_is_read_from_the_mounted_procfs(tmp_path: Path) -> None:
@@ -105,22 +87,22 @@ def test_node_is_read_from_the_mounted_procfs(tmp_path: Path) -> None:
     assert "rankskew_node_cpu_seconds_total{" not in page
 
 
-def test_socket_has_the_mode_asked_for(exporter: RunningExporter) -> None:
-    """The flag decides who on the node may push."""
-    assert stat.S_IMODE(exporter.socket_path.stat().st_mode) == 0o660
+def test_sockets_have_their_modes(exporter: RunningExporter) -> None:
+    """The flag decides who may push; who may push may not give orders."""
+    paths = exporter.socket_path, exporter.operator_path
+
+    assert [stat.S_IMODE(path.stat().st_mode) for path in paths] == [0o660, 0o600]
 
 
-def test_gzip_and_openmetrics_work_over_the_wire(exporter: RunningExporter) -> None:
-    """What Prometheus sends is answered compressed and in OpenMetrics."""
-    status, headers, body = exporter.get(
-        "/metrics",
-        **{"Accept": "application/openmetrics-text;version=1.0.0", "Accept-Encoding": "gzip"},
-    )
+def test_node_is_watched_without_the_operators_socket(tmp_path: Path) -> None:
+    """A unit that is older than the socket makes no directory for it: one warning, no orders."""
+    flag = "--operator.socket=/proc/nowhere/operator.sock"
+    with running_exporter(tmp_path / "e.sock", flag) as running:
+        assert running.push(snapshot(job_id="watched").to_json())[0] == 200
+        assert 'job_id="watched"' in running.metrics()
+    (warning,) = [line for line in running.log if " WARNING " in line]
 
-    assert status == 200
-    assert headers["Content-Encoding"] == "gzip"
-    assert headers["Content-Type"].startswith("application/openmetrics-text")
-    assert body[:2] == b"\x1f\x8b"
+    assert "orders are off: cannot create /proc/nowhere for a socket" in warning
 
 
 def test_killed_exporter_starts_again_on_its_stale_socket(tmp_path: Path) -> None:
@@ -136,9 +118,8 @@ def test_killed_exporter_starts_again_on_its_stale_socket(tmp_path: Path) -> Non
     with running_exporter(path) as second:
         assert "rankskew_steps_total{" not in second.metrics()
         second.push(snapshot(steps=101, sequence=2).to_json())
-        assert 'rankskew_steps_total{job_id="llama",peer_group="all",rank="0"} 101.0' in (
-            second.metrics()
-        )
+        steps = 'rankskew_steps_total{job_id="llama",peer_group="all",rank="0"} 101.0'
+        assert steps in second.metrics()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -164,73 +145,44 @@ def test_exporter_ends_quickly_and_leaves_nothing(tmp_path: Path, number: int) -
     assert not [line for line in running.log if "Traceback" in line]
 
 
-def test_second_exporter_on_the_same_socket_is_refused(
-    exporter: RunningExporter, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("flags", "status", "complaint"),
+    [
+        (["--ingest.socket={taken}"], 1, "another exporter listens on .*"),
+        (
+            ["--web.listen-address=127.0.0.1:{port}"],
+            1,
+            ".*Address already in use; stop what holds it or choose another --web.listen-address",
+        ),
+        (
+            ["--ingest.listen-address=0.0.0.0:9918"],
+            2,
+            ".* is not a loopback address, and without a token .*",
+        ),
+        (
+            ["--ingest.token-file=/nowhere"],
+            2,
+            "--ingest.token-file: cannot read /nowhere: No such file .*",
+        ),
+        (["--ranks.max=none"], 2, "--ranks.max: 'none' is not .*"),
+    ],
+)
+def test_start_that_fails_is_one_line(
+    exporter: RunningExporter,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    flags: list[str],
+    status: int,
+    complaint: str,
 ) -> None:
-    """A second exporter ends with one line, and the first one continues."""
-    flags = ["--web.listen-address=127.0.0.1:0", f"--ingest.socket={exporter.socket_path}"]
+    """It says what to do, leaves no socket behind, and harms no exporter that runs."""
+    path = tmp_path / "e.sock"
+    known = {"taken": exporter.socket_path, "port": exporter.port}
+    usual = ["--web.listen-address=127.0.0.1:0", f"--ingest.socket={path}"]
 
-    assert main(["exporter", *flags]) == 1
-    complaint = capsys.readouterr().err
-    assert re.fullmatch(r"rankskew: another exporter listens on .*\n", complaint)
+    assert main(["exporter", *usual, *(flag.format(**known) for flag in flags)]) == status
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert re.fullmatch(rf"rankskew: {complaint}\n", output.err)
+    assert not path.exists()
     assert exporter.push(snapshot(job_id="pushed", sequence=3).to_json())[0] == 200
-
-
-def test_port_in_use_is_one_line(
-    exporter: RunningExporter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """A taken port ends the start with what to do, and no socket is left behind."""
-    path = tmp_path / "e.sock"
-    flags = [f"--web.listen-address=127.0.0.1:{exporter.port}", f"--ingest.socket={path}"]
-
-    assert main(["exporter", *flags]) == 1
-    complaint = capsys.readouterr().err
-    assert "Address already in use; stop what holds it or choose another --web.listen-address" in (
-        complaint
-    )
-    assert complaint.count("\n") == 1
-    assert not path.exists()
-
-
-def test_public_ingest_address_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """An ingest listener on a public address is a usage error; the socket made before goes."""
-    path = tmp_path / "e.sock"
-    flags = ["--web.listen-address=127.0.0.1:0", f"--ingest.socket={path}"]
-
-    assert main(["exporter", *flags, "--ingest.listen-address=0.0.0.0:9918"]) == 2
-    assert "is not a loopback address" in capsys.readouterr().err
-    assert not path.exists()
-
-
-def test_wrong_flag_of_a_real_process_is_one_line() -> None:
-    """The process, too, ends with status 2 and a single line on standard error."""
-    ended = subprocess.run(
-        [*RunningExporter.COMMAND, "--ranks.max=none"],
-        cwd=RunningExporter.DIRECTORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-    assert ended.returncode == 2
-    assert ended.stdout == ""
-    assert re.fullmatch(r"rankskew: --ranks.max: 'none' is not .*\n", ended.stderr)
-
-
-def test_operators_socket_is_for_root_and_the_exporters_user(exporter: RunningExporter) -> None:
-    """Whoever may push may not give orders."""
-    assert stat.S_IMODE(exporter.operator_path.stat().st_mode) == 0o600
-
-
-def test_node_is_watched_without_the_operators_socket(tmp_path: Path) -> None:
-    """A unit that is older than the socket makes no directory for it: one warning, no orders."""
-    flags = ("--operator.socket=/proc/nowhere/operator.sock",)
-    with running_exporter(tmp_path / "e.sock", *flags) as running:
-        assert running.push(snapshot(job_id="watched").to_json())[0] == 200
-        assert 'job_id="watched"' in running.metrics()
-    warnings = [line for line in running.log if " WARNING " in line]
-
-    assert len(warnings) == 1
-    assert "orders are off: cannot create /proc/nowhere for a socket" in warnings[0]

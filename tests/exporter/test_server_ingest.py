@@ -1,12 +1,12 @@
 """A real exporter takes good pushes; a bad one, or a flood of them, does no harm."""
 
-import json
 import re
 import socket
 from pathlib import Path
 
 import pytest
 
+from benchmarks.hostile.attack import Plan, run
 from tests.exporter.running import (
     RunningExporter,
     UnixConnection,
@@ -19,37 +19,22 @@ from tests.exporter.snapshots import snapshot
 
 
 def test_pushed_rank_is_scraped(exporter: RunningExporter) -> None:
-    """What a rank posts to the socket is on /metrics at the next scrape."""
+    """From the socket, or over loopback where none can be shared; not from the network."""
     assert exporter.push(snapshot(job_id="pushed").to_json()) == (200, {})
+    assert exporter.push_over_loopback(snapshot(job_id="loopback").to_json()) == (200, {})
+    assert exporter.request("POST", "/v1/snapshots", snapshot().to_json())[0] == 404
 
     page = exporter.metrics()
-    assert 'rankskew_steps_total{job_id="pushed",peer_group="all",rank="0"} 100.0' in page
-    assert counted(page, "accepted") >= 1
-
-
-def test_loopback_listener_takes_snapshots_too(exporter: RunningExporter) -> None:
-    """Where no socket can be shared, a rank may push over loopback."""
-    answer = exporter.push_over_loopback(snapshot(job_id="loopback").to_json())
-
-    assert answer == (200, {})
-    assert 'job_id="loopback"' in exporter.metrics()
-
-
-def test_web_listener_takes_no_snapshots(exporter: RunningExporter) -> None:
-    """Ingest is not reachable from the network."""
-    status, _, _ = exporter.request("POST", "/v1/snapshots", snapshot().to_json())
-
-    assert status == 404
+    for job in ("pushed", "loopback"):
+        assert f'rankskew_steps_total{{job_id="{job}",peer_group="all",rank="0"}} 100.0' in page
+    assert counted(page, "accepted") >= 2
 
 
 @pytest.mark.parametrize(
     ("body", "status", "result", "sentence"),
     [
-        (b"{", 400, "malformed", "not JSON"),
         (b'{"job_id": "\xff"}', 400, "malformed", "not UTF-8"),
         (b"x" * 65_537, 413, "oversized", "larger than 65536 bytes"),
-        (b"{}", 422, "invalid", "job_id is missing"),
-        (snapshot(rank=4).to_json(), 422, "invalid", "outside a world of 4"),
         (snapshot(job_id="x" * 129).to_json(), 422, "invalid", "at most 128 characters"),
     ],
 )
@@ -66,34 +51,6 @@ def test_bad_push_is_one_sentence_and_a_count(
     page = exporter.metrics()
     assert counted(page, result) == before + 1
     assert promtool_check_metrics(page).returncode == 0
-
-
-def test_oversized_push_is_refused_before_it_is_sent(exporter: RunningExporter) -> None:
-    """A length over the limit is answered at once, without waiting for the body."""
-    connection = UnixConnection(exporter.socket_path)
-    connection.putrequest("POST", "/v1/snapshots")
-    connection.putheader("Content-Length", str(10**12))
-    connection.endheaders()
-    status = connection.getresponse().status
-    connection.close()
-
-    assert status == 413
-
-
-def test_endless_chunked_push_is_cut_off(exporter: RunningExporter) -> None:
-    """A body without a length is refused as soon as it passes the limit."""
-    connection = UnixConnection(exporter.socket_path)
-    connection.putrequest("POST", "/v1/snapshots")
-    connection.putheader("Transfer-Encoding", "chunked")
-    connection.endheaders()
-    for _ in range(66):
-        connection.send(b"400\r\n" + b"x" * 1024 + b"\r\n")
-    response = connection.getresponse()
-    status, answer = response.status, json.loads(response.read())
-    connection.close()
-
-    assert status == 413
-    assert "larger than 65536 bytes" in answer["error"]
 
 
 def test_push_that_breaks_off_harms_nobody(exporter: RunningExporter) -> None:
@@ -126,3 +83,18 @@ def test_flood_of_jobs_leaves_the_page_small(tmp_path: Path) -> None:
     assert 'rankskew_steps_total{job_id="real"' in page
     assert len(set(re.findall(r'job_id="([^"]*)"', page))) == 8
     assert len(page) < 100_000
+
+
+def test_hostile_input_breaks_nothing(tmp_path: Path) -> None:
+    """No 5xx, no traceback, no growth, and proper pushes and scrapes go on in between.
+
+    `make fuzz` tries many more.
+    """
+    rows = run(tmp_path, Plan(bodies=2_000, requests=300, every=500))
+
+    measured = {row["what"]: row["measured"] for row in rows}
+    assert measured["of these taken"] > 500
+    assert measured["of these refused"] > 500
+    assert measured["of their answers 2xx"] > 20
+    assert measured["of their answers 4xx"] > 100
+    assert measured["turned away for want of room (503)"] == 0

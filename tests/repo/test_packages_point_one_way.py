@@ -24,7 +24,7 @@ FACE = {
     "exporter.live.causes",
     "exporter.live.sentences",
     "exporter.live.states",
-    "exporter.ranks.told",
+    "exporter.ranks.late_enough",
     "exporter.vocabulary.thresholds",
     "exporter.vocabulary.words",
 }

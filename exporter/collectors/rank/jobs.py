@@ -136,9 +136,9 @@ class JobsCollector:
     def collect(self) -> Iterator[Metric]:
         jobs = self._jobs.now()
         judged = [
-            ([job.job_id], Judged(job, spoken.verdict, spoken.judge))
+            ([job.job_id], Judged(job, aged.verdict, aged.judge))
             for job in jobs
-            if (spoken := job.verdict()) is not None
+            if (aged := job.verdict()) is not None
         ]
         yield from families(VERDICTS, ["job_id"], judged)
         yield from families(ON_THIS_NODE, ["job_id"], [([job.job_id], job) for job in jobs])

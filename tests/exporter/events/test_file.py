@@ -1,11 +1,14 @@
-"""Tests of the file that the lines are appended to."""
+"""The file that the lines are appended to, whatever its disk does."""
 
 import errno
 import os
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -14,37 +17,50 @@ from exporter.events import file as events_file
 from exporter.events.file import EventsFile
 
 
-def written(path: Path, *lines: str) -> EventsFile:
-    """Return a file that was stopped after *lines*."""
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "events.jsonl"
+
+
+@contextmanager
+def failing(what: object, name: str, error: int) -> Iterator[None]:
+    """Let a call fail for a while."""
+
+    def fail(*_: object) -> NoReturn:
+        raise OSError(error, os.strerror(error))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(what, name, fail)
+        yield
+
+
+def counts(file: EventsFile) -> tuple[int, int]:
+    return file.written, file.dropped
+
+
+def test_lines_are_appended(path: Path) -> None:
+    """What is in the file stays, and everything that waits is written at the end."""
+    path.write_text("before\n")
     file = EventsFile(path)
     file.start()
-    for line in lines:
+    for line in ("one", "two"):
         file.write(line)
     file.stop()
-    return file
-
-
-def test_lines_are_appended(tmp_path: Path) -> None:
-    """What is in the file stays, and everything that waits is written at the end."""
-    path = tmp_path / "events.jsonl"
-    path.write_text("before\n")
-    file = written(path, "one", "two")
 
     assert path.read_text() == "before\none\ntwo\n"
-    assert (file.written, file.dropped) == (2, 0)
+    assert counts(file) == (2, 0)
     assert EventsFile(path).tail() == ["before", "one", "two"]
 
 
-def test_others_may_not_read_it(tmp_path: Path) -> None:
+def test_others_may_not_read_it(path: Path) -> None:
     """Names of jobs are not for everybody on the node."""
-    EventsFile(tmp_path / "events.jsonl")
+    EventsFile(path)
 
-    assert (tmp_path / "events.jsonl").stat().st_mode & 0o007 == 0
+    assert path.stat().st_mode & 0o007 == 0
 
 
-def test_file_that_was_moved_is_opened_again(tmp_path: Path) -> None:
+def test_file_that_was_moved_is_opened_again(path: Path, tmp_path: Path) -> None:
     """logrotate moves it, and needs to tell nobody."""
-    path = tmp_path / "events.jsonl"
     file = EventsFile(path)
     file._append("one")
     path.rename(tmp_path / "events.jsonl.1")
@@ -58,53 +74,37 @@ def test_file_that_was_moved_is_opened_again(tmp_path: Path) -> None:
 
 
 def test_full_disk_costs_lines_and_one_warning(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The exporter goes on, counts them, and writes again once there is room."""
-    path = tmp_path / "events.jsonl"
     file = EventsFile(path)
-
-    def full(*_: object) -> int:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "write", full)
+    with failing(os, "write", errno.ENOSPC):
         file._append("one")
         file._append("two")
     file._append("three")
 
     assert path.read_text() == "three\n"
-    assert (file.written, file.dropped) == (1, 2)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert counts(file) == (1, 2)
+    assert caplog.messages == [
         f"cannot write the events file {path}: [Errno 28] No space left on device"
     ]
 
 
 @pytest.mark.parametrize("trouble", [errno.EROFS, errno.ENOSPC])
-def test_disk_in_trouble_does_not_prevent_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: int
-) -> None:
+def test_disk_in_trouble_does_not_prevent_the_start(path: Path, trouble: int) -> None:
     """A full or read-only disk costs lines, not the node's metrics; later ones are written."""
-    path = tmp_path / "events.jsonl"
-
-    def refuse(*_: object) -> int:
-        raise OSError(trouble, os.strerror(trouble))
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", refuse)
+    with failing(os, "open", trouble):
         file = EventsFile(path)
         file._append("one")
-    before = file.tail()
+    assert file.tail() == []
     file._append("two")
 
-    assert before == []
     assert path.read_text() == "two\n"
-    assert (file.written, file.dropped) == (1, 1)
+    assert counts(file) == (1, 1)
 
 
-def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_half_a_line_is_taken_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that has room for a part of a line leaves no broken line behind."""
-    path = tmp_path / "events.jsonl"
     file = EventsFile(path)
     file._append("one")
     whole = os.write
@@ -114,36 +114,58 @@ def test_half_a_line_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     file._append("three")
 
     assert path.read_text() == "one\nthree\n"
-    assert (file.written, file.dropped) == (2, 1)
+    assert counts(file) == (2, 1)
 
 
 def test_disk_that_hangs_costs_lines_not_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lines that nobody takes do not pile up."""
     monkeypatch.setattr(events_file, "MOST_WAITING", 2)
-    file = EventsFile(tmp_path / "events.jsonl")
+    file = EventsFile(path)
     for line in ("one", "two", "three"):
         file.write(line)
 
-    assert file.dropped == 1
+    assert counts(file) == (0, 1)
 
 
 def test_only_the_end_of_a_long_file_is_read_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file that was never rotated does not slow the start."""
+    """A file that was never rotated does not slow the start, nor one that cannot be read."""
     monkeypatch.setattr(events_file, "READ_BACK_BYTES", 9)
-    path = tmp_path / "events.jsonl"
     path.write_text("one\ntwo\nthree\n")
+    file = EventsFile(path)
 
-    assert EventsFile(path).tail() == ["wo", "three"]
+    assert file.tail() == ["wo", "three"]
+    with failing(Path, "open", errno.EACCES):
+        assert file.tail() == []
+    assert f"cannot read back the events file {path}" in caplog.text
 
 
-def test_directory_that_is_not_there_is_said(tmp_path: Path) -> None:
-    """The exporter does not start and lose every event."""
-    with pytest.raises(StartError, match=r"cannot write --events.file .*: No such file or dir"):
-        EventsFile(tmp_path / "nowhere" / "events.jsonl")
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [("nowhere/events", "No such file or dir"), (".", "Is a directory; name")],
+)
+def test_place_that_cannot_be_written_ends_the_start(
+    tmp_path: Path, name: str, complaint: str
+) -> None:
+    with pytest.raises(StartError, match=f"cannot write --events.file .*: {complaint}"):
+        EventsFile(tmp_path / name)
+
+
+# Exits with the number of lines that it has read back.
+WRITE = """
+import sys
+from pathlib import Path
+from exporter.events.file import EventsFile
+
+file = EventsFile(Path(sys.argv[1]))
+before = file.tail()
+file.start()
+file.write("one")
+file.stop()
+sys.exit(len(before))
+"""
 
 
 @pytest.mark.parametrize("name", ["stdout", "stderr"])
@@ -169,24 +191,8 @@ def test_line_goes_to_the_stream_of_the_process(tmp_path: Path, name: str, what:
         os.close(end)
 
 
-# Exits with the number of lines that it has read back.
-WRITE = """
-import sys
-from pathlib import Path
-from exporter.events.file import EventsFile
-
-file = EventsFile(Path(sys.argv[1]))
-before = file.tail()
-file.start()
-file.write("one")
-file.stop()
-sys.exit(len(before))
-"""
-
-
-def test_named_pipe_is_written_without_waiting_for_its_reader(tmp_path: Path) -> None:
+def test_named_pipe_is_written_without_waiting_for_its_reader(path: Path) -> None:
     """It cannot be read back; what is written waits in the pipe."""
-    path = tmp_path / "events"
     os.mkfifo(path)
     file = EventsFile(path)
 
@@ -194,25 +200,3 @@ def test_named_pipe_is_written_without_waiting_for_its_reader(tmp_path: Path) ->
     file._append("one")
     with path.open("rb") as reader:
         assert reader.readline() == b"one\n"
-
-
-def test_directory_is_no_file(tmp_path: Path) -> None:
-    """It is one sentence that names the flag."""
-    with pytest.raises(StartError, match=r"cannot write --events.file .*: Is a directory; name a"):
-        EventsFile(tmp_path)
-
-
-def test_file_that_cannot_be_read_back_is_written_all_the_same(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Its user may append only; that costs lines that are repeated after a restart."""
-    path = tmp_path / "events.jsonl"
-    file = EventsFile(path)
-
-    def refuse(*_: object) -> None:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-
-    monkeypatch.setattr(Path, "open", refuse)
-
-    assert file.tail() == []
-    assert f"cannot read back the events file {path}" in caplog.text

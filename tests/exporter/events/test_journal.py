@@ -1,4 +1,4 @@
-"""Tests of the lines that snapshots become."""
+"""Each event of a rank's life becomes one line at its beginning and one at its end."""
 
 import json
 from typing import Any
@@ -10,7 +10,7 @@ from rank_probe.wire.snapshot import Snapshot
 from tests.exporter.clock import Clock
 from tests.exporter.snapshots import snapshot
 
-BEGAN_UNIX = 1_000.0
+Line = tuple[str, str, float | None]
 
 
 class Book:
@@ -34,6 +34,11 @@ class Book:
             self._journal.see(each)
         return [json.loads(line) for line in self.lines[before:]]
 
+    def short(self, *snapshots: Snapshot) -> list[Line]:
+        """Return the same: event, state and duration."""
+        lines = self.see(*snapshots)
+        return [(line["event"], line["state"], line["duration_seconds"]) for line in lines]
+
 
 def event(number: int, name: str, began: float, seconds: float | None = None) -> dict[str, Any]:
     return {
@@ -48,15 +53,12 @@ def telling(*events: dict[str, Any], **changes: Any) -> Snapshot:
     return snapshot(lifecycle_events=list(events), **changes)
 
 
-def short(lines: list[dict[str, Any]]) -> list[tuple[str, str, float | None]]:
-    return [(line["event"], line["state"], line["duration_seconds"]) for line in lines]
+INIT = event(1, "init", 1_000.0, 3.0)
+BEGUN, DONE = event(2, "checkpoint", 1_010.0), event(2, "checkpoint", 1_010.0, 5.0)
 
 
 def test_line_says_who_what_and_when() -> None:
-    """Each line can be read on its own."""
-    lines = Book().see(telling(event(3, "checkpoint", 1_050.25, 4.5), rank=2, attempt=0))
-
-    assert lines == [
+    assert Book().see(telling(event(3, "checkpoint", 1_050.25, 4.5), rank=2)) == [
         {
             "time": "1970-01-01T00:17:34.750+00:00",
             "event": "checkpoint",
@@ -77,87 +79,60 @@ def test_line_says_who_what_and_when() -> None:
 
 
 def test_each_change_is_one_line_however_often_it_is_told() -> None:
-    """A snapshot tells its events again and again."""
+    """A snapshot tells its events again and again; a lost one loses none.
+
+    Numbers tell which is meant, not the order in which they end.
+    """
     book = Book()
-    init, begun = event(1, "init", 1_000.0, 3.0), event(2, "checkpoint", 1_010.0)
+    assert book.short(telling(INIT)) == [("init", "done", 3.0)]
+    assert book.short(*[telling(INIT, BEGUN)] * 2) == [("checkpoint", "began", None)]
+    assert book.short(*[telling(INIT, DONE)] * 2) == [("checkpoint", "done", 5.0)]
 
-    assert short(book.see(telling(init))) == [("init", "done", 3.0)]
-    assert short(book.see(telling(init, begun), telling(init, begun))) == [
-        ("checkpoint", "began", None)
-    ]
-    done = event(2, "checkpoint", 1_010.0, 5.0)
-    assert short(book.see(telling(init, done), telling(init, done))) == [
-        ("checkpoint", "done", 5.0)
-    ]
-
-
-def test_lost_snapshots_lose_no_event() -> None:
-    """What began and ended between two snapshots is told by the later one."""
-    book = Book()
-    book.see(telling(event(1, "init", 1_000.0)))
-    both = (event(2, "checkpoint", 1_010.0, 1.0), event(3, "evaluation", 1_020.0, 2.0))
-
-    assert short(book.see(telling(*both))) == [
-        ("checkpoint", "done", 1.0),
+    both = (event(3, "checkpoint", 1_020.0), event(4, "evaluation", 1_021.0, 2.0))
+    assert book.short(telling(*both)) == [
+        ("checkpoint", "began", None),
         ("evaluation", "done", 2.0),
     ]
-
-
-def test_older_event_may_end_after_a_newer_one_began() -> None:
-    """Numbers tell which is meant, not the order in which they end."""
-    book = Book()
-    book.see(telling(event(1, "init", 1_000.0), event(2, "evaluation", 1_001.0)))
-
-    lines = book.see(telling(event(1, "init", 1_000.0, 9.0), event(2, "evaluation", 1_001.0)))
-    assert short(lines) == [("init", "done", 9.0)]
+    ended = event(3, "checkpoint", 1_020.0, 9.0)
+    assert book.short(telling(ended, both[1])) == [("checkpoint", "done", 9.0)]
 
 
 def test_exporter_that_starts_again_repeats_nothing() -> None:
     """It reads what the exporter before it has written, and goes on from there."""
     first = Book()
-    init, begun = event(1, "init", 1_000.0, 3.0), event(2, "checkpoint", 1_010.0)
-    first.see(telling(init, begun), telling(init, rank=1))
+    first.see(telling(INIT, BEGUN), telling(INIT, rank=1))
     again = Book([*first.lines, '{"cut o'])
 
-    assert again.see(telling(init, begun), telling(init, rank=1)) == []
-    done = event(2, "checkpoint", 1_010.0, 5.0)
-    assert short(again.see(telling(init, done))) == [("checkpoint", "done", 5.0)]
+    assert again.see(telling(INIT, BEGUN), telling(INIT, rank=1)) == []
+    assert again.short(telling(INIT, DONE)) == [("checkpoint", "done", 5.0)]
 
 
 def test_what_an_exporter_finds_is_marked() -> None:
     """Without the earlier file it cannot know whether somebody wrote that already."""
-    book = Book(began=BEGAN_UNIX)
-    old, new = event(1, "init", 900.0, 50.0), event(2, "checkpoint", 1_010.0, 1.0)
+    lines = Book(began=1_005.0).see(telling(INIT, DONE))
 
-    assert [line["known_at_start"] for line in book.see(telling(old, new))] == [True, False]
+    assert [line["known_at_start"] for line in lines] == [True, False]
 
 
-def test_process_that_replaces_a_dead_one_is_a_restart() -> None:
-    """It took from the last report of the old process to the start of the new one."""
+@pytest.mark.parametrize(
+    ("before", "after", "lines"),
+    [
+        # It took from the last report of the old process to the start of the new one.
+        (telling(INIT), {"attempt": 1}, [("restart", "done", 40.0)]),
+        # The node before knew the process before, this one only that there was one.
+        (None, {"attempt": 2}, [("restart", "done", None)]),
+        # A job id such as `local` is used again by the next run.
+        (telling(finished=True), {}, []),
+        (None, {}, []),
+    ],
+)
+def test_process_that_replaces_a_dead_one_is_a_restart(
+    before: Snapshot | None, after: dict[str, Any], lines: list[Line]
+) -> None:
     book = Book()
-    book.see(telling(event(1, "init", 1_000.0, 3.0)))
-    init = event(1, "init", 1_100.0, 3.0)
-    lines = book.see(telling(init, attempt=1, started_timestamp_seconds=1_100.5))
+    book.see(*[before] if before else [])
 
-    assert short(lines) == [("restart", "done", 40.0), ("init", "done", 3.0)]
-
-
-def test_later_attempt_on_a_new_node_is_a_restart() -> None:
-    """The node before knew the process before, this one only that there was one."""
-    assert short(Book().see(telling(attempt=2))) == [("restart", "done", None)]
-
-
-def test_new_run_after_a_clean_end_is_no_restart() -> None:
-    """A job id such as `local` is used again by the next run."""
-    book = Book()
-    book.see(telling(finished=True))
-
-    assert book.see(telling(started_timestamp_seconds=2_000.0)) == []
-
-
-def test_first_process_is_no_restart() -> None:
-    """A job that starts has not been restarted."""
-    assert Book().see(telling()) == []
+    assert book.short(telling(started_timestamp_seconds=1_100.5, **after)) == lines
 
 
 def test_rank_with_too_many_events_is_cut_short_alone() -> None:
@@ -167,7 +142,7 @@ def test_rank_with_too_many_events_is_cut_short_alone() -> None:
         book.see(telling(event(number, "checkpoint", 1_000.0, 1.0)))
 
     assert (len(book.lines), book.dropped) == (LINES_A_MINUTE, 10)
-    assert len(book.see(telling(event(1, "init", 1_000.0, 1.0), rank=1))) == 1
+    assert len(book.see(telling(INIT, rank=1))) == 1
     book.clock.seconds += 60
     assert len(book.see(telling(event(999, "checkpoint", 1_000.0, 1.0)))) == 1
 
@@ -180,13 +155,13 @@ def test_time_beyond_the_calendar_is_no_time() -> None:
 @pytest.mark.parametrize("line", ["[]", "{}", "7", '{"rank": "x"}', "\x00"])
 def test_foreign_line_in_the_file_is_passed_over(line: str) -> None:
     """Whatever else is in the file, the exporter starts."""
-    assert len(Book([line]).see(telling(event(1, "init", 1_000.0, 1.0)))) == 1
+    assert len(Book([line]).see(telling(INIT))) == 1
 
 
 def test_forgotten_ranks_take_no_memory() -> None:
     """A node sees any number of ranks in its life; those longest silent are forgotten."""
     book = Book()
     for rank in range(MOST_RANKS + 1):
-        book.see(telling(event(1, "init", 1_000.0, 1.0), rank=rank, world_size=MOST_RANKS + 1))
+        book.see(telling(INIT, rank=rank, world_size=MOST_RANKS + 1))
 
-    assert len(book._journal._told) == MOST_RANKS
+    assert len(book._journal._known) == MOST_RANKS

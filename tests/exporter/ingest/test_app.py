@@ -1,101 +1,59 @@
 """The ingest listener answers every push with the right status, one sentence, and a count."""
 
 import dataclasses
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from exporter.ingest.app import IngestApp, IngestCounts
 from exporter.ingest.schema import RESULTS
 from exporter.ingest.token_file import TokenFile
 from exporter.listeners.peer import Peer
-from exporter.operator.levels import Orders
-from exporter.operator.orders import Order
+from exporter.operator.orders import CONTROL_PATH, Order
+from exporter.ranks.audits import Audits
 from exporter.ranks.limits import RankLimits
-from exporter.ranks.store import RankStore
-from rank_probe.wire.snapshot import LIFECYCLE, Snapshot
+from rank_probe.audit.names import AUDIT_PATH
+from rank_probe.wire.snapshot import LIFECYCLE, SNAPSHOT_PATH, Snapshot
 from rank_probe.wire.stages import STAGES
 from tests.exporter.asgi import Answer, ask
-from tests.exporter.clock import Clock
+from tests.exporter.evidence.node import USER as EVIDENCE_USER
+from tests.exporter.evidence.node import FakeNode
+from tests.exporter.ingest.posting import MAX_BODY_BYTES, OTHER, USER, Ingest
 from tests.exporter.snapshots import snapshot
 
-MAX_BODY_BYTES = 2_000
-USER, OTHER = Peer(1000), Peer(1001)
+PATHS = [SNAPSHOT_PATH, CONTROL_PATH]
 
 
-class Listener:
-    """The ingest application, called as its listener would call it."""
-
-    def __init__(
-        self,
-        limits: RankLimits | None = None,
-        token: TokenFile | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        self.store = RankStore(limits, clock)
-        self.counts = IngestCounts()
-        orders = Orders(self.store)
-        self.app = IngestApp(self.store, self.counts, orders, MAX_BODY_BYTES, token)
-
-    def send(
-        self,
-        method: str,
-        path: str,
-        content: bytes = b"",
-        peer: Peer | None = None,
-        **headers: str,
-    ) -> Answer:
-        headers.setdefault("content_type", "application/json")
-        answer = ask(self.app, method, path, content, peer=peer, **headers)
-        assert answer is not None
-        return answer
-
-    def push(self, content: bytes, peer: Peer | None = None, **headers: str) -> Answer:
-        return self.send("POST", "/v1/snapshots", content, peer, **headers)
-
-    def order(self, content: bytes, peer: Peer | None = None, **headers: str) -> Answer:
-        return self.send("POST", "/v1/control", content, peer, **headers)
-
-    def counted(self) -> dict[str, int]:
-        return {result: count for result, count in self.counts.results.items() if count}
+def order(ingest: Ingest, given: Order, peer: Peer | None = USER, **headers: str) -> Answer:
+    return ingest.send("POST", CONTROL_PATH, given.to_json(), peer, **headers)
 
 
-def test_valid_snapshot_is_taken() -> None:
-    """A push ends up in the store and is counted as accepted."""
-    listener = Listener()
-    answer = listener.push(snapshot().to_json())
-
-    assert (answer.status, answer.content) == (200, {})
-    assert [held.snapshot for held in listener.store.ranks()] == [snapshot()]
-    assert listener.counted() == {"accepted": 1}
-
-
-def test_repeated_snapshot_is_no_error() -> None:
+def test_snapshot_is_taken_and_a_repeated_one_is_no_error() -> None:
     """The probe may send the same state twice; the second is ignored with a 200."""
-    listener = Listener()
-    listener.push(snapshot().to_json())
-    answer = listener.push(snapshot().to_json())
-
-    assert (answer.status, answer.content) == (200, {})
-    assert listener.counted() == {"accepted": 1, "ignored": 1}
+    ingest = Ingest()
+    for results in ({"accepted": 1}, {"accepted": 1, "ignored": 1}):
+        answer = ingest.push(snapshot().to_json())
+        assert (answer.status, answer.content) == (200, {})
+        assert ingest.counted() == results
+    assert [held.snapshot for held in ingest.store.ranks()] == [snapshot()]
 
 
 def test_rank_without_a_judge_is_told_that_it_is_late() -> None:
-    """The answer has the stage in which it is behind the ranks of its node, for two minutes."""
-    clock = Clock()
-    listener = Listener(clock=clock)
-    said = []
+    """The answer has the stage in which it is behind the ranks of its node, after two minutes."""
+    ingest = Ingest()
+    answers = []
     for number in range(1, 31):
-        clock.seconds += 5.0
+        ingest.clock.seconds += 5.0
         for rank, data in enumerate((0.25, 0.1, 0.1)):
             block = {"data": data, "forward": 0.3, "sync": 0.4 - data}
             mine = {"rank": rank, "sequence": number}
-            told = snapshot(**mine, block_steps=64, block_seconds=block)
-            answer = listener.push(told.to_json())
+            pushed = snapshot(**mine, block_steps=64, block_seconds=block)
+            answer = ingest.push(pushed.to_json())
             assert answer.status == 200
-            said += [answer.content] if rank == 0 or answer.content else []
+            answers += [answer.content] if rank == 0 or answer.content else []
 
-    assert said == [{}] * 26 + [{"late": "data"}] * 4
+    assert answers == [{}] * 26 + [{"late": "data"}] * 4
 
 
 @pytest.mark.parametrize(
@@ -110,60 +68,58 @@ def test_rank_without_a_judge_is_told_that_it_is_late() -> None:
     ],
 )
 def test_refusal_is_a_sentence_and_a_count(content: bytes, status: int, result: str) -> None:
-    """Each kind of bad push has its status and one sentence that explains it, and is counted."""
-    listener = Listener(RankLimits(ranks=1))
-    listener.push(snapshot().to_json())
-    answer = listener.push(content)
+    ingest = Ingest(RankLimits(ranks=1))
+    ingest.push(snapshot().to_json())
+    answer = ingest.push(content)
 
     assert answer.status == status
     assert answer.content.keys() == {"error"}
     assert answer.content["error"].endswith(".")
-    assert listener.counted() == {"accepted": 1, result: 1}
-    assert [held.snapshot for held in listener.store.ranks()] == [snapshot()]
+    assert ingest.counted() == {"accepted": 1, result: 1}
+    assert [held.snapshot for held in ingest.store.ranks()] == [snapshot()]
 
 
 @pytest.mark.parametrize("other", [OTHER, Peer(1000, "a-container"), None])
 def test_two_jobs_of_one_name_each_get_a_clear_answer(other: Peer | None) -> None:
     """Of two users or containers with a job `local`, one is asked to name theirs."""
-    listener = Listener()
+    ingest = Ingest()
     theirs, mine = snapshot(job_id="local"), snapshot(job_id="local", pid=1, attempt=7)
 
-    assert listener.push(theirs.to_json(), peer=USER).status == 200
-    refusal = listener.push(mine.to_json(), peer=other)
+    assert ingest.push(theirs.to_json(), USER).status == 200
+    refusal = ingest.push(mine.to_json(), other)
     assert refusal.status == 403
     assert refusal.content == {
         "error": "Rank 0 of job 'local' belongs to another user or container on this node "
         "(uid 1000); set RANKSKEW_JOB_ID to a unique name."
     }
-    assert listener.counted() == {"accepted": 1, "forbidden": 1}
-    assert [held.snapshot for held in listener.store.ranks()] == [theirs]
+    assert ingest.counted() == {"accepted": 1, "forbidden": 1}
+    assert [held.snapshot for held in ingest.store.ranks()] == [theirs]
 
 
 def test_body_announced_too_large_is_refused_without_it() -> None:
     """The announced length is enough: the body need not arrive."""
-    listener = Listener()
-    length = str(MAX_BODY_BYTES + 1)
-    answer = ask(listener.app, "POST", "/v1/snapshots", content_length=length)
+    ingest = Ingest()
+    answer = ask(ingest.app, "POST", SNAPSHOT_PATH, content_length=str(MAX_BODY_BYTES + 1))
 
     assert answer is not None
-    assert answer.status == 413
-    assert listener.counted() == {"oversized": 1}
+    assert (answer.status, ingest.counted()) == (413, {"oversized": 1})
+    assert ingest.send("POST", CONTROL_PATH, b"x" * (MAX_BODY_BYTES + 1), USER).status == 413
 
 
-@pytest.mark.parametrize(("path", "count"), [("/v1/snapshots", 1), ("/v1/control", 0)])
+@pytest.mark.parametrize(("path", "count"), [(SNAPSHOT_PATH, 1), (CONTROL_PATH, 0)])
 def test_snapshot_that_broke_off_is_counted(path: str, count: int) -> None:
     """A process killed in the middle of its push leaves a count, and gets no answer."""
-    listener = Listener()
+    ingest = Ingest()
 
-    assert ask(listener.app, "POST", path) is None
-    assert listener.counts.results["malformed"] == count
+    assert ask(ingest.app, "POST", path) is None
+    assert ingest.counts.results["malformed"] == count
 
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
     [
-        ("GET", "/v1/snapshots", 405),
-        ("GET", "/v1/control", 405),
+        ("GET", SNAPSHOT_PATH, 405),
+        ("GET", CONTROL_PATH, 405),
         ("GET", "/metrics", 404),
         ("GET", "/docs", 404),
         ("POST", "/v1/gpus", 404),
@@ -172,7 +128,7 @@ def test_snapshot_that_broke_off_is_counted(path: str, count: int) -> None:
 )
 def test_nothing_else_is_served(method: str, path: str, status: int) -> None:
     """The ingest listener takes snapshots and orders; it shows nothing of a job."""
-    answer = Listener().send(method, path)
+    answer = Ingest().send(method, path)
 
     assert answer.status == status
     assert "POST" in answer.content["error"]
@@ -181,8 +137,8 @@ def test_nothing_else_is_served(method: str, path: str, status: int) -> None:
 
 def test_description_has_what_is_posted() -> None:
     """Who pushes without the probe finds every field, and what each status means."""
-    description = Listener().send("GET", "/openapi.json").content
-    push = description["paths"]["/v1/snapshots"]["post"]
+    description = Ingest().send("GET", "/openapi.json").content
+    push = description["paths"][SNAPSHOT_PATH]["post"]
     body = push["requestBody"]["content"]["application/json"]["schema"]["$ref"]
     fields = description["components"]["schemas"][body.rpartition("/")[2]]["properties"]
 
@@ -190,36 +146,20 @@ def test_description_has_what_is_posted() -> None:
     assert fields["stage"]["enum"] == list(STAGES)
     assert fields["lifecycle_seconds"]["properties"].keys() == set(LIFECYCLE)
     assert push["responses"].keys() == {str(status) for status in RESULTS.values()}
-    assert "/v1/control" in description["paths"]
+    assert CONTROL_PATH in description["paths"]
 
 
-def test_oversized_order_is_refused() -> None:
-    """What is too large is not read, whatever it is."""
-    listener = Listener()
-
-    assert listener.order(b"x" * (MAX_BODY_BYTES + 1), USER).status == 413
-
-
-def test_order_is_the_answer_to_the_next_push() -> None:
-    """What the operator asks for reaches the rank with its next push, and stays the answer."""
-    listener = Listener()
-    listener.push(snapshot().to_json(), peer=USER)
-    given = listener.order(Order("llama", "off").to_json(), peer=USER)
+def test_order_is_the_answer_to_each_push_until_the_run_ends() -> None:
+    """A new run that takes the name of a finished one is told nothing."""
+    ingest = Ingest()
+    ingest.push(snapshot().to_json(), USER)
+    given = order(ingest, Order("llama", "off"))
 
     assert (given.status, given.content) == (200, {"ranks": 1})
-    for sequence in (2, 3):
-        answer = listener.push(snapshot(sequence=sequence).to_json(), peer=USER)
+    for changes in ({"sequence": 2}, {"sequence": 3}, {"sequence": 4, "finished": True}):
+        answer = ingest.push(snapshot(**changes).to_json(), USER)
         assert (answer.status, answer.content) == (200, {"level": "off"})
-
-
-def test_order_for_a_run_that_ended_is_not_for_the_next() -> None:
-    """A new run that takes the name of a finished one is told nothing."""
-    listener = Listener()
-    listener.push(snapshot().to_json(), peer=USER)
-    listener.order(Order("llama", "off").to_json(), peer=USER)
-    listener.push(snapshot(sequence=2, finished=True).to_json(), peer=USER)
-
-    assert listener.push(snapshot(attempt=1).to_json(), peer=USER).content == {}
+    assert ingest.push(snapshot(attempt=1).to_json(), USER).content == {}
 
 
 @pytest.mark.parametrize(
@@ -232,59 +172,109 @@ def test_order_for_a_run_that_ended_is_not_for_the_next() -> None:
     ],
 )
 def test_refused_order_is_a_sentence(content: bytes, peer: Peer | None, status: int) -> None:
-    """A wrong, aimless or forbidden order is answered with what is wrong, and changes nothing."""
-    listener = Listener()
-    listener.push(snapshot().to_json(), peer=USER)
-    answer = listener.order(content, peer)
+    """A wrong, aimless or forbidden order changes nothing."""
+    ingest = Ingest()
+    ingest.push(snapshot().to_json(), USER)
+    answer = ingest.send("POST", CONTROL_PATH, content, peer)
 
     assert answer.status == status
     assert answer.content["error"].endswith(".")
-    assert listener.push(snapshot(sequence=2).to_json(), peer=USER).content == {}
-    assert listener.counted() == {"accepted": 2}
+    assert ingest.push(snapshot(sequence=2).to_json(), USER).content == {}
+    assert ingest.counted() == {"accepted": 2}
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Listener:
-    """Return a listener that wants a token over TCP."""
+def guarded(tmp_path: Path) -> Ingest:
+    """Return an application that wants a token over TCP."""
     (tmp_path / "token").write_text("s3cret")
-    return Listener(token=TokenFile(tmp_path / "token", "--ingest.token-file"))
+    return Ingest(token=TokenFile(tmp_path / "token", "--ingest.token-file"))
 
 
 @pytest.mark.parametrize("shown", ["", "Bearer guess"])
-@pytest.mark.parametrize("path", ["/v1/snapshots", "/v1/control"])
-def test_tcp_needs_the_token(guarded: Listener, path: str, shown: str) -> None:
-    """Without the right token nothing is taken: 401, one sentence, a count."""
+@pytest.mark.parametrize("path", PATHS)
+def test_tcp_needs_the_token(guarded: Ingest, path: str, shown: str) -> None:
     answer = guarded.send("POST", path, snapshot().to_json(), authorization=shown)
 
     assert answer.status == 401
     assert answer.headers["www-authenticate"] == "Bearer"
-    assert answer.content["error"].endswith(
-        "set RANKSKEW_TOKEN_FILE to a file with the same token."
-    )
+    assert answer.content["error"].endswith("RANKSKEW_TOKEN_FILE to a file with the same token.")
     assert guarded.counted() == {"unauthorized": 1}
     assert guarded.store.ranks() == []
 
 
-def test_right_token_opens_tcp(guarded: Listener) -> None:
-    """With the token a rank reports over TCP, and is controlled there."""
-    assert guarded.push(snapshot().to_json(), authorization="Bearer s3cret").status == 200
-    order = Order("llama", "off").to_json()
-    given = guarded.order(order, authorization="Bearer s3cret")
+def test_right_token_opens_tcp(guarded: Ingest) -> None:
+    """A rank reports over TCP, and is controlled there; over the Unix socket none is needed."""
+    token = "Bearer s3cret"
+    assert guarded.push(snapshot().to_json(), authorization=token).status == 200
+    given = order(guarded, Order("llama", "off"), None, authorization=token)
     assert (given.status, given.content) == (200, {"ranks": 1})
+    assert guarded.push(snapshot(job_id="unix").to_json(), USER).status == 200
 
 
-def test_unix_socket_needs_no_token(guarded: Listener) -> None:
-    """Over the Unix socket the kernel identifies the client."""
-    assert guarded.push(snapshot().to_json(), peer=USER).status == 200
-
-
-@pytest.mark.parametrize("path", ["/v1/snapshots", "/v1/control"])
+@pytest.mark.parametrize("path", PATHS)
 def test_web_page_may_not_post(path: str) -> None:
     """A browser on the node reaches loopback on behalf of any site, and names the site."""
-    listener = Listener()
-    answer = listener.send("POST", path, snapshot().to_json(), origin="https://evil.example")
+    ingest = Ingest()
+    answer = ingest.send("POST", path, snapshot().to_json(), origin="https://evil.example")
 
     assert answer.status == 403
     assert answer.content["error"].startswith("Web pages may not post here")
-    assert listener.store.ranks() == []
-    assert listener.counted() == {"forbidden": 1}
+    assert ingest.store.ranks() == []
+    assert ingest.counted() == {"forbidden": 1}
+
+
+def audit(audits: Audits, content: Any, peer: Peer | None = USER) -> Answer:
+    body = content if isinstance(content, bytes) else json.dumps(content).encode()
+    return Ingest(audits=audits).send("POST", AUDIT_PATH, body, peer)
+
+
+def test_audit_is_kept_for_its_owner() -> None:
+    """Checks, statuses and fields that a newer release adds become no labels."""
+    audits = Audits()
+    body = {"job_id": "a", "later": 1, "checks": {"mtu": "warn", "new": "ok", "numa": "maybe"}}
+    answer = audit(audits, body)
+
+    assert (answer.status, answer.content) == (200, {"checks": 1})
+    assert [(each.statuses, each.owner) for each in audits.latest()] == [({"mtu": "warn"}, USER)]
+    assert audit(audits, {"job_id": "a", "checks": {}}, OTHER).status == 403
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"{", "The body is not JSON; send one JSON object."),
+        ({"checks": {}}, "Field job_id is missing; "),
+        ({"job_id": "", "checks": {}}, "Field job_id is wrong: "),
+        ({"job_id": "a", "checks": {str(i): "ok" for i in range(65)}}, "Field checks is wrong: "),
+    ],
+)
+def test_refused_audit_is_a_sentence(content: Any, sentence: str) -> None:
+    audits = Audits()
+    answer = audit(audits, content)
+
+    assert answer.status == 422
+    assert answer.content["error"].startswith(sentence)
+    assert audits.latest() == []
+
+
+def test_figures_come_every_ten_seconds_and_never_in_between() -> None:
+    """A push that is ignored has none: the next one that is news has them."""
+    node = FakeNode(gpus=1)
+    ingest = Ingest(store=node.store, figures=node.service.figures_for)
+    answered: dict[int, list[int]] = {0: [], 1: []}
+    for second in range(1, 62):
+        node.run(1)
+        for rank in (0, 1) if second > 3 else (0,):
+            stages = {"data": 0.1 * second}
+            pushed = snapshot(rank=rank, sequence=second, steps=2 * second, stage_seconds=stages)
+            if second == 11:
+                assert (
+                    ingest.push(snapshot(rank=rank, sequence=10).to_json(), EVIDENCE_USER).content
+                    == {}
+                )
+            answer = ingest.push(pushed.to_json(), EVIDENCE_USER).content
+            if "figures" in answer:
+                answered[rank].append(second)
+                assert answer["figures"]["data_seconds"] == 0.05
+
+    assert answered == {0: [11, 21, 31, 41, 51, 61], 1: [11, 21, 31, 41, 51, 61]}

@@ -20,30 +20,24 @@ def path(tmp_path: Path) -> Path:
     return path
 
 
-def test_right_token_is_let_in(path: Path) -> None:
-    """The header carries the scheme, in any case, and the token."""
-    token = TokenFile(path, FLAG)
-
-    assert token.is_shown_in("Bearer s3cret")
-    assert token.is_shown_in("bearer  s3cret ")
-
-
 @pytest.mark.parametrize(
-    "header",
+    ("header", "is_right"),
     [
-        "",
-        "Bearer",
-        "Bearer ",
-        "Bearer s3cre",
-        "Bearer s3crets",
-        "Bearer é",
-        "Basic s3cret",
-        "s3cret",
+        ("Bearer s3cret", True),
+        ("bearer  s3cret ", True),
+        ("", False),
+        ("Bearer", False),
+        ("Bearer ", False),
+        ("Bearer s3cre", False),
+        ("Bearer s3crets", False),
+        ("Bearer é", False),
+        ("Basic s3cret", False),
+        ("s3cret", False),
     ],
 )
-def test_anything_else_is_not(path: Path, header: str) -> None:
+def test_only_the_right_token_is_let_in(path: Path, header: str, is_right: bool) -> None:
     """A missing, wrong, cut or differently wrapped token is refused."""
-    assert not TokenFile(path, FLAG).is_shown_in(header)
+    assert TokenFile(path, FLAG).is_shown_in(header) is is_right
 
 
 @pytest.mark.parametrize("replace", [True, False])
@@ -56,8 +50,7 @@ def test_changed_file_counts_at_the_next_request(path: Path, replace: bool) -> N
     else:
         path.write_text("longer-token")
 
-    new = path.read_text()
-    assert token.is_shown_in(f"Bearer {new}")
+    assert token.is_shown_in(f"Bearer {path.read_text()}")
     assert not token.is_shown_in("Bearer s3cret")
 
 
@@ -67,42 +60,29 @@ def test_half_made_rotation_locks_nobody_out(
 ) -> None:
     """While the file is missing or unusable the token before stays good, and that is said once."""
     token = TokenFile(path, FLAG)
-    with caplog.at_level(logging.WARNING):
-        path.unlink()
-        if broken is not None:
-            path.write_bytes(broken)
-        assert token.is_shown_in("Bearer s3cret")
-        assert token.is_shown_in("Bearer s3cret")
-        assert len(caplog.records) == 1
-        path.write_text("next")
-        assert token.is_shown_in("Bearer next")
+    path.unlink()
+    if broken is not None:
+        path.write_bytes(broken)
+    assert token.is_shown_in("Bearer s3cret")
+    assert token.is_shown_in("Bearer s3cret")
+    assert len(caplog.records) == 1
+    path.write_text("next")
+    assert token.is_shown_in("Bearer next")
 
     assert "the previous token stays valid" in caplog.text
     assert "two words" not in caplog.text
 
 
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (None, "No such file or directory"),
-        (b"", "must hold one token"),
-        (b"two words", "must hold one token"),
-        (b"two\nlines", "must hold one token"),
-        (b"\xff", "must hold one token"),
-        (b"x" * 5_000, "must hold one token"),
-    ],
-)
-def test_file_without_a_token_ends_the_start(
-    tmp_path: Path, content: bytes | None, complaint: str
-) -> None:
+@pytest.mark.parametrize("content", [None, b"", b"two words", b"two\nlines", b"\xff", b"x" * 5_000])
+def test_file_without_a_token_ends_the_start(path: Path, content: bytes | None) -> None:
     """An exporter that was asked for a token does not start without one."""
-    path = tmp_path / "token"
+    path.unlink()
     if content is not None:
         path.write_bytes(content)
-    with pytest.raises(UsageError, match=complaint) as refusal:
+    complaint = "No such file or directory" if content is None else "must hold one token"
+    with pytest.raises(UsageError, match=rf"^{FLAG}.* {complaint}") as refusal:
         TokenFile(path, FLAG)
 
-    assert str(refusal.value).startswith(FLAG)
     assert "words" not in str(refusal.value)
 
 

@@ -1,17 +1,42 @@
 """Listening sockets open where asked, replace only what is dead, and explain a refusal."""
 
+import asyncio
 import os
+import shutil
 import socket
 import stat
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from exporter.errors import StartError, UsageError
+from exporter.listeners.connection import Bounds
+from exporter.listeners.listener import Listener
+from exporter.listeners.renewal import Renewal
 from exporter.listeners.sockets import UnixListener, host_and_port, open_loopback, open_tcp
+from tests.exporter.listeners.serving import FLAG
+from tests.exporter.running import running_exporter, wait_until
+from tests.exporter.snapshots import snapshot
 
-FLAG = "--some.address"
+
+def listening(path: Path, mode: int = 0o666) -> closing[UnixListener]:
+    return closing(UnixListener(path, mode, FLAG))
+
+
+def connect(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(str(path))
+
+
+@pytest.fixture
+def stale(tmp_path: Path) -> Path:
+    """The socket file of an exporter that was killed."""
+    path = tmp_path / "e.sock"
+    with socket.socket(socket.AF_UNIX) as dead:
+        dead.bind(str(path))
+    return path
 
 
 @pytest.mark.parametrize(
@@ -24,19 +49,16 @@ FLAG = "--some.address"
     ],
 )
 def test_address_is_split(address: str, expected: tuple[str, int]) -> None:
-    """An address is a host, which may be empty, and a port."""
     assert host_and_port(address, FLAG) == expected
 
 
 @pytest.mark.parametrize("address", ["", "9917", "host", "host:", "host:x", "host:65536", "h:-1"])
 def test_what_is_no_address_is_refused(address: str) -> None:
-    """An address without a valid port is a usage error that names the flag."""
-    with pytest.raises(UsageError, match=r"--some.address: .* is not host:port"):
+    with pytest.raises(UsageError, match=r"--some.socket: .* is not host:port"):
         host_and_port(address, FLAG)
 
 
 def test_port_in_use_is_explained() -> None:
-    """A second listener on a port learns that it is taken, and what to do."""
     with open_tcp("127.0.0.1:0", FLAG) as first:
         port = first.getsockname()[1]
         with pytest.raises(StartError, match="Address already in use; stop what holds it or"):
@@ -63,58 +85,53 @@ def test_ingest_listens_on_loopback(address: str) -> None:
         assert listener.getsockname()[1] > 0
 
 
-def test_unix_socket_is_made_with_its_mode_and_taken_away(tmp_path: Path) -> None:
-    """The socket's directory is made, its mode is the one asked for, and it goes at the end."""
+def test_unix_socket_is_made_with_its_mode_and_taken_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not with chmod() of its path: who may write to the directory could swap the file."""
+    changed: list[Path] = []
+    change = os.chmod
+
+    def chmod(path: Path, mode: int, **options: bool) -> None:
+        changed.append(path)
+        change(path, mode, **options)
+
+    monkeypatch.setattr(os, "chmod", chmod)
     path = tmp_path / "made" / "here" / "e.sock"
     previous = os.umask(0o077)
     try:
-        listener = UnixListener(path, 0o660, FLAG)
+        with listening(path, 0o660):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o660
+            assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
     finally:
         os.umask(previous)
 
-    assert stat.S_IMODE(path.stat().st_mode) == 0o660
-    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
-    listener.close()
     assert not path.exists()
+    assert changed == [path.parent]
 
 
-def test_stale_socket_of_a_dead_exporter_is_replaced(tmp_path: Path) -> None:
-    """A socket file without a listener is replaced."""
-    path = tmp_path / "e.sock"
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(path))
-    listener = UnixListener(path, 0o666, FLAG)
-    try:
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(path))
-    finally:
-        listener.close()
+def test_stale_socket_of_a_dead_exporter_is_replaced(stale: Path) -> None:
+    with listening(stale):
+        connect(stale)
 
 
 def test_living_exporter_keeps_its_socket(tmp_path: Path) -> None:
     """A second exporter is refused, and the first one still listens."""
     path = tmp_path / "e.sock"
-    first = UnixListener(path, 0o666, FLAG)
-    try:
+    with listening(path):
         with pytest.raises(StartError, match=r"another exporter listens on .*: stop it or choose"):
             UnixListener(path, 0o666, FLAG)
-        with socket.socket(socket.AF_UNIX) as client:
-            client.connect(str(path))
-    finally:
-        first.close()
+        connect(path)
 
 
-def test_of_many_exporters_starting_together_one_wins(tmp_path: Path) -> None:
+def test_of_many_exporters_starting_together_one_wins(stale: Path) -> None:
     """Finding the same stale socket at the same moment, only one replaces it."""
-    path = tmp_path / "e.sock"
-    with socket.socket(socket.AF_UNIX) as dead:
-        dead.bind(str(path))
     opened: list[UnixListener] = []
     refused: list[StartError] = []
 
     def start() -> None:
         try:
-            opened.append(UnixListener(path, 0o666, FLAG))
+            opened.append(UnixListener(stale, 0o666, FLAG))
         except StartError as error:
             refused.append(error)
 
@@ -134,11 +151,9 @@ def test_socket_of_a_successor_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "e.sock"
     first = UnixListener(path, 0o666, FLAG)
     path.unlink()
-    second = UnixListener(path, 0o666, FLAG)
-    first.close()
-
-    assert path.exists()
-    second.close()
+    with listening(path):
+        first.close()
+        assert path.exists()
 
 
 def test_file_that_is_no_socket_is_not_removed(tmp_path: Path) -> None:
@@ -154,10 +169,7 @@ def test_file_that_is_no_socket_is_not_removed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "complaint"),
     [
-        (
-            "/proc/nowhere/e.sock",
-            "cannot create /proc/nowhere for a socket: .* turn it",
-        ),
+        ("/proc/nowhere/e.sock", "cannot create /proc/nowhere for a socket: .* turn it"),
         ("/proc/e.sock", "cannot open the socket /proc/e.sock: .* writable or choose"),
         (f"/tmp/{'x' * 200}", "AF_UNIX path too long; "),
     ],
@@ -168,12 +180,40 @@ def test_place_that_cannot_hold_a_socket_is_explained(path: str, complaint: str)
         UnixListener(Path(path), 0o666, FLAG)
 
 
-def test_mode_is_set_on_the_socket_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever may write to the directory cannot have the mode of another file changed."""
-    changed = []
-    monkeypatch.setattr(os, "chmod", lambda path, mode, **_: changed.append(path))
-    listener = UnixListener(tmp_path / "e.sock", 0o666, FLAG)
+def test_socket_that_was_removed_is_found_again(tmp_path: Path) -> None:
+    """Directory and all, as a cleaner of /run would remove it; the mode is as before."""
+    path = tmp_path / "room" / "e.sock"
+    with running_exporter(path, f"--operator.socket={tmp_path / 'operator.sock'}") as exporter:
+        assert exporter.push(snapshot().to_json())[0] == 200
+        shutil.rmtree(path.parent)
+        wait_until(path.exists)
+        wait_until(lambda: any("removed; the exporter listens" in line for line in exporter.log))
 
-    assert stat.S_IMODE((tmp_path / "e.sock").stat().st_mode) == 0o666
-    assert changed == []
-    listener.close()
+        assert exporter.push(snapshot(sequence=2).to_json())[0] == 200
+        assert path.stat().st_mode & 0o777 == 0o666
+
+
+def test_socket_that_cannot_be_made_again_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A directory that this user may not make costs one line of the log, not one a second."""
+
+    async def app(scope: object, receive: object, send: object) -> None:
+        raise AssertionError("nobody calls")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, os.strerror(13))
+
+    path = tmp_path / "room" / "e.sock"
+    with listening(path) as unix:
+        before = unix.socket
+        assert unix.renew() is None  # While the file is there, no other socket is opened.
+        assert unix.socket is before
+        renewal = Renewal(unix, Listener([unix.socket], app, Bounds(1, b"", b"")))
+        shutil.rmtree(path.parent)
+        monkeypatch.setattr(Path, "mkdir", refuse)
+        for _ in range(3):
+            asyncio.run(renewal.look())
+
+    assert len(caplog.records) == 1
+    assert "new clients cannot connect, and it is tried again" in caplog.text

@@ -8,7 +8,7 @@ import pytest
 from exporter.causes.model import UNKNOWN
 from exporter.live.causes import CauseView, cause_sentence
 from exporter.live.sentences import LateView, details, even_sentence, late_sentence, view_late
-from exporter.ranks.jobs import NODE, Spoken
+from exporter.ranks.jobs import NODE, AgedVerdict
 from tests.exporter.snapshots import LATE, VERDICT, late
 
 
@@ -17,9 +17,9 @@ def views(*ranks: dict[str, Any]) -> list[LateView]:
     return [view_late(late(**changes), 0.0, range(8)) for changes in ranks]
 
 
-def spoken(**changes: Any) -> Spoken:
+def spoken(**changes: Any) -> AgedVerdict:
     """Return a verdict of now."""
-    return Spoken(type(VERDICT)(**{"step": 1, "ranks": {"all": 64}, **changes}), 0.0)
+    return AgedVerdict(type(VERDICT)(**{"step": 1, "ranks": {"all": 64}, **changes}), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -61,10 +61,10 @@ def test_even_job_needs_no_names() -> None:
     """Of ranks that are a little late, the sentence gives the latest one's excess."""
     mild = views({"kind": "mild", "ratio": 0.03}, {"rank": 3, "kind": "mild", "ratio": 0.04})
 
-    assert even_sentence(Spoken(VERDICT, 0.0), []) == (
+    assert even_sentence(AgedVerdict(VERDICT, 0.0), []) == (
         "No rank is late: the 4 ranks of the job need the same time for their work."
     )
-    assert even_sentence(Spoken(VERDICT, 0.0), mild) == (
+    assert even_sentence(AgedVerdict(VERDICT, 0.0), mild) == (
         "No rank is late enough for an alert: "
         "ranks 2 and 3 need up to 4% more time than their peers."
     )

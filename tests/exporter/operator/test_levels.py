@@ -3,10 +3,10 @@
 import pytest
 
 from exporter.listeners.peer import Peer
-from exporter.operator.levels import NobodyThere, Orders, everybodys, own
+from exporter.operator.levels import MayControl, NobodyThere, Orders, everybodys, own
 from exporter.operator.orders import Order
 from exporter.ranks.store import Forbidden, RankStore
-from rank_probe.wire.snapshot import Snapshot
+from tests.exporter.clock import Clock
 from tests.exporter.snapshots import snapshot
 
 USER, OTHER = Peer(1_000), Peer(1_001)
@@ -14,19 +14,22 @@ IN_CONTAINER = Peer(1_000, "a-container")
 
 
 class Node:
-    """A store with ranks in it, and the orders for them."""
+    """A store with ranks 0 and 1 of the user's job, and the orders for them."""
 
     def __init__(self) -> None:
-        self.now = 5_000.0
-        self.store = RankStore(clock=lambda: self.now)
+        self.clock = Clock()
+        self.store = RankStore(clock=self.clock)
         self.orders = Orders(self.store)
+        for rank in (0, 1):
+            self.push(rank=rank)
 
-    def push(self, peer: Peer | None = USER, **changes: object) -> Snapshot:
+    def push(self, peer: Peer | None = USER, **changes: object) -> None:
         """Take a snapshot in as the ingest does."""
-        pushed = snapshot(**changes)
         self.orders.forget_ended()
-        self.store.put(pushed, peer)
-        return pushed
+        self.store.put(snapshot(**changes), peer)
+
+    def give(self, order: Order, may_control: MayControl | None = None) -> int:
+        return self.orders.give(order, may_control or own(USER))
 
     def level(self, peer: Peer | None = USER, **changes: object) -> str | None:
         return self.orders.level_for(snapshot(**changes), peer)
@@ -34,40 +37,27 @@ class Node:
 
 @pytest.fixture
 def node() -> Node:
-    """Return a node with ranks 0 and 1 of the user's job."""
-    node = Node()
-    node.push(rank=0)
-    node.push(rank=1)
-    return node
-
-
-def test_nothing_was_asked(node: Node) -> None:
-    """Without an order a rank gets no level."""
-    assert node.level() is None
+    return Node()
 
 
 def test_order_for_a_job_is_for_each_of_its_ranks(node: Node) -> None:
     """All ranks of the job get the level, also one that comes later, and no other job's."""
-    assert node.orders.give(Order("llama", "off"), own(USER)) == 2
+    assert node.level() is None
+    assert node.give(Order("llama", "off")) == 2
 
     assert [node.level(rank=rank) for rank in (0, 1, 2)] == ["off"] * 3
     assert node.level(job_id="other") is None
 
 
-def test_order_for_one_rank_leaves_the_others(node: Node) -> None:
-    """With a rank, only that rank gets the level."""
-    assert node.orders.give(Order("llama", "detail", 1), own(USER)) == 1
-
-    assert (node.level(rank=0), node.level(rank=1)) == (None, "detail")
-
-
 def test_last_order_counts(node: Node) -> None:
     """A rank's own order is over the job's, until the job gets a new one."""
-    node.orders.give(Order("llama", "off"), own(USER))
-    node.orders.give(Order("llama", "detail", 1), own(USER))
+    assert node.give(Order("llama", "detail", 1)) == 1
+    assert (node.level(rank=0), node.level(rank=1)) == (None, "detail")
+    node.give(Order("llama", "off"))
+    node.give(Order("llama", "detail", 1))
     assert (node.level(rank=0), node.level(rank=1)) == ("off", "detail")
 
-    node.orders.give(Order("llama", "stages"), own(USER))
+    node.give(Order("llama", "stages"))
     assert (node.level(rank=0), node.level(rank=1)) == ("stages", "stages")
 
 
@@ -84,7 +74,7 @@ def test_last_order_counts(node: Node) -> None:
 def test_order_for_nobody_is_refused(node: Node, order: Order, sentence: str) -> None:
     """A mistyped job or rank is not kept for later, and the answer names the existing ones."""
     with pytest.raises(NobodyThere) as refusal:
-        node.orders.give(order, own(USER))
+        node.give(order)
 
     assert str(refusal.value) == sentence
 
@@ -94,8 +84,8 @@ def test_operator_may_control_every_rank(node: Node) -> None:
     node.push(IN_CONTAINER, rank=2)
     node.push(None, job_id="local")
 
-    assert node.orders.give(Order("llama", "off"), everybodys) == 3
-    assert node.orders.give(Order("local", "off"), everybodys) == 1
+    assert node.give(Order("llama", "off"), everybodys) == 3
+    assert node.give(Order("local", "off"), everybodys) == 1
     levels = [node.level(USER), node.level(IN_CONTAINER), node.level(None, job_id="local")]
     assert levels == ["off"] * 3
 
@@ -104,43 +94,40 @@ def test_operator_may_control_every_rank(node: Node) -> None:
 def test_others_may_not(node: Node, peer: Peer | None) -> None:
     """Neither another user, nor root in some container, nor a client over TCP turns it off."""
     with pytest.raises(Forbidden, match="Job 'llama' belongs to another user or container"):
-        node.orders.give(Order("llama", "off"), own(peer))
+        node.give(Order("llama", "off"), own(peer))
 
     assert node.level() is None
 
 
-def test_user_controls_what_they_run_in_a_container() -> None:
+def test_user_controls_what_they_run_in_a_container(node: Node) -> None:
     """The same user on the node is not a stranger; another container is."""
-    node = Node()
-    node.push(IN_CONTAINER)
+    node.push(IN_CONTAINER, job_id="pod")
 
-    assert node.orders.give(Order("llama", "off"), own(USER)) == 1
-    assert node.level(IN_CONTAINER) == "off"
+    assert node.give(Order("pod", "off")) == 1
+    assert node.level(IN_CONTAINER, job_id="pod") == "off"
     with pytest.raises(Forbidden):
-        node.orders.give(Order("llama", "detail"), own(Peer(1_000, "another")))
-
-
-def test_ranks_that_report_over_tcp_are_controlled_over_tcp() -> None:
-    """Their owner is unknown, so any client of that listener may control them."""
-    node = Node()
-    node.push(None)
-
-    assert node.orders.give(Order("llama", "off"), own(None)) == 1
-    assert node.level(None) == "off"
+        node.give(Order("pod", "detail"), own(Peer(1_000, "another")))
 
 
 def test_container_controls_only_its_own_part_of_a_job(node: Node) -> None:
-    """Two containers of one job do not control each other's ranks."""
     node.push(IN_CONTAINER, rank=2)
 
-    assert node.orders.give(Order("llama", "off"), own(IN_CONTAINER)) == 1
+    assert node.give(Order("llama", "off"), own(IN_CONTAINER)) == 1
     assert node.level(IN_CONTAINER, rank=2) == "off"
     assert node.level(USER, rank=0) is None
 
 
+def test_ranks_that_report_over_tcp_are_controlled_over_tcp(node: Node) -> None:
+    """Their owner is unknown, so any client of that listener may control them."""
+    node.push(None, job_id="tcp")
+
+    assert node.give(Order("tcp", "off"), own(None)) == 1
+    assert node.level(None, job_id="tcp") == "off"
+
+
 def test_order_survives_a_restart_of_the_job(node: Node) -> None:
     """A rank that crashed and came back is still at the level that was asked for."""
-    node.orders.give(Order("llama", "off"), own(USER))
+    node.give(Order("llama", "off"))
     node.push(rank=0, attempt=1)
 
     assert node.level(rank=0, attempt=1) == "off"
@@ -149,12 +136,12 @@ def test_order_survives_a_restart_of_the_job(node: Node) -> None:
 @pytest.mark.parametrize("finished", [True, False])
 def test_new_run_of_the_name_starts_as_any_other(node: Node, finished: bool) -> None:
     """Once the job has ended, cleanly or by silence, what was asked of it is forgotten."""
-    node.orders.give(Order("llama", "off"), own(USER))
+    node.give(Order("llama", "off"))
     if finished:
         for rank in (0, 1):
             node.push(rank=rank, sequence=2, finished=True)
     else:
-        node.now += 3_601
+        node.clock.seconds += 3_601
     node.push(attempt=1)
 
     assert node.level(attempt=1) is None

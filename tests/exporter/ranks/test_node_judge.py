@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from exporter.ranks.jobs import NODE, Spoken
+from exporter.ranks.jobs import NODE
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from rank_probe.judge.verdict import Verdict
@@ -46,15 +46,12 @@ class Node:
                 self.store.put(replace(each, sequence=self._sequence))
             self.jobs.now()
 
-    def spoken(self) -> Spoken | None:
-        [job] = self.jobs.now()
-        return job.verdict()
-
     def verdict(self) -> Verdict:
-        spoken = self.spoken()
-        assert spoken is not None
-        assert spoken.judge == NODE
-        return spoken.verdict
+        [job] = self.jobs.now()
+        held = job.verdict()
+        assert held is not None
+        assert held.judge == NODE
+        return held.verdict
 
 
 def judged(*ranks: Snapshot) -> Verdict:
@@ -86,7 +83,10 @@ def test_late_ranks_exceed_their_peers_here(ranks: list[Snapshot], late: dict[in
 
 
 def test_whole_job_waits_for_the_late_rank() -> None:
-    """The cost is that of all ranks of the job, by stage, though only those here are compared."""
+    """The cost is that of all ranks of the job, by stage, though only those here are compared.
+
+    Two ranks that are equally late wait for no one, and all others wait for both.
+    """
     found = judged(rank(0, data=0.15, forward=0.45, steps=700), *peers(3))
     [late] = found.late
 
@@ -97,12 +97,7 @@ def test_whole_job_waits_for_the_late_rank() -> None:
     assert (late.kind, late.stage, late.peer_group) == ("persistent", "data", "all")
     assert (late.ratio, late.since_seconds, late.steps) == pytest.approx((0.2, 170.0, 170))
     assert late.confidence == pytest.approx(0.1 / 0.04)
-
-
-def test_late_ranks_share_the_cost() -> None:
-    """Two ranks that are equally late wait for no one, and all others wait for both."""
     found = judged(rank(0, data=0.2), rank(1, data=0.2), *peers(6)[1:])
-
     assert found.gpus_lost == {"persistent": pytest.approx(0.1 * 14)}
 
 
@@ -132,20 +127,21 @@ def test_spread_of_the_faster_ranks_is_noise() -> None:
     assert stages(rank(0, data=0.13), *peers(4, data=0.085)) == {0: "data"}
 
 
-def test_rank_that_waits_like_its_victims_is_not_late() -> None:
-    """Nobody waits for a rank that waits itself: its step is longer for another reason."""
-    waits = rank(0)
-    waits.block_seconds.update(data=0.2, sync=2.0)
+@pytest.mark.parametrize(
+    ("block", "late"),
+    [
+        ({"data": 0.2, "sync": 2.0}, {}),  # It waits itself, as its victims do.
+        (
+            {"data": 0.2, "checkpoint": 0.15, "sync": 0.25},
+            {0: "checkpoint"},
+        ),  # Its peers have none.
+    ],
+)
+def test_rank_is_compared_stage_by_stage(block: dict[str, float], late: dict[int, str]) -> None:
+    odd = rank(0)
+    odd.block_seconds.update(block)
 
-    assert stages(waits, *peers(3)) == {}
-
-
-def test_stage_that_peers_lack_is_all_excess() -> None:
-    """What only the late rank does is compared with nothing."""
-    extra = rank(0, data=0.2)
-    extra.block_seconds.update(checkpoint=0.15, sync=0.25)
-
-    assert stages(extra, *peers(3)) == {0: "checkpoint"}
+    assert stages(odd, *peers(3)) == late
 
 
 @pytest.mark.parametrize(
@@ -171,7 +167,7 @@ def test_ranks_without_a_peer_here_are_not_judged(ranks: list[Snapshot]) -> None
     node = Node()
     node.push(*ranks, rounds=36)
 
-    assert node.spoken() is None
+    assert [job.verdict() for job in node.jobs.now()] == [None]
 
 
 def test_rank_is_late_once_it_was_for_two_minutes() -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 import dataclasses
+import json
+import re
 from collections.abc import Iterable
 
 import httpx
@@ -20,7 +22,9 @@ from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from exporter.scrape.exposition import Exposition
 from exporter.scrape.sampling import Scrape
+from exporter.vocabulary.words import CAUSES, COLOURS, STAGES, STATES
 from exporter.web.app import web_app
+from exporter.web.static import page_files
 from tests.exporter.snapshots import snapshot
 
 
@@ -44,7 +48,7 @@ class Web:
         self.store = RankStore()
         self.gpus_visible: int | None = None
         self.live = LiveView(NodeJobs(self.store), lambda: self.gpus_visible)
-        self.live.sample(1_000.0, 1_000.0)
+        self.sample()
         self.why_not_ready: str | None = "The first readings are not available yet."
         self.why_not_healthy: str | None = None
         # A clock that stands still: no page here is too late.
@@ -56,8 +60,14 @@ class Web:
             lambda: self.why_not_healthy,
         )
 
+    def sample(self) -> None:
+        """Let the page look at the ranks."""
+        self.live.sample(1_000.0, 1_000.0)
+
     def get(self, path: str, method: str = "GET", **headers: str) -> httpx.Response:
-        return asyncio.run(self._send(method, path, headers))
+        """Send a request; headers are written with _ for -."""
+        names = {name.replace("_", "-"): value for name, value in headers.items()}
+        return asyncio.run(self._send(method, path, names))
 
     async def _send(self, method: str, path: str, headers: dict[str, str]) -> httpx.Response:
         transport = httpx.ASGITransport(self._app)
@@ -71,56 +81,38 @@ def web() -> Web:
     return Web()
 
 
-def test_metrics_are_text_by_default(web: Web) -> None:
-    """A plain request gets the Prometheus text format, uncompressed."""
-    answer = web.get("/metrics")
+def test_metrics_are_in_the_format_asked_for(web: Web) -> None:
+    """Text by default; what Prometheus sends as Accept gets OpenMetrics, which parses; or gzip."""
+    text = web.get("/metrics")
+    assert text.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "content-encoding" not in text.headers
+    assert "rankskew_one 4.5\n" in text.text
 
-    assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
-    assert "content-encoding" not in answer.headers
-    assert "rankskew_one 4.5\n" in answer.text
-
-
-def test_metrics_are_openmetrics_when_asked(web: Web) -> None:
-    """What Prometheus sends as Accept is answered in OpenMetrics, which parses."""
     accept = (
         "application/openmetrics-text;version=1.0.0,application/openmetrics-text;version=0.0.1;"
         "q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1"
     )
     answer = web.get("/metrics", accept=accept)
-
     assert answer.headers["content-type"].startswith("application/openmetrics-text; version=1.0.0")
     assert answer.text.endswith("# EOF\n")
     families = text_string_to_metric_families(answer.text)  # type: ignore[no-untyped-call] # upstream
     values = {family.name: [sample.value for sample in family.samples] for family in families}
     assert (values["rankskew_one"], values["rankskew_two"]) == ([4.5], [2.0])
 
-
-def test_metrics_are_compressed_when_asked(web: Web) -> None:
-    """A scraper that takes gzip gets the same page compressed."""
-    answer = web.get("/metrics", **{"accept-encoding": "gzip"})
-
-    assert answer.headers["content-encoding"] == "gzip"
-    assert answer.text == web.get("/metrics").text
+    packed = web.get("/metrics", accept_encoding="gzip")
+    assert packed.headers["content-encoding"] == "gzip"
+    assert packed.text == text.text
 
 
-def test_exporter_is_healthy_before_it_is_ready(web: Web) -> None:
-    """Health shows that the process answers; readiness says in a sentence what it waits for."""
-    assert web.get("/-/healthy").status_code == 200
-    waiting = web.get("/-/ready")
-    assert (waiting.status_code, waiting.text) == (
-        503,
-        "The first readings are not available yet.\n",
-    )
-    web.why_not_ready = None
-    assert web.get("/-/ready").status_code == 200
-
-
-def test_exporter_that_needs_a_restart_is_not_healthy(web: Web) -> None:
-    """Liveness fails with the reason, while metrics are served as before."""
-    web.why_not_healthy = "No GPU has answered."
-    answer = web.get("/-/healthy")
-
-    assert (answer.status_code, answer.text) == (503, "No GPU has answered.\n")
+def test_health_and_readiness_say_why_not(web: Web) -> None:
+    """An exporter is healthy before it is ready; metrics are served all the time."""
+    answers = [web.get(path) for path in ("/-/healthy", "/-/ready")]
+    assert [answer.status_code for answer in answers] == [200, 503]
+    assert answers[1].text == "The first readings are not available yet.\n"
+    web.why_not_ready, web.why_not_healthy = None, "No GPU has answered."
+    answers = [web.get(path) for path in ("/-/healthy", "/-/ready")]
+    assert [answer.status_code for answer in answers] == [503, 200]
+    assert answers[0].text == "No GPU has answered.\n"
     assert web.get("/metrics").status_code == 200
 
 
@@ -137,7 +129,6 @@ def test_collectors_can_be_chosen(web: Web) -> None:
 
 @pytest.mark.parametrize("name", ["gpu", "", "one,two"])
 def test_unknown_collector_is_one_sentence(web: Web, name: str) -> None:
-    """A name that is unknown or switched off is a 400 that lists the existing ones."""
     answer = web.get(f"/metrics?collect[]=one&collect[]={name}")
 
     assert answer.status_code == 400
@@ -147,13 +138,12 @@ def test_unknown_collector_is_one_sentence(web: Web, name: str) -> None:
 @pytest.mark.parametrize("timeout", ["", "soon", "nan", "inf", "-1", "0", "0.1", "10"])
 def test_any_scrape_timeout_gets_a_page(web: Web, timeout: str) -> None:
     """A header that makes no sense is ignored, and a short one still leaves half of itself."""
-    answer = web.get("/metrics", **{"x-prometheus-scrape-timeout-seconds": timeout})
+    answer = web.get("/metrics", x_prometheus_scrape_timeout_seconds=timeout)
 
     assert "rankskew_one 4.5\n" in answer.text
 
 
 def test_landing_page_is_the_live_page(web: Web) -> None:
-    """A browser gets a page that works, with a link to the metrics."""
     answer = web.get("/")
 
     assert answer.headers["content-type"].startswith("text/html")
@@ -164,70 +154,53 @@ def test_landing_page_is_the_live_page(web: Web) -> None:
 def test_pages_files_are_fetched_once(web: Web) -> None:
     """Scripts and styles are kept by the browser, and sent again only if they have changed."""
     first = web.get("/static/live.js")
-    again = web.get("/static/live.js", **{"if-none-match": first.headers["etag"]})
+    again = web.get("/static/live.js", if_none_match=first.headers["etag"])
 
     assert first.headers["content-type"].startswith("text/javascript")
     assert first.headers["cache-control"] == "no-cache"
     assert (again.status_code, again.content) == (304, b"")
-    assert web.get("/static/live.js", **{"if-none-match": '"old"'}).content == first.content
+    assert web.get("/static/live.js", if_none_match='"old"').content == first.content
 
 
 @pytest.mark.parametrize("name", ["nothing.js", "..%2Fpage.py", "__init__.py", ""])
 def test_no_other_file_is_served(web: Web, name: str) -> None:
-    """Only what belongs to the page leaves its folder."""
     assert web.get(f"/static/{name}").status_code == 404
 
 
 def test_runbooks_are_served(web: Web) -> None:
     """The runbook of an alert is here, with what is known of the job, and so is the list."""
     web.store.put(snapshot(job_id="llama", rank=2, pid=20_775))
-    web.live.sample(1_001.0, 1_001.0)
+    web.sample()
     answer = web.get("/runbooks/RankskewStraggler?job=llama&rank=2")
 
     assert answer.headers["content-type"].startswith("text/html")
     assert "py-spy dump --pid 20775" in answer.text
     assert "RankskewStraggler" in web.get("/runbooks/").text
     assert web.get("/runbooks/RankskewStraggler.md").status_code == 200
-
-
-def test_unknown_runbook_is_one_sentence(web: Web) -> None:
-    """A name that is none is a 404 that says where all of them are."""
-    answer = web.get("/runbooks/RankskewNothing")
-
-    assert (answer.status_code, answer.text) == (
-        404,
-        "There is no such runbook; /runbooks/ lists all.\n",
-    )
+    unknown = web.get("/runbooks/RankskewNothing")
+    assert unknown.status_code == 404
+    assert unknown.text == "There is no such runbook; /runbooks/ lists all.\n"
 
 
 def test_live_summary_shows_the_ranks(web: Web) -> None:
-    """What the live page asks for is JSON about the ranks held now, and is never cached."""
+    """Who polls every second leaves out the history, which changes every ten."""
     web.store.put(snapshot(job_id="llama"))
-    web.live.sample(1_001.0, 1_001.0)
+    web.sample()
     answer = web.get("/api/v1/live")
-
-    assert [job["job_id"] for job in answer.json()["jobs"]] == ["llama"]
     assert answer.headers["cache-control"] == "no-store"
+    whole = answer.json()
+    assert [job["job_id"] for job in whole["jobs"]] == ["llama"]
 
-
-def test_live_summary_comes_without_history_if_asked(web: Web) -> None:
-    """Who polls every second leaves out what changes every ten; all else is the same."""
-    web.store.put(snapshot(job_id="llama"))
-    web.live.sample(1_001.0, 1_001.0)
-    whole = web.get("/api/v1/live").json()
-    short = web.get("/api/v1/live?history=false").json()
     for rank in whole["jobs"][0]["ranks"]:
         assert rank.pop("history") == []
-
-    assert short == whole
+    assert web.get("/api/v1/live?history=false").json() == whole
 
 
 def test_large_live_summary_is_compressed_when_asked(web: Web) -> None:
-    """A browser takes gzip; a script that does not gets the same in plain."""
     for rank in range(16):
         web.store.put(snapshot(rank=rank, world_size=16))
-    web.live.sample(1_001.0, 1_001.0)
-    packed = web.get("/api/v1/live", **{"accept-encoding": "gzip"})
+    web.sample()
+    packed = web.get("/api/v1/live", accept_encoding="gzip")
 
     assert packed.headers["content-encoding"] == "gzip"
     assert packed.json() == web.get("/api/v1/live").json()
@@ -237,7 +210,7 @@ def test_large_live_summary_is_compressed_when_asked(web: Web) -> None:
 def test_live_summary_counts_the_gpus(web: Web, visible: int | None) -> None:
     """The page distinguishes a node without GPUs from one whose driver has not answered yet."""
     web.gpus_visible = visible
-    web.live.sample(1_001.0, 1_001.0)
+    web.sample()
 
     assert web.get("/api/v1/live").json()["gpus_visible"] == visible
 
@@ -251,8 +224,15 @@ def test_head_is_answered_without_a_body(web: Web, path: str) -> None:
 @pytest.mark.parametrize("path", ["/v1/snapshots", "/v1/control", "/v1/gpus", "/redoc"])
 def test_nothing_else_is_served(web: Web, path: str) -> None:
     """Neither snapshots nor orders are taken on a public address."""
-    assert web.get(path).status_code == 404
-    assert web.get(path, method="POST").status_code == 404
+    assert [web.get(path, method).status_code for method in ("GET", "POST")] == [404, 404]
+
+
+def test_no_redirect_to_what_the_client_says(web: Web) -> None:
+    """/metrics/ is not a page, and redirects nobody to another host."""
+    answer = web.get("/metrics/", host="evil.example")
+
+    assert answer.status_code == 404
+    assert "location" not in answer.headers
 
 
 def test_live_summary_is_described(web: Web) -> None:
@@ -267,9 +247,32 @@ def test_live_summary_is_described(web: Web) -> None:
         assert schemas[each.__name__]["properties"].keys() == names
 
 
-def test_no_redirect_to_what_the_client_says(web: Web) -> None:
-    """/metrics/ is not a page, and redirects nobody to another host."""
-    answer = web.get("/metrics/", host="evil.example")
+def test_page_has_its_words_and_colours_from_the_vocabulary() -> None:
+    """The title names the most urgent state, and the legend is in step order.
 
-    assert answer.status_code == 404
-    assert "location" not in answer.headers
+    The wait is the page's own: pale in stripes, and dark on a dark page.
+    """
+    files = {name: content.decode() for name, content in page_files().items()}
+    constants = re.findall(r"^export const (\w+) = (.*);$", files["vocabulary.js"], re.MULTILINE)
+    said = {name: json.loads(value) for name, value in constants}
+    colours = dict(re.findall(r"--(\w+): (#\w{6});", files["vocabulary.css"]))
+
+    assert list(said["STATES"]) == list(STATES)
+    assert said["STATES"]["slow_node"] == {"word": "Slow node", "colour": "red"}
+    assert said["STAGES"] == list(STAGES)
+    assert said["MARKS"] == {"mild": "a little late", "unsynced": "stands out"}
+    assert list(said["CAUSES"]) == list(CAUSES)
+    assert said["CAUSES"]["slow_device"]["details"]["clocks"] == "clock"
+    assert colours == {name: stage.colour for name, stage in STAGES.items() if name != "sync"}
+    assert 'href="static/vocabulary.css"' in files["index.html"]
+    assert 'from "./vocabulary.js"' in files["jobs.js"]
+
+
+def test_page_has_a_shade_of_every_colour() -> None:
+    """A state's colour is a class of its job's card; what has no rule of its own is quiet."""
+    live = page_files()["live.css"].decode()
+    shades = {name for name in COLOURS if f".job.{name} {{ --state: var(--{name}); }}" in live}
+
+    assert set(COLOURS) - shades == {"blue", "grey"}
+    assert "--grey: " in page_files()["page.css"].decode()
+    assert all(f".{name} .verdict" in live for name in COLOURS)

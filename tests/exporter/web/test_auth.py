@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-from collections.abc import Callable
 
 import bcrypt
 import httpx
@@ -11,36 +10,56 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp
 
 from exporter.web.auth import BasicAuth
-from exporter.web.headers import WithHeaders
+from exporter.web.config import WebConfig
+from exporter.web.protection import Protected, WithHeaders
 
-# 4 is bcrypt's least cost: the tests need a true hash, not a slow one.
-USERS = {
-    "prometheus": bcrypt.hashpw(b"right", bcrypt.gensalt(4)),
-    "zoë": bcrypt.hashpw("pässword".encode(), bcrypt.gensalt(4)),
-}
+INSIDE = PlainTextResponse("inside")
+
+
+def hashed(password: str) -> bytes:
+    # 4 is bcrypt's least cost: the tests need a true hash, not a slow one.
+    return bcrypt.hashpw(password.encode(), bcrypt.gensalt(4))
 
 
 def basic(login: str) -> dict[str, str]:
     return {"authorization": "Basic " + base64.b64encode(login.encode()).decode()}
 
 
+def client(app: ASGIApp, address: str = "10.0.0.1") -> httpx.AsyncClient:
+    transport = httpx.ASGITransport(app, client=(address, 1))
+    return httpx.AsyncClient(transport=transport, base_url="http://node")
+
+
 def get(app: ASGIApp, headers: dict[str, str] | None = None) -> httpx.Response:
     async def send() -> httpx.Response:
-        transport = httpx.ASGITransport(app)
-        async with httpx.AsyncClient(transport=transport, base_url="http://node") as client:
-            return await client.get("/", headers=headers)
+        async with client(app) as scraper:
+            return await scraper.get("/", headers=headers)
 
     return asyncio.run(send())
 
 
 @pytest.fixture
 def guarded() -> BasicAuth:
-    return BasicAuth(PlainTextResponse("inside"), USERS)
+    passwords = {"prometheus": "right", "zoë": "pässword", "long": "x" * 72}
+    return BasicAuth(INSIDE, {user: hashed(each) for user, each in passwords.items()})
+
+
+@pytest.fixture
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """The passwords that bcrypt was asked about."""
+    checked: list[bytes] = []
+    check = bcrypt.checkpw
+
+    def checkpw(password: bytes, hashed: bytes) -> bool:
+        checked.append(password)
+        return check(password, hashed)
+
+    monkeypatch.setattr(bcrypt, "checkpw", checkpw)
+    return checked
 
 
 @pytest.mark.parametrize("login", ["prometheus:right", "zoë:pässword"])
 def test_right_password_lets_in(guarded: BasicAuth, login: str) -> None:
-    """A user of the file gets what the application serves."""
     assert get(guarded, basic(login)).text == "inside"
 
 
@@ -50,7 +69,7 @@ def test_right_password_lets_in(guarded: BasicAuth, login: str) -> None:
         {},
         basic("prometheus:wrong"),
         basic("prometheus:"),
-        basic("prometheus:" + "x" * 100),
+        basic("long:" + "x" * 73),  # bcrypt reads no more than 72 bytes.
         basic("nobody:right"),
         basic("prometheus"),
         basic(":"),
@@ -68,37 +87,17 @@ def test_anything_else_is_asked_to_log_in(guarded: BasicAuth, headers: dict[str,
     assert "inside" not in answer.text
 
 
-def counting(calls: list[bytes]) -> Callable[[bytes, bytes], bool]:
-    check = bcrypt.checkpw
+def test_right_login_is_hashed_once(guarded: BasicAuth, checked: list[bytes]) -> None:
+    """bcrypt, slow on purpose, is not paid at every scrape; a wrong login always pays it.
 
-    def checkpw(password: bytes, hashed: bytes) -> bool:
-        calls.append(password)
-        return check(password, hashed)
-
-    return checkpw
-
-
-def test_right_login_is_hashed_once(guarded: BasicAuth, monkeypatch: pytest.MonkeyPatch) -> None:
-    """bcrypt, slow on purpose, is not paid at every scrape; a wrong login always pays it."""
-    calls: list[bytes] = []
-    monkeypatch.setattr(bcrypt, "checkpw", counting(calls))
+    So does an unknown user: the time an answer takes does not tell which exist.
+    """
     for _ in range(3):
         assert get(guarded, basic("prometheus:right")).status_code == 200
         assert get(guarded, basic("prometheus:wrong")).status_code == 401
+        assert get(guarded, basic("nobody:guess")).status_code == 401
 
-    assert calls.count(b"right") == 1
-    assert calls.count(b"wrong") == 3
-
-
-def test_unknown_user_costs_as_much_as_a_wrong_password(
-    guarded: BasicAuth, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The time an answer takes does not tell which users exist."""
-    calls: list[bytes] = []
-    monkeypatch.setattr(bcrypt, "checkpw", counting(calls))
-
-    get(guarded, basic("nobody:wrong"))
-    assert calls == [b"wrong"]
+    assert [checked.count(each) for each in (b"right", b"wrong", b"guess")] == [1, 3, 3]
 
 
 def test_remembered_login_cannot_be_split_otherwise(guarded: BasicAuth) -> None:
@@ -109,7 +108,6 @@ def test_remembered_login_cannot_be_split_otherwise(guarded: BasicAuth) -> None:
 
 
 def test_headers_are_on_every_response_the_refused_ones_too(guarded: BasicAuth) -> None:
-    """A security header from the file is there whatever the answer is."""
     app = WithHeaders(guarded, {"X-Content-Type-Options": "nosniff"})
 
     assert get(app).headers["x-content-type-options"] == "nosniff"
@@ -117,18 +115,14 @@ def test_headers_are_on_every_response_the_refused_ones_too(guarded: BasicAuth) 
 
 
 def test_guesses_from_one_address_hold_up_no_other(
-    guarded: BasicAuth, monkeypatch: pytest.MonkeyPatch
+    guarded: BasicAuth, checked: list[bytes]
 ) -> None:
     """Fifty wrong logins wait in line; a right one from elsewhere does not wait behind them."""
-    checked: list[bytes] = []
-    monkeypatch.setattr(bcrypt, "checkpw", counting(checked))
 
-    async def flood() -> tuple[str, int]:
-        here = httpx.ASGITransport(guarded, client=("10.0.0.1", 1))
-        elsewhere = httpx.ASGITransport(guarded, client=("10.0.0.2", 1))
+    async def flood() -> None:
         async with (
-            httpx.AsyncClient(transport=here, base_url="http://node") as guesser,
-            httpx.AsyncClient(transport=elsewhere, base_url="http://node") as scraper,
+            client(guarded) as guesser,
+            client(guarded, "10.0.0.2") as scraper,
             asyncio.TaskGroup() as guesses,
         ):
             for number in range(50):
@@ -136,10 +130,29 @@ def test_guesses_from_one_address_hold_up_no_other(
             while not checked:
                 await asyncio.sleep(0)
             answer = await scraper.get("/", headers=basic("prometheus:right"))
-            return answer.text, len(checked)
+            assert answer.text == "inside"
+            assert len(checked) <= 5
 
-    answer, checked_before = asyncio.run(flood())
-
-    assert answer == "inside"
-    assert checked_before <= 5
+    asyncio.run(flood())
     assert len(checked) == 51
+
+
+def test_each_request_is_judged_by_the_settings_of_its_time(checked: list[bytes]) -> None:
+    """Users come, change their password and go, and headers too, without a restart."""
+    settings = WebConfig()
+    protected = Protected(INSIDE, lambda: settings)
+    assert get(protected).status_code == 200
+
+    settings = WebConfig(users={"a": hashed("first")}, headers={"X-Frame-Options": "deny"})
+    assert get(protected).status_code == 401
+    for _ in range(2):  # Only a change costs bcrypt's time again.
+        assert get(protected, basic("a:first")).headers["X-Frame-Options"] == "deny"
+    assert checked == [b"first"]
+
+    # The right login is remembered, so the change must forget it.
+    settings = WebConfig(users={"a": hashed("second")})
+    assert get(protected, basic("a:first")).status_code == 401
+    assert get(protected, basic("a:second")).status_code == 200
+
+    settings = WebConfig()
+    assert get(protected).status_code == 200

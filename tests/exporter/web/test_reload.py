@@ -12,7 +12,9 @@ from exporter.web.reload import CurrentContext, WatchedConfig
 from tests.exporter.certificates import make_certificate
 
 HASH = "$2y$10$QOauhQNbBCuQDKes6eFzPeMqBSjb7Mr5DUmpZ/VcEd00UAV/LDeSi"
+USERS = f"basic_auth_users: {{a: {HASH}}}"
 TLS = "tls_server_config: {cert_file: node.crt, key_file: node.key}\n"
+Install = Callable[..., None]
 
 
 @pytest.fixture(scope="module")
@@ -25,44 +27,48 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def install(made: Path, tmp_path: Path) -> Callable[..., None]:
-    """Puts the certificate and the key of a name in place, or one of them."""
+def install(made: Path, tmp_path: Path) -> Install:
+    """Puts the certificate and the key of a name in place, or one of them; first the old ones."""
 
     def install(name: str, *suffixes: str) -> None:
         for suffix in suffixes or ("crt", "key"):
             shutil.copy(made / f"{name}.{suffix}", tmp_path / f"new.{suffix}")
             (tmp_path / f"new.{suffix}").replace(tmp_path / f"node.{suffix}")
 
+    install("old")
     return install
 
 
-def test_new_users_apply_to_the_next_request(tmp_path: Path) -> None:
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "web.yaml"
+
+
+def test_new_users_apply_to_the_next_request(file: Path) -> None:
     """A password that leaked is changed without a restart."""
-    file = tmp_path / "web.yaml"
     file.write_text("")
     times = iter([100.0, 160.0])
     watched = WatchedConfig(file, lambda: next(times))
     assert (watched.current().users, watched.succeeded_at) == ({}, 100.0)
 
-    file.write_text(f"basic_auth_users: {{a: {HASH}}}")
+    file.write_text(USERS)
     assert watched.current().users == {"a": HASH.encode()}
     assert (watched.succeeded, watched.succeeded_at) == (True, 160.0)
     assert watched.current() is watched.current()
 
 
 def test_broken_file_keeps_the_settings_and_is_logged_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    file: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A mistake neither opens the listener nor closes it, and does not fill the log."""
-    file = tmp_path / "web.yaml"
-    file.write_text(f"basic_auth_users: {{a: {HASH}}}")
+    file.write_text(USERS)
     watched = WatchedConfig(file)
     before, succeeded_at = watched.current(), watched.succeeded_at
 
     file.write_text("basic_auth_users: {a: secret}")
     assert watched.current() is watched.current() is before
     assert (watched.succeeded, watched.succeeded_at) == (False, succeeded_at)
-    assert [record.getMessage() for record in caplog.records] == [
+    assert caplog.messages == [
         f"--web.config.file: {file}: the password of user 'a' is not a bcrypt hash; "
         "see htpasswd -nBC 10; the previous settings stay in use"
     ]
@@ -77,11 +83,9 @@ def test_broken_file_keeps_the_settings_and_is_logged_once(
 
 
 def test_renewed_certificate_is_used_once_its_key_is_there(
-    tmp_path: Path, install: Callable[..., None], caplog: pytest.LogCaptureFixture
+    file: Path, install: Install, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Between the two files of a renewal the old pair stays in use."""
-    install("old")
-    file = tmp_path / "web.yaml"
     file.write_text(TLS)
     watched = WatchedConfig(file)
     old = watched.current().tls
@@ -95,12 +99,9 @@ def test_renewed_certificate_is_used_once_its_key_is_there(
     assert watched.succeeded
 
 
-def test_certificate_that_is_not_there_yet_is_waited_for(
-    tmp_path: Path, install: Callable[..., None]
-) -> None:
+@pytest.mark.usefixtures("install")
+def test_certificate_that_is_not_there_yet_is_waited_for(file: Path, tmp_path: Path) -> None:
     """A file may name a certificate before it is copied; no second change of the file is needed."""
-    install("old")
-    file = tmp_path / "web.yaml"
     file.write_text(TLS)
     watched = WatchedConfig(file)
     old = watched.current().tls
@@ -111,39 +112,25 @@ def test_certificate_that_is_not_there_yet_is_waited_for(
     (tmp_path / "later.key").symlink_to(tmp_path / "node.key")
     assert watched.current().tls not in (None, old)
 
-    # What the file no longer names is no longer looked at.
     current = watched.current()
     (tmp_path / "later.crt").unlink()
     shutil.copy(tmp_path / "node.crt", tmp_path / "later.crt")
-    reread = watched.current()
-    assert reread is not current
+    assert watched.current() is not current
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "sentence"),
-    [
-        ("", TLS, "tls_server_config was added: restart the exporter to serve https"),
-        (TLS, "", "tls_server_config was removed: restart the exporter to serve http"),
-    ],
-)
+@pytest.mark.parametrize(("before", "after", "what"), [("", TLS, "added"), (TLS, "", "removed")])
+@pytest.mark.usefixtures("install")
 def test_http_does_not_become_https_nor_the_other_way_round(
-    tmp_path: Path,
-    install: Callable[..., None],
-    caplog: pytest.LogCaptureFixture,
-    before: str,
-    after: str,
-    sentence: str,
+    file: Path, caplog: pytest.LogCaptureFixture, before: str, after: str, what: str
 ) -> None:
     """Prometheus would need another scheme in the same second; the file is refused whole."""
-    install("old")
-    file = tmp_path / "web.yaml"
     file.write_text(before)
     watched = WatchedConfig(file)
     kept = watched.current()
 
-    file.write_text(f"{after}\nbasic_auth_users: {{a: {HASH}}}")
+    file.write_text(f"{after}\n{USERS}")
     assert watched.current() is kept
-    assert sentence in caplog.text
+    assert f"tls_server_config was {what}: restart the exporter to serve http" in caplog.text
 
 
 def handshake(server: ssl.SSLContext, authority: Path) -> str:
@@ -161,14 +148,10 @@ def handshake(server: ssl.SSLContext, authority: Path) -> str:
     return str(subject[0][0][1])
 
 
-def test_next_handshake_has_the_new_certificate(
-    made: Path, tmp_path: Path, install: Callable[..., None]
-) -> None:
+def test_next_handshake_has_the_new_certificate(made: Path, file: Path, install: Install) -> None:
     """asyncio keeps one context for all connections, which follows the file."""
-    install("old")
-    (tmp_path / "web.yaml").write_text(TLS)
-    context = CurrentContext.of(WatchedConfig(tmp_path / "web.yaml").current)
-    assert handshake(context, made / "old.crt") == "old"
-
-    install("new")
-    assert handshake(context, made / "new.crt") == "new"
+    file.write_text(TLS)
+    context = CurrentContext.of(WatchedConfig(file).current)
+    for name in ("old", "new"):
+        install(name)
+        assert handshake(context, made / f"{name}.crt") == name

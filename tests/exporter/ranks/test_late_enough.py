@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from exporter.ranks.told import told
+from exporter.ranks.late_enough import late_enough
 from exporter.vocabulary.thresholds import Thresholds
 from tests.exporter.snapshots import late
 
@@ -30,6 +30,6 @@ from tests.exporter.snapshots import late
 )
 def test_rank_is_told_if_it_costs_enough(ranks: list[dict[str, Any]], names: list[int]) -> None:
     """The excess, the share of the costliest and the share of the job's GPUs all count."""
-    found = told([late(**each) for each in ranks], 64, Thresholds().value)
+    found = late_enough([late(**each) for each in ranks], 64, Thresholds().value)
 
     assert sorted(found) == names

@@ -1,15 +1,15 @@
-"""Which late ranks people are told about: the definition that the rules have too, in late.yaml."""
+"""Which late ranks are late enough for an alert; the rules say the same, in late.yaml."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from rank_probe.judge.verdict import NODE, PAUSES, PERSISTENT, Late
 
-# A rank that costs this share of the costliest one, or less, is not told: fix that one first.
+# A rank that costs this share of the costliest one, or less, is not named: fix that one first.
 LEAST_SHARE: Final = 0.1
 
 
-def told(
+def late_enough(
     late: Sequence[Late], world_size: int, threshold: Callable[[str], float]
 ) -> frozenset[int]:
     """Return the ranks that are late enough, if together they cost enough of *world_size* GPUs."""

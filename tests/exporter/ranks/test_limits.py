@@ -1,0 +1,163 @@
+"""A node holds so many ranks, jobs, peer groups and audits, and each user has a share of them."""
+
+import pytest
+
+from exporter.listeners.peer import Peer
+from exporter.ranks.audits import KEPT_SECONDS, Audits
+from exporter.ranks.limits import NoRoom, RankLimits
+from exporter.ranks.store import Forbidden, RankStore
+from tests.exporter.clock import Clock
+from tests.exporter.snapshots import snapshot
+
+ALICE, BOB, CAROL = Peer(1000), Peer(1001), Peer(1002)
+
+
+class Node:
+    """A store on a clock that ticks with each push."""
+
+    def __init__(self, **limits: int) -> None:
+        self.clock = Clock()
+        self.store = RankStore(RankLimits(**limits), self.clock)
+
+    def push(self, job_id: str, owner: Peer | None = None, **changes: object) -> bool:
+        self.clock.seconds += 1
+        return self.store.put(snapshot(job_id=job_id, **changes), owner)
+
+    def held(self) -> list[tuple[str, int]]:
+        return [(rank.snapshot.job_id, rank.snapshot.rank) for rank in self.store.ranks()]
+
+
+@pytest.mark.parametrize(
+    ("limit", "second", "sentence"),
+    [
+        ("ranks", {"rank": 1}, "already has 1 ranks; .* --ranks.max"),
+        ("jobs", {"job_id": "b"}, "already has 1 jobs; .* --ranks.jobs-max"),
+        (
+            "peer_groups",
+            {"rank": 1, "peer_group": "b"},
+            "already has 1 peer groups; .* --ranks.peer-groups-max",
+        ),
+    ],
+)
+def test_limits_refuse_the_newcomer_only(
+    limit: str, second: dict[str, object], sentence: str
+) -> None:
+    node = Node(**{limit: 1})
+    node.push("a")
+
+    with pytest.raises(NoRoom, match=sentence):
+        node.push(**({"job_id": "a"} | second))  # type: ignore[arg-type] # a job, and changes
+    assert node.push("a", sequence=2)
+    assert node.held() == [("a", 0)]
+
+
+def test_ranks_that_ended_make_room() -> None:
+    """A full node still takes the next job: what finished goes first, then what fell silent."""
+    node = Node(ranks=3)
+    node.push("silent")
+    node.clock.seconds += 301
+    node.push("finished", finished=True)
+    node.push("running")
+
+    node.push("next")
+    assert node.held() == [("finished", 0), ("next", 0), ("running", 0)]
+    node.push("third")
+    assert node.held() == [("next", 0), ("running", 0), ("third", 0)]
+    with pytest.raises(NoRoom):
+        node.push("fourth")
+
+
+def test_user_without_a_place_gets_a_share_of_a_crowds() -> None:
+    """Alice has all four jobs; Bob gets two of them, the last that began, and no more."""
+    node = Node(ranks=16, jobs=4)
+    for number in range(4):
+        for rank in (0, 1):
+            node.push(f"alice-{number}", ALICE, rank=rank)
+    for number in range(2):
+        node.push(f"bob-{number}", BOB)
+    for job_id, owner in [("bob-2", BOB), *[("alice-3", ALICE)] * 50]:
+        with pytest.raises(NoRoom, match="already has 4 jobs"):
+            node.push(job_id, owner)
+
+    assert {job for job, _ in node.held()} == {"alice-0", "alice-1", "bob-0", "bob-1"}
+
+
+def test_nobody_gets_more_than_a_share_of_a_crowds() -> None:
+    """Each of three users is sure of a third; Alice keeps what nobody else is entitled to."""
+    node = Node(jobs=9)
+    for number in range(8):
+        node.push(f"alice-{number}", ALICE)
+    node.push("carol", CAROL)
+    for number in range(3):
+        node.push(f"bob-{number}", BOB)
+    with pytest.raises(NoRoom, match="already has 9 jobs"):
+        node.push("bob-3", BOB)
+
+    assert sum(job.startswith("alice") for job, _ in node.held()) == 5
+
+
+def test_rank_gives_way_alone() -> None:
+    """For one rank of Bob's, one of Alice's goes: the job that fills the node stays."""
+    node = Node(ranks=3)
+    for rank in range(3):
+        node.push("alice", ALICE, rank=rank)
+    node.push("bob", BOB)
+
+    assert node.held() == [("alice", 0), ("alice", 1), ("bob", 0)]
+
+
+def test_more_users_than_places_do_not_take_turns() -> None:
+    node = Node(jobs=1)
+    node.push("alice", ALICE)
+    with pytest.raises(NoRoom):
+        node.push("bob", BOB)
+
+    assert node.held() == [("alice", 0)]
+
+
+def test_ranks_that_begin_are_limited_by_user() -> None:
+    """Jobs that end as soon as they begin cannot fill a Prometheus with series."""
+    node = Node(ranks=2)
+    for number in range(8):
+        node.push(f"job-{number}", ALICE, finished=True)
+    with pytest.raises(NoRoom, match="8 ranks of this user started in the last minute"):
+        node.push("job-8", ALICE)
+    node.push("bob", BOB)
+    node.clock.seconds += 60.0
+
+    assert node.push("job-8", ALICE)
+
+
+def test_known_rank_that_changes_its_group_needs_room_too() -> None:
+    """Else one rank could name a new group with each push."""
+    node = Node(peer_groups=1)
+    for rank in (0, 1):
+        node.push("a", rank=rank)
+    with pytest.raises(NoRoom, match=r"--ranks\.peer-groups-max"):
+        node.push("a", rank=1, peer_group="b", sequence=2)
+
+
+def test_audit_is_that_of_the_jobs_owner_for_a_day() -> None:
+    """A later one replaces it; nobody can call another's job healthy."""
+    clock = Clock()
+    audits = Audits(clock)
+    audits.put("a", {"mtu": "fail"}, ALICE)
+    audits.put("a", {"mtu": "warn"}, ALICE)
+    with pytest.raises(Forbidden, match="set RANKSKEW_JOB_ID to a unique name"):
+        audits.put("a", {"mtu": "ok"}, BOB)
+    clock.seconds += KEPT_SECONDS
+
+    (audit,) = audits.latest()
+    assert (audit.statuses, audits.age_seconds(audit)) == ({"mtu": "warn"}, KEPT_SECONDS)
+    clock.seconds += 1
+    assert audits.latest() == []
+
+
+def test_user_with_many_audits_makes_room() -> None:
+    """One user's thousand jobs cannot drop another's audit."""
+    audits = Audits(Clock())
+    audits.put("theirs", {}, BOB)
+    for number in range(10):
+        audits.put(f"job-{number}", {}, ALICE)
+
+    assert [audit.job_id for audit in audits.latest()] == ["job-9", "theirs"]

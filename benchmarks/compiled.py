@@ -15,7 +15,8 @@ import torch
 from benchmarks.overhead_arms import ROWS, WIDTH, network
 from benchmarks.report import write
 from rank_probe.measure import events as e
-from rank_probe.measure import interpreter, ledger, tape
+from rank_probe.measure import ledger, tape
+from rank_probe.measure.interpreter import Interpreter
 from rank_probe.measure.loop_state import LoopState
 from rank_probe.measure.work_units import WorkUnits
 from rank_probe.wire.stages import FORWARD
@@ -51,42 +52,18 @@ def note(in_c: bool) -> Call:
 
 def around(in_c: bool) -> Call:
     """Return a fetch and a backward."""
-    return _fetch_and_backward(tape.around if in_c else tape.python_around, with_rows=True)
-
-
-def rows(in_c: bool) -> Call:
-    """Return the same, all in C; in the other arm Python looks for the rows of the batch."""
-    return _fetch_and_backward(tape.around, with_rows=in_c)
-
-
-def _fetch_and_backward(make: Any, with_rows: bool) -> Call:
-    noted, work, asks = tape.new_tape(), WorkUnits(), torch.is_grad_enabled
-    counts = work.rows if with_rows else None
-    more = {"asks": asks, "otherwise": e.FETCH_UNGRADED, "tells": work.measure, "rows": counts}
+    make: Any = tape.around if in_c else tape.python_around
+    noted, measure, asks = tape.new_tape(), WorkUnits().measure, torch.is_grad_enabled
+    more = {"asks": asks, "otherwise": e.FETCH_UNGRADED, "tells": measure}
     fetch, backward = make(noted, lambda: BATCH, *FETCH, **more), make(noted, int, *BACKWARD)
     return lambda: (fetch(), backward())
-
-
-def hook(in_c: bool) -> Call:
-    """Return the two hooks of an optimizer's step."""
-    make: Any = tape.hook if in_c else tape.python_hook
-    noted, arguments = tape.new_tape(), ((None,), {})
-    begins, ended = make(noted, e.OPTIMIZER_BEGINS, print), make(noted, e.OPTIMIZER_ENDED)
-    return lambda: (begins(None, *arguments), ended(None, *arguments))
-
-
-def read(in_c: bool) -> Call:
-    """Return the walk over many steps, whose states are known."""
-    walk: Any = interpreter.read if in_c else interpreter.python_read
-    node = interpreter.Interpreter(LoopState(automatic=True, finds_steps=True))._node
-    return lambda: walk(node, FLAT)
 
 
 def add(in_c: bool) -> Call:
     """Return the adding up of many steps."""
     make: Any = ledger.new_ledger if in_c else ledger.PythonLedger
     adds = make(0, lambda *_: None, lambda _: None).add
-    boundaries = interpreter.Interpreter(LoopState(automatic=True, finds_steps=True)).read(FLAT)
+    boundaries = Interpreter(LoopState(automatic=True, finds_steps=True)).read(FLAT)
     return lambda: adds(boundaries)
 
 
@@ -94,10 +71,7 @@ def add(in_c: bool) -> Call:
 CASES: Final[dict[str, tuple[Callable[[bool], Call], int]]] = {
     "Tape.note, a loop with six stages named by hand": (note, 1),
     "Around, a fetch and a backward": (around, 1),
-    "of that, its look at the batch": (rows, 1),
-    "Hook, before and after an optimizer": (hook, 1),
-    "read, the walk over seven events": (read, STEPS),
-    "Ledger.add, their boundaries": (add, STEPS),
+    "Ledger.add, seven boundaries": (add, STEPS),
 }
 
 

@@ -151,9 +151,11 @@ def test_optimizer_runs_in_its_own_stage(timeline: Timeline) -> None:
         def step(self, closure: Any = None) -> Any:
             seen.append(timeline.state.stage)
 
-    Noting([torch.zeros(1, requires_grad=True)], lr=0.1).step()
+    optimizer = Noting([torch.zeros(1, requires_grad=True)], lr=0.1)
+    optimizer.step()
+    optimizer.step(None)
 
-    assert seen == [OPTIMIZER]
+    assert seen == [OPTIMIZER] * 2
     assert timeline.state.stage == OTHER
 
 
@@ -424,3 +426,15 @@ def test_first_thread_that_trains_is_timed(timeline: Timeline) -> None:
     train(timeline)
 
     assert timeline.steps.totals().steps <= steps + 1
+
+
+def test_backward_of_a_second_thread_is_its_own_affair(timeline: Timeline) -> None:
+    """It is run as ever, also while the training thread's are cut at their root."""
+    weight, owner = nn.Parameter(torch.ones(3)), timeline.tape.owner
+    weight.sum().backward()
+    timeline.tape.note(events.STEP)
+    elsewhere(lambda: weight.sum().backward())
+
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [2.0, 2.0, 2.0]
+    assert timeline.tape.owner == owner

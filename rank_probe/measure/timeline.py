@@ -85,7 +85,7 @@ class Timeline:
 
     @property
     def has_peers(self) -> bool:
-        """Whether each backward waits for other ranks, as far as was told at the last fold."""
+        """Whether each backward waits for other ranks, as far as was known at the last fold."""
         return self._interpreter.state.has_peers
 
     def wait_for_peers(self) -> None:

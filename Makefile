@@ -42,6 +42,9 @@ bench-overhead: ## what the probe adds to a step, compared with other tools in t
 	@$(PYTHON) -m pip install -q --disable-pip-version-check -r benchmarks/requirements.txt
 	$(PYTHON) -m benchmarks.overhead $(if $(BEFORE),--before "$(BEFORE)")
 
+bench-compiled: ## what each compiled function of the probe saves a step, compared with its twin in Python
+	$(PYTHON) -m benchmarks.compiled
+
 bench-accuracy: ## planted faults on 2, 4 and 8 ranks: which ranks are named (hours, resumes; ACCURACY="--ranks 4")
 	$(PYTHON) -m benchmarks.accuracy $(ACCURACY)
 

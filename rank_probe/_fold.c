@@ -1,5 +1,5 @@
-/* The fold, for loops in which a microsecond counts: `read` is the walk of measure/interpreter.py,
- * Ledger is PythonLedger of measure/ledger.py. Those say what each does, and serve where this is not built. */
+/* The ledger, for loops in which a microsecond counts: see PythonLedger in measure/ledger.py, which
+ * says what it does, and serves where this is not built. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -11,50 +11,16 @@
 #define BEGIN (1 << 4)
 #define RELEASE (1 << 5)
 #define COMPLETE (1 << 6)
-#define TOLD (1 << 7 | 1 << 8 | 1 << 9 | 1 << 10)
+#define SETTLES (1 << 7 | 1 << 8 | 1 << 9 | 1 << 10)
 
 /* See wire/stages.py. */
 #define STAGES 10
 #define OTHER 1
 #define SYNC 9
 
-/* read(node, events): (the node after the events, their boundaries). */
-static PyObject *
-read_events(PyObject *Py_UNUSED(module), PyObject *args)
-{
-    PyObject *node, *events;
-    if (!PyArg_ParseTuple(args, "O!O!", &PyDict_Type, &node, &PyList_Type, &events))
-        return NULL;
-    PyObject *boundaries = PyList_New(0);
-    if (boundaries == NULL)
-        return NULL;
-    Py_INCREF(node);
-    for (Py_ssize_t i = 0; i + 1 < PyList_GET_SIZE(events); i += 2) {
-        PyObject *code = PyList_GET_ITEM(events, i);
-        PyObject *found = PyDict_GetItemWithError(node, code);
-        if (found != NULL)
-            Py_INCREF(found);
-        else if (PyErr_Occurred() || (found = PyObject_GetItem(node, code)) == NULL)
-            goto failed;
-        Py_SETREF(node, Py_NewRef(PyTuple_GET_ITEM(found, 0)));
-        PyObject *mark = PyTuple_GET_ITEM(found, 1);
-        int failed = mark != Py_None &&
-                     (PyList_Append(boundaries, mark) < 0 ||
-                      PyList_Append(boundaries, PyList_GET_ITEM(events, i + 1)) < 0);
-        Py_DECREF(found);
-        if (failed)
-            goto failed;
-    }
-    return Py_BuildValue("(NN)", node, boundaries);
-failed:
-    Py_DECREF(node);
-    Py_DECREF(boundaries);
-    return NULL;
-}
-
 typedef struct {
     PyObject_HEAD
-    PyObject *on_step, *told, *last_completed;
+    PyObject *on_step, *on_mark, *last_completed;
     long stage;
     int is_released;
     int64_t since, release_time, begun_at, committed_until;
@@ -130,8 +96,8 @@ ledger_add(Ledger *ledger, PyObject *boundaries)
         }
         if (mark & COMPLETE && ledger_commit(ledger, at, now) < 0)
             return NULL;
-        if (mark & TOLD) {
-            PyObject *result = PyObject_CallOneArg(ledger->told, PyList_GET_ITEM(boundaries, i));
+        if (mark & SETTLES) {
+            PyObject *result = PyObject_CallOneArg(ledger->on_mark, PyList_GET_ITEM(boundaries, i));
             if (result == NULL)
                 return NULL;
             Py_DECREF(result);
@@ -143,17 +109,17 @@ ledger_add(Ledger *ledger, PyObject *boundaries)
 static PyObject *
 ledger_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"since", "on_step", "told", NULL};
+    static char *names[] = {"since", "on_step", "on_mark", NULL};
     long long since;
-    PyObject *on_step, *told;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LOO", names, &since, &on_step, &told))
+    PyObject *on_step, *on_mark;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "LOO", names, &since, &on_step, &on_mark))
         return NULL;
     Ledger *ledger = (Ledger *)type->tp_alloc(type, 0);
     if (ledger == NULL)
         return NULL;
     ledger->since = since;
     ledger->on_step = Py_NewRef(on_step);
-    ledger->told = Py_NewRef(told);
+    ledger->on_mark = Py_NewRef(on_mark);
     ledger->last_completed = Py_NewRef(Py_None);
     ledger->stage = OTHER;
     return (PyObject *)ledger;
@@ -163,7 +129,7 @@ static int
 ledger_traverse(Ledger *ledger, visitproc visit, void *arg)
 {
     Py_VISIT(ledger->on_step);
-    Py_VISIT(ledger->told);
+    Py_VISIT(ledger->on_mark);
     return 0;
 }
 
@@ -171,7 +137,7 @@ static int
 ledger_clear(Ledger *ledger)
 {
     Py_SETREF(ledger->on_step, Py_NewRef(Py_None));
-    Py_SETREF(ledger->told, Py_NewRef(Py_None));
+    Py_SETREF(ledger->on_mark, Py_NewRef(Py_None));
     return 0;
 }
 
@@ -180,7 +146,7 @@ ledger_dealloc(Ledger *ledger)
 {
     PyObject_GC_UnTrack(ledger);
     Py_XDECREF(ledger->on_step);
-    Py_XDECREF(ledger->told);
+    Py_XDECREF(ledger->on_mark);
     Py_XDECREF(ledger->last_completed);
     Py_TYPE(ledger)->tp_free((PyObject *)ledger);
 }
@@ -230,16 +196,10 @@ static PyTypeObject Ledger_Type = {
     .tp_getset = ledger_getset,
 };
 
-static PyMethodDef functions[] = {
-    {"read", read_events, METH_VARARGS, NULL},
-    {NULL},
-};
-
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "rank_probe._fold",
     .m_size = -1,
-    .m_methods = functions,
 };
 
 PyMODINIT_FUNC

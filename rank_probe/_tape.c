@@ -1,4 +1,4 @@
-/* The tape and its hooks, for loops in which a microsecond counts: see measure/tape.py, which says
+/* The tape and what notes on it, for loops in which a microsecond counts: see measure/tape.py, which says
  * what each does, and serves where this is not built. Relies on the GIL. */
 
 #define PY_SSIZE_T_CLEAN
@@ -200,7 +200,7 @@ typedef struct {
     vectorcallfunc vectorcall;
     PyObject *dict;
     Tape *tape;
-    PyObject *original, *asks, *tells, *rows, *instead;
+    PyObject *original, *asks, *tells, *instead;
     long begin, end, raised, otherwise;
 } Around;
 
@@ -216,29 +216,6 @@ is_otherwise(PyObject *asks)
     if (truth < 0 || answer == NULL)
         PyErr_Clear();
     return truth == 0;
-}
-
-static PyObject *size, *zero; /* Made once, for told_rows. */
-
-/* Pass the rows of a list's first tensor to *rows*; return whether it has any. */
-static int
-told_rows(PyObject *rows, PyObject *batch)
-{
-    PyObject *first = NULL;
-    if (PyList_CheckExact(batch) && PyList_GET_SIZE(batch) > 0)
-        first = PyList_GET_ITEM(batch, 0);
-    else if (PyTuple_CheckExact(batch) && PyTuple_GET_SIZE(batch) > 0)
-        first = PyTuple_GET_ITEM(batch, 0);
-    if (first == NULL || rows == Py_None)
-        return 0;
-    PyObject *arguments[] = {first, zero};
-    PyObject *number = PyObject_VectorcallMethod(size, arguments, 2, NULL);
-    PyObject *told = number && PyLong_CheckExact(number) ? PyObject_CallOneArg(rows, number) : NULL;
-    Py_XDECREF(number);
-    Py_XDECREF(told);
-    if (told == NULL)
-        PyErr_Clear(); /* No tensor, or one without rows. */
-    return told != NULL;
 }
 
 static PyObject *
@@ -258,11 +235,11 @@ around_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *name
     Py_INCREF(self); /* Detaching may drop the last reference meanwhile. */
     tape_put(tape, is_otherwise(around->asks) ? around->otherwise : around->begin);
     result = PyObject_Vectorcall(around->original, args, nargsf, names);
-    if (result != NULL && around->tells != Py_None && !told_rows(around->rows, result)) {
-        PyObject *told = PyObject_CallOneArg(around->tells, result);
-        if (told == NULL)
+    if (result != NULL && around->tells != Py_None) {
+        PyObject *ours = PyObject_CallOneArg(around->tells, result);
+        if (ours == NULL)
             Py_CLEAR(result); /* It does not raise; but the user may interrupt it. */
-        Py_XDECREF(told);
+        Py_XDECREF(ours);
     }
     if (tape->owner == PyThread_get_thread_ident()) /* It may have been turned off. */
         tape_put(tape, result ? around->end : around->raised);
@@ -281,13 +258,12 @@ around_get(PyObject *self, PyObject *instance, PyObject *Py_UNUSED(type))
 static PyObject *
 around_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"tape", "original",  "begin", "end",  "raised",
-                            "asks", "otherwise", "tells", "rows", NULL};
-    PyObject *tape, *original, *asks = Py_None, *tells = Py_None, *rows = Py_None;
+    static char *names[] = {"tape", "original", "begin", "end", "raised", "asks", "otherwise",
+                            "tells", NULL};
+    PyObject *tape, *original, *asks = Py_None, *tells = Py_None;
     long begin, end, raised, otherwise = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!Olll|OlOO", names, &Tape_Type, &tape,
-                                     &original, &begin, &end, &raised, &asks, &otherwise, &tells,
-                                     &rows))
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!Olll|OlO", names, &Tape_Type, &tape,
+                                     &original, &begin, &end, &raised, &asks, &otherwise, &tells))
         return NULL;
     Around *around = (Around *)type->tp_alloc(type, 0);
     if (around == NULL)
@@ -297,7 +273,6 @@ around_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
     around->original = Py_NewRef(original);
     around->asks = Py_NewRef(asks);
     around->tells = Py_NewRef(tells);
-    around->rows = Py_NewRef(rows);
     around->instead = Py_NewRef(Py_None);
     around->begin = begin;
     around->end = end;
@@ -314,7 +289,6 @@ around_traverse(Around *around, visitproc visit, void *arg)
     Py_VISIT(around->original);
     Py_VISIT(around->asks);
     Py_VISIT(around->tells);
-    Py_VISIT(around->rows);
     Py_VISIT(around->instead);
     return 0;
 }
@@ -326,7 +300,6 @@ around_clear(Around *around)
     Py_CLEAR(around->dict);
     Py_SETREF(around->asks, Py_NewRef(Py_None));
     Py_SETREF(around->tells, Py_NewRef(Py_None));
-    Py_SETREF(around->rows, Py_NewRef(Py_None));
     Py_SETREF(around->instead, Py_NewRef(Py_None));
     return 0;
 }
@@ -340,7 +313,6 @@ around_dealloc(Around *around)
     Py_XDECREF(around->original);
     Py_XDECREF(around->asks);
     Py_XDECREF(around->tells);
-    Py_XDECREF(around->rows);
     Py_XDECREF(around->instead);
     Py_TYPE(around)->tp_free((PyObject *)around);
 }
@@ -374,85 +346,6 @@ static PyTypeObject Around_Type = {
     .tp_getset = around_getset,
 };
 
-typedef struct {
-    PyObject_HEAD
-    vectorcallfunc vectorcall;
-    Tape *tape;
-    PyObject *arguments;
-    long code;
-} Hook;
-
-/* Called with an optimizer, the arguments of its step with itself the first, and those by name. */
-static PyObject *
-hook_call(PyObject *self, PyObject *const *args, size_t nargsf, PyObject *names)
-{
-    Hook *hook = (Hook *)self;
-    if (PyThread_get_thread_ident() != hook->tape->owner)
-        Py_RETURN_NONE;
-    tape_put(hook->tape, hook->code);
-    if (hook->arguments == Py_None || PyVectorcall_NARGS(nargsf) != 3 || names != NULL ||
-        !PyTuple_Check(args[1]) || !PyDict_Check(args[2]) ||
-        (PyTuple_GET_SIZE(args[1]) < 2 && PyDict_GET_SIZE(args[2]) == 0))
-        Py_RETURN_NONE;
-    return PyObject_Vectorcall(hook->arguments, args + 1, 2, NULL);
-}
-
-static PyObject *
-hook_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
-{
-    static char *names[] = {"tape", "code", "arguments", NULL};
-    PyObject *tape, *arguments = Py_None;
-    long code;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "O!l|O", names, &Tape_Type, &tape, &code,
-                                     &arguments))
-        return NULL;
-    Hook *hook = (Hook *)type->tp_alloc(type, 0);
-    if (hook == NULL)
-        return NULL;
-    hook->vectorcall = hook_call;
-    hook->tape = (Tape *)Py_NewRef(tape);
-    hook->arguments = Py_NewRef(arguments);
-    hook->code = code;
-    return (PyObject *)hook;
-}
-
-static int
-hook_traverse(Hook *hook, visitproc visit, void *arg)
-{
-    Py_VISIT(hook->tape);
-    Py_VISIT(hook->arguments);
-    return 0;
-}
-
-static int
-hook_clear(Hook *hook)
-{
-    Py_SETREF(hook->arguments, Py_NewRef(Py_None)); /* A call needs the tape. */
-    return 0;
-}
-
-static void
-hook_dealloc(Hook *hook)
-{
-    PyObject_GC_UnTrack(hook);
-    Py_XDECREF(hook->tape);
-    Py_XDECREF(hook->arguments);
-    Py_TYPE(hook)->tp_free((PyObject *)hook);
-}
-
-static PyTypeObject Hook_Type = {
-    PyVarObject_HEAD_INIT(NULL, 0)
-    .tp_name = "rank_probe._tape.Hook",
-    .tp_basicsize = sizeof(Hook),
-    .tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL,
-    .tp_new = hook_new,
-    .tp_traverse = (traverseproc)hook_traverse,
-    .tp_clear = (inquiry)hook_clear,
-    .tp_dealloc = (destructor)hook_dealloc,
-    .tp_call = PyVectorcall_Call,
-    .tp_vectorcall_offset = offsetof(Hook, vectorcall),
-};
-
 static struct PyModuleDef module = {
     PyModuleDef_HEAD_INIT,
     .m_name = "rank_probe._tape",
@@ -462,19 +355,11 @@ static struct PyModuleDef module = {
 PyMODINIT_FUNC
 PyInit__tape(void)
 {
-    if (PyType_Ready(&Tape_Type) < 0 || PyType_Ready(&Around_Type) < 0 ||
-        PyType_Ready(&Hook_Type) < 0)
+    if (PyType_Ready(&Tape_Type) < 0 || PyType_Ready(&Around_Type) < 0)
         return NULL;
-    size = PyUnicode_InternFromString("size");
-    zero = PyLong_FromLong(0);
-    PyObject *self = size && zero ? PyModule_Create(&module) : NULL;
-    if (self == NULL)
-        return NULL;
-    if (PyModule_AddObjectRef(self, "Tape", (PyObject *)&Tape_Type) < 0 ||
-        PyModule_AddObjectRef(self, "Around", (PyObject *)&Around_Type) < 0 ||
-        PyModule_AddObjectRef(self, "Hook", (PyObject *)&Hook_Type) < 0) {
-        Py_DECREF(self);
-        return NULL;
-    }
+    PyObject *self = PyModule_Create(&module);
+    if (self != NULL && (PyModule_AddObjectRef(self, "Tape", (PyObject *)&Tape_Type) < 0 ||
+                         PyModule_AddObjectRef(self, "Around", (PyObject *)&Around_Type) < 0))
+        Py_CLEAR(self);
     return self;
 }

@@ -101,9 +101,8 @@ def _start(options: children.StartOptions) -> None:
     children.follow(options, start_as_child, probe.own_rank.is_rank)
     children.at_end(lambda clean: _stop(clean=clean))
     _stages.update((name, _Stage(probe.timeline, number)) for number, name in enumerate(STAGES))
-    tape, work = probe.timeline.tape, probe.work
-    ends = events.FETCHED, events.EXHAUSTED
-    _next = around(tape, next, events.FETCH, *ends, tells=work.measure, rows=work.rows)
+    codes = events.FETCH, events.FETCHED, events.EXHAUSTED
+    _next = around(probe.timeline.tape, next, *codes, tells=probe.work.measure)
     _probe, _of_parent = probe, None
 
 

@@ -16,5 +16,5 @@ USED: Final = 1 << 7  # the batches that arrived lately were trained with; BATCH
 UNUSED: Final = 1 << 8  # ... or not: their loader ended, and no backward followed
 OTHER_BATCH: Final = 1 << 9  # a batch arrived after these, and training does not use it
 UNCUT: Final = 1 << 10  # the wait in a backward was not split from its computation
-TOLD: Final = USED | UNUSED | OTHER_BATCH | UNCUT
+SETTLES: Final = USED | UNUSED | OTHER_BATCH | UNCUT
 BATCHES_SHIFT: Final = 11

@@ -1,18 +1,10 @@
-"""Turns the events of a training loop into the boundaries between its stages.
-
-The walk is written twice, here and in _fold.c; tests hold the two together.
-"""
+"""Turns the events of a training loop into the boundaries between its stages."""
 
 from collections.abc import Callable
 from typing import Final
 
 from rank_probe.measure.loop_state import LoopState
 from rank_probe.measure.transitions import after
-
-try:
-    from rank_probe import _fold  # type: ignore[attr-defined]  # built where there is a compiler
-except ImportError:
-    _fold = None
 
 # Different states kept; a loop passes through a dozen.
 STATES_KEPT: Final = 4096
@@ -23,7 +15,7 @@ class Interpreter:
 
     def __init__(self, state: LoopState) -> None:
         self._nodes: dict[LoopState, _Node] = {}
-        self._node = self._known(state)
+        self._node = self._node_of(state)
 
     @property
     def state(self) -> LoopState:
@@ -32,7 +24,13 @@ class Interpreter:
 
     def read(self, events: list[int]) -> list[int]:
         """Return the boundaries at *events*; both are flat: a number, then its time."""
-        self._node, boundaries = read(self._node, events)
+        node, boundaries = self._node, list[int]()
+        add, pairs = boundaries.extend, iter(events)
+        for code, at in zip(pairs, pairs, strict=True):
+            node, mark = node[code]
+            if mark is not None:
+                add((mark, at))
+        self._node = node
         return boundaries
 
     def take(self, code: int) -> int | None:
@@ -44,40 +42,24 @@ class Interpreter:
         """Return the events that were seen, except those longest ago in a very varied loop."""
         return {code for node in list(self._nodes.values()) for code in list(node)}
 
-    def _known(self, state: LoopState) -> "_Node":
+    def _node_of(self, state: LoopState) -> "_Node":
         if len(self._nodes) > STATES_KEPT:
             self._nodes.clear()
         node = self._nodes.get(state)
         if node is None:
-            node = self._nodes[state] = _Node(state, self._known)
+            node = self._nodes[state] = _Node(state, self._node_of)
         return node
 
 
 class _Node(dict[int, tuple["_Node", int | None]]):
     """A state, and what it becomes after each event that was seen in it."""
 
-    def __init__(self, state: LoopState, known: Callable[[LoopState], "_Node"]) -> None:
+    def __init__(self, state: LoopState, node_of: Callable[[LoopState], "_Node"]) -> None:
         super().__init__()
         self.state = state
-        self._known = known
+        self._node_of = node_of
 
     def __missing__(self, code: int) -> tuple["_Node", int | None]:
         state, mark = after(self.state, code)
-        found = self[code] = self._known(state), mark
+        found = self[code] = self._node_of(state), mark
         return found
-
-
-def python_read(node: _Node, events: list[int]) -> tuple[_Node, list[int]]:
-    """Return the node after *events*, and the boundaries at them."""
-    boundaries: list[int] = []
-    add, pairs = boundaries.extend, iter(events)
-    for code, at in zip(pairs, pairs, strict=True):
-        node, mark = node[code]
-        if mark is not None:
-            add((mark, at))
-    return node, boundaries
-
-
-read: Callable[[_Node, list[int]], tuple[_Node, list[int]]] = (
-    python_read if _fold is None else _fold.read
-)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE, STAGE_BITS, TOLD
+from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE, SETTLES, STAGE_BITS
 from rank_probe.wire.stages import OTHER, STAGES, SYNC
 
 try:
@@ -66,12 +66,12 @@ class Ledger(Protocol):
 class PythonLedger:
     """A ledger in Python.
 
-    *on_step* is called at each whole step, *told* with each mark that has a bit of TOLD.
+    *on_step* is called at each whole step, *on_mark* with each mark that has a bit of SETTLES.
     """
 
-    def __init__(self, since: int, on_step: OnStep, told: Callable[[int], object]) -> None:
+    def __init__(self, since: int, on_step: OnStep, on_mark: Callable[[int], object]) -> None:
         self._on_step = on_step
-        self._told = told
+        self._on_mark = on_mark
         self.since = since
         self.nanoseconds = [0] * len(STAGES)
         self._stage = OTHER
@@ -104,8 +104,8 @@ class PythonLedger:
                 self._release_time = now
             if mark & COMPLETE:
                 self._commit(now)
-            if mark & TOLD:
-                self._told(mark)
+            if mark & SETTLES:
+                self._on_mark(mark)
         self._stage, self.since = stage, since
 
     def _commit(self, now: int) -> None:

@@ -18,8 +18,8 @@ def _ignore(_: int) -> None:
 class Steps:
     """Whole steps, as a Ledger counts them. Any thread may call the methods.
 
-    *take* returns the boundaries since its last call, from a host's tape or a device's; *told* is
-    called with what the ledger tells. Summing up many boundaries at a time costs a fraction of
+    *take* returns the boundaries since its last call, from a host's tape or a device's; *on_mark*
+    is called as the ledger calls it. Summing up many boundaries at a time costs a fraction of
     handling each one with caches that a model has just emptied.
     """
 
@@ -28,7 +28,7 @@ class Steps:
         take: Callable[[], list[int]],
         now: Callable[[], int] = time.perf_counter_ns,
         wall: Callable[[], float] = time.time,
-        told: Callable[[int], object] = _ignore,
+        on_mark: Callable[[int], object] = _ignore,
     ) -> None:
         self._take = take
         self._now = now
@@ -36,7 +36,7 @@ class Steps:
         self._lock = threading.Lock()
         self._floor = WaitFloor()
         self._takers: tuple[Vectors, ...] = ()
-        self._ledger = new_ledger(now(), self._step, told)
+        self._ledger = new_ledger(now(), self._step, on_mark)
         # Numbers of the steps that end on the tape, if some steps are missing from it.
         self.numbers: deque[int] | None = None
 

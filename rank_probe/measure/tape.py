@@ -85,15 +85,13 @@ def python_around(
     asks: Callable[[], object] | None = None,
     otherwise: int = 0,
     tells: Callable[[Any], object] | None = None,
-    rows: Callable[[int], object] | None = None,
 ) -> Any:
     """Return *original*, with an event noted before and after each call by the tape's owner.
 
     *begin* is noted before, then *end*, or *raised* if it raises. Where *asks* returns something
     false, *otherwise* replaces *begin*. *tells* is called with what *original* returned, before
-    *end* is noted; it must not raise. With *rows*, that is called instead if *original* returned a
-    list or tuple of tensors, with the rows of the first: the twin in C needs no Python for it.
-    While the result has an `instead` that is not None, that is called and nothing noted.
+    *end* is noted; it must not raise. While the result has an `instead` that is not None, that is
+    called and nothing noted.
     """
     note = tape.note
 
@@ -107,7 +105,7 @@ def python_around(
         try:
             note(begin if asks is None or asks() else otherwise)
             result = original(*args, **kwargs)
-            if tells is not None and not _told_rows(rows, result):
+            if tells is not None:
                 tells(result)
             last = end
             return result
@@ -118,39 +116,5 @@ def python_around(
     return around
 
 
-def _told_rows(rows: Callable[[int], object] | None, batch: Any) -> bool:
-    if rows is None or type(batch) not in (list, tuple):
-        return False
-    try:
-        rows(batch[0].size(0))  # Of a tensor, at half the cost of its shape.
-    except (AttributeError, IndexError, TypeError):
-        return False
-    return True
-
-
-def python_hook(
-    tape: Tape,
-    code: int,
-    arguments: Callable[[tuple[Any, ...], dict[str, Any]], object] | None = None,
-) -> Any:
-    """Return a hook for an optimizer's step that notes *code* if the tape's owner calls it.
-
-    If the step has arguments, in addition to the optimizer itself, *arguments* is called with them:
-    a tuple and a dict. The hook returns what it returns, else None.
-    """
-    note = tape.note
-
-    def hook(_: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
-        if get_ident() != tape.owner:
-            return None
-        note(code)
-        if arguments is None or not (kwargs or len(args) > 1):
-            return None
-        return arguments(args, kwargs)
-
-    return hook
-
-
 new_tape: Callable[..., Tape] = PythonTape if _tape is None else _tape.Tape
 around = python_around if _tape is None else _tape.Around
-hook = python_hook if _tape is None else _tape.Hook

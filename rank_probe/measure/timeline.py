@@ -43,7 +43,7 @@ class Timeline:
         self._thread = self.tape.owner
         start = LoopState(automatic=automatic, finds_steps=automatic)
         self._interpreter = Interpreter(start)
-        self.steps = Steps(self._boundaries, now or time.perf_counter_ns, wall, self._told)
+        self.steps = Steps(self._boundaries, now or time.perf_counter_ns, wall, self._on_mark)
         # Called if the wait in a backward could not be split from it: see torch_hooks.backward.
         self.uncut: Callable[[], None] = lambda: None
         # The codes on the stack when backward was called, innermost first: the training loop.
@@ -85,7 +85,7 @@ class Timeline:
 
     @property
     def has_peers(self) -> bool:
-        """Whether each backward waits for other ranks, as far as was told at the last fold."""
+        """Whether each backward waits for other ranks, as far as was known at the last fold."""
         return self._interpreter.state.has_peers
 
     def wait_for_peers(self) -> None:
@@ -132,10 +132,10 @@ class Timeline:
         if mark is not None and self._device is not None:
             self._device.boundary(mark)
 
-    def _told(self, mark: int) -> None:
+    def _on_mark(self, mark: int) -> None:
         try:
             if mark & UNCUT:
                 self.uncut()
             self.work.settle(mark)
         except Exception:  # noqa: BLE001 - as guard.never_raise, without its call in every step
-            failures.note("Timeline._told")
+            failures.note("Timeline._on_mark")

@@ -59,11 +59,6 @@ class WorkUnits:
             failures.note("WorkUnits.measure")
         self._measured.append(content)
 
-    @property
-    def rows(self) -> Callable[[int], None] | None:
-        """What takes the rows of a batch instead of `measure`; None if they are not all of it."""
-        return self._measured.append if self._given is None else None
-
     @never_raise
     def add(self, *, samples: int = 0, tokens: int = 0, padding_tokens: int = 0) -> None:
         """Add work that the caller counted; zeros are not counted at all."""

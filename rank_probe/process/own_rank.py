@@ -66,7 +66,7 @@ class OwnRank:
         self._is_over = True
 
     def _find_place(self) -> tuple[int, int] | None:
-        launched = identity.from_environment(self._known())
+        launched = identity.from_environment(self._variables())
         # A group of one within a larger job tells nothing of the job, and all ranks may have it.
         if self._group is not None and (
             self._group[1] > 1 or launched is None or launched.world_size == 1
@@ -84,7 +84,7 @@ class OwnRank:
             self._given_up, self.since = before, time.time()
 
     def _identify(self, place: tuple[int, int]) -> Identity:
-        known = identity.with_namespace(self._known())
+        known = identity.with_namespace(self._variables())
         me = identity.for_rank(known, *place)
         if (index := children.index()) is not None:
             return replace(me, local_rank=str(index))
@@ -94,5 +94,5 @@ class OwnRank:
         # The scheduler counts its tasks, which these ranks are not.
         return replace(me, local_rank=known.get("LOCAL_RANK", ""))
 
-    def _known(self) -> dict[str, str]:
+    def _variables(self) -> dict[str, str]:
         return {**self._environment, **self._given}

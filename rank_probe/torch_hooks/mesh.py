@@ -49,10 +49,10 @@ class Coordinates:
             return patches
         from torch.distributed.device_mesh import DeviceMesh
 
-        patches.wrap(DeviceMesh, "__init__", functools.partial(_told, self._see_mesh))
+        patches.wrap(DeviceMesh, "__init__", functools.partial(_then, self._see_mesh))
 
         def watch_stages(module: Any) -> None:
-            make = functools.partial(_told, self._see_stage)
+            make = functools.partial(_then, self._see_stage)
             patches.wrap(module._PipelineStageBase, "__init__", make)
 
         patches.on_undo(when_imported("torch.distributed.pipelining.stage", watch_stages))
@@ -72,7 +72,7 @@ class Coordinates:
         self.found = {"pp": str(stage.group_rank)} | self.found
 
 
-def _told(tell: Callable[[Any], object], original: Callable[..., None]) -> Any:
+def _then(tell: Callable[[Any], object], original: Callable[..., None]) -> Any:
     def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         tell(self)

@@ -30,7 +30,7 @@ def attach(lifecycle: RendezvousListener, meanwhile: Callable[[], object]) -> Pa
         return patches
     from torch.distributed import device_mesh, distributed_c10d
 
-    replacement = _told(lifecycle, meanwhile, torch.distributed.init_process_group)
+    replacement = _timed(lifecycle, meanwhile, torch.distributed.init_process_group)
     # init_device_mesh creates the group too, by the name that its module imported.
     for module in (torch.distributed, distributed_c10d, device_mesh):
         if hasattr(module, "init_process_group"):
@@ -38,7 +38,7 @@ def attach(lifecycle: RendezvousListener, meanwhile: Callable[[], object]) -> Pa
     return patches
 
 
-def _told(
+def _timed(
     lifecycle: RendezvousListener, meanwhile: Callable[[], object], original: Callable[..., Any]
 ) -> Any:
     begins, before, ended = (

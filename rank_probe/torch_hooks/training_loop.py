@@ -13,7 +13,7 @@ from torch.utils.data import dataloader
 from rank_probe.guest.guard import never_raise
 from rank_probe.guest.patches import Patches
 from rank_probe.measure import events
-from rank_probe.measure.tape import Tape, around, hook
+from rank_probe.measure.tape import Tape, around
 from rank_probe.measure.timeline import Timeline
 from rank_probe.measure.work_units import WorkUnits
 
@@ -37,13 +37,9 @@ def attach(timeline: Timeline) -> Patches:
         from torch.nn.parallel import DistributedDataParallel
 
         patches.wrap(DistributedDataParallel, "forward", functools.partial(_forward, tape))
-    for handle in (
-        optimizer.register_optimizer_step_pre_hook(
-            hook(tape, events.OPTIMIZER_BEGINS, functools.partial(_with_timed_closure, tape))
-        ),
-        optimizer.register_optimizer_step_post_hook(hook(tape, events.OPTIMIZER_ENDED)),
-    ):
-        patches.on_undo(handle.remove)
+    begins, ended = _optimizer_hooks(tape)
+    patches.on_undo(optimizer.register_optimizer_step_pre_hook(begins).remove)
+    patches.on_undo(optimizer.register_optimizer_step_post_hook(ended).remove)
     return patches
 
 
@@ -57,7 +53,6 @@ def _next(tape: Tape, work: WorkUnits, original: Callable[..., Any]) -> Any:
         asks=torch.is_grad_enabled,
         otherwise=events.FETCH_UNGRADED,
         tells=work.measure,
-        rows=work.rows,
     )
 
 
@@ -93,6 +88,23 @@ def _forward(tape: Tape, original: Callable[..., Any]) -> Any:
         return original(*args, **kwargs)
 
     return forward
+
+
+def _optimizer_hooks(tape: Tape) -> tuple[Callable[..., Any], Callable[..., None]]:
+    """Return what torch calls before and after each optimizer's step."""
+    note = tape.note
+
+    def begins(_: object, args: Arguments, kwargs: Named) -> tuple[Arguments, Named] | None:
+        note(events.OPTIMIZER_BEGINS)
+        # Mostly it has no arguments besides the optimizer itself, or another thread trains.
+        if not (kwargs or len(args) > 1) or get_ident() != tape.owner:
+            return None
+        return _with_timed_closure(tape, args, kwargs)
+
+    def ended(_optimizer: object, _args: Arguments, _kwargs: Named) -> None:
+        note(events.OPTIMIZER_ENDED)
+
+    return begins, ended
 
 
 @never_raise

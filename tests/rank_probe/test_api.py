@@ -32,20 +32,16 @@ def sink(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sink]:
         probe.finish()
 
 
-def test_everything_is_a_no_op_before_start() -> None:
-    """A script with the calls left in runs as it did without a probe."""
+@pytest.mark.parametrize("switch", ["before start", "RANK_PROBE=0"])
+def test_everything_is_a_no_op_without_a_probe(
+    sink: Sink, monkeypatch: pytest.MonkeyPatch, switch: str
+) -> None:
+    """A script with the calls left in runs as it did: before `start`, and if it is kept out."""
+    if switch == "RANK_PROBE=0":
+        monkeypatch.setenv("RANK_PROBE", "0")
+        probe.start()
     with probe.stage("forward"):
-        pass
-    probe.step()
-    probe.finish()
-
-    assert list(probe.wrap([1, 2])) == [1, 2]
-
-
-def test_kill_switch_keeps_the_probe_out(sink: Sink, monkeypatch: pytest.MonkeyPatch) -> None:
-    """RANK_PROBE=0 means that start does nothing."""
-    monkeypatch.setenv("RANK_PROBE", "0")
-    probe.start()
+        assert list(probe.wrap([1, 2])) == [1, 2]
     probe.step()
     probe.finish()
 
@@ -70,17 +66,6 @@ def test_loop_by_hand_arrives_at_the_exporter(sink: Sink) -> None:
     assert last["finished"]
     assert last["rank_info"]["source"] == "manual"
     assert last["busy_seconds"] == pytest.approx(sum(last["stage_seconds"].values()))
-
-
-def test_users_exception_passes_and_is_timed(sink: Sink) -> None:
-    """An exception in a stage is the user's, unchanged; the time before it is kept."""
-    probe.start()
-    with pytest.raises(ZeroDivisionError), probe.stage("forward"):
-        _ = 1 / 0
-    probe.step()
-    probe.finish()
-
-    assert sink.snapshots[-1]["stage_seconds"]["forward"] > 0
 
 
 def test_misspelt_stage_is_said_and_timed_as_other(
@@ -111,60 +96,64 @@ def test_wrong_endpoint_turns_the_probe_off_with_one_sentence(
     assert "rank_probe is off: RANKSKEW_EXPORTER is 'nonsense'" in caplog.text
 
 
+class Loader(list[int]):
+    """One with an attribute, and its own way of being copied."""
+
+    batch_size = 7
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> list[int]:
+        return [*self, 4]
+
+    def __getnewargs_ex__(self) -> None:
+        raise AssertionError("for the loader, not for what wraps it")
+
+
 def test_wrapped_loader_is_still_the_loader() -> None:
     """Length, attributes and exceptions are the loader's own."""
-
-    class Loader(list[int]):
-        batch_size = 7
-
     wrapped = probe.wrap(Loader([1, 2, 3]))
 
-    assert len(wrapped) == 3
-    assert wrapped.batch_size == 7
+    assert (len(wrapped), wrapped.batch_size) == (3, 7)
     with pytest.raises(TypeError):
         len(probe.wrap(iter([])))
 
 
 @pytest.mark.parametrize(
-    "copied", [copy.copy, copy.deepcopy, lambda loader: pickle.loads(pickle.dumps(loader))]
+    ("copied", "loader", "batches"),
+    [
+        (copy.copy, [1, 2, 3], [1, 2, 3]),
+        (copy.deepcopy, [1, 2, 3], [1, 2, 3]),
+        (copy.deepcopy, Loader([1, 2, 3]), [1, 2, 3, 4]),
+        (lambda loader: pickle.loads(pickle.dumps(loader)), [1, 2, 3], [1, 2, 3]),
+    ],
 )
-def test_wrapped_loader_can_be_copied(copied: Callable[[Any], Any]) -> None:
+def test_wrapped_loader_can_be_copied(
+    copied: Callable[[Any], Any], loader: list[int], batches: list[int]
+) -> None:
     """A copy, also one through pickle, is a timed loader of the same batches."""
-    again = copied(probe.wrap([1, 2, 3]))
+    again = copied(probe.wrap(loader))
 
     assert type(again) is api.TimedLoader
-    assert list(again) == [1, 2, 3]
+    assert list(again) == batches
 
 
-def test_how_a_loader_is_copied_is_its_own_affair() -> None:
-    """A loader with its own way of being copied is copied so, within the timed one."""
-
-    class Loader(list[int]):
-        def __deepcopy__(self, memo: dict[int, Any]) -> list[int]:
-            return [*self, 4]
-
-        def __getnewargs_ex__(self) -> None:
-            raise AssertionError("for the loader, not for what wraps it")
-
-    again = copy.deepcopy(probe.wrap(Loader([1, 2, 3])))
-
-    assert type(again) is api.TimedLoader
-    assert list(again) == [1, 2, 3, 4]
-
-
-def test_loader_that_raises_leaves_its_stage(sink: Sink) -> None:
-    """An exception while fetching passes, and what follows is not data."""
+def test_users_exception_passes_and_is_timed(sink: Sink) -> None:
+    """From a stage or a fetch it comes unchanged; the time before is kept, the stage is left."""
 
     def broken() -> Iterator[int]:
         raise OSError("disk")
         yield 1
 
     probe.start()
+    with pytest.raises(ZeroDivisionError), probe.stage("forward"):
+        _ = 1 / 0
     with pytest.raises(OSError, match="disk"):
         list(probe.wrap(broken()))
     assert api._probe is not None
-
     assert api._probe.timeline.state.stage == OTHER
+    probe.step()
+    probe.finish()
+
+    assert sink.snapshots[-1]["stage_seconds"]["forward"] > 0
 
 
 def _in_child(answers: "multiprocessing.SimpleQueue[tuple[bool, int]]") -> None:

@@ -12,7 +12,6 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore
 
 from rank_probe.guest.guard import failures
-from rank_probe.guest.patches import Patches
 from rank_probe.join.join import Join
 from rank_probe.lines import sampling
 from rank_probe.measure import events
@@ -29,77 +28,70 @@ from tests.rank_probe.join.test_join import MemoryStore
 RANK_2_OF_4 = {"RANK": "2", "WORLD_SIZE": "4", "LOCAL_RANK": "2", "RANKSKEW_JOB_ID": "j"}
 
 
-def test_nobody_speaks_for_an_unknown_rank() -> None:
-    """Without a launcher, and before torch.distributed knows, there is no snapshot."""
-    assert Probe(automatic=True, environment={}).snapshot() is None
-
-
-def test_torch_distributed_names_the_rank_where_no_launcher_did() -> None:
-    """Once the process group is up the rank is known from it."""
-    probe = Probe(automatic=True, environment={"MASTER_ADDR": "gpu7"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(process_group, "rank_and_world_size", lambda: (3, 8))
-        snapshot = probe.snapshot()
-
+def told(probe: Probe) -> Snapshot:
+    snapshot = probe.snapshot()
     assert snapshot is not None
+    return snapshot
+
+
+def probe_of_rank_2(*, automatic: bool = False, **environment: str) -> Probe:
+    return Probe(automatic=automatic, environment=RANK_2_OF_4 | environment)
+
+
+def with_data(probe: Probe) -> None:
+    """Take a step that reads data."""
+    for code in (events.ENTER | DATA, events.LEAVE, events.STEP):
+        probe.timeline.tape.note(code)
+
+
+def test_rank_is_named_once_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By nobody at first, by the process group, also once it is gone; alone, after a step."""
+    probe = Probe(automatic=True, environment={"MASTER_ADDR": "gpu7"})
+    assert probe.snapshot() is None
+    monkeypatch.setattr(process_group, "rank_and_world_size", lambda: (3, 8))
+    probe._look_around()
+    monkeypatch.setattr(process_group, "rank_and_world_size", lambda: None)
+    snapshot = told(probe)
     assert (snapshot.rank, snapshot.world_size, snapshot.job_id) == (3, 8, "local-gpu7")
 
-
-def test_training_without_ranks_is_a_job_of_one() -> None:
-    """A single process that has finished a step is rank 0 of 1."""
-    probe = Probe(automatic=False, environment={})
-    probe.timeline.tape.note(events.STEP)
-    snapshot = probe.snapshot()
-
-    assert snapshot is not None
-    assert (snapshot.rank, snapshot.world_size) == (0, 1)
+    alone = Probe(automatic=False, environment={})
+    alone.timeline.tape.note(events.STEP)
+    assert (told(alone).rank, told(alone).world_size) == (0, 1)
 
 
 def test_rank_that_has_not_begun_already_beats() -> None:
     """From its start a rank is seen: nothing counted, a heartbeat, the stage that it is in."""
-    snapshot = Probe(automatic=True, environment=RANK_2_OF_4).snapshot()
+    probe = probe_of_rank_2(automatic=True)
+    snapshot = told(probe)
 
-    assert snapshot is not None
     assert (snapshot.steps, snapshot.stage_seconds, snapshot.stage) == (0, {}, "other")
     assert snapshot.last_step_timestamp_seconds is None
     assert snapshot.sync_floor_seconds is None
     assert snapshot.heartbeat_timestamp_seconds >= snapshot.started_timestamp_seconds
+    # The sequence orders snapshots that arrive late or twice.
+    assert [told(probe).sequence for _ in range(2)] == [2, 3]
 
 
 def test_peers_that_come_later_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process group may be made after the first backward, which found none."""
-    probe = Probe(automatic=True, environment=RANK_2_OF_4)
-    probe.snapshot()
+    probe = probe_of_rank_2()
+    told(probe)
     assert not probe.timeline.state.has_peers
 
     monkeypatch.setattr(process_group, "has_peers", lambda: True)
-    probe.snapshot()
+    told(probe)
     assert probe.timeline.state.has_peers
-
-
-def test_rank_is_known_after_its_group_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A short job destroys its process group before the first push."""
-    probe = Probe(automatic=True, environment={})
-    monkeypatch.setattr(process_group, "rank_and_world_size", lambda: (1, 2))
-    probe._look_around()
-    monkeypatch.setattr(process_group, "rank_and_world_size", lambda: None)
-    snapshot = probe.snapshot()
-
-    assert snapshot is not None
-    assert (snapshot.rank, snapshot.world_size) == (1, 2)
 
 
 def test_snapshot_tells_where_a_rank_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stage of the moment and the time in it grow while nothing is committed."""
-    probe = Probe(automatic=True, environment=RANK_2_OF_4)
+    probe = probe_of_rank_2(automatic=True)
     probe.timeline.tape.note(events.ENTER | DATA)
     probe.timeline.steps.fold()
-    monkeypatch.setattr(
-        probe.timeline.steps, "_now", lambda: time.perf_counter_ns() + 7_000_000_000
-    )
-    snapshot = probe.snapshot()
+    later = time.perf_counter_ns() + 7_000_000_000
+    monkeypatch.setattr(probe.timeline.steps, "_now", lambda: later)
+    snapshot = told(probe)
 
-    assert snapshot is not None
     assert snapshot.stage == "data"
     assert snapshot.stage_elapsed_seconds == pytest.approx(7, abs=0.5)
     assert snapshot.stage_seconds == {}
@@ -107,118 +99,78 @@ def test_snapshot_tells_where_a_rank_hangs(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_only_stages_that_occurred_are_told() -> None:
     """A stage without time is absent, not zero."""
-    probe = Probe(automatic=False, environment=RANK_2_OF_4)
-    probe.timeline.tape.note(events.ENTER | DATA)
-    probe.timeline.tape.note(events.LEAVE)
-    probe.timeline.tape.note(events.WAIT)
-    probe.timeline.tape.note(events.RELEASED)
-    probe.timeline.tape.note(events.STEP)
-    snapshot = probe.snapshot()
+    probe = probe_of_rank_2()
+    codes = (events.ENTER | DATA, events.LEAVE, events.WAIT, events.RELEASED, events.STEP)
+    for code in codes:
+        probe.timeline.tape.note(code)
+    snapshot = told(probe)
 
-    assert snapshot is not None
-    assert set(snapshot.stage_seconds) == {"data", "sync", "other"}
-    assert snapshot.stage_seconds["sync"] > 0
-    assert snapshot.busy_seconds == pytest.approx(
-        snapshot.stage_seconds["data"] + snapshot.stage_seconds["other"]
-    )
+    seconds = snapshot.stage_seconds
+    assert set(seconds) == {"data", "sync", "other"}
+    assert seconds["sync"] > 0
+    assert snapshot.busy_seconds == pytest.approx(seconds["data"] + seconds["other"])
 
 
-def test_each_snapshot_is_newer_than_the_last() -> None:
-    """The sequence orders snapshots that arrive late or twice."""
-    probe = Probe(automatic=True, environment=RANK_2_OF_4)
-    sequences = [snapshot.sequence for _ in range(3) if (snapshot := probe.snapshot())]
+def test_snapshot_travels_as_json_with_labels_of_the_closed_set() -> None:
+    """What the exporter would refuse is never sent; arguments win over the environment."""
+    body = json.loads(told(probe_of_rank_2()).to_json())
 
-    assert sequences == [1, 2, 3]
-
-
-def test_info_labels_are_of_the_closed_set() -> None:
-    """What the exporter would refuse is never sent."""
-    snapshot = Probe(automatic=True, environment=RANK_2_OF_4).snapshot()
-
-    assert snapshot is not None
-    assert set(snapshot.rank_info) <= set(RANK_INFO_LABELS)
-    assert set(snapshot.runtime_info) <= set(RUNTIME_INFO_LABELS)
-
-
-def test_snapshot_travels_as_json() -> None:
-    """The body of a push is plain JSON with the schema's number."""
-    snapshot = Probe(automatic=True, environment=RANK_2_OF_4).snapshot()
-    assert snapshot is not None
-    body = json.loads(snapshot.to_json())
-
-    assert body["schema"] == 1
-    assert body["rank"] == 2
-    assert body["job_id"] == "j"
-
-
-def test_arguments_win_over_the_environment() -> None:
-    """A job named in the code is not renamed by the launcher."""
-    probe = Probe(automatic=True, job_id="mine", peer_group="pp1", environment=RANK_2_OF_4)
-    snapshot = probe.snapshot()
-
-    assert snapshot is not None
-    assert (snapshot.job_id, snapshot.peer_group) == ("mine", "pp1")
+    assert (body["schema"], body["rank"], body["job_id"]) == (1, 2, "j")
+    assert set(body["rank_info"]) <= set(RANK_INFO_LABELS)
+    assert set(body["runtime_info"]) <= set(RUNTIME_INFO_LABELS)
+    mine = told(Probe(automatic=True, job_id="mine", peer_group="p", environment=RANK_2_OF_4))
+    assert (mine.job_id, mine.peer_group) == ("mine", "p")
 
 
 def test_place_that_the_user_gives_names_the_peers() -> None:
-    """Ranks of one pipeline stage are one group, and the coordinates are on the info series."""
-    probe = Probe(automatic=False, environment=RANK_2_OF_4)
+    """Ranks of one pipeline stage are one group, unless the group itself has a name."""
+    probe = probe_of_rank_2()
     probe.annotate(dp=0, tp=None, pp=1, peer_group=None)
-    snapshot = probe.snapshot()
-
-    assert snapshot is not None
+    snapshot = told(probe)
     assert snapshot.peer_group == "pp1"
-    assert {key: snapshot.rank_info.get(key) for key in ("dp", "tp", "pp")} == {
-        "dp": "0",
-        "tp": None,
-        "pp": "1",
-    }
+    coordinates = {key: snapshot.rank_info.get(key) for key in ("dp", "tp", "pp")}
+    assert coordinates == {"dp": "0", "tp": None, "pp": "1"}
 
-
-def test_named_group_wins_over_the_place() -> None:
-    """RANKSKEW_PEER_GROUP, and a group given in the code, are not derived again."""
-    environment = RANK_2_OF_4 | {"RANKSKEW_PEER_GROUP": "mine"}
-    probe = Probe(automatic=False, environment=environment)
+    probe = probe_of_rank_2(RANKSKEW_PEER_GROUP="mine")
     probe.annotate(dp=None, tp=None, pp=1, peer_group=None)
-    snapshot = probe.snapshot()
+    assert told(probe).peer_group == "mine"
     probe.annotate(dp=None, tp=None, pp=1, peer_group="yours")
-    renamed = probe.snapshot()
-
-    assert snapshot is not None
-    assert renamed is not None
-    assert (snapshot.peer_group, renamed.peer_group) == ("mine", "yours")
+    assert told(probe).peer_group == "yours"
 
 
 def test_work_and_life_are_told() -> None:
     """What batches held, garbage collections and the first step are in the snapshot."""
-    probe = Probe(automatic=False, environment=RANK_2_OF_4)
+    probe = probe_of_rank_2()
     probe.attach()
     probe.work.add(samples=4, tokens=64, padding_tokens=16)
     probe.timeline.tape.note(events.STEP)
     gc.collect()
-    snapshot = probe.snapshot()
+    snapshot = told(probe)
     probe.detach()
 
-    assert snapshot is not None
     assert (snapshot.samples, snapshot.tokens, snapshot.padding_tokens) == (4, 64, 16)
-    assert snapshot.gc_pause_seconds is not None
-    assert snapshot.gc_pause_seconds > 0
+    assert (snapshot.gc_pause_seconds or 0) > 0
     assert snapshot.lifecycle_seconds["first_step"] >= 0
     assert snapshot.cuda_memory_allocated_bytes is None
     assert snapshot.stage_host_seconds == {}
 
 
-def test_device_time_is_told_beside_the_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where CUDA is in use, from the second step on the stages are the device's."""
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
+    """CUDA in use, on a simulated device."""
     device = FakeDevice(FakeTime())
+    memory = cuda_events.CudaMemory(1, 2, 3, alloc_retries=4)
     monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
     monkeypatch.setattr(runtime, "gpu_uuid", lambda: "GPU-1")
     monkeypatch.setattr(runtime, "gpu_model", lambda: "H100")
     monkeypatch.setattr(cuda_events, "CudaEvents", lambda: FakeEvents(device))
-    monkeypatch.setattr(
-        cuda_events, "memory", lambda _: cuda_events.CudaMemory(1, 2, 3, alloc_retries=4)
-    )
-    probe = Probe(automatic=False, environment=RANK_2_OF_4)
+    monkeypatch.setattr(cuda_events, "memory", lambda _: memory)
+    return device
+
+
+def test_device_time_is_told_beside_the_hosts(device: FakeDevice) -> None:
+    """Where CUDA is in use, from the second step on the stages are the device's."""
+    probe = probe_of_rank_2()
     for _ in range(5):
         probe.timeline.tape.note(events.ENTER | DATA)
         device.launch(7_000_000_000)  # more than the host takes, held up as it may be
@@ -226,9 +178,8 @@ def test_device_time_is_told_beside_the_hosts(monkeypatch: pytest.MonkeyPatch) -
         probe.timeline.tape.note(events.STEP)
     device.item()
     probe.finish()
-    snapshot = probe.snapshot()
+    snapshot = told(probe)
 
-    assert snapshot is not None
     assert snapshot.rank_info["clock"] == "device"
     assert snapshot.peer_group == "H100"
     assert snapshot.steps == 4
@@ -241,12 +192,8 @@ def test_part_that_does_not_fit_this_torch_costs_only_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Where one module cannot attach the others do, and the failure is counted."""
-
-    def moved(*_: object) -> Patches:
-        raise AttributeError("moved")
-
-    monkeypatch.setattr(parallel, "attach", moved)
-    probe = Probe(automatic=True, environment=RANK_2_OF_4)
+    monkeypatch.setattr(parallel, "attach", lambda _: 1 / 0)
+    probe = probe_of_rank_2(automatic=True)
     before, backward = failures.count, torch.autograd.backward
     probe.attach()
     is_patched = torch.autograd.backward is not backward
@@ -262,7 +209,7 @@ def test_rank_that_was_off_joins_no_more() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(process_group, "rank_and_world_size", lambda: (2, 4))
         patch.setattr(store, "opener", lambda *_: MemoryStore)
-        on, off = (Probe(automatic=False, environment=RANK_2_OF_4) for _ in range(2))
+        on, off = (probe_of_rank_2() for _ in range(2))
         off._after_push({"level": "off"})
         off._after_push({"level": "stages"})
         for probe in (on, off):
@@ -279,7 +226,7 @@ def test_late_rank_reports_lines_while_it_is_late(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(Join, "verdict", property(lambda self: said[0]))
     monkeypatch.setattr(sampling, "INTERVAL_SECONDS", 0.001)
     monkeypatch.setattr(sampling, "LOOK_SECONDS", 0.001)
-    probe = Probe(automatic=False, environment=RANK_2_OF_4)
+    probe = probe_of_rank_2()
 
     def is_sampled() -> bool:
         assert probe.snapshot() is not None
@@ -311,35 +258,24 @@ def test_late_rank_reports_lines_while_it_is_late(monkeypatch: pytest.MonkeyPatc
     assert probe.stacks.samples <= taken + 1  # The one that was being taken.
 
 
-def test_exporter_tells_a_rank_without_a_judge(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exporter_tells_a_rank_without_a_judge() -> None:
     """The answer to a push counts until the next one."""
-    probe = Probe(automatic=False, environment=RANK_2_OF_4)
-    probe._after_push({"late": "data"})
-    probe.snapshot()
-    assert probe.stacks._sampling is not None
-    probe._after_push({})
-    probe.snapshot()
-    assert probe.stacks._sampling is None
+    probe = probe_of_rank_2()
+    for answer in ({"late": "data"}, {}):
+        probe._after_push(answer)
+        probe.snapshot()
+        assert (probe.stacks._sampling is not None) is bool(answer)
 
 
-def told(probe: Probe) -> Snapshot:
-    snapshot = probe.snapshot()
-    assert snapshot is not None
-    return snapshot
-
-
-def test_join_goes_on_with_the_devices_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_join_goes_on_with_the_devices_steps(
+    device: FakeDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """On a GPU the steps that are joined are in device time, numbered as the host's."""
-    time, begun = FakeTime(), []
-    cuda = FakeEvents(FakeDevice(time))
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(runtime, "gpu_uuid", lambda: "GPU-2")
-    monkeypatch.setattr(runtime, "gpu_model", lambda: "")
+    begun: list[Any] = []
     monkeypatch.setattr(process_group, "rank_and_world_size", lambda: (2, 4))
-    monkeypatch.setattr(cuda_events, "CudaEvents", lambda: cuda)
     monkeypatch.setattr(store, "opener", lambda *_: MemoryStore)
     monkeypatch.setattr(Join, "begin", lambda self, connect, place, steps, who: begun.append(steps))
-    probe = Probe(automatic=False, environment=RANK_2_OF_4)
+    probe = probe_of_rank_2()
     probe.timeline.tape.note(events.STEP)
     (steps,) = begun
     kept = steps.keep()
@@ -352,56 +288,40 @@ def test_join_goes_on_with_the_devices_steps(monkeypatch: pytest.MonkeyPatch) ->
     assert [vector.step for vector in kept.take()][-1] == probe.timeline.steps.totals().steps
 
 
-def with_data(probe: Probe) -> None:
-    probe.timeline.tape.note(events.ENTER | DATA)
-    probe.timeline.tape.note(events.LEAVE)
-    probe.timeline.tape.note(events.STEP)
-
-
-@pytest.mark.parametrize(("rank", "expected"), [("0", True), ("1", False)])
+@pytest.mark.parametrize("rank", [0, 1])
 def test_what_the_join_needs_is_there_before_training(
-    monkeypatch: pytest.MonkeyPatch, rank: str, expected: bool
+    monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
-    """The first use, in the middle of training, would hold it up; only rank 0 needs the judge."""
+    """The first use, in the middle of training, would hold it up; only rank 0 needs the judge.
+
+    It rehearses while the ranks meet, not when torch is imported: a thread that imports would wait
+    for that, and be waited for.
+    """
     for module in ("torch_hooks.store", "join.rehearsal", "join.merge"):
         monkeypatch.delitem(sys.modules, f"rank_probe.{module}", raising=False)
-    probe = Probe(automatic=False, environment={"RANK": rank, "WORLD_SIZE": "2"})
+    probe = Probe(automatic=False, environment={"RANK": str(rank), "WORLD_SIZE": "2"})
     probe.attach()
-    probe.detach()
-
     assert "rank_probe.torch_hooks.store" in sys.modules
-    assert ("rank_probe.join.merge" in sys.modules) is expected
+    assert ("rank_probe.join.merge" in sys.modules) is (rank == 0)
+
+    rehearsed: list[None] = []
+    if (rehearsal := sys.modules.get("rank_probe.join.rehearsal")) is not None:
+        assert rehearsal.rehearse.cache_info().currsize == 0
+        monkeypatch.setattr(rehearsal, "rehearse", lambda: rehearsed.append(None))
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
+    dist.destroy_process_group()
+    probe.detach()
+    assert len(rehearsed) == 1 - rank
 
 
 def test_snapshots_leave_no_garbage() -> None:
     """Python would collect it at the next allocation, perhaps while training waits."""
-    probe = Probe(automatic=False, environment=RANK_2_OF_4)
+    probe = probe_of_rank_2()
     gc.collect()
     gc.disable()
     try:
         for _ in range(10):
-            snapshot = probe.snapshot()
-            assert snapshot is not None
-            snapshot.to_json()
+            told(probe).to_json()
         assert gc.collect() == 0
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize(("rank", "expected"), [("0", 1), ("1", 0)])
-def test_rank_0_rehearses_the_join_while_the_ranks_meet(
-    monkeypatch: pytest.MonkeyPatch, rank: str, expected: int
-) -> None:
-    """Not when torch is imported: a thread that imports would wait for that, and be waited for."""
-    monkeypatch.delitem(sys.modules, "rank_probe.join.rehearsal", raising=False)
-    probe = Probe(automatic=False, environment={"RANK": rank, "WORLD_SIZE": "2"})
-    probe.attach()
-    rehearsed: list[None] = []
-    if (module := sys.modules.get("rank_probe.join.rehearsal")) is not None:
-        assert module.rehearse.cache_info().currsize == 0
-        monkeypatch.setattr(module, "rehearse", lambda: rehearsed.append(None))
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    dist.destroy_process_group()
-    probe.detach()
-
-    assert len(rehearsed) == expected

@@ -90,6 +90,7 @@ HAS_MORE, HAS_LESS = has_more(1, at_least=3), has_less(0.5, at_most=0.05)
         (SLOWER, 50, 100, 1.0),
         (SLOWER, 100, 80, 0.0),
         (SLOWER, 50, None, 0.0),
+        (SLOWER, 0, 100, 1.0),
         # A fifth of its work is more than its peers'.
         (MORE_WORK, 125, 100, 0.6),
         (MORE_WORK, 200, 100, 1.0),

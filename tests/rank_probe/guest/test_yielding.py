@@ -10,7 +10,7 @@ from rank_probe.guest import yielding
 from rank_probe.guest.yielding import TURN_SECONDS, WORK_SECONDS, give_way
 
 
-def test_breath_is_short_and_gives_way() -> None:
+def test_pause_is_short_and_gives_way() -> None:
     """It takes far less than the 5 ms after which Python makes a thread give way."""
     assert 0 < TURN_SECONDS < 2.5e-3
     turns: list[str] = []
@@ -31,7 +31,7 @@ def test_breath_is_short_and_gives_way() -> None:
     assert turns == ["other"]
 
 
-def test_breath_is_taken_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pause_is_taken_after_some_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each costs a wake-up: a fast machine needs fewer."""
     now, slept = [100.0], list[float]()
     clock = SimpleNamespace(perf_counter=lambda: now[0], sleep=slept.append)

@@ -1,6 +1,5 @@
 """Tests of the device's clock under a timeline: a training loop on a simulated device."""
 
-import threading
 from collections.abc import Sequence
 
 import pytest
@@ -12,7 +11,7 @@ from rank_probe.measure.steps import Steps
 from rank_probe.measure.timeline import Timeline
 from rank_probe.wire.stages import BACKWARD, DATA, FORWARD, OPTIMIZER, OTHER, SYNC
 from tests.rank_probe.fake_events import FakeDevice, FakeEvents
-from tests.rank_probe.fake_time import FakeTime
+from tests.rank_probe.fake_time import FakeTime, elsewhere
 
 MS = 1_000_000
 
@@ -89,19 +88,6 @@ def test_device_time_is_where_the_device_spent_it(
     assert loop.clock.dropped_steps == 0
 
 
-def test_device_counts_every_step_but_the_first() -> None:
-    """After the end the device's steps are the host's, less the one before counting began."""
-    loop = Loop()
-    for _ in range(12):
-        loop.step()
-    loop.timeline.finish()
-    loop.device.item()
-    loop.clock.finish()
-
-    assert loop.timeline.steps.totals().steps == 12
-    assert loop.clock.steps.totals().steps == 11
-
-
 @pytest.mark.parametrize("call", ["new", "record", "query", "elapsed_time"])
 def test_failing_device_leaves_the_host_clock_alone(call: str) -> None:
     """When an event fails the device's clock stops for good, counted once; the host's goes on."""
@@ -137,9 +123,7 @@ def test_gradients_ready_on_an_engine_thread_is_taken_in_order() -> None:
         timeline.tape.note(events.FETCHED)
         timeline.tape.note(events.BACKWARD_BEGINS)
         loop.device.append(20 * MS)
-        engine = threading.Thread(target=timeline.tape.append, args=(events.GRADIENTS_READY,))
-        engine.start()
-        engine.join()
+        elsewhere(lambda: timeline.tape.append(events.GRADIENTS_READY))
         loop.device.append(7 * MS)
         timeline.tape.note(events.BACKWARD_ENDED)
         timeline.tape.note(events.OPTIMIZER_BEGINS)

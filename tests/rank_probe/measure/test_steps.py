@@ -1,11 +1,16 @@
 """Tests of the steps: what belongs to which, and when it is committed."""
 
-import pytest
+from typing import Any
 
-from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rank_probe.measure.boundaries import BEGIN, COMPLETE, RELEASE, UNCUT, USED
+from rank_probe.measure.ledger import Ledger, PythonLedger, new_ledger
 from rank_probe.measure.steps import Steps
 from rank_probe.measure.wait_floor import WINDOW_SECONDS
-from rank_probe.wire.stages import BACKWARD, DATA, OPTIMIZER, OTHER, SYNC
+from rank_probe.wire.stages import BACKWARD, DATA, OPTIMIZER, OTHER, STAGES, SYNC
 from tests.rank_probe.fake_time import FakeTime
 
 MS = 1_000_000
@@ -60,60 +65,35 @@ def test_delay_after_the_collective_belongs_to_the_next_step() -> None:
     assert second.nanoseconds[OPTIMIZER] == 1 * MS
 
 
-def test_counters_hold_whole_steps_only() -> None:
-    """The running step is invisible until its end is known."""
-    loop = Loop()
-    loop.step()
-    before = loop.steps.totals()
-    loop.spend(DATA, 500)
-
-    assert loop.steps.totals().nanoseconds == before.nanoseconds
-    assert loop.steps.totals().steps == before.steps == 1
-
-
 def test_stages_add_up_to_the_time_between_releases() -> None:
-    """Ten steps' stages sum to the wall time from the first batch to the last release."""
+    """Of whole steps, from the first batch to the last release; busy time is all but the wait."""
     loop = Loop()
-    for _ in range(10):
-        loop.step(data=5, wait=2, after=3)
+    for data in (5, 25):
+        loop.step(data=data, wait=2, after=3)
+    loop.spend(DATA, 500)
+    totals = loop.steps.totals()
 
-    # Each step is 5 + 10 + 2; the 1 + 3 after the release count from the second on.
-    assert sum(loop.steps.totals().nanoseconds) == (10 * 17 + 9 * 4) * MS
+    # The steps are 5 + 10 + 2 and 25 + 10 + 2; the 1 + 3 after the release count in the second.
+    assert totals.steps == 2
+    assert sum(totals.nanoseconds) == (17 + 37 + 4) * MS
+    assert totals.busy_nanoseconds == (15 + 39) * MS
+    assert totals.busy_seconds_squared == pytest.approx(0.015**2 + 0.039**2)
 
 
 def test_start_up_is_no_part_of_the_first_step() -> None:
-    """Imports, model building and their collectives do not count."""
+    """Neither its time nor its collectives: a loop without any counts from call to call."""
     loop = Loop()
     loop.spend(OTHER, 9_000)
     loop.spend(SYNC, 3_000)
     loop.mark(RELEASE)
-    loop.step()
-
-    assert sum(loop.steps.totals().nanoseconds) == 17 * MS
-
-
-def test_start_up_collective_does_not_end_a_step_without_one() -> None:
-    """A release before training is forgotten, so a loop without collectives counts right."""
-    loop = Loop()
-    loop.spend(SYNC, 3_000)
-    loop.mark(RELEASE)
-    loop.mark(BEGIN)
-    loop.spend(DATA, 5)
-    loop.mark(COMPLETE)
-
-    assert loop.steps.totals().nanoseconds[DATA] == 5 * MS
-    assert loop.steps.totals().nanoseconds[SYNC] == 0
-
-
-def test_step_without_a_collective_ends_where_it_is_completed() -> None:
-    """A single process has no release; its steps run from call to call."""
-    loop = Loop()
     loop.mark(BEGIN)
     loop.spend(DATA, 5)
     loop.spend(OPTIMIZER, 1)
     loop.mark(COMPLETE)
+    totals = loop.steps.totals()
 
-    assert loop.steps.totals().nanoseconds[OPTIMIZER] == 1 * MS
+    assert (totals.nanoseconds[DATA], totals.nanoseconds[OPTIMIZER]) == (5 * MS, 1 * MS)
+    assert sum(totals.nanoseconds) == 6 * MS
 
 
 def test_step_without_a_collective_may_follow_one_with_it() -> None:
@@ -126,49 +106,23 @@ def test_step_without_a_collective_may_follow_one_with_it() -> None:
     assert loop.steps.totals().nanoseconds[DATA] == 35 * MS
 
 
-def test_busy_time_is_all_but_the_wait() -> None:
-    """Busy seconds and their squares leave `sync` out."""
-    loop = Loop()
-    loop.step(data=5, wait=100)
-    loop.step(data=25, wait=80)
-    totals = loop.steps.totals()
-
-    assert totals.busy_nanoseconds == (15 + 36) * MS  # The optimizer runs in the second step.
-    assert totals.busy_seconds_squared == pytest.approx(0.015**2 + 0.036**2)
-
-
 def test_floor_is_near_the_shortest_wait_of_the_last_minute() -> None:
-    """The 2 % quantile of 100 waits of 1 to 100 ms is the third shortest."""
-    loop = Loop()
-    for wait in range(100, 0, -1):
-        loop.step(wait=wait)
-
-    assert loop.steps.floor_seconds() == pytest.approx(0.003)
-
-
-def test_floor_forgets_what_is_older_than_a_minute() -> None:
-    """Without a recent step there is no reading."""
+    """The 2 % quantile of 100 waits of 1 to 100 ms is the third shortest; later, no reading."""
     loop = Loop()
     assert loop.steps.floor_seconds() is None
-    loop.step()
-    assert loop.steps.floor_seconds() == pytest.approx(0.002)
+    for wait in range(100, 0, -1):
+        loop.step(wait=wait)
+    for _ in range(2):
+        assert loop.steps.floor_seconds() == pytest.approx(0.003)
     loop.time.pass_(int(WINDOW_SECONDS * 1e9))
 
     assert loop.steps.floor_seconds() is None
 
 
-def test_last_step_time_is_absent_before_the_first_step() -> None:
-    """No step yet is no reading, not 1970."""
+def test_time_of_the_last_step_follows_the_wall_clock_as_it_is_set() -> None:
+    """When the node's clock is corrected, it stays as long ago as it was; before it, no reading."""
     loop = Loop()
     assert loop.steps.totals().last_step_timestamp_seconds is None
-    loop.step()
-
-    assert loop.steps.totals().last_step_timestamp_seconds == 1_000.0
-
-
-def test_time_of_the_last_step_follows_the_wall_clock_as_it_is_set() -> None:
-    """When the node's clock is corrected, the last step stays as long ago as it was."""
-    loop = Loop()
     loop.step()
     loop.time.pass_(2_000_000_000)
     loop.wall = 9_000.0
@@ -229,3 +183,60 @@ def test_folding_bit_by_bit_changes_nothing() -> None:
         pieces.steps.fold()
 
     assert pieces.steps.totals() == loop.steps.totals()
+
+
+compiled = pytest.mark.skipif(
+    new_ledger is PythonLedger, reason="the extension module is not built: there is no C compiler"
+)
+
+
+def boundaries() -> st.SearchStrategy[list[tuple[int, int]]]:
+    """Return stages with any marks, and the time before each."""
+    marks = [BEGIN, RELEASE, COMPLETE, USED | 1 << 11, UNCUT, 0, 0]
+    mark = st.builds(
+        lambda stage, some: stage | sum({*some}),
+        st.integers(0, len(STAGES) - 1),
+        st.lists(st.sampled_from(marks), max_size=3),
+    )
+    return st.lists(st.tuples(mark, st.integers(0, 10**12)), max_size=60)
+
+
+def accounts(ledger: Ledger) -> dict[str, Any]:
+    """Return all that a ledger says."""
+    return {
+        "since": ledger.since,
+        "nanoseconds": tuple(ledger.nanoseconds),
+        "committed": tuple(ledger.committed),
+        "steps": ledger.steps,
+        "squared": ledger.busy_seconds_squared,
+        "last": ledger.last_completed,
+    }
+
+
+@compiled
+@settings(deadline=None, max_examples=500)
+@given(marks=boundaries(), first=st.integers(0, 60))
+def test_ledgers_agree(marks: list[tuple[int, int]], first: int) -> None:
+    """On any boundaries, added in two parts, with each step and each mark in the same order."""
+    now, flat = 1_000, []
+    for mark, before in marks:
+        now += before
+        flat += [mark, now]
+    heard: dict[Any, list[object]] = {PythonLedger: [], new_ledger: []}
+    found = []
+    for new, calls in heard.items():
+        ledger = new(1_000, lambda *step, calls=calls: calls.append(step), calls.append)
+        ledger.add(flat[: 2 * first])
+        ledger.add(flat[2 * first :])
+        found.append(accounts(ledger))
+
+    assert found[0] == found[1]
+    assert heard[PythonLedger] == heard[new_ledger]
+
+
+@compiled
+def test_stage_that_does_not_exist_is_refused() -> None:
+    """It would be written behind the end of the ledger."""
+    ledger = new_ledger(0, lambda *_: None, lambda _: None)
+    with pytest.raises(IndexError, match="no such stage: 15"):
+        ledger.add([15, 1])

@@ -1,16 +1,13 @@
 """Tests of the timeline: whose events count, and what happens at once."""
 
-import threading
-from collections.abc import Callable
-
 import pytest
 
 from rank_probe.measure import events
-from rank_probe.measure.boundaries import BEGIN, COMPLETE, STAGE_BITS
+from rank_probe.measure.boundaries import BEGIN, COMPLETE
 from rank_probe.measure.tape import LONG
 from rank_probe.measure.timeline import Timeline
-from rank_probe.wire.stages import BACKWARD, DATA, EVAL, FORWARD, OPTIMIZER, OTHER, STAGES
-from tests.rank_probe.fake_time import FakeTime
+from rank_probe.wire.stages import DATA, EVAL, FORWARD, STAGES, SYNC
+from tests.rank_probe.fake_time import FakeTime, elsewhere
 
 MS = 1_000_000
 
@@ -42,35 +39,14 @@ class Job:
         return {name: ns / MS for name, ns in zip(STAGES, totals, strict=True) if ns}
 
 
-@pytest.mark.parametrize(
-    "report",
-    [
-        *(
-            lambda timeline, code=code: timeline.tape.note(code)
-            for code in (
-                events.ENTER | FORWARD,
-                events.LEAVE,
-                events.WAIT,
-                events.FETCH,
-                events.FORWARD_BEGINS,
-                events.BACKWARD_BEGINS,
-                events.OPTIMIZER_BEGINS,
-                events.OPTIMIZER_ENDED,
-                events.STEP,
-            )
-        ),
-        lambda timeline: timeline.finish(),
-    ],
-)
-def test_other_threads_are_not_timed(report: Callable[[Timeline], object]) -> None:
+def test_other_threads_are_not_timed() -> None:
     """A checkpointing thread's collectives leave the training thread's clock alone."""
     job = Job()
     job.step()
     job.note(events.ENTER | DATA)
     before = (job.timeline.state, job.timeline.steps.spent(), job.timeline.steps.totals().steps)
-    thread = threading.Thread(target=report, args=(job.timeline,))
-    thread.start()
-    thread.join()
+    codes = (events.ENTER | FORWARD, events.LEAVE, events.FETCH, events.OPTIMIZER_ENDED)
+    elsewhere(*(lambda code=code: job.note(code) for code in codes), job.timeline.finish)
     after = (job.timeline.state, job.timeline.steps.spent(), job.timeline.steps.totals().steps)
 
     assert after == before
@@ -81,31 +57,10 @@ def test_thread_that_trains_is_timed_from_its_beginning() -> None:
     job = Job()
     job.note(events.ENTER | EVAL)
     job.time.pass_(500 * MS)
-
-    def train() -> None:
-        assert job.timeline.follow_training()
-        job.step()
-        job.timeline.finish()
-
-    thread = threading.Thread(target=train)
-    thread.start()
-    thread.join()
+    elsewhere(job.timeline.follow_training, job.step, job.timeline.finish)
 
     assert job.timeline.state.frames == ()
     assert job.milliseconds() == {"data": 5, "backward": 10, "sync": 2}
-
-
-def test_disabled_timeline_times_nothing() -> None:
-    """A forked child inherits the hooks but is not the rank."""
-    job = Job()
-    job.timeline.disable()
-    job.note(events.ENTER | BACKWARD)
-    job.note(events.OPTIMIZER_BEGINS)
-    job.time.pass_(10 * MS)
-    job.note(events.OPTIMIZER_ENDED)
-
-    assert job.timeline.state.stage == OTHER
-    assert job.timeline.steps.spent()[OPTIMIZER] == 0
 
 
 def test_timing_goes_on_after_a_pause_as_if_it_had_just_begun() -> None:
@@ -147,42 +102,36 @@ def test_first_step_is_reported_when_it_ends_and_only_once() -> None:
     assert seen == [1]
 
 
+class Device:
+    def __init__(self) -> None:
+        self.marks: list[int] = []
+
+    def boundary(self, mark: int) -> None:
+        self.marks.append(mark)
+
+
 def test_device_hears_each_boundary_when_it_happens() -> None:
     """Its counting begins where the second step does."""
-
-    class Device:
-        def __init__(self) -> None:
-            self.marks: list[int] = []
-
-        def boundary(self, mark: int) -> None:
-            self.marks.append(mark)
-
     job, device = Job(), Device()
     job.timeline.after_first_step = lambda: job.timeline.also_tell(device)
     job.step()
     job.note(events.FETCH)
     assert device.marks == [DATA | BEGIN]
-    job.note(events.FETCHED)
-    assert device.marks[1:] == [FORWARD]
-    job.note(events.WAIT)
-    job.note(events.WAIT)  # Within a wait: no boundary.
-    assert [mark & STAGE_BITS for mark in device.marks[2:]] == [STAGES.index("sync")]
-    job.note(events.RELEASED)
-    job.note(events.WAITED)
+    for code in (events.FETCHED, events.WAIT, events.WAIT):  # Within a wait: no boundary.
+        job.note(code)
+    assert device.marks[1:] == [FORWARD, SYNC]
+    for code in (events.RELEASED, events.WAITED):
+        job.note(code)
     job.step()
-
-    assert sum(bool(mark & COMPLETE) for mark in device.marks) == 0
+    assert not any(mark & COMPLETE for mark in device.marks)
     job.note(events.FETCH)
+
     assert device.marks[-1] == DATA | COMPLETE
 
 
-def test_device_that_fails_never_reaches_the_loop() -> None:
+def test_device_that_fails_never_reaches_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its failure is the probe's."""
-
-    class Device:
-        def boundary(self, mark: int) -> None:
-            raise RuntimeError("ours")
-
+    monkeypatch.setattr(Device, "boundary", lambda *_: 1 / 0)
     job = Job()
     job.timeline.after_first_step = lambda: job.timeline.also_tell(Device())
     for _ in range(3):

@@ -13,6 +13,7 @@ from rank_probe.guest.guard import failures
 from rank_probe.measure import masks
 from rank_probe.measure.boundaries import BATCHES_SHIFT, OTHER_BATCH, UNUSED, USED
 from rank_probe.measure.work_units import WorkUnits
+from tests.rank_probe.fake_time import elsewhere
 
 ROWS = torch.ones(4, 3)
 WORDS = torch.ones(4, 5, dtype=torch.int64)
@@ -62,73 +63,19 @@ def test_batches_are_understood(batch: Any, expected: tuple[int | None, ...]) ->
     assert failures.count == errors
 
 
-def test_counts_add_up() -> None:
-    """Batches and what the caller adds go into the same counters."""
-    work = WorkUnits()
-    for _ in range(3):
-        use(work, {"input_ids": WORDS, "attention_mask": MASK})
-    work.add(samples=1, tokens=10, padding_tokens=2)
-
-    assert work.totals() == (13, 70, 20)
-
-
-def test_nothing_added_is_no_reading() -> None:
-    """A counter that nobody fed stays None, also when another was."""
-    work = WorkUnits()
-    work.add(samples=3)
-
-    assert work.totals() == (3, None, None)
-
-
-def test_a_callable_says_what_a_batch_holds() -> None:
-    """*measure* takes the place of looking at the batch."""
-    work = WorkUnits(lambda batch: (len(batch), None, batch.count("-")))
-    use(work, "ab--")
-
-    assert work.totals() == (4, None, 2)
-
-
-def test_a_callable_that_raises_does_not_reach_training() -> None:
-    """The failure is counted instead."""
-    errors = failures.count
-    use(WorkUnits(lambda batch: batch.nonsense), ROWS)
-
-    assert failures.count == errors + 1
-
-
-def test_masks_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("limit", "kept"), [("MASKS_KEPT", 3), ("ELEMENTS_KEPT", 3 * MASK.numel())]
+)
+def test_masks_do_not_pile_up(monkeypatch: pytest.MonkeyPatch, limit: str, kept: int) -> None:
     """Without a pusher the training thread counts the zeros itself, before memory matters."""
-    monkeypatch.setattr(masks, "MASKS_KEPT", 3)
-    work = WorkUnits()
-    for _ in range(10):
-        work.measure({"input_ids": WORDS, "attention_mask": MASK})
-        assert len(work._masks._waiting) <= 3
-    work.settle(USED | 10 << BATCHES_SHIFT)
-
-    assert work.totals() == (40, 200, 60)
-
-
-def test_masks_of_different_shapes_are_counted_together() -> None:
-    """Dynamic padding makes batches of different lengths."""
-    work = WorkUnits()
-    use(
-        work,
-        *(
-            {"input_ids": WORDS[:rows], "attention_mask": MASK[:rows]}
-            for rows in (1, 2, 3, 4, 1, 2, 3, 4)
-        ),
-    )
-
-    assert work.totals() == (20, 100, 2 * (0 + 2 + 6 + 6))
-
-
-def test_large_masks_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is their size that matters."""
-    monkeypatch.setattr(masks, "ELEMENTS_KEPT", 3 * MASK.numel())
+    monkeypatch.setattr(masks, limit, kept)
     work = WorkUnits()
     for waiting in (1, 2, 3, 0, 1, 2, 3, 0, 1):  # Those that were counted make room.
         work.measure({"input_ids": WORDS, "attention_mask": MASK})
         assert len(work._masks._waiting) == waiting
+    work.settle(USED | 9 << BATCHES_SHIFT)
+
+    assert work.totals() == (36, 180, 54)
 
 
 def test_batches_that_nobody_trained_with_do_not_count() -> None:
@@ -145,23 +92,36 @@ def test_batches_that_nobody_trained_with_do_not_count() -> None:
     assert not work._measured
 
 
-def test_large_masks_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No part is large enough for torch to spread it over threads, and none is lost."""
-    monkeypatch.setattr(masks, "ELEMENTS_AT_ONCE", 7)
+def test_caller_may_add_from_any_thread() -> None:
+    """Into the same counters as batches; one that nobody fed stays None."""
     work = WorkUnits()
+    elsewhere(lambda: work.add(samples=3))
+    assert work.totals() == (3, None, None)
     use(work, {"input_ids": WORDS, "attention_mask": MASK})
+    work.add(samples=1, tokens=10, padding_tokens=2)
 
-    assert work.totals() == (4, 20, 6)
+    assert work.totals() == (3 + 4 + 1, 20 + 10, 6 + 2)
 
 
-def test_other_threads_may_add() -> None:
-    """A thread that prepares batches knows what they hold."""
-    work = WorkUnits()
-    thread = threading.Thread(target=work.add, kwargs={"samples": 1})
-    thread.start()
-    thread.join()
+def test_a_callable_says_what_a_batch_holds() -> None:
+    """*measure* takes the place of looking at the batch; one that raises is counted only."""
+    errors = failures.count
+    work = WorkUnits(lambda batch: (len(batch), None, batch.count("-")))
+    use(work, "ab--", ROWS)
 
-    assert work.totals() == (1, None, None)
+    assert work.totals() == (4, None, 2)
+    assert failures.count == errors + 1
+
+
+def test_masks_are_counted_many_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever their shapes; in parts so small that torch spreads none over threads."""
+    for at_once in (masks.ELEMENTS_AT_ONCE, 7):
+        monkeypatch.setattr(masks, "ELEMENTS_AT_ONCE", at_once)
+        work = WorkUnits()
+        rows = (1, 2, 3, 4, 1, 2, 3, 4)
+        use(work, *({"input_ids": WORDS[:n], "attention_mask": MASK[:n]} for n in rows))
+
+        assert work.totals() == (20, 100, 2 * (0 + 2 + 6 + 6))
 
 
 def test_reading_while_counting_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,9 @@
 """Tests of who a process is, by what its launcher set."""
 
 import os
+from dataclasses import astuple
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,47 +31,36 @@ TORCHRUN = {
 }
 
 
-def test_nothing_set_is_no_identity() -> None:
-    """Without a launcher nobody knows the rank."""
-    assert from_environment({}) is None
+SLURM = {
+    "SLURM_JOB_ID": "4711",
+    "SLURM_PROCID": "9",
+    "SLURM_NTASKS": "16",
+    "SLURM_LOCALID": "1",
+    "SLURM_NODEID": "1",
+    "SLURM_STEP_ID": "0",
+    "SLURM_RESTART_COUNT": "1",
+}
 
 
-def test_torchrun_names_everything() -> None:
-    """Rank, node, job and attempt come from torchrun's variables."""
-    me = from_environment(TORCHRUN)
-
-    assert me is not None
-    assert (me.job_id, me.rank, me.world_size) == ("llama", 5, 8)
-    assert (me.local_rank, me.node_rank, me.attempt) == ("1", "1", 2)
-    assert me.peer_group == "all"
-
-
-def test_slurm_names_everything() -> None:
-    """srun's variables serve where torchrun's are missing."""
-    me = from_environment(
-        {
-            "SLURM_JOB_ID": "4711",
-            "SLURM_PROCID": "9",
-            "SLURM_NTASKS": "16",
-            "SLURM_LOCALID": "1",
-            "SLURM_NODEID": "1",
-            "SLURM_STEP_ID": "0",
-            "SLURM_RESTART_COUNT": "1",
-        }
-    )
-
-    assert me is not None
-    assert (me.job_id, me.rank, me.world_size) == ("4711", 9, 16)
-    assert (me.local_rank, me.node_rank, me.attempt) == ("1", "1", 1)
-
-
-def test_torchrun_inside_slurm_ranks_by_torchrun() -> None:
-    """One srun task per node runs torchrun: its ranks count, the job is SLURM's."""
-    slurm = {"SLURM_JOB_ID": "4711", "SLURM_PROCID": "1", "SLURM_NTASKS": "2"}
-    me = from_environment(TORCHRUN | slurm)
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        (TORCHRUN, ("llama", "all", 5, 8, "1", "1", 2)),
+        (SLURM, ("4711", "all", 9, 16, "1", "1", 1)),
+        # One task a node runs torchrun: its ranks count, the job is SLURM's. torchrun counts
+        # attempts from 0 again when SLURM starts it anew, so both counts matter.
+        (TORCHRUN | SLURM, ("4711", "all", 5, 8, "1", "1", 3)),
+        (TORCHRUN | {"RANKSKEW_PEER_GROUP": "pp1"}, ("llama", "pp1", 5, 8, "1", "1", 2)),
+        # A script that starts ranks within a task of SLURM sets their number, not who they are.
+        (SLURM | {"WORLD_SIZE": "2", "LOCAL_RANK": "0"}, ("4711", "all", 9, 16, "0", "1", 1)),
+    ],
+)
+def test_launcher_names_everything(environment: dict[str, str], expected: tuple[Any, ...]) -> None:
+    """Job, peer group, rank, world size, local rank, node and attempt come from its variables."""
+    me = from_environment(environment)
 
     assert me is not None
-    assert (me.job_id, me.rank, me.world_size) == ("4711", 5, 8)
+    assert astuple(me) == expected
 
 
 def test_script_of_a_slurm_job_is_none_of_its_tasks() -> None:
@@ -81,14 +72,6 @@ def test_script_of_a_slurm_job_is_none_of_its_tasks() -> None:
     assert not is_certain(script)
     assert is_certain(task)
     assert from_environment(script | {"SLURM_NTASKS": "1", "SLURM_NNODES": "1"}) is not None
-
-
-def test_requeued_job_under_torchrun_is_another_attempt() -> None:
-    """torchrun counts from 0 again when Slurm starts it anew, so both counts matter."""
-    me = from_environment(TORCHRUN | {"SLURM_JOB_ID": "4711", "SLURM_RESTART_COUNT": "1"})
-
-    assert me is not None
-    assert me.attempt == 3
 
 
 @pytest.mark.parametrize(
@@ -157,18 +140,11 @@ def test_namespace_is_read_where_the_pod_does_not_pass_it_on(tmp_path: Path) -> 
     assert job_id(with_namespace({"TORCHELASTIC_RUN_ID": "run"}, tmp_path)) == "run"
 
 
-@pytest.mark.parametrize("rank", ["", "x", "-1", "8"])
+@pytest.mark.parametrize("rank", ["", "x", "-1", "8", "9" * 5000])
 def test_impossible_rank_is_no_identity(rank: str) -> None:
-    """A rank that is no number or outside the world is not believed."""
+    """A rank that is no number or outside the world is not believed; none is the default."""
     assert from_environment(TORCHRUN | {"RANK": rank}) is None
-
-
-def test_peer_group_comes_from_the_environment() -> None:
-    """Ranks of unequal work are told apart by RANKSKEW_PEER_GROUP."""
-    me = from_environment(TORCHRUN | {"RANKSKEW_PEER_GROUP": "pp1"})
-
-    assert me is not None
-    assert me.peer_group == "pp1"
+    assert from_environment({}) is None
 
 
 @pytest.mark.parametrize(
@@ -186,11 +162,6 @@ def test_peers_share_pipeline_stage_and_gpu_model(
 ) -> None:
     """Only what makes work unequal divides ranks; where nothing is known all are peers."""
     assert peer_group(coordinates, gpu_model) == expected
-
-
-def test_number_of_thousands_of_digits_is_none() -> None:
-    """A variable that no launcher would set raises nothing, in training or elsewhere."""
-    assert from_environment(TORCHRUN | {"RANK": "9" * 5000}) is None
 
 
 class Recorded(dict[str, str]):
@@ -216,12 +187,3 @@ def test_list_of_variables_is_complete() -> None:
 
     assert {"RANK", "HOSTNAME", "RANKSKEW_PEER_GROUP", "PMI_RANK"} <= VARIABLES
     assert environment.asked <= VARIABLES
-
-
-def test_rank_and_size_are_of_one_launcher() -> None:
-    """A script that starts ranks within a SLURM task sets their number, not who they are."""
-    slurm = {"SLURM_PROCID": "0", "SLURM_NTASKS": "1", "SLURM_JOB_ID": "7"}
-    me = from_environment(slurm | {"WORLD_SIZE": "2", "LOCAL_RANK": "1"})
-
-    assert me is not None
-    assert (me.rank, me.world_size) == (0, 1)

@@ -16,8 +16,7 @@ from tests.rank_probe.torch_hooks.test_compile_time import dynamo
 class Clock:
     """Seconds that only pass when told to."""
 
-    def __init__(self) -> None:
-        self.now = 1_000.0
+    now = 1_000.0
 
     def __call__(self) -> float:
         return self.now
@@ -56,12 +55,16 @@ def test_each_event_has_its_duration(clock: Clock, monkeypatch: pytest.MonkeyPat
 
 
 def test_what_is_not_over_is_absent(clock: Clock) -> None:
-    """A rank that is stuck in the rendezvous has no duration for it, nor for what follows."""
+    """A rank that is stuck in the rendezvous has no duration for it; a failed one is forgotten."""
     life = Lifecycle(clock, age=lambda: 3.0)
     life.rendezvous_begins()
     clock.pass_(60)
-
     assert life.seconds() == {"init": 3.0}
+
+    life.rendezvous_begins()
+    clock.pass_(2)
+    life.rendezvous_ended()
+    assert life.seconds() == {"init": 63.0, "rendezvous": 2.0}
 
 
 def test_without_a_rendezvous_the_first_step_counts_from_the_probe(clock: Clock) -> None:
@@ -87,31 +90,10 @@ def test_only_the_first_time_counts(clock: Clock) -> None:
     assert life.seconds() == {"init": 0.0, "rendezvous": 1.0, "first_step": 0.0, "end": 0.0}
 
 
-def test_a_failed_rendezvous_is_forgotten(clock: Clock) -> None:
-    """The attempt that succeeds is the one that is measured."""
-    life = Lifecycle(clock, age=lambda: 0.0)
-    life.rendezvous_begins()
-    clock.pass_(30)
-    life.rendezvous_begins()
-    clock.pass_(2)
-    life.rendezvous_ended()
-
-    assert life.seconds() == {"init": 30.0, "rendezvous": 2.0}
-
-
 def test_process_start_is_read_from_linux() -> None:
     """A process that has just started is younger than this one, and than a minute."""
-    child = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "from rank_probe.process.lifecycle import process_age_seconds as age; print(age())",
-        ],
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).parents[3],
-    )
+    code = "from rank_probe.process.lifecycle import process_age_seconds as age; print(age())"
+    child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     mine = process_age_seconds()
 
     assert mine is not None

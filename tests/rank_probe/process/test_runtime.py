@@ -45,7 +45,7 @@ def test_without_torch_only_python_is_told(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_versions_of_a_gpu_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch, CUDA, NCCL and the backend are told as they print themselves."""
+    """As they print themselves; the GPU's UUID has NVML's prefix, so that it joins its series."""
     torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
     monkeypatch.setitem(sys.modules, "torch", torch)
     info = runtime.runtime_info()
@@ -53,6 +53,8 @@ def test_versions_of_a_gpu_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (info["torch"], info["cuda"]) == ("2.13.0", "13.0")
     assert (info["nccl"], info["backend"]) == ("2.28.3", "nccl")
     assert info["device_count"] == "2"
+    assert runtime.gpu_uuid() == "GPU-0000-1"
+    assert process_group.rank_and_world_size() == (5, 8)
 
 
 @pytest.mark.parametrize(
@@ -90,25 +92,15 @@ def test_environments_that_differ_have_other_hashes() -> None:
 
 def test_what_differs_by_rank_on_purpose_is_not_compared() -> None:
     """Ranks that each see their own GPU and write their own files have one hash."""
-    ranks = [
-        {
-            "NCCL_ALGO": "Ring",
-            "CUDA_VISIBLE_DEVICES": rank,
-            "NCCL_DEBUG_FILE": f"/tmp/{rank}",
-            "RANK": rank,
-        }
+    hashes = {
+        runtime.environment_hash(
+            {"NCCL_ALGO": "Ring", "RANK": rank, "CUDA_VISIBLE_DEVICES": rank}
+            | {"NCCL_DEBUG_FILE": f"/tmp/{rank}"}
+        )
         for rank in "01"
-    ]
+    }
 
-    assert len({runtime.environment_hash(rank) for rank in ranks}) == 1
-
-
-def test_gpu_is_named_as_nvml_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The current device's UUID has NVML's prefix, so that it joins the GPU series."""
-    torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
-    monkeypatch.setitem(sys.modules, "torch", torch)
-
-    assert runtime.gpu_uuid() == "GPU-0000-1"
+    assert len(hashes) == 1
 
 
 def test_cuda_is_not_initialised_to_ask(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,14 +111,6 @@ def test_cuda_is_not_initialised_to_ask(monkeypatch: pytest.MonkeyPatch) -> None
     assert runtime.gpu_uuid() == ""
     assert "device_count" not in runtime.runtime_info()
     assert process_group.rank_and_world_size() is None
-
-
-def test_process_group_knows_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once it is initialised, torch.distributed says rank and world size."""
-    torch = fake_torch(cuda_initialized=True, distributed_initialized=True)
-    monkeypatch.setitem(sys.modules, "torch", torch)
-
-    assert process_group.rank_and_world_size() == (5, 8)
 
 
 def test_torch_that_is_still_being_imported_is_not_there_yet(

@@ -21,6 +21,7 @@ from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import checkpoints
 from rank_probe.wire.stages import CHECKPOINT, DATA, OTHER, SYNC
+from tests.rank_probe.fake_time import elsewhere
 from tests.rank_probe.torch_hooks.recorded import marks, recorded
 
 TORCH_SAVE = torch.save
@@ -38,24 +39,23 @@ def timeline() -> Iterator[Timeline]:
     patches.undo()
 
 
-@pytest.fixture
-def group() -> Iterator[None]:
-    """A process group of one, which an asynchronous save asks for."""
-    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+def is_over(timeline: Timeline) -> bool:
+    """Whether nothing is left of a checkpoint."""
+    return timeline.state.stage == OTHER and not timeline.state.frames
 
 
 class Noting:
-    """State that notes the stage, and the thread, that it is written in."""
+    """State that notes the stage that it is written in, and whether on the main thread."""
 
     def __init__(self, timeline: Timeline) -> None:
         self.timeline = timeline
         self.seen: list[tuple[int, bool]] = []
 
-    def note(self) -> None:
+    def note(self, *_: object) -> None:
         mine = threading.current_thread() is threading.main_thread()
         self.seen.append((self.timeline.state.stage, mine))
+
+    load_state_dict = note
 
     def __reduce__(self) -> Any:
         self.note()
@@ -65,25 +65,19 @@ class Noting:
         self.note()
         return {"weight": torch.ones(2)}
 
-    def load_state_dict(self, _state: dict[str, Any]) -> None:
-        self.note()
-
 
 @pytest.mark.parametrize("name", ["torch.save", "torch.serialization.save", "imported before"])
 @pytest.mark.parametrize("zip_file", [True, False])
 def test_torch_save_is_checkpoint(timeline: Timeline, name: str, zip_file: bool) -> None:
     """By whichever name and in whichever format; afterwards the loop goes on as before."""
-    save_it = {
-        "torch.save": torch.save,
-        "torch.serialization.save": torch.serialization.save,
-        "imported before": TORCH_SAVE,
-    }[name]
+    names = {"torch.save": torch.save, "imported before": TORCH_SAVE}
     state = Noting(timeline)
-    save_it(state, io.BytesIO(), _use_new_zipfile_serialization=zip_file)
+    names.get(name, torch.serialization.save)(
+        state, io.BytesIO(), _use_new_zipfile_serialization=zip_file
+    )
 
     assert state.seen == [(CHECKPOINT, True)]
-    assert timeline.state.stage == OTHER
-    assert len(timeline.state.frames) == 0
+    assert is_over(timeline)
     assert marks(timeline) == [CHECKPOINT, OTHER]
 
 
@@ -109,17 +103,14 @@ def test_distributed_checkpoint_is_checkpoint(
     write({"model": state}, checkpoint_id=tmp_path)
     read({"model": state}, checkpoint_id=tmp_path)
 
-    first, *_ = state.seen
-    assert first == (CHECKPOINT, True)
+    assert state.seen[0] == (CHECKPOINT, True)
     assert CHECKPOINT in marks(timeline)[-4:]
-    assert timeline.state.stage == OTHER
-    assert len(timeline.state.frames) == 0
+    assert is_over(timeline)
 
 
-@pytest.mark.parametrize("by_name", [True, False])
 @pytest.mark.filterwarnings("ignore")  # torch warns that there is no process group
 def test_only_what_blocks_of_an_async_save_is_checkpoint(
-    timeline: Timeline, group: None, tmp_path: Path, by_name: bool, monkeypatch: pytest.MonkeyPatch
+    timeline: Timeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While another thread writes, the training thread is back in its own stage."""
     may_write, wrote_in = threading.Event(), []
@@ -132,19 +123,21 @@ def test_only_what_blocks_of_an_async_save_is_checkpoint(
         return original(*args, **kwargs)
 
     monkeypatch.setattr(saver, "_save_state_dict", late)
-    state = Noting(timeline)
-    write = async_save if by_name else dcp.async_save
+    dist.init_process_group("gloo", store=HashStore(), rank=0, world_size=1)  # It asks for one.
     try:
-        done = write({"model": state}, checkpoint_id=tmp_path)
-    finally:
-        may_write.set()
-    assert isinstance(done, Future)
-    before = marks(timeline)
-    done.result(30)
+        for write in (async_save, dcp.async_save):
+            state = Noting(timeline)
+            may_write.clear()
+            done: Future[Any] = write({"model": state}, checkpoint_id=tmp_path)
+            before = list(marks(timeline))
+            may_write.set()
+            done.result(30)
 
-    assert state.seen == [(CHECKPOINT, True)]
-    assert wrote_in == [OTHER]
-    assert marks(timeline) == before
+            assert state.seen == [(CHECKPOINT, True)]
+            assert marks(timeline) == before
+    finally:
+        dist.destroy_process_group()
+    assert wrote_in == [OTHER, OTHER]
 
 
 def test_waits_within_a_checkpoint_stay_sync(timeline: Timeline) -> None:
@@ -167,15 +160,12 @@ def test_user_errors_pass(timeline: Timeline) -> None:
     with pytest.raises(AttributeError, match="local"):
         torch.save(lambda: None, io.BytesIO())
 
-    assert timeline.state.stage == OTHER
-    assert len(timeline.state.frames) == 0
+    assert is_over(timeline)
 
 
 def test_other_threads_are_not_timed(timeline: Timeline) -> None:
     """A thread that saves in the background leaves no boundary."""
-    thread = threading.Thread(target=lambda: torch.save(1, io.BytesIO()))
-    thread.start()
-    thread.join()
+    elsewhere(lambda: torch.save(1, io.BytesIO()))
 
     assert marks(timeline) == []
 
@@ -186,33 +176,26 @@ def test_functions_still_pickle_by_name(timeline: Timeline) -> None:
         assert pickle.loads(pickle.dumps(function)) is function
 
 
-@pytest.mark.filterwarnings("ignore")  # importing it again warns of what it registers twice
-def test_modules_that_are_imported_later_are_patched_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is imported for the probe's sake, and afterwards no name is left replaced."""
-    importlib.import_module("safetensors.torch")
-    monkeypatch.delitem(sys.modules, "safetensors.torch")
-    patches = checkpoints.attach(recorded(automatic=True))
-    assert "safetensors.torch" not in sys.modules
-    module = importlib.import_module("safetensors.torch")
-    during = module.save_file
-    patches.undo()
-
-    assert hasattr(during, "__wrapped__")
-    assert module.save_file is during.__wrapped__
-
-
 def test_package_imported_after_the_probe_is_restored_too() -> None:
-    """It takes over the replacements when it is imported, and gives them back."""
-    code = (
-        "from rank_probe.torch_hooks import checkpoints\n"
-        "from rank_probe.measure.timeline import Timeline\n"
-        "patches = checkpoints.attach(Timeline(automatic=True))\n"
-        "import torch.distributed.checkpoint as dcp\n"
-        "saver = dcp.state_dict_saver\n"
-        "assert dcp.save is saver.save and saver.save.__code__.co_name == 'checkpoint'\n"
-        "patches.undo()\n"
-        "assert dcp.save is saver.save and saver.save.__code__.co_name != 'checkpoint'\n"
-    )
+    """Nothing is imported for its sake; a package takes over the replacements, and gives them back.
+
+    It copies what its modules hold when it is imported.
+    """
+    code = """
+import sys
+from rank_probe.torch_hooks import checkpoints
+from rank_probe.measure.timeline import Timeline
+patches = checkpoints.attach(Timeline(automatic=True))
+assert "safetensors" not in sys.modules
+import safetensors.torch as safe
+import torch.distributed.checkpoint as dcp
+saver = dcp.state_dict_saver
+for is_timed in (True, False):
+    assert dcp.save is saver.save
+    for function in (saver.save, safe.save_file):
+        assert (function.__code__.co_name == "checkpoint") is is_timed
+    patches.undo()
+"""
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

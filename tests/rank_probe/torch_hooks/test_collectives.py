@@ -1,6 +1,5 @@
 """Tests of the waits' patches in one process: what is a release, and that they leave no trace."""
 
-import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any
@@ -16,6 +15,7 @@ from rank_probe.measure.boundaries import RELEASE
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import collectives
 from rank_probe.wire.stages import FORWARD, OTHER, SYNC
+from tests.rank_probe.fake_time import elsewhere
 from tests.rank_probe.torch_hooks.recorded import marks, recorded
 
 C10D: Any = dist
@@ -32,27 +32,31 @@ def timeline() -> Iterator[Timeline]:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("name", ["all_reduce", "all_gather", "barrier", "monitored_barrier"])
-def test_collective_that_lets_all_go_is_a_release(name: str, timeline: Timeline) -> None:
-    """Its end may be where a step begins."""
-    x = torch.ones(2)
-    given: dict[str, list[Any]] = {"all_reduce": [x], "all_gather": [[x.clone()], x]}
-    arguments = given.get(name, [])
+X = torch.ones(2)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "is_release"),
+    [
+        ("all_reduce", [X], True),
+        ("all_gather", [[X.clone()], X], True),
+        ("barrier", [], True),
+        ("monitored_barrier", [], True),
+        ("broadcast", [X, 0], False),
+        ("reduce", [X, 0], False),
+        ("scatter", [X, [X.clone()]], False),
+        ("gather", [X, [X.clone()]], False),
+    ],
+)
+def test_collective_that_lets_all_go_is_a_release(
+    name: str, arguments: list[Any], is_release: bool, timeline: Timeline
+) -> None:
+    """Its end may be where a step begins; but not a root's that does not wait for the others."""
     getattr(dist, name)(*arguments)
 
     assert SYNC in marks(timeline)
-    assert marks(timeline)[-1] == OTHER | RELEASE
-
-
-@pytest.mark.parametrize("name", ["broadcast", "reduce", "scatter", "gather"])
-def test_collective_that_somebody_leaves_early_is_no_release(name: str, timeline: Timeline) -> None:
-    """A root that does not wait for the others is not let go together with them."""
-    x = torch.ones(2)
-    arguments: list[Any] = [x, [x.clone()]] if name in ("scatter", "gather") else [x, 0]
-    getattr(dist, name)(*arguments)
-
-    assert SYNC in marks(timeline)
-    assert not any(mark & RELEASE for mark in marks(timeline))
+    assert any(mark & RELEASE for mark in marks(timeline)) is is_release
+    assert marks(timeline)[-1] == (OTHER | RELEASE if is_release else OTHER)
 
 
 def test_store_is_no_release(timeline: Timeline) -> None:
@@ -100,9 +104,7 @@ def test_error_in_a_collective_passes_and_the_wait_ends(timeline: Timeline) -> N
 
 def test_wait_of_another_thread_is_not_the_trainings(timeline: Timeline) -> None:
     """A checkpoint's thread waits without the training doing so."""
-    thread = threading.Thread(target=dist.barrier)
-    thread.start()
-    thread.join()
+    elsewhere(dist.barrier)
 
     assert marks(timeline) == []
 

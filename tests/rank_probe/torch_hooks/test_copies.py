@@ -1,7 +1,6 @@
 """Tests of the h2d stage, with the device `meta` as the accelerator."""
 
 import importlib
-import threading
 from typing import Any
 
 import pytest
@@ -10,6 +9,7 @@ import torch
 from rank_probe.measure import events
 from rank_probe.torch_hooks import copies
 from rank_probe.wire.stages import H2D, OTHER, SYNC
+from tests.rank_probe.fake_time import elsewhere
 from tests.rank_probe.torch_hooks.recorded import marks, recorded
 
 META = torch.device("meta")
@@ -62,9 +62,7 @@ def test_waits_and_other_threads_are_not_h2d() -> None:
     timeline.tape.note(events.WAIT)
     accelerate.send_to_device([ROWS], META)
     timeline.tape.note(events.WAITED)
-    thread = threading.Thread(target=lambda: accelerate.send_to_device([ROWS], META))
-    thread.start()
-    thread.join()
+    elsewhere(lambda: accelerate.send_to_device([ROWS], META))
     patches.undo()
 
     assert marks(timeline) == [SYNC, OTHER]

@@ -1,7 +1,7 @@
 """Tests of the patches on torch in one process: what they time, and that they leave no trace."""
 
-import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -12,50 +12,47 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from rank_probe.guest.patches import Patches
 from rank_probe.measure import events
 from rank_probe.measure.timeline import Timeline
 from rank_probe.torch_hooks import backward as torch_backward
 from rank_probe.torch_hooks import collectives, process_group, training_loop
 from rank_probe.wire.stages import BACKWARD, DATA, EVAL, FORWARD, OPTIMIZER, OTHER, STAGES, SYNC
+from tests.rank_probe.fake_time import elsewhere
 
 pytestmark = pytest.mark.usefixtures("peers")
 
 
-def attach_all(timeline: Timeline) -> list[Patches]:
-    """Put every patch into torch."""
+@contextmanager
+def attached(automatic: Timeline) -> Iterator[Timeline]:
+    """Have every patch in torch while the block runs."""
     modules = (torch_backward, collectives, training_loop)
-    return [module.attach(timeline) for module in modules]
-
-
-def undo_all(patches: list[Patches]) -> None:
-    """Take them out again, last first."""
-    while patches:
-        patches.pop().undo()
+    patches = [module.attach(automatic) for module in modules]
+    try:
+        yield automatic
+    finally:
+        while patches:
+            patches.pop().undo()
 
 
 @pytest.fixture
 def timeline() -> Iterator[Timeline]:
-    """An automatic timeline with all patches in place, taken out again afterwards."""
-    timeline = Timeline(automatic=True)
-    patches = attach_all(timeline)
-    yield timeline
-    undo_all(patches)
+    with attached(Timeline(automatic=True)) as timeline:
+        yield timeline
 
 
 class Spy(torch.autograd.Function):
-    """Note which stage the clock is in while forward and backward run."""
+    """Call something while forward and backward run."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, timeline: Timeline, seen: list[int]) -> Tensor:
-        ctx.timeline, ctx.seen = timeline, seen
-        seen.append(timeline.state.stage)
+    def forward(ctx: Any, x: Tensor, call: Callable[[], object]) -> Tensor:
+        ctx.call = call
+        call()
         return x.clone()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        ctx.seen.append(ctx.timeline.state.stage)
-        return gradients[0], None, None
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        ctx.call()
+        return gradients[0], None
 
 
 def loader(batches: int = 3, **options: Any) -> DataLoader[Any]:
@@ -63,27 +60,33 @@ def loader(batches: int = 3, **options: Any) -> DataLoader[Any]:
     return DataLoader(TensorDataset(torch.ones(4 * batches, 2)), batch_size=4, **options)
 
 
-def train(timeline: Timeline, seen: list[int], **options: Any) -> None:
-    """Run three steps of an ordinary loop, noting the stages on the way."""
+def train(timeline: Timeline, **options: Any) -> list[int]:
+    """Run three steps of an ordinary loop; return the stages on the way."""
+    seen: list[int] = []
+
+    def look() -> None:
+        seen.append(timeline.state.stage)
+
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for (rows,) in loader(**options):
-        seen.append(timeline.state.stage)
-        loss = Spy.apply(model(rows), timeline, seen).sum()  # type: ignore[no-untyped-call]
+        look()
+        loss = Spy.apply(model(rows), look).sum()  # type: ignore[no-untyped-call]
         loss.backward()
-        seen.append(timeline.state.stage)
+        look()
         optimizer.step()
         optimizer.zero_grad()
-        seen.append(timeline.state.stage)
+        look()
+    return seen
+
+
+STAGES_OF_LOOP = [FORWARD, FORWARD, BACKWARD, OTHER, OTHER] * 3
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_ordinary_loop_passes_through_its_stages(timeline: Timeline, workers: int) -> None:
     """Each part of an unchanged loop runs in the stage named after it, with loader workers too."""
-    seen: list[int] = []
-    train(timeline, seen, num_workers=workers)
-
-    assert seen == [FORWARD, FORWARD, BACKWARD, OTHER, OTHER] * 3
+    assert train(timeline, num_workers=workers) == STAGES_OF_LOOP
     totals = timeline.steps.totals()
     assert totals.steps == 3
     occurred = {STAGES[i] for i, ns in enumerate(totals.nanoseconds) if ns}
@@ -95,16 +98,14 @@ def test_loader_read_without_gradients_is_an_evaluation(
     timeline: Timeline, gradients_off: Any
 ) -> None:
     """Validation between two epochs is `eval`, fetches included, and training after it is not."""
-    seen: list[int] = []
-    train(timeline, seen)
+    train(timeline)
     data = timeline.steps.spent()[DATA]
     with gradients_off():
         for _ in loader():
             assert timeline.state.stage == EVAL
     assert timeline.steps.spent()[DATA] == data
-    train(timeline, seen)
 
-    assert seen == [FORWARD, FORWARD, BACKWARD, OTHER, OTHER] * 6
+    assert train(timeline) == STAGES_OF_LOOP
     assert timeline.steps.totals().steps == 6
 
 
@@ -132,18 +133,11 @@ def test_teacher_without_gradients_is_part_of_training(timeline: Timeline) -> No
         model(rows).sum().backward()
 
 
-def test_starting_a_loader_is_no_batch_yet(timeline: Timeline) -> None:
-    """Between iter() and the first batch the loop does something else."""
+def test_loop_is_in_forward_from_its_first_batch_to_its_last(timeline: Timeline) -> None:
+    """Starting a loader is no batch yet, and an exhausted one leaves no forward behind."""
     batches = iter(loader())
     assert timeline.state.stage == OTHER
-    next(batches)
-
-    assert timeline.state.stage == FORWARD
-
-
-def test_after_the_last_batch_comes_other(timeline: Timeline) -> None:
-    """An exhausted loader does not leave the clock in forward."""
-    for _ in loader():
+    for _ in batches:
         assert timeline.state.stage == FORWARD
 
     assert timeline.state.stage == OTHER
@@ -156,43 +150,49 @@ def test_optimizer_runs_in_its_own_stage(timeline: Timeline) -> None:
     class Noting(torch.optim.SGD):
         def step(self, closure: Any = None) -> Any:
             seen.append(timeline.state.stage)
-            return super().step(closure)
 
-    Noting([torch.zeros(1, requires_grad=True)], lr=0.1).step()
+    optimizer = Noting([torch.zeros(1, requires_grad=True)], lr=0.1)
+    optimizer.step()
+    optimizer.step(None)
 
-    assert seen == [OPTIMIZER]
+    assert seen == [OPTIMIZER] * 2
     assert timeline.state.stage == OTHER
+
+
+def theirs() -> None:
+    raise ArithmeticError("theirs")
+
+
+def losses() -> Iterator[Tensor]:
+    theirs()
+    yield torch.ones(1)
 
 
 def test_backward_that_raises_leaves_the_clock_right(timeline: Timeline) -> None:
-    """The user's exception passes through backward, and what follows is not backward."""
+    """The user's exception, of a node or a generator, passes, and what follows is not backward."""
+    x = torch.ones(1, requires_grad=True) * 2
+    x.register_hook(lambda _: theirs())
+    for roots in (x, losses()):
+        with pytest.raises(ArithmeticError, match="theirs"):
+            torch.autograd.backward(roots)  # type: ignore[arg-type]  # any iterable is taken
 
-    class Broken(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, x: Tensor) -> Tensor:
-            return x.clone()
-
-        @staticmethod
-        def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-            raise ArithmeticError("theirs")
-
-    x = torch.ones(1, requires_grad=True)
-    with pytest.raises(ArithmeticError, match="theirs"):
-        Broken.apply(x).backward()  # type: ignore[no-untyped-call]
-
-    assert timeline.state.stage == OTHER
-    assert len(timeline.state.frames) == 0
+        assert timeline.state.stage == OTHER
+        assert len(timeline.state.frames) == 0
 
 
 def test_gradients_are_what_they_were(timeline: Timeline) -> None:
-    """Hooks on the graph change no value, for several roots and kept graphs too."""
+    """Hooks on the graph change no value, for several roots, kept graphs and the user's hooks."""
     x = torch.tensor([2.0], requires_grad=True)
+    seen: list[Tensor] = []
+    x.register_hook(seen.append)
     y, z = x * 3, x * x
     torch.autograd.backward([y, z], retain_graph=True)
-    torch.autograd.backward([y, z])
+    torch.autograd.backward(tensors=[y, z])
 
     assert x.grad is not None
     assert x.grad.item() == 2 * (3 + 4)
+    assert sum(gradient.item() for gradient in seen) == x.grad.item()
+    assert timeline.steps.spent()[BACKWARD] > 0
 
 
 def test_kept_graph_collects_no_hooks(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,14 +322,15 @@ def test_closure_of_an_optimizer_runs_in_its_own_stages(timeline: Timeline, by_n
         seen.append(timeline.state.stage)
         return loss
 
-    if by_name:
-        optimizer.step(closure=closure)
-    else:
-        optimizer.step(closure)
+    def step() -> None:
+        optimizer.step(closure=closure) if by_name else optimizer.step(closure)
 
+    step()
     assert len(seen) >= 4
     assert set(zip(seen[::2], seen[1::2], strict=True)) == {(FORWARD, OPTIMIZER)}
     assert timeline.state.stage == OTHER
+    elsewhere(step)  # A thread that trains another model.
+    assert set(seen) == {FORWARD, OPTIMIZER, OTHER}
 
 
 def test_graph_without_a_plain_parameter_stays_at_the_root(timeline: Timeline) -> None:
@@ -338,33 +339,6 @@ def test_graph_without_a_plain_parameter_stays_at_the_root(timeline: Timeline) -
         leaf = torch.ones(2, requires_grad=True)
         (leaf * 2).sum().backward()
         assert not leaf._post_accumulate_grad_hooks
-
-
-def test_user_hooks_still_run(timeline: Timeline) -> None:
-    """A tensor hook of the user runs as ever."""
-    x = torch.ones(1, requires_grad=True)
-    seen: list[Tensor] = []
-    x.register_hook(seen.append)
-    (x * 2).sum().backward()
-
-    assert [gradient.item() for gradient in seen] == [2.0]
-
-
-def test_wait_after_the_last_gradient_is_sync(timeline: Timeline) -> None:
-    """What the engine does after the last local gradient is waiting, not backward."""
-    seen: list[int] = []
-
-    def wait_for_others() -> None:
-        seen.append(timeline.state.stage)
-
-    x = torch.ones(1, requires_grad=True)
-    # As DDP does: queue the wait from the hook of the last gradient.
-    x.register_hook(
-        lambda _: torch.autograd.Variable._execution_engine.queue_callback(wait_for_others)
-    )
-    (x * 2).sum().backward()
-
-    assert seen == [SYNC]
 
 
 def test_detaching_leaves_torch_as_it_was() -> None:
@@ -378,10 +352,8 @@ def test_detaching_leaves_torch_as_it_was() -> None:
         (_BaseDataLoaderIter, "__next__"),
     ]
     before = [getattr(owner, name) for owner, name in places]
-    timeline = Timeline(automatic=True)
-    patches = attach_all(timeline)
-    during = [getattr(owner, name) for owner, name in places]
-    undo_all(patches)
+    with attached(Timeline(automatic=True)) as timeline:
+        during = [getattr(owner, name) for owner, name in places]
     torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1).step()
 
     assert all(a is not b for a, b in zip(before, during, strict=True))
@@ -393,13 +365,9 @@ def test_a_probe_that_breaks_does_not_break_the_loop(
     timeline: Timeline, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With every boundary failing, training runs to its end and data is unchanged."""
-
-    def broken(*_: object) -> None:
-        raise RuntimeError("ours")
-
-    timeline.tape.follower = broken
+    timeline.tape.follower = lambda _: 1 / 0
     monkeypatch.setattr(timeline.work, "_masks", None)
-    train(timeline, [])
+    train(timeline)
 
     assert timeline.state.stage == OTHER
 
@@ -413,26 +381,6 @@ def test_losses_from_a_generator_have_their_gradients(timeline: Timeline) -> Non
 
         assert weight.grad is not None
         assert weight.grad.tolist() == [3.0, 3.0, 3.0]
-
-
-def test_losses_may_be_passed_by_name(timeline: Timeline) -> None:
-    """As the documentation of torch names them."""
-    weight = nn.Parameter(torch.ones(3))
-    torch.autograd.backward(tensors=iter([weight.sum()]))  # type: ignore[arg-type]
-
-    assert weight.grad is not None
-    assert timeline.steps.spent()[BACKWARD] > 0
-
-
-def test_exception_of_the_generator_is_the_users(timeline: Timeline) -> None:
-    """It passes as it would without the probe."""
-
-    def losses() -> Iterator[Tensor]:
-        raise ArithmeticError("theirs")
-        yield
-
-    with pytest.raises(ArithmeticError, match="theirs"):
-        torch.autograd.backward(losses())  # type: ignore[arg-type]
 
 
 def test_exception_in_a_backward_leaves_the_parameter_its_hook(timeline: Timeline) -> None:
@@ -460,32 +408,33 @@ def test_argument_that_a_later_torch_adds_is_passed_on(monkeypatch: pytest.Monke
         original(*args, **kwargs)
 
     monkeypatch.setattr(torch.autograd, "backward", later)
-    timeline = Timeline(automatic=True)
-    patches = attach_all(timeline)
     weight: Any = nn.Parameter(torch.ones(3))
-    for number in range(torch_backward.ROOT_CUTS + 2):
-        torch.autograd.backward(weight.sum(), new=number)  # type: ignore[call-arg]
-    undo_all(patches)
+    numbers = list(range(torch_backward.ROOT_CUTS + 2))
+    with attached(Timeline(automatic=True)):
+        for number in numbers:
+            torch.autograd.backward(weight.sum(), new=number)  # type: ignore[call-arg]
 
-    assert seen == list(range(torch_backward.ROOT_CUTS + 2))
-
-
-def test_training_on_another_thread_is_timed(timeline: Timeline) -> None:
-    """The first thread that runs a backward is the training thread."""
-    thread = threading.Thread(target=train, args=(timeline, []))
-    thread.start()
-    thread.join()
-    timeline.tape.append(events.FINISH)
-
-    assert timeline.steps.totals().steps >= 2
+    assert seen == numbers
 
 
-def test_second_thread_that_trains_is_not_timed(timeline: Timeline) -> None:
+def test_first_thread_that_trains_is_timed(timeline: Timeline) -> None:
     """Once a step was seen, its thread stays the one."""
-    train(timeline, [])
-    before = timeline.steps.totals().steps
-    thread = threading.Thread(target=train, args=(timeline, []))
-    thread.start()
-    thread.join()
+    elsewhere(lambda: train(timeline))
+    timeline.tape.append(events.FINISH)
+    steps = timeline.steps.totals().steps
+    assert steps >= 2
+    train(timeline)
 
-    assert timeline.steps.totals().steps <= before + 1
+    assert timeline.steps.totals().steps <= steps + 1
+
+
+def test_backward_of_a_second_thread_is_its_own_affair(timeline: Timeline) -> None:
+    """It is run as ever, also while the training thread's are cut at their root."""
+    weight, owner = nn.Parameter(torch.ones(3)), timeline.tape.owner
+    weight.sum().backward()
+    timeline.tape.note(events.STEP)
+    elsewhere(lambda: weight.sum().backward())
+
+    assert weight.grad is not None
+    assert weight.grad.tolist() == [2.0, 2.0, 2.0]
+    assert timeline.tape.owner == owner

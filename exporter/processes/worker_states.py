@@ -2,14 +2,14 @@
 
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from exporter.causes.model import ThreadState
 from exporter.processes.children import Children, family
-from exporter.processes.loader_workers import loader_workers
+from exporter.processes.usage import beginning
 from exporter.processes.worker_look import Pipes, WatchedWorker
 from rank_probe.lines.system_calls import CPU_QUEUE, DISK, Wait
 from rank_probe.wire.stages import DATA, STAGES
@@ -24,10 +24,14 @@ JITTER: Final = 0.5
 LOOKS_BEFORE_LISTED_AGAIN: Final = 5
 # A rank's: 75 µs each.
 MOST_WORKERS: Final = 64
+# What torch calls the main thread of a worker, from 2.5 on.
+WORKER_NAME: Final = b"pt_data_worker"
+# In the command line of a process that multiprocessing started as a program of its own.
+SPAWNED: Final = (b"--multiprocessing-fork", b"multiprocessing.forkserver")
 
 
 @dataclass(frozen=True, slots=True)
-class LateRank:
+class LateRankProcess:
     """A late rank, with its process as this exporter sees it, and what its loader's workers run."""
 
     job_id: str
@@ -50,7 +54,7 @@ class WorkerStates:
         self._followed_any = threading.Event()
         self._thread: threading.Thread | None = None
         # Both are replaced as a whole, so that another thread never sees a partial result.
-        self._followed: Sequence[LateRank] = ()
+        self._followed: Sequence[LateRankProcess] = ()
         self._busiest: Mapping[tuple[str, int], tuple[int | None, Sequence[ThreadState]]] = {}
         self._ranks: dict[tuple[str, int, int], _Rank] = {}
 
@@ -68,7 +72,7 @@ class WorkerStates:
         if self._thread is not None:
             self._thread.join(timeout=0.2)
 
-    def follow(self, ranks: Sequence[LateRank]) -> None:
+    def follow(self, ranks: Sequence[LateRankProcess]) -> None:
         """Look at the workers of these ranks from now on, and forget those of others."""
         self._followed = ranks
         if ranks:
@@ -168,3 +172,24 @@ def _place(what: Wait, loader: str) -> str:
     if what.state == DISK:
         return what.mount
     return "" if what.state == CPU_QUEUE else loader
+
+
+def loader_workers(procfs: Path, pid: int, descendants: Iterable[int]) -> list[int]:
+    """Return those *descendants* of the rank *pid* that are workers of a loader.
+
+    By their name; with an older torch those that run the same program as the rank, because forking
+    leaves the command line as it was. A logger's helper or a decoder is another program.
+    """
+    pids = list(descendants)
+    named = [
+        each for each in pids if (beginning(f"{procfs}/{each}/comm") or b"").strip() == WORKER_NAME
+    ]
+    if named:
+        return named
+    own = beginning(f"{procfs}/{pid}/cmdline")
+    lines = {each: beginning(f"{procfs}/{each}/cmdline") for each in pids}
+    return [
+        each
+        for each, line in lines.items()
+        if line and (line == own or any(word in line for word in SPAWNED))
+    ]

@@ -11,7 +11,7 @@ from exporter.evidence.late_causes import LateCauses
 from exporter.evidence.sampler import Sampler
 from exporter.evidence.service import EvidenceService
 from exporter.processes.host_watch import HostWatch
-from exporter.processes.worker_states import LateRank
+from exporter.processes.worker_states import LateRankProcess
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from tests.exporter.clock import Clock
@@ -31,7 +31,7 @@ class Workers:
     def __init__(self) -> None:
         self.states: Sequence[ThreadState] = ()
 
-    def follow(self, ranks: Sequence[LateRank]) -> None:
+    def follow(self, ranks: Sequence[LateRankProcess]) -> None:
         """Look at nothing."""
 
     def of(self, job_id: str, rank: int) -> Sequence[ThreadState]:

@@ -12,7 +12,7 @@ import pytest
 
 from exporter.nvml import supervisor as supervisor_module
 from exporter.nvml.process import SUPERSEDED_STATUS, WorkerProcess
-from exporter.nvml.sample import NodeSample, Reason, StuckCall
+from exporter.nvml.sample import NodeSample, NoGpuReason, StuckCall
 from exporter.nvml.supervisor import NvmlSupervisor
 from tests import nvmlstub
 from tests.exporter.nvml.stub import PATIENT, Scenario, supervised, ups, wait_for
@@ -239,7 +239,7 @@ def test_exporter_ends_in_seconds_while_a_call_hangs(library: Path, scenario: Sc
     assert not Path(f"/proc/{pid}").exists()
 
 
-MISMATCH = NodeSample(1.0, 0, error_reason=Reason.VERSION_MISMATCH, error="it does not fit")
+MISMATCH = NodeSample(1.0, 0, error_reason=NoGpuReason.VERSION_MISMATCH, error="it does not fit")
 
 
 def test_reason_is_logged_once_however_many_workers_find_it(
@@ -272,7 +272,7 @@ def test_node_without_gpu_is_no_warning(caplog: pytest.LogCaptureFixture) -> Non
     caplog.set_level(logging.INFO)
 
     class NoLibrary(Fake):
-        says = (NodeSample(1.0, 0, error_reason=Reason.NO_LIBRARY, error="no library"),) * 3
+        says = (NodeSample(1.0, 0, error_reason=NoGpuReason.NO_LIBRARY, error="no library"),) * 3
 
     with running(NoLibrary) as supervisor:
         wait_for(lambda: supervisor.worker_up)

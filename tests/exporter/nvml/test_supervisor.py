@@ -160,9 +160,6 @@ def test_silent_worker_is_replaced_and_its_last_sample_is_not_served(
 
     os.kill(first, signal.SIGSTOP)
     wait_for(lambda: supervisor.latest() is None)
-    age = supervisor.seconds_since_sample
-    assert age is not None
-    assert age >= 0.7
     assert not supervisor.worker_up
     wait_for(lambda: ups(supervisor) == [True, True])
 

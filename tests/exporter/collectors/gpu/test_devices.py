@@ -2,7 +2,7 @@
 
 from exporter.collectors.gpu.devices import GpuDevicesCollector
 from exporter.nvml.expected import ExpectedGpus
-from exporter.nvml.sample import GpuSample, NodeSample, NvmlSource, Reason, StuckCall
+from exporter.nvml.sample import GpuSample, NodeSample, NoGpuReason, NvmlSource, StuckCall
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, node, series
 from tests.exporter.nvml.fixed import expose as expose_collector
 
@@ -102,7 +102,7 @@ def test_gpu_that_nobody_ever_saw_is_down_without_a_name() -> None:
 
 def test_gpus_of_a_driver_that_is_gone_are_down() -> None:
     """Without its driver, a node that has GPUs differs from one that never had any."""
-    sample = NodeSample(1.0, 0, error_reason=Reason.DRIVER_NOT_LOADED, error="not loaded")
+    sample = NodeSample(1.0, 0, error_reason=NoGpuReason.DRIVER_NOT_LOADED, error="not loaded")
     text = expose(FixedNvml(sample), A)
 
     assert ups(text) == ['{gpu="",gpu_uuid="GPU-0"} 0.0']

@@ -14,8 +14,8 @@ from exporter.nvml.sample import (
     GpuSample,
     MigDevice,
     NodeSample,
+    NoGpuReason,
     NvmlSource,
-    Reason,
     StuckCall,
 )
 from exporter.processes.process import Process
@@ -128,15 +128,15 @@ def test_no_gpu_is_lost_while_none_can_be_read() -> None:
     """An upgrade of the driver loses no GPU; what is wrong then is told once."""
     expected = ExpectedGpus()
     expected.see(NodeSample(1.0, 2, "1", "1", (FINE, NEXT)))
-    node = Node((), expected, error_reason=Reason.VERSION_MISMATCH)
+    node = Node((), expected, error_reason=NoGpuReason.VERSION_MISMATCH)
     assert node.faults() == {"nvml version_mismatch": 1.0}
 
-    node.error_reason = Reason.NO_GPU
+    node.error_reason = NoGpuReason.NO_GPU
     assert node.faults() == {"lost": 1.0}
 
 
-@pytest.mark.parametrize("reason", [Reason.NO_LIBRARY, Reason.DRIVER_NOT_LOADED])
-def test_node_that_never_had_a_gpu_needs_no_driver(reason: Reason) -> None:
+@pytest.mark.parametrize("reason", [NoGpuReason.NO_LIBRARY, NoGpuReason.DRIVER_NOT_LOADED])
+def test_node_that_never_had_a_gpu_needs_no_driver(reason: NoGpuReason) -> None:
     """Only one that had GPUs misses it."""
     assert Node((), error_reason=reason).faults() == {}
     assert Node((), ExpectedGpus(number=8), error_reason=reason).faults() == {f"nvml {reason}": 1.0}

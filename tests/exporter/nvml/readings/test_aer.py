@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from exporter.nvml.readings.aer import EVERY_SECONDS, AerErrors, total
+from exporter.nvml.readings.pcie_link import ERRORS_SECONDS, AerErrors, total
 from tests.exporter.nvml.driver import Driver, Fails
 
 # As the kernel writes it: the total is of messages, and may be below the sum of the errors.
@@ -71,7 +71,7 @@ def test_file_that_is_missing_is_no_drop_of_the_sum(tmp_path: Path) -> None:
     errors.read(ask, 0.0)
     (device / "aer_dev_correctable").unlink()
 
-    assert errors.read(ask, EVERY_SECONDS) == {}
+    assert errors.read(ask, ERRORS_SECONDS) == {}
 
 
 def test_files_are_read_every_half_minute_and_when_the_gpu_is_opened(tmp_path: Path) -> None:
@@ -81,9 +81,9 @@ def test_files_are_read_every_half_minute_and_when_the_gpu_is_opened(tmp_path: P
     ask = driver.opened()
     seen = [errors.read(ask, 100.0)]
     files(tmp_path, 2)
-    seen += [errors.read(ask, 100.0 + EVERY_SECONDS - 1), errors.read(ask, 100.0 + EVERY_SECONDS)]
+    seen += [errors.read(ask, 100.0 + ERRORS_SECONDS - 1), errors.read(ask, 100.0 + ERRORS_SECONDS)]
     files(tmp_path, 3)
-    seen.append(errors.read(driver.opened(), 101.0 + EVERY_SECONDS))
+    seen.append(errors.read(driver.opened(), 101.0 + ERRORS_SECONDS))
 
     assert [each["pcie_errors"] for each in seen] == [1, 1, 2, 3]
 

@@ -6,7 +6,7 @@ import pytest
 
 from exporter.nvml.calls import CallFailed, Calls
 from exporter.nvml.readings.gpm import Memory
-from exporter.nvml.readings.mig_activity import SM, MigActivity
+from exporter.nvml.readings.mig import SM, MigActivity
 from exporter.nvml.readings.query import Ask
 
 

@@ -8,8 +8,8 @@ import pynvml
 import pytest
 
 from exporter.nvml.readings.gpm import METRICS, PCIE, Gpm
-from exporter.nvml.readings.pcie import LINK_SECONDS, PcieLink, PcieThroughput
-from exporter.nvml.readings.pcie_bytes import FIELDS
+from exporter.nvml.readings.pcie_link import LINK_SECONDS, PcieLink
+from exporter.nvml.readings.pcie_traffic import FIELDS, PcieThroughput
 from exporter.nvml.sample import GpuSample, NodeSample
 from exporter.nvml.timing import Timing
 from tests.exporter.nvml.driver import Driver, Fails

@@ -5,7 +5,7 @@ import pynvml
 import pytest
 
 from exporter.nvml.readings.fields import Field
-from exporter.nvml.readings.pcie_bytes import FIELDS, PcieByteCounters
+from exporter.nvml.readings.pcie_traffic import FIELDS, PcieByteCounters
 from exporter.nvml.readings.query import Ask
 from tests.exporter.nvml.driver import Driver, Fails
 

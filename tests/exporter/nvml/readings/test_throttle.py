@@ -6,7 +6,7 @@ import pytest
 from exporter.nvml.calls import Calls
 from exporter.nvml.readings.query import Ask
 from exporter.nvml.readings.throttle import COUNTER_FIELDS, Throttle, ThrottleSeconds
-from exporter.nvml.throttle_reasons import REASON_BITS
+from exporter.nvml.sample import REASON_BITS
 
 POWER, THERMAL = REASON_BITS["sw_power_cap"], REASON_BITS["hw_thermal_slowdown"]
 POWER_FIELD = COUNTER_FIELDS["sw_power_cap"][0]

@@ -15,7 +15,7 @@ from exporter.nvml.timing import Timing
 from exporter.nvml.worker import node as node_module
 from exporter.nvml.worker.events import XidEvents
 from exporter.nvml.worker.gpu import Gpu
-from exporter.nvml.worker.node import EVENTS_EVERY, GpuJobs, Node, Superseded
+from exporter.nvml.worker.node import EVENTS_EVERY, GpuJobs, NeedsNewProcess, NodeSampler
 from exporter.nvml.worker.threads import Threads
 from exporter.nvml.worker.xids import XidCounts
 from tests.exporter.nvml.stub import wait_for
@@ -79,13 +79,13 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 @pytest.fixture
-def node(driver: Driver) -> Iterator[Node]:
-    node = Node(TIMING)
+def node(driver: Driver) -> Iterator[NodeSampler]:
+    node = NodeSampler(TIMING)
     yield node
     node.close()
 
 
-def sample_when(node: Node, condition: Callable[[NodeSample], bool]) -> NodeSample:
+def sample_when(node: NodeSampler, condition: Callable[[NodeSample], bool]) -> NodeSample:
     """Return the first sample for which *condition* holds."""
     found: list[NodeSample] = []
 
@@ -97,7 +97,7 @@ def sample_when(node: Node, condition: Callable[[NodeSample], bool]) -> NodeSamp
     return found[-1]
 
 
-def error_of(node: Node) -> tuple[str | None, str]:
+def error_of(node: NodeSampler) -> tuple[str | None, str]:
     sample = sample_when(node, lambda sample: sample.gpus_visible == 0)
     return sample.error_reason, sample.error
 
@@ -114,7 +114,7 @@ def error_of(node: Node) -> tuple[str | None, str]:
     ],
 )
 def test_each_failure_to_open_has_its_reason(
-    driver: Driver, node: Node, code: int, reason: str, words: str
+    driver: Driver, node: NodeSampler, code: int, reason: str, words: str
 ) -> None:
     """No library, no driver and the other reasons are distinguished, with advice."""
     driver.init_code = code
@@ -125,7 +125,7 @@ def test_each_failure_to_open_has_its_reason(
     assert words in sentence
 
 
-def test_driver_without_gpu_is_closed_and_asked_again(driver: Driver, node: Node) -> None:
+def test_driver_without_gpu_is_closed_and_asked_again(driver: Driver, node: NodeSampler) -> None:
     """NVML counts once, when it is opened: a driver that lists no GPU is opened again later."""
     assert error_of(node)[0] == "no_gpu"
     driver.count = 1
@@ -134,7 +134,9 @@ def test_driver_without_gpu_is_closed_and_asked_again(driver: Driver, node: Node
     assert driver.closed >= 1
 
 
-def test_driver_that_cannot_count_is_closed_and_asked_again(driver: Driver, node: Node) -> None:
+def test_driver_that_cannot_count_is_closed_and_asked_again(
+    driver: Driver, node: NodeSampler
+) -> None:
     """A driver that opens and then fails is as one that does not open, not the worker's end."""
     driver.count_code = pynvml.NVML_ERROR_UNKNOWN
     reason, sentence = error_of(node)
@@ -143,7 +145,7 @@ def test_driver_that_cannot_count_is_closed_and_asked_again(driver: Driver, node
     assert "nvmlDeviceGetCount returned 999" in sentence
 
 
-def test_version_that_cannot_be_told_costs_no_gpu(driver: Driver, node: Node) -> None:
+def test_version_that_cannot_be_told_costs_no_gpu(driver: Driver, node: NodeSampler) -> None:
     """A GPU is listed though the driver will not say its version."""
     driver.count = 1
     sample = sample_when(node, lambda sample: sample.gpus_visible == 1)
@@ -153,7 +155,7 @@ def test_version_that_cannot_be_told_costs_no_gpu(driver: Driver, node: Node) ->
 
 
 def test_library_that_never_fits_makes_way_after_a_while(
-    driver: Driver, node: Node, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, node: NodeSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A mismatch is reported for a minute, while the log is quiet; then a new process tries."""
     monkeypatch.setattr(node_module, "NO_DRIVER_CAP_SECONDS", 0.2)
@@ -161,18 +163,18 @@ def test_library_that_never_fits_makes_way_after_a_while(
     begun = time.monotonic()
     assert error_of(node)[0] == "version_mismatch"
 
-    with pytest.raises(Superseded):
+    with pytest.raises(NeedsNewProcess):
         sample_when(node, lambda sample: False)
     assert time.monotonic() - begun >= 0.2
 
 
-def test_other_gpus_need_a_new_process(driver: Driver, node: Node) -> None:
+def test_other_gpus_need_a_new_process(driver: Driver, node: NodeSampler) -> None:
     """A GPU that the driver took on or let go of is counted by a new process, since NVML is not."""
     driver.count = 1
     sample_when(node, lambda sample: sample.gpus_visible == 1)
     Bound.changed = True
 
-    with pytest.raises(Superseded):
+    with pytest.raises(NeedsNewProcess):
         node.sample()
 
 
@@ -229,7 +231,7 @@ def test_events_are_fetched_with_each_fifth_reading_and_told_meanwhile(
 
 
 def test_hung_call_keeps_the_process(
-    driver: Driver, node: Node, monkeypatch: pytest.MonkeyPatch
+    driver: Driver, node: NodeSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While a call hangs, a change of GPUs is left to the supervisor, which knows of the hang."""
     driver.count = 1

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from exporter.nvml.sample import GpuSample
+from exporter.processes.background import WatchHangs
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankOnGpu
-from exporter.processes.watch import WatchHangs
 
 
 class Join(Protocol):

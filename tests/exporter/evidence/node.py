@@ -11,11 +11,11 @@ from exporter.evidence.sampler import Sampler
 from exporter.evidence.service import EvidenceService
 from exporter.listeners.peer import Peer
 from exporter.nvml.sample import GpuProcess, GpuSample, NodeSample, StuckCall
+from exporter.processes.background import WatchHangs
 from exporter.processes.cgroup_cost import CgroupCost
 from exporter.processes.host_watch import Followed, HostCost, HostWatch, Look, Who
 from exporter.processes.process import Process
 from exporter.processes.rank_cost import NANOSECONDS, Cost
-from exporter.processes.watch import WatchHangs
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import HeldRank, RankStore
 from exporter.scrape.sampling import Sample

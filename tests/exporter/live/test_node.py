@@ -10,9 +10,9 @@ from pydantic import TypeAdapter
 from exporter.live.node import Node
 from exporter.live.page import LiveSummary, LiveView
 from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes.background import WatchHangs
 from exporter.processes.process import Process
 from exporter.processes.rank_gpus import RankJoin
-from exporter.processes.watch import WatchHangs
 from exporter.ranks.node_jobs import NodeJobs
 from exporter.ranks.store import RankStore
 from rank_probe.wire.snapshot import Snapshot

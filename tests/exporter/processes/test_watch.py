@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from exporter.nvml.sample import GpuProcess, GpuSample
+from exporter.processes.background import WatchHangs
 from exporter.processes.process import Proc
-from exporter.processes.watch import NOT_READABLE, NOT_THERE, ProcessWatch, WatchHangs
+from exporter.processes.watch import NOT_READABLE, NOT_THERE, ProcessWatch
 from tests.exporter.fake_proc import TORCHRUN, FakeProc
 from tests.exporter.nvml.fixed import NO_DRIVER, NO_SAMPLE, FixedNvml, node
 from tests.exporter.nvml.stub import wait_for

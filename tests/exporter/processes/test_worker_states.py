@@ -127,7 +127,7 @@ def test_ranks_that_are_no_longer_late_are_forgotten() -> None:
         first(found)
         found.follow([])
         wait_for(lambda: not found.of("llama", 3), seconds=10)
-        wait_for(lambda: not found._followed_any.is_set())
+        wait_for(lambda: not found._ranks)
         found.follow([LateRankProcess("llama", 5, os.getpid())])
         wait_for(lambda: looks_at(found) > 1, seconds=10)
 
